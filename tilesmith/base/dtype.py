@@ -1,0 +1,130 @@
+"""Element types: a name such as "float32" in, an interned DType out, with its NumPy twin and its place in promotion."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tilesmith.base.errors import ExpressionError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DType:
+    """An element type. There is one object per type, so `is` and `==` agree."""
+
+    name: str
+    kind: str  # "f" float, "i" signed, "u" unsigned, "b" bool
+    bits: int  # of one stored element
+
+    @property
+    def nbytes(self) -> int:
+        return self.bits // 8
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "f"
+
+    @property
+    def is_int(self) -> bool:
+        return self.kind in "iu"
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        return _numpy(self.name)
+
+    def lowest(self) -> int | float | bool:
+        """The smallest value: the identity of a maximum."""
+        if self.is_float:
+            return float("-inf")
+        if self.kind == "b":
+            return False
+        return -(1 << self.bits - 1) if self.kind == "i" else 0
+
+    def highest(self) -> int | float | bool:
+        """The largest value: the identity of a minimum."""
+        if self.is_float:
+            return float("inf")
+        if self.kind == "b":
+            return True
+        return (1 << self.bits - 1) - 1 if self.kind == "i" else (1 << self.bits) - 1
+
+    def wrap(self, value: int | float | bool) -> int | float | bool:
+        """A Python number as this type holds it: integers wrap around."""
+        if self.kind == "f":
+            return float(value)
+        if self.kind == "b":
+            return bool(value)
+        low = int(value) & ((1 << self.bits) - 1)
+        return low - (1 << self.bits) if self.kind == "i" and low >> (self.bits - 1) else low
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dtype, (self.name,)
+
+
+_ALL = {
+    d.name: d
+    for d in (
+        DType("float16", "f", 16),
+        DType("bfloat16", "f", 16),
+        DType("float32", "f", 32),
+        DType("float64", "f", 64),
+        DType("int8", "i", 8),
+        DType("int16", "i", 16),
+        DType("int32", "i", 32),
+        DType("int64", "i", 64),
+        DType("uint8", "u", 8),
+        DType("uint16", "u", 16),
+        DType("uint32", "u", 32),
+        DType("bool", "b", 8),
+    )
+}
+FLOAT16, BFLOAT16, FLOAT32, FLOAT64 = (
+    _ALL[n] for n in ("float16", "bfloat16", "float32", "float64")
+)
+INT8, INT32, INT64, UINT8, BOOL = (_ALL[n] for n in ("int8", "int32", "int64", "uint8", "bool"))
+DTYPES = tuple(_ALL)
+
+
+def dtype(name: str | DType | np.dtype[Any] | type) -> DType:
+    """The DType of a name, a NumPy dtype or a NumPy scalar type."""
+    if isinstance(name, DType):
+        return name
+    key = name if isinstance(name, str) else np.dtype(name).name
+    try:
+        return _ALL[key]
+    except KeyError:
+        raise ExpressionError(f"unknown dtype {key!r}; known are {', '.join(_ALL)}") from None
+
+
+@cache
+def _numpy(name: str) -> np.dtype[Any]:
+    if name == "bfloat16":  # NumPy has none of its own
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(name)
+
+
+def promote(a: DType, b: DType) -> DType:
+    """The type of `a + b`. As NumPy does, except that an integer never widens a float: int32 with float16 is float16."""
+    if a is b:
+        return a
+    if a.kind == "b" or b.kind == "b":
+        return b if a.kind == "b" else a
+    if a.is_float and b.is_float:
+        if a.bits == b.bits:  # float16 with bfloat16: neither holds the other
+            return FLOAT32
+        return a if a.bits > b.bits else b
+    if a.is_float or b.is_float:
+        return a if a.is_float else b
+    if a.kind == b.kind:
+        return a if a.bits > b.bits else b
+    signed, unsigned = (a, b) if a.kind == "i" else (b, a)
+    bits = max(signed.bits, min(2 * unsigned.bits, 64))
+    return _ALL[f"int{bits}"]

@@ -1,0 +1,152 @@
+"""LLVM IR as text: typed values and a line-by-line writer. Text parses faster than objects build, and reads as what it is."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, replace
+
+from tilesmith.base.dtype import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """A scalar, or a vector of `lanes` of them."""
+
+    elem: str  # "float", "double", "half", "i1", "i8", "i32", "i64", "ptr"
+    lanes: int = 1
+
+    def __str__(self) -> str:
+        return self.elem if self.lanes == 1 else f"<{self.lanes} x {self.elem}>"
+
+    @property
+    def suffix(self) -> str:
+        """As overloaded intrinsics spell it: v16f32."""
+        e = {"float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16", "ptr": "p0"}.get(
+            self.elem, self.elem
+        )
+        return e if self.lanes == 1 else f"v{self.lanes}{e}"
+
+    @property
+    def bits(self) -> int:
+        named = {"float": 32, "double": 64, "half": 16, "ptr": 64}
+        return named.get(self.elem) or int(self.elem[1:])
+
+    @property
+    def is_float(self) -> bool:
+        return self.elem in ("float", "double", "half")
+
+    def of(self, elem: str) -> Type:
+        return Type(elem, self.lanes)
+
+
+@dataclass(frozen=True, slots=True)
+class V:
+    """An SSA name or a constant, with its type."""
+
+    name: str
+    type: Type
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.name}"
+
+
+I1, I8, I32, I64, PTR, F32, F64 = (Type(e) for e in ("i1", "i8", "i32", "i64", "ptr", "float", "double"))
+
+
+def storage_type(d: DType, lanes: int = 1) -> Type:
+    """How an element lies in memory. bfloat16 travels as i16: no libcall is needed on any target."""
+    if d.kind == "f":
+        return Type({"float16": "half", "bfloat16": "i16", "float32": "float", "float64": "double"}[d.name], lanes)
+    return Type(f"i{d.bits}", lanes)
+
+
+def number(t: Type, value: float | int | bool) -> str:
+    """A scalar constant in LLVM's spelling."""
+    if t.elem in ("float", "double"):
+        wide = struct.unpack("<f", struct.pack("<f", _clamp(value)))[0] if t.elem == "float" else float(value)
+        return f"0x{struct.unpack('<Q', struct.pack('<d', wide))[0]:016X}"
+    if t.elem == "half":
+        return f"0xH{struct.unpack('<H', struct.pack('<e', value))[0]:04X}"
+    if t.elem == "i1":
+        return "true" if value else "false"
+    return str(int(value))
+
+
+def _clamp(value: float) -> float:
+    """What overflows float32 is an infinity."""
+    if value == value and abs(value) > 3.4028235677973366e38:
+        return float("inf") if value > 0 else float("-inf")
+    return float(value)
+
+
+class Builder:
+    """Appends instructions to `lines`. `declare` collects what the module must declare."""
+
+    def __init__(self, arch: str = "x86-64") -> None:
+        self.lines: list[str] = []
+        self.declarations: dict[str, str] = {}
+        self.arch = arch
+        self._next = 0
+
+    def fresh(self, hint: str = "v") -> str:
+        self._next += 1
+        return f"%{hint}{self._next}"
+
+    def emit(self, line: str) -> None:
+        self.lines.append(line)
+
+    def value(self, t: Type, text: str) -> V:
+        """One instruction with a result."""
+        self._next += 1
+        name = f"%v{self._next}"
+        self.emit(f"  {name} = {text}")
+        return V(name, t)
+
+    # constants
+    def const(self, t: Type, value: float | int | bool) -> V:
+        text = number(Type(t.elem), value)
+        if t.lanes > 1:
+            text = "zeroinitializer" if value == 0 and str(value)[0] != "-" else f"splat ({t.elem} {text})"
+        return V(text, t)
+
+    # arithmetic: op is LLVM's own name
+    def op(self, op: str, a: V, b: V) -> V:
+        return self.value(a.type, f"{op} {a.type} {a.name}, {b.name}")
+
+    def fneg(self, a: V) -> V:
+        return self.value(a.type, f"fneg {a}")
+
+    def fma(self, a: V, b: V, c: V) -> V:
+        return self.call("llvm.fma", a.type, a, b, c)
+
+    def call(self, intrinsic: str, result: Type, *args: V, overload: str | None = None) -> V:
+        """An intrinsic that is overloaded on its first argument, unless `overload` says otherwise."""
+        suffix = (args[0].type.suffix if args else result.suffix) if overload is None else overload
+        name = f"@{intrinsic}.{suffix}" if suffix else f"@{intrinsic}"
+        self.declarations.setdefault(
+            name, f"declare {result} {name}({', '.join(str(a.type) for a in args)})"
+        )
+        return self.value(result, f"call {result} {name}({', '.join(map(str, args))})")
+
+    def compare(self, op: str, a: V, b: V) -> V:
+        """op is a predicate of fcmp ("olt") or icmp ("slt"), by the type of a."""
+        inst = "fcmp" if a.type.is_float else "icmp"
+        return self.value(a.type.of("i1"), f"{inst} {op} {a}, {b.name}")
+
+    def select(self, cond: V, a: V, b: V) -> V:
+        return self.value(a.type, f"select {cond}, {a}, {b}")
+
+    def cast(self, op: str, a: V, elem: str) -> V:
+        """op is LLVM's: sext, zext, trunc, fpext, fptrunc, sitofp, fptosi, bitcast ..."""
+        t = a.type.of(elem)
+        return self.value(t, f"{op} {a} to {t}")
+
+    def splat(self, a: V, lanes: int) -> V:
+        """A scalar in every lane."""
+        if lanes == 1:
+            return a
+        t = replace(a.type, lanes=lanes)
+        if a.name[0] != "%":
+            return V("zeroinitializer" if a.name == "0" else f"splat ({a})", t)
+        one = self.value(t, f"insertelement {t} poison, {a}, i64 0")
+        return self.value(t, f"shufflevector {one}, {t} poison, <{lanes} x i32> zeroinitializer")

@@ -1,0 +1,484 @@
+"""The one integer type: polynomials with integer coefficients, for extents, indices, bindings and predicates alike.
+
+A monomial is a sorted tuple of atoms. An atom is a name or something opaque (a floor division, a maximum, an integer read from a
+tensor). Names that begin with `#` are size variables and stand for values >= 1; all other names are loops or iterators and
+stand for values >= 0. A number is a constant polynomial, so that a rewrite has one code path for numbers and for variables, and
+putting in numbers commutes with every rewrite that is made of + and *.
+
+`a % b` is no atom: it is `a - b*(a // b)`, so that `e*(w // e) + w % e` collapses to `w` by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from math import gcd
+from typing import Union
+
+IntLike = Union["Int", int]
+
+
+class Opaque:
+    """An atom that is not a name. `key` decides equality and order."""
+
+    __slots__ = ("key",)
+    key: str
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Opaque) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __repr__(self) -> str:
+        return self.key
+
+    def names(self) -> frozenset[str]:
+        raise NotImplementedError
+
+    def substitute(self, env: Mapping[str, Int]) -> Int:
+        raise NotImplementedError
+
+
+Atom = str | Opaque
+Monomial = tuple[Atom, ...]
+
+
+class FloorDiv(Opaque):
+    __slots__ = ("a", "b")
+
+    def __init__(self, a: Int, b: Int) -> None:
+        self.a, self.b = a, b
+        self.key = f"({a}) // {b}" if b.const is not None else f"({a}) // ({b})"
+
+    def names(self) -> frozenset[str]:
+        return self.a.names | self.b.names
+
+    def substitute(self, env: Mapping[str, Int]) -> Int:
+        return self.a.substitute(env) // self.b.substitute(env)
+
+
+class Maximum(Opaque):
+    """Made only where the union of two boxes cannot be ordered; it resolves when numbers are put in."""
+
+    __slots__ = ("a", "b")
+
+    def __init__(self, a: Int, b: Int) -> None:
+        self.a, self.b = a, b
+        self.key = f"max({a}, {b})"
+
+    def names(self) -> frozenset[str]:
+        return self.a.names | self.b.names
+
+    def substitute(self, env: Mapping[str, Int]) -> Int:
+        return maximum(self.a.substitute(env), self.b.substitute(env))
+
+
+def _key(atom: Atom) -> str:
+    return atom if type(atom) is str else atom.key  # type: ignore[union-attr]
+
+
+class Int:
+    __slots__ = ("_hash", "_names", "_text", "terms")
+    terms: dict[Monomial, int]
+
+    def __init__(self, terms: dict[Monomial, int]) -> None:
+        self.terms = terms
+        self._hash: int | None = None
+        self._text: str | None = None
+        self._names: frozenset[str] | None = None
+
+    # arithmetic
+    def __add__(self, other: IntLike) -> Int:
+        o = other if isinstance(other, Int) else of(other)
+        if not o.terms:
+            return self
+        if not self.terms:
+            return o
+        terms = dict(self.terms)
+        for m, c in o.terms.items():
+            n = terms.get(m, 0) + c
+            if n:
+                terms[m] = n
+            else:
+                del terms[m]
+        return Int(terms)
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Int:
+        return Int({m: -c for m, c in self.terms.items()})
+
+    def __sub__(self, other: IntLike) -> Int:
+        return self + -(other if isinstance(other, Int) else of(other))
+
+    def __rsub__(self, other: IntLike) -> Int:
+        return of(other) - self
+
+    def __mul__(self, other: IntLike) -> Int:
+        o = other if isinstance(other, Int) else of(other)
+        if o is ONE:
+            return self
+        if self is ONE:
+            return o
+        terms: dict[Monomial, int] = {}
+        for m, c in self.terms.items():
+            for n, d in o.terms.items():
+                k = tuple(sorted(m + n, key=_key)) if m and n else m or n
+                v = terms.get(k, 0) + c * d
+                if v:
+                    terms[k] = v
+                else:
+                    terms.pop(k, None)
+        return Int(terms)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: IntLike) -> Int:
+        return floordiv(self, of(other))
+
+    def __rfloordiv__(self, other: IntLike) -> Int:
+        return floordiv(of(other), self)
+
+    def __mod__(self, other: IntLike) -> Int:
+        o = of(other)
+        return self - o * floordiv(self, o)
+
+    def __rmod__(self, other: IntLike) -> Int:
+        return of(other) % self
+
+    # identity
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Int) and self.terms == other.terms
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = hash(frozenset(self.terms.items()))
+        return self._hash
+
+    def __repr__(self) -> str:
+        if self._text is None:
+            order = sorted(self.terms.items(), key=lambda t: (-len(t[0]), tuple(map(_key, t[0]))))
+            text = ""
+            for m, c in order:
+                factors = [f"({_key(a)})" if isinstance(a, FloorDiv) else _key(a) for a in m]
+                if not m or abs(c) != 1:
+                    factors.insert(0, str(abs(c)))
+                sign = "-" if c < 0 else "+"
+                text += (f" {sign} " if text else "-" if c < 0 else "") + "*".join(factors)
+            self._text = text or "0"
+        return self._text
+
+    # questions
+    @property
+    def const(self) -> int | None:
+        """The value, if it has no variables."""
+        if not self.terms:
+            return 0
+        return self.terms.get(()) if len(self.terms) == 1 else None
+
+    @property
+    def name(self) -> str | None:
+        """The name, if it is exactly one name."""
+        if len(self.terms) == 1:
+            ((m, c),) = self.terms.items()
+            if c == 1 and len(m) == 1 and isinstance(m[0], str):
+                return m[0]
+        return None
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All names, also those inside opaque atoms."""
+        if self._names is None:
+            found: set[str] = set()
+            for m in self.terms:
+                for a in m:
+                    if isinstance(a, str):
+                        found.add(a)
+                    else:
+                        found |= a.names()
+            self._names = frozenset(found)
+        return self._names
+
+    def substitute(self, env: Mapping[str, Int]) -> Int:
+        """Names replaced; opaque atoms are made anew, so they simplify."""
+        if not env or self.names.isdisjoint(env):
+            return self
+        out = ZERO
+        for m, c in self.terms.items():
+            term = Int({(): c})
+            for a in m:
+                if isinstance(a, str):
+                    term = term * (env[a] if a in env else Int({(a,): 1}))
+                else:
+                    term = term * a.substitute(env)
+            out = out + term
+        return out
+
+    def coefficient(self, name: str) -> Int:
+        """What multiplies `name`, which must not occur inside an opaque atom or squared."""
+        out: dict[Monomial, int] = {}
+        for m, c in self.terms.items():
+            if name in m:
+                rest = list(m)
+                rest.remove(name)
+                out[tuple(rest)] = c
+        return Int(out)
+
+
+ZERO, ONE = Int({}), Int({(): 1})
+_SMALL = {0: ZERO, 1: ONE, **{n: Int({(): n}) for n in (-1, *range(2, 65))}}
+
+
+def of(value: IntLike) -> Int:
+    """A number as an Int."""
+    if isinstance(value, Int):
+        return value
+    value = int(value)
+    return _SMALL.get(value) or Int({(): value} if value else {})
+
+
+def var(name: str) -> Int:
+    return Int({(name,): 1})
+
+
+def atom(a: Atom) -> Int:
+    return Int({(a,): 1})
+
+
+def opaque_atoms(p: Int) -> Iterator[Opaque]:
+    """Every opaque atom, also those inside others."""
+    for m in p.terms:
+        for a in m:
+            if isinstance(a, Opaque):
+                yield a
+                if isinstance(a, FloorDiv | Maximum):
+                    yield from opaque_atoms(a.a)
+                    yield from opaque_atoms(a.b)
+
+
+def map_atoms(p: Int, f: Callable[[Opaque], Int]) -> Int:
+    """f over the opaque atoms that are no floor division or maximum; those are made anew around the result."""
+    if not any(isinstance(a, Opaque) for m in p.terms for a in m):
+        return p
+    out = ZERO
+    for m, c in p.terms.items():
+        term = Int({(): c})
+        for a in m:
+            if isinstance(a, str):
+                term = term * atom(a)
+            elif isinstance(a, FloorDiv):
+                term = term * (map_atoms(a.a, f) // map_atoms(a.b, f))
+            elif isinstance(a, Maximum):
+                term = term * maximum(map_atoms(a.a, f), map_atoms(a.b, f))
+            else:
+                term = term * f(a)
+        out = out + term
+    return p if out == p else out
+
+
+def is_size(a: Atom) -> bool:
+    """Whether an atom is a size variable, a value >= 1."""
+    return isinstance(a, str) and a[0] == "#"
+
+
+def loops_of(p: Int) -> frozenset[str]:
+    """The names in p that are no size variables."""
+    return frozenset(n for n in p.names if n[0] != "#")
+
+
+def product(values: Iterable[IntLike]) -> Int:
+    out = ONE
+    for v in values:
+        out = out * v
+    return out
+
+
+def exact_quotient(p: Int, q: Int) -> Int | None:
+    """p / q where q is one term that divides every term of p, else None."""
+    if len(q.terms) != 1:
+        return None
+    ((mq, cq),) = q.terms.items()
+    out: dict[Monomial, int] = {}
+    for m, c in p.terms.items():
+        rest = list(m)
+        for a in mq:
+            if a not in rest:
+                return None
+            rest.remove(a)
+        if c % cq:
+            return None
+        out[tuple(rest)] = c // cq
+    return Int(out)
+
+
+def floordiv(a: Int, b: Int) -> Int:
+    """Normal form `q + r // b` in which no term of r is a multiple of b (0 <= coefficient < b when b is a number)."""
+    if b is ONE or b == ONE:
+        return a
+    n = b.const
+    if n == 0:
+        raise ZeroDivisionError(f"({a}) // 0")
+    if n is not None and n < 0:
+        return floordiv(-a, of(-n))
+    quotient: dict[Monomial, int] = {}
+    rest: dict[Monomial, int] = {}
+    q = ZERO
+    for m, c in a.terms.items():
+        if n is not None:
+            if c // n:
+                quotient[m] = c // n
+            if c % n:
+                rest[m] = c % n
+        elif (d := exact_quotient(Int({m: c}), b)) is not None:
+            q = q + d
+        else:
+            rest[m] = c
+    q = q + Int(quotient)
+    r = Int(rest)
+    if not rest:
+        return q
+    if n is not None:
+        if r.const is not None:
+            return q + r.const // n
+        # A common factor g of b and of every variable term: (g*x + c) // (g*m) = (x + c//g) // m.
+        g = n
+        for m, c in rest.items():
+            if m:
+                g = gcd(g, c)
+        if g > 1:
+            return q + floordiv(Int({m: c // g for m, c in rest.items() if c // g}), of(n // g))
+    return q + atom(FloorDiv(r, b))
+
+
+@lru_cache(200_000)
+def nonnegative(p: Int) -> bool:
+    """A sound, incomplete test of p >= 0 for all sizes >= 1 and all loops >= 0: shift each size by one, look at the signs."""
+    if all(c >= 0 for c in p.terms.values()):
+        return not any(isinstance(a, Opaque) for m in p.terms for a in m)
+    if len(p.terms) == 1 or not any(map(is_size, p.names)):
+        return False
+    shifted = ZERO
+    for m, c in p.terms.items():
+        if any(isinstance(a, Opaque) for a in m):
+            return False
+        shifted = shifted + product([of(c), *(atom(a) + 1 if is_size(a) else atom(a) for a in m)])
+    return all(c >= 0 for c in shifted.terms.values())
+
+
+def maximum(a: Int, b: Int) -> Int:
+    """The larger one, by proof if there is one. Common terms are pulled out, so that loops leave the atom."""
+    if nonnegative(a - b):
+        return a
+    if nonnegative(b - a):
+        return b
+    common = Int({m: c for m, c in a.terms.items() if b.terms.get(m) == c})
+    x, y = sorted((a - common, b - common), key=repr)
+    if (nx := x.const) is not None and (ny := y.const) is not None:
+        return common + max(nx, ny)
+    return common + atom(Maximum(x, y))
+
+
+class Unknown(Exception):
+    """Raised where an interval cannot be found in closed form."""
+
+
+def bounds(p: Int, inner: Mapping[str, Int]) -> tuple[Int, Int]:
+    """The least and the greatest value of p while each name in `inner` runs over [0, extent); free in all other names."""
+    if p.names.isdisjoint(inner):
+        return p, p
+    low: dict[Monomial, int] = {}
+    coefficients: dict[Atom, Int] = {}
+    for m, c in p.terms.items():
+        moving = [a for a in m if (a in inner if isinstance(a, str) else a.names() & inner.keys())]
+        if not moving:
+            low[m] = c
+            continue
+        if len(moving) > 1:
+            raise Unknown(f"{p} is not affine")
+        rest = list(m)
+        rest.remove(moving[0])
+        coefficients[moving[0]] = coefficients.get(moving[0], ZERO) + Int({tuple(rest): c})
+    for a in coefficients:  # s*x - s*b*(x // b) is s*(x % b), which lies in [0, s*(b - 1)]
+        if isinstance(a, FloorDiv):
+            scale = exact_quotient(-coefficients[a], a.b)
+            if scale is None or not nonnegative(scale):
+                continue
+            rest_p = p - scale * (a.a - a.b * atom(a))
+            if any(a in m for m in rest_p.terms):
+                continue
+            rest_low, rest_high = bounds(rest_p, inner)
+            x_low, x_high = bounds(a.a, inner)
+            if nonnegative(x_low) and nonnegative(a.b - 1 - x_high):
+                return rest_low + scale * x_low, rest_high + scale * x_high
+            return rest_low, rest_high + scale * (a.b - 1)
+    lo = hi = Int(low)
+    for a, c in coefficients.items():
+        if isinstance(a, str):
+            a_low, a_high = ZERO, inner[a] - 1
+        elif isinstance(a, FloorDiv):
+            x_low, x_high = bounds(a.a, inner)
+            a_low, a_high = x_low // a.b, x_high // a.b
+        else:
+            raise Unknown(f"{a} has no closed range")
+        if nonnegative(c):
+            lo, hi = lo + c * a_low, hi + c * a_high
+        elif nonnegative(-c):
+            lo, hi = lo + c * a_high, hi + c * a_low
+        else:
+            raise Unknown(f"the sign of {c} is not known")
+    return lo, hi
+
+
+Rules = Mapping[Monomial, Int]
+
+
+def reduce_modulo(p: Int, rules: Rules) -> Int:
+    """p in normal form under `product of sizes -> extent`. Left sides share no variables, so the form is unique."""
+    if not rules:
+        return p
+    changed = True
+    while changed:
+        changed, out = False, ZERO
+        for m, c in p.terms.items():
+            for left, right in rules.items():
+                rest = list(m)
+                try:
+                    for a in left:
+                        rest.remove(a)
+                except ValueError:
+                    continue
+                out = out + Int({tuple(rest): c}) * right
+                changed = True
+                break
+            else:
+                out = out + Int({m: c})
+        p = out
+    return p
+
+
+def proves(p: Int, ranges: Mapping[str, Int], rules: Rules) -> bool:
+    """True only if p >= 0 for every value of the loops in `ranges` and every size that obeys `rules`."""
+    try:
+        low, _ = bounds(p, ranges)
+    except Unknown:
+        return False
+    return nonnegative(reduce_modulo(low, rules))
+
+
+def evaluate_int(p: Int, env: Mapping[str, int], opaque: Callable[[Opaque], int]) -> int:
+    """The number that p is when each name has one; `opaque` gives that of data-dependent atoms."""
+    total = 0
+    for m, c in p.terms.items():
+        value = c
+        for a in m:
+            if isinstance(a, str):
+                value *= env[a]
+            elif isinstance(a, FloorDiv):
+                value *= evaluate_int(a.a, env, opaque) // evaluate_int(a.b, env, opaque)
+            elif isinstance(a, Maximum):
+                value *= max(evaluate_int(a.a, env, opaque), evaluate_int(a.b, env, opaque))
+            else:
+                value *= opaque(a)
+        total += value
+    return total

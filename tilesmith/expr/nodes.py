@@ -1,0 +1,331 @@
+"""Value expressions: what is computed at one point of an iteration space. Frozen nodes with a dtype, compared by structure.
+
+Integer arithmetic on iterators lives in `Int` and enters here as `IntValue`; a value that is read from a tensor enters an
+index as the opaque atom `Dynamic`. Evaluating an expression has no effect, so a rewrite may drop, copy or reorder it; the one
+rule is that a `Select` reads only on the branch that is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Union
+
+from tilesmith.base.dtype import BOOL, DType, promote
+from tilesmith.expr.ints import ZERO, Int, Opaque, atom, map_atoms, opaque_atoms
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    value: int | float | bool
+    dtype: DType
+
+    def __eq__(self, other: object) -> bool:  # 0.0 is not -0.0, and NaN is itself
+        if not isinstance(other, Const):
+            return NotImplemented
+        return self.dtype is other.dtype and repr(self.value) == repr(other.value)
+
+    def __hash__(self) -> int:
+        return hash((repr(self.value), self.dtype.name))
+
+
+@dataclass(frozen=True, slots=True)
+class IntValue:
+    """An integer over iterators, as a value."""
+
+    value: Int
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Arg:
+    """A parameter of a combiner: `x0`, `x1` on the left, `y0`, `y1` on the right."""
+
+    name: str
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    buffer: str
+    index: tuple[Int, ...]
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Unary:
+    op: str  # one of UNARY
+    x: Expr
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    op: str  # one of BINARY
+    a: Expr
+    b: Expr
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    cond: Expr
+    a: Expr
+    b: Expr
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    x: Expr
+    dtype: DType
+
+
+Expr = Union[Const, IntValue, Arg, Load, Unary, Binary, Select, Cast]
+
+FLOAT_FUNCTIONS = (
+    "exp", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "erf", "sin", "cos",
+)  # fmt: skip
+UNARY = (*FLOAT_FUNCTIONS, "neg", "abs", "floor", "ceil", "round", "not")
+COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+ARITHMETIC = ("add", "sub", "mul", "div", "floordiv", "mod", "max", "min", "pow")
+BINARY = (*ARITHMETIC, *COMPARISONS, "and", "or")
+
+
+class Dynamic(Opaque):
+    """An integer that is read from a tensor, inside an index: `table[ids[i], j]`."""
+
+    __slots__ = ("expr",)
+
+    def __init__(self, expr: Expr) -> None:
+        self.expr = expr
+        self.key = show(expr)
+
+    def names(self) -> frozenset[str]:
+        found: set[str] = set()
+        for p in ints_of(self.expr):
+            found |= p.names
+        return frozenset(found)
+
+    def substitute(self, env: Mapping[str, Int]) -> Int:
+        return as_index(map_ints(self.expr, lambda p: p.substitute(env)))
+
+
+def as_index(e: Expr) -> Int:
+    """An integer expression as an Int: polynomial where it can be, `Dynamic` where it reads a tensor."""
+    match e:
+        case IntValue(value=p):
+            return p
+        case Const(value=v):
+            return ZERO + int(v)
+        case Cast(x=x) if x.dtype.is_int and e.dtype.is_int and isinstance(x, IntValue):
+            return as_index(x)
+        case Binary(op="add", a=a, b=b):
+            return as_index(a) + as_index(b)
+        case Binary(op="sub", a=a, b=b):
+            return as_index(a) - as_index(b)
+        case Binary(op="mul", a=a, b=b):
+            return as_index(a) * as_index(b)
+        case _:
+            return atom(Dynamic(e))
+
+
+def children(e: Expr) -> tuple[Expr, ...]:
+    match e:
+        case Unary(x=x) | Cast(x=x):
+            return (x,)
+        case Binary(a=a, b=b):
+            return (a, b)
+        case Select(cond=c, a=a, b=b):
+            return (c, a, b)
+        case _:
+            return ()
+
+
+def map_children(e: Expr, f: Callable[[Expr], Expr]) -> Expr:
+    match e:
+        case Unary(x=x) | Cast(x=x):
+            y = f(x)
+            return e if y is x else replace(e, x=y)
+        case Binary(a=a, b=b):
+            a2, b2 = f(a), f(b)
+            return e if a2 is a and b2 is b else replace(e, a=a2, b=b2)
+        case Select(cond=c, a=a, b=b):
+            c2, a2, b2 = f(c), f(a), f(b)
+            return e if c2 is c and a2 is a and b2 is b else Select(c2, a2, b2, e.dtype)
+        case _:
+            return e
+
+
+def _map_index(index: tuple[Int, ...], f: Callable[[Int], Int]) -> tuple[Int, ...]:
+    new = tuple(map(f, index))
+    return index if all(x is y for x, y in zip(new, index, strict=True)) else new
+
+
+def map_ints(e: Expr, f: Callable[[Int], Int]) -> Expr:
+    """f over every Int of the expression. f must go through `Int.substitute` to reach inside Dynamic atoms."""
+    match e:
+        case IntValue(value=p):
+            q = f(p)
+            return e if q is p else IntValue(q, e.dtype)
+        case Load(buffer=b, index=ix):
+            new = _map_index(ix, f)
+            return e if new is ix else Load(b, new, e.dtype)
+        case _:
+            return map_children(e, lambda x: map_ints(x, f))
+
+
+def map_loads(e: Expr, f: Callable[[Load], Expr]) -> Expr:
+    """f over every Load, innermost first: also over those inside the index of another one."""
+    if isinstance(e, Load):
+        new = _map_index(e.index, lambda p: map_dynamic(p, f))
+        return f(e if new is e.index else Load(e.buffer, new, e.dtype))
+    if isinstance(e, IntValue):
+        p = map_dynamic(e.value, f)
+        return e if p is e.value else IntValue(p, e.dtype)
+    return map_children(e, lambda x: map_loads(x, f))
+
+
+def map_dynamic(p: Int, f: Callable[[Load], Expr]) -> Int:
+    """f over the Loads inside the Dynamic atoms of p."""
+
+    def go(a: Opaque) -> Int:
+        return as_index(map_loads(a.expr, f)) if isinstance(a, Dynamic) else atom(a)
+
+    return map_atoms(p, go)
+
+
+def loads_of(e: Expr) -> Iterator[Load]:
+    """Every Load, also those inside indices."""
+    if isinstance(e, Load):
+        yield e
+    for p in own_ints(e):
+        for a in opaque_atoms(p):
+            if isinstance(a, Dynamic):
+                yield from loads_of(a.expr)
+    for x in children(e):
+        yield from loads_of(x)
+
+
+def own_ints(e: Expr) -> tuple[Int, ...]:
+    match e:
+        case IntValue(value=p):
+            return (p,)
+        case Load(index=ix):
+            return ix
+        case _:
+            return ()
+
+
+def ints_of(e: Expr) -> Iterator[Int]:
+    yield from own_ints(e)
+    for x in children(e):
+        yield from ints_of(x)
+
+
+def substitute(e: Expr, env: Mapping[str, Int]) -> Expr:
+    return map_ints(e, lambda p: p.substitute(env)) if env else e
+
+
+@dataclass(frozen=True, slots=True)
+class Combiner:
+    """How a reduction joins two partial results: one expression per output over Args x0.. and y0.., and the neutral values.
+
+    It must be associative and commutative; schedules rely on it.
+    """
+
+    values: tuple[Expr, ...]
+    identity: tuple[Const, ...]
+
+    @property
+    def op(self) -> str | None:
+        """The name, if it is a plain add, mul, max or min."""
+        if len(self.values) == 1 and isinstance(v := self.values[0], Binary):
+            plain = (v.a, v.b) == (Arg("x0", v.dtype), Arg("y0", v.dtype))
+            return v.op if plain and v.op in ("add", "mul", "max", "min") else None
+        return None
+
+    def join(self, x: tuple[Expr, ...], y: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        env = {f"x{k}": e for k, e in enumerate(x)} | {f"y{k}": e for k, e in enumerate(y)}
+
+        def put(e: Expr) -> Expr:
+            return env[e.name] if isinstance(e, Arg) else map_children(e, put)
+
+        return tuple(put(v) for v in self.values)
+
+
+def plain_combiner(op: str, dtype: DType) -> Combiner:
+    neutral = {"add": 0, "mul": 1, "max": dtype.lowest(), "min": dtype.highest()}[op]
+    value = Binary(op, Arg("x0", dtype), Arg("y0", dtype), dtype)
+    return Combiner((value,), (Const(dtype.wrap(neutral), dtype),))
+
+
+def binary_dtype(op: str, a: DType, b: DType) -> DType:
+    return BOOL if op in COMPARISONS or op in ("and", "or") else promote(a, b)
+
+
+_SIGNS = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%", "pow": "**",
+    "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "and": "&", "or": "|",
+}  # fmt: skip
+
+
+def show(e: Expr) -> str:
+    """The expression as a person would write it."""
+    match e:
+        case Const(value=v):
+            return repr(v)
+        case IntValue(value=p):
+            return str(p) if len(p.terms) == 1 else f"({p})"
+        case Arg(name=n):
+            return n
+        case Load(buffer=b, index=ix):
+            return f"{b}[{', '.join(map(str, ix))}]"
+        case Unary(op="neg", x=x):
+            return f"-{show(x)}"
+        case Unary(op="not", x=x):
+            return f"~{show(x)}"
+        case Unary(op=op, x=x):
+            return f"{op}({strip(show(x))})"
+        case Binary(op=("max" | "min") as op, a=a, b=b):
+            return f"{op}({strip(show(a))}, {strip(show(b))})"
+        case Binary(op=op, a=a, b=b):
+            return f"({show(a)} {_SIGNS[op]} {show(b)})"
+        case Select(cond=c, a=a, b=b):
+            return f"where({strip(show(c))}, {strip(show(a))}, {strip(show(b))})"
+        case Cast(x=x, dtype=d):
+            return f"{d.name}({strip(show(x))})"
+
+
+def strip(text: str) -> str:
+    """Without the outermost pair of parentheses, if one pair encloses it all."""
+    if not (text.startswith("(") and text.endswith(")")):
+        return text
+    depth = 0
+    for k, ch in enumerate(text):
+        depth += (ch == "(") - (ch == ")")
+        if depth == 0 and k < len(text) - 1:
+            return text
+    return text[1:-1]
+
+
+def condition_parts(cond: Expr) -> tuple[tuple[Int, ...], tuple[Expr, ...]]:
+    """A condition as a conjunction: Ints that must be >= 0, and whatever else must hold."""
+    match cond:
+        case Binary(op="and", a=a, b=b):
+            pa, ra = condition_parts(a)
+            pb, rb = condition_parts(b)
+            return pa + pb, ra + rb
+        case Binary(op=op, a=IntValue(value=x), b=IntValue(value=y)) if op in COMPARISONS:
+            match op:
+                case "lt":
+                    return (y - x - 1,), ()
+                case "le":
+                    return (y - x,), ()
+                case "gt":
+                    return (x - y - 1,), ()
+                case "ge":
+                    return (x - y,), ()
+                case "eq":
+                    return (x - y, y - x), ()
+    return (), (cond,)

@@ -1,0 +1,106 @@
+"""What each operation means, on NumPy scalars and arrays alike: the definition that interpreter and oracle share.
+
+Integers wrap around; `//` and `%` round towards minus infinity, and give 0 where the divisor is 0; max and min give NaN if one
+side is NaN. float16 and bfloat16 arithmetic may be carried out in float32 and rounded where the value is stored.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from tilesmith.base.dtype import DType
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def unary(op: str, x: Any, dtype: DType) -> Any:
+    t = dtype.numpy
+    match op:
+        case "neg":
+            return np.negative(x)
+        case "abs":
+            return np.abs(x)
+        case "not":
+            return np.logical_not(x)
+        case "floor":
+            return np.floor(x)
+        case "ceil":
+            return np.ceil(x)
+        case "round":
+            return np.rint(x)
+    wide = np.asarray(x, dtype=np.float64)
+    match op:
+        case "exp":
+            y = np.exp(wide)
+        case "log":
+            y = np.log(wide)
+        case "sqrt":
+            y = np.sqrt(wide)
+        case "rsqrt":
+            y = 1.0 / np.sqrt(wide)
+        case "tanh":
+            y = np.tanh(wide)
+        case "sigmoid":
+            y = 1.0 / (1.0 + np.exp(-wide))
+        case "erf":
+            y = _erf(wide) if wide.size else wide
+        case "sin":
+            y = np.sin(wide)
+        case "cos":
+            y = np.cos(wide)
+        case _:
+            raise AssertionError(op)
+    return y.astype(t)[()]
+
+
+def binary(op: str, a: Any, b: Any, dtype: DType) -> Any:
+    match op:
+        case "add":
+            return np.add(a, b)
+        case "sub":
+            return np.subtract(a, b)
+        case "mul":
+            return np.multiply(a, b)
+        case "div":
+            return np.divide(a, b)
+        case "floordiv":
+            return np.floor(np.divide(a, b)) if dtype.is_float else np.floor_divide(a, b)
+        case "mod":
+            if dtype.is_float:
+                return np.subtract(a, np.multiply(np.floor(np.divide(a, b)), b))
+            return np.where(np.equal(b, 0), 0, np.mod(a, b)).astype(dtype.numpy)[()]
+        case "max":
+            return np.maximum(a, b)
+        case "min":
+            return np.minimum(a, b)
+        case "pow":
+            return np.power(np.asarray(a, np.float64), b).astype(dtype.numpy)[()]
+        case "lt":
+            return np.less(a, b)
+        case "le":
+            return np.less_equal(a, b)
+        case "gt":
+            return np.greater(a, b)
+        case "ge":
+            return np.greater_equal(a, b)
+        case "eq":
+            return np.equal(a, b)
+        case "ne":
+            return np.not_equal(a, b)
+        case "and":
+            return np.logical_and(a, b)
+        case "or":
+            return np.logical_or(a, b)
+    raise AssertionError(op)
+
+
+def cast(x: Any, to: DType) -> Any:
+    """Floats go to integers by truncation; what does not fit has no defined value. Integers wrap."""
+    return np.asarray(x).astype(to.numpy)[()]
+
+
+def constant(value: Any, dtype: DType) -> Any:
+    return np.asarray(value).astype(dtype.numpy)[()]

@@ -1,0 +1,57 @@
+"""How much work a Function states: arithmetic operations and bytes that must move at least once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from math import prod
+
+from tilesmith.expr.ints import Int
+from tilesmith.expr.nodes import ARITHMETIC, Binary, Expr, Load, Select, Unary, children
+from tilesmith.ir.nodes import walk
+
+# What one call of a function counts for; the convention of the anchors is one.
+_UNARY = frozenset({"exp", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "erf", "sin", "cos", "neg"})
+
+if TYPE_CHECKING:
+    from tilesmith.ir.function import Function
+
+
+def operations(e: Expr) -> int:
+    """Arithmetic on values; index arithmetic, comparisons, selects and casts are free."""
+    own = 0
+    if isinstance(e, Binary) and e.op in ARITHMETIC:
+        own = 1
+    elif isinstance(e, Unary) and e.op in _UNARY:
+        own = 1
+    elif isinstance(e, Select):
+        return max(operations(e.a), operations(e.b))
+    elif isinstance(e, Load):
+        return 0
+    return own + sum(map(operations, children(e)))
+
+
+def flops(func: Function) -> int:
+    """Operations of all blocks over their iteration domains."""
+    total = 0
+    for _, b in walk(func.body):
+        points = prod(_number(i.extent, func) for i in b.iters)
+        each = sum(operations(w.value) for w in b.writes)
+        if b.combiner is not None:
+            each += sum(map(operations, b.combiner.values))
+        total += points * each
+    return total
+
+
+def nbytes(func: Function) -> int:
+    """Bytes of all parameters, each counted once."""
+    return sum(
+        prod(_number(n, func) for n in b.shape) * b.dtype.nbytes for b in func.params
+    )
+
+
+def _number(p: Int, func: Function) -> int:
+    n = p.const
+    if n is None:
+        raise ValueError(f"{func.name} has the open size {p}; put in a number with instantiate()")
+    return n

@@ -1,0 +1,278 @@
+"""The NumPy oracle: each block over its whole iteration domain at once, with the loops around it left aside.
+
+It works before and after scheduling, because a block keeps its domain and blocks stand in an order in which producers come
+first; what it cannot see is a wrong schedule, which is what the interpreter is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilesmith.base.errors import ArgumentError
+from tilesmith.expr import semantics
+from tilesmith.expr.ints import FloorDiv, Int, Maximum
+from tilesmith.expr.nodes import (
+    Arg,
+    Binary,
+    Cast,
+    Combiner,
+    Const,
+    Dynamic,
+    Expr,
+    IntValue,
+    Load,
+    Select,
+    Unary,
+)
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import Block, walk
+
+Array = np.ndarray[Any, Any]
+_CHUNK_ELEMENTS = 1 << 23  # of one temporary; larger iteration spaces are cut along their first axis
+
+
+def evaluate(func: Function, *arrays: Any) -> Any:
+    """The output array, or a tuple of them when there are several."""
+    if len(arrays) != len(func.inputs):
+        raise ArgumentError(
+            f"{func.name} takes {len(func.inputs)} inputs "
+            f"({', '.join(b.name for b in func.inputs)}), got {len(arrays)}"
+        )
+    memory: dict[str, Array] = {}
+    for b, x in zip(func.inputs, arrays, strict=True):
+        a = np.asarray(x)
+        if a.shape != (shape := _shape(b.shape)):
+            raise ArgumentError(f"{b.name} has shape {list(a.shape)}, {func.name} wants {list(shape)}")
+        memory[b.name] = a.astype(b.dtype.numpy, copy=False)
+    for b in (*func.outputs, *func.buffers):
+        memory[b.name] = np.zeros(_shape(b.shape), b.dtype.numpy)
+    with np.errstate(all="ignore"):
+        for _, block in walk(func.body):
+            _block(block, memory)
+    outs = tuple(memory[b.name] for b in func.outputs)
+    return outs if len(outs) > 1 else outs[0]
+
+
+def _shape(extents: Sequence[Int]) -> tuple[int, ...]:
+    numbers = [e.const for e in extents]
+    if None in numbers:
+        raise ArgumentError(f"the size {list(extents)} is open; put in numbers with instantiate()")
+    return tuple(n for n in numbers if n is not None)
+
+
+def _block(b: Block, memory: dict[str, Array]) -> None:
+    spatial = _shape([i.extent for i in b.spatial])
+    reduce = _shape([i.extent for i in b.reducing])
+    if b.init and b.combiner:
+        for w, c in zip(b.writes, b.combiner.identity, strict=True):
+            memory[w.buffer][...] = c.value
+    if 0 in spatial or 0 in reduce:
+        return
+    if b.combiner and not b.domain and _contract(b, memory):
+        return
+    per_row = max(1, prod(spatial[1:]) * prod(reduce))
+    step = max(1, _CHUNK_ELEMENTS // per_row)
+    rows = spatial[0] if spatial else 1
+    for start in range(0, rows, step):
+        stop = min(rows, start + step)
+        _chunk(b, memory, ((start, stop), *((0, n) for n in spatial[1:])) if spatial else (), reduce)
+
+
+def _chunk(
+    b: Block, memory: dict[str, Array], spans: tuple[tuple[int, int], ...], reduce: tuple[int, ...]
+) -> None:
+    names = [i.name for i in (*b.spatial, *b.reducing)]
+    ranges = [*spans, *((0, n) for n in reduce)]
+    rank = len(names)
+    env: dict[str, Array] = {}
+    for d, (n, (lo, hi)) in enumerate(zip(names, ranges, strict=True)):
+        env[n] = np.arange(lo, hi).reshape([-1 if k == d else 1 for k in range(rank)])
+    at = _At(env, memory)
+    full = tuple(hi - lo for lo, hi in ranges)
+    mask: Array | None = None
+    for p in b.domain:
+        ok = np.greater_equal(at.int(p), 0)
+        mask = ok if mask is None else mask & ok
+    values = []
+    for k, w in enumerate(b.writes):
+        v = np.broadcast_to(np.asarray(at.expr(w.value, mask)), full)
+        if mask is not None and b.combiner:
+            v = np.where(mask, v, np.asarray(b.combiner.identity[k].value, w.value.dtype.numpy))
+        values.append(v)
+    cells = []
+    for w in b.writes:
+        flat = {n: a.reshape(a.shape[: len(spans)]) for n, a in env.items() if n in names[: len(spans)]}
+        where = _At(flat, memory)
+        shape = full[: len(spans)]
+        cells.append(tuple(np.broadcast_to(np.asarray(where.int(p)), shape) for p in w.index))
+    if b.combiner:
+        values = _reduce(b.combiner, values, len(spans))
+        old = [memory[w.buffer][c] for w, c in zip(b.writes, cells, strict=True)]
+        values = _join(b.combiner, old, values)
+    for w, c, v in zip(b.writes, cells, values, strict=True):
+        if mask is not None and not b.combiner:
+            keep = np.broadcast_to(mask, full)
+            memory[w.buffer][tuple(x[keep] for x in c)] = v[keep]
+        else:
+            memory[w.buffer][c] = v
+
+
+_UFUNC: dict[str, Any] = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+def _reduce(combiner: Combiner, values: list[Array], rank: int) -> list[Array]:
+    op = combiner.op
+    if op is not None:
+        v = values[0]
+        axes = tuple(range(rank, v.ndim))
+        d = combiner.values[0].dtype
+        if op in ("add", "mul") and d.is_float:  # sums in double, so that the oracle is the better one
+            return [_UFUNC[op].reduce(v, axis=axes, dtype=np.float64).astype(d.numpy)]
+        return [_UFUNC[op].reduce(v, axis=axes, **({} if op in ("max", "min") else {"dtype": d.numpy}))]
+    flat = [v.reshape(*v.shape[:rank], -1) for v in values]
+    while (n := flat[0].shape[-1]) > 1:  # halves joined with halves
+        half = n // 2
+        joined = _join(combiner, [v[..., :half] for v in flat], [v[..., half : 2 * half] for v in flat])
+        flat = [np.concatenate([j, v[..., 2 * half :]], axis=-1) for j, v in zip(joined, flat, strict=True)]
+    return [v[..., 0] for v in flat]
+
+
+def _join(combiner: Combiner, x: Sequence[Array], y: Sequence[Array]) -> list[Array]:
+    args = {f"x{k}": v for k, v in enumerate(x)} | {f"y{k}": v for k, v in enumerate(y)}
+    at = _At({}, {}, args)
+    return [
+        np.asarray(at.expr(v, None)).astype(v.dtype.numpy, copy=False) for v in combiner.values
+    ]
+
+
+def _contract(b: Block, memory: dict[str, Array]) -> bool:
+    """A sum of a product of plain reads goes through einsum on strided views, which finds BLAS where it can."""
+    assert b.combiner is not None
+    if b.combiner.op != "add" or len(b.writes) != 1 or not b.writes[0].value.dtype.is_float:
+        return False
+    factors: list[Load] = []
+
+    def split(e: Expr) -> bool:
+        if isinstance(e, Binary) and e.op == "mul":
+            return split(e.a) and split(e.b)
+        if isinstance(e, Cast) and isinstance(e.x, Load) and e.dtype.is_float:
+            e = e.x
+        if isinstance(e, Load):
+            factors.append(e)
+            return True
+        return False
+
+    w = b.writes[0]
+    if not split(w.value) or len(factors) > 3 or len(b.iters) > 26:
+        return False
+    if tuple(p.name for p in w.index) != tuple(i.name for i in b.spatial):
+        return False
+    letter = {i.name: chr(ord("a") + k) for k, i in enumerate(b.iters)}
+    extent = {i.name: i.extent.const or 0 for i in b.iters}
+    views, terms = [], []
+    wide = np.float64 if w.value.dtype.bits == 64 else np.float32
+    for load in factors:
+        a = memory[load.buffer].astype(wide)
+        used: dict[str, int] = {}
+        offset = 0
+        for p, stride, n in zip(load.index, a.strides, a.shape, strict=True):
+            low = high = 0
+            for m, c in p.terms.items():
+                if len(m) > 1 or (m and not isinstance(m[0], str)):
+                    return False
+                if not m:
+                    low, high = low + c, high + c
+                    offset += c * stride
+                    continue
+                name = m[0]
+                assert isinstance(name, str)
+                used[name] = used.get(name, 0) + c * stride
+                low, high = low + min(0, c * (extent[name] - 1)), high + max(0, c * (extent[name] - 1))
+            if low < 0 or high >= n:
+                return False
+        base = a.reshape(-1)[offset // a.itemsize :]
+        views.append(
+            np.lib.stride_tricks.as_strided(
+                base, [extent[n] for n in used], list(used.values()), writeable=False
+            )
+        )
+        terms.append("".join(letter[n] for n in used))
+    for i in b.reducing:  # an axis that nothing reads counts as many times as it is long
+        if not any(letter[i.name] in t for t in terms):
+            return False
+    out = "".join(letter[i.name] for i in b.spatial)
+    if any(not any(c in t for t in terms) for c in out):
+        return False
+    result = np.einsum(f"{','.join(terms)}->{out}", *views, optimize=True)
+    target = memory[w.buffer]
+    target[...] = (target + result).astype(target.dtype)
+    return True
+
+
+class _At:
+    """Expressions over whole grids of points."""
+
+    def __init__(
+        self, env: Mapping[str, Array], memory: Mapping[str, Array], args: Mapping[str, Array] | None = None
+    ) -> None:
+        self.env, self.memory, self.args = env, memory, args or {}
+
+    def int(self, p: Int, mask: Array | None = None) -> Any:
+        total: Any = 0
+        for m, c in p.terms.items():
+            v: Any = c
+            for a in m:
+                if isinstance(a, str):
+                    v = v * self.env[a]
+                elif isinstance(a, FloorDiv):
+                    v = v * np.floor_divide(self.int(a.a, mask), self.int(a.b, mask))
+                elif isinstance(a, Maximum):
+                    v = v * np.maximum(self.int(a.a, mask), self.int(a.b, mask))
+                else:
+                    assert isinstance(a, Dynamic)
+                    v = v * np.asarray(self.expr(a.expr, mask)).astype(np.int64)
+            total = total + v
+        return total
+
+    def expr(self, e: Expr, mask: Array | None) -> Any:
+        """`mask` is where the value is wanted; elsewhere reads are clipped and anything may come out."""
+        match e:
+            case Const(value=v):
+                return semantics.constant(v, e.dtype)
+            case IntValue(value=p):
+                return semantics.cast(self.int(p, mask), e.dtype)
+            case Arg(name=n):
+                return self.args[n]
+            case Load(buffer=b, index=ix):
+                return self.load(b, ix, mask)
+            case Unary(op=op, x=x):
+                return semantics.unary(op, self.expr(x, mask), e.dtype)
+            case Binary(op=op, a=a, b=b):
+                return semantics.binary(op, self.expr(a, mask), self.expr(b, mask), a.dtype)
+            case Select(cond=c, a=a, b=b):
+                cond = np.asarray(self.expr(c, mask))
+                yes = cond if mask is None else mask & cond
+                no = ~cond if mask is None else mask & ~cond
+                return np.where(cond, self.expr(a, yes), self.expr(b, no)).astype(e.dtype.numpy)
+            case Cast(x=x):
+                return semantics.cast(self.expr(x, mask), e.dtype)
+
+    def load(self, name: str, index: tuple[Int, ...], mask: Array | None) -> Any:
+        a = self.memory[name]
+        at = []
+        for d, (p, n) in enumerate(zip(index, a.shape, strict=True)):
+            i = np.asarray(self.int(p, mask))
+            bad = (i < 0) | (i >= n)
+            if np.any(bad if mask is None else bad & mask):
+                raise ArgumentError(
+                    f"{name} is read at {int(i.min())}..{int(i.max())} in dimension {d}, "
+                    f"which has {n} elements"
+                )
+            at.append(np.clip(i, 0, max(n - 1, 0)))
+        if a.size == 0:
+            return np.zeros((), a.dtype)
+        return a[tuple(at)]

@@ -1,0 +1,148 @@
+"""Function: a whole kernel in the loop IR, its parameters, its buffers and what is known of its sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from tilesmith.base.digest import digest
+from tilesmith.expr.ints import Int, Monomial, Rules, of, product
+from tilesmith.ir import count, printer
+from tilesmith.ir.nodes import (
+    Alloc,
+    Block,
+    Buffer,
+    For,
+    If,
+    Stmt,
+    Store,
+    map_bindings,
+    map_writes,
+    rewrite,
+    statements,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """What relates the sizes of a split: their product is the extent (exact), or the first is ceil(extent / the rest)."""
+
+    sizes: tuple[Int, ...]
+    extent: Int
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """`params` in calling order, the last `num_outputs` of them written; `buffers` are the intermediate ones."""
+
+    name: str
+    params: tuple[Buffer, ...]
+    num_outputs: int
+    buffers: tuple[Buffer, ...]
+    body: tuple[Stmt, ...]
+    facts: tuple[Fact, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[Buffer, ...]:
+        return self.params[: len(self.params) - self.num_outputs]
+
+    @property
+    def outputs(self) -> tuple[Buffer, ...]:
+        return self.params[len(self.params) - self.num_outputs :]
+
+    @property
+    def all_buffers(self) -> dict[str, Buffer]:
+        return {b.name: b for b in (*self.params, *self.buffers)}
+
+    @property
+    def rules(self) -> Rules:
+        """The exact facts as rewrite rules. A product of plain variables rewrites; numbers need no rule."""
+        rules: dict[Monomial, Int] = {}
+        for f in self.facts:
+            if f.exact:
+                terms = product(f.sizes).terms
+                if len(terms) == 1:
+                    ((m, c),) = terms.items()
+                    if c == 1 and len(m) == len(f.sizes):
+                        rules[m] = f.extent
+        return rules
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """The size variables that are still open, in order of appearance."""
+        seen: dict[str, None] = {}
+
+        def add(p: Int) -> None:
+            for n in sorted(p.names):
+                if n[0] == "#":
+                    seen.setdefault(n)
+
+        for b in (*self.params, *self.buffers):
+            for e in b.shape:
+                add(e)
+        for s in statements(self.body):
+            if isinstance(s, For):
+                add(s.extent)
+        return tuple(seen)
+
+    @property
+    def digest(self) -> str:
+        return digest(str(self))
+
+    @property
+    def flops(self) -> int:
+        """Arithmetic operations it states."""
+        return count.flops(self)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its parameters."""
+        return count.nbytes(self)
+
+    def __str__(self) -> str:
+        return printer.show(self)
+
+
+def instantiate(func: Function, sizes: Mapping[str, int]) -> Function:
+    """Numbers for size variables: the one place where a symbolic Function becomes a concrete one."""
+    env = {k: of(v) for k, v in sizes.items()}
+
+    def put(p: Int) -> Int:
+        return p.substitute(env)
+
+    def go(s: Stmt) -> tuple[Stmt, ...]:
+        match s:
+            case For():
+                return (replace(s, extent=put(s.extent)),)
+            case Block():
+                b = map_bindings(s, put)
+                iters = tuple(replace(i, extent=put(i.extent)) for i in b.iters)
+                writes = map_writes(b.writes, put)
+                return (
+                    replace(b, iters=iters, writes=writes, domain=frozenset(map(put, b.domain))),
+                )
+            case Store():
+                return (replace(s, writes=map_writes(s.writes, put)),)
+            case If():
+                return (replace(s, conds=tuple(map(put, s.conds))),)
+            case Alloc(buffer=b):
+                return (Alloc(replace(b, shape=tuple(map(put, b.shape)))),)
+            case _:
+                return (s,)
+
+    def buf(b: Buffer) -> Buffer:
+        return replace(b, shape=tuple(map(put, b.shape)))
+
+    facts = []
+    for f in func.facts:
+        new = Fact(tuple(map(put, f.sizes)), put(f.extent), f.exact)
+        if any(n.const is None for n in new.sizes) or new.extent.const is None:
+            facts.append(new)
+    return replace(
+        func,
+        params=tuple(map(buf, func.params)),
+        buffers=tuple(map(buf, func.buffers)),
+        body=rewrite(func.body, go),
+        facts=tuple(facts),
+    )

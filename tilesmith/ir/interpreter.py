@@ -1,0 +1,144 @@
+"""The obvious oracle: a concrete Function, carried out statement by statement on NumPy arrays, before or after lowering.
+
+Intermediate buffers start out as garbage (NaN, or an odd number), reads and writes are bounds-checked, and nothing is clever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from tilesmith.base.errors import VerifyError
+from tilesmith.expr import semantics
+from tilesmith.expr.ints import Int, Opaque, evaluate_int
+from tilesmith.expr.nodes import (
+    Arg,
+    Binary,
+    Cast,
+    Const,
+    Dynamic,
+    Expr,
+    IntValue,
+    Load,
+    Select,
+    Unary,
+)
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Stmt, Store, Sync, Write
+
+Array = np.ndarray[Any, Any]
+
+
+def interpret(func: Function, *arrays: Any) -> Any:
+    """The output array, or a tuple of them when there are several."""
+    if len(arrays) != len(func.inputs):
+        raise ValueError(f"{func.name} takes {len(func.inputs)} arrays, got {len(arrays)}")
+    memory: dict[str, Array] = {}
+    for b, a in zip(func.inputs, arrays, strict=True):
+        memory[b.name] = np.array(a, dtype=b.dtype.numpy)
+    for b in (*func.outputs, *func.buffers):
+        memory[b.name] = _garbage(b)
+    with np.errstate(all="ignore"):
+        _Run(memory).body(func.body, {})
+    outs = tuple(memory[b.name] for b in func.outputs)
+    return outs if len(outs) > 1 else outs[0]
+
+
+def _garbage(b: Buffer) -> Array:
+    shape = [n if (n := e.const) is not None else -1 for e in b.shape]
+    if -1 in shape:
+        raise VerifyError(f"{b.name} has an open size; put in numbers with instantiate()")
+    return np.full(shape, np.nan if b.dtype.is_float else 77, b.dtype.numpy)
+
+
+class _Run:
+    def __init__(self, memory: dict[str, Array]) -> None:
+        self.memory = memory
+
+    def body(self, body: tuple[Stmt, ...], env: dict[str, int]) -> None:
+        for s in body:
+            match s:
+                case For():
+                    extent = s.extent.const
+                    assert extent is not None, f"loop {s.name} has the open extent {s.extent}"
+                    for v in range(extent):
+                        self.body(s.body, {**env, s.name: v})
+                case If():
+                    if all(self.int(p, env) >= 0 for p in s.conds):
+                        self.body(s.body, env)
+                case Block():
+                    self.block(s, env)
+                case Store():
+                    for tile in product(*(range(e) for _, e in s.tile)):
+                        point = dict(zip((n for n, _ in s.tile), tile, strict=True))
+                        self.store(s.writes, {**env, **point})
+                case Alloc(buffer=b):
+                    self.memory[b.name] = _garbage(b)
+                case Sync():
+                    pass
+
+    def block(self, b: Block, env: dict[str, int]) -> None:
+        point = {i.name: self.int(i.bind, env) for i in b.iters}
+        reducing = b.reducing_loops
+        iters = {i.name for i in b.reducing}
+        checks = [(p, env, reducing) for p in b.where] + [(p, point, iters) for p in b.domain]
+        if not all(self.int(p, e) >= 0 for p, e, r in checks if not p.names & r):
+            return
+        if b.init and b.combiner and all(env[n] == 0 for n in reducing):
+            for w, c in zip(b.writes, b.combiner.identity, strict=True):
+                self.put(w, point, semantics.constant(c.value, c.dtype))
+        if not all(self.int(p, e) >= 0 for p, e, _ in checks):
+            return
+        values = [self.expr(w.value, point, {}) for w in b.writes]
+        if b.combiner:
+            args = {f"y{k}": v for k, v in enumerate(values)}
+            for k, w in enumerate(b.writes):
+                args[f"x{k}"] = self.memory[w.buffer][self.index(w.buffer, w.index, point)]
+            values = [self.expr(v, point, args) for v in b.combiner.values]
+        for w, v in zip(b.writes, values, strict=True):
+            self.put(w, point, v)
+
+    def store(self, writes: tuple[Write, ...], env: dict[str, int]) -> None:
+        values = [self.expr(w.value, env, {}) for w in writes]
+        for w, v in zip(writes, values, strict=True):
+            self.put(w, env, v)
+
+    def put(self, w: Write, env: dict[str, int], value: Any) -> None:
+        self.memory[w.buffer][self.index(w.buffer, w.index, env)] = value
+
+    def index(self, name: str, index: tuple[Int, ...], env: Mapping[str, int]) -> tuple[int, ...]:
+        at = tuple(self.int(p, env) for p in index)
+        shape = self.memory[name].shape
+        if any(not 0 <= i < n for i, n in zip(at, shape, strict=True)):
+            raise VerifyError(f"{name}{list(at)} lies outside of its shape {list(shape)}")
+        return at
+
+    def int(self, p: Int, env: Mapping[str, int]) -> int:
+        def opaque(a: Opaque) -> int:
+            assert isinstance(a, Dynamic)
+            return int(self.expr(a.expr, env, {}))
+
+        return evaluate_int(p, env, opaque)
+
+    def expr(self, e: Expr, env: Mapping[str, int], args: dict[str, Any]) -> Any:
+        match e:
+            case Const(value=v):
+                return semantics.constant(v, e.dtype)
+            case IntValue(value=p):
+                return semantics.constant(self.int(p, env), e.dtype)
+            case Arg(name=n):
+                return args[n]
+            case Load(buffer=b, index=ix):
+                return self.memory[b][self.index(b, ix, env)]
+            case Unary(op=op, x=x):
+                return semantics.unary(op, self.expr(x, env, args), e.dtype)
+            case Binary(op=op, a=a, b=b):
+                left, right = self.expr(a, env, args), self.expr(b, env, args)
+                return semantics.binary(op, left, right, a.dtype)
+            case Select(cond=c, a=a, b=b):
+                return self.expr(a if self.expr(c, env, args) else b, env, args)
+            case Cast(x=x):
+                return semantics.cast(self.expr(x, env, args), e.dtype)

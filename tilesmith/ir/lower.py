@@ -1,0 +1,125 @@
+"""From tensors to the naive Function: one loop nest per stage, in an order in which producers come first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilesmith.base.errors import ExpressionError
+from tilesmith.expr.dsl import Stage, Tensor
+from tilesmith.expr.ints import Int, var
+from tilesmith.expr.nodes import Expr, Load, loads_of, map_loads
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import Block, Buffer, For, Iter, Stmt, Write
+from tilesmith.ir.verify import verify
+
+
+def function(tensors: Sequence[Tensor], name: str = "main") -> Function:
+    """The Function that computes the stages among `tensors` from the placeholders among them."""
+    for t in tensors:
+        if not isinstance(t, Tensor):
+            raise ExpressionError(
+                f"function({name!r}) is given {t!r}; it takes tensors: inputs, then outputs"
+            )
+    inputs = [t for t in tensors if t.stage is None]
+    outputs = [t for t in tensors if t.stage is not None]
+    if not outputs:
+        raise ExpressionError(f"function({name!r}) has no output; add a computed tensor")
+    if [*inputs, *outputs] != list(tensors):
+        raise ExpressionError(f"function({name!r}): list the inputs first, then the outputs")
+    if len({id(t) for t in tensors}) != len(tensors):
+        raise ExpressionError(f"function({name!r}) lists a tensor twice")
+    names = _name_params(tensors, name)
+    stages = _in_order(outputs, inputs, name)
+    _name_rest(stages, names)
+    buffers = [
+        Buffer(names[t.uid], t.shape_ints, t.dtype)
+        for s in stages
+        for t in s.tensors
+        if t not in outputs
+    ]
+    params = [Buffer(names[t.uid], t.shape_ints, t.dtype) for t in tensors]
+    body: tuple[Stmt, ...] = ()
+    for s in stages:
+        body += _nest(s, names)
+    func = Function(name, tuple(params), len(outputs), tuple(buffers), body)
+    verify(func)
+    return func
+
+
+def _name_params(tensors: Sequence[Tensor], func: str) -> dict[str, str]:
+    names: dict[str, str] = {}
+    for t in tensors:
+        if t.name in names.values():
+            raise ExpressionError(
+                f"function({func!r}) has two parameters named {t.name!r}; name each differently"
+            )
+        names[t.uid] = t.name
+    return names
+
+
+def _name_rest(stages: list[Stage], names: dict[str, str]) -> None:
+    """Intermediate tensors get a number behind their name where it is taken."""
+    for s in stages:
+        for t in s.tensors:
+            if t.uid not in names:
+                unique, n = t.name, 1
+                while unique in names.values():
+                    unique, n = f"{t.name}_{n}", n + 1
+                names[t.uid] = unique
+
+
+def _in_order(outputs: list[Tensor], inputs: list[Tensor], func: str) -> list[Stage]:
+    order: dict[int, Stage] = {}
+    known = {id(t) for t in inputs}
+
+    def visit(root: Tensor) -> None:
+        stack: list[tuple[Tensor, bool]] = [(root, False)]  # chains may be longer than the Python stack
+        while stack:
+            t, done = stack.pop()
+            if t.stage is None:
+                if id(t) not in known:
+                    raise ExpressionError(
+                        f"{t.name} is read but is not a parameter of function({func!r}); "
+                        "list it among the inputs"
+                    )
+                continue
+            if done:
+                order.setdefault(id(t.stage), t.stage)
+            elif id(t.stage) not in order:
+                stack.append((t, True))
+                for v in t.stage.values:
+                    for load in loads_of(v):
+                        stack.append((load.buffer.tensor, False))  # type: ignore[attr-defined]
+
+    for t in outputs:
+        visit(t)
+    return list(order.values())
+
+
+def _nest(s: Stage, names: dict[str, str]) -> tuple[Stmt, ...]:
+    label = names[s.tensors[0].uid] if len(s.tensors) == 1 else s.name
+
+    def rename(load: Load) -> Expr:
+        return Load(names[load.buffer], load.index, load.dtype)
+
+    index: tuple[Int, ...] = tuple(var(n) for n, _ in s.axes)
+    nothing = any(e.const == 0 for _, e in s.reduce)
+    if nothing:  # a reduction over nothing is its neutral value
+        assert s.combiner is not None
+        values: tuple[Expr, ...] = s.combiner.identity
+    else:
+        values = tuple(map_loads(v, rename) for v in s.values)
+    reduce = () if nothing else s.reduce
+    iters = tuple(Iter(n, "S", e, var(f"{label}.{n}")) for n, e in s.axes) + tuple(
+        Iter(n, "R", e, var(f"{label}.{n}")) for n, e in reduce
+    )
+    writes = tuple(
+        Write(names[t.uid], index, v) for t, v in zip(s.tensors, values, strict=True)
+    )
+    reduces = bool(reduce) and s.combiner is not None
+    stmt: Stmt = Block(label, iters, writes, s.combiner if reduces else None, reduces)
+    if s.combiner is not None and not s.reduce:  # sum over no axis at all
+        stmt = Block(label, iters, writes)
+    for i in reversed(iters):
+        stmt = For(f"{label}.{i.name}", i.extent, (stmt,))
+    return (stmt,)

@@ -1,0 +1,220 @@
+"""The loop IR. A Function says in which order, and with which buffers, a computation is carried out.
+
+Meaning
+-------
+*For* runs its body for `name` = 0 .. extent-1. Extents never depend on loops. Kinds say how the iterations may be carried out
+(`parallel`, `vectorize`, `unroll`, a GPU thread axis); they never change the result, the schedule has checked that. Directly
+nested `parallel` loops are one flattened loop to the code generator, and so are nested loops bound to the same thread axis.
+
+*Block* is a statement with iterators of its own. An iterator is spatial ("S", each point writes its own elements) or reducing
+("R"). `bind` gives the iterator's value over the loops around the block; indices and values speak of iterators only, so that a
+primitive such as split touches bindings and nothing else. At one loop point:
+
+  1. the instance is *alive* if every Int in `where` (over loops) and in `domain` (over iterators) that does not mention a
+     reducing loop or iterator is >= 0;
+  2. if it is alive, `init` is set, and all reducing loops are 0, the neutral values are stored;
+  3. if all of `where` and `domain` are >= 0, the values are computed, and stored: as they are without a combiner, and joined
+     with what the buffer holds with one. All values of a block are computed before any is stored.
+
+*Store* is a block after lowering: its values are computed, then all are written. *If* runs its body when all its Ints are >= 0.
+*Alloc* makes a buffer that lives until the end of the list of statements it stands in. *Sync* is a barrier among the threads
+that share the buffers of a scope.
+
+A buffer's `scope` says where it lives: "global" (memory), "local" (private to a thread, registers if they suffice), "shared"
+(a GPU block's). Distinct buffers never overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Union
+
+from tilesmith.base.dtype import DType
+from tilesmith.expr.ints import Int, of
+from tilesmith.expr.nodes import Combiner, Expr, Load, loads_of, map_ints, map_loads
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    name: str
+    shape: tuple[Int, ...]
+    dtype: DType
+    scope: str = "global"
+    # (dimension, multiple, offset): the stride of that dimension is made = offset (mod multiple), in elements.
+    align: tuple[int, int, int] | None = None
+
+    @property
+    def strides(self) -> tuple[Int, ...]:
+        """In elements; row-major but for `align`."""
+        out: list[Int] = []
+        step = of(1)
+        for d in reversed(range(len(self.shape))):
+            if self.align is not None and self.align[0] == d:
+                n = step.const
+                if n is not None:
+                    _, multiple, offset = self.align
+                    step = of(n + (offset - n) % multiple)
+            out.append(step)
+            step = step * self.shape[d]
+        return tuple(reversed(out))
+
+    @property
+    def size(self) -> Int:
+        """Elements it takes, alignment included."""
+        return self.strides[0] * self.shape[0] if self.shape else of(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Iter:
+    name: str
+    kind: str  # "S" | "R"
+    extent: Int
+    bind: Int
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    buffer: str
+    index: tuple[Int, ...]
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    name: str
+    iters: tuple[Iter, ...]
+    writes: tuple[Write, ...]
+    combiner: Combiner | None = None
+    init: bool = False
+    where: frozenset[Int] = frozenset()
+    domain: frozenset[Int] = frozenset()
+
+    @property
+    def spatial(self) -> tuple[Iter, ...]:
+        return tuple(i for i in self.iters if i.kind == "S")
+
+    @property
+    def reducing(self) -> tuple[Iter, ...]:
+        return tuple(i for i in self.iters if i.kind == "R")
+
+    @property
+    def binding(self) -> dict[str, Int]:
+        return {i.name: i.bind for i in self.iters}
+
+    @property
+    def reducing_loops(self) -> frozenset[str]:
+        found: set[str] = set()
+        for i in self.iters:
+            if i.kind == "R":
+                found |= {n for n in i.bind.names if n[0] != "#"}
+        return frozenset(found)
+
+    @property
+    def loads(self) -> Iterator[Load]:
+        for w in self.writes:
+            yield from loads_of(w.value)
+
+
+@dataclass(frozen=True, slots=True)
+class For:
+    name: str
+    extent: Int
+    body: tuple[Stmt, ...]
+    kind: str = "serial"
+    notes: tuple[tuple[str, str | int | tuple[str | int, ...]], ...] = ()  # annotations for code generators
+
+    def note(self, key: str) -> str | int | tuple[str | int, ...] | None:
+        return dict(self.notes).get(key)
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    writes: tuple[Write, ...]
+    intrinsic: str | None = None  # carried out by a hardware instruction over the loops in `tile`
+    tile: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class If:
+    conds: tuple[Int, ...]
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Alloc:
+    buffer: Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    scope: str
+
+
+Stmt = Union[For, Block, Store, If, Alloc, Sync]
+
+
+# walking and rewriting
+Path = tuple[For, ...]
+
+
+def walk(body: tuple[Stmt, ...], path: Path = ()) -> Iterator[tuple[Path, Block]]:
+    """Every block with the loops around it, in program order."""
+    for s in body:
+        if isinstance(s, For):
+            yield from walk(s.body, (*path, s))
+        elif isinstance(s, If):
+            yield from walk(s.body, path)
+        elif isinstance(s, Block):
+            yield path, s
+
+
+def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
+    """Every statement, outer before inner."""
+    for s in body:
+        yield s
+        if isinstance(s, For | If):
+            yield from statements(s.body)
+
+
+def rewrite(
+    body: tuple[Stmt, ...], f: Callable[[Stmt], tuple[Stmt, ...]]
+) -> tuple[Stmt, ...]:
+    """f over every statement, inner before outer; a loop left without a body goes."""
+    out: list[Stmt] = []
+    same = True
+    for s in body:
+        t: Stmt = s
+        if isinstance(s, For | If):
+            inner = rewrite(s.body, f)
+            if not inner:
+                same = False
+                continue
+            t = s if inner is s.body else replace(s, body=inner)
+        new = f(t)
+        same = same and len(new) == 1 and new[0] is s
+        out.extend(new)
+    return body if same else tuple(out)
+
+
+def rewrite_blocks(body: tuple[Stmt, ...], f: Callable[[Block], Block]) -> tuple[Stmt, ...]:
+    return rewrite(body, lambda s: (f(s),) if isinstance(s, Block) else (s,))
+
+
+def map_bindings(b: Block, f: Callable[[Int], Int]) -> Block:
+    """f over all that speaks of loops."""
+    return replace(
+        b,
+        iters=tuple(replace(i, bind=f(i.bind)) for i in b.iters),
+        where=frozenset(map(f, b.where)),
+    )
+
+
+def map_writes(writes: tuple[Write, ...], f: Callable[[Int], Int]) -> tuple[Write, ...]:
+    return tuple(
+        Write(w.buffer, tuple(map(f, w.index)), map_ints(w.value, f)) for w in writes
+    )
+
+
+def map_write_loads(writes: tuple[Write, ...], f: Callable[[Load], Expr]) -> tuple[Write, ...]:
+    return tuple(replace(w, value=map_loads(w.value, f)) for w in writes)

@@ -1,0 +1,97 @@
+"""A Function as text that reads like the loops a person would write."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tilesmith.expr.nodes import show as show_expr
+from tilesmith.expr.nodes import strip
+from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Stmt, Store, Sync, Write
+
+if TYPE_CHECKING:
+    from tilesmith.ir.function import Function
+
+
+def show(func: Function) -> str:
+    outs = func.outputs
+    lines = [
+        f"def {func.name}({', '.join(map(_param, func.inputs))}) -> "
+        f"{', '.join(map(_param, outs))}:"
+    ]
+    for b in func.buffers:
+        lines.append(f"  {_buffer(b)}")
+    for f in func.facts:
+        sizes = "*".join(map(str, f.sizes))
+        rest = "*".join(map(str, f.sizes[1:]))
+        lines.append(
+            f"  given {sizes} = {f.extent}"
+            if f.exact
+            else f"  given {f.sizes[0]} = ceil({f.extent} / {rest})"
+        )
+    for s in func.body:
+        _stmt(s, 1, lines)
+    return "\n".join(lines) + "\n"
+
+
+def _param(b: Buffer) -> str:
+    return f"{b.name}: {b.dtype.name}[{', '.join(map(str, b.shape))}]"
+
+
+def _buffer(b: Buffer) -> str:
+    align = f" align{b.align}" if b.align else ""
+    return f"{b.name} = {b.scope} {b.dtype.name}[{', '.join(map(str, b.shape))}]{align}"
+
+
+def _stmt(s: Stmt, depth: int, lines: list[str]) -> None:
+    pad = "  " * depth
+    match s:
+        case For():
+            kind = "" if s.kind == "serial" else f"  # {s.kind}"
+            notes = "".join(f"  # {k}={v}" for k, v in s.notes)
+            lines.append(f"{pad}for {s.name} in {s.extent}:{kind}{notes}")
+            for t in s.body:
+                _stmt(t, depth + 1, lines)
+        case If():
+            lines.append(f"{pad}if {' and '.join(f'{c} >= 0' for c in s.conds)}:")
+            for t in s.body:
+                _stmt(t, depth + 1, lines)
+        case Block():
+            _block(s, pad, lines)
+        case Store():
+            over = "".join(f" {n}:{e}" for n, e in s.tile)
+            tail = f"  # {s.intrinsic} over{over}" if s.intrinsic else ""
+            lines.append(pad + "; ".join(_write(w) for w in s.writes) + tail)
+        case Alloc(buffer=b):
+            lines.append(pad + _buffer(b))
+        case Sync(scope=scope):
+            lines.append(f"{pad}sync {scope}")
+
+
+def _write(w: Write) -> str:
+    return f"{w.buffer}[{', '.join(map(str, w.index))}] = {strip(show_expr(w.value))}"
+
+
+_JOIN = {"add": "+=", "mul": "*=", "max": "max=", "min": "min="}
+
+
+def _block(b: Block, pad: str, lines: list[str]) -> None:
+    """`name(i, k: sum):` with what is bound to something else than the loop of its own name, then the writes."""
+    binds = [f"{i.name}={i.bind}" if i.kind == "S" else f"{i.name}:R={i.bind}" for i in b.iters]
+    conds = [f"{p} >= 0" for p in sorted(b.where, key=str)]
+    conds += [f"{p} >= 0" for p in sorted(b.domain, key=str)]
+    guard = f" if {' and '.join(conds)}" if conds else ""
+    lines.append(f"{pad}{b.name}({', '.join(binds)}){guard}:")
+    pad += "  "
+    if b.combiner is None:
+        lines.extend(pad + _write(w) for w in b.writes)
+        return
+    op = b.combiner.op
+    start = ", ".join(show_expr(c) for c in b.combiner.identity)
+    first = f"  # from {start}" if b.init else ""
+    for k, w in enumerate(b.writes):
+        target = f"{w.buffer}[{', '.join(map(str, w.index))}]"
+        if op is not None:
+            lines.append(f"{pad}{target} {_JOIN[op]} {strip(show_expr(w.value))}{first}")
+        else:
+            join = strip(show_expr(b.combiner.values[k]))
+            lines.append(f"{pad}{target} join= {strip(show_expr(w.value))}  # by {join}{first}")
