@@ -5,7 +5,7 @@ Intermediate buffers start out as garbage (NaN, or an odd number), reads and wri
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any
 
@@ -70,15 +70,19 @@ class _Run:
                     if all(self.int(p, env) >= 0 for p in s.conds):
                         self.body(s.body, env)
                 case Block():
-                    self.block(s, env)
+                    for point in self.points(s.tile):
+                        self.block(s, {**env, **point})
                 case Store():
-                    for tile in product(*(range(e) for _, e in s.tile)):
-                        point = dict(zip((n for n, _ in s.tile), tile, strict=True))
+                    for point in self.points(s.tile):
                         self.store(s.writes, {**env, **point})
                 case Alloc(buffer=b):
                     self.memory[b.name] = _garbage(b)
                 case Sync():
                     pass
+
+    def points(self, tile: tuple[tuple[str, Int], ...]) -> Iterator[dict[str, int]]:
+        for at in product(*(range(self.int(e, {})) for _, e in tile)):
+            yield dict(zip((n for n, _ in tile), at, strict=True))
 
     def block(self, b: Block, env: dict[str, int]) -> None:
         point = {i.name: self.int(i.bind, env) for i in b.iters}

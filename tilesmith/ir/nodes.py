@@ -16,6 +16,9 @@ primitive such as split touches bindings and nothing else. At one loop point:
   3. if all of `where` and `domain` are >= 0, the values are computed, and stored: as they are without a combiner, and joined
      with what the buffer holds with one. All values of a block are computed before any is stored.
 
+A block that was made a unit (blockize) has a `tile`: loops of its own, run in order, which bindings may use like any other loop.
+With an `intrinsic`, a hardware instruction carries out the whole tile at once.
+
 *Store* is a block after lowering: its values are computed, then all are written. *If* runs its body when all its Ints are >= 0.
 *Alloc* makes a buffer that lives until the end of the list of statements it stands in. *Sync* is a barrier among the threads
 that share the buffers of a scope.
@@ -28,10 +31,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Union
+from typing import Any, Union
 
 from tilesmith.base.dtype import DType
-from tilesmith.expr.ints import Int, of
+from tilesmith.expr.ints import Int, bounds, of
 from tilesmith.expr.nodes import Combiner, Expr, Load, loads_of, map_ints, map_loads
 
 
@@ -41,28 +44,37 @@ class Buffer:
     shape: tuple[Int, ...]
     dtype: DType
     scope: str = "global"
-    # (dimension, multiple, offset): the stride of that dimension is made = offset (mod multiple), in elements.
+    # How elements lie in memory: one Int per physical dimension over the logical indices d0, d1, ...; None is row-major.
+    layout: tuple[Int, ...] | None = None
+    # (dimension, multiple, offset): the stride of that physical dimension is made = offset (mod multiple), in elements.
     align: tuple[int, int, int] | None = None
 
     @property
+    def physical_shape(self) -> tuple[Int, ...]:
+        if self.layout is None:
+            return self.shape
+        ranges = {f"d{k}": n for k, n in enumerate(self.shape)}
+        return tuple(bounds(p, ranges)[1] + 1 for p in self.layout)
+
+    @property
     def strides(self) -> tuple[Int, ...]:
-        """In elements; row-major but for `align`."""
+        """Of the physical dimensions, in elements."""
         out: list[Int] = []
         step = of(1)
-        for d in reversed(range(len(self.shape))):
-            if self.align is not None and self.align[0] == d:
-                n = step.const
-                if n is not None:
-                    _, multiple, offset = self.align
-                    step = of(n + (offset - n) % multiple)
+        shape = self.physical_shape
+        for d in reversed(range(len(shape))):
+            if self.align is not None and self.align[0] == d and (n := step.const) is not None:
+                _, multiple, offset = self.align
+                step = of(n + (offset - n) % multiple)
             out.append(step)
-            step = step * self.shape[d]
+            step = step * shape[d]
         return tuple(reversed(out))
 
     @property
     def size(self) -> Int:
-        """Elements it takes, alignment included."""
-        return self.strides[0] * self.shape[0] if self.shape else of(1)
+        """Elements it takes, padding by layout and alignment included."""
+        shape = self.physical_shape
+        return self.strides[0] * shape[0] if shape else of(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +92,20 @@ class Write:
     value: Expr
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Intrinsic:
+    """A hardware instruction: what it computes, as a Function of one block over fixed extents, and who writes its code.
+
+    `emit(builder, operands)` gets each operand as one vector of all its elements in row-major order, by the names of the
+    description's parameters, and returns the new value of the output.
+    """
+
+    name: str
+    description: Any  # a Function; its one output is read, joined and written
+    features: frozenset[str]
+    emit: Callable[[Any, dict[str, Any]], Any]
+
+
 @dataclass(frozen=True, slots=True)
 class Block:
     name: str
@@ -89,6 +115,8 @@ class Block:
     init: bool = False
     where: frozenset[Int] = frozenset()
     domain: frozenset[Int] = frozenset()
+    tile: tuple[tuple[str, Int], ...] = ()
+    intrinsic: Intrinsic | None = None
 
     @property
     def spatial(self) -> tuple[Iter, ...]:
@@ -131,8 +159,8 @@ class For:
 @dataclass(frozen=True, slots=True)
 class Store:
     writes: tuple[Write, ...]
-    intrinsic: str | None = None  # carried out by a hardware instruction over the loops in `tile`
-    tile: tuple[tuple[str, int], ...] = ()
+    tile: tuple[tuple[str, Int], ...] = ()
+    intrinsic: Intrinsic | None = None
 
 
 @dataclass(frozen=True, slots=True)

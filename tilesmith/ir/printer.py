@@ -34,12 +34,16 @@ def show(func: Function) -> str:
 
 
 def _param(b: Buffer) -> str:
-    return f"{b.name}: {b.dtype.name}[{', '.join(map(str, b.shape))}]"
+    return f"{b.name}: {b.dtype.name}[{', '.join(map(str, b.shape))}]{_storage(b)}"
+
+
+def _storage(b: Buffer) -> str:
+    layout = f" as [{', '.join(map(str, b.layout))}]" if b.layout is not None else ""
+    return layout + (f" align{b.align}" if b.align else "")
 
 
 def _buffer(b: Buffer) -> str:
-    align = f" align{b.align}" if b.align else ""
-    return f"{b.name} = {b.scope} {b.dtype.name}[{', '.join(map(str, b.shape))}]{align}"
+    return f"{b.name} = {b.scope} {b.dtype.name}[{', '.join(map(str, b.shape))}]{_storage(b)}"
 
 
 def _stmt(s: Stmt, depth: int, lines: list[str]) -> None:
@@ -59,7 +63,7 @@ def _stmt(s: Stmt, depth: int, lines: list[str]) -> None:
             _block(s, pad, lines)
         case Store():
             over = "".join(f" {n}:{e}" for n, e in s.tile)
-            tail = f"  # {s.intrinsic} over{over}" if s.intrinsic else ""
+            tail = f"  # {s.intrinsic.name} over{over}" if s.intrinsic else ""
             lines.append(pad + "; ".join(_write(w) for w in s.writes) + tail)
         case Alloc(buffer=b):
             lines.append(pad + _buffer(b))
@@ -80,7 +84,10 @@ def _block(b: Block, pad: str, lines: list[str]) -> None:
     conds = [f"{p} >= 0" for p in sorted(b.where, key=str)]
     conds += [f"{p} >= 0" for p in sorted(b.domain, key=str)]
     guard = f" if {' and '.join(conds)}" if conds else ""
-    lines.append(f"{pad}{b.name}({', '.join(binds)}){guard}:")
+    over = "".join(f" {n} in {e}," for n, e in b.tile).rstrip(",")
+    unit = f"  # over{over}" if b.tile else ""
+    unit += f" by {b.intrinsic.name}" if b.intrinsic else ""
+    lines.append(f"{pad}{b.name}({', '.join(binds)}){guard}:{unit}")
     pad += "  "
     if b.combiner is None:
         lines.extend(pad + _write(w) for w in b.writes)

@@ -81,6 +81,7 @@ def _body(
 
 
 def _block(b: Block, scope: frozenset[str], buffers: dict[str, Buffer]) -> None:
+    scope = scope | {n for n, _ in b.tile}
     iters = frozenset(i.name for i in b.iters)
     if len(iters) != len(b.iters):
         raise VerifyError(f"block {b.name} has two iterators of one name")

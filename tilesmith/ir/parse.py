@@ -1,0 +1,51 @@
+"""Text of an integer expression in, an Int out: `j // 16`, `3*i + r - 1`. Only what an Int can hold is accepted."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from tilesmith.base.errors import TraceError
+from tilesmith.expr.ints import Int, of, var
+
+_SIZE = re.compile(r"#[A-Za-z_][\w.]*")
+
+
+def parse_int(text: str) -> Int:
+    """Names may be size variables; they are written with a leading #."""
+    sizes: dict[str, str] = {}
+
+    def stand_in(m: re.Match[str]) -> str:
+        name = f"_size{len(sizes)}"
+        sizes[name] = m.group()
+        return name
+
+    try:
+        tree = ast.parse(_SIZE.sub(stand_in, text), mode="eval").body
+    except SyntaxError:
+        raise TraceError(f"{text!r} is not an integer expression") from None
+
+    def go(node: ast.expr) -> Int:
+        match node:
+            case ast.Constant(value=int(v)):
+                return of(v)
+            case ast.Name(id=name):
+                return var(sizes.get(name, name))
+            case ast.UnaryOp(op=ast.USub(), operand=x):
+                return -go(x)
+            case ast.BinOp(left=left, op=op, right=right):
+                a, b = go(left), go(right)
+                match op:
+                    case ast.Add():
+                        return a + b
+                    case ast.Sub():
+                        return a - b
+                    case ast.Mult():
+                        return a * b
+                    case ast.FloorDiv():
+                        return a // b
+                    case ast.Mod():
+                        return a % b
+        raise TraceError(f"{text!r}: {ast.unparse(node)} is not made of + - * // % and names")
+
+    return go(tree)

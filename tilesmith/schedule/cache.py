@@ -1,0 +1,240 @@
+"""Primitives that add a copy of a buffer in a scope of its own, and those that say how a buffer is stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from tilesmith.base.errors import ScheduleError
+from tilesmith.expr.ints import Int, var
+from tilesmith.expr.nodes import Expr, Load
+from tilesmith.ir.dependence import find_block, only_writer, writers, written
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import (
+    Block,
+    Buffer,
+    For,
+    Iter,
+    Stmt,
+    Write,
+    map_bindings,
+    map_write_loads,
+    rewrite,
+    rewrite_blocks,
+    walk,
+)
+from tilesmith.schedule.location import nest, trivial_index
+from tilesmith.schedule.step import Step
+
+
+def find_buffer(func: Function, name: str) -> Buffer:
+    found = func.all_buffers.get(name)
+    if found is None:
+        known = ", ".join(func.all_buffers)
+        raise ScheduleError(f"there is no buffer {name!r} in {func.name}; it has {known}")
+    return found
+
+
+def top_level(func: Function, block: str) -> int:
+    """The position of the statement that holds the block."""
+    for k, s in enumerate(func.body):
+        if any(b.name == block for _, b in walk((s,))):
+            return k
+    raise AssertionError(block)
+
+
+def rename_nest(func: Function, block: str, new: str) -> Function:
+    """The block and the loops that are named after it get another name."""
+    path, _ = find_block(func, block)
+    env = {
+        f.name: new + f.name[len(block) :] for f in path if f.name.startswith(f"{block}.")
+    }
+    ints: dict[str, Int] = {k: var(v) for k, v in env.items()}
+
+    def go(s: Stmt) -> tuple[Stmt, ...]:
+        if isinstance(s, For) and s.name in env:
+            return (replace(s, name=env[s.name]),)
+        if isinstance(s, Block):
+            b = map_bindings(s, lambda p: p.substitute(ints))
+            return (replace(b, name=new) if s.name == block else b,)
+        return (s,)
+
+    return replace(func, body=rewrite(func.body, go))
+
+
+def check_fresh(func: Function, name: str) -> None:
+    if name in func.all_buffers or any(b.name == name for _, b in walk(func.body)):
+        raise ScheduleError(f"there is a {name} already; one copy per buffer and scope")
+
+
+@dataclass(frozen=True, slots=True)
+class CacheRead(Step):
+    """A block reads a copy of a buffer; the copy is made whole before it, and compute_at then brings it near.
+
+        C[i] = A[i] ...    ->    A.shared[ax0] = A[ax0]
+                                 C[i] = A.shared[i] ...
+    """
+
+    name: ClassVar[str] = "cache_read"
+    block: str
+    buffer: str
+    scope: str = "local"
+
+    @property
+    def copy(self) -> str:
+        return f"{self.buffer}.{self.scope}"
+
+    def apply(self, func: Function) -> Function:
+        _, b = find_block(func, self.block)
+        buf = find_buffer(func, self.buffer)
+        if not any(load.buffer == self.buffer for load in b.loads):
+            raise ScheduleError(f"cannot cache_read {self.buffer} for {b.name}: it does not read it")
+        check_fresh(func, self.copy)
+        axes = [f"ax{d}" for d in range(len(buf.shape))]
+        index = tuple(var(a) for a in axes)
+        copy = Block(
+            self.copy,
+            tuple(
+                Iter(a, "S", e, var(f"{self.copy}.{a}"))
+                for a, e in zip(axes, buf.shape, strict=True)
+            ),
+            (Write(self.copy, index, Load(self.buffer, index, buf.dtype)),),
+        )
+        loops = [(f"{self.copy}.{a}", e) for a, e in zip(axes, buf.shape, strict=True)]
+
+        def put(load: Load) -> Expr:
+            return replace(load, buffer=self.copy) if load.buffer == self.buffer else load
+
+        body = rewrite_blocks(
+            func.body,
+            lambda o: replace(o, writes=map_write_loads(o.writes, put)) if o.name == b.name else o,
+        )
+        at = top_level(func, self.block)
+        if any(top_level(func, w.name) >= at for w in writers(func, self.buffer)):
+            raise ScheduleError(
+                f"cannot cache_read {self.buffer} for {b.name}: it is computed inside the same loops; "
+                "cache it before compute_at"
+            )
+        body = (*body[:at], nest(copy, loops), *body[at:])
+        new = Buffer(self.copy, buf.shape, buf.dtype, self.scope)
+        return replace(func, body=body, buffers=(*func.buffers, new))
+
+
+@dataclass(frozen=True, slots=True)
+class CacheWrite(Step):
+    """A block computes into a buffer of its own, which is then copied to where it wrote before.
+
+        C[i] += A[i, k]    ->    C.local[i] += A[i, k]
+                                 C[i] = C.local[i]
+    """
+
+    name: ClassVar[str] = "cache_write"
+    block: str
+    scope: str = "local"
+
+    @property
+    def copy(self) -> str:
+        return f"{self.block}.{self.scope}"
+
+    def apply(self, func: Function) -> Function:
+        _, b = find_block(func, self.block)
+        only_writer(func, b, "cache_write")
+        trivial_index(b, "cache_write")
+        check_fresh(func, self.copy)
+        at = top_level(func, self.block)
+        inside = [o for _, o in walk((func.body[at],)) if o.name != b.name]
+        if any(load.buffer in written(b) for o in inside for load in o.loads):
+            raise ScheduleError(
+                f"cannot cache_write {b.name}: it is read inside the same loops; cache it before compute_at"
+            )
+        several = len(b.writes) > 1
+        names = {
+            w.buffer: f"{w.buffer}.{self.scope}" if several else self.copy for w in b.writes
+        }
+        func = rename_nest(func, self.block, self.copy)
+
+        def go(o: Block) -> Block:
+            if o.name != self.copy:
+                return o
+            return replace(
+                o, writes=tuple(replace(w, buffer=names[w.buffer]) for w in o.writes)
+            )
+
+        body = rewrite_blocks(func.body, go)
+        buffers = func.all_buffers
+        its = b.spatial
+        copy = Block(
+            self.block,
+            tuple(replace(i, bind=var(f"{self.block}.{i.name}")) for i in its),
+            tuple(
+                Write(w.buffer, w.index, Load(names[w.buffer], w.index, w.value.dtype))
+                for w in b.writes
+            ),
+        )
+        copied = nest(copy, [(f"{self.block}.{i.name}", i.extent) for i in its])
+        body = (*body[: at + 1], copied, *body[at + 1 :])
+        new = tuple(
+            Buffer(n, buffers[w].shape, buffers[w].dtype, self.scope) for w, n in names.items()
+        )
+        return replace(func, body=body, buffers=(*func.buffers, *new))
+
+
+def _change_buffer(func: Function, name: str, **changes: object) -> Function:
+    def go(b: Buffer) -> Buffer:
+        return replace(b, **changes) if b.name == name else b  # type: ignore[arg-type]
+
+    return replace(
+        func, params=tuple(map(go, func.params)), buffers=tuple(map(go, func.buffers))
+    )
+
+
+def _is_param(func: Function, name: str) -> bool:
+    return any(p.name == name for p in func.params)
+
+
+@dataclass(frozen=True, slots=True)
+class SetScope(Step):
+    """An intermediate buffer moves to another scope.
+
+    P = global float32[64]    ->    P = local float32[64]
+    """
+
+    name: ClassVar[str] = "set_scope"
+    buffer: str
+    scope: str
+
+    def apply(self, func: Function) -> Function:
+        find_buffer(func, self.buffer)
+        if _is_param(func, self.buffer):
+            raise ScheduleError(f"cannot set the scope of {self.buffer}: a parameter lives where the caller has it")
+        if self.scope not in ("global", "local", "shared"):
+            raise ScheduleError(f"unknown scope {self.scope!r}; known are global, local, shared")
+        return _change_buffer(func, self.buffer, scope=self.scope)
+
+
+@dataclass(frozen=True, slots=True)
+class StorageAlign(Step):
+    """The stride of a dimension is padded to `offset` modulo `multiple`, so that rows do not fall on the same cache sets or banks.
+
+    A.shared = shared float32[64, 64]    ->    A.shared = shared float32[64, 64] align(0, 32, 8)
+    """
+
+    name: ClassVar[str] = "storage_align"
+    buffer: str
+    dim: int
+    multiple: int
+    offset: int = 0
+
+    def apply(self, func: Function) -> Function:
+        buf = find_buffer(func, self.buffer)
+        if _is_param(func, self.buffer):
+            raise ScheduleError(f"cannot align {self.buffer}: a parameter lies as the caller has it")
+        rank = len(buf.layout or buf.shape)
+        if not 0 <= self.dim < rank:
+            raise ScheduleError(f"cannot align dimension {self.dim} of {self.buffer}: it has {rank}")
+        if self.multiple < 1 or not 0 <= self.offset < self.multiple:
+            raise ScheduleError(
+                f"cannot align {self.buffer} to {self.offset} modulo {self.multiple}: "
+                "the offset lies between 0 and the multiple"
+            )
+        return _change_buffer(func, self.buffer, align=(self.dim, self.multiple, self.offset))

@@ -1,0 +1,154 @@
+"""Primitives that make a block disappear into its neighbours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from tilesmith.base.errors import ScheduleError
+from tilesmith.expr.nodes import Expr, Load, substitute
+from tilesmith.ir.dependence import find_block, not_output, only_writer, readers, written
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import Block, Stmt, map_write_loads, rewrite, rewrite_blocks, walk
+from tilesmith.schedule.location import trivial_index
+from tilesmith.schedule.step import Step
+
+
+def _plain_block(b: Block, why: str) -> None:
+    if b.combiner is not None:
+        raise ScheduleError(f"cannot {why} {b.name}: it is a reduction")
+    if b.domain or b.tile:
+        raise ScheduleError(f"cannot {why} {b.name}: it is a part of a larger rewrite already")
+
+
+def _without(func: Function, b: Block, body: tuple[Stmt, ...]) -> Function:
+    """The block is gone from `body`; its buffers go too."""
+    gone = set(written(b))
+    body = rewrite(body, lambda s: () if isinstance(s, Block) and s.name == b.name else (s,))
+    return replace(
+        func, body=body, buffers=tuple(x for x in func.buffers if x.name not in gone)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Inline(Step):
+    """A producer is computed anew wherever it is read; its buffer goes.
+
+        P[i] = f(X[i])
+        C[i] = g(P[i], P[i + 1])    ->    C[i] = g(f(X[i]), f(X[i + 1]))
+    """
+
+    name: ClassVar[str] = "inline"
+    block: str
+
+    def apply(self, func: Function) -> Function:
+        _, b = find_block(func, self.block)
+        not_output(func, b, "inline")
+        only_writer(func, b, "inline")
+        _plain_block(b, "inline")
+        its = trivial_index(b, "inline")
+        values = {w.buffer: w.value for w in b.writes}
+        if not any(readers(func, n) for n in values):
+            raise ScheduleError(f"cannot inline {b.name}: nobody reads it")
+
+        def put(load: Load) -> Expr:
+            if load.buffer not in values:
+                return load
+            return substitute(values[load.buffer], dict(zip(its, load.index, strict=True)))
+
+        body = rewrite_blocks(
+            func.body, lambda o: replace(o, writes=map_write_loads(o.writes, put))
+        )
+        return _without(func, b, body)
+
+
+@dataclass(frozen=True, slots=True)
+class ReverseInline(Step):
+    """An element-wise consumer is computed by its producer, which then writes the consumer's buffer.
+
+        P[i] = f(X[i])
+        C[i] = g(P[i])    ->    C[i] = g(f(X[i]))
+    """
+
+    name: ClassVar[str] = "reverse_inline"
+    block: str
+
+    def apply(self, func: Function) -> Function:
+        _, b = find_block(func, self.block)
+        why = "reverse_inline"
+        _plain_block(b, why)
+        only_writer(func, b, why)
+        its = trivial_index(b, why)
+        producer = self._producer(func, b)
+        _plain_block(producer, f"{why} {b.name} into")
+        not_output(func, producer, f"{why} {b.name} into")
+        only_writer(func, producer, f"{why} {b.name} into")
+        p_its = trivial_index(producer, f"{why} {b.name} into")
+        made = producer.writes[0].buffer
+        others = [o.name for o in readers(func, made) if o.name != b.name]
+        if len(producer.writes) != 1 or others:
+            reason = f"{', '.join(others)} reads it too" if others else "it writes several buffers"
+            raise ScheduleError(f"cannot {why} {b.name} into {producer.name}: {reason}")
+        reads = [load for load in b.loads if load.buffer == made]
+        order = tuple(p.name for p in reads[0].index)
+        extents = {i.name: i.extent for i in b.spatial}
+        p_extents = {i.name: i.extent for i in producer.spatial}
+        same = all(r.index == reads[0].index for r in reads) and sorted(map(str, order)) == sorted(its)
+        if not same or [extents[str(n)] for n in order] != [p_extents[n] for n in p_its]:
+            raise ScheduleError(
+                f"cannot {why} {b.name} into {producer.name}: it does not read {made} element for element"
+            )
+        back = dict(zip((str(n) for n in order), producer.writes[0].index, strict=True))
+        value = producer.writes[0].value
+
+        def put(load: Load) -> Expr:
+            return value if load.buffer == made else load
+
+        writes = tuple(
+            replace(
+                w,
+                index=tuple(p.substitute(back) for p in w.index),
+                value=substitute(w.value, back),
+            )
+            for w in b.writes
+        )
+        writes = map_write_loads(writes, put)
+        self._check_order(func, b, producer)
+        merged = replace(producer, name=b.name, writes=writes)
+
+        def go(s: Stmt) -> tuple[Stmt, ...]:
+            if isinstance(s, Block) and s.name == b.name:
+                return ()
+            return (merged,) if isinstance(s, Block) and s.name == producer.name else (s,)
+
+        body = rewrite(func.body, go)
+        return replace(
+            func, body=body, buffers=tuple(x for x in func.buffers if x.name != made)
+        )
+
+    def _producer(self, func: Function, b: Block) -> Block:
+        found = []
+        for name in dict.fromkeys(load.buffer for load in b.loads):
+            for _, o in walk(func.body):
+                if name in written(o) and o.name != b.name:
+                    found.append(o)
+        full = [
+            o for o in found
+            if any(len(x.index) == len(b.spatial) for x in b.loads if x.buffer in written(o))
+        ]  # fmt: skip
+        if not full:
+            raise ScheduleError(f"cannot reverse_inline {b.name}: it reads no computed buffer element for element")
+        return full[0]
+
+    def _check_order(self, func: Function, b: Block, producer: Block) -> None:
+        """What else the consumer reads must be there when the producer runs."""
+        order = {o.name: k for k, (_, o) in enumerate(walk(func.body))}
+        made = set(written(producer))
+        for load in b.loads:
+            if load.buffer in made:
+                continue
+            for o in (o for _, o in walk(func.body) if load.buffer in written(o)):
+                if order[o.name] > order[producer.name]:
+                    raise ScheduleError(
+                        f"cannot reverse_inline {b.name} into {producer.name}: {o.name}, which it reads, comes later"
+                    )

@@ -1,0 +1,192 @@
+"""Primitives that say how a loop is carried out. They change no meaning; the checks make sure of that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from tilesmith.base.errors import ScheduleError
+from tilesmith.ir.dependence import all_loops, check_concurrent, find_loop
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import For, Stmt, rewrite, walk
+from tilesmith.ir.verify import THREAD_AXES
+from tilesmith.schedule.loops import plain
+from tilesmith.schedule.step import Step
+
+
+def _change(func: Function, loop: str, **changes: object) -> Function:
+    def go(s: Stmt) -> tuple[Stmt, ...]:
+        if isinstance(s, For) and s.name == loop:
+            return (replace(s, **changes),)  # type: ignore[arg-type]
+        return (s,)
+
+    return replace(func, body=rewrite(func.body, go))
+
+
+@dataclass(frozen=True, slots=True)
+class Parallel(Step):
+    """The iterations run on several threads. Directly nested parallel loops are one: that is fuse without the division.
+
+    for i in 64:      ->    for i in 64:  # parallel
+    """
+
+    name: ClassVar[str] = "parallel"
+    loop: str
+
+    def apply(self, func: Function) -> Function:
+        path, loop = find_loop(func, self.loop)
+        plain(loop, "parallelize")
+        if any(f.kind == "parallel" for f in path) and not _directly_nested(path, loop):
+            outer = next(f.name for f in path if f.kind == "parallel")
+            raise ScheduleError(
+                f"cannot parallelize loop {loop.name}: it lies inside the parallel loop {outer}, but not directly"
+            )
+        if any(f.kind == "vectorize" for f in path):
+            raise ScheduleError(f"cannot parallelize loop {loop.name}: it lies inside a vectorized loop")
+        check_concurrent(func, loop, "parallelize")
+        return _change(func, self.loop, kind="parallel")
+
+
+def _directly_nested(path: tuple[For, ...], loop: For) -> bool:
+    """Every loop from the first parallel one down to `loop` is parallel and has one child."""
+    first = next(k for k, f in enumerate(path) if f.kind == "parallel")
+    chain = [*path[first:], loop]
+    return all(
+        f.kind == "parallel" and len(f.body) == 1 and f.body[0].name == child.name  # type: ignore[union-attr]
+        for f, child in zip(chain, chain[1:], strict=False)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Vectorize(Step):
+    """The iterations run in the lanes of vector registers. A sum over the loop becomes a horizontal one.
+
+    for j in 16:      ->    for j in 16:  # vectorize
+    """
+
+    name: ClassVar[str] = "vectorize"
+    loop: str
+
+    def apply(self, func: Function) -> Function:
+        path, loop = find_loop(func, self.loop)
+        plain(loop, "vectorize")
+        for f in (*path, *all_loops(loop.body)):
+            if f.kind == "vectorize":
+                raise ScheduleError(f"cannot vectorize loop {loop.name}: {f.name} is vectorized already")
+        inside = [f for f in all_loops(loop.body) if f.kind not in ("serial", "unroll")]
+        if inside:
+            raise ScheduleError(
+                f"cannot vectorize loop {loop.name}: the {inside[0].kind} loop {inside[0].name} lies inside it"
+            )
+        for _, b in walk(loop.body):
+            if b.tile:
+                raise ScheduleError(f"cannot vectorize loop {loop.name}: {b.name} inside it is a unit")
+        reducers = [b for _, b in walk(loop.body) if loop.name in b.reducing_loops]
+        for b in reducers:
+            if b.combiner is None or b.combiner.op is None:
+                raise ScheduleError(
+                    f"cannot vectorize loop {loop.name}: {b.name} reduces over it by a combiner of its own; "
+                    "use rfactor first"
+                )
+            if len([1 for _ in walk(loop.body)]) > 1:
+                raise ScheduleError(
+                    f"cannot vectorize loop {loop.name}: {b.name} reduces over it and is not alone inside it"
+                )
+        if not reducers:
+            check_concurrent(func, loop, "vectorize")
+        return _change(func, self.loop, kind="vectorize")
+
+
+@dataclass(frozen=True, slots=True)
+class Unroll(Step):
+    """The body is written out once per iteration, so that what it touches can live in registers.
+
+    for i in 4:       ->    for i in 4:  # unroll
+    """
+
+    name: ClassVar[str] = "unroll"
+    loop: str
+
+    def apply(self, func: Function) -> Function:
+        _, loop = find_loop(func, self.loop)
+        plain(loop, "unroll")
+        return _change(func, self.loop, kind="unroll")
+
+
+@dataclass(frozen=True, slots=True)
+class Bind(Step):
+    """The iterations run on the threads of a GPU axis: blockIdx.x, threadIdx.y, vthread ...
+
+    for i in 128:     ->    for i in 128:  # threadIdx.x
+    """
+
+    name: ClassVar[str] = "bind"
+    loop: str
+    axis: str
+
+    def apply(self, func: Function) -> Function:
+        _, loop = find_loop(func, self.loop)
+        plain(loop, "bind")
+        if self.axis not in THREAD_AXES:
+            raise ScheduleError(f"unknown thread axis {self.axis!r}; known are {', '.join(THREAD_AXES)}")
+        check_concurrent(func, loop, f"bind to {self.axis}")
+        return _change(func, self.loop, kind=self.axis)
+
+
+@dataclass(frozen=True, slots=True)
+class Annotate(Step):
+    """A note on a loop for the code generator; notes it does not know change nothing.
+
+    "prefetch": (buffer, distance) asks for what the loop will read `distance` iterations ahead.
+
+    for k in 256:     ->    for k in 256:  # prefetch=('A', 8)
+    """
+
+    name: ClassVar[str] = "annotate"
+    loop: str
+    key: str
+    value: str | int | tuple[str | int, ...]
+
+    def apply(self, func: Function) -> Function:
+        _, loop = find_loop(func, self.loop)
+        if self.key == "prefetch":
+            self._check_prefetch(func)
+        rest = tuple(n for n in loop.notes if n[0] != self.key)
+        return _change(func, self.loop, notes=(*rest, (self.key, self.value)))
+
+    def _check_prefetch(self, func: Function) -> None:
+        v = self.value
+        if not (isinstance(v, tuple) and len(v) == 2 and isinstance(v[1], int) and v[1] > 0):
+            raise ScheduleError(
+                f"prefetch on loop {self.loop} is (buffer, distance), such as ('A', 8); got {v!r}"
+            )
+        if v[0] not in func.all_buffers:
+            raise ScheduleError(f"prefetch on loop {self.loop} names the buffer {v[0]!r}, which is not there")
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline(Step):
+    """The copies at the head of the body run `stages` - 1 iterations ahead of the rest, in as many versions of their buffers.
+
+    A GPU code generator overlaps them; a CPU does that by itself, and takes the note as a hint.
+
+    for k.0 in 8:     ->    for k.0 in 8:  # pipeline=2
+    """
+
+    name: ClassVar[str] = "pipeline"
+    loop: str
+    stages: int
+
+    def apply(self, func: Function) -> Function:
+        _, loop = find_loop(func, self.loop)
+        if self.stages < 2:
+            raise ScheduleError(f"pipeline of loop {self.loop} with {self.stages} stages; it takes 2 or more")
+        blocks = [b for _, b in walk(loop.body)]
+        made = {w.buffer for b in blocks for w in b.writes}
+        if len(loop.body) < 2 or not any(load.buffer in made for b in blocks for load in b.loads):
+            raise ScheduleError(
+                f"cannot pipeline loop {self.loop}: nothing inside it is copied first and used later; "
+                "cache_read and compute_at there first"
+            )
+        rest = tuple(n for n in loop.notes if n[0] != "pipeline")
+        return _change(func, self.loop, notes=(*rest, ("pipeline", self.stages)))

@@ -1,0 +1,240 @@
+"""Primitives that change how a buffer lies in memory, or how large it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import ClassVar
+
+from tilesmith.base.errors import ScheduleError
+from tilesmith.expr.ints import Int, Unknown, bounds, evaluate_int, is_size, of, var
+from tilesmith.expr.nodes import Binary, Cast, Const, Expr, IntValue, Load, Select
+from tilesmith.base.dtype import BOOL, INT64
+from tilesmith.ir.dependence import find_block, only_writer, written
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import Block, Buffer, Iter, Stmt, Write, map_write_loads, rewrite_blocks
+from tilesmith.ir.parse import parse_int
+from tilesmith.schedule.cache import check_fresh, find_buffer, rename_nest, top_level
+from tilesmith.schedule.location import nest, trivial_index
+from tilesmith.schedule.step import Step
+
+
+@dataclass(frozen=True, slots=True)
+class TransformLayout(Step):
+    """Where an element lies in memory is given by integer expressions over its indices d0, d1, ...
+
+    Programs go on to speak of the logical indices; a compacted copy (compute_at) has its layout relative to its own box. The layout
+    of an input becomes the caller's duty: `ts.pack(func, name, array)` brings an array into it.
+
+        B = local float32[256, 512]    ->    B = local float32[256, 512] as [d1 // 16, d0, d1 - 16*(d1 // 16)]
+    """
+
+    name: ClassVar[str] = "transform_layout"
+    buffer: str
+    layout: tuple[str, ...]
+
+    def apply(self, func: Function) -> Function:
+        buf = find_buffer(func, self.buffer)
+        dims = tuple(map(parse_int, self.layout))
+        known = {f"d{k}": n for k, n in enumerate(buf.shape)}
+        seen: set[str] = set()
+        for p in dims:
+            for n in p.names:
+                if n not in known and not is_size(n):
+                    raise ScheduleError(
+                        f"the layout of {self.buffer} uses {n!r}; its indices are {', '.join(known)}"
+                    )
+            seen |= p.names
+            try:
+                low, _ = bounds(p, known)
+            except Unknown as e:
+                raise ScheduleError(f"the layout of {self.buffer}: {e}") from None
+            if low.const is not None and low.const < 0:
+                raise ScheduleError(f"the layout of {self.buffer}: {p} is negative at first")
+        missing = [n for n, e in known.items() if n not in seen and e.const != 1]
+        if missing:
+            raise ScheduleError(
+                f"the layout of {self.buffer} leaves out {missing[0]}: elements would fall on each other"
+            )
+        if any(b.name == self.buffer for b in func.outputs):
+            raise ScheduleError(f"cannot change the layout of {self.buffer}: an output lies as the caller expects it")
+        _check_injective(self.buffer, dims, buf.shape)
+        return _replace_buffer(func, replace(buf, layout=dims))
+
+
+def _check_injective(name: str, dims: tuple[Int, ...], shape: tuple[Int, ...]) -> None:
+    """Small cases are tried out: two elements on one place would be a wrong program, not a slow one."""
+    sizes = [min(n.const or 0, 64) for n in shape]
+    if any(p.names and any(is_size(n) for n in p.names) for p in dims) or 0 in sizes:
+        return
+    points = 1
+    for n in sizes:
+        points *= n
+    if points > 4096:
+        sizes = [min(n, max(2, int(4096 ** (1 / len(sizes))))) for n in sizes]
+    seen: set[tuple[int, ...]] = set()
+    for at in product(*map(range, sizes)):
+        env = {f"d{k}": v for k, v in enumerate(at)}
+        place = tuple(evaluate_int(p, env, lambda a: 0) for p in dims)
+        if place in seen:
+            raise ScheduleError(f"the layout of {name} puts two elements on one place")
+        seen.add(place)
+
+
+def _replace_buffer(func: Function, buf: Buffer) -> Function:
+    def go(b: Buffer) -> Buffer:
+        return buf if b.name == buf.name else b
+
+    return replace(func, params=tuple(map(go, func.params)), buffers=tuple(map(go, func.buffers)))
+
+
+@dataclass(frozen=True, slots=True)
+class Pad(Step):
+    """Iterators of a block are rounded up to a multiple: operands are copied with zeros behind them, the result is cropped.
+
+        for i in 100:                     for i in 112:  A.pad[i, k] = where(i < 100, A[i, k], 0)
+          C[i] += A[i, k]         ->      for i in 112:  C.pad[i] += A.pad[i, k]
+                                          for i in 100:  C[i] = C.pad[i]
+    """
+
+    name: ClassVar[str] = "pad"
+    block: str
+    multiples: tuple[tuple[str, int], ...]
+
+    def apply(self, func: Function) -> Function:
+        path, b = find_block(func, self.block)
+        only_writer(func, b, "pad")
+        trivial_index(b, "pad")
+        loops = {f"{b.name}.{i.name}" for i in b.iters}
+        if b.where or b.domain or b.tile or {f.name for f in path} != loops:
+            raise ScheduleError(f"cannot pad {b.name}: do this before its loops are scheduled")
+        check_fresh(func, f"{b.name}.pad")
+        wanted = dict(self.multiples)
+        extents: dict[str, tuple[int, int]] = {}
+        for i in b.iters:
+            n = i.extent.const
+            m = wanted.pop(i.name, 1)
+            if m < 1:
+                raise ScheduleError(f"cannot pad {i.name} of {b.name} to a multiple of {m}")
+            if m > 1 and n is None:
+                raise ScheduleError(f"cannot pad {i.name} of {b.name}: its extent {i.extent} is open")
+            if n is not None and -(-n // m) * m != n:
+                extents[i.name] = (n, -(-n // m) * m)
+        if wanted:
+            raise ScheduleError(
+                f"cannot pad {sorted(wanted)[0]} of {b.name}: its iterators are {', '.join(i.name for i in b.iters)}"
+            )
+        if not extents:
+            return func
+        for i in b.reducing:
+            if i.name in extents and not self._vanishes(b, i.name):
+                raise ScheduleError(
+                    f"cannot pad {i.name} of {b.name}: zeros behind its operands would change the result"
+                )
+        func, b = self._pad_operands(func, b, extents)
+        return self._crop(func, b, extents)
+
+    def _vanishes(self, b: Block, it: str) -> bool:
+        """A sum whose terms are products with a factor that is read at `it`: a zero there adds nothing."""
+        if b.combiner is None or b.combiner.op != "add":
+            return False
+
+        def zero(e: Expr) -> bool:
+            match e:
+                case Load(index=ix):
+                    return any(it in p.names for p in ix)
+                case Binary(op="mul", a=x, b=y):
+                    return zero(x) or zero(y)
+                case Cast(x=x):
+                    return zero(x)
+            return False
+
+        return all(zero(w.value) for w in b.writes)
+
+    def _pad_operands(
+        self, func: Function, b: Block, extents: dict[str, tuple[int, int]]
+    ) -> tuple[Function, Block]:
+        grown = {i.name: of(extents[i.name][1]) if i.name in extents else i.extent for i in b.iters}
+        buffers = func.all_buffers
+        new: dict[str, Buffer] = {}
+        stages = []
+        for load in b.loads:
+            if load.buffer in new or not any(p.names & extents.keys() for p in load.index):
+                continue
+            old = buffers[load.buffer]
+            shape = list(old.shape)
+            for other in (x for x in b.loads if x.buffer == load.buffer):
+                for d, p in enumerate(other.index):
+                    high = bounds(p, grown)[1] + 1
+                    if high.const is not None and (n := shape[d].const) is not None:
+                        shape[d] = of(max(high.const, n))
+            name = f"{load.buffer}.pad"
+            check_fresh(func, name)
+            new[load.buffer] = Buffer(name, tuple(shape), old.dtype)
+            stages.append(_padded(new[load.buffer], old))
+
+        def put(load: Load) -> Expr:
+            return replace(load, buffer=new[load.buffer].name) if load.buffer in new else load
+
+        body = rewrite_blocks(
+            func.body,
+            lambda o: replace(o, writes=map_write_loads(o.writes, put)) if o.name == b.name else o,
+        )
+        at = top_level(func, b.name)
+        body = (*body[:at], *stages, *body[at:])
+        func = replace(func, body=body, buffers=(*func.buffers, *new.values()))
+        return func, find_block(func, b.name)[1]
+
+    def _crop(self, func: Function, b: Block, extents: dict[str, tuple[int, int]]) -> Function:
+        name = f"{b.name}.pad"
+        old = func.all_buffers
+        at = top_level(func, b.name)
+        func = rename_nest(func, b.name, name)
+        by_dim = [p.name for p in b.writes[0].index]
+        shape = tuple(
+            of(extents[n][1]) if n in extents else e
+            for n, e in zip(map(str, by_dim), old[written(b)[0]].shape, strict=True)
+        )
+        names = {w: name if len(b.writes) == 1 else f"{w}.pad" for w in written(b)}
+        path, big = find_block(func, name)
+        iters = tuple(
+            replace(i, extent=of(extents[i.name][1])) if i.name in extents else i for i in big.iters
+        )
+        big = replace(
+            big,
+            iters=iters,
+            writes=tuple(replace(w, buffer=names[w.buffer]) for w in big.writes),
+        )
+        nested = nest(big, [(f.name, iters[k].extent) for k, f in enumerate(path)])
+        its = b.spatial
+        crop = Block(
+            b.name,
+            tuple(replace(i, bind=var(f"{b.name}.{i.name}")) for i in its),
+            tuple(
+                Write(w.buffer, w.index, Load(names[w.buffer], w.index, w.value.dtype))
+                for w in b.writes
+            ),
+        )
+        cropped = nest(crop, [(f"{b.name}.{i.name}", i.extent) for i in its])
+        body = (*func.body[:at], nested, cropped, *func.body[at + 1 :])
+        new = tuple(Buffer(n, shape, old[w].dtype) for w, n in names.items())
+        return replace(func, body=body, buffers=(*func.buffers, *new))
+
+
+def _padded(new: Buffer, old: Buffer) -> Stmt:
+    axes = [f"ax{d}" for d in range(len(new.shape))]
+    index = tuple(var(a) for a in axes)
+    value: Expr = Load(old.name, index, old.dtype)
+    cond: Expr | None = None
+    for a, n, m in zip(axes, old.shape, new.shape, strict=True):
+        if n != m:
+            inside = Binary("lt", IntValue(var(a), INT64), IntValue(n, INT64), BOOL)
+            cond = inside if cond is None else Binary("and", cond, inside, BOOL)
+    if cond is not None:
+        value = Select(cond, value, Const(old.dtype.wrap(0), old.dtype), old.dtype)
+    block = Block(
+        new.name,
+        tuple(Iter(a, "S", e, var(f"{new.name}.{a}")) for a, e in zip(axes, new.shape, strict=True)),
+        (Write(new.name, index, value),),
+    )
+    return nest(block, [(f"{new.name}.{a}", e) for a, e in zip(axes, new.shape, strict=True)])

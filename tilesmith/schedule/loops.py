@@ -1,0 +1,228 @@
+"""Primitives that cut, join and permute loops."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from tilesmith.base.errors import ScheduleError
+from tilesmith.expr.ints import ZERO, Int, of, product, var
+from tilesmith.ir.dependence import find_loop
+from tilesmith.ir.function import Fact, Function
+from tilesmith.ir.nodes import Block, For, Stmt, map_bindings, rewrite, rewrite_blocks, walk
+from tilesmith.schedule.step import Size, Step, as_int
+
+
+def plain(loop: For, why: str) -> None:
+    if loop.kind != "serial":
+        raise ScheduleError(f"cannot {why} loop {loop.name}: it is already {loop.kind}")
+
+
+@dataclass(frozen=True, slots=True)
+class Split(Step):
+    """One loop becomes several, the first outermost.
+
+    `factors` are the extents of the new loops; None, at most once, stands for "as many as needed". If they do not multiply to
+    the extent, the blocks inside get a guard. `exact` promises that they do: with size variables that becomes a fact.
+
+        for i in 100:            for i.0 in 13:
+          B(i=i)         ->        for i.1 in 8:
+                                     B(i=8*i.0 + i.1) if 99 - 8*i.0 - i.1 >= 0
+    """
+
+    name: ClassVar[str] = "split"
+    loop: str
+    factors: tuple[Size | None, ...]
+    exact: bool = False
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        return tuple(f"{self.loop}.{k}" for k in range(len(self.factors)))
+
+    def apply(self, func: Function) -> Function:
+        _, loop = find_loop(func, self.loop)
+        plain(loop, "split")
+        extents, facts = self._extents(loop.extent)
+        index = ZERO
+        for k, part in enumerate(self.parts):
+            index = index + var(part) * product(extents[k + 1 :])
+        env = {self.loop: index}
+        guard = loop.extent - 1 - index
+
+        def inner(b: Block) -> Block:
+            b = map_bindings(b, lambda p: p.substitute(env))
+            return replace(b, where=b.where | {guard})
+
+        def go(s: Stmt) -> tuple[Stmt, ...]:
+            if s is not loop and not (isinstance(s, For) and s.name == self.loop):
+                return (s,)
+            assert isinstance(s, For)
+            body = rewrite_blocks(s.body, inner)
+            for part, e in zip(reversed(self.parts), reversed(extents), strict=True):
+                body = (For(part, e, body),)
+            return body
+
+        return replace(func, body=rewrite(func.body, go), facts=(*func.facts, *facts))
+
+    def _extents(self, total: Int) -> tuple[list[Int], list[Fact]]:
+        if not self.factors:
+            raise ScheduleError(f"split of loop {self.loop} needs at least one factor")
+        for f in self.factors:
+            if isinstance(f, int) and f < 1:
+                raise ScheduleError(f"split of loop {self.loop} by {f}: a factor is at least 1")
+            if isinstance(f, str) and not f.startswith("#"):
+                raise ScheduleError(f"split of loop {self.loop} by {f!r}: a size variable begins with #")
+        holes = [k for k, f in enumerate(self.factors) if f is None]
+        if len(holes) > 1:
+            raise ScheduleError(f"split of loop {self.loop}: only one factor may be None")
+        extents = [of(1) if f is None else as_int(f) for f in self.factors]
+        known = product(extents)
+        n, m = total.const, known.const
+        open_sizes = n is None or m is None
+        if holes:
+            if open_sizes:  # the missing extent is a size of its own, tied to the others by a fact
+                extents[holes[0]] = var(f"#{self.parts[holes[0]]}")
+            else:
+                assert n is not None and m is not None
+                extents[holes[0]] = of(-(-n // m))
+        if open_sizes:
+            if not holes and not self.exact:
+                self._check_outermost()
+            order = holes or [0]
+            sizes = [extents[order[0]], *(e for k, e in enumerate(extents) if k != order[0])]
+            return extents, [Fact(tuple(sizes), total, self.exact)]
+        assert n is not None
+        covered = product(extents).const
+        assert covered is not None
+        if covered < n:
+            raise ScheduleError(
+                f"split of loop {self.loop}: the factors {list(self.factors)} cover {covered} of its {n} iterations; "
+                "put None for the part that is to be as large as needed"
+            )
+        if self.exact and covered != n:
+            raise ScheduleError(
+                f"split of loop {self.loop} is to be exact, but {list(self.factors)} multiply to {covered}, not {n}"
+            )
+        return extents, []
+
+    def _check_outermost(self) -> None:
+        if not isinstance(self.factors[0], str):
+            raise ScheduleError(
+                f"split of loop {self.loop} with open sizes: let the outermost factor be None or a size variable"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Fuse(Step):
+    """Directly nested loops become one.
+
+    This brings divisions into indices. To run nested loops as one parallel loop, or as one thread axis, mark each of them
+    instead (`parallel(i, j)`): the code generator flattens them without a division in the program.
+
+        for i in 4:              for i+j in 24:
+          for j in 6:     ->       B(i=(i+j) // 6, j=(i+j) - 6*((i+j) // 6))
+            B(i=i, j=j)
+    """
+
+    name: ClassVar[str] = "fuse"
+    loops: tuple[str, ...]
+
+    @property
+    def fused(self) -> str:
+        head = self.loops[0]
+        return "+".join([head, *(n.split(".", 1)[-1] for n in self.loops[1:])])
+
+    def apply(self, func: Function) -> Function:
+        if len(self.loops) < 2:
+            raise ScheduleError("fuse needs two loops or more")
+        _, top = find_loop(func, self.loops[0])
+        chain = [top]
+        for name in self.loops[1:]:
+            find_loop(func, name)
+            inner = chain[-1].body
+            if len(inner) != 1 or not isinstance(inner[0], For) or inner[0].name != name:
+                raise ScheduleError(f"cannot fuse: {name} is not directly inside {chain[-1].name}")
+            chain.append(inner[0])
+        for loop in chain:
+            plain(loop, "fuse")
+        whole = product(loop.extent for loop in chain)
+        env: dict[str, Int] = {}
+        rest = var(self.fused)
+        for k, loop in enumerate(chain[:-1]):
+            below = product(f.extent for f in chain[k + 1 :])
+            env[loop.name] = rest // below
+            rest = rest - below * env[loop.name]
+        env[chain[-1].name] = rest
+        body = rewrite_blocks(
+            chain[-1].body, lambda b: map_bindings(b, lambda p: p.substitute(env))
+        )
+        fused = For(self.fused, whole, body)
+        return replace(
+            func, body=rewrite(func.body, lambda s: (fused,) if _is(s, top.name) else (s,))
+        )
+
+
+def _is(s: Stmt, name: str) -> bool:
+    return isinstance(s, For) and s.name == name
+
+
+@dataclass(frozen=True, slots=True)
+class Reorder(Step):
+    """Permutes loops in place; loops of the same nest that are not named stay where they are.
+
+        for i in 4:              for j in 6:
+          for j in 6:     ->       for i in 4:
+            B(i=i, j=j)              B(i=i, j=j)
+    """
+
+    name: ClassVar[str] = "reorder"
+    loops: tuple[str, ...]
+
+    def apply(self, func: Function) -> Function:
+        if len(set(self.loops)) != len(self.loops):
+            raise ScheduleError("reorder names a loop twice")
+        wanted = set(self.loops)
+        depth = {}
+        for name in self.loops:
+            path, _ = find_loop(func, name)
+            depth[name] = len(path)
+        top = min(self.loops, key=depth.__getitem__)
+        _, cur = find_loop(func, top)
+        chain = [cur]
+        seen = {cur.name} & wanted
+        while seen != wanted:
+            if len(cur.body) != 1 or not isinstance(cur.body[0], For):
+                missing = sorted(wanted - seen)[0]
+                raise ScheduleError(
+                    f"cannot reorder {missing} with {top}: the body of {cur.name} is not a single loop, "
+                    "so they are not one nest"
+                )
+            cur = cur.body[0]
+            chain.append(cur)
+            seen |= {cur.name} & wanted
+        self._check(cur)
+        by_name = {c.name: c for c in chain}
+        order = iter(self.loops)
+        new = [by_name[next(order)] if c.name in wanted else c for c in chain]
+        body: tuple[Stmt, ...] = chain[-1].body
+        for c in reversed(new):
+            body = (replace(c, body=body),)
+        return replace(func, body=rewrite(func.body, lambda s: body if _is(s, top) else (s,)))
+
+    def _check(self, innermost: For) -> None:
+        """A block that starts its sum may not have a reducing loop moved out over a later statement; a nest has none."""
+        blocks = [b for _, b in walk(innermost.body)]
+        for b in blocks:
+            if len(blocks) > 1 and b.init and b.reducing_loops & set(self.loops):
+                first = sorted(b.reducing_loops & set(self.loops))[0]
+                others = [o for o in blocks if o is not b and _reads(o, b)]
+                if others:
+                    raise ScheduleError(
+                        f"cannot reorder {first}: {others[0].name} needs {b.name} finished, "
+                        "which reduces over it"
+                    )
+
+
+def _reads(b: Block, producer: Block) -> bool:
+    names = {w.buffer for w in producer.writes}
+    return any(load.buffer in names for load in b.loads)

@@ -1,0 +1,158 @@
+"""Primitives that cut a reduction into steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from tilesmith.base.errors import ScheduleError
+from tilesmith.expr.ints import loops_of, var
+from tilesmith.expr.nodes import Load
+from tilesmith.ir.dependence import find_block, find_loop, only_writer, written
+from tilesmith.ir.function import Function
+from tilesmith.ir.initial import split_init
+from tilesmith.ir.nodes import (
+    Block,
+    Buffer,
+    Iter,
+    Write,
+    map_writes,
+    rewrite_blocks,
+    walk,
+)
+from tilesmith.schedule.cache import check_fresh, rename_nest, top_level
+from tilesmith.schedule.location import nest, trivial_index
+from tilesmith.schedule.step import Step
+
+
+def _reduction_of(func: Function, loop: str, why: str) -> Block:
+    """The one block that reduces over the loop."""
+    _, f = find_loop(func, loop)
+    found = [b for _, b in walk((f,)) if loop in b.reducing_loops]
+    if len(found) != 1:
+        raise ScheduleError(f"cannot {why} loop {loop}: {len(found) or 'no'} blocks reduce over it, not one")
+    return found[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Rfactor(Step):
+    """A reducing loop becomes an axis of partial results, which a second block joins.
+
+    The partial results are then free to be computed in parallel, or in the lanes of a vector.
+
+        for k.0 in 8:                            for k.0 in 8:
+          for k.1 in 16:                           for k.1 in 16:
+            S[] += X[16*k.0 + k.1]        ->         S.rf[k.1] += X[16*k.0 + k.1]
+                                                 for k.1 in 16:
+                                                   S[] += S.rf[k.1]
+    """
+
+    name: ClassVar[str] = "rfactor"
+    loop: str
+
+    def apply(self, func: Function) -> Function:
+        b = _reduction_of(func, self.loop, "rfactor")
+        assert b.combiner is not None
+        only_writer(func, b, "rfactor")
+        trivial_index(b, "rfactor")
+        if not b.init or b.tile:
+            raise ScheduleError(f"cannot rfactor {b.name}: do this before decompose_reduction and blockize")
+        part = f"{b.name}.rf"
+        check_fresh(func, part)
+        at = top_level(func, b.name)
+        if any(load.buffer in written(b) for _, o in walk((func.body[at],)) for load in o.loads):
+            raise ScheduleError(f"cannot rfactor {b.name}: it is read inside the same loops; do this before compute_at")
+        path, _ = find_block(func, b.name)
+        extents = {f.name: f.extent for f in path}
+        func = rename_nest(func, b.name, part)
+        _, b2 = find_block(func, part)
+        moved = part + self.loop[len(b.name) :] if self.loop.startswith(f"{b.name}.") else self.loop
+
+        def short(loop: str) -> str:
+            return loop[len(part) + 1 :] if loop.startswith(f"{part}.") else loop
+
+        # Every reducing loop becomes an iterator of its own; the chosen one is spatial.
+        loops = [n for n in (f.name for f in find_block(func, part)[0]) if n in b2.reducing_loops]
+        env = {n: var(short(n)) for n in loops}
+        fixed = {i.name: i.bind.substitute(env) for i in b2.reducing}
+        clash = {short(n) for n in loops} & {i.name for i in b2.spatial}
+        if clash:
+            raise ScheduleError(f"cannot rfactor {b.name}: the name {sorted(clash)[0]} is taken")
+        domain, where = set(b2.domain), set()
+        for p in b2.where:
+            if not p.names & set(loops):
+                where.add(p)
+            elif loops_of(p) <= set(loops):
+                domain.add(p.substitute(env))
+            else:
+                raise ScheduleError(f"cannot rfactor {b.name}: its guard {p} >= 0 mixes kinds of loops")
+        size = {n: extents[n] if n in extents else extents[b.name + n[len(part) :]] for n in loops}
+        axis = short(moved)
+        iters = (
+            Iter(axis, "S", size[moved], var(moved)),
+            *b2.spatial,
+            *(Iter(short(n), "R", size[n], var(n)) for n in loops if n != moved),
+        )
+        names = {w.buffer: part if len(b.writes) == 1 else f"{w.buffer}.rf" for w in b.writes}
+        writes = tuple(
+            Write(names[w.buffer], (var(axis), *w.index), w.value)
+            for w in map_writes(b2.writes, lambda p: p.substitute(fixed))
+        )
+        rest = any(i.kind == "R" for i in iters)
+        partial = replace(
+            b2, iters=iters, writes=writes, where=frozenset(where), domain=frozenset(domain),
+        )  # fmt: skip
+        if not rest:  # nothing is left to reduce over in the partial block: it starts from neutral and joins once
+            partial = replace(partial, init=True)
+        body = rewrite_blocks(func.body, lambda o: partial if o.name == part else o)
+        last = Iter(axis, "R", size[moved], var(f"{b.name}.{axis}"))
+        final = Block(
+            b.name,
+            (*(replace(i, bind=var(f"{b.name}.{i.name}")) for i in b.spatial), last),
+            tuple(
+                Write(w.buffer, w.index, Load(names[w.buffer], (var(axis), *w.index), w.value.dtype))
+                for w in b.writes
+            ),
+            b.combiner,
+            True,
+        )
+        joined = nest(
+            final,
+            [(f"{b.name}.{i.name}", i.extent) for i in b.spatial] + [(f"{b.name}.{axis}", last.extent)],
+        )
+        body = (*body[: at + 1], joined, *body[at + 1 :])
+        old = func.all_buffers
+        new = tuple(
+            Buffer(n, (last.extent, *old[w].shape), old[w].dtype) for w, n in names.items()
+        )
+        return replace(func, body=body, buffers=(*func.buffers, *new))
+
+
+@dataclass(frozen=True, slots=True)
+class DecomposeReduction(Step):
+    """The neutral value is stored by a block of its own, just before a loop.
+
+        for i in 8:                          for i in 8:
+          for k in 16:                         C.init(i=i): C[i] = 0
+            C[i] += A[i, k]  # from 0  ->      for k in 16:
+                                                 C[i] += A[i, k]
+    """
+
+    name: ClassVar[str] = "decompose_reduction"
+    block: str
+    loop: str
+
+    def apply(self, func: Function) -> Function:
+        path, b = find_block(func, self.block)
+        names = [f.name for f in path]
+        if self.loop not in names:
+            raise ScheduleError(f"cannot decompose {b.name} at {self.loop}: that loop is not around it")
+        if b.combiner is None or not b.init:
+            raise ScheduleError(f"cannot decompose {b.name}: it is not a reduction with its start inside")
+        at = names.index(self.loop)
+        outside = b.reducing_loops & set(names[:at])
+        if outside:
+            raise ScheduleError(
+                f"cannot decompose {b.name} at {self.loop}: it reduces over {sorted(outside)[0]} further out"
+            )
+        return replace(func, body=split_init(func.body, b, path, self.loop))

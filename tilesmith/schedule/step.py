@@ -1,0 +1,53 @@
+"""A step is one primitive with its arguments: a frozen record that rewrites a Function and goes through JSON by its fields."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+from tilesmith.base.errors import TraceError
+from tilesmith.expr.ints import Int, of, var
+from tilesmith.ir.function import Function
+
+Size = int | str  # a number, or the name of a size variable such as "#C.i.0"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Subclasses give `name` and `apply`. A field holds numbers, text, None, or tuples of these."""
+
+    name: ClassVar[str]
+
+    def apply(self, func: Function) -> Function:
+        """The checks first, with an error that names the loop; then the rewrite."""
+        raise NotImplementedError
+
+    def to_json(self) -> list[Any]:
+        return [self.name, {f.name: getattr(self, f.name) for f in fields(self)}]
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Step:
+        known = {f.name for f in fields(cls)}
+        unknown = values.keys() - known
+        if unknown:
+            raise TraceError(f"{cls.name} has no field {sorted(unknown)[0]!r}; it has {sorted(known)}")
+        try:
+            return cls(**{k: freeze(v) for k, v in values.items()})
+        except TypeError as e:
+            raise TraceError(f"{cls.name}: {e}") from None
+
+    def __str__(self) -> str:
+        parts = [f"{f.name}={_text(getattr(self, f.name))}" for f in fields(self)]
+        return f"{self.name}({', '.join(parts)})"
+
+
+def freeze(value: Any) -> Any:
+    return tuple(map(freeze, value)) if isinstance(value, list | tuple) else value
+
+
+def _text(value: Any) -> str:
+    return f"[{', '.join(map(_text, value))}]" if isinstance(value, tuple) else repr(value)
+
+
+def as_int(size: Size) -> Int:
+    return var(size) if isinstance(size, str) else of(size)

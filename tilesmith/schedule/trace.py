@@ -1,0 +1,85 @@
+"""A trace: the steps of a schedule, as a value. It prints like the code a person would write, goes through JSON and replays."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tilesmith.base.errors import TraceError
+from tilesmith.ir.function import Function
+from tilesmith.ir.intrinsics import INTRINSICS
+from tilesmith.ir.nodes import Intrinsic
+from tilesmith.schedule.cache import CacheRead, CacheWrite, SetScope, StorageAlign
+from tilesmith.schedule.inline import Inline, ReverseInline
+from tilesmith.schedule.kinds import Annotate, Bind, Parallel, Pipeline, Unroll, Vectorize
+from tilesmith.schedule.layout import Pad, TransformLayout
+from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
+from tilesmith.schedule.loops import Fuse, Reorder, Split
+from tilesmith.schedule.reduction import DecomposeReduction, Rfactor
+from tilesmith.schedule.step import Step
+from tilesmith.schedule.unit import Blockize, Tensorize
+
+PRIMITIVES: tuple[type[Step], ...] = (
+    Split, Fuse, Reorder, Parallel, Vectorize, Unroll, Bind, Annotate, Pipeline, ComputeAt,
+    ReverseComputeAt, Inline, ReverseInline, CacheRead, CacheWrite, SetScope, StorageAlign,
+    Rfactor, DecomposeReduction, TransformLayout, Pad, Blockize, Tensorize,
+)  # fmt: skip
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    steps: tuple[Step, ...] = ()
+
+    def apply(self, func: Function) -> Function:
+        for step in self.steps:
+            func = step.apply(func)
+        return func
+
+    def to_json(self) -> str:
+        return json.dumps({"version": VERSION, "steps": [s.to_json() for s in self.steps]})
+
+    @staticmethod
+    def from_json(
+        text: str,
+        primitives: Sequence[type[Step]] = PRIMITIVES,
+        intrinsics: Sequence[Intrinsic] = INTRINSICS,
+    ) -> Trace:
+        """`primitives` and `intrinsics` are what the names in the text may mean; add your own to the built-in ones."""
+        try:
+            data = json.loads(text)
+            version, items = data["version"], data["steps"]
+            pairs = [(str(name), dict(values)) for name, values in items]
+        except (ValueError, KeyError, TypeError) as e:
+            raise TraceError(f"this is not a trace: {e}") from None
+        if version != VERSION:
+            raise TraceError(f"this trace is of version {version}; this library reads version {VERSION}")
+        by_name = {p.name: p for p in primitives}
+        units = {i.name: i for i in intrinsics}
+        steps = []
+        for name, values in pairs:
+            if name not in by_name:
+                raise TraceError(
+                    f"unknown primitive {name!r}; known are {', '.join(sorted(by_name))}: pass your own in primitives="
+                )
+            if "intrinsic" in values:
+                unit = units.get(values["intrinsic"])
+                if unit is None:
+                    raise TraceError(
+                        f"unknown intrinsic {values['intrinsic']!r}; known are {', '.join(sorted(units))}: "
+                        "pass your own in intrinsics="
+                    )
+                values["intrinsic"] = unit
+            steps.append(by_name[name].from_json(values))
+        return Trace(tuple(steps))
+
+    def __iter__(self) -> Iterator[Step]:
+        return iter(self.steps)
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.steps))

@@ -1,0 +1,164 @@
+"""Primitives that make an inner nest one unit, and hand it to a hardware instruction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from tilesmith.base.errors import ScheduleError
+from tilesmith.expr.ints import Int, of
+from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Load, Select, Unary
+from tilesmith.ir.dependence import find_loop
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import Block, For, Intrinsic, Stmt, Write, rewrite, walk
+from tilesmith.schedule.loops import plain
+from tilesmith.schedule.step import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Blockize(Step):
+    """The loops from here down to the block become the block's own tile, which later primitives leave alone.
+
+        for i.0 in 8:                     for i.0 in 8:
+          for i.1 in 16:           ->       B(i=16*i.0 + i.1):  # over i.1 in 16
+            B(i=16*i.0 + i.1)
+    """
+
+    name: ClassVar[str] = "blockize"
+    loop: str
+
+    def apply(self, func: Function) -> Function:
+        _, loop = find_loop(func, self.loop)
+        tile: list[tuple[str, Int]] = []
+        cur: Stmt = loop
+        while isinstance(cur, For):
+            plain(cur, "blockize")
+            tile.append((cur.name, cur.extent))
+            if len(cur.body) != 1:
+                raise ScheduleError(f"cannot blockize {self.loop}: the body of {cur.name} is not a single nest")
+            cur = cur.body[0]
+        if not isinstance(cur, Block):
+            raise ScheduleError(f"cannot blockize {self.loop}: there is no block inside")
+        if cur.tile:
+            raise ScheduleError(f"cannot blockize {self.loop}: {cur.name} is a unit already")
+        unit = replace(cur, tile=tuple(tile))
+
+        def go(s: Stmt) -> tuple[Stmt, ...]:
+            return (unit,) if isinstance(s, For) and s.name == self.loop else (s,)
+
+        return replace(func, body=rewrite(func.body, go))
+
+
+@dataclass(frozen=True, slots=True)
+class Tensorize(Step):
+    """The nest from here down is carried out by a hardware instruction that computes the same.
+
+        for i in 16:                                     C(...):  # over i in 16, k in 4 by avx512.dot_u8s8
+          for k in 4:                             ->       C[i] += int32(A[k]) * int32(B[i, k])
+            C[i] += int32(A[k]) * int32(B[i, k])
+    """
+
+    name: ClassVar[str] = "tensorize"
+    loop: str
+    intrinsic: Intrinsic
+
+    def to_json(self) -> list[Any]:
+        return [self.name, {"loop": self.loop, "intrinsic": self.intrinsic.name}]
+
+    def __str__(self) -> str:
+        return f"tensorize(loop={self.loop!r}, intrinsic={self.intrinsic.name!r})"
+
+    def apply(self, func: Function) -> Function:
+        unit = Blockize(self.loop).apply(func)
+        block = next(b for _, b in walk(unit.body) if b.tile and b.tile[0][0] == self.loop)
+        self._match(block, unit)
+        done = replace(block, intrinsic=self.intrinsic)
+        return replace(unit, body=rewrite(unit.body, lambda s: (done,) if s is block else (s,)))
+
+    def _match(self, b: Block, func: Function) -> None:
+        description: Function = self.intrinsic.description
+        (_, d), *_ = walk(description.body)
+        loops = [(i.name, i.extent) for i in d.iters]
+        if [e for _, e in b.tile] != [e for _, e in loops]:
+            raise self._refuse(
+                f"its loops run over {[str(e) for _, e in b.tile]}, the instruction over {[str(e) for _, e in loops]}"
+            )
+        if (b.combiner is None) != (d.combiner is None) or (
+            b.combiner and d.combiner and b.combiner.values != d.combiner.values
+        ):
+            raise self._refuse("it joins its values in another way")
+        # each loop of the nest plays the part of one iterator of the description
+        part = {name: it for (name, _), (it, _) in zip(b.tile, loops, strict=True)}
+        pairs: dict[str, tuple[str, tuple[Int, ...]]] = {}
+        (w,), (dw,) = b.writes, d.writes
+        self._same(w.value, dw.value, b, part, pairs, description, func)
+        self._access(w, dw, b, part, pairs, description, func)
+
+    def _same(
+        self, e: Expr, d: Expr, b: Block, part: dict[str, str],
+        pairs: dict[str, tuple[str, tuple[Int, ...]]], description: Function, func: Function,
+    ) -> None:  # fmt: skip
+        match e, d:
+            case Load(), Load():
+                self._access(e, d, b, part, pairs, description, func)
+            case Binary(op=p, a=a, b=x), Binary(op=q, a=da, b=dx) if p == q:
+                try:
+                    trial = dict(pairs)
+                    self._same(a, da, b, part, trial, description, func)
+                    self._same(x, dx, b, part, trial, description, func)
+                except ScheduleError:
+                    if p not in ("add", "mul", "max", "min"):  # a product may be written either way round
+                        raise
+                    trial = dict(pairs)
+                    self._same(a, dx, b, part, trial, description, func)
+                    self._same(x, da, b, part, trial, description, func)
+                pairs.update(trial)
+            case Cast(x=x), Cast(x=dx) if e.dtype is d.dtype:
+                self._same(x, dx, b, part, pairs, description, func)
+            case Unary(op=p, x=x), Unary(op=q, x=dx) if p == q:
+                self._same(x, dx, b, part, pairs, description, func)
+            case Const(), Const() if e == d:
+                pass
+            case Select(), Select():
+                for u, v in ((e.cond, d.cond), (e.a, d.a), (e.b, d.b)):
+                    self._same(u, v, b, part, pairs, description, func)
+            case _:
+                raise self._refuse(f"{type(e).__name__} where the instruction has {type(d).__name__}")
+
+    def _access(
+        self, e: Load | Write, d: Load | Write, b: Block, part: dict[str, str],
+        pairs: dict[str, tuple[str, tuple[Int, ...]]], description: Function, func: Function,
+    ) -> None:  # fmt: skip
+        """The same strides along the tile. Those of a copy are known only when it is compacted; code generation checks them."""
+        buf, want = func.all_buffers[e.buffer], description.all_buffers[d.buffer]
+        if buf.dtype is not want.dtype:
+            raise self._refuse(f"{e.buffer} is {buf.dtype}, the instruction takes {want.dtype}")
+        used = {n for p in e.index for n in p.substitute(b.binding).names}
+        wanted = {n for p in d.index for n in p.names}
+        for loop, it in part.items():
+            if (loop in used) != (it in wanted):
+                verb = "moves" if loop in used else "does not move"
+                raise self._refuse(f"{e.buffer} {verb} along {loop}, unlike {d.buffer} of the instruction")
+        key = tuple(p.substitute(b.binding) for p in e.index)
+        if pairs.setdefault(d.buffer, (e.buffer, key)) != (e.buffer, key):
+            raise self._refuse(f"{d.buffer} of the instruction would be two operands at once")
+        is_param = any(p.name == e.buffer for p in func.params)
+        if is_param and buf.layout is None:
+            for loop, it in part.items():
+                have = _stride(key, buf.strides, loop)
+                need = _stride(d.index, want.strides, it)
+                if have != need:
+                    raise self._refuse(
+                        f"{e.buffer} moves by {have} elements along {loop}, the instruction wants {need}; "
+                        "cache_read it with another layout"
+                    )
+
+    def _refuse(self, why: str) -> ScheduleError:
+        return ScheduleError(f"cannot tensorize loop {self.loop} by {self.intrinsic.name}: {why}")
+
+
+def _stride(index: tuple[Int, ...], strides: tuple[Int, ...], name: str) -> Int:
+    total = of(0)
+    for p, s in zip(index, strides, strict=True):
+        total = total + p.coefficient(name) * s
+    return total
