@@ -1,0 +1,111 @@
+"""What operators take: a caller's tensors and settings in, checked and given per dimension out.
+
+Every message begins with the operator's name, then says which argument is wrong and what is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tilesmith.base.errors import ExpressionError
+from tilesmith.expr.dsl import Tensor
+from tilesmith.expr.ints import Int
+
+PerDim = int | Sequence[int]
+Padding = int | Sequence[int | Sequence[int]]
+
+
+def show_shape(shape: Sequence[Any]) -> str:
+    return f"({', '.join(map(str, shape))})"
+
+
+def need_tensor(op: str, what: str, x: Any, dims: str = "") -> None:
+    """`dims` has one word per dimension: "N C H W"; without it any rank will do."""
+    if not isinstance(x, Tensor):
+        raise ExpressionError(f"{op}: {what} is {x!r}; it must be a tensor, such as a placeholder")
+    words = dims.split()
+    if words and x.ndim != len(words):
+        raise ExpressionError(
+            f"{op}: {what} has shape {show_shape(x.shape)}, which is of rank {x.ndim}; "
+            f"it must be of rank {len(words)}: ({', '.join(words)})"
+        )
+
+
+def need_equal(op: str, what: str, found: Int, wanted: Int, because: str) -> None:
+    """Two extents that must agree: the same number, or the same size variables."""
+    if found != wanted:
+        raise ExpressionError(f"{op}: {what} is {found}, but {because} {wanted}; they must agree")
+
+
+def fixed(op: str, what: str, extent: Int) -> int:
+    """The number an extent is."""
+    n = extent.const
+    if n is None:
+        raise ExpressionError(
+            f"{op}: {what} is the open size {extent}; it must be a number here, "
+            "so state the operator once per size"
+        )
+    return n
+
+
+def axis_of(op: str, axis: int, rank: int) -> int:
+    """An axis counted from 0; negative ones count from the end."""
+    if isinstance(axis, bool) or not isinstance(axis, int) or not -rank <= axis < rank:
+        raise ExpressionError(
+            f"{op}: axis {axis!r} does not exist in a tensor of rank {rank}; "
+            f"it must be a whole number from {-rank} to {rank - 1}"
+        )
+    return axis % rank
+
+
+def _whole(op: str, what: str, value: Any, least: int) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise ExpressionError(f"{op}: {what} is {value!r}; it must be a whole number")
+    n = int(value.__index__())
+    if n < least:
+        raise ExpressionError(f"{op}: {what} is {n}; it must be at least {least}")
+    return n
+
+
+def per_dim(op: str, what: str, value: PerDim, count: int, least: int = 1) -> tuple[int, ...]:
+    """One whole number per spatial dimension, from one for all or from one for each."""
+    items: Sequence[Any] = value if isinstance(value, Sequence) else (value,) * count
+    if len(items) != count:
+        raise ExpressionError(
+            f"{op}: {what} {value!r} has {len(items)} entries for {count} spatial "
+            f"dimension{'s' if count > 1 else ''}; give one number, or one for each"
+        )
+    return tuple(_whole(op, what, v, least) for v in items)
+
+
+def pad_pairs(op: str, padding: Padding, count: int) -> tuple[tuple[int, int], ...]:
+    """(before, after) per spatial dimension; one number stands for both sides."""
+    items: Sequence[Any] = padding if isinstance(padding, Sequence) else (padding,) * count
+    if len(items) != count:
+        raise ExpressionError(
+            f"{op}: padding {padding!r} has {len(items)} entries for {count} spatial "
+            f"dimension{'s' if count > 1 else ''}; give one number, one for each, "
+            "or one (before, after) for each"
+        )
+    out = []
+    for item in items:
+        sides: Sequence[Any] = item if isinstance(item, Sequence) else (item, item)
+        if len(sides) != 2:
+            raise ExpressionError(
+                f"{op}: padding {item!r} must be a number or a pair (before, after)"
+            )
+        before, after = (_whole(op, "padding", side, 0) for side in sides)
+        out.append((before, after))
+    return tuple(out)
+
+
+def layout_axes(op: str, layout: str, count: int) -> tuple[int, tuple[int, ...]]:
+    """Where the channel and the `count` spatial dimensions stand."""
+    letters = "DHW"[3 - count :]
+    first, last = f"NC{letters}", f"N{letters}C"
+    if layout == first:
+        return 1, tuple(range(2, 2 + count))
+    if layout == last:
+        return 1 + count, tuple(range(1, 1 + count))
+    raise ExpressionError(f"{op}: unknown layout {layout!r}; it must be {first!r} or {last!r}")

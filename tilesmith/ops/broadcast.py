@@ -1,0 +1,35 @@
+"""NumPy's broadcasting: shapes aligned at their ends in, the joint shape and reads at it out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilesmith.base.errors import ExpressionError
+from tilesmith.expr.dsl import Tensor, Value
+from tilesmith.expr.ints import ONE, Int
+from tilesmith.ops.arguments import show_shape
+
+
+def broadcast_shape(op: str, *shapes: Sequence[Int]) -> tuple[Int, ...]:
+    """An extent of 1 takes the one it meets; open sizes must be the same."""
+    rank = max(map(len, shapes))
+    out = []
+    for d in range(-rank, 0):
+        extents = [s[d] for s in shapes if len(s) >= -d]
+        wide = [e for e in extents if e != ONE]
+        if any(e != wide[0] for e in wide):
+            raise ExpressionError(
+                f"{op}: shapes {' and '.join(map(show_shape, shapes))} do not broadcast: "
+                f"dimension {d} is {' and '.join(map(str, wide))}; they must be equal, or 1"
+            )
+        out.append(wide[0] if wide else ONE)
+    return tuple(out)
+
+
+def read_broadcast(x: Tensor, index: Sequence[Value], plain: int = 0) -> Value:
+    """The element of x at `index` of the joint shape; the last `plain` indices are x's own."""
+    first = len(index) - x.ndim
+    at: list[Value | int] = []
+    for d, extent in enumerate(x.shape_ints):
+        at.append(0 if d < x.ndim - plain and extent == ONE else index[first + d])
+    return x[tuple(at)]

@@ -1,0 +1,131 @@
+"""The transposed convolution: an input and weights in, the upsampled output out.
+
+It is a plain convolution, with the kernel turned round, over a stage that spreads the input by the
+stride and pads it with zeros. The division by the stride stands in that stage alone, so that the
+sum keeps affine indices.
+"""
+
+from __future__ import annotations
+
+from tilesmith.base.dtype import DType
+from tilesmith.base.errors import ExpressionError
+from tilesmith.expr.dsl import Tensor, Value, cast, compute, reduce_axis, where
+from tilesmith.expr.dsl import sum as sum_over
+from tilesmith.expr.ints import of
+from tilesmith.ops.arguments import (
+    Padding,
+    PerDim,
+    fixed,
+    layout_axes,
+    need_tensor,
+    pad_pairs,
+    per_dim,
+)
+from tilesmith.ops.precision import sum_dtypes
+
+
+def conv2d_transpose(
+    X: Tensor, W: Tensor, stride: PerDim = 1, padding: Padding = 0, output_padding: PerDim = 0,
+    dilation: PerDim = 1, groups: int = 1, layout: str = "NCHW",
+    out_dtype: str | DType | None = None, name: str = "conv2d_transpose",
+) -> Tensor:  # fmt: skip
+    """NCHW with weights (I, O/groups, KH, KW) as in PyTorch, or NHWC with (KH, KW, I, O/groups)."""
+    op = "conv2d_transpose"
+    channel, spatial = layout_axes(op, layout, 2)
+    first = channel == 1
+    need_tensor(op, "X", X, " ".join(layout))
+    need_tensor(op, "W", W, "I O/groups KH KW" if first else "KH KW I O/groups")
+    w = [fixed(op, f"dimension {d} of W", e) for d, e in enumerate(W.shape_ints)]
+    (inputs, per_group), kernel = (w[:2], w[2:]) if first else (w[2:], w[:2])
+    channels = fixed(op, "the channels of X", X.shape_ints[channel])
+    (groups,) = per_dim(op, "groups", groups, 1)
+    if inputs != channels:
+        raise ExpressionError(
+            f"{op}: W has {inputs} input channels, but X has {channels}; they must agree "
+            f"(weights are {'(I, O/groups, KH, KW)' if first else '(KH, KW, I, O/groups)'})"
+        )
+    if channels % groups:
+        raise ExpressionError(
+            f"{op}: groups={groups} does not divide the {channels} input channels; it must"
+        )
+    strides, dilations = per_dim(op, "stride", stride, 2), per_dim(op, "dilation", dilation, 2)
+    extra = per_dim(op, "output_padding", output_padding, 2, least=0)
+    pads = pad_pairs(op, padding, 2)
+    sizes = [fixed(op, f"spatial extent {layout[d]} of X", X.shape_ints[d]) for d in spatial]
+    before, spread, extents = [], [], []
+    for k in range(2):
+        if sizes[k] < 1 or kernel[k] < 1:
+            raise ExpressionError(f"{op}: X and the kernel need at least 1 element in {'HW'[k]}")
+        if extra[k] >= max(strides[k], dilations[k]):
+            raise ExpressionError(
+                f"{op}: output_padding {extra[k]} in {'HW'[k]} must be below the stride "
+                f"{strides[k]} or the dilation {dilations[k]}"
+            )
+        reach = dilations[k] * (kernel[k] - 1)
+        before.append(reach - pads[k][0])
+        spread.append((sizes[k] - 1) * strides[k] + 1 + 2 * reach - sum(pads[k]) + extra[k])
+        extents.append(spread[k] - reach)
+        if extents[k] < 1:
+            raise ExpressionError(
+                f"{op}: padding {pads[k]} in {'HW'[k]} leaves {extents[k]} elements of output; "
+                "make it smaller"
+            )
+    P = _spread(X, spatial, strides, before, spread)
+    acc, result = sum_dtypes(op, X.dtype, W.dtype, out_dtype)
+    each = channels // groups
+    rc = reduce_axis(each, name="rc")
+    rh, rw = reduce_axis(kernel[0], name="rh"), reduce_axis(kernel[1], name="rw")
+
+    def body(*index: Value) -> Value:
+        f = index[channel]
+        c: Value = rc if groups == 1 else f // per_group * each + rc
+        column = f if groups == 1 else f % per_group
+        at = list(index)
+        at[channel] = c
+        for d, r, dil in zip(spatial, (rh, rw), dilations, strict=True):
+            at[d] = index[d] + r * dil
+        turned = (kernel[0] - 1 - rh, kernel[1] - 1 - rw)
+        weight = W[c, column, *turned] if first else W[*turned, c, column]
+        axes = (rc, rh, rw) if first else (rh, rw, rc)
+        return cast(sum_over(cast(P[tuple(at)], acc) * cast(weight, acc), axis=axes), result)
+
+    shape = [X.shape_ints[0], *extents]
+    shape.insert(channel, per_group * groups)
+    labels = ["n", "h", "w"]
+    labels.insert(channel, "f")
+    out: Tensor = compute(shape, body, name=name, axes=labels)
+    return out
+
+
+def _spread(
+    X: Tensor, spatial: tuple[int, ...], strides: tuple[int, ...],
+    before: list[int], extents: list[int],
+) -> Tensor:  # fmt: skip
+    """X with stride-1 zeros between its elements and `before` in front; a negative one crops."""
+    shape = list(X.shape_ints)
+    moved = []
+    for d, s, b, n in zip(spatial, strides, before, extents, strict=True):
+        if s > 1 or b != 0 or X.shape[d] != n:
+            moved.append((d, s, b))
+            shape[d] = of(n)
+    if not moved:
+        return X
+
+    def body(*index: Value) -> Value:
+        at = list(index)
+        inside: Value | None = None
+        for d, s, b in moved:
+            t = index[d] - b
+            # Divided only here, where the guard has said that it divides.
+            at[d] = t // s
+            last = (X.shape_ints[d] - 1) * s
+            fits = (t >= 0) & (t <= last)
+            if s > 1:
+                fits = fits & (t % s == 0)
+            inside = fits if inside is None else inside & fits
+        assert inside is not None
+        return where(inside, X[tuple(at)], 0)
+
+    name = "dilate" if max(strides) > 1 else "pad"
+    out: Tensor = compute(shape, body, name=name)
+    return out

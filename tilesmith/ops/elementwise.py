@@ -1,0 +1,192 @@
+"""Operators on each element alone: tensors in, a tensor of their joint shape out.
+
+Functions with several steps are carried out in float32 when their operand is of half precision.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from tilesmith.base.dtype import BOOL, DType
+from tilesmith.base.errors import ExpressionError
+from tilesmith.expr import dsl
+from tilesmith.expr.dsl import Number, Tensor, Value, compute
+from tilesmith.ops.arguments import axis_of, need_equal, need_tensor
+from tilesmith.ops.broadcast import broadcast_shape, read_broadcast
+from tilesmith.ops.precision import widen
+
+Term = Tensor | Number
+
+
+def _each(op: str, X: Tensor, f: Callable[[Value], Value], name: str) -> Tensor:
+    need_tensor(op, "X", X)
+    out: Tensor = compute(X.shape_ints, lambda *i: f(X[i]), name=name)
+    return out
+
+
+def _smooth(op: str, X: Tensor, f: Callable[[Value], Value], name: str) -> Tensor:
+    """f in float32 at least, brought back to the dtype of X."""
+
+    def g(x: Value) -> Value:
+        y = f(widen(x))
+        return dsl.cast(y, x.dtype) if x.dtype.is_float else y
+
+    return _each(op, X, g, name)
+
+
+def _joined(
+    op: str, A: Term, B: Term, f: Callable[[Value | Number, Value | Number], Value], name: str
+) -> Tensor:
+    tensors = [x for x in (A, B) if isinstance(x, Tensor)]
+    for what, x in (("A", A), ("B", B)):
+        if not isinstance(x, Tensor | int | float) or not tensors:
+            raise ExpressionError(
+                f"{op}: {what} is {x!r}; one operand must be a tensor, the other a tensor or number"
+            )
+    shape = broadcast_shape(op, *(x.shape_ints for x in tensors))
+
+    def body(*index: Value) -> Value:
+        a, b = (read_broadcast(x, index) if isinstance(x, Tensor) else x for x in (A, B))
+        return f(a, b)
+
+    out: Tensor = compute(shape, body, name=name)
+    return out
+
+
+# of two tensors, or of a tensor and a number
+def add(A: Term, B: Term, name: str = "add") -> Tensor:
+    return _joined("add", A, B, lambda a, b: dsl.binary("add", a, b), name)
+
+
+def subtract(A: Term, B: Term, name: str = "subtract") -> Tensor:
+    return _joined("subtract", A, B, lambda a, b: dsl.binary("sub", a, b), name)
+
+
+def multiply(A: Term, B: Term, name: str = "multiply") -> Tensor:
+    return _joined("multiply", A, B, lambda a, b: dsl.binary("mul", a, b), name)
+
+
+def divide(A: Term, B: Term, name: str = "divide") -> Tensor:
+    """A / B; of two integers it is a float32."""
+    return _joined("divide", A, B, lambda a, b: dsl.binary("div", a, b), name)
+
+
+def maximum(A: Term, B: Term, name: str = "maximum") -> Tensor:
+    return _joined("maximum", A, B, dsl.maximum, name)
+
+
+def minimum(A: Term, B: Term, name: str = "minimum") -> Tensor:
+    return _joined("minimum", A, B, dsl.minimum, name)
+
+
+def power(A: Term, B: Term, name: str = "power") -> Tensor:
+    return _joined("power", A, B, dsl.power, name)
+
+
+def bias_add(X: Tensor, bias: Tensor, axis: int = 1, name: str = "bias_add") -> Tensor:
+    """X plus a vector along one axis; 1 is the channel of NCHW and the column of a matrix."""
+    need_tensor("bias_add", "X", X)
+    need_tensor("bias_add", "bias", bias, "C")
+    d = axis_of("bias_add", axis, X.ndim)
+    need_equal("bias_add", "the extent of bias", bias.shape_ints[0], X.shape_ints[d],
+               f"axis {axis} of X is")  # fmt: skip
+    out: Tensor = compute(X.shape_ints, lambda *i: X[i] + bias[i[d]], name=name)
+    return out
+
+
+# of one tensor
+def cast(X: Tensor, dtype: str | DType, name: str = "cast") -> Tensor:
+    return _each("cast", X, lambda x: dsl.cast(x, dtype), name)
+
+
+def negative(X: Tensor, name: str = "negative") -> Tensor:
+    return _each("negative", X, lambda x: -x, name)
+
+
+def absolute(X: Tensor, name: str = "absolute") -> Tensor:
+    return _each("absolute", X, dsl.absolute, name)
+
+
+def exp(X: Tensor, name: str = "exp") -> Tensor:
+    return _each("exp", X, dsl.exp, name)
+
+
+def log(X: Tensor, name: str = "log") -> Tensor:
+    return _each("log", X, dsl.log, name)
+
+
+def sqrt(X: Tensor, name: str = "sqrt") -> Tensor:
+    return _each("sqrt", X, dsl.sqrt, name)
+
+
+def erf(X: Tensor, name: str = "erf") -> Tensor:
+    return _each("erf", X, dsl.erf, name)
+
+
+def tanh(X: Tensor, name: str = "tanh") -> Tensor:
+    return _each("tanh", X, dsl.tanh, name)
+
+
+def sigmoid(X: Tensor, name: str = "sigmoid") -> Tensor:
+    return _each("sigmoid", X, dsl.sigmoid, name)
+
+
+def relu(X: Tensor, name: str = "relu") -> Tensor:
+    return _each("relu", X, lambda x: dsl.maximum(x, 0), name)
+
+
+def leaky_relu(X: Tensor, alpha: float = 0.01, name: str = "leaky_relu") -> Tensor:
+    """x, or alpha * x below 0."""
+    return _each("leaky_relu", X, lambda x: dsl.where(x > 0, x, x * alpha), name)
+
+
+def silu(X: Tensor, name: str = "silu") -> Tensor:
+    """x * sigmoid(x), also known as swish."""
+    return _smooth("silu", X, lambda x: x * dsl.sigmoid(x), name)
+
+
+def gelu(X: Tensor, approximate: str = "none", name: str = "gelu") -> Tensor:
+    """x * Phi(x), by erf, or with approximate="tanh" by the formula of Hendrycks and Gimpel."""
+    if approximate not in ("none", "tanh"):
+        raise ExpressionError(f"gelu: approximate is {approximate!r}; it must be 'none' or 'tanh'")
+
+    def by_tanh(x: Value) -> Value:
+        inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
+        return 0.5 * x * (1.0 + dsl.tanh(inner))
+
+    def by_erf(x: Value) -> Value:
+        return 0.5 * x * (1.0 + dsl.erf(x * math.sqrt(0.5)))
+
+    return _smooth("gelu", X, by_tanh if approximate == "tanh" else by_erf, name)
+
+
+def clip(X: Tensor, low: Number | None, high: Number | None, name: str = "clip") -> Tensor:
+    """x held within [low, high]; None leaves a side open."""
+    need_tensor("clip", "X", X)
+    if low is None and high is None:
+        raise ExpressionError("clip: low and high are both None; give at least one bound")
+    if low is not None and high is not None and low > high:
+        raise ExpressionError(f"clip: low {low} is above high {high}; it must not be")
+
+    def f(x: Value) -> Value:
+        y = x if low is None else dsl.maximum(x, low)
+        return y if high is None else dsl.minimum(y, high)
+
+    return _each("clip", X, f, name)
+
+
+def where(cond: Tensor, A: Term, B: Term, name: str = "where") -> Tensor:
+    """A where cond holds, else B; all three are broadcast."""
+    need_tensor("where", "cond", cond)
+    if cond.dtype is not BOOL:
+        raise ExpressionError(f"where: cond is {cond.dtype}; it must be bool: compare it first")
+    tensors = [x for x in (cond, A, B) if isinstance(x, Tensor)]
+    shape = broadcast_shape("where", *(x.shape_ints for x in tensors))
+
+    def body(*index: Value) -> Value:
+        a, b = (read_broadcast(x, index) if isinstance(x, Tensor) else x for x in (A, B))
+        return dsl.where(read_broadcast(cond, index), a, b)
+
+    out: Tensor = compute(shape, body, name=name)
+    return out

@@ -1,0 +1,151 @@
+"""Operators that move elements and compute nothing: tensors in, one of other shape or order out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tilesmith.base.errors import ExpressionError
+from tilesmith.expr.dsl import Number, Tensor, Value, compute, where
+from tilesmith.expr.ints import ONE, Int, IntLike, exact_quotient, of, product
+from tilesmith.ops.arguments import axis_of, need_equal, need_tensor, pad_pairs, show_shape
+from tilesmith.ops.window import padded
+
+
+def transpose(X: Tensor, axes: Sequence[int] | None = None, name: str = "transpose") -> Tensor:
+    """Dimension d of the result is dimension axes[d] of X; without axes they are turned round."""
+    need_tensor("transpose", "X", X)
+    order = range(X.ndim)[::-1] if axes is None else axes
+    order = [axis_of("transpose", a, X.ndim) for a in order]
+    if sorted(order) != list(range(X.ndim)):
+        raise ExpressionError(
+            f"transpose: axes {axes!r} must name each of the {X.ndim} dimensions of X once"
+        )
+
+    def body(*index: Value) -> Value:
+        return X[tuple(index[order.index(d)] for d in range(X.ndim))]
+
+    out: Tensor = compute([X.shape_ints[d] for d in order], body, name=name)
+    return out
+
+
+def reshape(X: Tensor, shape: Sequence[IntLike], name: str = "reshape") -> Tensor:
+    """The elements of X in row-major order under another shape; one extent may be -1."""
+    need_tensor("reshape", "X", X)
+    old, new = list(X.shape_ints), _inferred(X, shape)
+    # Dimensions that stay as they are at both ends keep their index; only the rest is divided up.
+    head = 0
+    while head < min(len(old), len(new)) and old[head] == new[head]:
+        head += 1
+    tail = 0
+    while tail < min(len(old), len(new)) - head and old[-1 - tail] == new[-1 - tail]:
+        tail += 1
+    inner = old[head : len(old) - tail]
+    empty = any(e.const == 0 for e in old)
+
+    def body(*index: Value) -> Value:
+        place: Any = 0
+        for i, e in zip(index[head : len(new) - tail], new[head:], strict=False):
+            place = place * e + i
+        middle: list[Any] = []
+        for d, e in enumerate(inner):
+            below = product([ONE, *inner[d + 1 :]])
+            if empty or e == ONE:
+                middle.append(0)
+            else:
+                middle.append(place // below % e if d else place // below)
+        return X[(*index[:head], *middle, *index[len(new) - tail :])]
+
+    out: Tensor = compute(new, body, name=name)
+    return out
+
+
+def _inferred(X: Tensor, shape: Sequence[IntLike]) -> list[Int]:
+    """The new shape, with -1 replaced by what is left."""
+    total = product([ONE, *X.shape_ints])
+    known = [None if isinstance(e, int) and e == -1 else of(e) for e in shape]
+    rest = product([ONE, *(e for e in known if e is not None)])
+    if known.count(None) > 1:
+        raise ExpressionError(f"reshape: shape {show_shape(shape)} has more than one -1")
+    left = None if rest.const == 0 else exact_quotient(total, rest)
+    new = [left if e is None else e for e in known]
+    if left is None if None in known else rest != total:
+        raise ExpressionError(
+            f"reshape: {X.name} of shape {show_shape(X.shape)} has {total} elements, which do not "
+            f"fill the shape {show_shape(shape)}"
+        )
+    return [e for e in new if e is not None]
+
+
+def flatten(X: Tensor, name: str = "flatten") -> Tensor:
+    """(N, everything else)."""
+    need_tensor("flatten", "X", X)
+    if X.ndim == 0:
+        raise ExpressionError("flatten: X has rank 0; it must have at least one dimension")
+    return reshape(X, (X.shape_ints[0], product([ONE, *X.shape_ints[1:]])), name=name)
+
+
+def pad(
+    X: Tensor, widths: Sequence[int | Sequence[int]] | int, value: Number = 0, name: str = "pad"
+) -> Tensor:
+    """X with `value` around it: one number, or one number or (before, after) per dimension."""
+    need_tensor("pad", "X", X)
+    return padded(X, dict(enumerate(pad_pairs("pad", widths, X.ndim))), value, name)
+
+
+def concatenate(tensors: Sequence[Tensor], axis: int = 0, name: str = "concatenate") -> Tensor:
+    """Tensors behind each other along an axis; all other extents agree."""
+    op = "concatenate"
+    if not tensors:
+        raise ExpressionError(f"{op}: there is nothing to join; give at least one tensor")
+    for k, t in enumerate(tensors):
+        need_tensor(op, f"tensor {k}", t)
+    first = tensors[0]
+    a = axis_of(op, axis, first.ndim)
+    starts: list[Int] = [of(0)]
+    for k, t in enumerate(tensors):
+        if t.ndim != first.ndim:
+            raise ExpressionError(
+                f"{op}: tensor {k} has rank {t.ndim} and tensor 0 has {first.ndim}; they must agree"
+            )
+        for d in range(t.ndim):
+            if d != a:
+                need_equal(op, f"dimension {d} of tensor {k}", t.shape_ints[d],
+                           first.shape_ints[d], "that of tensor 0 is")  # fmt: skip
+        starts.append(starts[-1] + t.shape_ints[a])
+
+    def body(*index: Value) -> Value:
+        def read(k: int) -> Value:
+            return tensors[k][(*index[:a], index[a] - starts[k], *index[a + 1 :])]
+
+        out = read(len(tensors) - 1)
+        for k in reversed(range(len(tensors) - 1)):
+            out = where(index[a] < starts[k + 1], read(k), out)
+        return out
+
+    shape = (*first.shape_ints[:a], starts[-1], *first.shape_ints[a + 1 :])
+    joined: Tensor = compute(shape, body, name=name)
+    return joined
+
+
+def take(X: Tensor, ids: Tensor, axis: int = 0, name: str = "take") -> Tensor:
+    """X at the places `ids` of an axis; the dimensions of ids take its stead. 0 <= id < extent."""
+    need_tensor("take", "X", X)
+    need_tensor("take", "ids", ids)
+    a = axis_of("take", axis, X.ndim)
+    if not ids.dtype.is_int:
+        raise ExpressionError(f"take: ids is {ids.dtype}; it must be of an integer dtype")
+
+    def body(*index: Value) -> Value:
+        place = ids[index[a : a + ids.ndim]]
+        return X[(*index[:a], place, *index[a + ids.ndim :])]
+
+    shape = (*X.shape_ints[:a], *ids.shape_ints, *X.shape_ints[a + 1 :])
+    out: Tensor = compute(shape, body, name=name)
+    return out
+
+
+def embedding(table: Tensor, ids: Tensor, name: str = "embedding") -> Tensor:
+    """The rows of a table (V, D) that ids name: (..., D)."""
+    need_tensor("embedding", "table", table, "V D")
+    return take(table, ids, axis=0, name=name)

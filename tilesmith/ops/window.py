@@ -1,0 +1,51 @@
+"""Sliding windows: sizes in, the number of places out; and the padded tensor they slide over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tilesmith.base.errors import ExpressionError
+from tilesmith.expr.dsl import Number, Tensor, Value, compute, where
+
+
+def output_extent(
+    op: str, letter: str, size: int, kernel: int, stride: int, pad: tuple[int, int], dilation: int
+) -> int:
+    """How many places a window has."""
+    if kernel < 1:
+        raise ExpressionError(f"{op}: the kernel has extent {kernel} in {letter}; at least 1")
+    reach = dilation * (kernel - 1) + 1
+    room = size + sum(pad)
+    if reach > room:
+        raise ExpressionError(
+            f"{op}: in {letter} the kernel reaches over {reach} elements but the padded input has "
+            f"{room}; make the kernel smaller or the padding larger"
+        )
+    return (room - reach) // stride + 1
+
+
+def padded(
+    X: Tensor, pads: Mapping[int, tuple[int, int]], value: Number, name: str = "pad"
+) -> Tensor:
+    """X with (before, after) elements of `value` along the given dimensions; X if there is none."""
+    moved = {d: p for d, p in pads.items() if p != (0, 0)}
+    if not moved:
+        return X
+    shape = [n + sum(pads.get(d, (0, 0))) for d, n in enumerate(X.shape_ints)]
+
+    def body(*index: Value) -> Value:
+        at = list(index)
+        inside: Value | None = None
+        for d, (before, after) in moved.items():
+            at[d] = index[d] - before
+            for side, cond in (
+                (before, index[d] >= before),
+                (after, index[d] < X.shape_ints[d] + before),
+            ):
+                if side:
+                    inside = cond if inside is None else inside & cond
+        assert inside is not None
+        return where(inside, X[tuple(at)], value)
+
+    out: Tensor = compute(shape, body, name=name)
+    return out
