@@ -36,7 +36,7 @@ from tilesmith.expr.nodes import (
 )
 
 Number = int | float | bool
-Operand = Union["Value", int, float, bool]
+Operand = Union["Value", Int, int, float, bool]
 _fresh = itertools.count()
 
 
@@ -90,6 +90,9 @@ class Value:
 
     def __pow__(self, o: Operand) -> Value:
         return power(self, o)
+
+    def __rpow__(self, o: Operand) -> Value:
+        return power(o, self)
 
     def __neg__(self) -> Value:
         if isinstance(self.node, IntValue):
@@ -199,6 +202,11 @@ class Tensor:
                 f"{self.name} is indexed by {nodes.show(node)} of dtype {node.dtype}; "
                 "an index is an integer: use ts.cast(x, 'int32')"
             )
+        if any(True for _ in _args_of(node)):
+            raise ExpressionError(
+                f"{self.name} is indexed by the result of a reduction; "
+                "give that reduction its own ts.compute"
+            )
         return as_index(node)
 
     def __repr__(self) -> str:
@@ -235,10 +243,14 @@ def as_value(x: Any, like: DType | None = None) -> Value:
     if isinstance(x, int):
         if like is None:
             return Value(IntValue(of(x), INT64))
+        if like.is_int and not like.lowest() <= x <= like.highest():
+            raise ExpressionError(
+                f"{x} does not fit into {like}, the dtype it meets; cast the other operand first"
+            )
         return Value(Const(like.wrap(x), like))
     if isinstance(x, float):
         d = like if like is not None and like.is_float else FLOAT32
-        return Value(Const(x, d))
+        return Value(Const(float(x), d))  # a NumPy float64 is a float, but prints otherwise
     raise ExpressionError(f"{x!r} of type {type(x).__name__} is not a value, a number or an axis")
 
 
@@ -317,9 +329,11 @@ def where(cond: Operand, a: Operand, b: Operand) -> Value:
     c = as_value(cond)
     if c.dtype is not BOOL:
         raise ExpressionError(f"where() needs a condition, but {nodes.show(c.node)} is {c.dtype}")
-    if not isinstance(a, Value | Tensor) and not isinstance(b, Value | Tensor):
+    if not isinstance(a, Value | Tensor | Int) and not isinstance(b, Value | Tensor | Int):
         floats = isinstance(a, float) or isinstance(b, float)
-        x, y = (as_value(v, FLOAT32 if floats else INT64).node for v in (a, b))
+        truths = isinstance(a, bool) and isinstance(b, bool)
+        like = FLOAT32 if floats else BOOL if truths else INT64
+        x, y = (as_value(v, like).node for v in (a, b))
     else:
         x, y = _pair(a, b)
     return Value(Select(c.node, x, y, x.dtype))
@@ -345,7 +359,7 @@ def power(a: Operand, b: Operand) -> Value:
             if bit == "1":
                 out = out * v
         return out
-    if b == 0.5 and not isinstance(b, Value):
+    if isinstance(b, float) and b == 0.5:
         return sqrt(a)
     va = as_value(a)
     if not va.dtype.is_float:
@@ -424,7 +438,9 @@ def _extent(value: Any, what: str) -> Int:
     if isinstance(value, Int):
         if not all(is_size(n) for n in value.names):
             raise ExpressionError(f"{what} has extent {value}, which depends on an axis")
-        return value
+        if value.const is None:
+            return value
+        value = value.const
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise ExpressionError(f"{what} has extent {value!r}; an extent is a whole number")
     n = int(value.__index__())
@@ -480,7 +496,7 @@ def _reduce(op: str, values: tuple[Expr, ...], combiner: Combiner, axis: Axes) -
     frame = _frame.get()
     if frame is None:
         raise ExpressionError(f"{op}(...) stands outside of ts.compute; state it inside its body")
-    axes = (axis,) if isinstance(axis, Axis) else tuple(axis)
+    axes = tuple(axis) if isinstance(axis, tuple | list) else (axis,)
     for a in axes:
         if not isinstance(a, Axis):
             raise ExpressionError(f"{op}(..., axis={a!r}): an axis comes from ts.reduce_axis")
@@ -505,6 +521,8 @@ def _args_of(e: Expr) -> list[Arg]:
 
 def _plain(name: str, op: str, x: Operand, axis: Axes) -> Value:
     node = as_value(x).node
+    if node.dtype is BOOL and op in ("add", "mul"):
+        raise ExpressionError(f"{name}(...) of conditions; cast them to a number first")
     return _reduce(name, (node,), plain_combiner(op, node.dtype), axis)[0]
 
 
@@ -584,11 +602,20 @@ def argmin(x: Operand, axis: Axis) -> tuple[Value, Value]:
     return _arg_extreme(x, axis, False)
 
 
-def compute(shape: Any, body: Callable[..., Any], name: str = "compute") -> Any:
-    """A tensor whose element at (i, j, ...) is body(i, j, ...); a tuple of tensors when the body gives several values."""
+def compute(
+    shape: Any, body: Callable[..., Any], name: str = "compute", axes: Sequence[str] | None = None
+) -> Any:
+    """A tensor whose element at (i, j, ...) is body(i, j, ...); a tuple of tensors when the body gives several values.
+
+    The axes are called like the body's parameters; `axes` names those of a body that takes `*index`.
+    """
     _check_name(name)
     extents = _shape(shape, name)
-    labels = _labels(body, len(extents), name)
+    labels = _labels(body, len(extents), name) if axes is None else [*map(_check_name, axes)]
+    if len(labels) != len(extents):
+        raise ExpressionError(
+            f"{name} has {len(extents)} dimensions but {len(labels)} axes are named; they must agree"
+        )
     uids = [f"{n}@{next(_fresh)}" for n in labels]
     frame = _Frame(name)
     token = _frame.set(frame)

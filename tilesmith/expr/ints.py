@@ -90,7 +90,9 @@ class Int:
 
     # arithmetic
     def __add__(self, other: IntLike) -> Int:
-        o = other if isinstance(other, Int) else of(other)
+        o = other if isinstance(other, Int) else _number(other)
+        if o is None:
+            return NotImplemented
         if not o.terms:
             return self
         if not self.terms:
@@ -110,13 +112,17 @@ class Int:
         return Int({m: -c for m, c in self.terms.items()})
 
     def __sub__(self, other: IntLike) -> Int:
-        return self + -(other if isinstance(other, Int) else of(other))
+        o = other if isinstance(other, Int) else _number(other)
+        return NotImplemented if o is None else self + -o
 
     def __rsub__(self, other: IntLike) -> Int:
-        return of(other) - self
+        o = _number(other)
+        return NotImplemented if o is None else o - self
 
     def __mul__(self, other: IntLike) -> Int:
-        o = other if isinstance(other, Int) else of(other)
+        o = other if isinstance(other, Int) else _number(other)
+        if o is None:
+            return NotImplemented
         if o is ONE:
             return self
         if self is ONE:
@@ -135,21 +141,24 @@ class Int:
     __rmul__ = __mul__
 
     def __floordiv__(self, other: IntLike) -> Int:
-        return floordiv(self, of(other))
+        o = _number(other)
+        return NotImplemented if o is None else floordiv(self, o)
 
     def __rfloordiv__(self, other: IntLike) -> Int:
-        return floordiv(of(other), self)
+        o = _number(other)
+        return NotImplemented if o is None else floordiv(o, self)
 
     def __mod__(self, other: IntLike) -> Int:
-        o = of(other)
-        return self - o * floordiv(self, o)
+        o = _number(other)
+        return NotImplemented if o is None else self - o * floordiv(self, o)
 
     def __rmod__(self, other: IntLike) -> Int:
-        return of(other) % self
+        o = _number(other)
+        return NotImplemented if o is None else o % self
 
     # identity
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Int) and self.terms == other.terms
+        return self.terms == other.terms if isinstance(other, Int) else NotImplemented
 
     def __hash__(self) -> int:
         if self._hash is None:
@@ -236,6 +245,13 @@ def of(value: IntLike) -> Int:
         return value
     value = int(value)
     return _SMALL.get(value) or Int({(): value} if value else {})
+
+
+def _number(value: object) -> Int | None:
+    """`of` for an operand: None for what is no whole number, such as a Value, which then takes over."""
+    if isinstance(value, Int):
+        return value
+    return of(value.__index__()) if hasattr(value, "__index__") else None
 
 
 def var(name: str) -> Int:
@@ -413,20 +429,20 @@ def bounds(p: Int, inner: Mapping[str, Int]) -> tuple[Int, Int]:
                 return rest_low + scale * x_low, rest_high + scale * x_high
             return rest_low, rest_high + scale * (a.b - 1)
     lo = hi = Int(low)
-    for a, c in coefficients.items():
+    for a, factor in coefficients.items():
         if isinstance(a, str):
             a_low, a_high = ZERO, inner[a] - 1
-        elif isinstance(a, FloorDiv):
+        elif isinstance(a, FloorDiv) and a.b.names.isdisjoint(inner):
             x_low, x_high = bounds(a.a, inner)
             a_low, a_high = x_low // a.b, x_high // a.b
         else:
             raise Unknown(f"{a} has no closed range")
-        if nonnegative(c):
-            lo, hi = lo + c * a_low, hi + c * a_high
-        elif nonnegative(-c):
-            lo, hi = lo + c * a_high, hi + c * a_low
+        if nonnegative(factor):
+            lo, hi = lo + factor * a_low, hi + factor * a_high
+        elif nonnegative(-factor):
+            lo, hi = lo + factor * a_high, hi + factor * a_low
         else:
-            raise Unknown(f"the sign of {c} is not known")
+            raise Unknown(f"the sign of {factor} is not known")
     return lo, hi
 
 

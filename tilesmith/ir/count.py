@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from math import prod
 
+from tilesmith.base.errors import ArgumentError
 from tilesmith.expr.ints import Int
 from tilesmith.expr.nodes import ARITHMETIC, Binary, Expr, Load, Select, Unary, children
 from tilesmith.ir.nodes import walk
@@ -53,5 +54,5 @@ def nbytes(func: Function) -> int:
 def _number(p: Int, func: Function) -> int:
     n = p.const
     if n is None:
-        raise ValueError(f"{func.name} has the open size {p}; put in a number with instantiate()")
+        raise ArgumentError(f"{func.name} has the open size {p}; put in a number with instantiate()")
     return n

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tilesmith.base.dtype import DType
 from tilesmith.base.errors import ArgumentError
 from tilesmith.expr import semantics
 from tilesmith.expr.ints import FloorDiv, Int, Maximum
@@ -154,15 +155,14 @@ def _contract(b: Block, memory: dict[str, Array]) -> bool:
     assert b.combiner is not None
     if b.combiner.op != "add" or len(b.writes) != 1 or not b.writes[0].value.dtype.is_float:
         return False
-    factors: list[Load] = []
+    factors: list[tuple[Load, DType]] = []  # with the dtype it is read in
 
     def split(e: Expr) -> bool:
         if isinstance(e, Binary) and e.op == "mul":
             return split(e.a) and split(e.b)
-        if isinstance(e, Cast) and isinstance(e.x, Load) and e.dtype.is_float:
-            e = e.x
-        if isinstance(e, Load):
-            factors.append(e)
+        load = e.x if isinstance(e, Cast) and e.dtype.is_float else e
+        if isinstance(load, Load):
+            factors.append((load, e.dtype))
             return True
         return False
 
@@ -174,9 +174,14 @@ def _contract(b: Block, memory: dict[str, Array]) -> bool:
     letter = {i.name: chr(ord("a") + k) for k, i in enumerate(b.iters)}
     extent = {i.name: i.extent.const or 0 for i in b.iters}
     views, terms = [], []
-    wide = np.float64 if w.value.dtype.bits == 64 else np.float32
-    for load in factors:
-        a = memory[load.buffer].astype(wide)
+    # In double where that is needed (a long sum) or cheap (a small problem).
+    row = prod(extent[i.name] for i in b.reducing)
+    points = row * prod(extent[i.name] for i in b.spatial)
+    double = w.value.dtype.bits == 64 or row > 1 << 14 or points < 1 << 26
+    wide = np.float64 if double else np.float32
+    for load, dtype in factors:
+        # Row-major, whatever the caller's array is: the strides below count on it.
+        a = memory[load.buffer].astype(dtype.numpy, copy=False).astype(wide, order="C")
         used: dict[str, int] = {}
         offset = 0
         for p, stride, n in zip(load.index, a.strides, a.shape, strict=True):

@@ -39,8 +39,8 @@ def function(tensors: Sequence[Tensor], name: str = "main") -> Function:
     ]
     params = [Buffer(names[t.uid], t.shape_ints, t.dtype) for t in tensors]
     body: tuple[Stmt, ...] = ()
-    for s in stages:
-        body += _nest(s, names)
+    for s, label in zip(stages, _labels(stages, names), strict=True):
+        body += _nest(s, label, names)
     func = Function(name, tuple(params), len(outputs), tuple(buffers), body)
     verify(func)
     return func
@@ -96,8 +96,22 @@ def _in_order(outputs: list[Tensor], inputs: list[Tensor], func: str) -> list[St
     return list(order.values())
 
 
-def _nest(s: Stage, names: dict[str, str]) -> tuple[Stmt, ...]:
-    label = names[s.tensors[0].uid] if len(s.tensors) == 1 else s.name
+def _labels(stages: list[Stage], names: dict[str, str]) -> list[str]:
+    """What the block of each stage is called: its tensor's name, or the stage's own if it has several."""
+    taken = {names[s.tensors[0].uid] for s in stages if len(s.tensors) == 1}
+    labels = []
+    for s in stages:
+        label, n = names[s.tensors[0].uid], 1
+        if len(s.tensors) > 1:
+            label = s.name
+            while label in taken:
+                label, n = f"{s.name}_{n}", n + 1
+            taken.add(label)
+        labels.append(label)
+    return labels
+
+
+def _nest(s: Stage, label: str, names: dict[str, str]) -> tuple[Stmt, ...]:
 
     def rename(load: Load) -> Expr:
         return Load(names[load.buffer], load.index, load.dtype)
