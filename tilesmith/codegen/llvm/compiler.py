@@ -1,0 +1,156 @@
+"""LLVM in this process: IR text and a Target in, a relocatable object (or its assembly) out.
+
+No passes run: the emitter writes vectorised, unrolled code, and LLVM selects instructions,
+allocates registers and schedules.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from tilesmith.base.errors import BuildError
+from tilesmith.base.target import Target, cpu
+from tilesmith.codegen.artifact import Artifact, Parameter
+
+# All use of LLVM holds this lock, and so does a fork: a child must never inherit LLVM in the middle
+# of a compilation.
+LLVM_LOCK = threading.RLock()
+os.register_at_fork(
+    before=LLVM_LOCK.acquire,
+    after_in_parent=LLVM_LOCK.release,
+    after_in_child=LLVM_LOCK.release,
+)
+
+_TRIPLES = {"x86-64": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unknown-linux-gnu"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Machine:
+    """LLVM's TargetMachine, and the words it was made from."""
+
+    triple: str
+    cpu: str
+    features: str
+    layout: str
+    machine: Any
+
+    @property
+    def header(self) -> str:
+        return f'target datalayout = "{self.layout}"\ntarget triple = "{self.triple}"\n'
+
+
+def compile_ir(
+    name: str,
+    source: str,
+    target: Target,
+    parameters: Sequence[Parameter],
+    workspace_nbytes: int = 0,
+    uses_threads: bool = False,
+) -> Artifact:
+    """Machine code of a module that defines `tilesmith_entry`; the source kept suits `llc`."""
+    made = _machine(target)
+    text = source if "target triple" in source else made.header + source
+    with LLVM_LOCK:
+        code: bytes = made.machine.emit_object(_parse(name, text))
+    return Artifact(
+        name=name,
+        target=target,
+        parameters=tuple(parameters),
+        source=text,
+        code=code,
+        workspace_nbytes=workspace_nbytes,
+        uses_threads=uses_threads,
+        cpu=made.cpu,
+        features=made.features,
+    )
+
+
+def assembly(artifact: Artifact) -> str:
+    """The machine code as text, compiled again for what the artifact was compiled for."""
+    made = _machine_of(artifact.target.arch, artifact.cpu, artifact.features)
+    with LLVM_LOCK:
+        text: str = made.machine.emit_assembly(_parse(artifact.name, artifact.source))
+    return text
+
+
+def _parse(name: str, text: str) -> Any:
+    """A verified module: LLVM's code generator crashes on one that is not."""
+    # A LLVM context of its own: types and constants interned in the global one would never be
+    # freed.
+    scope = llvm.create_context()
+    try:
+        module = llvm.parse_assembly(text, scope)
+    except RuntimeError as error:
+        raise BuildError(f"LLVM cannot read the code of {name!r}: {_first(str(error))}") from None
+    try:
+        module.verify()
+    except RuntimeError as error:
+        module.close()
+        raise BuildError(f"LLVM rejects the code of {name!r}: {str(error).strip()}") from None
+    return module
+
+
+def _first(message: str) -> str:
+    """The first complaint with the line it is about: "line 7: undefined '%y' in: %x = add ..."."""
+    found = re.search(r"<string>:(\d+):\d+: error: (.*)\n(.*)", message)
+    if found is None:
+        return message.strip()
+    return f"line {found[1]}: {found[2]} in: {found[3].strip()}"
+
+
+def _machine(target: Target) -> _Machine:
+    if target.kind != "cpu" or target.arch not in _TRIPLES:
+        known = " and ".join(_TRIPLES)
+        raise BuildError(
+            f"LLVM code for a {target.kind} target of architecture {target.arch!r}; "
+            f"it is made for processors of {known}"
+        )
+    if target.cpu == "native":
+        here = cpu().arch
+        if target.arch != here:
+            raise BuildError(
+                f"the target is the native processor of a machine of {target.arch}, and this "
+                f"one is {here}; name the processor, as Target.named does"
+            )
+        # The name carries the scheduling model and implies features that detection does not list
+        # (dotprod on ARM); the list takes away what a virtual machine hides.
+        with LLVM_LOCK:
+            return _machine_of(target.arch, *_host())
+    return _machine_of(target.arch, target.cpu, "")
+
+
+@cache
+def _host() -> tuple[str, str]:
+    return llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+
+
+@cache
+def _initialize() -> None:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+
+
+def _machine_of(arch: str, cpu: str, features: str) -> _Machine:
+    with LLVM_LOCK:
+        return _make_machine(arch, cpu, features)
+
+
+@cache
+def _make_machine(arch: str, cpu: str, features: str) -> _Machine:
+    _initialize()
+    triple = _TRIPLES[arch]
+    # Position-independent code in the small model addresses constants relative to the program
+    # counter, costs no register for it, and suits shared libraries; the JIT linker bridges far
+    # calls with stubs.
+    machine = llvm.Target.from_triple(triple).create_target_machine(
+        cpu=cpu, features=features, opt=2, reloc="pic", codemodel="small"
+    )
+    return _Machine(triple, cpu, features, str(machine.target_data), machine)

@@ -1,0 +1,194 @@
+"""Arrays at the border: what a user passes and the Parameter it is for in, a NumPy array that fits
+and its address out.
+
+NumPy arrays pass as they are, anything with `__dlpack__` in the processor's memory is borrowed, a
+number serves for rank 0.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, NoReturn
+
+import numpy as np
+
+from tilesmith.base.dtype import DTYPES, dtype
+from tilesmith.base.errors import ArgumentError
+from tilesmith.codegen.artifact import Parameter
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+ALIGNMENT = 64  # a cache line, and the widest vector
+_BYTE = np.dtype(np.uint8)
+
+
+def _slow_address(array: Array) -> int:
+    return int(array.ctypes.data)
+
+
+# In NumPy's C interface the data pointer follows the object's head. Read there it costs 0.2 us;
+# `array.ctypes.data` costs 1.6, `__array_interface__` 2.4. Should another Python lay its objects
+# out differently, the slow way is taken.
+_HEAD_NBYTES = object.__basicsize__
+_at = ctypes.c_size_t.from_address
+
+
+def _fast_address(array: Array) -> int:
+    return _at(id(array) + _HEAD_NBYTES).value
+
+
+def _is_fast_right() -> bool:
+    if type(_at).__name__ != "builtin_function_or_method" or not hasattr(ctypes, "pythonapi"):
+        return False
+    samples = [np.empty(n, t) for n in (1, 7, 4096) for t in (np.int8, np.float64)]
+    return all(_fast_address(s) == _slow_address(s) for s in samples)
+
+
+address_of = _fast_address if _is_fast_right() else _slow_address
+
+
+def empty(shape: tuple[int, ...], kind: np.dtype[Any], nbytes: int) -> Array:
+    """An array that begins on a cache line."""
+    raw = np.empty(nbytes + ALIGNMENT, _BYTE)
+    return np.ndarray(shape, kind, raw, -address_of(raw) % ALIGNMENT)
+
+
+def convert(value: Any, p: Parameter) -> Array:
+    """What is not a NumPy array, as one. Whether it fits is for `reject` to say."""
+    if isinstance(value, np.ndarray | np.generic):
+        return np.asarray(value)
+    if hasattr(value, "__dlpack__"):
+        return _borrow(value, p)
+    if isinstance(value, bool | int | float):
+        return _number(value, p)
+    raise ArgumentError(
+        f"parameter {p} got a {type(value).__name__}; it takes a NumPy array or anything with "
+        "__dlpack__"
+    )
+
+
+def reject(array: Array, p: Parameter) -> NoReturn:
+    """Says what is wrong with an array that does not fit, and what would be right."""
+    got = f"parameter {p} got {array.dtype.name}[{', '.join(map(str, array.shape))}]"
+    if array.dtype != p.dtype.numpy:
+        if array.dtype.newbyteorder() == p.dtype.numpy:
+            raise ArgumentError(f"{got} in foreign byte order; pass x.astype('{p.dtype}')")
+        name = "ml_dtypes.bfloat16" if p.dtype.name == "bfloat16" else f"np.{p.dtype.numpy.name}"
+        raise ArgumentError(f"{got}; pass x.astype({name})")
+    if array.shape != p.shape:
+        raise ArgumentError(f"{got}; its shape must be {p.shape}")
+    if not array.flags.c_contiguous:
+        how = "pass an array made by np.empty" if p.output else "pass np.ascontiguousarray(x)"
+        raise ArgumentError(f"{got} that is not C-contiguous (strides {array.strides}); {how}")
+    if not array.flags.aligned:
+        raise ArgumentError(f"{got} whose elements do not lie on their boundaries; pass x.copy()")
+    raise ArgumentError(f"{got} that is read-only; an output is written")
+
+
+def _number(value: float, p: Parameter) -> Array:
+    """Exactly what the parameter can hold: no integer is rounded to or wrapped around."""
+    if p.shape:
+        raise ArgumentError(f"parameter {p} got the number {value!r}; it takes an array")
+    d = p.dtype
+    if d.kind == "b":
+        fits = isinstance(value, bool)
+    elif d.is_int:
+        fits = type(value) is int and d.lowest() <= value <= d.highest()
+    else:
+        fits = not isinstance(value, bool)
+    if not fits:
+        raise ArgumentError(f"parameter {p} got {value!r}, which is no {d}")
+    return np.asarray(value, d.numpy)
+
+
+class _Tensor(ctypes.Structure):
+    """DLTensor of dlpack.h."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device", ctypes.c_int32 * 2),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class _Versioned(ctypes.Structure):
+    """DLManagedTensorVersioned of dlpack.h; the older DLManagedTensor begins with its tensor."""
+
+    _fields_ = (
+        ("version", ctypes.c_uint32 * 2),
+        ("owner", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _Tensor),
+    )
+
+
+_HOST = (1, 3)  # kDLCPU, and host memory that CUDA has pinned
+_READ_ONLY = 1
+_CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat"}
+_pointer_in = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer_in.argtypes, _pointer_in.restype = (ctypes.py_object, ctypes.c_char_p), ctypes.c_void_p
+_is_capsule = ctypes.pythonapi.PyCapsule_IsValid
+_is_capsule.argtypes, _is_capsule.restype = (ctypes.py_object, ctypes.c_char_p), ctypes.c_int
+
+
+class _Borrowed:
+    """Memory for np.asarray, which keeps the capsule alive. np.from_dlpack knows no bfloat16."""
+
+    def __init__(self, capsule: object, interface: dict[str, Any]) -> None:
+        self.capsule = capsule
+        self.__array_interface__ = interface
+
+
+def _borrow(value: Any, p: Parameter) -> Array:
+    where = tuple(value.__dlpack_device__())
+    if where[0] not in _HOST:
+        raise ArgumentError(
+            f"parameter {p} got a {type(value).__name__} on a device (DLPack's number {where[0]}); "
+            "move it to the processor's memory"
+        )
+    try:
+        try:
+            capsule = value.__dlpack__(max_version=(1, 0))
+        except TypeError:  # older than DLPack 1.0
+            capsule = value.__dlpack__()
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise ArgumentError(f"parameter {p} got a {type(value).__name__}: {error}") from error
+    read_only = False
+    if _is_capsule(capsule, b"dltensor_versioned"):
+        managed = _Versioned.from_address(_pointer_in(capsule, b"dltensor_versioned"))
+        read_only = bool(managed.flags & _READ_ONLY)
+        tensor = managed.tensor
+    else:
+        tensor = _Tensor.from_address(_pointer_in(capsule, b"dltensor"))
+    name = "bool" if tensor.code == 6 else f"{_CODES.get(tensor.code, '?')}{tensor.bits}"
+    if name not in DTYPES or tensor.lanes != 1:
+        raise ArgumentError(f"parameter {p} got a {type(value).__name__} of an unknown dtype")
+    kind = dtype(name).numpy
+    shape = tuple(tensor.shape[: tensor.ndim])
+    strides = None
+    if tensor.strides:
+        strides = tuple(kind.itemsize * s for s in tensor.strides[: tensor.ndim])
+    if 0 in shape:
+        return np.empty(shape, kind)
+    plain = np.dtype(f"u{kind.itemsize}")  # the interface has no word for bfloat16
+    array: Array = np.asarray(
+        _Borrowed(
+            capsule,
+            {
+                "version": 3,
+                "typestr": plain.str,
+                "shape": shape,
+                "strides": strides,
+                "data": (tensor.data + tensor.byte_offset, read_only),
+            },
+        )
+    )
+    # view() refuses arrays that are not contiguous only where the size of elements changes
+    return array.view(kind)

@@ -1,0 +1,75 @@
+"""build: a Function (or a Schedule) and a Target in, a Kernel out.
+
+The stages in a row: emit, compile, load.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tilesmith.base.errors import BuildError
+from tilesmith.base.target import Target, cpu
+from tilesmith.codegen.artifact import Artifact, Parameter
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import Buffer
+
+if TYPE_CHECKING:
+    from tilesmith.runtime.kernel import Kernel
+
+
+def build(what: Any, target: Target | None = None) -> Kernel:
+    """A kernel of a Function or a Schedule, for this machine unless a target says otherwise.
+
+    A kernel for another machine can be read (`source`, `assembly`) but not called.
+    """
+    from tilesmith.runtime.kernel import Kernel  # see compile_function
+
+    return Kernel(compile_function(what, target))
+
+
+def compile_function(what: Any, target: Target | None = None) -> Artifact:
+    """The build without the loading: what a worker does for another process."""
+    # Not at the top of the file, because `import tilesmith` reaches this file and must not load
+    # LLVM: 60 MB, 0.1 s.
+    from tilesmith.codegen.llvm.compiler import compile_ir
+    from tilesmith.codegen.llvm.emit import emit_function
+
+    func = what if isinstance(what, Function) else getattr(what, "func", None)
+    if not isinstance(func, Function):
+        raise BuildError(
+            f"cannot build a {type(what).__name__}; pass what ts.function made, or a Schedule"
+        )
+    if func.sizes:
+        names = ", ".join(func.sizes)
+        example = ", ".join(f"{n!r}: 64" for n in func.sizes)
+        raise BuildError(
+            f"{func.name!r} has open sizes ({names}); give them numbers first, "
+            f"as in ts.instantiate(func, {{{example}}})"
+        )
+    target = cpu() if target is None else target
+    if target.kind != "cpu":
+        raise BuildError(f"there is no code generator for {target.kind} targets here; cpu has one")
+    emitted = emit_function(func, target)
+    return compile_ir(
+        func.name,
+        emitted.source,
+        target,
+        parameters_of(func),
+        emitted.workspace_nbytes,
+        emitted.uses_threads,
+    )
+
+
+def parameters_of(func: Function) -> tuple[Parameter, ...]:
+    """What the kernel of a Function takes, and writes."""
+    inputs = [_parameter(b, output=False) for b in func.inputs]
+    return (*inputs, *(_parameter(b, output=True) for b in func.outputs))
+
+
+def _parameter(buffer: Buffer, output: bool) -> Parameter:
+    shape = []
+    for extent in buffer.shape:
+        if extent.const is None:
+            raise BuildError(f"parameter {buffer.name!r} has the open extent {extent}")
+        shape.append(extent.const)
+    return Parameter(buffer.name, tuple(shape), buffer.dtype, output)

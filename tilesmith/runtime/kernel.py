@@ -1,0 +1,227 @@
+"""Kernel: the callable that a build returns.
+
+Arrays in, checked against the parameters; arrays out, computed by the machine code.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import statistics
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from tilesmith.base.errors import ArgumentError, BuildError
+from tilesmith.codegen.artifact import ENTRY, Artifact, Parameter
+from tilesmith.codegen.llvm.compiler import assembly
+from tilesmith.runtime.arrays import Array, address_of, convert, empty, reject
+from tilesmith.runtime.loader import load, obstacle, pool
+
+_MAX_FREE_FRAMES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds of one call, one per sample; a sample is the mean over `calls` calls in a row."""
+
+    samples: tuple[float, ...]
+    calls: int
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.samples)
+
+    @property
+    def best(self) -> float:
+        return min(self.samples)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.median * 1e6:.3f} us (best {self.best * 1e6:.3f}, {len(self.samples)} samples "
+            f"of {self.calls} calls)"
+        )
+
+
+class _Frame:
+    """What one call in flight needs for itself: the array of pointers, and scratch memory."""
+
+    __slots__ = ("_workspace", "address", "pointers", "workspace_address")
+
+    def __init__(self, num_parameters: int, workspace_nbytes: int) -> None:
+        self.pointers: Any = (ctypes.c_void_p * num_parameters)()
+        self.address = ctypes.addressof(self.pointers)
+        self._workspace = empty((workspace_nbytes,), np.dtype(np.uint8), workspace_nbytes)
+        self.workspace_address = address_of(self._workspace)
+
+
+class Kernel:
+    """Call it with one array per input; it returns the output, or a tuple of several.
+
+    `out=` gives the memory to write. Calls may come from several threads at once, and leave
+    Python's lock while they compute.
+    """
+
+    def __init__(self, artifact: Artifact) -> None:
+        self.artifact = artifact
+        # Looked up once: a call has microseconds.
+        self._inputs = [(p, p.shape, p.dtype.numpy) for p in artifact.inputs]
+        self._outputs = [(p, p.shape, p.dtype.numpy) for p in artifact.outputs]
+        self._output_nbytes = [p.nbytes for p in artifact.outputs]
+        self._free: list[_Frame] = []
+        # Code for another machine can be read, but not called.
+        self._obstacle = obstacle(artifact)
+        if self._obstacle is None:
+            self._library = load(artifact)
+            self._entry = self._library.addresses[ENTRY]
+            signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
+            self._run = signature(self._entry)
+
+    @property
+    def name(self) -> str:
+        return self.artifact.name
+
+    @property
+    def source(self) -> str:
+        """What the code generator wrote: LLVM IR."""
+        return self.artifact.source
+
+    @cached_property
+    def assembly(self) -> str:
+        """The machine code as text."""
+        return assembly(self.artifact)
+
+    def __call__(self, *arrays: Any, out: Any = None) -> Any:
+        pointers, outputs, _held = self._bind(arrays, out)
+        # list.pop and list.append need no lock of ours
+        try:
+            frame = self._free.pop()
+        except IndexError:
+            frame = self._new_frame()
+        frame.pointers[:] = pointers
+        self._run(frame.address, frame.workspace_address)
+        self._release(frame)
+        return outputs
+
+    def time(
+        self, *arrays: Any, out: Any = None, repeats: int = 10, min_seconds: float = 0.01
+    ) -> Timing:
+        """Times calls in a loop below Python, `repeats` samples of at least `min_seconds` each.
+
+        Without arrays, on random ones.
+        """
+        if repeats < 1:
+            raise ArgumentError(f"repeats is {repeats}; at least one sample is needed")
+        if not arrays:
+            arrays = tuple(random_array(p) for p in self.artifact.inputs)
+        pointers, _, _held = self._bind(arrays, out)
+        frame = self._new_frame()
+        frame.pointers[:] = pointers
+        repeat = pool().repeat
+
+        def seconds(calls: int) -> float:
+            start = time.perf_counter()
+            repeat(self._entry, frame.address, frame.workspace_address, calls)
+            return time.perf_counter() - start
+
+        calls = 1
+        seconds(calls)  # touches memory, starts threads
+        while (took := seconds(calls)) < min_seconds:
+            # Aim past the goal, at most tenfold: the first samples are the least certain.
+            calls = min(10 * calls, int(1.2 * calls * min_seconds / max(took, 1e-9)) + 1)
+        return Timing(tuple(seconds(calls) / calls for _ in range(repeats)), calls)
+
+    def _bind(self, arrays: tuple[Any, ...], out: Any) -> tuple[list[int], Any, list[Array]]:
+        """The addresses in calling order, what the call returns, and what must outlive it."""
+        if self._obstacle is not None:
+            raise BuildError(self._obstacle)
+        if len(arrays) != len(self._inputs):
+            names = ", ".join(str(p) for p in self.artifact.inputs) or "none"
+            raise ArgumentError(
+                f"{self.name!r} takes {len(self._inputs)} arrays ({names}) and got {len(arrays)}"
+            )
+        held = []
+        pointers = []
+        for a, (p, shape, kind) in zip(arrays, self._inputs, strict=True):
+            if type(a) is not np.ndarray:
+                a = convert(a, p)
+            if a.shape != shape or a.dtype != kind:
+                reject(a, p)
+            flags = a.flags
+            if not (flags.c_contiguous and flags.aligned):
+                reject(a, p)
+            held.append(a)
+            pointers.append(address_of(a))
+        if out is not None:
+            return self._bind_outputs(out, pointers, held)
+        made = [
+            empty(shape, kind, nbytes)
+            for (_, shape, kind), nbytes in zip(self._outputs, self._output_nbytes, strict=True)
+        ]
+        pointers.extend(map(address_of, made))
+        return pointers, made[0] if len(made) == 1 else tuple(made), held
+
+    def _bind_outputs(
+        self, out: Any, pointers: list[int], held: list[Array]
+    ) -> tuple[list[int], Any, list[Array]]:
+        given = out if isinstance(out, tuple) else (out,)
+        if len(given) != len(self._outputs):
+            names = ", ".join(str(p) for p in self.artifact.outputs)
+            raise ArgumentError(
+                f"{self.name!r} writes {len(self._outputs)} arrays ({names}) and out has "
+                f"{len(given)}; several are passed as a tuple"
+            )
+        for a, (p, shape, kind) in zip(given, self._outputs, strict=True):
+            if isinstance(a, bool | int | float | np.generic):
+                raise ArgumentError(f"out for {p} is the number {a!r}; it must be an array")
+            b = a if type(a) is np.ndarray else convert(a, p)
+            flags = b.flags
+            fits = b.shape == shape and b.dtype == kind
+            if not (fits and flags.c_contiguous and flags.aligned and flags.writeable):
+                reject(b, p)
+            pointers.append(address_of(b))
+            held.append(b)
+            self._refuse_overlap(pointers)
+        return pointers, given[0] if len(given) == 1 else given, held
+
+    def _refuse_overlap(self, pointers: list[int]) -> None:
+        """The last array shares no byte with those before it: code is compiled on that promise."""
+        *before, last = self.artifact.parameters[: len(pointers)]
+        begin = pointers[-1]
+        end = begin + last.nbytes
+        for p, other in zip(before, pointers, strict=False):
+            if begin < end and p.nbytes and begin < other + p.nbytes and other < end:
+                raise ArgumentError(
+                    f"out for {last} overlaps {'the output' if p.output else 'the input'} {p}; "
+                    "it needs memory of its own"
+                )
+
+    def _new_frame(self) -> _Frame:
+        return _Frame(len(self.artifact.parameters), self.artifact.workspace_nbytes)
+
+    def _release(self, frame: _Frame) -> None:
+        if len(self._free) < _MAX_FREE_FRAMES:
+            self._free.append(frame)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Kernel, (self.artifact,)
+
+    def __repr__(self) -> str:
+        def show(parameters: Iterable[Parameter]) -> str:
+            return ", ".join(map(str, parameters))
+
+        a = self.artifact
+        return f"<Kernel {a.name}({show(a.inputs)}) -> {show(a.outputs)}, for {a.cpu}>"
+
+
+def random_array(p: Parameter, seed: int = 0) -> Array:
+    """Numbers in [0, 1) for floats, zeros and ones for the rest: few operators mind those."""
+    rng = np.random.default_rng(seed)
+    array = empty(p.shape, p.dtype.numpy, p.nbytes)
+    array[...] = (
+        rng.random(p.shape, np.float32) if p.dtype.is_float else rng.integers(0, 2, p.shape)
+    )
+    return array

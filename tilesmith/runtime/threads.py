@@ -1,0 +1,370 @@
+"""The thread pool, as LLVM IR: a processor architecture in, the text of a module out that needs
+libc and nothing else.
+
+It defines `tilesmith_parallel_for` (what kernels call), `tilesmith_repeat` (what timing calls) and
+`tilesmith_reset_threads` (what a forked child calls).
+
+How it works
+------------
+Every worker has a slot, alone on its cache lines: a state, and the region it is to work on. The
+caller writes the region into the slots of the workers it wants and sets them from IDLE to POSTED; a
+worker that sees this claims its slot (RUNNING) and takes chunks from a shared counter, as the
+caller does. When the counter has run out, the caller takes back what is still POSTED (a worker that
+the system did not run in time is not waited for) and waits for what is RUNNING. A worker without
+work spins for some 40 us, so that the next region of a kernel starts within a microsecond, then
+sleeps in a futex on its state.
+
+Sleeping and posting cannot miss each other: the worker says that it sleeps, then the kernel looks
+at its state; the caller writes the state, then looks who sleeps; all four in one total order.
+
+One region runs at a time. Whoever finds the pool taken (another thread, or a region inside a
+region) does its work alone.
+"""
+
+from __future__ import annotations
+
+REPEAT = "tilesmith_repeat"
+RESET = "tilesmith_reset_threads"
+
+MAX_WORKERS = 255
+_STACK_NBYTES = 8 << 20  # whatever `ulimit -s` says
+
+# What differs between processors: the number of the futex system call, the hint to a core that it
+# spins, a clock that can be read without a system call, and its ticks in 40 us. The time stamp
+# counter of x86-64 runs at 2 to 4 GHz.
+_ARCH = {
+    "x86-64": """
+declare void @llvm.x86.sse2.pause()
+declare i64 @llvm.readcyclecounter()
+define internal void @relax() alwaysinline nounwind {
+  call void @llvm.x86.sse2.pause()
+  ret void
+}
+define internal i64 @now() alwaysinline nounwind {
+  %t = call i64 @llvm.readcyclecounter()
+  ret i64 %t
+}
+define internal i64 @patience() nounwind {
+  ret i64 120000
+}
+""",
+    "aarch64": """
+declare void @llvm.aarch64.hint(i32)
+declare i64 @llvm.read_volatile_register.i64(metadata)
+define internal void @relax() alwaysinline nounwind {
+  call void @llvm.aarch64.hint(i32 1)
+  ret void
+}
+define internal i64 @now() alwaysinline nounwind {
+  %t = call i64 @llvm.read_volatile_register.i64(metadata !0)
+  ret i64 %t
+}
+define internal i64 @patience() nounwind {
+  %hz = call i64 @llvm.read_volatile_register.i64(metadata !1)
+  %t = udiv i64 %hz, 25000
+  ret i64 %t
+}
+!0 = !{!"cntvct_el0"}
+!1 = !{!"cntfrq_el0"}
+""",
+}
+_FUTEX = {"x86-64": 202, "aarch64": 98}
+
+# 128 bytes apart, since processors fetch cache lines in pairs. States: 0 IDLE, 1 POSTED, 2 RUNNING,
+# 3 WAITED (running, and the caller sleeps until it is done). The futex operations are
+# FUTEX_WAIT_PRIVATE (128) and FUTEX_WAKE_PRIVATE (129).
+_POOL = """
+%Slot = type { i32, i32, ptr, ptr, i64, i64, [88 x i8] } ; state, sleeps, body, ctx, n, chunk
+@slots = internal global [$MAX_WORKERS x %Slot] zeroinitializer, align 128
+%Line = type { i64, [120 x i8] }
+@lock = internal global %Line zeroinitializer, align 128
+@next = internal global %Line zeroinitializer, align 128
+@sleepers = internal global %Line zeroinitializer, align 128
+@workers = internal global %Line zeroinitializer, align 128
+
+declare i64 @syscall(i64, ...)
+declare i32 @pthread_create(ptr, ptr, ptr, ptr)
+declare i32 @pthread_attr_init(ptr)
+declare i32 @pthread_attr_setstacksize(ptr, i64)
+declare i32 @pthread_attr_setdetachstate(ptr, i32)
+declare i32 @pthread_attr_destroy(ptr)
+declare i32 @pthread_sigmask(i32, ptr, ptr)
+declare i32 @sigfillset(ptr)
+declare i32 @sigdelset(ptr, i32)
+declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+declare i64 @llvm.umin.i64(i64, i64)
+declare i64 @llvm.umax.i64(i64, i64)
+declare i64 @llvm.smax.i64(i64, i64)
+
+define internal void @sleep_while(ptr %state, i32 %value) nounwind noinline {
+  %r = call i64 (i64, ...) @syscall(
+      i64 $FUTEX, ptr %state, i32 128, i32 %value, ptr null, ptr null, i32 0)
+  ret void
+}
+
+define internal void @wake(ptr %state) nounwind noinline {
+  %r = call i64 (i64, ...) @syscall(
+      i64 $FUTEX, ptr %state, i32 129, i32 1, ptr null, ptr null, i32 0)
+  ret void
+}
+
+; Takes chunks until none is left.
+define internal void @work(ptr %body, ptr %ctx, i64 %n, i64 %chunk, i64 %thread) nounwind {
+entry:
+  br label %take
+take:
+  %begin = atomicrmw add ptr @next, i64 %chunk monotonic
+  %some = icmp ult i64 %begin, %n
+  br i1 %some, label %run, label %done
+run:
+  %left = sub i64 %n, %begin
+  %size = call i64 @llvm.umin.i64(i64 %left, i64 %chunk)
+  %end = add i64 %begin, %size
+  call void %body(ptr %ctx, i64 %begin, i64 %end, i64 %thread)
+  br label %take
+done:
+  ret void
+}
+
+define internal ptr @worker(ptr %slot) nounwind {
+entry:
+  %sleeps.p = getelementptr %Slot, ptr %slot, i64 0, i32 1
+  %body.p = getelementptr %Slot, ptr %slot, i64 0, i32 2
+  %ctx.p = getelementptr %Slot, ptr %slot, i64 0, i32 3
+  %n.p = getelementptr %Slot, ptr %slot, i64 0, i32 4
+  %chunk.p = getelementptr %Slot, ptr %slot, i64 0, i32 5
+  %base = ptrtoint ptr @slots to i64
+  %here = ptrtoint ptr %slot to i64
+  %offset = sub i64 %here, %base
+  %index = udiv i64 %offset, 128
+  %thread = add i64 %index, 1
+  %patience = call i64 @patience()
+  br label %idle
+idle:
+  %since = call i64 @now()
+  br label %spin
+spin:
+  %seen = load atomic i32, ptr %slot acquire, align 128
+  %posted = icmp eq i32 %seen, 1
+  br i1 %posted, label %claim, label %wait
+wait:
+  call void @relax()
+  %t = call i64 @now()
+  %waited = sub i64 %t, %since
+  %tired = icmp ugt i64 %waited, %patience
+  br i1 %tired, label %sleep, label %spin
+sleep:
+  store atomic i32 1, ptr %sleeps.p seq_cst, align 4
+  %s0 = atomicrmw add ptr @sleepers, i64 1 seq_cst
+  call void @sleep_while(ptr %slot, i32 0)
+  store atomic i32 0, ptr %sleeps.p seq_cst, align 4
+  %s1 = atomicrmw sub ptr @sleepers, i64 1 seq_cst
+  br label %idle
+claim:
+  %swap = cmpxchg ptr %slot, i32 1, i32 2 acq_rel monotonic
+  %mine = extractvalue { i32, i1 } %swap, 1
+  br i1 %mine, label %run, label %idle
+run:
+  %body = load ptr, ptr %body.p
+  %ctx = load ptr, ptr %ctx.p
+  %n = load i64, ptr %n.p
+  %chunk = load i64, ptr %chunk.p
+  call void @work(ptr %body, ptr %ctx, i64 %n, i64 %chunk, i64 %thread)
+  %was = atomicrmw xchg ptr %slot, i32 0 acq_rel
+  %awaited = icmp eq i32 %was, 3
+  br i1 %awaited, label %tell, label %idle
+tell:
+  call void @wake(ptr %slot)
+  br label %idle
+}
+
+; Starts workers until there are as many as wanted, or no more can be had. Signals stay with the
+; threads of Python, which must be the ones they interrupt, but for those that report a crash.
+define internal void @start(i64 %wanted) nounwind noinline {
+entry:
+  %attr = alloca [128 x i8], align 16
+  %all = alloca [128 x i8], align 16
+  %before = alloca [128 x i8], align 16
+  %thread = alloca i64
+  %e0 = call i32 @sigfillset(ptr %all)
+  %e1 = call i32 @sigdelset(ptr %all, i32 4)
+  %e2 = call i32 @sigdelset(ptr %all, i32 6)
+  %e3 = call i32 @sigdelset(ptr %all, i32 7)
+  %e4 = call i32 @sigdelset(ptr %all, i32 8)
+  %e5 = call i32 @sigdelset(ptr %all, i32 11)
+  %e6 = call i32 @pthread_sigmask(i32 2, ptr %all, ptr %before)
+  %e7 = call i32 @pthread_attr_init(ptr %attr)
+  %e8 = call i32 @pthread_attr_setstacksize(ptr %attr, i64 $STACK_NBYTES)
+  %e9 = call i32 @pthread_attr_setdetachstate(ptr %attr, i32 1)
+  br label %more
+more:
+  %have = load i64, ptr @workers
+  %enough = icmp uge i64 %have, %wanted
+  br i1 %enough, label %done, label %create
+create:
+  %slot = getelementptr [$MAX_WORKERS x %Slot], ptr @slots, i64 0, i64 %have
+  %failed = call i32 @pthread_create(ptr %thread, ptr %attr, ptr @worker, ptr %slot)
+  %ok = icmp eq i32 %failed, 0
+  br i1 %ok, label %count, label %done
+count:
+  %now = add i64 %have, 1
+  store i64 %now, ptr @workers
+  br label %more
+done:
+  %e10 = call i32 @pthread_attr_destroy(ptr %attr)
+  %e11 = call i32 @pthread_sigmask(i32 2, ptr %before, ptr null)
+  ret void
+}
+
+define void @tilesmith_parallel_for(ptr %body, ptr %ctx, i64 %n, i64 %num_threads) nounwind {
+entry:
+  %empty = icmp sle i64 %n, 0
+  br i1 %empty, label %out, label %some
+some:
+  %many = call i64 @llvm.smax.i64(i64 %num_threads, i64 1)
+  %team = call i64 @llvm.umin.i64(i64 %many, i64 $MAX_THREADS)
+  %parts = shl i64 %team, 3
+  %share = udiv i64 %n, %parts
+  %chunk = call i64 @llvm.umax.i64(i64 %share, i64 1)
+  %useful = call i64 @llvm.umin.i64(i64 %team, i64 %n)
+  %others = sub i64 %useful, 1
+  %single = icmp eq i64 %others, 0
+  br i1 %single, label %alone, label %try
+try:
+  %swap = cmpxchg ptr @lock, i64 0, i64 1 acquire monotonic
+  %mine = extractvalue { i64, i1 } %swap, 1
+  br i1 %mine, label %staff, label %alone
+alone:
+  call void %body(ptr %ctx, i64 0, i64 %n, i64 0)
+  br label %out
+
+staff:
+  %have = load i64, ptr @workers
+  %enough = icmp uge i64 %have, %others
+  br i1 %enough, label %open, label %hire
+hire:
+  call void @start(i64 %others)
+  br label %open
+open:
+  %hired = load i64, ptr @workers
+  %helpers = call i64 @llvm.umin.i64(i64 %hired, i64 %others)
+  %helped = icmp ne i64 %helpers, 0
+  store atomic i64 0, ptr @next monotonic, align 128
+  br i1 %helped, label %post, label %posted
+post:
+  %i = phi i64 [ 0, %open ], [ %i.next, %post ]
+  %slot = getelementptr [$MAX_WORKERS x %Slot], ptr @slots, i64 0, i64 %i
+  %body.p = getelementptr %Slot, ptr %slot, i64 0, i32 2
+  %ctx.p = getelementptr %Slot, ptr %slot, i64 0, i32 3
+  %n.p = getelementptr %Slot, ptr %slot, i64 0, i32 4
+  %chunk.p = getelementptr %Slot, ptr %slot, i64 0, i32 5
+  store ptr %body, ptr %body.p
+  store ptr %ctx, ptr %ctx.p
+  store i64 %n, ptr %n.p
+  store i64 %chunk, ptr %chunk.p
+  store atomic i32 1, ptr %slot release, align 128
+  %i.next = add i64 %i, 1
+  %i.more = icmp ult i64 %i.next, %helpers
+  br i1 %i.more, label %post, label %posted
+posted:
+  fence seq_cst
+  %asleep = load atomic i64, ptr @sleepers seq_cst, align 128
+  %any = icmp ne i64 %asleep, 0
+  %rouse = and i1 %any, %helped
+  br i1 %rouse, label %look, label %join
+look:
+  %j = phi i64 [ 0, %posted ], [ %j.next, %looked ]
+  %j.slot = getelementptr [$MAX_WORKERS x %Slot], ptr @slots, i64 0, i64 %j
+  %j.sleeps.p = getelementptr %Slot, ptr %j.slot, i64 0, i32 1
+  %j.sleeps = load atomic i32, ptr %j.sleeps.p seq_cst, align 4
+  %j.is = icmp ne i32 %j.sleeps, 0
+  br i1 %j.is, label %call, label %looked
+call:
+  call void @wake(ptr %j.slot)
+  br label %looked
+looked:
+  %j.next = add i64 %j, 1
+  %j.more = icmp ult i64 %j.next, %helpers
+  br i1 %j.more, label %look, label %join
+
+join:
+  call void @work(ptr %body, ptr %ctx, i64 %n, i64 %chunk, i64 0)
+  br i1 %helped, label %gather, label %close
+gather:
+  %k = phi i64 [ 0, %join ], [ %k.next, %gathered ]
+  %k.slot = getelementptr [$MAX_WORKERS x %Slot], ptr @slots, i64 0, i64 %k
+  %patience = call i64 @patience()
+  %since = call i64 @now()
+  br label %check
+check:
+  %state = load atomic i32, ptr %k.slot acquire, align 128
+  switch i32 %state, label %gathered [
+    i32 1, label %revoke
+    i32 2, label %running
+    i32 3, label %doze
+  ]
+revoke:
+  %r.swap = cmpxchg ptr %k.slot, i32 1, i32 0 acq_rel monotonic
+  %revoked = extractvalue { i32, i1 } %r.swap, 1
+  br i1 %revoked, label %gathered, label %check
+running:
+  call void @relax()
+  %t = call i64 @now()
+  %waited = sub i64 %t, %since
+  %tired = icmp ugt i64 %waited, %patience
+  br i1 %tired, label %announce, label %check
+announce:
+  %a.swap = cmpxchg ptr %k.slot, i32 2, i32 3 acq_rel monotonic
+  br label %check
+doze:
+  call void @sleep_while(ptr %k.slot, i32 3)
+  br label %check
+gathered:
+  %k.next = add i64 %k, 1
+  %k.more = icmp ult i64 %k.next, %helpers
+  br i1 %k.more, label %gather, label %close
+close:
+  store atomic i64 0, ptr @lock release, align 128
+  br label %out
+out:
+  ret void
+}
+
+; A child of fork has this memory and none of the threads.
+define void @tilesmith_reset_threads() nounwind {
+  call void @llvm.memset.p0.i64(ptr @slots, i8 0, i64 $SLOTS_NBYTES, i1 false)
+  store i64 0, ptr @lock
+  store i64 0, ptr @sleepers
+  store i64 0, ptr @workers
+  ret void
+}
+
+define void @tilesmith_repeat(ptr %entry_point, ptr %args, ptr %workspace, i64 %n) nounwind {
+entry:
+  %some = icmp sgt i64 %n, 0
+  br i1 %some, label %loop, label %done
+loop:
+  %i = phi i64 [ 0, %entry ], [ %i.next, %loop ]
+  call void %entry_point(ptr %args, ptr %workspace)
+  %i.next = add i64 %i, 1
+  %more = icmp slt i64 %i.next, %n
+  br i1 %more, label %loop, label %done
+done:
+  ret void
+}
+"""
+
+
+def pool_source(arch: str) -> str:
+    """The module for one of the architectures the code generator knows."""
+    values = {
+        "MAX_WORKERS": MAX_WORKERS,
+        "MAX_THREADS": MAX_WORKERS + 1,
+        "FUTEX": _FUTEX[arch],
+        "STACK_NBYTES": _STACK_NBYTES,
+        "SLOTS_NBYTES": 128 * MAX_WORKERS,
+    }
+    text = _POOL + _ARCH[arch]
+    for name, value in values.items():
+        text = text.replace(f"${name}", str(value))
+    return text
