@@ -23,7 +23,10 @@ def show_shape(shape: Sequence[Any]) -> str:
 def need_tensor(op: str, what: str, x: Any, dims: str = "") -> None:
     """`dims` has one word per dimension: "N C H W"; without it any rank will do."""
     if not isinstance(x, Tensor):
-        raise ExpressionError(f"{op}: {what} is {x!r}; it must be a tensor, such as a placeholder")
+        raise ExpressionError(
+            f"{op}: {what} is of type {type(x).__name__}; "
+            "it must be a tensor, such as a placeholder"
+        )
     words = dims.split()
     if words and x.ndim != len(words):
         raise ExpressionError(

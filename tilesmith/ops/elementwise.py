@@ -42,7 +42,8 @@ def _joined(
     for what, x in (("A", A), ("B", B)):
         if not isinstance(x, Tensor | int | float) or not tensors:
             raise ExpressionError(
-                f"{op}: {what} is {x!r}; one operand must be a tensor, the other a tensor or number"
+                f"{op}: {what} is of type {type(x).__name__}; one operand must be a tensor, "
+                "the other a tensor or a number"
             )
     shape = broadcast_shape(op, *(x.shape_ints for x in tensors))
 

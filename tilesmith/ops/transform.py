@@ -90,7 +90,10 @@ def pad(
 ) -> Tensor:
     """X with `value` around it: one number, or one number or (before, after) per dimension."""
     need_tensor("pad", "X", X)
-    return padded(X, dict(enumerate(pad_pairs("pad", widths, X.ndim))), value, name)
+    out = padded(X, dict(enumerate(pad_pairs("pad", widths, X.ndim))), value, name)
+    if out is X:  # an operator's result is a tensor of its own, even where nothing is added
+        out = compute(X.shape_ints, lambda *i: X[i], name=name)
+    return out
 
 
 def concatenate(tensors: Sequence[Tensor], axis: int = 0, name: str = "concatenate") -> Tensor:
