@@ -50,4 +50,16 @@ from tilesmith.expr.dsl import (
 from tilesmith.ir.evaluate import evaluate
 from tilesmith.ir.function import Function, instantiate
 from tilesmith.ir.interpreter import interpret
+from tilesmith.ir.intrinsics import (
+    AVX512_DOT_U8S8,
+    INTRINSICS,
+    NEON_DOT_S8S8,
+    NEON_DOT_U8U8,
+)
 from tilesmith.ir.lower import function
+from tilesmith.ir.nodes import Intrinsic
+from tilesmith.runtime.build import build
+from tilesmith.runtime.kernel import Kernel
+from tilesmith.schedule.schedule import Schedule
+from tilesmith.schedule.step import Step
+from tilesmith.schedule.trace import PRIMITIVES, Trace

@@ -117,6 +117,7 @@ class Block:
     domain: frozenset[Int] = frozenset()
     tile: tuple[tuple[str, Int], ...] = ()
     intrinsic: Intrinsic | None = None
+    operands: tuple[tuple[str, Load], ...] = ()  # of the intrinsic, by the names in its description
 
     @property
     def spatial(self) -> tuple[Iter, ...]:
@@ -161,6 +162,7 @@ class Store:
     writes: tuple[Write, ...]
     tile: tuple[tuple[str, Int], ...] = ()
     intrinsic: Intrinsic | None = None
+    operands: tuple[tuple[str, Load], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,11 +71,11 @@ class Tensorize(Step):
     def apply(self, func: Function) -> Function:
         unit = Blockize(self.loop).apply(func)
         block = next(b for _, b in walk(unit.body) if b.tile and b.tile[0][0] == self.loop)
-        self._match(block, unit)
-        done = replace(block, intrinsic=self.intrinsic)
+        operands = self._match(block, unit)
+        done = replace(block, intrinsic=self.intrinsic, operands=operands)
         return replace(unit, body=rewrite(unit.body, lambda s: (done,) if s is block else (s,)))
 
-    def _match(self, b: Block, func: Function) -> None:
+    def _match(self, b: Block, func: Function) -> tuple[tuple[str, Load], ...]:
         description: Function = self.intrinsic.description
         (_, d), *_ = walk(description.body)
         loops = [(i.name, i.extent) for i in d.iters]
@@ -93,6 +93,10 @@ class Tensorize(Step):
         (w,), (dw,) = b.writes, d.writes
         self._same(w.value, dw.value, b, part, pairs, description, func)
         self._access(w, dw, b, part, pairs, description, func)
+        return tuple(
+            (name, Load(buffer, index, description.all_buffers[name].dtype))
+            for name, (buffer, index) in pairs.items()
+        )
 
     def _same(
         self, e: Expr, d: Expr, b: Block, part: dict[str, str],
@@ -140,7 +144,7 @@ class Tensorize(Step):
                 verb = "moves" if loop in used else "does not move"
                 raise self._refuse(f"{e.buffer} {verb} along {loop}, unlike {d.buffer} of the instruction")
         key = tuple(p.substitute(b.binding) for p in e.index)
-        if pairs.setdefault(d.buffer, (e.buffer, key)) != (e.buffer, key):
+        if pairs.setdefault(d.buffer, (e.buffer, e.index)) != (e.buffer, e.index):
             raise self._refuse(f"{d.buffer} of the instruction would be two operands at once")
         is_param = any(p.name == e.buffer for p in func.params)
         if is_param and buf.layout is None:

@@ -86,6 +86,7 @@ class Builder:
         self.lines: list[str] = []
         self.declarations: dict[str, str] = {}
         self.arch = arch
+        self.features: frozenset[str] = frozenset()
         self._next = 0
 
     def fresh(self, hint: str = "v") -> str:
@@ -127,6 +128,10 @@ class Builder:
             name, f"declare {result} {name}({', '.join(str(a.type) for a in args)})"
         )
         return self.value(result, f"call {result} {name}({', '.join(map(str, args))})")
+
+    def target_call(self, name: str, result: Type, *args: V) -> V:
+        """An intrinsic under its full name."""
+        return self.call(name, result, *args, overload="")
 
     def compare(self, op: str, a: V, b: V) -> V:
         """op is a predicate of fcmp ("olt") or icmp ("slt"), by the type of a."""

@@ -1,0 +1,417 @@
+"""Function in, LLVM IR text out: the pass list, the loops, the threads. Values and memory have files of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from tilesmith.base.errors import BuildError
+from tilesmith.base.target import Target
+from tilesmith.codegen.llvm.builder import I64, Builder, V
+from tilesmith.codegen.llvm.carry import carried_cells
+from tilesmith.codegen.llvm.frames import Frame, Memory
+from tilesmith.codegen.llvm.values import Lane, Values
+from tilesmith.codegen.passes.access import accesses
+from tilesmith.codegen.passes.compact import compact
+from tilesmith.codegen.passes.lanes import widen_private_buffers
+from tilesmith.codegen.passes.layouts import apply_layouts
+from tilesmith.codegen.passes.lower_blocks import lower_blocks
+from tilesmith.codegen.passes.partition import partition
+from tilesmith.codegen.passes.simplify import simplify
+from tilesmith.expr.ints import Int, of
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import Alloc, Buffer, For, If, Stmt, Store, Sync, statements
+
+# What happens to a Function before it is written down, in order.
+PASSES = (
+    lower_blocks,
+    compact,
+    widen_private_buffers,
+    apply_layouts,
+    simplify,
+    partition,
+)
+
+_STACK_NBYTES = 16 << 10  # larger buffers go to the workspace: a stack overflow is no error message
+_MOST_UNROLLED = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    source: str
+    workspace_nbytes: int
+    uses_threads: bool
+
+
+def lower(func: Function) -> Function:
+    """The Function as the emitter sees it."""
+    for step in PASSES:
+        func = step(func)
+    return func
+
+
+def emit_function(func: Function, target: Target) -> Emitted:
+    if func.sizes:
+        raise BuildError(f"{func.name} has the open sizes {', '.join(func.sizes)}; put in numbers with instantiate()")
+    if target.kind != "cpu":
+        raise BuildError(f"LLVM code is for CPUs; the target is {target.kind}")
+    lowered = lower(func)
+    module = Module(target)
+    Writer(module, lowered).entry()
+    return Emitted(module.text(), module.workspace_nbytes, module.uses_threads)
+
+
+class Module:
+    """What several functions of one kernel share."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.functions: list[str] = []
+        self.declarations: dict[str, str] = {}
+        self.workspace_nbytes = 0
+        self.uses_threads = False
+        self.serial = 0
+        self.metadata = 0
+
+    def reserve(self, nbytes: int) -> int:
+        """A place in the workspace."""
+        at = self.workspace_nbytes
+        self.workspace_nbytes += -(-nbytes // 64) * 64
+        return at
+
+    def text(self) -> str:
+        lines = [*self.declarations.values(), ""]
+        if self.uses_threads:
+            lines.insert(0, "declare void @tilesmith_parallel_for(ptr, ptr, i64, i64)")
+        ends = ["", '!0 = !{!"llvm.loop.unroll.disable"}']
+        # each loop has a node of its own that keeps LLVM from unrolling it again
+        ends += [f"!{k} = distinct !{{!{k}, !0}}" for k in range(1, self.metadata + 1)]
+        return "\n".join([*lines, *self.functions, *ends]) + "\n"
+
+
+class Writer(Values):
+    """Writes one LLVM function. `Values` gives expressions, and through `Cells` memory."""
+
+    def __init__(self, module: Module, func: Function) -> None:
+        super().__init__(module.target, Builder(module.target.arch))
+        self.module, self.func = module, func
+        self.builder.declarations = module.declarations
+        self.builder.features = module.target.features
+        self.entry_lines: list[str] = []
+        self.in_parallel = False
+        self.thread = "0"
+        self.workspace = "%workspace"
+        self.unrolled = 0
+        self.flattened: list[For] = []  # the loops that the next counted loop stands for
+
+    # functions
+    def entry(self) -> None:
+        params = []
+        for k, p in enumerate(self.func.params):
+            params.append(f"ptr noalias nocapture align {p.dtype.nbytes} %p{k}")
+            self.bind(p, f"%p{k}", p.dtype.nbytes)
+        self.open_function()
+        self.body(self.func.body)
+        text = self.close_function(
+            f"define internal void @body({', '.join([*params, 'ptr noalias %workspace'])})"
+        )
+        self.module.functions.append(text)
+        lines = ["define void @tilesmith_entry(ptr %args, ptr %workspace) #0 {"]
+        for k in range(len(self.func.params)):
+            lines.append(f"  %a{k} = getelementptr ptr, ptr %args, i64 {k}")
+            lines.append(f"  %p{k} = load ptr, ptr %a{k}")
+        args = ", ".join([*(f"ptr %p{k}" for k in range(len(self.func.params))), "ptr %workspace"])
+        lines += [f"  call void @body({args})", "  ret void", "}", "", "attributes #0 = { nounwind }"]
+        self.module.functions.append("\n".join(lines))
+
+    def open_function(self) -> None:
+        self.frames = [Frame("function")]
+        self.builder.lines = self.frames[0].lines
+        self.label = "entry"
+
+    def close_function(self, head: str) -> str:
+        root = self.frames[0]
+        self.flush_all(root)
+        body = [f"{head} nounwind {{", "entry:", *self.entry_lines, *root.head, *root.lines, "  ret void", "}", ""]
+        return "\n".join(body)
+
+    def bind(self, b: Buffer, pointer: str, align: int) -> Memory:
+        self.module.serial += 1
+        numbers = tuple(_number(n, b) for n in b.strides)
+        shape = tuple(_number(n, b) for n in b.shape)
+        m = Memory(b.name, pointer, b.dtype, numbers, shape, self.module.serial, align)
+        self.memories[b.name] = m
+        return m
+
+    # statements
+    def body(self, body: tuple[Stmt, ...]) -> None:
+        for s in body:
+            match s:
+                case For():
+                    self.loop(s)
+                case If():
+                    self.branch(s)
+                case Store():
+                    self.store(s)
+                case Alloc(buffer=b):
+                    self.alloc(b)
+                case Sync():
+                    pass
+                case _:
+                    raise AssertionError(s)
+
+    def alloc(self, b: Buffer) -> None:
+        nbytes = max(1, _number(b.size, b)) * b.dtype.nbytes
+        key = (b.name, nbytes)
+        if key not in self.places:
+            if nbytes <= _STACK_NBYTES:
+                name = self.builder.fresh("stack")
+                self.entry_lines.append(f"  {name} = alloca [{nbytes} x i8], align 64")
+            else:
+                name = self.builder.fresh("scratch")
+                copies = self.target.num_cores if self.in_parallel else 1
+                room = -(-nbytes // 64) * 64
+                at = self.module.reserve(room * copies)
+                if self.in_parallel:
+                    skip = self.builder.fresh("skip")
+                    self.entry_lines.append(f"  {skip}.t = mul i64 {self.thread}, {room}")
+                    self.entry_lines.append(f"  {skip} = add i64 {skip}.t, {at}")
+                    self.entry_lines.append(f"  {name} = getelementptr i8, ptr {self.workspace}, i64 {skip}")
+                else:
+                    self.entry_lines.append(f"  {name} = getelementptr i8, ptr {self.workspace}, i64 {at}")
+            self.places[key] = name
+        m = self.bind(b, self.places[key], 64)
+        self.frames[-1].owned.add(m.serial)
+
+    def loop(self, s: For) -> None:
+        n = s.extent.const
+        assert n is not None
+        if n == 0:
+            return
+        if s.kind == "parallel" and self.target.num_cores > 1 and not self.in_parallel:
+            self.parallel(s)
+        elif s.kind == "unroll" or n == 1:
+            self.unrolled += n
+            if self.unrolled > _MOST_UNROLLED:
+                raise BuildError(
+                    f"loop {s.name} of {n} iterations unrolls to more than {_MOST_UNROLLED} copies; "
+                    "unroll fewer loops, or split them first"
+                )
+            self.ranges[s.name] = s.extent
+            for k in range(n):
+                self.env[s.name] = k
+                self.body(s.body)
+            del self.env[s.name], self.ranges[s.name]
+        elif s.kind == "vectorize":
+            self.vector_loop(s)
+        else:
+            self.counted(s, V("0", I64), V(str(n), I64))
+
+    def vector_loop(self, s: For) -> None:
+        self.ranges[s.name] = s.extent
+        for start, lanes in self.pieces_of(s):
+            self.env[s.name] = Lane(start, lanes) if lanes > 1 else start
+            self.lanes = lanes
+            self.body(s.body)
+        self.lanes = 1
+        del self.env[s.name], self.ranges[s.name]
+
+    def counted(self, s: For, begin: V, end: V) -> None:
+        """A real loop, of at least one iteration, with the cells that it carries."""
+        b = self.builder
+        chain, self.flattened = self.flattened, []
+        names = frozenset({s.name, *(f.name for f in chain)})
+        touched, written = self.touched(s.body)
+        cells = carried_cells(self, s.body, names)
+        for serial in touched:
+            if serial in cells:
+                self.settle(serial, cells[serial])
+            else:
+                self.flush_memory(serial, drop=serial in written)
+        carried = frozenset(cells)
+        innermost = not any(isinstance(t, For) and t.kind in ("serial", "parallel") for t in statements(s.body))
+        stepped = s.name if innermost and not chain else None
+        frame = Frame("loop", names, written, carried, stepped, dict(s.notes))
+        frame.starts_at = None if begin.name == "0" else begin.name
+        before, start = self.label, self.frames[-1]
+        name, done = b.fresh("L")[1:], b.fresh("X")[1:]
+        counter = V(f"%{name}.i", I64)
+        self.frames.append(frame)
+        b.lines = frame.lines
+        self.label = name
+        self.env[s.name] = counter
+        self.ranges[s.name] = s.extent
+        self.depth[s.name] = len(self.frames) - 1
+        self.unflatten(counter, chain)
+        shadowed = dict(self.memories)
+        self.body(s.body)
+        self.memories = shadowed
+        self.close_cells(frame)
+        self.frames.pop()
+        for gone in (s.name, *(f.name for f in chain)):
+            del self.env[gone], self.ranges[gone], self.depth[gone]
+        latch, lines = self.label, start.lines
+        lines.append(f"  br label %{name}")
+        lines.append(f"{name}:")
+        lines.append(f"  {counter.name} = phi i64 [{begin.name}, %{before}], [{counter.name}.n, %{latch}]")
+        for cell, (phi, entry) in frame.phis.items():
+            final = frame.cells[cell].value
+            lines.append(f"  {phi} = phi {entry.type} [{entry.name}, %{before}], [{final.name}, %{latch}]")
+        for p, first, step, elem in frame.pointer_phis:
+            lines.append(f"  {p} = phi ptr [{first}, %{before}], [{p}.n, %{latch}]")
+            frame.lines.append(f"  {p}.n = getelementptr inbounds {elem}, ptr {p}, i64 {step}")
+        lines += frame.head
+        lines += frame.lines
+        self.module.metadata += 1
+        lines.append(f"  {counter.name}.n = add nuw nsw i64 {counter.name}, 1")
+        lines.append(f"  {counter.name}.c = icmp ult i64 {counter.name}.n, {end.name}")
+        lines.append(
+            f"  br i1 {counter.name}.c, label %{name}, label %{done}, !llvm.loop !{self.module.metadata}"
+        )
+        lines.append(f"{done}:")
+        b.lines = lines
+        self.label = done
+        self.adopt_cells(frame)
+
+    def touched(self, body: tuple[Stmt, ...]) -> tuple[set[int], frozenset[int]]:
+        """The memories from outside that a body uses, and those it writes."""
+        used = [a for a in accesses(body) if a.buffer in self.memories]
+        all_ = {self.memories[a.buffer].serial for a in used}
+        return all_, frozenset(self.memories[a.buffer].serial for a in used if a.write)
+
+    def branch(self, s: If) -> None:
+        uniform = [p for p in s.conds if not self.varies(p)]
+        varying = [p for p in s.conds if self.varies(p)]
+        numbers = [self.number(p) for p in uniform]
+        if any(n is not None and n < 0 for n in numbers):
+            return
+        uniform = [p for p, n in zip(uniform, numbers, strict=True) if n is None]
+        if not uniform:
+            self.masked(varying, s.body)
+            return
+        b = self.builder
+        touched, written = self.touched(s.body)
+        for serial in touched:
+            self.flush_memory(serial, drop=serial in written)
+        cond: V | None = None
+        for p in uniform:
+            ok = b.compare("sge", self.int(p), V("0", I64))
+            cond = ok if cond is None else b.op("and", cond, ok)
+        assert cond is not None
+        yes, done = b.fresh("T")[1:], b.fresh("E")[1:]
+        b.emit(f"  br {cond}, label %{yes}, label %{done}")
+        b.emit(f"{yes}:")
+        outer = self.frames[-1]
+        frame = Frame("branch", frozenset(), written, lines=outer.lines)
+        self.frames.append(frame)
+        self.label = yes
+        shadowed = dict(self.memories)
+        self.masked(varying, s.body)
+        self.memories = shadowed
+        self.close_cells(frame)
+        self.frames.pop()
+        b.emit(f"  br label %{done}")
+        b.emit(f"{done}:")
+        self.label = done
+
+    def masked(self, varying: list[Int], body: tuple[Stmt, ...]) -> None:
+        """Some lanes only: what is written there goes to memory under a mask."""
+        if not varying:
+            self.body(body)
+            return
+        before = self.mask
+        for p in varying:
+            ok = self.builder.compare("sge", self.int(p), self.builder.const(self.int(p).type, 0))
+            self.mask = ok if self.mask is None else self.builder.op("and", self.mask, ok)
+        self.body(body)
+        self.mask = before
+
+    # threads
+    def parallel(self, s: For) -> None:
+        """Directly nested parallel loops become one range of numbers, and the body a function over a part of it."""
+        chain = [s]
+        while len(chain[-1].body) == 1 and isinstance(t := chain[-1].body[0], For) and t.kind == "parallel":
+            chain.append(t)
+        inner = chain[-1].body
+        total = 1
+        for f in chain:
+            total *= f.extent.const or 0
+        self.module.uses_threads = True
+        b = self.builder
+        for serial in self.touched(inner)[0]:
+            self.flush_memory(serial, drop=True)
+        name = f"@part{len(self.module.functions)}_{self.module.serial}"
+        memories = list(self.memories.values())
+        loops = [n for n, v in self.env.items() if isinstance(v, V)]
+        slots = [*(m.pointer for m in memories), self.workspace]
+        box = b.fresh("box")
+        self.entry_lines.append(f"  {box} = alloca [{len(slots) + len(loops)} x ptr], align 64")
+        for k, (kind, value) in enumerate(
+            [*(("ptr", p) for p in slots), *(("i64", str(self.env[n].name)) for n in loops)]  # type: ignore[union-attr]
+        ):
+            at = b.fresh("at")
+            b.emit(f"  {at} = getelementptr ptr, ptr {box}, i64 {k}")
+            b.emit(f"  store {kind} {value}, ptr {at}")
+        b.emit(
+            f"  call void @tilesmith_parallel_for(ptr {name}, ptr {box}, i64 {total}, i64 {self.target.num_cores})"
+        )
+        part = Writer(self.module, self.func)
+        part.in_parallel, part.thread = True, "%thread"
+        part.open_function()
+        for k, m in enumerate(memories):
+            part.entry_lines += [
+                f"  %s{k} = getelementptr ptr, ptr %box, i64 {k}",
+                f"  %m{k} = load ptr, ptr %s{k}",
+            ]
+            part.memories[m.name] = replace(m, pointer=f"%m{k}")
+        at = len(memories)
+        part.entry_lines += [
+            f"  %s{at} = getelementptr ptr, ptr %box, i64 {at}",
+            f"  %ws = load ptr, ptr %s{at}",
+        ]
+        part.workspace = "%ws"
+        for k, n in enumerate(loops, at + 1):
+            part.entry_lines += [
+                f"  %s{k} = getelementptr ptr, ptr %box, i64 {k}",
+                f"  %o{k} = load i64, ptr %s{k}",
+            ]
+            part.env[n] = V(f"%o{k}", I64)
+            part.depth[n] = 0
+        part.env |= {n: v for n, v in self.env.items() if isinstance(v, int)}
+        part.ranges = dict(self.ranges)
+        part.span(chain, inner, total)
+        text = part.close_function(
+            f"define internal void {name}(ptr %box, i64 %begin, i64 %end, i64 %thread)"
+        )
+        self.module.functions.insert(0, text)
+
+    def span(self, chain: list[For], inner: tuple[Stmt, ...], total: int) -> None:
+        """The loop of one thread over its numbers; each number gives the values of the flattened loops."""
+        begin, end = V("%begin", I64), V("%end", I64)
+        if len(chain) == 1:
+            self.counted(replace(chain[0], kind="serial"), begin, end)
+            return
+        self.flattened = chain
+        self.counted(For("+".join(f.name for f in chain), of(total), inner), begin, end)
+
+    def unflatten(self, counter: V, chain: list[For]) -> None:
+        b, rest = self.builder, counter
+        for k, f in enumerate(chain):
+            below = prod(g.extent.const or 0 for g in chain[k + 1 :])
+            here = rest
+            if below > 1:
+                here = b.op("udiv", rest, V(str(below), I64))
+                rest = b.op("sub", rest, b.op("mul", here, V(str(below), I64)))
+            self.env[f.name] = here
+            self.ranges[f.name] = f.extent
+            self.depth[f.name] = len(self.frames) - 1
+        frame = self.frames[-1]
+        frame.head += frame.lines
+        frame.lines.clear()
+
+
+def _number(p: Int, b: Buffer) -> int:
+    n = p.const
+    if n is None:
+        raise BuildError(f"{b.name} has the open size {p}")
+    return n

@@ -1,0 +1,79 @@
+"""The emitter's view of where it stands: nested frames (function, loop, branch) and the memory cells held in registers.
+
+A *cell* is a scalar or a vector at a known address. Instead of loading and storing cells over and over, the emitter keeps their
+values in SSA names: a write-back cache. A loop that leaves a cell's address alone carries the value through a phi, which is how an
+accumulator lives in registers; what is written goes to memory only when somebody might look there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tilesmith.base.dtype import DType
+from tilesmith.codegen.llvm.builder import V
+
+Terms = tuple[tuple[str, int], ...]  # run-time loops with their strides in elements, outermost first
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Memory:
+    """A buffer as this function sees it: where it begins, and a number that tells it from its other incarnations."""
+
+    name: str
+    pointer: str
+    dtype: DType
+    strides: tuple[int, ...]
+    shape: tuple[int, ...]
+    serial: int
+    align: int  # of the pointer, in bytes
+
+
+class Cell(NamedTuple):
+    memory: int
+    terms: Terms
+    offset: int
+    lanes: int
+
+    def touches(self, other: Cell) -> bool:
+        """Whether they may share an element."""
+        if self.memory != other.memory:
+            return False
+        if self.terms != other.terms:
+            return True
+        return self.offset < other.offset + other.lanes and other.offset < self.offset + self.lanes
+
+
+@dataclass(slots=True)
+class Held:
+    value: V
+    dirty: bool  # memory does not have it yet
+
+
+@dataclass(slots=True, eq=False)
+class Frame:
+    kind: str  # "function" | "loop" | "branch"
+    loops: frozenset[str] = frozenset()  # the names that move with each iteration
+    written: frozenset[int] = frozenset()  # serials of the memories that are written inside
+    carried: frozenset[int] = frozenset()  # those whose cells go through the loop in registers
+    stepped: str | None = None  # an innermost loop's own name: pointers are stepped along with it
+    notes: dict[str, object] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
+    head: list[str] = field(default_factory=list)  # what is computed at the top of each iteration
+    cells: dict[Cell, Held] = field(default_factory=dict)
+    splats: dict[tuple[str, int], V] = field(default_factory=dict)
+    phis: dict[Cell, tuple[str, V]] = field(default_factory=dict)  # name, value on entry
+    pointers: dict[tuple[int, Terms], str] = field(default_factory=dict)
+    pointer_phis: list[tuple[str, str, int, str]] = field(default_factory=list)  # name, start, step, element
+    owned: set[int] = field(default_factory=set)  # memories that end with this frame
+    hoisted: int = 0
+    starts_at: str | None = None  # the first number of a thread's part, where that is not 0
+    prefetched: set[tuple[int, Terms, int]] = field(default_factory=set)
+
+    def lets_through(self, cell: Cell) -> bool:
+        """Whether a cell has the same value inside this frame as around it, or is carried by it."""
+        if self.kind == "function":
+            return False
+        if any(name in self.loops for name, _ in cell.terms):
+            return False
+        return cell.memory in self.carried or cell.memory not in self.written

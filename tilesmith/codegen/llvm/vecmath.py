@@ -1,0 +1,251 @@
+"""Mathematical functions as branch-free vector code, inlined where they are used.
+A builder and values of float or double, of any lane count, go in; the value of the function comes
+out, without a call into a library and without taking vectors apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from tilesmith.base.errors import BuildError
+from tilesmith.codegen.llvm.builder import Builder, V
+from tilesmith.codegen.llvm.vecmath_parts import (
+    at_least,
+    at_most,
+    avx512,
+    bits,
+    exp_bounded,
+    expm1_bounded,
+    fabs,
+    format_of,
+    horner,
+    k,
+    masked,
+    split,
+    unbits,
+)
+from tilesmith.codegen.llvm.vecmath_pow import power
+
+# (log(1 + f) - f + f^2/2) / f^3 for f in [-1/4, 1/2); error 2^-26.7 of the logarithm
+_LOG = (
+    0.3333345055580139,
+    -0.24999535083770752,
+    0.1998981088399887,
+    -0.16668161749839783,
+    0.14533361792564392,
+    -0.13004259765148163,
+    0.0981912761926651,
+    -0.03956210985779762,
+)
+# (log((1 + s) / (1 - s)) / s - 2) / s^2 in s^2 for |s| <= 1/5; error 2^-62.5 of the logarithm
+_LOG64 = (
+    0.6666666666666663,
+    0.40000000000040015,
+    0.28571428558898876,
+    0.22222224015160674,
+    0.1818168007132428,
+    0.15390710426141213,
+    0.1317956747166825,
+    0.1380674216150097,
+)
+# log(erfc(a)) / a + 1 for 0 <= a <= end, where erf has become 1. Weighted so that the error of erf
+# is level: 2^-27.6 and 2^-55.0 of it.
+_ERF_END = {"float": 4.0, "double": 6.0}
+_ERF = {
+    "float": (
+        -0.12837916612625122,
+        -0.6366195678710938,
+        -0.10277630388736725,
+        0.01914781890809536,
+        0.0001695185637800023,
+        -0.001675833365879953,
+        0.0006376681849360466,
+        -0.00011905871360795572,
+        9.428036719327793e-06,
+    ),
+    "double": (
+        -0.12837916709551256,
+        -0.6366197723675909,
+        -0.10277260330131473,
+        0.019128446993074706,
+        0.0002091948541845004,
+        -0.0016962076718816455,
+        0.0005901324403137908,
+        -2.590453547338911e-05,
+        -6.442038072919127e-05,
+        2.957549242613485e-05,
+        -3.169413481681779e-06,
+        -3.1332595079365e-06,
+        2.0374583443503337e-06,
+        -5.708267635773025e-07,
+        1.1819461954019637e-08,
+        6.568289758286395e-08,
+        -3.456658023536765e-08,
+        1.0768168581178301e-08,
+        -2.359374849080666e-09,
+        3.758808979875292e-10,
+        -4.2994609977167725e-11,
+        3.3623904777306315e-12,
+        -1.613854497414551e-13,
+        3.589751151771312e-15,
+    ),
+}
+# from here on tanh is 1
+_TANH_END = {"float": 10.0, "double": 20.0}
+# pi as a sum of three numbers of the format
+_PI = {
+    "float": ("0x1.921fb6p+1", "-0x1.777a5cp-24", "-0x1.ee59dap-49"),
+    "double": ("0x1.921fb54442d18p+1", "0x1.1a62633145c07p-53", "-0x1.f1976b7ed8fbcp-109"),
+}
+# (sin(r) / r - 1) / r^2 in r^2 for |r| <= 1.01 pi/2; errors 2^-27.0 and 2^-61.2 of the sine
+_SIN = {
+    "float": (
+        -0.16666658222675323,
+        0.00833303015679121,
+        -0.0001980684173759073,
+        2.5994659154093824e-06,
+    ),
+    "double": (
+        -0.16666666666666666,
+        0.0083333333333332,
+        -0.00019841269841208557,
+        2.7557319210738903e-06,
+        -2.505210681796764e-08,
+        1.6058936258387272e-10,
+        -7.64288770467081e-13,
+        2.7199626182788136e-15,
+    ),
+}
+
+
+def exp(b: Builder, x: V) -> V:
+    f = format_of(x)
+    return exp_bounded(b, at_least(b, at_most(b, x, f.exp_high), f.exp_low))
+
+
+def sigmoid(b: Builder, x: V) -> V:
+    """e^-|x| cannot overflow: its quotient with 1 + e^-|x| keeps the small results of negative x."""
+    e = exp_bounded(b, at_least(b, b.fneg(fabs(b, x)), format_of(x).exp_low))
+    one = k(b, x, 1.0)
+    top = b.select(b.compare("olt", x, k(b, x, 0.0)), e, one)
+    return b.op("fdiv", top, b.op("fadd", one, e))
+
+
+def log(b: Builder, x: V) -> V:
+    e, m, special = split(b, x)
+    f = b.op("fsub", m, k(b, x, 1.0))
+    half_square = b.op("fmul", b.op("fmul", f, f), k(b, x, 0.5))
+    hi, lo = format_of(x).ln2
+    rest = b.op("fmul", e, k(b, x, lo))
+    if x.type.elem == "float":
+        cube = b.op("fmul", b.op("fmul", f, f), f)
+        rest = b.fma(cube, horner(b, f, _LOG), rest)
+    else:
+        # with s = f / (2 + f): log(1 + f) = 2s + s R(s^2) = f - f^2/2 + s (f^2/2 + R)
+        s = b.op("fdiv", f, b.op("fadd", f, k(b, x, 2.0)))
+        z = b.op("fmul", s, s)
+        rest = b.fma(s, b.fma(z, horner(b, z, _LOG64), half_square), rest)
+    rest = b.op("fsub", rest, half_square)
+    result = b.fma(e, k(b, x, hi), b.op("fadd", f, rest))
+    if special:
+        return result
+    result = b.select(b.compare("olt", x, k(b, x, math.inf)), result, x)
+    zero = b.compare("oeq", x, k(b, x, 0.0))
+    outside = b.select(zero, k(b, x, -math.inf), k(b, x, math.nan))
+    return b.select(b.compare("ole", x, k(b, x, 0.0)), outside, result)
+
+
+def tanh(b: Builder, x: V) -> V:
+    """e / (e + 2) with e = exp(2|x|) - 1: accurate near 0, and errors of a large e cancel."""
+    a = at_most(b, fabs(b, x), _TANH_END[x.type.elem])
+    e = expm1_bounded(b, b.op("fadd", a, a))
+    q = b.op("fdiv", e, b.op("fadd", e, k(b, x, 2.0)))
+    return b.call("llvm.copysign", x.type, q, x)
+
+
+def erf(b: Builder, x: V) -> V:
+    """1 - exp(log(erfc|x|)), its sign turned: one polynomial for the whole range and no division."""
+    a = at_most(b, fabs(b, x), _ERF_END[x.type.elem])
+    # the 1 that the table leaves out comes back unrounded: -a + a (...)
+    tail = b.fma(a, horner(b, a, _ERF[x.type.elem]), b.fneg(a))
+    return b.call("llvm.copysign", x.type, expm1_bounded(b, tail), x)
+
+
+def sqrt(b: Builder, x: V) -> V:
+    return b.call("llvm.sqrt", x.type, x)
+
+
+def rsqrt(b: Builder, x: V) -> V:
+    form = avx512(b, x.type)
+    if form is None or x.type.elem == "double":
+        return b.op("fdiv", k(b, x, 1.0), sqrt(b, x))
+    # 14 bits and one Newton step. At 0 and inf the step is NaN and the estimate already right.
+    y = masked(b, "rsqrt14", form, x, rounding=False)
+    off = b.fma(b.fneg(b.op("fmul", x, y)), y, k(b, x, 1.0))
+    better = b.fma(b.op("fmul", y, k(b, x, 0.5)), off, y)
+    return b.select(b.compare("ord", off, off), better, y)
+
+
+def _sin_turned(b: Builder, x: V, half_turns: V, t: V) -> V:
+    """sin(x - pi half_turns), negated when t's lowest bit is set."""
+    r = x
+    for part in _PI[x.type.elem]:
+        r = b.fma(half_turns, k(b, x, -float.fromhex(part)), r)
+    y = b.op("fmul", r, r)
+    s = b.fma(b.op("fmul", r, y), horner(b, y, _SIN[x.type.elem]), r)
+    # beyond the documented range r is noise and s may be anything
+    s = at_least(b, at_most(b, s, 1.0), -1.0)
+    i = bits(b, t)
+    flip = b.op("shl", i, k(b, i, i.type.bits - 1))
+    return unbits(b, b.op("xor", bits(b, s), flip), x.type.elem)
+
+
+def sin(b: Builder, x: V) -> V:
+    """On |x|, so that sin(-x) is -sin(x) and the sign of 0 is kept."""
+    a = fabs(b, x)
+    magic = k(b, x, format_of(x).magic)
+    t = b.fma(a, k(b, x, 1.0 / math.pi), magic)
+    s = bits(b, _sin_turned(b, a, b.op("fsub", t, magic), t))
+    sign = b.op("and", bits(b, x), k(b, s, -1 << (s.type.bits - 1)))
+    return unbits(b, b.op("xor", s, sign), x.type.elem)
+
+
+def cos(b: Builder, x: V) -> V:
+    """cos(x) = (-1)^n sin(x - (n - 1/2) pi), n the whole number next to x/pi + 1/2."""
+    a = fabs(b, x)
+    magic = k(b, x, format_of(x).magic)
+    t = b.op("fadd", b.fma(a, k(b, x, 1.0 / math.pi), k(b, x, 0.5)), magic)
+    n = b.op("fsub", b.op("fsub", t, magic), k(b, x, 0.5))
+    return _sin_turned(b, a, n, t)
+
+
+def pow(b: Builder, x: V, y: V) -> V:
+    return power(b, x, y)
+
+
+def floor(b: Builder, x: V) -> V:
+    return b.call("llvm.floor", x.type, x)
+
+
+def ceil(b: Builder, x: V) -> V:
+    return b.call("llvm.ceil", x.type, x)
+
+
+def round(b: Builder, x: V) -> V:
+    """Halves go to the even neighbour."""
+    return b.call("llvm.roundeven", x.type, x)
+
+
+FUNCTIONS: dict[str, Callable[..., V]] = {
+    f.__name__: f
+    for f in (exp, log, tanh, erf, sigmoid, rsqrt, sqrt, sin, cos, pow, floor, ceil, round)
+}
+
+
+def emit(b: Builder, op: str, *args: V) -> V:
+    """The function called `op` of one value, or of two for "pow"."""
+    if op not in FUNCTIONS:
+        raise BuildError(f"no vector code for {op!r}; there is for {', '.join(FUNCTIONS)}")
+    if args[0].type.elem not in ("float", "double"):
+        raise BuildError(f"{op} of {args[0].type}: convert to float or double first")
+    return FUNCTIONS[op](b, *args)

@@ -1,0 +1,151 @@
+"""The concrete clean-up: loops of one iteration go, guards that always hold go, divisions and selects that are decided go."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilesmith.expr.ints import (
+    ZERO,
+    FloorDiv,
+    Int,
+    Maximum,
+    Opaque,
+    Unknown,
+    atom,
+    bounds,
+    of,
+    opaque_atoms,
+)
+from tilesmith.expr.nodes import Expr, Select, condition_parts, map_children, map_ints
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import For, If, Stmt, Store, Write
+
+Ranges = dict[str, Int]
+
+
+def simplify(func: Function) -> Function:
+    return replace(func, body=simplify_body(func.body, {}, {}))
+
+
+def simplify_body(body: tuple[Stmt, ...], ranges: Ranges, env: dict[str, Int]) -> tuple[Stmt, ...]:
+    """`ranges` are the loops around; `env` gives the loops that are gone."""
+    out: list[Stmt] = []
+    for s in body:
+        match s:
+            case For():
+                if s.extent.const == 0:
+                    continue
+                if s.extent.const == 1:
+                    out.extend(simplify_body(s.body, ranges, {**env, s.name: ZERO}))
+                    continue
+                inner = simplify_body(s.body, {**ranges, s.name: s.extent}, env)
+                if inner:
+                    out.append(replace(s, body=inner))
+            case If():
+                conds = _conditions(tuple(p.substitute(env) for p in s.conds), ranges)
+                if conds is None:
+                    continue
+                inner = simplify_body(s.body, ranges, env)
+                if inner and conds:
+                    out.append(If(conds, inner))
+                else:
+                    out.extend(inner)
+            case Store():
+                out.append(_store(s, ranges, env))
+            case _:
+                out.append(s)
+    return tuple(out)
+
+
+def _store(s: Store, ranges: Ranges, env: dict[str, Int]) -> Store:
+    inside = {**ranges, **dict(s.tile)} if s.tile else ranges
+
+    def put(p: Int) -> Int:
+        return clean(p.substitute(env), inside)
+
+    def value(e: Expr) -> Expr:
+        return _selects(map_ints(e, put), inside)
+
+    writes = tuple(Write(w.buffer, tuple(map(put, w.index)), value(w.value)) for w in s.writes)
+    operands = tuple((n, replace(x, index=tuple(map(put, x.index)))) for n, x in s.operands)
+    return replace(s, writes=writes, operands=operands)
+
+
+def _conditions(conds: tuple[Int, ...], ranges: Ranges) -> tuple[Int, ...] | None:
+    """Those that remain to be asked; None if one of them never holds."""
+    keep: list[Int] = []
+    for p in conds:
+        p = clean(p, ranges)
+        truth = decide(p, ranges)
+        if truth is False:
+            return None
+        if truth is None and p not in keep:
+            keep.append(p)
+    return tuple(
+        p for k, p in enumerate(keep)
+        if not any(
+            q is not p and decide(p - q, ranges) is True
+            and (j < k or decide(q - p, ranges) is not True)
+            for j, q in enumerate(keep)
+        )
+    )  # fmt: skip
+
+
+def _selects(e: Expr, ranges: Ranges) -> Expr:
+    if isinstance(e, Select):
+        parts, rest = condition_parts(e.cond)
+        truths = [decide(p, ranges) for p in parts]
+        if any(t is False for t in truths):
+            return _selects(e.b, ranges)
+        if not rest and all(t is True for t in truths):
+            return _selects(e.a, ranges)
+    return map_children(e, lambda x: _selects(x, ranges))
+
+
+def decide(p: Int, ranges: Ranges) -> bool | None:
+    """Whether p >= 0 always, never, or sometimes."""
+    try:
+        low, high = bounds(p, ranges)
+    except Unknown:
+        return None
+    lo, hi = low.const, high.const
+    if lo is not None and lo >= 0:
+        return True
+    return False if hi is not None and hi < 0 else None
+
+
+def clean(p: Int, ranges: Ranges) -> Int:
+    """Floor divisions and maxima whose value does not move within the ranges become numbers."""
+    if not any(isinstance(a, Opaque) for m in p.terms for a in m):
+        return p
+    env: dict[Opaque, Int] = {}
+    for a in opaque_atoms(p):
+        if isinstance(a, FloorDiv):
+            new = _fixed_quotient(a, ranges)
+            if new is not None:
+                env[a] = new
+        elif isinstance(a, Maximum):
+            if decide(a.a - a.b, ranges) is True:
+                env[a] = a.a
+            elif decide(a.b - a.a, ranges) is True:
+                env[a] = a.b
+    if not env:
+        return p
+    out = ZERO
+    for m, c in p.terms.items():
+        term = of(c)
+        for a in m:
+            term = term * (env[a] if isinstance(a, Opaque) and a in env else atom(a))
+        out = out + term
+    return out
+
+
+def _fixed_quotient(a: FloorDiv, ranges: Ranges) -> Int | None:
+    try:
+        low, high = bounds(a.a, ranges)
+    except Unknown:
+        return None
+    lo, hi, n = low.const, high.const, a.b.const
+    if lo is None or hi is None or n is None:
+        return None
+    return of(lo // n) if lo // n == hi // n else None
