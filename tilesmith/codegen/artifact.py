@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tilesmith.base.dtype import DType
-from tilesmith.base.target import Target
+from tilesmith.base.target import Target, cpu
 
 # The one symbol that an object for a processor defines: void (ptr args, ptr workspace), where args
 # points at the data pointers of the parameters in calling order.
@@ -57,3 +57,15 @@ class Artifact:
     @property
     def outputs(self) -> tuple[Parameter, ...]:
         return tuple(p for p in self.parameters if p.output)
+
+
+def obstacle(artifact: Artifact) -> str | None:
+    """Why this machine cannot run the artifact; None if it can."""
+    here, target = cpu(), artifact.target
+    if target.arch != here.arch:
+        what = f"{target.arch}; this machine is {here.arch}"
+    elif missing := target.features - here.features:
+        what = f"a processor with {', '.join(sorted(missing))}, which this machine's has not"
+    else:
+        return None
+    return f"{artifact.name!r} was built for {what}; kernel.source and kernel.assembly can be read"

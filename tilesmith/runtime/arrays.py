@@ -8,6 +8,7 @@ number serves for rank 0.
 from __future__ import annotations
 
 import ctypes
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import numpy as np
@@ -47,10 +48,12 @@ def _is_fast_right() -> bool:
 address_of = _fast_address if _is_fast_right() else _slow_address
 
 
-def empty(shape: tuple[int, ...], kind: np.dtype[Any], nbytes: int) -> Array:
-    """An array that begins on a cache line."""
+def empty(shape: tuple[int, ...], kind: np.dtype[Any], nbytes: int) -> tuple[Array, int]:
+    """An array that begins on a cache line, and where."""
     raw = np.empty(nbytes + ALIGNMENT, _BYTE)
-    return np.ndarray(shape, kind, raw, -address_of(raw) % ALIGNMENT)
+    address = address_of(raw)
+    offset = -address % ALIGNMENT
+    return np.ndarray(shape, kind, raw, offset), address + offset
 
 
 def convert(value: Any, p: Parameter) -> Array:
@@ -58,6 +61,10 @@ def convert(value: Any, p: Parameter) -> Array:
     if isinstance(value, np.ndarray | np.generic):
         return np.asarray(value)
     if hasattr(value, "__dlpack__"):
+        if not p.output and p.dtype.name != "bfloat16":
+            # Five times as fast as what follows, which also knows what to say of failures.
+            with suppress(BufferError, RuntimeError, TypeError, ValueError):
+                return np.from_dlpack(value)
         return _borrow(value, p)
     if isinstance(value, bool | int | float):
         return _number(value, p)
@@ -147,17 +154,19 @@ class _Borrowed:
 
 
 def _borrow(value: Any, p: Parameter) -> Array:
-    where = tuple(value.__dlpack_device__())
-    if where[0] not in _HOST:
-        raise ArgumentError(
-            f"parameter {p} got a {type(value).__name__} on a device (DLPack's number {where[0]}); "
-            "move it to the processor's memory"
-        )
     try:
+        device = int(value.__dlpack_device__()[0])
+        if device not in _HOST:
+            raise ArgumentError(
+                f"parameter {p} got a {type(value).__name__} on a device (number {device} of "
+                "DLPack's); move it to the processor's memory"
+            )
         try:
             capsule = value.__dlpack__(max_version=(1, 0))
         except TypeError:  # older than DLPack 1.0
             capsule = value.__dlpack__()
+    except ArgumentError:
+        raise
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise ArgumentError(f"parameter {p} got a {type(value).__name__}: {error}") from error
     read_only = False

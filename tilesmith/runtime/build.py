@@ -5,16 +5,14 @@ The stages in a row: emit, compile, load.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tilesmith.base.errors import BuildError
 from tilesmith.base.target import Target, cpu
 from tilesmith.codegen.artifact import Artifact, Parameter
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Buffer
-
-if TYPE_CHECKING:
-    from tilesmith.runtime.kernel import Kernel
+from tilesmith.runtime.kernel import Kernel
 
 
 def build(what: Any, target: Target | None = None) -> Kernel:
@@ -22,8 +20,6 @@ def build(what: Any, target: Target | None = None) -> Kernel:
 
     A kernel for another machine can be read (`source`, `assembly`) but not called.
     """
-    from tilesmith.runtime.kernel import Kernel  # see compile_function
-
     return Kernel(compile_function(what, target))
 
 

@@ -14,12 +14,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
 from tilesmith.base.errors import ArgumentError, BuildError
-from tilesmith.codegen.artifact import ENTRY, Artifact, Parameter
-from tilesmith.codegen.llvm.compiler import assembly
+from tilesmith.codegen.artifact import ENTRY, Artifact, Parameter, obstacle
 from tilesmith.runtime.arrays import Array, address_of, convert, empty, reject
-from tilesmith.runtime.loader import load, obstacle, pool
 
 _MAX_FREE_FRAMES = 8
 
@@ -54,8 +53,16 @@ class _Frame:
     def __init__(self, num_parameters: int, workspace_nbytes: int) -> None:
         self.pointers: Any = (ctypes.c_void_p * num_parameters)()
         self.address = ctypes.addressof(self.pointers)
-        self._workspace = empty((workspace_nbytes,), np.dtype(np.uint8), workspace_nbytes)
-        self.workspace_address = address_of(self._workspace)
+        shape = (workspace_nbytes,)
+        self._workspace, self.workspace_address = empty(shape, np.dtype(np.uint8), shape[0])
+
+
+# shape, dtype, the bits of an address that must be 0, size, and the parameter itself
+_Expected = tuple[tuple[int, ...], np.dtype[Any], int, int, Parameter]
+
+
+def _expected(p: Parameter) -> _Expected:
+    return p.shape, p.dtype.numpy, p.dtype.numpy.alignment - 1, p.nbytes, p
 
 
 class Kernel:
@@ -68,13 +75,15 @@ class Kernel:
     def __init__(self, artifact: Artifact) -> None:
         self.artifact = artifact
         # Looked up once: a call has microseconds.
-        self._inputs = [(p, p.shape, p.dtype.numpy) for p in artifact.inputs]
-        self._outputs = [(p, p.shape, p.dtype.numpy) for p in artifact.outputs]
-        self._output_nbytes = [p.nbytes for p in artifact.outputs]
+        self._inputs = [_expected(p) for p in artifact.inputs]
+        self._outputs = [_expected(p) for p in artifact.outputs]
         self._free: list[_Frame] = []
         # Code for another machine can be read, but not called.
         self._obstacle = obstacle(artifact)
         if self._obstacle is None:
+            # Not at the top of the file, here and below: `import tilesmith` must not load LLVM.
+            from tilesmith.runtime.loader import load
+
             self._library = load(artifact)
             self._entry = self._library.addresses[ENTRY]
             signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
@@ -92,19 +101,22 @@ class Kernel:
     @cached_property
     def assembly(self) -> str:
         """The machine code as text."""
+        from tilesmith.codegen.llvm.compiler import assembly
+
         return assembly(self.artifact)
 
     def __call__(self, *arrays: Any, out: Any = None) -> Any:
-        pointers, outputs, _held = self._bind(arrays, out)
-        # list.pop and list.append need no lock of ours
-        try:
-            frame = self._free.pop()
+        pointers, result, _held = self._bind(arrays, out)
+        free = self._free
+        try:  # list.pop and list.append need no lock of ours
+            frame = free.pop()
         except IndexError:
             frame = self._new_frame()
         frame.pointers[:] = pointers
         self._run(frame.address, frame.workspace_address)
-        self._release(frame)
-        return outputs
+        if len(free) < _MAX_FREE_FRAMES:
+            free.append(frame)
+        return result
 
     def time(
         self, *arrays: Any, out: Any = None, repeats: int = 10, min_seconds: float = 0.01
@@ -113,6 +125,8 @@ class Kernel:
 
         Without arrays, on random ones.
         """
+        from tilesmith.runtime.loader import pool
+
         if repeats < 1:
             raise ArgumentError(f"repeats is {repeats}; at least one sample is needed")
         if not arrays:
@@ -143,25 +157,29 @@ class Kernel:
             raise ArgumentError(
                 f"{self.name!r} takes {len(self._inputs)} arrays ({names}) and got {len(arrays)}"
             )
-        held = []
-        pointers = []
-        for a, (p, shape, kind) in zip(arrays, self._inputs, strict=True):
-            if type(a) is not np.ndarray:
+        held: list[Array] = []
+        pointers: list[int] = []
+        # As many as inputs, as was just checked; `strict=` would cost half a microsecond.
+        for a, (shape, kind, misaligned, _, p) in zip(arrays, self._inputs):  # noqa: B905
+            if type(a) is not ndarray:
                 a = convert(a, p)
-            if a.shape != shape or a.dtype != kind:
+                held.append(a)
+            address = address_of(a)
+            if (
+                a.shape != shape
+                or a.dtype != kind
+                or not a.flags.c_contiguous
+                or address & misaligned
+            ):
                 reject(a, p)
-            flags = a.flags
-            if not (flags.c_contiguous and flags.aligned):
-                reject(a, p)
-            held.append(a)
-            pointers.append(address_of(a))
+            pointers.append(address)
         if out is not None:
             return self._bind_outputs(out, pointers, held)
-        made = [
-            empty(shape, kind, nbytes)
-            for (_, shape, kind), nbytes in zip(self._outputs, self._output_nbytes, strict=True)
-        ]
-        pointers.extend(map(address_of, made))
+        made = []
+        for shape, kind, _, nbytes, _ in self._outputs:
+            array, address = empty(shape, kind, nbytes)
+            made.append(array)
+            pointers.append(address)
         return pointers, made[0] if len(made) == 1 else tuple(made), held
 
     def _bind_outputs(
@@ -174,26 +192,34 @@ class Kernel:
                 f"{self.name!r} writes {len(self._outputs)} arrays ({names}) and out has "
                 f"{len(given)}; several are passed as a tuple"
             )
-        for a, (p, shape, kind) in zip(given, self._outputs, strict=True):
+        for a, (shape, kind, misaligned, _, p) in zip(given, self._outputs, strict=True):
             if isinstance(a, bool | int | float | np.generic):
                 raise ArgumentError(f"out for {p} is the number {a!r}; it must be an array")
-            b = a if type(a) is np.ndarray else convert(a, p)
-            flags = b.flags
-            fits = b.shape == shape and b.dtype == kind
-            if not (fits and flags.c_contiguous and flags.aligned and flags.writeable):
+            b = a
+            if type(a) is not ndarray:
+                b = convert(a, p)
+                held.append(b)
+            address = address_of(b)
+            if (
+                b.shape != shape
+                or b.dtype != kind
+                or not b.flags.c_contiguous
+                or not b.flags.writeable
+                or address & misaligned
+            ):
                 reject(b, p)
-            pointers.append(address_of(b))
-            held.append(b)
+            pointers.append(address)
             self._refuse_overlap(pointers)
         return pointers, given[0] if len(given) == 1 else given, held
 
     def _refuse_overlap(self, pointers: list[int]) -> None:
         """The last array shares no byte with those before it: code is compiled on that promise."""
-        *before, last = self.artifact.parameters[: len(pointers)]
+        expected = (*self._inputs, *self._outputs)
         begin = pointers[-1]
-        end = begin + last.nbytes
-        for p, other in zip(before, pointers, strict=False):
-            if begin < end and p.nbytes and begin < other + p.nbytes and other < end:
+        _, _, _, nbytes, last = expected[len(pointers) - 1]
+        end = begin + nbytes
+        for other, (_, _, _, nbytes, p) in zip(pointers[:-1], expected, strict=False):
+            if begin < other + nbytes and other < end and begin < end and nbytes:
                 raise ArgumentError(
                     f"out for {last} overlaps {'the output' if p.output else 'the input'} {p}; "
                     "it needs memory of its own"
@@ -201,10 +227,6 @@ class Kernel:
 
     def _new_frame(self) -> _Frame:
         return _Frame(len(self.artifact.parameters), self.artifact.workspace_nbytes)
-
-    def _release(self, frame: _Frame) -> None:
-        if len(self._free) < _MAX_FREE_FRAMES:
-            self._free.append(frame)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Kernel, (self.artifact,)
@@ -220,7 +242,7 @@ class Kernel:
 def random_array(p: Parameter, seed: int = 0) -> Array:
     """Numbers in [0, 1) for floats, zeros and ones for the rest: few operators mind those."""
     rng = np.random.default_rng(seed)
-    array = empty(p.shape, p.dtype.numpy, p.nbytes)
+    array, _ = empty(p.shape, p.dtype.numpy, p.nbytes)
     array[...] = (
         rng.random(p.shape, np.float32) if p.dtype.is_float else rng.integers(0, 2, p.shape)
     )

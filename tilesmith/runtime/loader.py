@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import os
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -19,7 +20,7 @@ import llvmlite.binding as llvm
 
 from tilesmith.base.errors import BuildError
 from tilesmith.base.target import cpu
-from tilesmith.codegen.artifact import ENTRY, PARALLEL_FOR, Artifact
+from tilesmith.codegen.artifact import ENTRY, PARALLEL_FOR, Artifact, obstacle
 from tilesmith.codegen.llvm.compiler import LLVM_LOCK, compile_ir
 from tilesmith.runtime.threads import REPEAT, RESET, pool_source
 
@@ -44,7 +45,12 @@ class Library:
                 # A name is never used twice: LLVM keeps those of libraries that are gone.
                 self._tracker = builder.link(_linker(), f"{name}.{next(_numbers)}")
             except RuntimeError as error:
-                raise BuildError(f"the code of {name!r} cannot be linked: {error}") from None
+                known = ctypes.CDLL(None)
+                missing = [
+                    s for s in undefined_symbols(code) if s not in imports and not hasattr(known, s)
+                ]
+                why = f" for want of: {', '.join(missing)}" if missing else f": {error}"
+                raise BuildError(f"the code of {name!r} cannot be linked{why}") from None
         self.addresses: dict[str, int] = {symbol: self._tracker[symbol] for symbol in exports}
 
     def __del__(self, lock: Any = LLVM_LOCK) -> None:
@@ -68,7 +74,9 @@ def _linker() -> Any:
     # The JIT linker of LLVM makes stubs for calls to far addresses; the older one does so on some
     # architectures only.
     target = llvm.Target.from_triple(llvm.get_process_triple())
-    return llvm.create_lljit_compiler(target.create_target_machine(jit=True), use_jit_link=True)
+    return llvm.create_lljit_compiler(
+        target.create_target_machine(jit=True), use_jit_link=True, suppress_errors=True
+    )
 
 
 def pool() -> Pool:
@@ -86,16 +94,23 @@ def _load_pool() -> Pool:
     return Pool(library.addresses[PARALLEL_FOR], signature(library.addresses[REPEAT]), library)
 
 
-def obstacle(artifact: Artifact) -> str | None:
-    """Why this machine cannot run the artifact; None if it can."""
-    here, target = cpu(), artifact.target
-    if target.arch != here.arch:
-        what = f"{target.arch}; this machine is {here.arch}"
-    elif missing := target.features - here.features:
-        what = f"a processor with {', '.join(sorted(missing))}, which this machine's has not"
-    else:
-        return None
-    return f"{artifact.name!r} was built for {what}; kernel.source and kernel.assembly can be read"
+def undefined_symbols(code: bytes) -> list[str]:
+    """What an ELF object expects others to define: LLVM does not say which symbol it missed."""
+    (sections_at,) = struct.unpack_from("<Q", code, 0x28)
+    size, count = struct.unpack_from("<HH", code, 0x3A)
+    # name, type, flags, address, offset, size, link, ...
+    headers = [struct.unpack_from("<IIQQQQI", code, sections_at + i * size) for i in range(count)]
+    found = []
+    for _, kind, _, _, offset, nbytes, link in headers:
+        if kind != 2:  # the symbol table
+            continue
+        names_at = headers[link][4]
+        for at in range(offset, offset + nbytes, 24):
+            name, _, _, section = struct.unpack_from("<IBBH", code, at)
+            if name and section == 0:
+                begin = names_at + name
+                found.append(code[begin : code.index(0, begin)].decode())
+    return found
 
 
 def load(artifact: Artifact) -> Library:
