@@ -26,6 +26,28 @@ from tilesmith.codegen.llvm.vecmath_parts import (
 )
 from tilesmith.codegen.llvm.vecmath_pow import power
 
+# Largest error in units of the last place, for float and for double, of every input: denormals,
+# zeros, infinities and NaN go in and come out as C's functions have them, and underflow is gradual.
+# sin and cos: for |x| up to SIN_RANGE; beyond, the result is within [-1, 1] and means nothing.
+# Needs a target with fused multiply-add. exp, sigmoid and rsqrt use AVX-512's own instructions
+# where b.features has them, so their last bit depends on the target; that of no other does.
+ULP: dict[str, tuple[float, float]] = {
+    "exp": (2.0, 2.0),
+    "log": (1.0, 1.0),
+    "tanh": (3.0, 3.0),
+    "erf": (2.0, 2.5),
+    "sigmoid": (3.0, 3.5),
+    "rsqrt": (1.5, 1.5),
+    "sqrt": (0.5, 0.5),
+    "sin": (2.0, 2.0),
+    "cos": (2.0, 2.0),
+    "pow": (1.0, 2.5),
+    "floor": (0.0, 0.0),
+    "ceil": (0.0, 0.0),
+    "round": (0.0, 0.0),
+}
+SIN_RANGE = {"float": 1.3e5, "double": 1e9}
+
 # (log(1 + f) - f + f^2/2) / f^3 for f in [-1/4, 1/2); error 2^-26.7 of the logarithm
 _LOG = (
     0.3333345055580139,
@@ -124,7 +146,7 @@ def exp(b: Builder, x: V) -> V:
 
 
 def sigmoid(b: Builder, x: V) -> V:
-    """e^-|x| cannot overflow: its quotient with 1 + e^-|x| keeps the small results of negative x."""
+    """e^-|x| cannot overflow, and over 1 + e^-|x| it keeps the small results of negative x."""
     e = exp_bounded(b, at_least(b, b.fneg(fabs(b, x)), format_of(x).exp_low))
     one = k(b, x, 1.0)
     top = b.select(b.compare("olt", x, k(b, x, 0.0)), e, one)
@@ -164,7 +186,7 @@ def tanh(b: Builder, x: V) -> V:
 
 
 def erf(b: Builder, x: V) -> V:
-    """1 - exp(log(erfc|x|)), its sign turned: one polynomial for the whole range and no division."""
+    """1 - exp(log(erfc|x|)): one polynomial for the whole range and no division."""
     a = at_most(b, fabs(b, x), _ERF_END[x.type.elem])
     # the 1 that the table leaves out comes back unrounded: -a + a (...)
     tail = b.fma(a, horner(b, a, _ERF[x.type.elem]), b.fneg(a))

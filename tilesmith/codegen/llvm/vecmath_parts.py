@@ -282,7 +282,7 @@ def split(b: Builder, x: V) -> tuple[V, V, bool]:
     i = bits(b, x)
     one = 1 << f.mantissa
     base = (f.bias - 1) * one + one // 2  # the bits of SPLIT
-    # Biased so that it stays positive, the exponent becomes a float by being or-ed under 2^mantissa;
+    # Biased to stay positive, the exponent becomes a float by being or-ed under 2^mantissa:
     # AVX2 has neither a 64-bit arithmetic shift nor a conversion of 64-bit integers.
     d = b.op("add", i, k(b, i, f.bias * one - base))
     e = b.op("lshr", d, k(b, i, f.mantissa))

@@ -79,9 +79,7 @@ def power(b: Builder, x: V, y: V) -> V:
     sign = b.select(odd, sign, k(b, i, 0))
     r = unbits(b, b.op("or", bits(b, r), sign), x.type.elem)
     # a finite negative base has no real power that is not whole; -inf and -0 do
-    negative = b.op(
-        "and", b.compare("olt", x, zero), b.compare("ogt", x, k(b, x, -math.inf))
-    )
+    negative = b.op("and", b.compare("olt", x, zero), b.compare("ogt", x, k(b, x, -math.inf)))
     broken = b.op("and", negative, b.compare("une", b.call("llvm.floor", y.type, y), y))
     r = b.select(broken, k(b, x, math.nan), r)
     unit = b.op("or", b.compare("oeq", x, one), b.compare("oeq", y, zero))
