@@ -26,11 +26,13 @@ from tilesmith.codegen.llvm.vecmath_parts import (
 )
 from tilesmith.codegen.llvm.vecmath_pow import power
 
-# Largest error in units of the last place, for float and for double, of every input: denormals,
-# zeros, infinities and NaN go in and come out as C's functions have them, and underflow is gradual.
+# Bounds on the error in units of the last place, for float and for double. They are measured with a
+# margin (tests/codegen/test_vecmath.py sweeps millions of bit patterns), not proven. They hold for
+# denormals too: underflow is gradual. Zeros, infinities and NaN give what C's functions give.
 # sin and cos: for |x| up to SIN_RANGE; beyond, the result is within [-1, 1] and means nothing.
-# Needs a target with fused multiply-add. exp, sigmoid and rsqrt use AVX-512's own instructions
-# where b.features has them, so their last bit depends on the target; that of no other does.
+# A target without fused multiply-add would call fma: there is no other path. exp, sigmoid, rsqrt
+# and pow of double use AVX-512's own instructions where b.features has them, so their last bit
+# depends on the target; that of no other function does.
 ULP: dict[str, tuple[float, float]] = {
     "exp": (2.0, 2.0),
     "log": (1.0, 1.0),
