@@ -58,6 +58,7 @@ from tilesmith.ir.intrinsics import (
 )
 from tilesmith.ir.lower import function
 from tilesmith.ir.nodes import Intrinsic
+from tilesmith.ir.pack import pack
 from tilesmith.runtime.build import build
 from tilesmith.runtime.kernel import Kernel
 from tilesmith.schedule.schedule import Schedule

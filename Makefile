@@ -1,0 +1,39 @@
+# Everything is set up in .venv on first use; only Python 3.11 or newer and make are needed.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+EXTRAS ?= test
+
+.PHONY: demo test lint bench clean
+
+demo: $(VENV)/run.stamp
+	$(BIN)/python examples/matmul.py
+
+test: lint
+	$(BIN)/python -m pytest tests
+
+lint: $(VENV)/test.stamp
+	$(BIN)/ruff check tilesmith tests bench examples
+	$(BIN)/ruff format --check tilesmith tests bench examples
+	$(BIN)/mypy
+
+bench: $(VENV)/bench.stamp
+	$(BIN)/python -m bench.kernels
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/run.stamp: $(VENV)/bin/python pyproject.toml
+	$(BIN)/pip install --quiet --disable-pip-version-check -e .
+	touch $@
+
+$(VENV)/test.stamp: $(VENV)/bin/python pyproject.toml
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]'
+	touch $@ $(VENV)/run.stamp
+
+$(VENV)/bench.stamp: $(VENV)/bin/python pyproject.toml
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[peers]'
+	touch $@ $(VENV)/run.stamp
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache

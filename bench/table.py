@@ -1,0 +1,69 @@
+"""Rows of a benchmark: measured side by side, printed as a table, written as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Row:
+    """`ratio` above 1 means that we are better."""
+
+    name: str
+    value: float
+    unit: str
+    peer: str | None = None
+    peer_value: float | None = None
+    ratio: float | None = None
+    spread: float | None = None
+
+
+def duel(
+    ours: Callable[[], object], peer: Callable[[], object], rounds: int = 15, calls: int = 1
+) -> tuple[float, float, float, float]:
+    """Taken in turns: (our seconds, the peer's, the median of the paired ratios peer/ours, its spread).
+
+    Each turn begins with a call that is not timed, so that neither meets the other's cache or sleeping threads.
+    """
+
+    def once(call: Callable[[], object]) -> float:
+        call()
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        return (time.perf_counter() - start) / calls
+
+    once(peer), once(ours)
+    pairs = [(once(peer), once(ours)) for _ in range(rounds)]
+    ratios = sorted(p / o for p, o in pairs)
+    spread = (ratios[(3 * rounds) // 4] - ratios[rounds // 4]) / 2
+    mine, theirs = (statistics.median(x) for x in ([o for _, o in pairs], [p for p, _ in pairs]))
+    return mine, theirs, statistics.median(ratios), spread
+
+
+def show(rows: list[Row]) -> None:
+    print(f"{'':44} {'value':>10} {'unit':8} {'peer':>12} {'peer value':>10} {'ratio':>6} {'±':>5}")
+    for r in rows:
+        peer = "" if r.peer is None else r.peer
+        theirs = "" if r.peer_value is None else f"{r.peer_value:10.2f}"
+        ratio = "" if r.ratio is None else f"{r.ratio:6.2f}"
+        spread = "" if r.spread is None else f"{r.spread:5.2f}"
+        print(f"{r.name:44} {r.value:10.2f} {r.unit:8} {peer:>12} {theirs:>10} {ratio:>6} {spread:>5}")
+
+
+def finish(rows: list[Row], json_file: str | None) -> None:
+    show(rows)
+    if json_file:
+        Path(json_file).write_text(json.dumps([asdict(r) for r in rows], indent=1))
+
+
+def arguments(description: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--json", metavar="FILE", help="write the rows here too")
+    return parser

@@ -1,0 +1,36 @@
+"""Softmax over rows, scheduled by hand: a row stays in the cache, sums and maxima are kept in the lanes of vectors."""
+
+import tilesmith as ts
+
+
+def softmax(rows: int, columns: int) -> ts.Function:
+    x = ts.placeholder((rows, columns), name="X")
+    k = ts.reduce_axis(columns, name="k")
+    top = ts.compute((rows,), lambda i: ts.amax(x[i, k], axis=k), name="top")
+    e = ts.compute((rows, columns), lambda i, j: ts.exp(x[i, j] - top[i]), name="e")
+    total = ts.compute((rows,), lambda i: ts.sum(e[i, k], axis=k), name="total")
+    scale = ts.compute((rows,), lambda i: 1 / total[i], name="scale")
+    y = ts.compute((rows, columns), lambda i, j: e[i, j] * scale[i], name="Y")
+    return ts.function([x, y], name="softmax")
+
+
+def schedule(func: ts.Function, target: ts.Target) -> ts.Schedule:
+    width = 4 * target.lanes(32)
+    sch = ts.Schedule(func)
+    row = sch.loops("Y")[0]
+    for block in ("top", "total"):  # partial results, one per lane
+        _, lane = sch.split(sch.loops(block)[-1], [None, width])
+        sch.rfactor(lane)
+    for block in ("scale", "total", "total.rf", "e", "top", "top.rf"):
+        sch.compute_at(block, row)
+    for block in ("top.rf", "total.rf"):
+        lane, _, outer = sch.loops(block)[1:]
+        sch.reorder(outer, lane)
+        sch.vectorize(lane)
+    for block in ("top", "total"):
+        sch.vectorize(sch.loops(block)[-1])
+    for block in ("e", "Y"):
+        _, inner = sch.split(sch.loops(block)[-1], [None, width])
+        sch.vectorize(inner)
+    sch.parallel(row)
+    return sch

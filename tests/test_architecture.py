@@ -1,0 +1,95 @@
+"""The order of the stages: a stage imports only stages above it, at the top of the file, from the file that defines the name."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+STAGES = (
+    "base", "expr", "ops", "ir", "schedule", "task", "space", "search", "codegen", "runtime",
+    "measure", "records", "graph", "frontends", "tune", "report", "testing", "cli",
+)  # fmt: skip
+# What only one leaf file may import: llvmlite loads 60 MB, the others more.
+HEAVY = {"llvmlite", "xgboost", "torch", "onnx", "onnxruntime", "sqlalchemy", "ray", "scipy"}
+# codegen knows ir, and nothing of how a Function was found.
+FORBIDDEN = {"codegen": {"schedule", "task", "space", "search"}, "search": {"measure", "records"}}
+# The one place where a stage's parts are imported late, because they load LLVM; see the comment there.
+LATE = {"runtime/build.py", "runtime/kernel.py"}
+
+
+def sources() -> list[Path]:
+    return sorted((ROOT / "tilesmith").rglob("*.py"))
+
+
+def stage_of(path: Path) -> str:
+    return path.relative_to(ROOT / "tilesmith").parts[0]
+
+
+def imports(path: Path) -> list[tuple[str, bool, bool]]:
+    """(module, whether it stands at the top, whether it is for the type checker only)."""
+    tree = ast.parse(path.read_text())
+    top = set(map(id, tree.body))
+    typing_only = {
+        id(s)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for s in node.body
+    }
+    out = []
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [a.name for a in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} imports relatively"
+            names = [node.module or ""]
+        for name in names:
+            out.append((name, id(node) in top, id(node) in typing_only))
+    return out
+
+
+def test_every_folder_is_a_known_stage() -> None:
+    folders = {p.name for p in (ROOT / "tilesmith").iterdir() if p.is_dir()} - {"__pycache__"}
+    assert folders <= set(STAGES), f"unknown stages: {folders - set(STAGES)}"
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_go_one_way(path: Path) -> None:
+    if path.parent == ROOT / "tilesmith":
+        return
+    own = stage_of(path)
+    for name, _, _ in imports(path):
+        if not name.startswith("tilesmith"):
+            continue
+        assert name != "tilesmith", f"{path} imports the package's public face"
+        stage = name.split(".")[1]
+        assert STAGES.index(stage) <= STAGES.index(own), f"{path} imports {name} from below"
+        assert stage not in FORBIDDEN.get(own, set()), f"{path} imports {name}"
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_stand_at_the_top(path: Path) -> None:
+    where = str(path.relative_to(ROOT / "tilesmith"))
+    for name, top, typing_only in imports(path):
+        late = where in LATE or name in ("ml_dtypes", *HEAVY)
+        assert top or typing_only or late, f"{path} imports {name} inside"
+
+
+def test_inits_are_empty_but_for_the_public_face() -> None:
+    for path in sources():
+        if path.name == "__init__.py" and path.parent != ROOT / "tilesmith":
+            rest = [s for s in ast.parse(path.read_text()).body if not isinstance(s, ast.ImportFrom)]
+            names = [s for s in rest if not isinstance(s, ast.Assign | ast.Expr)]
+            assert not names, f"{path} holds code"
+
+
+def test_import_is_light() -> None:
+    heavy = sorted(HEAVY | {"ml_dtypes", "rich", "typer", "matplotlib"})
+    code = f"import sys, tilesmith; print([m for m in {heavy!r} if m in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert out.stdout.strip() == "[]", out.stdout + out.stderr

@@ -1,0 +1,43 @@
+"""An array in a parameter's logical shape in, the same elements as the kernel wants them out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilesmith.base.errors import ArgumentError
+from tilesmith.expr.ints import FloorDiv, Int
+from tilesmith.ir.function import Function
+
+
+def pack(func: Function, name: str, array: Any) -> np.ndarray[Any, Any]:
+    """`array` in the layout that transform_layout gave the parameter; places that no element falls on hold zeros."""
+    buf = next((b for b in func.params if b.name == name), None)
+    if buf is None:
+        names = ", ".join(b.name for b in func.params)
+        raise ArgumentError(f"{func.name} has no parameter {name!r}; it has {names}")
+    a = np.asarray(array)
+    shape = tuple(n.const for n in buf.shape)
+    if a.shape != shape:
+        raise ArgumentError(f"{name} has shape {list(a.shape)}; {func.name} wants {list(shape)}")
+    if buf.layout is None:
+        return np.ascontiguousarray(a)
+    grids = {f"d{k}": g for k, g in enumerate(np.indices(a.shape, sparse=True))}
+    out = np.zeros([n.const or 0 for n in buf.physical_shape], a.dtype)
+    out[tuple(np.broadcast_to(_at(p, grids), a.shape) for p in buf.layout)] = a
+    return out
+
+
+def _at(p: Int, grids: dict[str, Any]) -> Any:
+    total: Any = 0
+    for m, c in p.terms.items():
+        v: Any = c
+        for atom in m:
+            if isinstance(atom, str):
+                v = v * grids[atom]
+            else:
+                assert isinstance(atom, FloorDiv)
+                v = v * np.floor_divide(_at(atom.a, grids), _at(atom.b, grids))
+        total = total + v
+    return total
