@@ -153,14 +153,15 @@ def _join(combiner: Combiner, x: Sequence[Array], y: Sequence[Array]) -> list[Ar
 def _contract(b: Block, memory: dict[str, Array]) -> bool:
     """A sum of a product of plain reads goes through einsum on strided views, which finds BLAS where it can."""
     assert b.combiner is not None
-    if b.combiner.op != "add" or len(b.writes) != 1 or not b.writes[0].value.dtype.is_float:
+    if b.combiner.op != "add" or len(b.writes) != 1:
         return False
+    whole = b.writes[0].value.dtype.is_int
     factors: list[tuple[Load, DType]] = []  # with the dtype it is read in
 
     def split(e: Expr) -> bool:
         if isinstance(e, Binary) and e.op == "mul":
             return split(e.a) and split(e.b)
-        load = e.x if isinstance(e, Cast) and e.dtype.is_float else e
+        load = e.x if isinstance(e, Cast) and (e.dtype.is_float or whole) else e
         if isinstance(load, Load):
             factors.append((load, e.dtype))
             return True
@@ -177,11 +178,18 @@ def _contract(b: Block, memory: dict[str, Array]) -> bool:
     # In double where that is needed (a long sum) or cheap (a small problem).
     row = prod(extent[i.name] for i in b.reducing)
     points = row * prod(extent[i.name] for i in b.spatial)
-    double = w.value.dtype.bits == 64 or row > 1 << 14 or points < 1 << 26
+    double = whole or w.value.dtype.bits == 64 or row > 1 << 14 or points < 1 << 26
+    if whole:
+        # Small integers are exact in double; wrapping once at the end is wrapping all the way.
+        if not all(load.dtype.is_int for load, _ in factors):
+            return False
+        if row << sum(load.dtype.bits for load, _ in factors) >= 1 << 52:
+            return False
     wide = np.float64 if double else np.float32
     for load, dtype in factors:
         # Row-major, whatever the caller's array is: the strides below count on it.
-        a = memory[load.buffer].astype(dtype.numpy, copy=False).astype(wide, order="C")
+        a = memory[load.buffer]
+        a = (a if whole else a.astype(dtype.numpy, copy=False)).astype(wide, order="C")
         used: dict[str, int] = {}
         offset = 0
         for p, stride, n in zip(load.index, a.strides, a.shape, strict=True):
@@ -214,7 +222,8 @@ def _contract(b: Block, memory: dict[str, Array]) -> bool:
         return False
     result = np.einsum(f"{','.join(terms)}->{out}", *views, optimize=True)
     target = memory[w.buffer]
-    target[...] = (target + result).astype(target.dtype)
+    total = target + result
+    target[...] = (total.astype(np.int64) if whole else total).astype(target.dtype)
     return True
 
 

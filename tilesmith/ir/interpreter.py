@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tilesmith.base.errors import VerifyError
+from tilesmith.base.errors import ArgumentError, VerifyError
 from tilesmith.expr import semantics
 from tilesmith.expr.ints import Int, Opaque, evaluate_int
 from tilesmith.expr.nodes import (
@@ -35,10 +35,13 @@ Array = np.ndarray[Any, Any]
 def interpret(func: Function, *arrays: Any) -> Any:
     """The output array, or a tuple of them when there are several."""
     if len(arrays) != len(func.inputs):
-        raise ValueError(f"{func.name} takes {len(func.inputs)} arrays, got {len(arrays)}")
+        raise ArgumentError(f"{func.name} takes {len(func.inputs)} arrays, got {len(arrays)}")
     memory: dict[str, Array] = {}
     for b, a in zip(func.inputs, arrays, strict=True):
         memory[b.name] = np.array(a, dtype=b.dtype.numpy)
+        found, shape = list(memory[b.name].shape), [e.const for e in b.shape]
+        if None not in shape and found != shape:
+            raise ArgumentError(f"{b.name} has shape {found}, {func.name} wants {shape}")
     for b in (*func.outputs, *func.buffers):
         memory[b.name] = _garbage(b)
     with np.errstate(all="ignore"):

@@ -59,13 +59,17 @@ def _name_params(tensors: Sequence[Tensor], func: str) -> dict[str, str]:
 
 def _name_rest(stages: list[Stage], names: dict[str, str]) -> None:
     """Intermediate tensors get a number behind their name where it is taken."""
+    taken = set(names.values())
+    counts: dict[str, int] = {}
     for s in stages:
         for t in s.tensors:
             if t.uid not in names:
-                unique, n = t.name, 1
-                while unique in names.values():
-                    unique, n = f"{t.name}_{n}", n + 1
+                unique = t.name
+                while unique in taken:
+                    counts[t.name] = counts.get(t.name, 0) + 1
+                    unique = f"{t.name}_{counts[t.name]}"
                 names[t.uid] = unique
+                taken.add(unique)
 
 
 def _in_order(outputs: list[Tensor], inputs: list[Tensor], func: str) -> list[Stage]:
