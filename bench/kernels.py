@@ -1,4 +1,6 @@
-"""Hand-scheduled kernels beside the libraries, what building and calling them costs, and the machine's own limits."""
+"""Hand-scheduled kernels beside the libraries, what building and calling them costs, and the
+machine's own limits.
+"""
 
 from __future__ import annotations
 
@@ -40,14 +42,18 @@ def machine(target: ts.Target) -> list[Row]:
     for d in ("float32", "float64"):
         rows.append(Row(f"peak {d}, one core", peak.multiply_add(d, target) / 1e9, "GFLOP/s"))
     if "fp16" in target.features:
-        rows.append(Row("peak float16, one core", peak.multiply_add("float16", target) / 1e9, "GFLOP/s"))
+        rows.append(
+            Row("peak float16, one core", peak.multiply_add("float16", target) / 1e9, "GFLOP/s")
+        )
     if (rate := peak.dot_product(target)) is not None:
         rows.append(Row("peak int8 dot product, one core", rate / 1e9, "GOP/s"))
     for level, nbytes in (
         ("L1", target.l1_nbytes * 3 // 4), ("L2", target.l2_nbytes * 3 // 4),
         ("L3", min(target.l3_nbytes // 4, 8 << 20)), ("memory", 256 << 20),
     ):  # fmt: skip
-        rows.append(Row(f"bandwidth {level}, one core", peak.bandwidth(nbytes, target) / 1e9, "GB/s"))
+        rows.append(
+            Row(f"bandwidth {level}, one core", peak.bandwidth(nbytes, target) / 1e9, "GB/s")
+        )
     return rows
 
 
@@ -66,7 +72,10 @@ def matmuls(target: ts.Target, fma_peak: float) -> list[Row]:
 
             def run(threads: int = threads) -> tuple[float, float, float, float]:
                 return duel(
-                    lambda: kernel(a, b, out=c), lambda: np.matmul(a, b, out=want), rounds=31, calls=3  # noqa: B023
+                    lambda: kernel(a, b, out=c),
+                    lambda: np.matmul(a, b, out=want),
+                    rounds=31,
+                    calls=3,
                 )
 
             if limits is None:
@@ -77,7 +86,15 @@ def matmuls(target: ts.Target, fma_peak: float) -> list[Row]:
             np.testing.assert_allclose(c, want, rtol=1e-3, atol=1e-3)
             work = func.flops / 1e9
             rows.append(
-                Row(f"matmul {n} float32, {threads} thread(s)", work / mine, "GFLOP/s", "numpy", work / theirs, ratio, spread)
+                Row(
+                    f"matmul {n} float32, {threads} thread(s)",
+                    work / mine,
+                    "GFLOP/s",
+                    "numpy",
+                    work / theirs,
+                    ratio,
+                    spread,
+                )
             )
             if threads == 1:
                 rows.append(Row("  share of the peak", 100 * work / mine / fma_peak, "%"))
@@ -102,7 +119,9 @@ def softmaxes(target: ts.Target) -> list[Row]:
         calls["onnxruntime"] = lambda: session.run(None, {"x": x})
     for name, call in calls.items():
         mine, theirs, ratio, spread = duel(lambda: kernel(x, out=y), call, rounds=31)
-        rows.append(Row(f"softmax {n}x{n}, 1 thread", mine * 1e6, "us", name, theirs * 1e6, ratio, spread))
+        rows.append(
+            Row(f"softmax {n}x{n}, 1 thread", mine * 1e6, "us", name, theirs * 1e6, ratio, spread)
+        )
     return rows
 
 
@@ -163,7 +182,9 @@ def integers(target: ts.Target) -> list[Row]:
     assert (c == a.astype("int32") @ b.astype("int32")).all(), "int8 matmul is not exact"
     f32 = ts.build(example("matmul").schedule(example("matmul").matmul(n), here), here)
     x, y, z = random(n, n), random(n, n), np.empty((n, n), np.float32)
-    mine, theirs, ratio, spread = duel(lambda: kernel(a, b, out=c), lambda: f32(x, y, out=z), rounds=31)
+    mine, theirs, ratio, spread = duel(
+        lambda: kernel(a, b, out=c), lambda: f32(x, y, out=z), rounds=31
+    )
     work = func.flops / 1e9
     name = f"matmul {n} int8, exact, 1 thread"
     return [Row(name, work / mine, "GOP/s", "our float32", work / theirs, ratio, spread)]
@@ -184,7 +205,9 @@ def costs(target: ts.Target) -> list[Row]:
         compiled = time.perf_counter()
         ts.build(sch, here)
         built = time.perf_counter()
-        samples.append((scheduled - start, written - scheduled, compiled - written, built - compiled))
+        samples.append(
+            (scheduled - start, written - scheduled, compiled - written, built - compiled)
+        )
     parts = np.median(np.array(samples), axis=0) * 1e3
     names = ("scheduling", "lowering and emission", "LLVM", "Schedule to callable, all of it")
     rows = [Row(f"matmul 512: {n}", p, "ms") for n, p in zip(names, parts, strict=True)]

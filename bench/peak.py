@@ -1,4 +1,6 @@
-"""What the machine can do: multiply-adds a second from registers, and bytes a second from each level of memory."""
+"""What the machine can do: multiply-adds a second from registers, and bytes a second from each
+level of memory.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,11 @@ def multiply_add(dtype: str, target: ts.Target) -> float:
     for chains in (10, 12, 16, 24):
         if chains < target.num_vector_registers:
             source = _register_loop(
-                kind, lanes, f"call {t} {name}(X, X, ACC)", f"declare {t} {name}({t}, {t}, {t})", chains
+                kind,
+                lanes,
+                f"call {t} {name}(X, X, ACC)",
+                f"declare {t} {name}({t}, {t}, {t})",
+                chains,
             )
             best = max(best, _rate(source, 2 * lanes * chains, target))
     return best
@@ -64,8 +70,12 @@ def dot_product(target: ts.Target) -> float | None:
         return None
     acc, quads = f"<{lanes} x i32>", f"<{4 * lanes} x i8>"
     declare = f"declare {acc} {name}({acc}, {quads}, {quads})"
-    lines = _register_loop("i32", lanes, f"call {acc} {name}(ACC, {quads} %y, {quads} %y)", declare, 16)
-    source = lines.replace(" br label %l\nl:", f" %y = bitcast {acc} %x to {quads}\n br label %l\nl:", 1)
+    lines = _register_loop(
+        "i32", lanes, f"call {acc} {name}(ACC, {quads} %y, {quads} %y)", declare, 16
+    )
+    source = lines.replace(
+        " br label %l\nl:", f" %y = bitcast {acc} %x to {quads}\n br label %l\nl:", 1
+    )
     return _rate(source, 8 * lanes * 16, target)
 
 

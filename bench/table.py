@@ -27,9 +27,11 @@ class Row:
 def duel(
     ours: Callable[[], object], peer: Callable[[], object], rounds: int = 15, calls: int = 1
 ) -> tuple[float, float, float, float]:
-    """Taken in turns: (our seconds, the peer's, the median of the paired ratios peer/ours, its spread).
+    """Taken in turns: (our seconds, the peer's, the median of the paired ratios peer/ours, its
+    spread).
 
-    Each turn begins with a call that is not timed, so that neither meets the other's cache or sleeping threads.
+    Each turn begins with a call that is not timed, so that neither meets the other's cache or
+    sleeping threads.
     """
 
     def once(call: Callable[[], object]) -> float:
@@ -54,7 +56,9 @@ def show(rows: list[Row]) -> None:
         theirs = "" if r.peer_value is None else f"{r.peer_value:10.2f}"
         ratio = "" if r.ratio is None else f"{r.ratio:6.2f}"
         spread = "" if r.spread is None else f"{r.spread:5.2f}"
-        print(f"{r.name:44} {r.value:10.2f} {r.unit:8} {peer:>12} {theirs:>10} {ratio:>6} {spread:>5}")
+        print(
+            f"{r.name:44} {r.value:10.2f} {r.unit:8} {peer:>12} {theirs:>10} {ratio:>6} {spread:>5}"
+        )
 
 
 def finish(rows: list[Row], json_file: str | None) -> None:

@@ -1,4 +1,6 @@
-"""A 3x3 convolution in NHWC, scheduled by hand: a row of pixels by a panel of channels stays in registers, weights are packed."""
+"""A 3x3 convolution in NHWC, scheduled by hand: a row of pixels by a panel of channels stays in
+registers, weights are packed.
+"""
 
 import tilesmith as ts
 
@@ -6,12 +8,16 @@ import tilesmith as ts
 def conv2d(size: int, inputs: int, outputs: int) -> ts.Function:
     x = ts.placeholder((1, size, size, inputs), name="X")
     w = ts.placeholder((3, 3, inputs, outputs), name="W")
-    return ts.function([x, w, ts.ops.conv2d(x, w, padding=1, layout="NHWC", name="Y")], name="conv2d")
+    return ts.function(
+        [x, w, ts.ops.conv2d(x, w, padding=1, layout="NHWC", name="Y")], name="conv2d"
+    )
 
 
 def schedule(func: ts.Function, target: ts.Target) -> ts.Schedule:
     lanes = target.lanes(32)
-    pixels, channels = (14, 2 * lanes) if lanes >= 16 else (7, 4 * lanes) if lanes == 4 else (6, 2 * lanes)
+    pixels, channels = (
+        (14, 2 * lanes) if lanes >= 16 else (7, 4 * lanes) if lanes == 4 else (6, 2 * lanes)
+    )
     sch = ts.Schedule(func)
     n, y, x, f, r, s, c = sch.loops("Y")
     x0, x1 = sch.split(x, [None, pixels])

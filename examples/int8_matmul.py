@@ -1,4 +1,6 @@
-"""An int8 matrix product through the machine's dot-product instruction: exact, and four products at a time in every lane."""
+"""An int8 matrix product through the machine's dot-product instruction: exact, and four products at
+a time in every lane.
+"""
 
 import tilesmith as ts
 

@@ -1,4 +1,6 @@
-"""A float32 matrix product scheduled by hand, side by side with NumPy: `python examples/matmul.py [n] [threads]`."""
+"""A float32 matrix product scheduled by hand, side by side with NumPy: `python examples/matmul.py
+[n] [threads]`.
+"""
 
 import os
 import sys
@@ -20,7 +22,9 @@ def matmul(n: int) -> ts.Function:
 
 
 def schedule(func: ts.Function, target: ts.Target) -> ts.Schedule:
-    """A register tile of C stays in registers while a panel of B, packed so that it is read in order, goes by."""
+    """A register tile of C stays in registers while a panel of B, packed so that it is read in
+    order, goes by.
+    """
     lanes = target.lanes(32)
     rows, columns, unroll = (8, 2 * lanes, 4) if lanes >= 8 else (6, 4 * lanes, 4)
     sch = ts.Schedule(func)
@@ -49,7 +53,10 @@ def main(n: int) -> None:
     c, want = np.empty((n, n), np.float32), np.empty((n, n), np.float32)
     ours, numpy = [], []
     for _ in range(15):  # taken in turns, so that both see the same machine
-        for call, times in ((lambda: np.matmul(a, b, out=want), numpy), (lambda: kernel(a, b, out=c), ours)):
+        for call, times in (
+            (lambda: np.matmul(a, b, out=want), numpy),
+            (lambda: kernel(a, b, out=c), ours),
+        ):
             start = time.perf_counter()
             call()
             times.append(time.perf_counter() - start)
@@ -58,7 +65,9 @@ def main(n: int) -> None:
     for name, times in (("numpy", numpy), ("tilesmith", ours)):
         seconds = float(np.median(times))
         print(f"  {name:10} {seconds * 1e3:8.2f} ms  {func.flops / seconds / 1e9:7.1f} GFLOP/s")
-    print(f"  tilesmith is {np.median(np.divide(numpy, ours)):.2f} times as fast as NumPy; results agree")
+    print(
+        f"  tilesmith is {np.median(np.divide(numpy, ours)):.2f} times as fast as NumPy; results agree"
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Softmax over rows, scheduled by hand: a row stays in the cache, sums and maxima are kept in the lanes of vectors."""
+"""Softmax over rows, scheduled by hand: a row stays in the cache, sums and maxima are kept in the
+lanes of vectors.
+"""
 
 import tilesmith as ts
 

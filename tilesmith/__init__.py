@@ -16,7 +16,6 @@ from tilesmith.base.target import Target, cpu
 from tilesmith.expr.dsl import (
     Tensor,
     Value,
-    absolute as abs,  # noqa: A004
     amax,
     amin,
     argmax,
@@ -37,15 +36,20 @@ from tilesmith.expr.dsl import (
     prod,
     reduce,
     reduce_axis,
-    round_ as round,  # noqa: A004
     rsqrt,
     sigmoid,
     sin,
     size,
     sqrt,
-    sum,  # noqa: A004
+    sum,
     tanh,
     where,
+)
+from tilesmith.expr.dsl import (
+    absolute as abs,
+)
+from tilesmith.expr.dsl import (
+    round_ as round,
 )
 from tilesmith.ir.evaluate import evaluate
 from tilesmith.ir.function import Function, instantiate
@@ -64,3 +68,69 @@ from tilesmith.runtime.kernel import Kernel
 from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import PRIMITIVES, Trace
+
+__all__ = [
+    "AVX512_DOT_U8S8",
+    "DTYPES",
+    "INTRINSICS",
+    "NEON_DOT_S8S8",
+    "NEON_DOT_U8U8",
+    "PRIMITIVES",
+    "ArgumentError",
+    "BuildError",
+    "DType",
+    "ExpressionError",
+    "Function",
+    "Intrinsic",
+    "Kernel",
+    "Schedule",
+    "ScheduleError",
+    "Step",
+    "Target",
+    "TargetError",
+    "Tensor",
+    "TilesmithError",
+    "Trace",
+    "TraceError",
+    "Value",
+    "VerifyError",
+    "abs",
+    "amax",
+    "amin",
+    "argmax",
+    "argmin",
+    "build",
+    "cast",
+    "ceil",
+    "compute",
+    "cos",
+    "cpu",
+    "dtype",
+    "erf",
+    "evaluate",
+    "exp",
+    "floor",
+    "function",
+    "instantiate",
+    "interpret",
+    "isnan",
+    "log",
+    "maximum",
+    "minimum",
+    "ops",
+    "pack",
+    "placeholder",
+    "power",
+    "prod",
+    "reduce",
+    "reduce_axis",
+    "round",
+    "rsqrt",
+    "sigmoid",
+    "sin",
+    "size",
+    "sqrt",
+    "sum",
+    "tanh",
+    "where",
+]

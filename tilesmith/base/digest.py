@@ -1,4 +1,6 @@
-"""Stable fingerprints: text in, a short hexadecimal digest out, the same on every machine and in every process."""
+"""Stable fingerprints: text in, a short hexadecimal digest out, the same on every machine and in
+every process.
+"""
 
 import hashlib
 

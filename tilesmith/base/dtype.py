@@ -1,4 +1,6 @@
-"""Element types: a name such as "float32" in, an interned DType out, with its NumPy twin and its place in promotion."""
+"""Element types: a name such as "float32" in, an interned DType out, with its NumPy twin and its
+place in promotion.
+"""
 
 from __future__ import annotations
 
@@ -107,12 +109,15 @@ def _numpy(name: str) -> np.dtype[Any]:
     if name == "bfloat16":  # NumPy has none of its own
         import ml_dtypes
 
-        return np.dtype(ml_dtypes.bfloat16)
+        twin: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return twin
     return np.dtype(name)
 
 
 def promote(a: DType, b: DType) -> DType:
-    """The type of `a + b`. As NumPy does, except that an integer never widens a float: int32 with float16 is float16."""
+    """The type of `a + b`. As NumPy does, except that an integer never widens a float: int32 with
+    float16 is float16.
+    """
     if a is b:
         return a
     if a.kind == "b" or b.kind == "b":

@@ -1,4 +1,6 @@
-"""The errors a user can meet. Every message names the thing, says why, and says what would be right."""
+"""The errors a user can meet. Every message names the thing, says why, and says what would be
+right.
+"""
 
 
 class TilesmithError(Exception):

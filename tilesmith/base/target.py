@@ -1,6 +1,8 @@
-"""What the hardware is: one frozen Target per machine, found on this one or named for one that is elsewhere.
+"""What the hardware is: one frozen Target per machine, found on this one or named for one that is
+elsewhere.
 
-A Target holds all that may change the answer of a build or a search, and nothing else: its `fingerprint` goes into every key.
+A Target holds all that may change the answer of a build or a search, and nothing else: its
+`fingerprint` goes into every key.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class _Run:
                     for v in range(extent):
                         self.body(s.body, {**env, s.name: v})
                 case If():
-                    if all(self.int(p, env) >= 0 for p in s.conds):
+                    if all(self.integer(p, env) >= 0 for p in s.conds):
                         self.body(s.body, env)
                 case Block():
                     for point in self.points(s.tile):
@@ -84,20 +84,20 @@ class _Run:
                     pass
 
     def points(self, tile: tuple[tuple[str, Int], ...]) -> Iterator[dict[str, int]]:
-        for at in product(*(range(self.int(e, {})) for _, e in tile)):
+        for at in product(*(range(self.integer(e, {})) for _, e in tile)):
             yield dict(zip((n for n, _ in tile), at, strict=True))
 
     def block(self, b: Block, env: dict[str, int]) -> None:
-        point = {i.name: self.int(i.bind, env) for i in b.iters}
+        point = {i.name: self.integer(i.bind, env) for i in b.iters}
         reducing = b.reducing_loops
         iters = {i.name for i in b.reducing}
         checks = [(p, env, reducing) for p in b.where] + [(p, point, iters) for p in b.domain]
-        if not all(self.int(p, e) >= 0 for p, e, r in checks if not p.names & r):
+        if not all(self.integer(p, e) >= 0 for p, e, r in checks if not p.names & r):
             return
         if b.init and b.combiner and all(env[n] == 0 for n in reducing):
             for w, c in zip(b.writes, b.combiner.identity, strict=True):
                 self.put(w, point, semantics.constant(c.value, c.dtype))
-        if not all(self.int(p, e) >= 0 for p, e, _ in checks):
+        if not all(self.integer(p, e) >= 0 for p, e, _ in checks):
             return
         values = [self.expr(w.value, point, {}) for w in b.writes]
         if b.combiner:
@@ -117,13 +117,13 @@ class _Run:
         self.memory[w.buffer][self.index(w.buffer, w.index, env)] = value
 
     def index(self, name: str, index: tuple[Int, ...], env: Mapping[str, int]) -> tuple[int, ...]:
-        at = tuple(self.int(p, env) for p in index)
+        at = tuple(self.integer(p, env) for p in index)
         shape = self.memory[name].shape
         if any(not 0 <= i < n for i, n in zip(at, shape, strict=True)):
             raise VerifyError(f"{name}{list(at)} lies outside of its shape {list(shape)}")
         return at
 
-    def int(self, p: Int, env: Mapping[str, int]) -> int:
+    def integer(self, p: Int, env: Mapping[str, int]) -> int:
         def opaque(a: Opaque) -> int:
             assert isinstance(a, Dynamic)
             return int(self.expr(a.expr, env, {}))
@@ -135,7 +135,7 @@ class _Run:
             case Const(value=v):
                 return semantics.constant(v, e.dtype)
             case IntValue(value=p):
-                return semantics.constant(self.int(p, env), e.dtype)
+                return semantics.constant(self.integer(p, env), e.dtype)
             case Arg(name=n):
                 return args[n]
             case Load(buffer=b, index=ix):

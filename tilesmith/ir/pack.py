@@ -12,7 +12,9 @@ from tilesmith.ir.function import Function
 
 
 def pack(func: Function, name: str, array: Any) -> np.ndarray[Any, Any]:
-    """`array` in the layout that transform_layout gave the parameter; places that no element falls on hold zeros."""
+    """`array` in the layout that transform_layout gave the parameter; places that no element falls
+    on hold zeros.
+    """
     buf = next((b for b in func.params if b.name == name), None)
     if buf is None:
         names = ", ".join(b.name for b in func.params)
@@ -23,7 +25,7 @@ def pack(func: Function, name: str, array: Any) -> np.ndarray[Any, Any]:
         raise ArgumentError(f"{name} has shape {list(a.shape)}; {func.name} wants {list(shape)}")
     if buf.layout is None:
         return np.ascontiguousarray(a)
-    grids = {f"d{k}": g for k, g in enumerate(np.indices(a.shape, sparse=True))}
+    grids: dict[str, Any] = {f"d{k}": g for k, g in enumerate(np.indices(a.shape, sparse=True))}
     out = np.zeros([n.const or 0 for n in buf.physical_shape], a.dtype)
     out[tuple(np.broadcast_to(_at(p, grids), a.shape) for p in buf.layout)] = a
     return out

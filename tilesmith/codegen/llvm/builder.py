@@ -1,4 +1,6 @@
-"""LLVM IR as text: typed values and a line-by-line writer. Text parses faster than objects build, and reads as what it is."""
+"""LLVM IR as text: typed values and a line-by-line writer. Text parses faster than objects build,
+and reads as what it is.
+"""
 
 from __future__ import annotations
 
@@ -50,20 +52,29 @@ class V:
         return f"{self.type} {self.name}"
 
 
-I1, I8, I32, I64, PTR, F32, F64 = (Type(e) for e in ("i1", "i8", "i32", "i64", "ptr", "float", "double"))
+I1, I8, I32, I64, PTR, F32, F64 = (
+    Type(e) for e in ("i1", "i8", "i32", "i64", "ptr", "float", "double")
+)
 
 
 def storage_type(d: DType, lanes: int = 1) -> Type:
     """How an element lies in memory. bfloat16 travels as i16: no libcall is needed on any target."""
     if d.kind == "f":
-        return Type({"float16": "half", "bfloat16": "i16", "float32": "float", "float64": "double"}[d.name], lanes)
+        return Type(
+            {"float16": "half", "bfloat16": "i16", "float32": "float", "float64": "double"}[d.name],
+            lanes,
+        )
     return Type(f"i{d.bits}", lanes)
 
 
 def number(t: Type, value: float | int | bool) -> str:
     """A scalar constant in LLVM's spelling."""
     if t.elem in ("float", "double"):
-        wide = struct.unpack("<f", struct.pack("<f", _clamp(value)))[0] if t.elem == "float" else float(value)
+        wide = (
+            struct.unpack("<f", struct.pack("<f", _clamp(value)))[0]
+            if t.elem == "float"
+            else float(value)
+        )
         return f"0x{struct.unpack('<Q', struct.pack('<d', wide))[0]:016X}"
     if t.elem == "half":
         return f"0xH{struct.unpack('<H', struct.pack('<e', value))[0]:04X}"
@@ -107,7 +118,11 @@ class Builder:
     def const(self, t: Type, value: float | int | bool) -> V:
         text = number(Type(t.elem), value)
         if t.lanes > 1:
-            text = "zeroinitializer" if value == 0 and str(value)[0] != "-" else f"splat ({t.elem} {text})"
+            text = (
+                "zeroinitializer"
+                if value == 0 and str(value)[0] != "-"
+                else f"splat ({t.elem} {text})"
+            )
         return V(text, t)
 
     # arithmetic: op is LLVM's own name

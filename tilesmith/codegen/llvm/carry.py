@@ -1,4 +1,6 @@
-"""Which memory a loop can keep in registers: all its accesses below the loop stay in place, as cells that do not overlap."""
+"""Which memory a loop can keep in registers: all its accesses below the loop stay in place, as
+cells that do not overlap.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,8 @@ def _apart(cells: set[Cell]) -> bool:
 Found = tuple[str, tuple[Int, ...], dict[str, Span | None], bool]
 
 
-def _accesses(writer: Writer, body: tuple[Stmt, ...], local: dict[str, Span | None]) -> Iterator[Found]:
+def _accesses(writer: Writer, body: tuple[Stmt, ...], local: dict[str, Span | None]) ->
+Iterator[Found]:
     """(buffer, index, loops inside, whether it happens in every iteration)."""
     for s in body:
         match s:

@@ -1,4 +1,6 @@
-"""Addresses, loads and stores: reads and writes of cells go through the frames' registers, and to memory only when they must."""
+"""Addresses, loads and stores: reads and writes of cells go through the frames' registers, and to
+memory only when they must.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """An access taken apart: known loops folded into the offset, run-time loops as terms, lanes as a stride, the rest opaque."""
+    """An access taken apart: known loops folded into the offset, run-time loops as terms, lanes as
+    a stride, the rest opaque.
+    """
 
     memory: Memory
     terms: Terms
@@ -85,7 +89,9 @@ class Cells:
         return name
 
     def _base(self, m: Memory, terms: Terms) -> str:
-        """The pointer that the run-time loops give. It is computed where the innermost of them is known, or stepped along with it."""
+        """The pointer that the run-time loops give. It is computed where the innermost of them is
+        known, or stepped along with it.
+        """
         if not terms:
             return m.pointer
         name, stride = terms[-1]
@@ -106,7 +112,9 @@ class Cells:
                 first = b.fresh("q")
                 parent = self.frames[self.depth[name] - 1]
                 parent.lines.append(f"  {first}.m = mul i64 {frame.starts_at}, {stride}")
-                parent.lines.append(f"  {first} = getelementptr inbounds {elem}, ptr {outer}, i64 {first}.m")
+                parent.lines.append(
+                    f"  {first} = getelementptr inbounds {elem}, ptr {outer}, i64 {first}.m"
+                )
             frame.pointer_phis.append((p, first, stride, str(elem)))
         else:
             frame.head.append(f"  {p}.m = mul i64 {value.name}, {stride}")
@@ -116,7 +124,9 @@ class Cells:
 
     # the registers
     def read(self, m: Memory, cell: Cell) -> V:
-        """The value of a cell, from the nearest frame that holds it, else from memory as far out as it may be loaded."""
+        """The value of a cell, from the nearest frame that holds it, else from memory as far out as
+        it may be loaded.
+        """
         top = len(self.frames) - 1
         at = top
         while True:
@@ -133,7 +143,11 @@ class Cells:
             value = self._load_at(m, cell, at)
         for k in range(at + 1, top + 1):  # loops that write the cell carry it
             frame = self.frames[k]
-            if frame.kind == "loop" and cell.memory in frame.carried and cell.memory in frame.written:
+            if (
+                frame.kind == "loop"
+                and cell.memory in frame.carried
+                and cell.memory in frame.written
+            ):
                 phi = self.builder.fresh("c")
                 frame.phis[cell] = (phi, value)
                 value = V(phi, value.type)
@@ -141,7 +155,9 @@ class Cells:
         return value
 
     def _load_depth(self, at: int, top: int, cell: Cell) -> int:
-        """Loads leave loops they do not depend on, but never a branch: it may be what makes the address good."""
+        """Loads leave loops they do not depend on, but never a branch: it may be what makes the
+        address good.
+        """
         for k in range(top, at, -1):
             if self.frames[k].kind == "branch":
                 return k
@@ -188,7 +204,9 @@ class Cells:
             self.builder.emit(f"  call void @llvm.prefetch.p0(ptr {p}, i32 0, i32 3, i32 1)")
 
     def write(self, cell: Cell, value: V) -> None:
-        """Into the registers of this frame. Cells that overlap it without being it go to memory first."""
+        """Into the registers of this frame. Cells that overlap it without being it go to memory
+        first.
+        """
         here = self.frames[-1].cells
         if cell in here:  # what is held never overlaps
             here[cell] = Held(value, True)
@@ -222,7 +240,9 @@ class Cells:
         raise AssertionError(cell)
 
     def settle(self, serial: int, cells: set[Cell]) -> None:
-        """Before a loop that carries `cells`: whatever overlaps them without being one of them goes to memory."""
+        """Before a loop that carries `cells`: whatever overlaps them without being one of them goes
+        to memory.
+        """
         for frame in self.frames:
             for held_cell in [c for c in frame.cells if c.memory == serial and c not in cells]:
                 if any(held_cell.touches(c) for c in cells):
@@ -243,10 +263,14 @@ class Cells:
         raise AssertionError(serial)
 
     def close_cells(self, frame: Frame) -> None:
-        """At the end of a loop's or a branch's body: what the frame does not carry out goes to memory now."""
+        """At the end of a loop's or a branch's body: what the frame does not carry out goes to
+        memory now.
+        """
         for cell, held in frame.cells.items():
-            if held.dirty and cell.memory not in frame.owned and not (
-                frame.kind == "loop" and cell.memory in frame.carried
+            if (
+                held.dirty
+                and cell.memory not in frame.owned
+                and not (frame.kind == "loop" and cell.memory in frame.carried)
             ):
                 self._write_out(cell, held)
 
@@ -267,7 +291,9 @@ class Cells:
 
     # memory
     def compute_type(self, d: DType, lanes: int = 1) -> Type:
-        """How a value is computed with: half precision in float unless the target has it, bool as i1."""
+        """How a value is computed with: half precision in float unless the target has it, bool as
+        i1.
+        """
         if d.kind == "b":
             return Type("i1", lanes)
         if d.name == "bfloat16" or (d.name == "float16" and "fp16" not in self.target.features):
@@ -319,5 +345,3 @@ class Cells:
         if d.name == "float16" and t.elem == "float":
             return b.cast("fptrunc", v, "half")
         return v
-
-

@@ -1,4 +1,6 @@
-"""Function in, LLVM IR text out: the pass list, the loops, the threads. Values and memory have files of their own."""
+"""Function in, LLVM IR text out: the pass list, the loops, the threads. Values and memory have
+files of their own.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,10 @@ from tilesmith.base.errors import BuildError
 from tilesmith.base.target import Target
 from tilesmith.codegen.llvm.builder import I64, Builder, V
 from tilesmith.codegen.llvm.carry import carried_cells
+from tilesmith.codegen.llvm.cells import Lane
 from tilesmith.codegen.llvm.frames import Frame, Memory
-from tilesmith.codegen.llvm.values import Lane, Values
-from tilesmith.codegen.passes.access import accesses
+from tilesmith.codegen.llvm.values import Values
+from tilesmith.codegen.passes.access import accesses, tile_ranges
 from tilesmith.codegen.passes.compact import compact
 from tilesmith.codegen.passes.lanes import widen_private_buffers
 from tilesmith.codegen.passes.layouts import apply_layouts
@@ -52,7 +55,9 @@ def lower(func: Function) -> Function:
 
 def emit_function(func: Function, target: Target) -> Emitted:
     if func.sizes:
-        raise BuildError(f"{func.name} has the open sizes {', '.join(func.sizes)}; put in numbers with instantiate()")
+        raise BuildError(
+            f"{func.name} has the open sizes {', '.join(func.sizes)}; put in numbers with instantiate()"
+        )
     if target.kind != "cpu":
         raise BuildError(f"LLVM code is for CPUs; the target is {target.kind}")
     lowered = lower(func)
@@ -121,7 +126,13 @@ class Writer(Values):
             lines.append(f"  %a{k} = getelementptr ptr, ptr %args, i64 {k}")
             lines.append(f"  %p{k} = load ptr, ptr %a{k}")
         args = ", ".join([*(f"ptr %p{k}" for k in range(len(self.func.params))), "ptr %workspace"])
-        lines += [f"  call void @body({args})", "  ret void", "}", "", "attributes #0 = { nounwind }"]
+        lines += [
+            f"  call void @body({args})",
+            "  ret void",
+            "}",
+            "",
+            "attributes #0 = { nounwind }",
+        ]
         self.module.functions.append("\n".join(lines))
 
     def open_function(self) -> None:
@@ -132,7 +143,16 @@ class Writer(Values):
     def close_function(self, head: str) -> str:
         root = self.frames[0]
         self.flush_all(root)
-        body = [f"{head} nounwind {{", "entry:", *self.entry_lines, *root.head, *root.lines, "  ret void", "}", ""]
+        body = [
+            f"{head} nounwind {{",
+            "entry:",
+            *self.entry_lines,
+            *root.head,
+            *root.lines,
+            "  ret void",
+            "}",
+            "",
+        ]
         return "\n".join(body)
 
     def bind(self, b: Buffer, pointer: str, align: int) -> Memory:
@@ -176,9 +196,13 @@ class Writer(Values):
                     skip = self.builder.fresh("skip")
                     self.entry_lines.append(f"  {skip}.t = mul i64 {self.thread}, {room}")
                     self.entry_lines.append(f"  {skip} = add i64 {skip}.t, {at}")
-                    self.entry_lines.append(f"  {name} = getelementptr i8, ptr {self.workspace}, i64 {skip}")
+                    self.entry_lines.append(
+                        f"  {name} = getelementptr i8, ptr {self.workspace}, i64 {skip}"
+                    )
                 else:
-                    self.entry_lines.append(f"  {name} = getelementptr i8, ptr {self.workspace}, i64 {at}")
+                    self.entry_lines.append(
+                        f"  {name} = getelementptr i8, ptr {self.workspace}, i64 {at}"
+                    )
             self.places[key] = name
         m = self.bind(b, self.places[key], 64)
         self.frames[-1].owned.add(m.serial)
@@ -229,7 +253,9 @@ class Writer(Values):
             else:
                 self.flush_memory(serial, drop=serial in written)
         carried = frozenset(cells)
-        innermost = not any(isinstance(t, For) and t.kind in ("serial", "parallel") for t in statements(s.body))
+        innermost = not any(
+            isinstance(t, For) and t.kind in ("serial", "parallel") for t in statements(s.body)
+        )
         stepped = s.name if innermost and not chain else None
         frame = Frame("loop", names, written, carried, stepped, dict(s.notes))
         frame.starts_at = None if begin.name == "0" else begin.name
@@ -253,10 +279,14 @@ class Writer(Values):
         latch, lines = self.label, start.lines
         lines.append(f"  br label %{name}")
         lines.append(f"{name}:")
-        lines.append(f"  {counter.name} = phi i64 [{begin.name}, %{before}], [{counter.name}.n, %{latch}]")
+        lines.append(
+            f"  {counter.name} = phi i64 [{begin.name}, %{before}], [{counter.name}.n, %{latch}]"
+        )
         for cell, (phi, entry) in frame.phis.items():
             final = frame.cells[cell].value
-            lines.append(f"  {phi} = phi {entry.type} [{entry.name}, %{before}], [{final.name}, %{latch}]")
+            lines.append(
+                f"  {phi} = phi {entry.type} [{entry.name}, %{before}], [{final.name}, %{latch}]"
+            )
         for p, first, step, elem in frame.pointer_phis:
             lines.append(f"  {p} = phi ptr [{first}, %{before}], [{p}.n, %{latch}]")
             frame.lines.append(f"  {p}.n = getelementptr inbounds {elem}, ptr {p}, i64 {step}")
@@ -279,7 +309,19 @@ class Writer(Values):
         all_ = {self.memories[a.buffer].serial for a in used}
         return all_, frozenset(self.memories[a.buffer].serial for a in used if a.write)
 
+    def partial_tile(self, s: If) -> None:
+        """An instruction whose tile is not whole here: the tile is done element by element."""
+        for t in s.body:
+            assert isinstance(t, Store)
+            stmt: Stmt = If(s.conds, (Store(t.writes),))
+            for name, extent in reversed(t.tile):
+                stmt = For(name, extent, (stmt,))
+            self.body((stmt,))
+
     def branch(self, s: If) -> None:
+        if any(p.names & tile_ranges(s.body).keys() for p in s.conds):
+            self.partial_tile(s)
+            return
         uniform = [p for p in s.conds if not self.varies(p)]
         varying = [p for p in s.conds if self.varies(p)]
         numbers = [self.number(p) for p in uniform]
@@ -295,7 +337,7 @@ class Writer(Values):
             self.flush_memory(serial, drop=serial in written)
         cond: V | None = None
         for p in uniform:
-            ok = b.compare("sge", self.int(p), V("0", I64))
+            ok = b.compare("sge", self.integer(p), V("0", I64))
             cond = ok if cond is None else b.op("and", cond, ok)
         assert cond is not None
         yes, done = b.fresh("T")[1:], b.fresh("E")[1:]
@@ -321,16 +363,24 @@ class Writer(Values):
             return
         before = self.mask
         for p in varying:
-            ok = self.builder.compare("sge", self.int(p), self.builder.const(self.int(p).type, 0))
+            ok = self.builder.compare(
+                "sge", self.integer(p), self.builder.const(self.integer(p).type, 0)
+            )
             self.mask = ok if self.mask is None else self.builder.op("and", self.mask, ok)
         self.body(body)
         self.mask = before
 
     # threads
     def parallel(self, s: For) -> None:
-        """Directly nested parallel loops become one range of numbers, and the body a function over a part of it."""
+        """Directly nested parallel loops become one range of numbers, and the body a function over
+        a part of it.
+        """
         chain = [s]
-        while len(chain[-1].body) == 1 and isinstance(t := chain[-1].body[0], For) and t.kind == "parallel":
+        while (
+            len(chain[-1].body) == 1
+            and isinstance(t := chain[-1].body[0], For)
+            and t.kind == "parallel"
+        ):
             chain.append(t)
         inner = chain[-1].body
         total = 1
@@ -364,13 +414,13 @@ class Writer(Values):
                 f"  %m{k} = load ptr, ptr %s{k}",
             ]
             part.memories[m.name] = replace(m, pointer=f"%m{k}")
-        at = len(memories)
+        last = len(memories)
         part.entry_lines += [
-            f"  %s{at} = getelementptr ptr, ptr %box, i64 {at}",
-            f"  %ws = load ptr, ptr %s{at}",
+            f"  %s{last} = getelementptr ptr, ptr %box, i64 {last}",
+            f"  %ws = load ptr, ptr %s{last}",
         ]
         part.workspace = "%ws"
-        for k, n in enumerate(loops, at + 1):
+        for k, n in enumerate(loops, last + 1):
             part.entry_lines += [
                 f"  %s{k} = getelementptr ptr, ptr %box, i64 {k}",
                 f"  %o{k} = load i64, ptr %s{k}",
@@ -386,7 +436,9 @@ class Writer(Values):
         self.module.functions.insert(0, text)
 
     def span(self, chain: list[For], inner: tuple[Stmt, ...], total: int) -> None:
-        """The loop of one thread over its numbers; each number gives the values of the flattened loops."""
+        """The loop of one thread over its numbers; each number gives the values of the flattened
+        loops.
+        """
         begin, end = V("%begin", I64), V("%end", I64)
         if len(chain) == 1:
             self.counted(replace(chain[0], kind="serial"), begin, end)

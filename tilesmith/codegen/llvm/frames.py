@@ -1,7 +1,10 @@
-"""The emitter's view of where it stands: nested frames (function, loop, branch) and the memory cells held in registers.
+"""The emitter's view of where it stands: nested frames (function, loop, branch) and the memory
+cells held in registers.
 
-A *cell* is a scalar or a vector at a known address. Instead of loading and storing cells over and over, the emitter keeps their
-values in SSA names: a write-back cache. A loop that leaves a cell's address alone carries the value through a phi, which is how an
+A *cell* is a scalar or a vector at a known address. Instead of loading and storing cells over and
+over, the emitter keeps their
+values in SSA names: a write-back cache. A loop that leaves a cell's address alone carries the value
+through a phi, which is how an
 accumulator lives in registers; what is written goes to memory only when somebody might look there.
 """
 
@@ -13,12 +16,15 @@ from typing import NamedTuple
 from tilesmith.base.dtype import DType
 from tilesmith.codegen.llvm.builder import V
 
-Terms = tuple[tuple[str, int], ...]  # run-time loops with their strides in elements, outermost first
+# run-time loops with their strides in elements, outermost first
+Terms = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Memory:
-    """A buffer as this function sees it: where it begins, and a number that tells it from its other incarnations."""
+    """A buffer as this function sees it: where it begins, and a number that tells it from its other
+    incarnations.
+    """
 
     name: str
     pointer: str
@@ -64,7 +70,8 @@ class Frame:
     splats: dict[tuple[str, int], V] = field(default_factory=dict)
     phis: dict[Cell, tuple[str, V]] = field(default_factory=dict)  # name, value on entry
     pointers: dict[tuple[int, Terms], str] = field(default_factory=dict)
-    pointer_phis: list[tuple[str, str, int, str]] = field(default_factory=list)  # name, start, step, element
+    # name, start, step, element
+    pointer_phis: list[tuple[str, str, int, str]] = field(default_factory=list)
     owned: set[int] = field(default_factory=set)  # memories that end with this frame
     hoisted: int = 0
     starts_at: str | None = None  # the first number of a thread's part, where that is not 0

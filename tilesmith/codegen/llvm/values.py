@@ -1,4 +1,6 @@
-"""Expressions and stores: every value is a scalar, the same for all lanes, or a vector with one element per lane."""
+"""Expressions and stores: every value is a scalar, the same for all lanes, or a vector with one
+element per lane.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ from tilesmith.expr.nodes import (
     children,
     plain_combiner,
 )
-from tilesmith.ir.nodes import For, Stmt, Store, Write, statements
+from tilesmith.ir.nodes import For, Stmt, Store, Write, statements, walk
 
 
 class Values(Cells):
@@ -56,7 +58,7 @@ class Values(Cells):
         """Whether it differs between lanes."""
         return any(isinstance(self.env.get(n), Lane) for n in p.names)
 
-    def int(self, p: Int) -> V:
+    def integer(self, p: Int) -> V:
         b = self.builder
         total: V | None = None
         const = 0
@@ -94,10 +96,10 @@ class Values(Cells):
 
     def _opaque(self, a: Opaque) -> V:
         if isinstance(a, FloorDiv):
-            x, y = self.match(self.int(a.a), self.int(a.b))
+            x, y = self.match(self.integer(a.a), self.integer(a.b))
             return self._floordiv(x, y, signed=True)
         if isinstance(a, Maximum):
-            x, y = self.match(self.int(a.a), self.int(a.b))
+            x, y = self.match(self.integer(a.a), self.integer(a.b))
             return self.builder.select(self.builder.compare("sgt", x, y), x, y)
         assert isinstance(a, Dynamic)
         v = self.expr(a.expr)
@@ -109,7 +111,11 @@ class Values(Cells):
         """Both with as many lanes."""
         if x.type.lanes == y.type.lanes:
             return x, y
-        return (self.splat(x, y.type.lanes), y) if x.type.lanes == 1 else (x, self.splat(y, x.type.lanes))
+        return (
+            (self.splat(x, y.type.lanes), y)
+            if x.type.lanes == 1
+            else (x, self.splat(y, x.type.lanes))
+        )
 
     def splat(self, v: V, lanes: int) -> V:
         if v.type.lanes == lanes:
@@ -137,7 +143,7 @@ class Values(Cells):
     def _expr(self, e: Expr) -> V:
         match e:
             case IntValue(value=p):
-                return self._cast(self.int(p), INT64, e.dtype)
+                return self._cast(self.integer(p), INT64, e.dtype)
             case Load():
                 return self.load(e)
             case Unary(op=op, x=x):
@@ -167,7 +173,9 @@ class Values(Cells):
             if op == "sub":
                 z = self.builder.fneg(z)
         else:
-            return self.builder.op("fadd" if op == "add" else "fsub", *self.match(self.expr(a), self.expr(b)))
+            return self.builder.op(
+                "fadd" if op == "add" else "fsub", *self.match(self.expr(a), self.expr(b))
+            )
         lanes = max(v.type.lanes for v in (x, y, z))
         return self.builder.fma(*(self.splat(v, lanes) for v in (x, y, z)))
 
@@ -205,7 +213,9 @@ class Values(Cells):
                     return b.call("llvm.fabs", x.type, x)
                 if d.kind == "u":
                     return x
-                return b.select(b.compare("slt", x, b.const(x.type, 0)), b.op("sub", b.const(x.type, 0), x), x)
+                return b.select(
+                    b.compare("slt", x, b.const(x.type, 0)), b.op("sub", b.const(x.type, 0), x), x
+                )
         if x.type.elem == "half":  # the polynomials are for float and double
             wide = vecmath.emit(b, op, b.cast("fpext", x, "float"))
             return b.cast("fptrunc", wide, "half")
@@ -234,7 +244,9 @@ class Values(Cells):
                     return b.op("fsub", x, b.op("fmul", whole, y))
                 case "pow":
                     if x.type.elem == "half":
-                        wide = vecmath.pow(b, b.cast("fpext", x, "float"), b.cast("fpext", y, "float"))
+                        wide = vecmath.pow(
+                            b, b.cast("fpext", x, "float"), b.cast("fpext", y, "float")
+                        )
                         return b.cast("fptrunc", wide, "half")
                     return vecmath.pow(b, x, y)
         match op:
@@ -255,7 +267,8 @@ class Values(Cells):
             return b.select(b.compare(f"{sign}{'gt' if op == 'max' else 'lt'}", x, y), x, y)
         if self.target.arch == "aarch64":  # one instruction, and it hands a NaN on
             return b.call("llvm.maximum" if op == "max" else "llvm.minimum", x.type, x, y)
-        # An x86 maximum gives its second operand when either is NaN, so a NaN in y comes through by itself.
+        # An x86 maximum gives its second operand when either is NaN, so a NaN in y comes through by
+        # itself.
         if y.name[0] != "%":
             x, y = y, x
         picked = b.select(b.compare("ogt" if op == "max" else "olt", x, y), x, y)
@@ -311,8 +324,15 @@ class Values(Cells):
         if want is BOOL:
             zero = b.const(v.type, 0)
             return b.compare("une" if v.type.is_float else "ne", v, zero)
-        if v.name[0] not in "%<" and v.type.lanes == 1 and not v.type.is_float and not want.is_float:
-            return V(str(want.wrap(int(v.name))) if v.name.lstrip("-").isdigit() else v.name, Type(t))
+        if (
+            v.name[0] not in "%<"
+            and v.type.lanes == 1
+            and not v.type.is_float
+            and not want.is_float
+        ):
+            return V(
+                str(want.wrap(int(v.name))) if v.name.lstrip("-").isdigit() else v.name, Type(t)
+            )
         if v.type.is_float and want.is_float:
             v = self._round_to(v, have, want)
             bits = Type(t).bits
@@ -320,7 +340,8 @@ class Values(Cells):
                 return v
             return b.cast("fpext" if bits > v.type.bits else "fptrunc", v, t)
         if v.type.is_float:
-            wide = t if int(t[1:]) >= 32 else "i32"  # out of a narrow range is wrapped, not undefined
+            # out of a narrow range is wrapped, not undefined
+            wide = t if int(t[1:]) >= 32 else "i32"
             out = b.cast("fptoui" if want.kind == "u" and wide == t else "fptosi", v, wide)
             return out if wide == t else b.cast("trunc", out, t)
         if want.is_float:
@@ -329,7 +350,9 @@ class Values(Cells):
         bits = int(t[1:])
         if bits == v.type.bits:
             return v
-        return b.cast("trunc" if bits < v.type.bits else "sext" if have.kind == "i" else "zext", v, t)
+        return b.cast(
+            "trunc" if bits < v.type.bits else "sext" if have.kind == "i" else "zext", v, t
+        )
 
     def _round_to(self, v: V, have: DType, want: DType) -> V:
         """A cast to a half type rounds even where that type is computed with in float."""
@@ -378,7 +401,9 @@ class Values(Cells):
         if self.dummy is None:
             self.dummy = self.builder.fresh("safe")
             self.entry_lines.append(f"  {self.dummy} = alloca [64 x i8], align 64")
-            self.entry_lines.append(f"  store <64 x i8> zeroinitializer, ptr {self.dummy}, align 64")
+            self.entry_lines.append(
+                f"  store <64 x i8> zeroinitializer, ptr {self.dummy}, align 64"
+            )
         return self.dummy
 
     def _guarded_scalar(self, m: Memory, pointer: str, mask: V | None) -> V:
@@ -386,7 +411,9 @@ class Values(Cells):
         if mask is not None:
             if mask.type.lanes > 1:
                 mask = b.call("llvm.vector.reduce.or", Type("i1"), mask)
-            pointer = b.value(Type("ptr"), f"select {mask}, ptr {pointer}, ptr {self._safe_place()}").name
+            pointer = b.value(
+                Type("ptr"), f"select {mask}, ptr {pointer}, ptr {self._safe_place()}"
+            ).name
         t = storage_type(m.dtype)
         raw = b.value(t, f"load {t}, ptr {pointer}, align {m.dtype.nbytes}")
         return self.widen(raw, m.dtype)
@@ -448,7 +475,7 @@ class Values(Cells):
 
     def _opaque_offset(self, a: Address) -> V:
         """The part of an address that is computed at run time, in elements."""
-        return self.int(Int(dict(a.opaque)))
+        return self.integer(Int(dict(a.opaque)))
 
     def _gather(self, a: Address, e: Load) -> V:
         b, m = self.builder, a.memory
@@ -471,7 +498,9 @@ class Values(Cells):
             i = at if at.type.lanes == 1 else b.value(I64, f"extractelement {at}, i64 {k}")
             p = b.value(Type("ptr"), f"getelementptr inbounds {elem}, ptr {base}, {i}").name
             if a.stride:
-                p = b.value(Type("ptr"), f"getelementptr inbounds {elem}, ptr {p}, i64 {k * a.stride}").name
+                p = b.value(
+                    Type("ptr"), f"getelementptr inbounds {elem}, ptr {p}, i64 {k * a.stride}"
+                ).name
             pointers.append(p)
         return self._collect(m, pointers, mask)
 
@@ -527,7 +556,9 @@ class Values(Cells):
         for k in range(self.lanes):
             i = at if at.type.lanes == 1 else b.value(I64, f"extractelement {at}, i64 {k}")
             p = b.value(Type("ptr"), f"getelementptr inbounds {elem}, ptr {base}, {i}").name
-            p = b.value(Type("ptr"), f"getelementptr inbounds {elem}, ptr {p}, i64 {k * a.stride}").name
+            p = b.value(
+                Type("ptr"), f"getelementptr inbounds {elem}, ptr {p}, i64 {k * a.stride}"
+            ).name
             pointers.append(p)
         self._spread(m, raw, pointers)
 
@@ -573,14 +604,15 @@ class Values(Cells):
         if half == 1:
             return self.builder.value(t, f"extractelement {v}, i64 {start}")
         order = ", ".join(f"i32 {start + k}" for k in range(half))
-        return self.builder.value(t, f"shufflevector {v}, {v.type} poison, <{half} x i32> <{order}>")
+        return self.builder.value(
+            t, f"shufflevector {v}, {v.type} poison, <{half} x i32> <{order}>"
+        )
 
     # instructions
     def operand_size(self, s: Store, name: str) -> int:
         assert s.intrinsic is not None
-        shape = s.intrinsic.description.all_buffers[name].shape
-        size = 1
-        for n in shape:
+        size: int = 1
+        for n in s.intrinsic.description.all_buffers[name].shape:
             size *= n.const or 1
         return size
 
@@ -589,12 +621,14 @@ class Values(Cells):
         assert unit is not None
         missing = unit.features - self.target.features
         if missing:
-            raise BuildError(f"{unit.name} needs {', '.join(sorted(missing))}, which this target lacks")
+            raise BuildError(
+                f"{unit.name} needs {', '.join(sorted(missing))}, which this target lacks"
+            )
         if self.mask is not None:
             raise BuildError(f"{unit.name} cannot be done in some lanes only")
         operands: dict[str, Any] = {}
         cells: dict[str, Cell] = {}
-        (block,) = (x for x in statements(unit.description.body) if hasattr(x, "iters"))
+        ((_, block),) = walk(unit.description.body)
         its = [i.name for i in block.iters]
         accesses = {w.buffer: w.index for w in block.writes}
         accesses |= {load.buffer: load.index for load in block.loads}
@@ -613,12 +647,17 @@ class Values(Cells):
     def _check_dense(
         self, s: Store, name: str, load: Load, its: list[str], wanted: tuple[Int, ...]
     ) -> None:
-        """The operand lies in memory as the instruction wants it: its strides along the tile are those of the description."""
+        """The operand lies in memory as the instruction wants it: its strides along the tile are
+        those of the description.
+        """
         assert s.intrinsic is not None
         m = self.memories[load.buffer]
         buf = s.intrinsic.description.all_buffers[name]
         for (loop, extent), it in zip(s.tile, its, strict=True):
-            have = sum((p.coefficient(loop).const or 0) * k for p, k in zip(load.index, m.strides, strict=True))
+            have = sum(
+                (p.coefficient(loop).const or 0) * k
+                for p, k in zip(load.index, m.strides, strict=True)
+            )
             need = sum(
                 (p.coefficient(it).const or 0) * (k.const or 0)
                 for p, k in zip(wanted, buf.strides, strict=True)

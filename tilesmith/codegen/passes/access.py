@@ -1,4 +1,6 @@
-"""All reads and writes of lowered statements, with the loops around them; and how to change them all at once."""
+"""All reads and writes of lowered statements, with the loops around them; and how to change them
+all at once.
+"""
 
 from __future__ import annotations
 
@@ -32,17 +34,20 @@ def accesses(body: tuple[Stmt, ...], path: Path = ()) -> Iterator[Access]:
                     yield Access(path, load.buffer, load.index, False, s.tile)
 
 
-def map_access(
-    s: Store, f: Callable[[str, tuple[Int, ...]], tuple[Int, ...]]
-) -> Store:
+def tile_ranges(body: tuple[Stmt, ...]) -> dict[str, Int]:
+    """The loops that instructions in `body` carry out themselves; a guard around them may speak of
+    these.
+    """
+    return {n: e for s in body if isinstance(s, Store) for n, e in s.tile}
+
+
+def map_access(s: Store, f: Callable[[str, tuple[Int, ...]], tuple[Int, ...]]) -> Store:
     """New indices for every access."""
 
     def put(load: Load) -> Expr:
         return replace(load, index=f(load.buffer, load.index))
 
-    writes = tuple(
-        Write(w.buffer, f(w.buffer, w.index), map_loads(w.value, put)) for w in s.writes
-    )
+    writes = tuple(Write(w.buffer, f(w.buffer, w.index), map_loads(w.value, put)) for w in s.writes)
     operands = tuple((n, replace(x, index=f(x.buffer, x.index))) for n, x in s.operands)
     return replace(s, writes=writes, operands=operands)
 

@@ -1,4 +1,6 @@
-"""Intermediate buffers shrink to what one iteration of the innermost loop around all their uses needs, and are allocated there."""
+"""Intermediate buffers shrink to what one iteration of the innermost loop around all their uses
+needs, and are allocated there.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def compact(func: Function) -> Function:
 
 
 def _home(b: Buffer, uses: list[Access]) -> str | None:
-    """The innermost loop around all uses. Shared memory belongs to all threads of a block: it is made outside of their loops."""
+    """The innermost loop around all uses. Shared memory belongs to all threads of a block: it is
+    made outside of their loops.
+    """
     depth = 0
     shared = THREAD_LOOPS.get(b.scope, ())
     first = uses[0].path

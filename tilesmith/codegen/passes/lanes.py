@@ -1,4 +1,6 @@
-"""A buffer that lives inside a vectorized loop is private to each lane: it gets a dimension for the lanes and moves out of the loop."""
+"""A buffer that lives inside a vectorized loop is private to each lane: it gets a dimension for the
+lanes and moves out of the loop.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,7 @@ def widen_private_buffers(func: Function) -> Function:
                 return ()
             return (map_access(t, move),) if isinstance(t, Store) else (t,)
 
-        wide = [
-            Alloc(replace(b, shape=(*b.shape, s.extent), align=None)) for b in inside.values()
-        ]
+        wide = [Alloc(replace(b, shape=(*b.shape, s.extent), align=None)) for b in inside.values()]
         return (*wide, replace(s, body=rewrite(s.body, widen)))
 
     return replace(func, body=rewrite(func.body, go))

@@ -1,4 +1,6 @@
-"""Logical indices become physical ones: a buffer's layout is applied to every access, and its shape is what memory holds."""
+"""Logical indices become physical ones: a buffer's layout is applied to every access, and its shape
+is what memory holds.
+"""
 
 from __future__ import annotations
 

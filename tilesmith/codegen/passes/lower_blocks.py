@@ -1,4 +1,6 @@
-"""Blocks become plain statements: their start is moved out, iterators give way to loops, guards become If."""
+"""Blocks become plain statements: their start is moved out, iterators give way to loops, guards
+become If.
+"""
 
 from __future__ import annotations
 

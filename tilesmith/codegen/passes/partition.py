@@ -1,7 +1,10 @@
-"""Full tiles and tails: a loop is cut where a guard inside it changes its mind, so that most of its iterations carry no guard.
+"""Full tiles and tails: a loop is cut where a guard inside it changes its mind, so that most of its
+iterations carry no guard.
 
-A guard `p >= 0` inside loop v is looked at with all loops further in at their worst and at their best. Where the worst is >= 0
-the guard always holds, where the best is < 0 it never does; v is cut at those places. A part of a single iteration becomes a
+A guard `p >= 0` inside loop v is looked at with all loops further in at their worst and at their
+best. Where the worst is >= 0
+the guard always holds, where the best is < 0 it never does; v is cut at those places. A part of a
+single iteration becomes a
 number, which lets the loops inside be cut in turn, until a tail is an exact smaller tile.
 """
 
@@ -10,14 +13,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tilesmith.codegen.passes.access import substitute_body
+from tilesmith.codegen.passes.access import substitute_body, tile_ranges
 from tilesmith.codegen.passes.simplify import Ranges, simplify_body
 from tilesmith.expr.ints import Int, Unknown, bounds, of, var
 from tilesmith.expr.nodes import Expr, Select, children, condition_parts
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import For, If, Stmt, Store
 
-# Statements after unrolling that cutting may lead to in all. Past that a guard stays: code that large does not pay.
+# Statements after unrolling that cutting may lead to in all. Past that a guard stays: code that
+# large does not pay.
 _LIMIT = 2048
 _MOST_PARTS = 5
 
@@ -101,7 +105,10 @@ def _cuts(s: For) -> list[int]:
         except Unknown:
             continue
         for end in ends:
-            c, d = end.coefficient(s.name).const, (end - end.coefficient(s.name) * var(s.name)).const
+            c, d = (
+                end.coefficient(s.name).const,
+                (end - end.coefficient(s.name) * var(s.name)).const,
+            )
             if c is None or d is None or c == 0:
                 continue
             # c*v + d >= 0 begins, or ends, to hold at v = cut
@@ -117,8 +124,9 @@ def _guards(body: tuple[Stmt, ...], inner: Ranges) -> Iterator[tuple[Int, Ranges
             case For():
                 yield from _guards(s.body, {**inner, s.name: s.extent})
             case If():
+                around = {**inner, **tile_ranges(s.body)}
                 for p in s.conds:
-                    yield p, inner
+                    yield p, around
                 yield from _guards(s.body, inner)
             case Store():
                 here = {**inner, **dict(s.tile)}
@@ -147,5 +155,3 @@ def weight(body: tuple[Stmt, ...]) -> int:
         else:
             total += 1
     return total
-
-

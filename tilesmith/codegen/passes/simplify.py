@@ -1,9 +1,12 @@
-"""The concrete clean-up: loops of one iteration go, guards that always hold go, divisions and selects that are decided go."""
+"""The concrete clean-up: loops of one iteration go, guards that always hold go, divisions and
+selects that are decided go.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from tilesmith.codegen.passes.access import tile_ranges
 from tilesmith.expr.ints import (
     ZERO,
     FloorDiv,
@@ -42,7 +45,8 @@ def simplify_body(body: tuple[Stmt, ...], ranges: Ranges, env: dict[str, Int]) -
                 if inner:
                     out.append(replace(s, body=inner))
             case If():
-                conds = _conditions(tuple(p.substitute(env) for p in s.conds), ranges)
+                around = {**ranges, **tile_ranges(s.body)}
+                conds = _conditions(tuple(p.substitute(env) for p in s.conds), around)
                 if conds is None:
                     continue
                 inner = simplify_body(s.body, ranges, env)
@@ -134,8 +138,9 @@ def clean(p: Int, ranges: Ranges) -> Int:
     out = ZERO
     for m, c in p.terms.items():
         term = of(c)
-        for a in m:
-            term = term * (env[a] if isinstance(a, Opaque) and a in env else atom(a))
+        for part in m:
+            known = isinstance(part, Opaque) and part in env
+            term = term * (env[part] if known else atom(part))  # type: ignore[index]
         out = out + term
     return out
 
