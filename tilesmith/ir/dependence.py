@@ -1,16 +1,19 @@
 """Who writes what before whom, and what may therefore be moved, reordered or run at the same time.
 
-The decisions rest on names and structure alone, never on the value of an extent, so that they are the same for a sketch with
-open sizes and for each of its candidates.
+Decisions rest on names and structure, and where two boxes are compared on a proof that holds for
+all sizes: what is legal for a sketch with open sizes is legal for each of its candidates.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from tilesmith.base.errors import ScheduleError
+from tilesmith.expr.ints import loops_of, nonnegative, reduce_modulo
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, For, Path, Stmt, walk
+from tilesmith.ir.regions import Box, box_of, inner_ranges, made_box, separate
 
 
 def find_block(func: Function, name: str) -> tuple[Path, Block]:
@@ -35,7 +38,7 @@ def find_loop(func: Function, name: str) -> tuple[Path, For]:
 
     found = go(func.body, ())
     if found is None:
-        loops = ", ".join(f.name for f in all_loops(func.body))
+        loops = ", ".join(f.name for f in all_loops(func.body)) or "none"
         raise ScheduleError(f"there is no loop {name!r} in {func.name}; it has {loops}")
     return found
 
@@ -59,6 +62,11 @@ def written(b: Block) -> tuple[str, ...]:
     return tuple(w.buffer for w in b.writes)
 
 
+def program_order(func: Function) -> dict[str, int]:
+    """The position of each block in the text."""
+    return {b.name: k for k, (_, b) in enumerate(walk(func.body))}
+
+
 def only_writer(func: Function, b: Block, why: str) -> None:
     """Moves need a buffer's one and only writer; a reduction split into init and update has two."""
     for name in written(b):
@@ -73,36 +81,207 @@ def only_writer(func: Function, b: Block, why: str) -> None:
 def not_output(func: Function, b: Block, why: str) -> None:
     for name in written(b):
         if any(p.name == name for p in func.outputs):
-            raise ScheduleError(f"cannot {why} {b.name}: {name} is an output and must be there whole")
+            raise ScheduleError(
+                f"cannot {why} {b.name}: {name} is an output and must be there whole"
+            )
 
 
-def finished_at(func: Function, producer: Block, path: Path) -> None:
+def own_loop(b: Block, loop: str) -> bool:
+    """Whether the loop was made for this block: together such loops visit each of its points once.
+
+    Any other loop around a block is one of its neighbours', in which it may compute the same
+    elements again and again.
+    """
+    base = b.name.removesuffix(".init")
+    for i in b.iters:
+        head = f"{base}.{i.name}"
+        if loop.startswith(head) and loop[len(head) : len(head) + 1] in ("", ".", "+", "_"):
+            return True
+    return False
+
+
+def check_sums(path: Path, b: Block, why: str) -> None:
+    """A loop in which a sum is computed anew lies outside of the loops that it reduces over.
+
+    Else the next round would go on with the sum of the last one.
+    """
+    if b.combiner is None:
+        return
+    reducing = b.reducing_loops
+    started: str | None = None
+    for f in path:
+        if f.name in reducing:
+            started = started or f.name
+        elif started is not None and not own_loop(b, f.name):
+            raise ScheduleError(
+                f"cannot {why}: {b.name} is computed anew in each iteration of {f.name}, "
+                f"so it cannot lie inside {started}, which {b.name} reduces over"
+            )
+
+
+def check_reads(func: Function, name: str, why: str) -> None:
+    """All that a block reads was made before, and in the same iteration of the loops it shares with
+    whoever made it.
+    """
+    path, b = find_block(func, name)
+    order = program_order(func)
+    buffers = func.all_buffers
+    rules = func.rules
+    for load in b.loads:
+        for w in writers(func, load.buffer):
+            if order[w.name] > order[name]:
+                raise ScheduleError(
+                    f"cannot {why}: {name} reads {load.buffer}, which {w.name} computes later; "
+                    f"move {w.name} first"
+                )
+            w_path, _ = find_block(func, w.name)
+            shared = _shared(path, w_path)
+            if not shared:
+                continue
+            finished_at(w, shared, f"{why}: {name} reads {load.buffer}")
+            outer = {f.name for f in shared}
+            if not any(i.bind.names & outer for i in w.spatial):
+                continue  # each iteration makes all of it
+            made = made_box(w, w_path, load.buffer, shared[-1].name, rules)
+            inner = inner_ranges(path, b, shared[-1].name)
+            at = [p.substitute(b.binding) for p in load.index]
+            read = box_of(at, buffers[load.buffer].shape, inner, rules)
+            if made is None or not _within(read, made, func, outer):
+                raise ScheduleError(
+                    f"cannot {why}: one iteration of {shared[-1].name} makes only a part of "
+                    f"{load.buffer} in {w.name}, and {name} may read more than that"
+                )
+
+
+def _shared(a: Path, b: Path) -> Path:
+    out = []
+    for f, g in zip(a, b, strict=False):
+        if f.name != g.name:
+            break
+        out.append(f)
+    return tuple(out)
+
+
+def _within(read: Box, made: Box, func: Function, outer: set[str]) -> bool:
+    for (lo, hi), (first, last) in zip(read, made, strict=True):
+        if not (first.names | last.names) & outer:
+            continue
+        below = reduce_modulo(lo - first, func.rules)
+        above = reduce_modulo(last - hi, func.rules)
+        if not (nonnegative(below) and nonnegative(above)):
+            return False
+    return True
+
+
+def finished_at(producer: Block, path: Path, why: str) -> None:
     """The producer's sum must be complete wherever all loops of `path` are fixed."""
     open_loops = producer.reducing_loops & {f.name for f in path}
     if open_loops:
         raise ScheduleError(
-            f"{producer.name} is not finished inside loop {sorted(open_loops)[0]}, which it reduces over; "
-            "choose a loop further out"
+            f"cannot {why}: {producer.name} is not finished inside loop {sorted(open_loops)[0]}, "
+            "which it reduces over; choose a loop further out"
         )
 
 
-def check_concurrent(func: Function, loop: For, what: str) -> None:
-    """Iterations of `loop` may run at the same time: none adds to, or overwrites, what another one writes."""
-    inside = {b.name for _, b in walk(loop.body)}
-    for _, b in walk((loop,)):
-        tile = {n for n, _ in b.tile}
-        if loop.name in b.reducing_loops - tile:
+# kinds of loops
+ONE_BY_ONE = ("serial", "unroll")  # kinds whose iterations never run at the same time
+
+
+def check_kinds(func: Function, why: str) -> None:
+    """Every loop that is parallel, vectorized or bound may be so, as the Function stands."""
+
+    def go(body: tuple[Stmt, ...], path: Path) -> None:
+        for s in body:
+            if isinstance(s, For):
+                if s.kind not in ONE_BY_ONE:
+                    _check_kind(func, path, s, why)
+                go(s.body, (*path, s))
+
+    go(func.body, ())
+
+
+def _check_kind(func: Function, path: Path, loop: For, why: str) -> None:
+    for f in path:
+        if f.kind == "vectorize":
             raise ScheduleError(
-                f"cannot {what} loop {loop.name}: {b.name} reduces over it; "
+                f"cannot {why}: the {loop.kind} loop {loop.name} would lie inside "
+                f"the vectorized loop {f.name}"
+            )
+    if loop.kind == "vectorize":
+        for _, b in walk(loop.body):
+            if b.tile:
+                raise ScheduleError(
+                    f"cannot {why}: {b.name}, inside the vectorized loop {loop.name}, is a unit"
+                )
+        if _vector_sum(loop, why):
+            return
+    if loop.kind == "parallel" and any(f.kind == "parallel" for f in path):
+        first = next(k for k, f in enumerate(path) if f.kind == "parallel")
+        chain = [*path[first:], loop]
+        for f, child in pairwise(chain):
+            if f.kind != "parallel" or f.body != (child,):
+                raise ScheduleError(
+                    f"cannot {why}: the parallel loop {loop.name} would lie inside the parallel "
+                    f"loop {path[first].name}, but not directly; only direct nests run as one"
+                )
+    check_concurrent(func, loop, why)
+
+
+def _vector_sum(loop: For, why: str) -> bool:
+    """Whether the loop's lanes are summed up in the end, which takes a plain sum that is alone in
+    it.
+    """
+    blocks = [b for _, b in walk(loop.body)]
+    reducers = [b for b in blocks if loop.name in b.reducing_loops]
+    for b in reducers:
+        if b.combiner is None or b.combiner.op is None:
+            raise ScheduleError(
+                f"cannot {why}: {b.name} reduces over {loop.name} by a combiner of its own; "
+                "use rfactor first"
+            )
+        if len(blocks) > 1:
+            raise ScheduleError(
+                f"cannot {why}: {b.name} reduces over {loop.name} and is not alone inside it"
+            )
+    return bool(reducers)
+
+
+def check_concurrent(func: Function, loop: For, why: str) -> None:
+    """Iterations of `loop` may run at the same time: none adds to, or overwrites, what another one
+    writes.
+    """
+    inside = {b.name for _, b in walk(loop.body)}
+    outputs = {p.name for p in func.outputs}
+    for path, b in walk((loop,)):
+        if loop.name in b.reducing_loops:
+            raise ScheduleError(
+                f"cannot {why}: {b.name} reduces over {loop.name}; "
                 "use rfactor to split the reduction first"
             )
-        bound = any(loop.name in i.bind.names for i in b.spatial)
         for name in written(b):
-            outside = any(p.name == name for p in func.outputs) or any(
-                o.name not in inside for o in (*writers(func, name), *readers(func, name))
-            )
-            if outside and not bound:
+            users = (*writers(func, name), *readers(func, name))
+            if name not in outputs and all(o.name in inside for o in users):
+                continue  # each iteration has the buffer to itself
+            if not any(loop.name in i.bind.names for i in b.spatial):
                 raise ScheduleError(
-                    f"cannot {what} loop {loop.name}: every iteration of it writes the same elements "
+                    f"cannot {why}: every iteration of {loop.name} writes the same elements "
                     f"of {name} in {b.name}"
                 )
+            if not _disjoint(b, path, func):
+                raise ScheduleError(
+                    f"cannot {why}: two iterations of {loop.name} may write the same elements "
+                    f"of {name} in {b.name}"
+                )
+
+
+def _disjoint(b: Block, path: Path, func: Function) -> bool:
+    """Whether iterations of the outermost loop of `path` write elements of their own."""
+    loop = path[0].name
+    moving = {n for i in b.spatial for n in loops_of(i.bind)}
+    names = [f.name for f in path if f.name in moving or f.name == loop]
+    if all(own_loop(b, n) for n in names):
+        return True
+    ranges = {f.name: f.extent for f in path} | dict(b.tile)
+    return any(
+        loop in i.bind.names and separate(i.bind, loop, ranges, func.rules) for i in b.spatial
+    )

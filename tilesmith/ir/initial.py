@@ -1,4 +1,6 @@
-"""The start of a reduction as statements of its own: what decompose_reduction does for a user, and lowering for everyone."""
+"""The start of a reduction as statements of its own: what decompose_reduction does for a user, and
+lowering for everyone.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,21 @@ from tilesmith.expr.ints import ZERO, Int, var
 from tilesmith.ir.nodes import Block, For, Stmt, walk
 
 
-def split_init(body: tuple[Stmt, ...], b: Block, path: tuple[For, ...], loop: str | None) -> tuple[Stmt, ...]:
-    """`body` with the init of `b` in a nest of its own right before `loop` (before the block itself for None)."""
+def split_init(
+    body: tuple[Stmt, ...], b: Block, path: tuple[For, ...], loop: str | None
+) -> tuple[Stmt, ...]:
+    """`body` with the init of `b` in a nest of its own right before `loop` (before the block itself
+    for None).
+    """
     assert b.combiner is not None
     at = len(path) if loop is None else [f.name for f in path].index(loop)
     reducing = b.reducing_loops
-    tile = {n: e for n, e in b.tile}
-    inner = [(f.name, f.extent, f.kind) for f in path[at:]] + [(n, e, "serial") for n, e in tile.items()]
-    keep = [(n, e, k) for n, e, k in inner if n not in reducing and any(n in i.bind.names for i in b.spatial)]
+    inner = [(f.name, f.extent, f.kind) for f in path[at:]] + [(n, e, "serial") for n, e in b.tile]
+    keep = [
+        (n, e, k)
+        for n, e, k in inner
+        if n not in reducing and any(n in i.bind.names for i in b.spatial)
+    ]
     env: dict[str, Int] = {n: var(f"{n}.init") for n, _, _ in keep}
     env |= {n: ZERO for n, _, _ in inner if n not in env}
     where = {p.substitute(env) for p in b.where if not p.names & reducing}
@@ -23,11 +32,11 @@ def split_init(body: tuple[Stmt, ...], b: Block, path: tuple[For, ...], loop: st
     init = Block(
         f"{b.name}.init",
         tuple(replace(i, bind=i.bind.substitute(env)) for i in b.spatial),
-        tuple(
-            replace(w, value=c) for w, c in zip(b.writes, b.combiner.identity, strict=True)
-        ),
+        tuple(replace(w, value=c) for w, c in zip(b.writes, b.combiner.identity, strict=True)),
         where=frozenset(where),
-        domain=frozenset(p for p in b.domain if p.names <= spatial | {n for n in p.names if n[0] == "#"}),
+        domain=frozenset(
+            p for p in b.domain if p.names <= spatial | {n for n in p.names if n[0] == "#"}
+        ),
     )
     stmt: Stmt = init
     for n, e, kind in reversed(keep):

@@ -1,6 +1,8 @@
-"""Hardware instructions of CPUs, each described in the DSL and given its code: what `tensorize` takes.
+"""Hardware instructions of CPUs, each described in the DSL and given its code: what `tensorize`
+takes.
 
-`emit` works on the text builder of the LLVM code generator; operands come as vectors of all their elements in row-major order.
+`emit` works on the text builder of the LLVM code generator; operands come as vectors of all their
+elements in row-major order.
 """
 
 from __future__ import annotations

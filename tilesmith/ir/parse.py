@@ -1,4 +1,7 @@
-"""Text of an integer expression in, an Int out: `j // 16`, `3*i + r - 1`. Only what an Int can hold is accepted."""
+"""Text of an integer expression in, an Int out:
+
+`j // 16`, `3*i + r - 1`. Only what an Int can hold is accepted.
+"""
 
 from __future__ import annotations
 

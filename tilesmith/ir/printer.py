@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 def show(func: Function) -> str:
     outs = func.outputs
     lines = [
-        f"def {func.name}({', '.join(map(_param, func.inputs))}) -> "
-        f"{', '.join(map(_param, outs))}:"
+        f"def {func.name}({', '.join(map(_param, func.inputs))}) -> {', '.join(map(_param, outs))}:"
     ]
     for b in func.buffers:
         lines.append(f"  {_buffer(b)}")
@@ -79,7 +78,9 @@ _JOIN = {"add": "+=", "mul": "*=", "max": "max=", "min": "min="}
 
 
 def _block(b: Block, pad: str, lines: list[str]) -> None:
-    """`name(i, k: sum):` with what is bound to something else than the loop of its own name, then the writes."""
+    """`name(i, k: sum):` with what is bound to something else than the loop of its own name, then
+    the writes.
+    """
     binds = [f"{i.name}={i.bind}" if i.kind == "S" else f"{i.name}:R={i.bind}" for i in b.iters]
     conds = [f"{p} >= 0" for p in sorted(b.where, key=str)]
     conds += [f"{p} >= 0" for p in sorted(b.domain, key=str)]

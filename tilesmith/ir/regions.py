@@ -1,17 +1,27 @@
-"""Which part of a buffer is touched below a loop: boxes whose corners are Ints over the loops that stay outside."""
+"""Which part of a buffer is touched below a loop: boxes whose corners are Ints over the loops that
+stay outside.
+
+`box_of` is never too small and serves what must be computed; `made_box` is never too large and
+serves what has been.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from tilesmith.expr.ints import (
+    ONE,
     ZERO,
     Int,
+    Opaque,
     Rules,
     Unknown,
     bounds,
+    loops_of,
     maximum,
+    nonnegative,
     opaque_atoms,
+    proves,
     reduce_modulo,
 )
 from tilesmith.expr.nodes import Dynamic
@@ -19,11 +29,14 @@ from tilesmith.ir.nodes import Block, Path
 
 Box = tuple[tuple[Int, Int], ...]  # (first, last) per dimension
 
-# Loops bound to these count as inside of a shared buffer's region, although they are written outside: threads share it.
+# Loops bound to these count as inside of a shared buffer's region, although they are written
+# outside: threads share it.
 THREAD_LOOPS = {"shared": ("vthread", "threadIdx.x", "threadIdx.y", "threadIdx.z")}
 
 
-def inner_ranges(path: Path, block: Block | None, loop: str | None, scope: str = "global") -> dict[str, Int]:
+def inner_ranges(
+    path: Path, block: Block | None, loop: str | None, scope: str = "global"
+) -> dict[str, Int]:
     """Extents of the loops that move below `loop` (all of them for None), tile loops included."""
     names = [f.name for f in path]
     start = 0 if loop is None else names.index(loop) + 1
@@ -37,8 +50,10 @@ def inner_ranges(path: Path, block: Block | None, loop: str | None, scope: str =
 def box_of(
     index: Iterable[Int], shape: tuple[Int, ...], inner: dict[str, Int], rules: Rules
 ) -> Box:
-    """The box one access covers while the inner loops run. A dimension that is read from a tensor, or whose range has no closed
-    form, is taken whole."""
+    """The box one access covers while the inner loops run.
+
+    A dimension that is read from a tensor, or whose range has no closed form, is taken whole.
+    """
     out = []
     for p, extent in zip(index, shape, strict=True):
         if any(isinstance(a, Dynamic) for a in opaque_atoms(p)):
@@ -54,7 +69,9 @@ def box_of(
 
 
 def union(a: Box | None, b: Box) -> Box:
-    """The smallest box around both; an order that cannot be proven leaves a maximum that numbers resolve."""
+    """The smallest box around both; an order that cannot be proven leaves a maximum that numbers
+    resolve.
+    """
     if a is None:
         return b
     return tuple(
@@ -65,3 +82,106 @@ def union(a: Box | None, b: Box) -> Box:
 
 def extent(span: tuple[Int, Int], rules: Rules) -> Int:
     return reduce_modulo(span[1] - span[0] + 1, rules)
+
+
+def terms_over(p: Int, ranges: Mapping[str, Int]) -> list[tuple[Int, str]] | None:
+    """The coefficient of each loop of `ranges` in p; None where p is not affine in them."""
+    out: dict[str, Int] = {}
+    for m, c in p.terms.items():
+        moving = [
+            a for a in m if (a in ranges if isinstance(a, str) else a.names() & ranges.keys())
+        ]
+        if not moving:
+            continue
+        a = moving[0]
+        if len(moving) > 1 or isinstance(a, Opaque):
+            return None
+        rest = list(m)
+        rest.remove(a)
+        out[a] = out.get(a, ZERO) + Int({tuple(rest): c})
+    return [(c, a) for a, c in out.items()]
+
+
+def made_box(b: Block, path: Path, buffer: str, loop: str, rules: Rules) -> Box | None:
+    """The box of `buffer` that the block writes, every element of it, in one iteration of `loop`.
+
+    None where the elements may have holes: loops that jump, or guards that leave some out. Guards
+    that keep an index inside of the buffer do not count, and neither do those over loops that stay
+    outside.
+    """
+    inner = inner_ranges(path, b, loop)
+    spatial = {i.name for i in b.spatial}
+    if any(loops_of(p) <= spatial for p in b.domain):
+        return None
+    (write,) = (w for w in b.writes if w.buffer == buffer)
+    at = [p.substitute(b.binding) for p in write.index]
+    seen: set[str] = set()
+    box = []
+    explained: set[Int] = set()
+    everywhere = inner_ranges(path, b, None)
+    guards = {g for g in b.where if not proves(g, everywhere, rules)}
+    for p in at:
+        terms = terms_over(p, inner)
+        if terms is None or seen & {n for _, n in terms}:
+            return None
+        seen |= {n for _, n in terms}
+        reach = _dense(terms, inner, rules)
+        if reach is None:
+            return None
+        low = p.substitute({n: ZERO for _, n in terms})
+        for g in guards:
+            rest = g + (p - low)  # g says: the moving part is at most `rest`
+            if not loops_of(g + p) or not loops_of(g - p):
+                explained.add(g)  # stays inside of the buffer
+            elif not rest.names & inner.keys():
+                explained.add(g)
+                reach = -maximum(-reach, -rest)
+        box.append((reduce_modulo(low, rules), reduce_modulo(low + reach, rules)))
+    reducing = b.reducing_loops
+    if any(g.names & inner.keys() - reducing for g in guards - explained):
+        return None
+    return tuple(box)
+
+
+def _dense(terms: list[tuple[Int, str]], ranges: Mapping[str, Int], rules: Rules) -> Int | None:
+    """How far the loops reach together if they leave no holes: each one's step is at most what the
+    smaller ones cover.
+    """
+    reach = ZERO
+    left = list(terms)
+    while left:
+        for t in left:
+            c, n = t
+            gap = reduce_modulo(reach + 1 - c, rules)
+            if nonnegative(c - 1) and nonnegative(gap):
+                reach = reduce_modulo(reach + c * (ranges[n] - 1), rules)
+                left.remove(t)
+                break
+        else:
+            return None
+    return reach
+
+
+def separate(p: Int, loop: str, ranges: Mapping[str, Int], rules: Rules) -> bool:
+    """Whether p takes other values in other iterations of `loop`, whatever the loops inside of it
+    do.
+    """
+    terms = terms_over(p, ranges)
+    if terms is None:
+        return False
+    left = [(c, ranges[n], n) for c, n in terms]
+    reach = ZERO
+    while left:  # a number in mixed radix: each step is larger than what the smaller ones reach
+        for t in left:
+            c, e, n = t
+            beyond = reduce_modulo(reach + c * (e - 1), rules)
+            larger = [reduce_modulo(o[0] - 1 - beyond, rules) for o in left if o is not t]
+            if nonnegative(reduce_modulo(c - ONE - reach, rules)) and all(map(nonnegative, larger)):
+                if n == loop:
+                    return True
+                reach = beyond
+                left.remove(t)
+                break
+        else:
+            return False
+    return False

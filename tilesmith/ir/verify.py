@@ -1,4 +1,6 @@
-"""The rules every Function keeps, checked between passes under test: raises VerifyError that names what breaks one."""
+"""The rules every Function keeps, checked between passes under test: raises VerifyError that names
+what breaks one.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def verify(func: Function) -> None:
     blocks = [b.name for _, b in walk(func.body)]
     for what, found in (("loops", loops), ("blocks", blocks)):
         twice = {n for n in found if found.count(n) > 1} if len(set(found)) != len(found) else ()
-        if twice and blocks:  # after lowering, a loop that was partitioned keeps its name in each part
+        if (
+            twice and blocks
+        ):  # after lowering, a loop that was partitioned keeps its name in each part
             raise VerifyError(f"{func.name}: two {what} are named {sorted(twice)[0]!r}")
     written = {w.buffer for _, b in walk(func.body) for w in b.writes} | {
         w.buffer for s in statements(func.body) if isinstance(s, Store) for w in s.writes
@@ -104,7 +108,9 @@ def _block(b: Block, scope: frozenset[str], buffers: dict[str, Buffer]) -> None:
         _write(w, iters, buffers, f"block {b.name}")
         for p in w.index:
             if p.names & reducing:
-                raise VerifyError(f"block {b.name} writes {w.buffer} at an index that it reduces over")
+                raise VerifyError(
+                    f"block {b.name} writes {w.buffer} at an index that it reduces over"
+                )
         if any(load.buffer == w.buffer for load in loads_of(w.value)):
             raise VerifyError(f"block {b.name} reads {w.buffer}, which it writes")
 
@@ -146,5 +152,3 @@ def _scoped(p: Int, scope: frozenset[str], what: str) -> None:
     for n in p.names:
         if n not in scope and not is_size(n):
             raise VerifyError(f"{what} uses {n}, which is not in scope")
-
-

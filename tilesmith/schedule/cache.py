@@ -1,4 +1,6 @@
-"""Primitives that add a copy of a buffer in a scope of its own, and those that say how a buffer is stored."""
+"""Primitives that add a copy of a buffer in a scope of its own, and those that say how a buffer is
+stored.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,14 @@ from typing import ClassVar
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import Int, var
 from tilesmith.expr.nodes import Expr, Load
-from tilesmith.ir.dependence import find_block, only_writer, writers, written
+from tilesmith.ir.dependence import (
+    check_kinds,
+    find_block,
+    only_writer,
+    own_loop,
+    writers,
+    written,
+)
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import (
     Block,
@@ -23,8 +32,10 @@ from tilesmith.ir.nodes import (
     rewrite_blocks,
     walk,
 )
-from tilesmith.schedule.location import nest, trivial_index
+from tilesmith.schedule.location import fresh, loop_names, nest, trivial_index
 from tilesmith.schedule.step import Step
+
+SCOPES = ("global", "local", "shared")
 
 
 def find_buffer(func: Function, name: str) -> Buffer:
@@ -44,10 +55,13 @@ def top_level(func: Function, block: str) -> int:
 
 
 def rename_nest(func: Function, block: str, new: str) -> Function:
-    """The block and the loops that are named after it get another name."""
-    path, _ = find_block(func, block)
+    """The block and the loops that were made for it get another name."""
+    path, b = find_block(func, block)
+    taken = loop_names(func)
     env = {
-        f.name: new + f.name[len(block) :] for f in path if f.name.startswith(f"{block}.")
+        n: fresh(new + n[len(block) :], taken)
+        for n in (*(f.name for f in path), *(n for n, _ in b.tile))
+        if own_loop(b, n) and n.startswith(f"{block}.")
     }
     ints: dict[str, Int] = {k: var(v) for k, v in env.items()}
 
@@ -55,8 +69,11 @@ def rename_nest(func: Function, block: str, new: str) -> Function:
         if isinstance(s, For) and s.name in env:
             return (replace(s, name=env[s.name]),)
         if isinstance(s, Block):
-            b = map_bindings(s, lambda p: p.substitute(ints))
-            return (replace(b, name=new) if s.name == block else b,)
+            o = map_bindings(s, lambda p: p.substitute(ints))
+            if s.name == block:
+                tile = tuple((env.get(n, n), e) for n, e in o.tile)
+                o = replace(o, name=new, tile=tile)
+            return (o,)
         return (s,)
 
     return replace(func, body=rewrite(func.body, go))
@@ -64,15 +81,21 @@ def rename_nest(func: Function, block: str, new: str) -> Function:
 
 def check_fresh(func: Function, name: str) -> None:
     if name in func.all_buffers or any(b.name == name for _, b in walk(func.body)):
-        raise ScheduleError(f"there is a {name} already; one copy per buffer and scope")
+        raise ScheduleError(f"there is a {name} already; a buffer has one copy per scope")
+
+
+def check_scope(what: str, scope: str) -> None:
+    if scope not in SCOPES:
+        raise ScheduleError(f"{what}: there is no scope {scope!r}; known are {', '.join(SCOPES)}")
 
 
 @dataclass(frozen=True, slots=True)
 class CacheRead(Step):
-    """A block reads a copy of a buffer; the copy is made whole before it, and compute_at then brings it near.
+    """A block reads a copy of a buffer; the copy is made whole before it, and compute_at then
+    brings it near.
 
-        C[i] = A[i] ...    ->    A.shared[ax0] = A[ax0]
-                                 C[i] = A.shared[i] ...
+    C[i] = A[i] ...    ->    A.shared[ax0] = A[ax0]
+                             C[i] = A.shared[i] ...
     """
 
     name: ClassVar[str] = "cache_read"
@@ -87,20 +110,25 @@ class CacheRead(Step):
     def apply(self, func: Function) -> Function:
         _, b = find_block(func, self.block)
         buf = find_buffer(func, self.buffer)
+        check_scope(f"cannot cache_read {self.buffer}", self.scope)
+        if b.intrinsic is not None:
+            raise ScheduleError(
+                f"cannot cache_read {self.buffer} for {b.name}: an instruction carries it out; "
+                "do this before tensorize"
+            )
         if not any(load.buffer == self.buffer for load in b.loads):
-            raise ScheduleError(f"cannot cache_read {self.buffer} for {b.name}: it does not read it")
+            reads = ", ".join(dict.fromkeys(load.buffer for load in b.loads)) or "nothing"
+            raise ScheduleError(
+                f"cannot cache_read {self.buffer} for {b.name}: it does not read it, but {reads}"
+            )
         check_fresh(func, self.copy)
         axes = [f"ax{d}" for d in range(len(buf.shape))]
         index = tuple(var(a) for a in axes)
         copy = Block(
             self.copy,
-            tuple(
-                Iter(a, "S", e, var(f"{self.copy}.{a}"))
-                for a, e in zip(axes, buf.shape, strict=True)
-            ),
+            tuple(Iter(a, "S", e, var(a)) for a, e in zip(axes, buf.shape, strict=True)),
             (Write(self.copy, index, Load(self.buffer, index, buf.dtype)),),
         )
-        loops = [(f"{self.copy}.{a}", e) for a, e in zip(axes, buf.shape, strict=True)]
 
         def put(load: Load) -> Expr:
             return replace(load, buffer=self.copy) if load.buffer == self.buffer else load
@@ -112,10 +140,10 @@ class CacheRead(Step):
         at = top_level(func, self.block)
         if any(top_level(func, w.name) >= at for w in writers(func, self.buffer)):
             raise ScheduleError(
-                f"cannot cache_read {self.buffer} for {b.name}: it is computed inside the same loops; "
-                "cache it before compute_at"
+                f"cannot cache_read {self.buffer} for {b.name}: it is computed inside the same "
+                "loops; cache it before compute_at"
             )
-        body = (*body[:at], nest(copy, loops), *body[at:])
+        body = (*body[:at], nest(func, copy), *body[at:])
         new = Buffer(self.copy, buf.shape, buf.dtype, self.scope)
         return replace(func, body=body, buffers=(*func.buffers, new))
 
@@ -124,8 +152,8 @@ class CacheRead(Step):
 class CacheWrite(Step):
     """A block computes into a buffer of its own, which is then copied to where it wrote before.
 
-        C[i] += A[i, k]    ->    C.local[i] += A[i, k]
-                                 C[i] = C.local[i]
+    C[i] += A[i, k]    ->    C.local[i] += A[i, k]
+                             C[i] = C.local[i]
     """
 
     name: ClassVar[str] = "cache_write"
@@ -138,6 +166,7 @@ class CacheWrite(Step):
 
     def apply(self, func: Function) -> Function:
         _, b = find_block(func, self.block)
+        check_scope(f"cannot cache_write {self.block}", self.scope)
         only_writer(func, b, "cache_write")
         trivial_index(b, "cache_write")
         check_fresh(func, self.copy)
@@ -145,47 +174,42 @@ class CacheWrite(Step):
         inside = [o for _, o in walk((func.body[at],)) if o.name != b.name]
         if any(load.buffer in written(b) for o in inside for load in o.loads):
             raise ScheduleError(
-                f"cannot cache_write {b.name}: it is read inside the same loops; cache it before compute_at"
+                f"cannot cache_write {b.name}: it is read inside the same loops; "
+                "cache it before compute_at"
             )
         several = len(b.writes) > 1
-        names = {
-            w.buffer: f"{w.buffer}.{self.scope}" if several else self.copy for w in b.writes
-        }
+        names = {w.buffer: f"{w.buffer}.{self.scope}" if several else self.copy for w in b.writes}
         func = rename_nest(func, self.block, self.copy)
 
         def go(o: Block) -> Block:
             if o.name != self.copy:
                 return o
-            return replace(
-                o, writes=tuple(replace(w, buffer=names[w.buffer]) for w in o.writes)
-            )
+            return replace(o, writes=tuple(replace(w, buffer=names[w.buffer]) for w in o.writes))
 
         body = rewrite_blocks(func.body, go)
         buffers = func.all_buffers
-        its = b.spatial
         copy = Block(
             self.block,
-            tuple(replace(i, bind=var(f"{self.block}.{i.name}")) for i in its),
+            b.spatial,
             tuple(
                 Write(w.buffer, w.index, Load(names[w.buffer], w.index, w.value.dtype))
                 for w in b.writes
             ),
         )
-        copied = nest(copy, [(f"{self.block}.{i.name}", i.extent) for i in its])
-        body = (*body[: at + 1], copied, *body[at + 1 :])
+        body = (*body[: at + 1], nest(func, copy), *body[at + 1 :])
         new = tuple(
             Buffer(n, buffers[w].shape, buffers[w].dtype, self.scope) for w, n in names.items()
         )
-        return replace(func, body=body, buffers=(*func.buffers, *new))
+        done = replace(func, body=body, buffers=(*func.buffers, *new))
+        check_kinds(done, f"cache_write {self.block}")
+        return done
 
 
 def _change_buffer(func: Function, name: str, **changes: object) -> Function:
     def go(b: Buffer) -> Buffer:
         return replace(b, **changes) if b.name == name else b  # type: ignore[arg-type]
 
-    return replace(
-        func, params=tuple(map(go, func.params)), buffers=tuple(map(go, func.buffers))
-    )
+    return replace(func, params=tuple(map(go, func.params)), buffers=tuple(map(go, func.buffers)))
 
 
 def _is_param(func: Function, name: str) -> bool:
@@ -206,15 +230,17 @@ class SetScope(Step):
     def apply(self, func: Function) -> Function:
         find_buffer(func, self.buffer)
         if _is_param(func, self.buffer):
-            raise ScheduleError(f"cannot set the scope of {self.buffer}: a parameter lives where the caller has it")
-        if self.scope not in ("global", "local", "shared"):
-            raise ScheduleError(f"unknown scope {self.scope!r}; known are global, local, shared")
+            raise ScheduleError(
+                f"cannot set the scope of {self.buffer}: a parameter lives where the caller has it"
+            )
+        check_scope(f"cannot set the scope of {self.buffer}", self.scope)
         return _change_buffer(func, self.buffer, scope=self.scope)
 
 
 @dataclass(frozen=True, slots=True)
 class StorageAlign(Step):
-    """The stride of a dimension is padded to `offset` modulo `multiple`, so that rows do not fall on the same cache sets or banks.
+    """The stride of a dimension is padded to `offset` modulo `multiple`, so that rows do not fall
+    on the same cache sets or banks.
 
     A.shared = shared float32[64, 64]    ->    A.shared = shared float32[64, 64] align(0, 32, 8)
     """
@@ -228,10 +254,14 @@ class StorageAlign(Step):
     def apply(self, func: Function) -> Function:
         buf = find_buffer(func, self.buffer)
         if _is_param(func, self.buffer):
-            raise ScheduleError(f"cannot align {self.buffer}: a parameter lies as the caller has it")
+            raise ScheduleError(
+                f"cannot align {self.buffer}: a parameter lies as the caller has it"
+            )
         rank = len(buf.layout or buf.shape)
         if not 0 <= self.dim < rank:
-            raise ScheduleError(f"cannot align dimension {self.dim} of {self.buffer}: it has {rank}")
+            raise ScheduleError(
+                f"cannot align dimension {self.dim} of {self.buffer}: it has {rank} dimensions"
+            )
         if self.multiple < 1 or not 0 <= self.offset < self.multiple:
             raise ScheduleError(
                 f"cannot align {self.buffer} to {self.offset} modulo {self.multiple}: "

@@ -7,7 +7,15 @@ from typing import ClassVar
 
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.nodes import Expr, Load, substitute
-from tilesmith.ir.dependence import find_block, not_output, only_writer, readers, written
+from tilesmith.ir.dependence import (
+    check_kinds,
+    check_reads,
+    find_block,
+    not_output,
+    only_writer,
+    readers,
+    written,
+)
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, Stmt, map_write_loads, rewrite, rewrite_blocks, walk
 from tilesmith.schedule.location import trivial_index
@@ -25,17 +33,15 @@ def _without(func: Function, b: Block, body: tuple[Stmt, ...]) -> Function:
     """The block is gone from `body`; its buffers go too."""
     gone = set(written(b))
     body = rewrite(body, lambda s: () if isinstance(s, Block) and s.name == b.name else (s,))
-    return replace(
-        func, body=body, buffers=tuple(x for x in func.buffers if x.name not in gone)
-    )
+    return replace(func, body=body, buffers=tuple(x for x in func.buffers if x.name not in gone))
 
 
 @dataclass(frozen=True, slots=True)
 class Inline(Step):
     """A producer is computed anew wherever it is read; its buffer goes.
 
-        P[i] = f(X[i])
-        C[i] = g(P[i], P[i + 1])    ->    C[i] = g(f(X[i]), f(X[i + 1]))
+    P[i] = f(X[i])
+    C[i] = g(P[i], P[i + 1])    ->    C[i] = g(f(X[i]), f(X[i + 1]))
     """
 
     name: ClassVar[str] = "inline"
@@ -50,6 +56,11 @@ class Inline(Step):
         values = {w.buffer: w.value for w in b.writes}
         if not any(readers(func, n) for n in values):
             raise ScheduleError(f"cannot inline {b.name}: nobody reads it")
+        for o in (o for n in values for o in readers(func, n)):
+            if o.intrinsic is not None:
+                raise ScheduleError(
+                    f"cannot inline {b.name}: an instruction carries out {o.name}, which reads it"
+                )
 
         def put(load: Load) -> Expr:
             if load.buffer not in values:
@@ -59,15 +70,20 @@ class Inline(Step):
         body = rewrite_blocks(
             func.body, lambda o: replace(o, writes=map_write_loads(o.writes, put))
         )
-        return _without(func, b, body)
+        done = _without(func, b, body)
+        for name in dict.fromkeys(o.name for n in values for o in readers(func, n)):
+            check_reads(done, name, f"inline {b.name}")
+        check_kinds(done, f"inline {b.name}")
+        return done
 
 
 @dataclass(frozen=True, slots=True)
 class ReverseInline(Step):
-    """An element-wise consumer is computed by its producer, which then writes the consumer's buffer.
+    """An element-wise consumer is computed by its producer, which then writes the consumer's
+    buffer.
 
-        P[i] = f(X[i])
-        C[i] = g(P[i])    ->    C[i] = g(f(X[i]))
+    P[i] = f(X[i])
+    C[i] = g(P[i])    ->    C[i] = g(f(X[i]))
     """
 
     name: ClassVar[str] = "reverse_inline"
@@ -93,10 +109,12 @@ class ReverseInline(Step):
         order = tuple(p.name for p in reads[0].index)
         extents = {i.name: i.extent for i in b.spatial}
         p_extents = {i.name: i.extent for i in producer.spatial}
-        same = all(r.index == reads[0].index for r in reads) and sorted(map(str, order)) == sorted(its)
+        same = all(r.index == reads[0].index for r in reads)
+        same = same and sorted(map(str, order)) == sorted(its)
         if not same or [extents[str(n)] for n in order] != [p_extents[n] for n in p_its]:
             raise ScheduleError(
-                f"cannot {why} {b.name} into {producer.name}: it does not read {made} element for element"
+                f"cannot {why} {b.name} into {producer.name}: it does not read {made} "
+                "element for element"
             )
         back = dict(zip((str(n) for n in order), producer.writes[0].index, strict=True))
         value = producer.writes[0].value
@@ -112,19 +130,24 @@ class ReverseInline(Step):
             )
             for w in b.writes
         )
-        writes = map_write_loads(writes, put)
-        self._check_order(func, b, producer)
-        merged = replace(producer, name=b.name, writes=writes)
+        merged = replace(producer, name=b.name, writes=map_write_loads(writes, put))
 
         def go(s: Stmt) -> tuple[Stmt, ...]:
             if isinstance(s, Block) and s.name == b.name:
                 return ()
             return (merged,) if isinstance(s, Block) and s.name == producer.name else (s,)
 
-        body = rewrite(func.body, go)
-        return replace(
-            func, body=body, buffers=tuple(x for x in func.buffers if x.name != made)
+        done = replace(
+            func,
+            body=rewrite(func.body, go),
+            buffers=tuple(x for x in func.buffers if x.name != made),
         )
+        doing = f"{why} {b.name} into {producer.name}"
+        check_reads(done, b.name, doing)
+        for name in dict.fromkeys(o.name for n in written(b) for o in readers(done, n)):
+            check_reads(done, name, doing)
+        check_kinds(done, doing)
+        return done
 
     def _producer(self, func: Function, b: Block) -> Block:
         found = []
@@ -137,18 +160,7 @@ class ReverseInline(Step):
             if any(len(x.index) == len(b.spatial) for x in b.loads if x.buffer in written(o))
         ]  # fmt: skip
         if not full:
-            raise ScheduleError(f"cannot reverse_inline {b.name}: it reads no computed buffer element for element")
+            raise ScheduleError(
+                f"cannot reverse_inline {b.name}: it reads no computed buffer element for element"
+            )
         return full[0]
-
-    def _check_order(self, func: Function, b: Block, producer: Block) -> None:
-        """What else the consumer reads must be there when the producer runs."""
-        order = {o.name: k for k, (_, o) in enumerate(walk(func.body))}
-        made = set(written(producer))
-        for load in b.loads:
-            if load.buffer in made:
-                continue
-            for o in (o for _, o in walk(func.body) if load.buffer in written(o)):
-                if order[o.name] > order[producer.name]:
-                    raise ScheduleError(
-                        f"cannot reverse_inline {b.name} into {producer.name}: {o.name}, which it reads, comes later"
-                    )

@@ -1,4 +1,7 @@
-"""Primitives that say how a loop is carried out. They change no meaning; the checks make sure of that."""
+"""Primitives that say how a loop is carried out.
+
+They change no meaning; the checks make sure of that.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.ir.dependence import all_loops, check_concurrent, find_loop
+from tilesmith.ir.dependence import check_kinds, find_loop
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import For, Stmt, rewrite, walk
 from tilesmith.ir.verify import THREAD_AXES
@@ -25,7 +28,9 @@ def _change(func: Function, loop: str, **changes: object) -> Function:
 
 @dataclass(frozen=True, slots=True)
 class Parallel(Step):
-    """The iterations run on several threads. Directly nested parallel loops are one: that is fuse without the division.
+    """The iterations run on several threads.
+
+    Directly nested parallel loops are one: that is fuse without the division.
 
     for i in 64:      ->    for i in 64:  # parallel
     """
@@ -34,32 +39,18 @@ class Parallel(Step):
     loop: str
 
     def apply(self, func: Function) -> Function:
-        path, loop = find_loop(func, self.loop)
+        _, loop = find_loop(func, self.loop)
         plain(loop, "parallelize")
-        if any(f.kind == "parallel" for f in path) and not _directly_nested(path, loop):
-            outer = next(f.name for f in path if f.kind == "parallel")
-            raise ScheduleError(
-                f"cannot parallelize loop {loop.name}: it lies inside the parallel loop {outer}, but not directly"
-            )
-        if any(f.kind == "vectorize" for f in path):
-            raise ScheduleError(f"cannot parallelize loop {loop.name}: it lies inside a vectorized loop")
-        check_concurrent(func, loop, "parallelize")
-        return _change(func, self.loop, kind="parallel")
-
-
-def _directly_nested(path: tuple[For, ...], loop: For) -> bool:
-    """Every loop from the first parallel one down to `loop` is parallel and has one child."""
-    first = next(k for k, f in enumerate(path) if f.kind == "parallel")
-    chain = [*path[first:], loop]
-    return all(
-        f.kind == "parallel" and len(f.body) == 1 and f.body[0].name == child.name  # type: ignore[union-attr]
-        for f, child in zip(chain, chain[1:], strict=False)
-    )
+        done = _change(func, self.loop, kind="parallel")
+        check_kinds(done, f"parallelize loop {self.loop}")
+        return done
 
 
 @dataclass(frozen=True, slots=True)
 class Vectorize(Step):
-    """The iterations run in the lanes of vector registers. A sum over the loop becomes a horizontal one.
+    """The iterations run in the lanes of vector registers.
+
+    A sum over the loop becomes a horizontal one.
 
     for j in 16:      ->    for j in 16:  # vectorize
     """
@@ -68,33 +59,11 @@ class Vectorize(Step):
     loop: str
 
     def apply(self, func: Function) -> Function:
-        path, loop = find_loop(func, self.loop)
+        _, loop = find_loop(func, self.loop)
         plain(loop, "vectorize")
-        for f in (*path, *all_loops(loop.body)):
-            if f.kind == "vectorize":
-                raise ScheduleError(f"cannot vectorize loop {loop.name}: {f.name} is vectorized already")
-        inside = [f for f in all_loops(loop.body) if f.kind not in ("serial", "unroll")]
-        if inside:
-            raise ScheduleError(
-                f"cannot vectorize loop {loop.name}: the {inside[0].kind} loop {inside[0].name} lies inside it"
-            )
-        for _, b in walk(loop.body):
-            if b.tile:
-                raise ScheduleError(f"cannot vectorize loop {loop.name}: {b.name} inside it is a unit")
-        reducers = [b for _, b in walk(loop.body) if loop.name in b.reducing_loops]
-        for b in reducers:
-            if b.combiner is None or b.combiner.op is None:
-                raise ScheduleError(
-                    f"cannot vectorize loop {loop.name}: {b.name} reduces over it by a combiner of its own; "
-                    "use rfactor first"
-                )
-            if len([1 for _ in walk(loop.body)]) > 1:
-                raise ScheduleError(
-                    f"cannot vectorize loop {loop.name}: {b.name} reduces over it and is not alone inside it"
-                )
-        if not reducers:
-            check_concurrent(func, loop, "vectorize")
-        return _change(func, self.loop, kind="vectorize")
+        done = _change(func, self.loop, kind="vectorize")
+        check_kinds(done, f"vectorize loop {self.loop}")
+        return done
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +97,13 @@ class Bind(Step):
         _, loop = find_loop(func, self.loop)
         plain(loop, "bind")
         if self.axis not in THREAD_AXES:
-            raise ScheduleError(f"unknown thread axis {self.axis!r}; known are {', '.join(THREAD_AXES)}")
-        check_concurrent(func, loop, f"bind to {self.axis}")
-        return _change(func, self.loop, kind=self.axis)
+            raise ScheduleError(
+                f"cannot bind loop {self.loop}: there is no thread axis {self.axis!r}; "
+                f"known are {', '.join(THREAD_AXES)}"
+            )
+        done = _change(func, self.loop, kind=self.axis)
+        check_kinds(done, f"bind loop {self.loop} to {self.axis}")
+        return done
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +134,16 @@ class Annotate(Step):
                 f"prefetch on loop {self.loop} is (buffer, distance), such as ('A', 8); got {v!r}"
             )
         if v[0] not in func.all_buffers:
-            raise ScheduleError(f"prefetch on loop {self.loop} names the buffer {v[0]!r}, which is not there")
+            raise ScheduleError(
+                f"prefetch on loop {self.loop} names the buffer {v[0]!r}, which is not there; "
+                f"there are {', '.join(func.all_buffers)}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline(Step):
-    """The copies at the head of the body run `stages` - 1 iterations ahead of the rest, in as many versions of their buffers.
+    """The copies at the head of the body run `stages` - 1 iterations ahead of the rest, in as many
+    versions of their buffers.
 
     A GPU code generator overlaps them; a CPU does that by itself, and takes the note as a hint.
 
@@ -180,13 +157,15 @@ class Pipeline(Step):
     def apply(self, func: Function) -> Function:
         _, loop = find_loop(func, self.loop)
         if self.stages < 2:
-            raise ScheduleError(f"pipeline of loop {self.loop} with {self.stages} stages; it takes 2 or more")
+            raise ScheduleError(
+                f"pipeline of loop {self.loop} with {self.stages} stages; it takes 2 or more"
+            )
         blocks = [b for _, b in walk(loop.body)]
         made = {w.buffer for b in blocks for w in b.writes}
         if len(loop.body) < 2 or not any(load.buffer in made for b in blocks for load in b.loads):
             raise ScheduleError(
-                f"cannot pipeline loop {self.loop}: nothing inside it is copied first and used later; "
-                "cache_read and compute_at there first"
+                f"cannot pipeline loop {self.loop}: nothing inside it is copied first and used "
+                "later; cache_read and compute_at there first"
             )
         rest = tuple(n for n in loop.notes if n[0] != "pipeline")
         return _change(func, self.loop, notes=(*rest, ("pipeline", self.stages)))

@@ -3,19 +3,43 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import product
-from typing import ClassVar
+from functools import lru_cache
+from math import prod
+from typing import Any, ClassVar
 
-from tilesmith.base.errors import ScheduleError
-from tilesmith.expr.ints import Int, Unknown, bounds, evaluate_int, is_size, of, var
-from tilesmith.expr.nodes import Binary, Cast, Const, Expr, IntValue, Load, Select
+import numpy as np
+
 from tilesmith.base.dtype import BOOL, INT64
+from tilesmith.base.errors import ScheduleError, TraceError
+from tilesmith.expr.ints import (
+    Int,
+    Opaque,
+    Unknown,
+    bounds,
+    evaluate_int,
+    is_size,
+    of,
+    opaque_atoms,
+    var,
+)
+from tilesmith.expr.nodes import Binary, Cast, Const, Dynamic, Expr, IntValue, Load, Select
 from tilesmith.ir.dependence import find_block, only_writer, written
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Block, Buffer, Iter, Stmt, Write, map_write_loads, rewrite_blocks
+from tilesmith.ir.nodes import (
+    Block,
+    Buffer,
+    For,
+    Iter,
+    Stmt,
+    Write,
+    map_write_loads,
+    rewrite_blocks,
+    walk,
+)
 from tilesmith.ir.parse import parse_int
 from tilesmith.schedule.cache import check_fresh, find_buffer, rename_nest, top_level
 from tilesmith.schedule.location import nest, trivial_index
+from tilesmith.schedule.loops import unmarked
 from tilesmith.schedule.step import Step
 
 
@@ -23,10 +47,12 @@ from tilesmith.schedule.step import Step
 class TransformLayout(Step):
     """Where an element lies in memory is given by integer expressions over its indices d0, d1, ...
 
-    Programs go on to speak of the logical indices; a compacted copy (compute_at) has its layout relative to its own box. The layout
-    of an input becomes the caller's duty: `ts.pack(func, name, array)` brings an array into it.
+    Programs go on to speak of the logical indices; a compacted copy (compute_at) has its layout
+    relative to its own box. The layout of an input becomes the caller's duty: `ts.pack(func, name,
+    array)` brings an array into it.
 
-        B = local float32[256, 512]    ->    B = local float32[256, 512] as [d1 // 16, d0, d1 - 16*(d1 // 16)]
+        B = local float32[256, 512]
+    ->  B = local float32[256, 512] as [d1 // 16, d0, d1 - 16*(d1 // 16)]
     """
 
     name: ClassVar[str] = "transform_layout"
@@ -35,14 +61,18 @@ class TransformLayout(Step):
 
     def apply(self, func: Function) -> Function:
         buf = find_buffer(func, self.buffer)
-        dims = tuple(map(parse_int, self.layout))
+        try:
+            dims = tuple(map(parse_int, self.layout))
+        except (TraceError, ZeroDivisionError) as e:
+            raise ScheduleError(f"the layout of {self.buffer}: {e}") from None
         known = {f"d{k}": n for k, n in enumerate(buf.shape)}
         seen: set[str] = set()
         for p in dims:
             for n in p.names:
                 if n not in known and not is_size(n):
                     raise ScheduleError(
-                        f"the layout of {self.buffer} uses {n!r}; its indices are {', '.join(known)}"
+                        f"the layout of {self.buffer} uses {n!r}; "
+                        f"its indices are {', '.join(known) or 'none'}"
                     )
             seen |= p.names
             try:
@@ -50,35 +80,53 @@ class TransformLayout(Step):
             except Unknown as e:
                 raise ScheduleError(f"the layout of {self.buffer}: {e}") from None
             if low.const is not None and low.const < 0:
-                raise ScheduleError(f"the layout of {self.buffer}: {p} is negative at first")
+                raise ScheduleError(
+                    f"the layout of {self.buffer}: {p} goes down to {low}; it must begin at 0"
+                )
         missing = [n for n, e in known.items() if n not in seen and e.const != 1]
         if missing:
             raise ScheduleError(
-                f"the layout of {self.buffer} leaves out {missing[0]}: elements would fall on each other"
+                f"the layout of {self.buffer} leaves out {missing[0]}: "
+                "elements would fall on each other"
             )
         if any(b.name == self.buffer for b in func.outputs):
-            raise ScheduleError(f"cannot change the layout of {self.buffer}: an output lies as the caller expects it")
+            raise ScheduleError(
+                f"cannot change the layout of {self.buffer}: "
+                "an output lies as the caller expects it"
+            )
         _check_injective(self.buffer, dims, buf.shape)
         return _replace_buffer(func, replace(buf, layout=dims))
 
 
+@lru_cache(1000)
 def _check_injective(name: str, dims: tuple[Int, ...], shape: tuple[Int, ...]) -> None:
-    """Small cases are tried out: two elements on one place would be a wrong program, not a slow one."""
-    sizes = [min(n.const or 0, 64) for n in shape]
-    if any(p.names and any(is_size(n) for n in p.names) for p in dims) or 0 in sizes:
+    """Two elements on one place would be a wrong program, so all of them are tried out."""
+    left = {f"d{k}": n.const for k, n in enumerate(shape)}
+    if any(is_size(n) for p in dims for n in p.names) or any(not n for n in left.values()):
         return
-    points = 1
-    for n in sizes:
-        points *= n
-    if points > 4096:
-        sizes = [min(n, max(2, int(4096 ** (1 / len(sizes))))) for n in sizes]
-    seen: set[tuple[int, ...]] = set()
-    for at in product(*map(range, sizes)):
-        env = {f"d{k}": v for k, v in enumerate(at)}
-        place = tuple(evaluate_int(p, env, lambda a: 0) for p in dims)
-        if place in seen:
+    while left:  # indices that occur together in an expression are tried together
+        group = {next(iter(left))}
+        while (more := group.union(*(p.names for p in dims if p.names & group))) != group:
+            group = more
+        extents = [min(left.pop(n) or 0, _TRIED // len(group)) for n in sorted(group)]
+        while prod(extents) > _TRIED:
+            extents[extents.index(max(extents))] //= 2
+        grid = np.indices(extents).reshape(len(extents), -1)
+        env: dict[str, Any] = dict(zip(sorted(group), grid, strict=True))
+        places = [
+            np.broadcast_to(np.asarray(evaluate_int(p, env, _no_opaque)), grid.shape[1:])
+            for p in dims
+            if p.names & group
+        ]
+        if places and len(np.unique(np.stack(places), axis=1).T) < grid.shape[1]:
             raise ScheduleError(f"the layout of {name} puts two elements on one place")
-        seen.add(place)
+
+
+_TRIED = 1 << 16
+
+
+def _no_opaque(a: Opaque) -> int:
+    raise AssertionError(a)
 
 
 def _replace_buffer(func: Function, buf: Buffer) -> Function:
@@ -90,11 +138,12 @@ def _replace_buffer(func: Function, buf: Buffer) -> Function:
 
 @dataclass(frozen=True, slots=True)
 class Pad(Step):
-    """Iterators of a block are rounded up to a multiple: operands are copied with zeros behind them, the result is cropped.
+    """Iterators of a block are rounded up to a multiple: operands are copied with zeros behind
+    them, the result is cropped.
 
-        for i in 100:                     for i in 112:  A.pad[i, k] = where(i < 100, A[i, k], 0)
-          C[i] += A[i, k]         ->      for i in 112:  C.pad[i] += A.pad[i, k]
-                                          for i in 100:  C[i] = C.pad[i]
+    for i in 100:                     for i in 112:  A.pad[i, k] = where(i < 100, A[i, k], 0)
+      C[i] += A[i, k]         ->      for i in 112:  C.pad[i] += A.pad[i, k]
+                                      for i in 100:  C[i] = C.pad[i]
     """
 
     name: ClassVar[str] = "pad"
@@ -106,8 +155,11 @@ class Pad(Step):
         only_writer(func, b, "pad")
         trivial_index(b, "pad")
         loops = {f"{b.name}.{i.name}" for i in b.iters}
-        if b.where or b.domain or b.tile or {f.name for f in path} != loops:
+        alone = not path or sum(1 for _ in walk((path[0],))) == 1
+        if b.where or b.domain or b.tile or {f.name for f in path} != loops or not alone:
             raise ScheduleError(f"cannot pad {b.name}: do this before its loops are scheduled")
+        for f in path:
+            unmarked(f, f"pad {b.name} over")
         check_fresh(func, f"{b.name}.pad")
         wanted = dict(self.multiples)
         extents: dict[str, tuple[int, int]] = {}
@@ -117,25 +169,31 @@ class Pad(Step):
             if m < 1:
                 raise ScheduleError(f"cannot pad {i.name} of {b.name} to a multiple of {m}")
             if m > 1 and n is None:
-                raise ScheduleError(f"cannot pad {i.name} of {b.name}: its extent {i.extent} is open")
+                raise ScheduleError(
+                    f"cannot pad {i.name} of {b.name}: its extent {i.extent} is open"
+                )
             if n is not None and -(-n // m) * m != n:
                 extents[i.name] = (n, -(-n // m) * m)
         if wanted:
             raise ScheduleError(
-                f"cannot pad {sorted(wanted)[0]} of {b.name}: its iterators are {', '.join(i.name for i in b.iters)}"
+                f"cannot pad {sorted(wanted)[0]} of {b.name}: "
+                f"its iterators are {', '.join(i.name for i in b.iters) or 'none'}"
             )
         if not extents:
             return func
         for i in b.reducing:
             if i.name in extents and not self._vanishes(b, i.name):
                 raise ScheduleError(
-                    f"cannot pad {i.name} of {b.name}: zeros behind its operands would change the result"
+                    f"cannot pad {i.name} of {b.name}: "
+                    "zeros behind its operands would change the result"
                 )
         func, b = self._pad_operands(func, b, extents)
         return self._crop(func, b, extents)
 
     def _vanishes(self, b: Block, it: str) -> bool:
-        """A sum whose terms are products with a factor that is read at `it`: a zero there adds nothing."""
+        """A sum whose terms are products with a factor that is read at `it`: a zero there adds
+        nothing.
+        """
         if b.combiner is None or b.combiner.op != "add":
             return False
 
@@ -165,13 +223,21 @@ class Pad(Step):
             shape = list(old.shape)
             for other in (x for x in b.loads if x.buffer == load.buffer):
                 for d, p in enumerate(other.index):
-                    high = bounds(p, grown)[1] + 1
+                    if any(isinstance(a, Dynamic) for a in opaque_atoms(p)):
+                        continue  # zeros behind what gives the index point at the first element
+                    try:
+                        high = bounds(p, grown)[1] + 1
+                    except Unknown:
+                        raise ScheduleError(
+                            f"cannot pad {b.name}: how far it would read {load.buffer} at {p} "
+                            "is not known"
+                        ) from None
                     if high.const is not None and (n := shape[d].const) is not None:
                         shape[d] = of(max(high.const, n))
             name = f"{load.buffer}.pad"
             check_fresh(func, name)
             new[load.buffer] = Buffer(name, tuple(shape), old.dtype)
-            stages.append(_padded(new[load.buffer], old))
+            stages.append(_padded(func, new[load.buffer], old))
 
         def put(load: Load) -> Expr:
             return replace(load, buffer=new[load.buffer].name) if load.buffer in new else load
@@ -205,23 +271,24 @@ class Pad(Step):
             iters=iters,
             writes=tuple(replace(w, buffer=names[w.buffer]) for w in big.writes),
         )
-        nested = nest(big, [(f.name, iters[k].extent) for k, f in enumerate(path)])
-        its = b.spatial
+        by_loop = {i.bind.name: i.extent for i in iters}
+        nested: Stmt = big
+        for f in reversed(path):
+            nested = For(f.name, by_loop[f.name], (nested,))
         crop = Block(
             b.name,
-            tuple(replace(i, bind=var(f"{b.name}.{i.name}")) for i in its),
+            b.spatial,
             tuple(
                 Write(w.buffer, w.index, Load(names[w.buffer], w.index, w.value.dtype))
                 for w in b.writes
             ),
         )
-        cropped = nest(crop, [(f"{b.name}.{i.name}", i.extent) for i in its])
-        body = (*func.body[:at], nested, cropped, *func.body[at + 1 :])
+        body = (*func.body[:at], nested, nest(func, crop), *func.body[at + 1 :])
         new = tuple(Buffer(n, shape, old[w].dtype) for w, n in names.items())
         return replace(func, body=body, buffers=(*func.buffers, *new))
 
 
-def _padded(new: Buffer, old: Buffer) -> Stmt:
+def _padded(func: Function, new: Buffer, old: Buffer) -> Stmt:
     axes = [f"ax{d}" for d in range(len(new.shape))]
     index = tuple(var(a) for a in axes)
     value: Expr = Load(old.name, index, old.dtype)
@@ -234,7 +301,7 @@ def _padded(new: Buffer, old: Buffer) -> Stmt:
         value = Select(cond, value, Const(old.dtype.wrap(0), old.dtype), old.dtype)
     block = Block(
         new.name,
-        tuple(Iter(a, "S", e, var(f"{new.name}.{a}")) for a, e in zip(axes, new.shape, strict=True)),
+        tuple(Iter(a, "S", e, var(a)) for a, e in zip(axes, new.shape, strict=True)),
         (Write(new.name, index, value),),
     )
-    return nest(block, [(f"{new.name}.{a}", e) for a, e in zip(axes, new.shape, strict=True)])
+    return nest(func, block)

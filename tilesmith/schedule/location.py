@@ -2,34 +2,67 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.expr.ints import ZERO, Int, is_size, var
+from tilesmith.expr.ints import ZERO, Int, is_size, loops_of, var
+from tilesmith.expr.nodes import Load
 from tilesmith.ir.dependence import (
-    check_concurrent,
+    all_loops,
+    check_kinds,
+    check_reads,
     find_block,
     find_loop,
     finished_at,
     not_output,
     only_writer,
+    own_loop,
+    program_order,
     readers,
     writers,
     written,
 )
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, For, Path, Stmt, rewrite, walk
-from tilesmith.ir.regions import Box, box_of, extent, inner_ranges, union
+from tilesmith.ir.regions import Box, box_of, extent, inner_ranges, made_box, union
 from tilesmith.schedule.step import Step
 
 Span = tuple[Int, Int]  # first value, and how many
 
 
-def nest(block: Block, loops: list[tuple[str, Int]]) -> Stmt:
-    stmt: Stmt = block
-    for name, e in reversed(loops):
-        stmt = For(name, e, (stmt,))
+def loop_names(func: Function) -> set[str]:
+    """All names that a new loop may not have."""
+    return {f.name for f in all_loops(func.body)} | {
+        n for _, b in walk(func.body) for n, _ in b.tile
+    }
+
+
+def fresh(name: str, taken: set[str]) -> str:
+    """The name, or one with a number behind it where a loop that was left behind still has it."""
+    unique, n = name, 1
+    while unique in taken:
+        unique, n = f"{name}_{n}", n + 1
+    taken.add(unique)
+    return unique
+
+
+def nest(func: Function, b: Block, spans: Mapping[str, Span] | None = None) -> Stmt:
+    """The block in loops of its own: over the span of an iterator where there is one, else over all
+    of it.
+    """
+    spans = spans or {}
+    taken = loop_names(func)
+    loops, iters = [], []
+    for i in b.iters:
+        first, count = spans.get(i.name, (ZERO, i.extent))
+        name = fresh(f"{b.name}.{i.name}", taken)
+        loops.append((name, count))
+        iters.append(replace(i, bind=first + var(name)))
+    stmt: Stmt = replace(b, iters=tuple(iters))
+    for name, count in reversed(loops):
+        stmt = For(name, count, (stmt,))
     return stmt
 
 
@@ -47,85 +80,69 @@ def trivial_index(b: Block, why: str) -> tuple[str, ...]:
     out = []
     for p in b.writes[0].index:
         if p.name is None or p.name not in spatial:
-            raise ScheduleError(f"cannot {why} {b.name}: it writes at {p}, which is not one of its iterators")
+            raise ScheduleError(
+                f"cannot {why} {b.name}: it writes at {p}, which is not one of its iterators"
+            )
         out.append(p.name)
     if len(set(out)) != len(out) or any(w.index != b.writes[0].index for w in b.writes):
         raise ScheduleError(f"cannot {why} {b.name}: its writes do not share one plain index")
     return tuple(out)
 
 
-def region(func: Function, buffer: str, loop: str, *, writes: bool) -> Box:
-    """The box of `buffer` that blocks below `loop` read (or write), over the loops that stay outside."""
-    buf = func.all_buffers[buffer]
-    box: Box | None = None
-    for path, b in walk(func.body):
-        if writes:
-            found = [w.index for w in b.writes if w.buffer == buffer]
-        else:
-            found = [load.index for load in b.loads if load.buffer == buffer]
-        if not found:
-            continue
-        if loop not in {f.name for f in path}:
-            raise ScheduleError(f"{b.name} uses {buffer} outside of loop {loop}")
-        inner = inner_ranges(path, b, loop, buf.scope)
-        for index in found:
-            at = [p.substitute(b.binding) for p in index]
-            box = union(box, box_of(at, buf.shape, inner, func.rules))
-    assert box is not None
-    return box
-
-
-def place(func: Function, b: Block, spans: dict[str, Span], loop: str, at: int) -> Function:
-    """Give `b` a fresh nest over the spans (the whole extent where there is none), as statement `at` of the loop's body."""
-    loops, iters, where = [], [], set()
-    for i in b.iters:
-        first, count = spans.get(i.name, (ZERO, i.extent))
+def place(
+    func: Function, b: Block, spans: dict[str, Span], guards: frozenset[Int], loop: str, at: int
+) -> Function:
+    """Give `b` a fresh nest over the spans, as statement `at` of the loop's body."""
+    for name, (_, count) in spans.items():
         if not all(map(is_size, count.names)):
             raise ScheduleError(
-                f"cannot place {b.name} at loop {loop}: how much of {i.name} it needs, {count}, "
+                f"cannot place {b.name} at loop {loop}: how much of {name} it needs, {count}, "
                 "differs from one iteration to the next"
             )
-        name = f"{b.name}.{i.name}"
-        loops.append((name, count))
-        iters.append(replace(i, bind=first + var(name)))
-        if i.name in spans:
-            where |= {iters[-1].bind, i.extent - 1 - iters[-1].bind}
-    stmt = nest(replace(b, iters=tuple(iters), where=frozenset(where)), loops)
+    stmt = nest(func, replace(b, where=frozenset()), spans)
+    (placed,) = (o for _, o in walk((stmt,)))
+    inside = {p for i in placed.iters if i.name in spans for p in (i.bind, i.extent - 1 - i.bind)}
 
     def go(s: Stmt) -> tuple[Stmt, ...]:
-        if isinstance(s, For) and s.name == loop:
-            return (replace(s, body=(*s.body[:at], stmt, *s.body[at:])),)
+        if isinstance(s, Block) and s is placed:
+            return (replace(placed, where=guards | inside),)
         return (s,)
 
-    placed = replace(func, body=rewrite(func.body, go))
-    path, inner = find_loop(placed, loop)
-    for f in (*path, inner):
-        if f.kind not in ("serial", "unroll"):
-            check_concurrent(placed, f, f"place {b.name} inside the {f.kind}")
-    return placed
+    guarded = rewrite((stmt,), go)
+
+    def insert(s: Stmt) -> tuple[Stmt, ...]:
+        if isinstance(s, For) and s.name == loop:
+            return (replace(s, body=(*s.body[:at], *guarded, *s.body[at:])),)
+        return (s,)
+
+    return replace(func, body=rewrite(func.body, insert))
 
 
-def _movable(func: Function, b: Block, loop: For, path: Path, why: str) -> None:
+def _check_movable(func: Function, b: Block, why: str) -> None:
     only_writer(func, b, why)
     if b.tile:
         raise ScheduleError(f"cannot {why} {b.name}: it is a unit; move it before blockize")
-    for f in (*path, loop):
-        if f.kind in ("vectorize",):
+
+
+def _check_target(path: Path, b: Block, loop: str, why: str) -> None:
+    for f in path:
+        if f.kind == "vectorize":
             raise ScheduleError(f"cannot {why} {b.name} into the vectorized loop {f.name}")
-
-
-def _order(func: Function) -> dict[str, int]:
-    return {b.name: k for k, (_, b) in enumerate(walk(func.body))}
+        if own_loop(b, f.name):
+            raise ScheduleError(
+                f"cannot {why} {b.name} at loop {loop}: {f.name} is a loop that it left behind"
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class ComputeAt(Step):
-    """A producer is computed inside a loop of its consumers: just the part that one iteration needs, just before it.
+    """A producer is computed inside a loop of its consumers: just the part that one iteration
+    needs, just before it.
 
-        for i in 8:                       for i in 8:
-          P(i=i): P[i] = ...                for P.i in 1:
-        for i in 8:               ->          P(i=i + P.i): P[i] = ...
-          C(i=i): C[i] = P[i] ...           C(i=i): C[i] = P[i] ...
+    for i in 8:                       for i in 8:
+      P(i=i): P[i] = ...                for P.i in 1:
+    for i in 8:               ->          P(i=i + P.i): P[i] = ...
+      C(i=i): C[i] = P[i] ...           C(i=i): C[i] = P[i] ...
     """
 
     name: ClassVar[str] = "compute_at"
@@ -133,30 +150,54 @@ class ComputeAt(Step):
     loop: str
 
     def apply(self, func: Function) -> Function:
-        _, b = find_block(func, self.block)
-        path, loop = find_loop(func, self.loop)
+        at_path, b = find_block(func, self.block)
+        find_loop(func, self.loop)
         why = "compute_at"
         not_output(func, b, why)
-        _movable(func, b, loop, path, why)
-        if any(o.name == b.name for _, o in walk((loop,))):
-            others = [o for _, o in walk((loop,)) if o.name != b.name]
-            if not others or self.loop.startswith(f"{b.name}."):
-                raise ScheduleError(f"cannot compute {b.name} at {self.loop}: that is its own loop")
+        _check_movable(func, b, why)
         its = trivial_index(b, why)
+        if self.loop in {f.name for f in at_path if own_loop(b, f.name)}:
+            raise ScheduleError(
+                f"cannot compute_at {b.name} at loop {self.loop}: that is its own loop"
+            )
         rest = drop(func, self.block)
         if not any(readers(rest, n) for n in written(b)):
             raise ScheduleError(f"cannot compute_at {b.name}: nobody reads it")
+        if not any(f.name == self.loop for f in all_loops(rest.body)):
+            raise ScheduleError(
+                f"cannot compute_at {b.name} at loop {self.loop}: nothing else is inside it"
+            )
         path, loop = find_loop(rest, self.loop)
+        _check_target((*path, loop), b, self.loop, why)
         box: Box | None = None
         for n in written(b):
-            if readers(rest, n):
-                box = union(box, region(rest, n, self.loop, writes=False))
+            box = self._needed(rest, n, b, box)
         assert box is not None
-        at = self._position(loop, b)
-        self._check_producers(rest, b, (*path, loop), loop, at)
         rules = func.rules
         spans = {n: (span[0], extent(span, rules)) for n, span in zip(its, box, strict=True)}
-        return place(rest, b, spans, self.loop, at)
+        placed = place(rest, b, spans, frozenset(), self.loop, self._position(loop, b))
+        doing = f"compute_at {b.name} at loop {self.loop}"
+        check_reads(placed, b.name, doing)
+        check_kinds(placed, doing)
+        return placed
+
+    def _needed(self, rest: Function, buffer: str, b: Block, box: Box | None) -> Box | None:
+        """What blocks below the loop read of the buffer, over the loops that stay outside."""
+        buf = rest.all_buffers[buffer]
+        for path, o in walk(rest.body):
+            found = [load.index for load in o.loads if load.buffer == buffer]
+            if not found:
+                continue
+            if self.loop not in {f.name for f in path}:
+                raise ScheduleError(
+                    f"cannot compute_at {b.name} at loop {self.loop}: {o.name} reads {buffer} "
+                    "outside of it; choose a loop around all readers"
+                )
+            inner = inner_ranges(path, o, self.loop, buf.scope)
+            for index in found:
+                at = [p.substitute(o.binding) for p in index]
+                box = union(box, box_of(at, buf.shape, inner, rest.rules))
+        return box
 
     def _position(self, loop: For, b: Block) -> int:
         names = set(written(b))
@@ -164,33 +205,18 @@ class ComputeAt(Step):
             for _, o in walk((s,)):
                 if any(load.buffer in names for load in o.loads):
                     return k
-        raise AssertionError
-
-    def _check_producers(
-        self, rest: Function, b: Block, path: Path, loop: For, at: int
-    ) -> None:
-        order = _order(rest)
-        first = min(order[o.name] for s in loop.body[at:] for _, o in walk((s,)))
-        for name in {load.buffer for load in b.loads}:
-            for producer in writers(rest, name):
-                if order[producer.name] >= first:
-                    raise ScheduleError(
-                        f"cannot compute {b.name} at {self.loop}: {producer.name}, which it reads, "
-                        "is computed later; move that first"
-                    )
-                at_path, _ = find_block(rest, producer.name)
-                shared = tuple(f for f in at_path if f.name in {g.name for g in path})
-                finished_at(rest, producer, shared)
+        raise AssertionError(loop.name)
 
 
 @dataclass(frozen=True, slots=True)
 class ReverseComputeAt(Step):
-    """A consumer is computed inside a loop of its producer: just the part that one iteration has made, just after it.
+    """A consumer is computed inside a loop of its producer: just the part that one iteration has
+    made, just after it.
 
-        for i in 8:                       for i in 8:
-          P(i=i): P[i] = ...                P(i=i): P[i] = ...
-        for i in 8:               ->        for C.i in 1:
-          C(i=i): C[i] = P[i] ...             C(i=i + C.i): C[i] = P[i] ...
+    for i in 8:                       for i in 8:
+      P(i=i): P[i] = ...                P(i=i): P[i] = ...
+    for i in 8:               ->        for C.i in 1:
+      C(i=i): C[i] = P[i] ...             C(i=i + C.i): C[i] = P[i] ...
     """
 
     name: ClassVar[str] = "reverse_compute_at"
@@ -199,85 +225,93 @@ class ReverseComputeAt(Step):
 
     def apply(self, func: Function) -> Function:
         _, b = find_block(func, self.block)
-        path, loop = find_loop(func, self.loop)
-        why = "reverse_compute_at"
-        _movable(func, b, loop, path, why)
+        _, loop = find_loop(func, self.loop)
+        _check_movable(func, b, "reverse_compute_at")
         if any(o.name == b.name for _, o in walk((loop,))):
-            raise ScheduleError(f"cannot {why} {b.name} at {self.loop}: it is there already")
+            raise self._refuse(b, "it is there already")
         rest = drop(func, self.block)
         path, loop = find_loop(rest, self.loop)
-        inside = {o.name for _, o in walk((loop,))}
-        made = [o for o in (n for _, n in walk((loop,))) if set(written(o)) & {x.buffer for x in b.loads}]
+        _check_target((*path, loop), b, self.loop, "reverse_compute_at")
+        read = {x.buffer for x in b.loads}
+        made = [o for _, o in walk((loop,)) if set(written(o)) & read]
         if not made:
-            raise ScheduleError(f"cannot {why} {b.name} at {self.loop}: nothing it reads is made there")
+            raise self._refuse(b, "nothing it reads is made there")
+        doing = f"reverse_compute_at {b.name} at loop {self.loop}"
+        outside = {f.name for f in (*path, loop)}
+        guards: set[Int] = set()
         for o in made:
-            at_path, _ = find_block(rest, o.name)
-            finished_at(rest, o, tuple(f for f in at_path if f.name in {g.name for g in (*path, loop)}))
-            only_writer(rest, o, f"{why} {b.name} behind")
-        self._check_order(rest, b, inside, made)
-        spans = self._spans(rest, b, made, {f.name for f in (*path, loop)})
-        at = 1 + max(
-            k for k, s in enumerate(loop.body) if any(o in made for _, o in walk((s,)))
-        )
-        return place(rest, b, spans, self.loop, at)
+            finished_at(o, (*path, loop), doing)
+            only_writer(rest, o, f"{doing}, behind")
+            guards |= {g for g in o.where if loops_of(g) <= outside}
+        self._check_order(rest, b, {o.name for _, o in walk((loop,))}, made)
+        spans = self._spans(rest, b, made, outside)
+        at = 1 + max(k for k, s in enumerate(loop.body) if any(o in made for _, o in walk((s,))))
+        placed = place(rest, b, spans, frozenset(guards), self.loop, at)
+        check_reads(placed, b.name, doing)
+        for name in dict.fromkeys(o.name for n in written(b) for o in readers(placed, n)):
+            check_reads(placed, name, doing)
+        check_kinds(placed, doing)
+        return placed
 
     def _check_order(self, rest: Function, b: Block, inside: set[str], made: list[Block]) -> None:
-        order = _order(rest)
+        order = program_order(rest)
         first = min(order[n] for n in inside)
         last = max(order[n] for n in inside)
         ours = {o.name for o in made}
-        for name in {load.buffer for load in b.loads}:
+        for name in dict.fromkeys(load.buffer for load in b.loads):
             for producer in writers(rest, name):
                 if producer.name not in ours and order[producer.name] > first:
-                    raise ScheduleError(
-                        f"cannot reverse_compute_at {b.name} at {self.loop}: {producer.name}, "
-                        "which it reads, is computed later"
-                    )
+                    raise self._refuse(b, f"{producer.name}, which it reads, is computed later")
         for name in written(b):
             for consumer in readers(rest, name):
                 if order[consumer.name] <= last:
-                    raise ScheduleError(
-                        f"cannot reverse_compute_at {b.name} at {self.loop}: {consumer.name} reads it before"
-                    )
+                    raise self._refuse(b, f"{consumer.name} reads it before")
 
     def _spans(
         self, rest: Function, b: Block, made: list[Block], outside: set[str]
     ) -> dict[str, Span]:
-        """What of each iterator belongs to one iteration of the loop, from how the made buffers are read."""
+        """What of each iterator belongs to one iteration of the loop, from how the made buffers are
+        read.
+        """
         spans: dict[str, Span] = {}
-        kinds = {i.name: i.kind for i in b.iters}
-        buffers = {n for o in made for n in written(o)}
+        boxes: dict[str, Box] = {}
+        for o in made:
+            path, _ = find_block(rest, o.name)
+            partial = any(i.bind.names & outside for i in o.spatial)
+            for n in written(o) if partial else ():
+                box = made_box(o, path, n, self.loop, rest.rules)
+                if box is None:
+                    raise self._refuse(
+                        b, f"{o.name} does not make a box of {n} without holes there"
+                    )
+                boxes[n] = box
         for load in b.loads:
-            if load.buffer not in buffers:
-                continue
-            box = region(rest, load.buffer, self.loop, writes=True)
-            for d, (p, span) in enumerate(zip(load.index, box, strict=True)):
-                partial = (span[0].names | span[1].names) & outside
-                its = p.names & kinds.keys()
-                if not its:
-                    if partial:
-                        raise self._refuse(b, f"it reads {load.buffer} at {p} from every iteration")
-                    continue
-                it = next(iter(its))
-                shift = p - var(it)
-                if len(its) > 1 or shift.names & kinds.keys():
-                    if partial:
-                        raise self._refuse(b, f"it reads {load.buffer} at {p}, which is more than one iterator")
-                    continue
-                if kinds[it] == "R":
-                    if partial:
-                        raise self._refuse(b, f"it reduces over {it}, of which one iteration has only a part")
-                    continue
-                if not partial and it not in spans:
-                    continue
-                whole = rest.all_buffers[load.buffer].shape[d]
-                if shift.terms or next(i.extent for i in b.iters if i.name == it) != whole:
-                    raise self._refuse(b, f"it reads {load.buffer} at {p}, not element for element")
-                new = (span[0] - shift, extent(span, rest.rules))
-                if it in spans and spans[it] != new:
-                    raise self._refuse(b, f"it reads {load.buffer} at two places that move apart")
-                spans[it] = new
+            for d, span in enumerate(boxes.get(load.buffer, ())):
+                if (span[0].names | span[1].names) & outside:
+                    it = self._iterator(rest, b, load, d)
+                    new = (span[0], extent(span, rest.rules))
+                    if spans.setdefault(it, new) != new:
+                        raise self._refuse(
+                            b, f"it reads {load.buffer} at two places that move apart"
+                        )
         return spans
+
+    def _iterator(self, rest: Function, b: Block, load: Load, d: int) -> str:
+        """The iterator that goes through dimension `d` of what is read element for element."""
+        p = load.index[d]
+        kinds = {i.name: i.kind for i in b.iters}
+        its = sorted(p.names & kinds.keys())
+        if not its:
+            raise self._refuse(b, f"it reads {load.buffer} at {p} from every iteration")
+        if any(kinds[n] == "R" for n in its):
+            raise self._refuse(
+                b, f"it reduces over {its[0]}, of which one iteration has only a part"
+            )
+        whole = rest.all_buffers[load.buffer].shape[d]
+        own = next(i.extent for i in b.iters if i.name == its[0])
+        if p.name is None or own != whole:
+            raise self._refuse(b, f"it reads {load.buffer} at {p}, not element for element")
+        return p.name
 
     def _refuse(self, b: Block, why: str) -> ScheduleError:
         return ScheduleError(f"cannot reverse_compute_at {b.name} at loop {self.loop}: {why}")

@@ -7,9 +7,10 @@ from typing import ClassVar
 
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import ZERO, Int, of, product, var
-from tilesmith.ir.dependence import find_loop
+from tilesmith.ir.dependence import check_kinds, check_sums, find_block, find_loop, own_loop
 from tilesmith.ir.function import Fact, Function
 from tilesmith.ir.nodes import Block, For, Stmt, map_bindings, rewrite, rewrite_blocks, walk
+from tilesmith.schedule.location import loop_names
 from tilesmith.schedule.step import Size, Step, as_int
 
 
@@ -18,12 +19,23 @@ def plain(loop: For, why: str) -> None:
         raise ScheduleError(f"cannot {why} loop {loop.name}: it is already {loop.kind}")
 
 
+def unmarked(loop: For, why: str) -> None:
+    """Loops that are cut or joined have no notes, which speak of their iterations."""
+    plain(loop, why)
+    if loop.notes:
+        raise ScheduleError(
+            f"cannot {why} loop {loop.name}: it has the note {loop.notes[0][0]!r}; "
+            f"{why} it before it is annotated"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Split(Step):
     """One loop becomes several, the first outermost.
 
-    `factors` are the extents of the new loops; None, at most once, stands for "as many as needed". If they do not multiply to
-    the extent, the blocks inside get a guard. `exact` promises that they do: with size variables that becomes a fact.
+    `factors` are the extents of the new loops; None, at most once, stands for as many as needed.
+    If they do not multiply to the extent, the blocks inside get a guard. `exact` promises that
+    they do: with size variables that becomes a fact.
 
         for i in 100:            for i.0 in 13:
           B(i=i)         ->        for i.1 in 8:
@@ -41,7 +53,12 @@ class Split(Step):
 
     def apply(self, func: Function) -> Function:
         _, loop = find_loop(func, self.loop)
-        plain(loop, "split")
+        unmarked(loop, "split")
+        taken = sorted(set(self.parts) & loop_names(func))
+        if taken:
+            raise ScheduleError(
+                f"cannot split loop {self.loop}: there is a loop {taken[0]} already"
+            )
         extents, facts = self._extents(loop.extent)
         index = ZERO
         for k, part in enumerate(self.parts):
@@ -71,7 +88,9 @@ class Split(Step):
             if isinstance(f, int) and f < 1:
                 raise ScheduleError(f"split of loop {self.loop} by {f}: a factor is at least 1")
             if isinstance(f, str) and not f.startswith("#"):
-                raise ScheduleError(f"split of loop {self.loop} by {f!r}: a size variable begins with #")
+                raise ScheduleError(
+                    f"split of loop {self.loop} by {f!r}: a size variable begins with #"
+                )
         holes = [k for k, f in enumerate(self.factors) if f is None]
         if len(holes) > 1:
             raise ScheduleError(f"split of loop {self.loop}: only one factor may be None")
@@ -83,7 +102,8 @@ class Split(Step):
             if open_sizes:  # the missing extent is a size of its own, tied to the others by a fact
                 extents[holes[0]] = var(f"#{self.parts[holes[0]]}")
             else:
-                assert n is not None and m is not None
+                assert n is not None
+                assert m is not None
                 extents[holes[0]] = of(-(-n // m))
         if open_sizes:
             if not holes and not self.exact:
@@ -96,19 +116,21 @@ class Split(Step):
         assert covered is not None
         if covered < n:
             raise ScheduleError(
-                f"split of loop {self.loop}: the factors {list(self.factors)} cover {covered} of its {n} iterations; "
-                "put None for the part that is to be as large as needed"
+                f"split of loop {self.loop}: the factors {list(self.factors)} cover {covered} of "
+                f"its {n} iterations; put None for the part that is to be as large as needed"
             )
         if self.exact and covered != n:
             raise ScheduleError(
-                f"split of loop {self.loop} is to be exact, but {list(self.factors)} multiply to {covered}, not {n}"
+                f"split of loop {self.loop} is to be exact, but {list(self.factors)} multiply to "
+                f"{covered}, not {n}"
             )
         return extents, []
 
     def _check_outermost(self) -> None:
         if not isinstance(self.factors[0], str):
             raise ScheduleError(
-                f"split of loop {self.loop} with open sizes: let the outermost factor be None or a size variable"
+                f"split of loop {self.loop} with open sizes: "
+                "let the outermost factor be None or a size variable"
             )
 
 
@@ -116,8 +138,9 @@ class Split(Step):
 class Fuse(Step):
     """Directly nested loops become one.
 
-    This brings divisions into indices. To run nested loops as one parallel loop, or as one thread axis, mark each of them
-    instead (`parallel(i, j)`): the code generator flattens them without a division in the program.
+    This brings divisions into indices. To run nested loops as one parallel loop, or as one thread
+    axis, mark each of them instead (`parallel(i, j)`): the code generator flattens them without a
+    division in the program.
 
         for i in 4:              for i+j in 24:
           for j in 6:     ->       B(i=(i+j) // 6, j=(i+j) - 6*((i+j) // 6))
@@ -129,22 +152,33 @@ class Fuse(Step):
 
     @property
     def fused(self) -> str:
-        head = self.loops[0]
-        return "+".join([head, *(n.split(".", 1)[-1] for n in self.loops[1:])])
+        """C.i.0 and C.j.0 become C.i.0+j.0: what they have in front in common is said once."""
+        split = [n.split(".") for n in self.loops]
+        common = 0
+        while all(len(n) > common + 1 and n[common] == split[0][common] for n in split) and not any(
+            n[common + 1].isdigit() for n in split
+        ):
+            common += 1
+        return "+".join([self.loops[0], *(".".join(n[common:]) for n in split[1:])])
 
     def apply(self, func: Function) -> Function:
         if len(self.loops) < 2:
-            raise ScheduleError("fuse needs two loops or more")
+            named = ", ".join(self.loops) or "none"
+            raise ScheduleError(f"fuse needs two loops or more; it is given {named}")
         _, top = find_loop(func, self.loops[0])
         chain = [top]
         for name in self.loops[1:]:
             find_loop(func, name)
             inner = chain[-1].body
             if len(inner) != 1 or not isinstance(inner[0], For) or inner[0].name != name:
-                raise ScheduleError(f"cannot fuse: {name} is not directly inside {chain[-1].name}")
+                raise ScheduleError(
+                    f"cannot fuse loop {name}: it is not directly inside {chain[-1].name}"
+                )
             chain.append(inner[0])
         for loop in chain:
-            plain(loop, "fuse")
+            unmarked(loop, "fuse")
+        for _, b in walk(chain[-1].body):
+            self._check_block(b)
         whole = product(loop.extent for loop in chain)
         env: dict[str, Int] = {}
         rest = var(self.fused)
@@ -161,6 +195,22 @@ class Fuse(Step):
             func, body=rewrite(func.body, lambda s: (fused,) if _is(s, top.name) else (s,))
         )
 
+    def _check_block(self, b: Block) -> None:
+        reduced = [n for n in self.loops if n in b.reducing_loops]
+        if reduced and len(reduced) < len(self.loops):
+            other = next(n for n in self.loops if n not in reduced)
+            raise ScheduleError(
+                f"cannot fuse loops {reduced[0]} and {other}: {b.name} reduces over "
+                f"{reduced[0]} only"
+            )
+        own = [n for n in self.loops if own_loop(b, n)]
+        if own and len(own) < len(self.loops):
+            other = next(n for n in self.loops if n not in own)
+            raise ScheduleError(
+                f"cannot fuse loops {own[0]} and {other}: the first was made for {b.name}, "
+                "the other was not"
+            )
+
 
 def _is(s: Stmt, name: str) -> bool:
     return isinstance(s, For) and s.name == name
@@ -170,9 +220,9 @@ def _is(s: Stmt, name: str) -> bool:
 class Reorder(Step):
     """Permutes loops in place; loops of the same nest that are not named stay where they are.
 
-        for i in 4:              for j in 6:
-          for j in 6:     ->       for i in 4:
-            B(i=i, j=j)              B(i=i, j=j)
+    for i in 4:              for j in 6:
+      for j in 6:     ->       for i in 4:
+        B(i=i, j=j)              B(i=i, j=j)
     """
 
     name: ClassVar[str] = "reorder"
@@ -180,7 +230,10 @@ class Reorder(Step):
 
     def apply(self, func: Function) -> Function:
         if len(set(self.loops)) != len(self.loops):
-            raise ScheduleError("reorder names a loop twice")
+            twice = next(n for n in self.loops if self.loops.count(n) > 1)
+            raise ScheduleError(f"cannot reorder: loop {twice} is named twice")
+        if not self.loops:
+            raise ScheduleError("reorder needs the loops, in the order they are to have")
         wanted = set(self.loops)
         depth = {}
         for name in self.loops:
@@ -194,35 +247,21 @@ class Reorder(Step):
             if len(cur.body) != 1 or not isinstance(cur.body[0], For):
                 missing = sorted(wanted - seen)[0]
                 raise ScheduleError(
-                    f"cannot reorder {missing} with {top}: the body of {cur.name} is not a single loop, "
-                    "so they are not one nest"
+                    f"cannot reorder {missing} with {top}: the body of {cur.name} is not a single "
+                    "loop, so they are not one nest"
                 )
             cur = cur.body[0]
             chain.append(cur)
             seen |= {cur.name} & wanted
-        self._check(cur)
         by_name = {c.name: c for c in chain}
         order = iter(self.loops)
         new = [by_name[next(order)] if c.name in wanted else c for c in chain]
         body: tuple[Stmt, ...] = chain[-1].body
         for c in reversed(new):
             body = (replace(c, body=body),)
-        return replace(func, body=rewrite(func.body, lambda s: body if _is(s, top) else (s,)))
-
-    def _check(self, innermost: For) -> None:
-        """A block that starts its sum may not have a reducing loop moved out over a later statement; a nest has none."""
-        blocks = [b for _, b in walk(innermost.body)]
-        for b in blocks:
-            if len(blocks) > 1 and b.init and b.reducing_loops & set(self.loops):
-                first = sorted(b.reducing_loops & set(self.loops))[0]
-                others = [o for o in blocks if o is not b and _reads(o, b)]
-                if others:
-                    raise ScheduleError(
-                        f"cannot reorder {first}: {others[0].name} needs {b.name} finished, "
-                        "which reduces over it"
-                    )
-
-
-def _reads(b: Block, producer: Block) -> bool:
-    names = {w.buffer for w in producer.writes}
-    return any(load.buffer in names for load in b.loads)
+        done = replace(func, body=rewrite(func.body, lambda s: body if _is(s, top) else (s,)))
+        why = f"reorder {', '.join(self.loops)}"
+        for _, b in walk(body):
+            check_sums(find_block(done, b.name)[0], b, why)
+        check_kinds(done, why)
+        return done

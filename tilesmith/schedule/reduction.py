@@ -8,7 +8,14 @@ from typing import ClassVar
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import loops_of, var
 from tilesmith.expr.nodes import Load
-from tilesmith.ir.dependence import find_block, find_loop, only_writer, written
+from tilesmith.ir.dependence import (
+    check_kinds,
+    find_block,
+    find_loop,
+    only_writer,
+    own_loop,
+    written,
+)
 from tilesmith.ir.function import Function
 from tilesmith.ir.initial import split_init
 from tilesmith.ir.nodes import (
@@ -30,7 +37,9 @@ def _reduction_of(func: Function, loop: str, why: str) -> Block:
     _, f = find_loop(func, loop)
     found = [b for _, b in walk((f,)) if loop in b.reducing_loops]
     if len(found) != 1:
-        raise ScheduleError(f"cannot {why} loop {loop}: {len(found) or 'no'} blocks reduce over it, not one")
+        raise ScheduleError(
+            f"cannot {why} loop {loop}: {len(found) or 'no'} blocks reduce over it, not one"
+        )
     return found[0]
 
 
@@ -56,37 +65,44 @@ class Rfactor(Step):
         only_writer(func, b, "rfactor")
         trivial_index(b, "rfactor")
         if not b.init or b.tile:
-            raise ScheduleError(f"cannot rfactor {b.name}: do this before decompose_reduction and blockize")
+            raise ScheduleError(
+                f"cannot rfactor {b.name}: do this before decompose_reduction and blockize"
+            )
         part = f"{b.name}.rf"
         check_fresh(func, part)
         at = top_level(func, b.name)
         if any(load.buffer in written(b) for _, o in walk((func.body[at],)) for load in o.loads):
-            raise ScheduleError(f"cannot rfactor {b.name}: it is read inside the same loops; do this before compute_at")
-        path, _ = find_block(func, b.name)
-        extents = {f.name: f.extent for f in path}
+            raise ScheduleError(
+                f"cannot rfactor {b.name}: it is read inside the same loops; "
+                "do this before compute_at"
+            )
+        before = [f.name for f in find_block(func, b.name)[0]]
         func = rename_nest(func, b.name, part)
-        _, b2 = find_block(func, part)
-        moved = part + self.loop[len(b.name) :] if self.loop.startswith(f"{b.name}.") else self.loop
+        path, b2 = find_block(func, part)
+        moved = path[before.index(self.loop)].name
 
         def short(loop: str) -> str:
             return loop[len(part) + 1 :] if loop.startswith(f"{part}.") else loop
 
         # Every reducing loop becomes an iterator of its own; the chosen one is spatial.
-        loops = [n for n in (f.name for f in find_block(func, part)[0]) if n in b2.reducing_loops]
+        size = {f.name: f.extent for f in path if f.name in b2.reducing_loops}
+        loops = list(size)
         env = {n: var(short(n)) for n in loops}
         fixed = {i.name: i.bind.substitute(env) for i in b2.reducing}
         clash = {short(n) for n in loops} & {i.name for i in b2.spatial}
         if clash:
             raise ScheduleError(f"cannot rfactor {b.name}: the name {sorted(clash)[0]} is taken")
-        domain, where = set(b2.domain), set()
+        domain, where = {p.substitute(fixed) for p in b2.domain}, set()
         for p in b2.where:
             if not p.names & set(loops):
                 where.add(p)
             elif loops_of(p) <= set(loops):
                 domain.add(p.substitute(env))
             else:
-                raise ScheduleError(f"cannot rfactor {b.name}: its guard {p} >= 0 mixes kinds of loops")
-        size = {n: extents[n] if n in extents else extents[b.name + n[len(part) :]] for n in loops}
+                raise ScheduleError(
+                    f"cannot rfactor {b.name}: its guard {p} >= 0 mixes loops that it reduces "
+                    "over with others"
+                )
         axis = short(moved)
         iters = (
             Iter(axis, "S", size[moved], var(moved)),
@@ -98,44 +114,43 @@ class Rfactor(Step):
             Write(names[w.buffer], (var(axis), *w.index), w.value)
             for w in map_writes(b2.writes, lambda p: p.substitute(fixed))
         )
-        rest = any(i.kind == "R" for i in iters)
+        # With nothing left to reduce over, a partial result starts from neutral and is joined once.
         partial = replace(
-            b2, iters=iters, writes=writes, where=frozenset(where), domain=frozenset(domain),
-        )  # fmt: skip
-        if not rest:  # nothing is left to reduce over in the partial block: it starts from neutral and joins once
-            partial = replace(partial, init=True)
+            b2, iters=iters, writes=writes, where=frozenset(where), domain=frozenset(domain)
+        )
         body = rewrite_blocks(func.body, lambda o: partial if o.name == part else o)
-        last = Iter(axis, "R", size[moved], var(f"{b.name}.{axis}"))
+        known = {axis, *(i.name for i in b.spatial)}
+        last = Iter(axis, "R", size[moved], var(axis))
         final = Block(
             b.name,
-            (*(replace(i, bind=var(f"{b.name}.{i.name}")) for i in b.spatial), last),
+            (*b.spatial, last),
             tuple(
-                Write(w.buffer, w.index, Load(names[w.buffer], (var(axis), *w.index), w.value.dtype))
+                Write(
+                    w.buffer, w.index, Load(names[w.buffer], (var(axis), *w.index), w.value.dtype)
+                )
                 for w in b.writes
             ),
             b.combiner,
             True,
+            # a partial result that no iteration is alive for was never started
+            domain=frozenset(p for p in domain if loops_of(p) <= known),
         )
-        joined = nest(
-            final,
-            [(f"{b.name}.{i.name}", i.extent) for i in b.spatial] + [(f"{b.name}.{axis}", last.extent)],
-        )
-        body = (*body[: at + 1], joined, *body[at + 1 :])
+        body = (*body[: at + 1], nest(func, final), *body[at + 1 :])
         old = func.all_buffers
-        new = tuple(
-            Buffer(n, (last.extent, *old[w].shape), old[w].dtype) for w, n in names.items()
-        )
-        return replace(func, body=body, buffers=(*func.buffers, *new))
+        new = tuple(Buffer(n, (last.extent, *old[w].shape), old[w].dtype) for w, n in names.items())
+        done = replace(func, body=body, buffers=(*func.buffers, *new))
+        check_kinds(done, f"rfactor {b.name}")
+        return done
 
 
 @dataclass(frozen=True, slots=True)
 class DecomposeReduction(Step):
     """The neutral value is stored by a block of its own, just before a loop.
 
-        for i in 8:                          for i in 8:
-          for k in 16:                         C.init(i=i): C[i] = 0
-            C[i] += A[i, k]  # from 0  ->      for k in 16:
-                                                 C[i] += A[i, k]
+    for i in 8:                          for i in 8:
+      for k in 16:                         C.init(i=i): C[i] = 0
+        C[i] += A[i, k]  # from 0  ->      for k in 16:
+                                             C[i] += A[i, k]
     """
 
     name: ClassVar[str] = "decompose_reduction"
@@ -146,13 +161,27 @@ class DecomposeReduction(Step):
         path, b = find_block(func, self.block)
         names = [f.name for f in path]
         if self.loop not in names:
-            raise ScheduleError(f"cannot decompose {b.name} at {self.loop}: that loop is not around it")
+            raise ScheduleError(
+                f"cannot decompose {b.name} at {self.loop}: the loops around it are "
+                f"{', '.join(names)}"
+            )
         if b.combiner is None or not b.init:
-            raise ScheduleError(f"cannot decompose {b.name}: it is not a reduction with its start inside")
+            raise ScheduleError(
+                f"cannot decompose {b.name}: it is not a reduction with its start inside"
+            )
         at = names.index(self.loop)
         outside = b.reducing_loops & set(names[:at])
         if outside:
             raise ScheduleError(
-                f"cannot decompose {b.name} at {self.loop}: it reduces over {sorted(outside)[0]} further out"
+                f"cannot decompose {b.name} at {self.loop}: it reduces over "
+                f"{sorted(outside)[0]} further out; choose that loop"
             )
-        return replace(func, body=split_init(func.body, b, path, self.loop))
+        for f in path[at:]:
+            if not own_loop(b, f.name):
+                raise ScheduleError(
+                    f"cannot decompose {b.name} at {self.loop}: it is computed anew in each "
+                    f"iteration of {f.name}; choose a loop inside that"
+                )
+        done = replace(func, body=split_init(func.body, b, path, self.loop))
+        check_kinds(done, f"decompose {b.name} at {self.loop}")
+        return done

@@ -1,4 +1,7 @@
-"""Schedule: the friendly writer of a trace. Each method is one primitive, checked and applied at once; loops and blocks are names."""
+"""Schedule: the friendly writer of a trace.
+
+Each method is one primitive, checked and applied at once; loops and blocks are names.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,10 @@ class Schedule:
         return Trace(tuple(self._steps))
 
     def apply(self, step: Step) -> None:
-        """Any primitive, also one of your own. If it is illegal it raises, and nothing has changed."""
+        """Any primitive, also one of your own.
+
+        If it is illegal it raises, and nothing has changed.
+        """
         self.func = step.apply(self.func)
         self._steps.append(step)
 
@@ -56,7 +62,9 @@ class Schedule:
         return e if e.const is None else e.const
 
     # loops
-    def split(self, loop: str, factors: Sequence[Size | None], *, exact: bool = False) -> tuple[str, ...]:
+    def split(
+        self, loop: str, factors: Sequence[Size | None], *, exact: bool = False
+    ) -> tuple[str, ...]:
         step = Split(loop, tuple(map(_size, factors)), exact)
         self.apply(step)
         return step.parts
@@ -114,7 +122,7 @@ class Schedule:
         return step.copy
 
     def cache_write(self, block: str, scope: str = "local") -> str:
-        """Returns the name of the block that computes; `block` is the one that copies from then on."""
+        """Returns the name of the block that computes; `block` now copies."""
         step = CacheWrite(block, scope)
         self.apply(step)
         return step.copy
@@ -130,7 +138,7 @@ class Schedule:
         return f"{block}.init"
 
     def pad(self, block: str, multiples: dict[str, int]) -> str:
-        """Returns the name of the block that computes; `block` is the one that crops from then on."""
+        """Returns the name of the block that computes; `block` now crops."""
         self.apply(Pad(block, tuple(multiples.items())))
         return f"{block}.pad" if f"{block}.pad" in self.blocks else block
 
@@ -142,7 +150,7 @@ class Schedule:
         self.apply(StorageAlign(buffer, dim, multiple, offset))
 
     def transform_layout(self, buffer: str, layout: Callable[..., Any] | Sequence[str]) -> None:
-        """`layout` maps logical indices to where the element lies: `lambda k, j: (j // 16, k, j % 16)`."""
+        """Say where an element lies, by its indices: `lambda k, j: (j // 16, k, j % 16)`."""
         if callable(layout):
             rank = len(inspect.signature(layout).parameters)
             buf = self.func.all_buffers.get(buffer)

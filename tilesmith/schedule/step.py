@@ -1,4 +1,6 @@
-"""A step is one primitive with its arguments: a frozen record that rewrites a Function and goes through JSON by its fields."""
+"""A step is one primitive with its arguments: a frozen record that rewrites a Function and goes
+through JSON by its fields.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class Step:
         known = {f.name for f in fields(cls)}
         unknown = values.keys() - known
         if unknown:
-            raise TraceError(f"{cls.name} has no field {sorted(unknown)[0]!r}; it has {sorted(known)}")
+            raise TraceError(
+                f"{cls.name} has no field {sorted(unknown)[0]!r}; it has {sorted(known)}"
+            )
         try:
             return cls(**{k: freeze(v) for k, v in values.items()})
         except TypeError as e:

@@ -1,4 +1,7 @@
-"""A trace: the steps of a schedule, as a value. It prints like the code a person would write, goes through JSON and replays."""
+"""A trace: the steps of a schedule, as a value.
+
+It prints like the code a person would write, goes through JSON and replays.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,9 @@ class Trace:
         primitives: Sequence[type[Step]] = PRIMITIVES,
         intrinsics: Sequence[Intrinsic] = INTRINSICS,
     ) -> Trace:
-        """`primitives` and `intrinsics` are what the names in the text may mean; add your own to the built-in ones."""
+        """`primitives` and `intrinsics` are what the names in the text may mean; add your own to
+        the built-in ones.
+        """
         try:
             data = json.loads(text)
             version, items = data["version"], data["steps"]
@@ -55,21 +60,24 @@ class Trace:
         except (ValueError, KeyError, TypeError) as e:
             raise TraceError(f"this is not a trace: {e}") from None
         if version != VERSION:
-            raise TraceError(f"this trace is of version {version}; this library reads version {VERSION}")
+            raise TraceError(
+                f"this trace is of version {version}; this library reads version {VERSION}"
+            )
         by_name = {p.name: p for p in primitives}
         units = {i.name: i for i in intrinsics}
         steps = []
         for name, values in pairs:
             if name not in by_name:
                 raise TraceError(
-                    f"unknown primitive {name!r}; known are {', '.join(sorted(by_name))}: pass your own in primitives="
+                    f"unknown primitive {name!r}; known are {', '.join(sorted(by_name))}: "
+                    "pass your own in primitives="
                 )
             if "intrinsic" in values:
                 unit = units.get(values["intrinsic"])
                 if unit is None:
                     raise TraceError(
-                        f"unknown intrinsic {values['intrinsic']!r}; known are {', '.join(sorted(units))}: "
-                        "pass your own in intrinsics="
+                        f"unknown intrinsic {values['intrinsic']!r}; known are "
+                        f"{', '.join(sorted(units))}: pass your own in intrinsics="
                     )
                 values["intrinsic"] = unit
             steps.append(by_name[name].from_json(values))

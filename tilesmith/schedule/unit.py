@@ -6,22 +6,24 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.expr.ints import Int, of
+from tilesmith.expr.ints import Int, of, proves
 from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Load, Select, Unary
-from tilesmith.ir.dependence import find_loop
+from tilesmith.ir.dependence import check_kinds, find_block, find_loop
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, For, Intrinsic, Stmt, Write, rewrite, walk
-from tilesmith.schedule.loops import plain
+from tilesmith.ir.regions import inner_ranges
+from tilesmith.schedule.loops import unmarked
 from tilesmith.schedule.step import Step
 
 
 @dataclass(frozen=True, slots=True)
 class Blockize(Step):
-    """The loops from here down to the block become the block's own tile, which later primitives leave alone.
+    """The loops from here down to the block become the block's own tile, which later primitives
+    leave alone.
 
-        for i.0 in 8:                     for i.0 in 8:
-          for i.1 in 16:           ->       B(i=16*i.0 + i.1):  # over i.1 in 16
-            B(i=16*i.0 + i.1)
+    for i.0 in 8:                     for i.0 in 8:
+      for i.1 in 16:           ->       B(i=16*i.0 + i.1):  # over i.1 in 16
+        B(i=16*i.0 + i.1)
     """
 
     name: ClassVar[str] = "blockize"
@@ -32,10 +34,12 @@ class Blockize(Step):
         tile: list[tuple[str, Int]] = []
         cur: Stmt = loop
         while isinstance(cur, For):
-            plain(cur, "blockize")
+            unmarked(cur, "blockize")
             tile.append((cur.name, cur.extent))
             if len(cur.body) != 1:
-                raise ScheduleError(f"cannot blockize {self.loop}: the body of {cur.name} is not a single nest")
+                raise ScheduleError(
+                    f"cannot blockize {self.loop}: the body of {cur.name} is not a single nest"
+                )
             cur = cur.body[0]
         if not isinstance(cur, Block):
             raise ScheduleError(f"cannot blockize {self.loop}: there is no block inside")
@@ -46,16 +50,20 @@ class Blockize(Step):
         def go(s: Stmt) -> tuple[Stmt, ...]:
             return (unit,) if isinstance(s, For) and s.name == self.loop else (s,)
 
-        return replace(func, body=rewrite(func.body, go))
+        done = replace(func, body=rewrite(func.body, go))
+        check_kinds(done, f"blockize loop {self.loop}")
+        return done
 
 
 @dataclass(frozen=True, slots=True)
 class Tensorize(Step):
     """The nest from here down is carried out by a hardware instruction that computes the same.
 
-        for i in 16:                                     C(...):  # over i in 16, k in 4 by avx512.dot_u8s8
-          for k in 4:                             ->       C[i] += int32(A[k]) * int32(B[i, k])
+        for i in 16:
+          for k in 4:
             C[i] += int32(A[k]) * int32(B[i, k])
+    ->  C(...):  # over i in 16, k in 4 by avx512.dot_u8s8
+          C[i] += int32(A[k]) * int32(B[i, k])
     """
 
     name: ClassVar[str] = "tensorize"
@@ -81,7 +89,8 @@ class Tensorize(Step):
         loops = [(i.name, i.extent) for i in d.iters]
         if [e for _, e in b.tile] != [e for _, e in loops]:
             raise self._refuse(
-                f"its loops run over {[str(e) for _, e in b.tile]}, the instruction over {[str(e) for _, e in loops]}"
+                f"its loops run over {[str(e) for _, e in b.tile]}, "
+                f"the instruction over {[str(e) for _, e in loops]}"
             )
         if (b.combiner is None) != (d.combiner is None) or (
             b.combiner and d.combiner and b.combiner.values != d.combiner.values
@@ -90,6 +99,16 @@ class Tensorize(Step):
         # each loop of the nest plays the part of one iterator of the description
         part = {name: it for (name, _), (it, _) in zip(b.tile, loops, strict=True)}
         pairs: dict[str, tuple[str, tuple[Int, ...]]] = {}
+        if len(b.writes) != 1:
+            raise self._refuse(f"{b.name} writes several buffers")
+        path, _ = find_block(func, b.name)
+        ranges = inner_ranges(path, b, None)
+        tile = {n for n, _ in b.tile}
+        for g in (*b.where, *(p.substitute(b.binding) for p in b.domain)):
+            if g.names & tile and not proves(g, ranges, func.rules):
+                raise self._refuse(
+                    f"the guard {g} >= 0 would cut it; pad, or split by what divides the extent"
+                )
         (w,), (dw,) = b.writes, d.writes
         self._same(w.value, dw.value, b, part, pairs, description, func)
         self._access(w, dw, b, part, pairs, description, func)
@@ -111,7 +130,12 @@ class Tensorize(Step):
                     self._same(a, da, b, part, trial, description, func)
                     self._same(x, dx, b, part, trial, description, func)
                 except ScheduleError:
-                    if p not in ("add", "mul", "max", "min"):  # a product may be written either way round
+                    if p not in (
+                        "add",
+                        "mul",
+                        "max",
+                        "min",
+                    ):  # a product may be written either way round
                         raise
                     trial = dict(pairs)
                     self._same(a, dx, b, part, trial, description, func)
@@ -127,13 +151,18 @@ class Tensorize(Step):
                 for u, v in ((e.cond, d.cond), (e.a, d.a), (e.b, d.b)):
                     self._same(u, v, b, part, pairs, description, func)
             case _:
-                raise self._refuse(f"{type(e).__name__} where the instruction has {type(d).__name__}")
+                raise self._refuse(
+                    f"{type(e).__name__} where the instruction has {type(d).__name__}"
+                )
 
     def _access(
         self, e: Load | Write, d: Load | Write, b: Block, part: dict[str, str],
         pairs: dict[str, tuple[str, tuple[Int, ...]]], description: Function, func: Function,
     ) -> None:  # fmt: skip
-        """The same strides along the tile. Those of a copy are known only when it is compacted; code generation checks them."""
+        """The same strides along the tile.
+
+        Those of a copy are known only when it is compacted; code generation checks them.
+        """
         buf, want = func.all_buffers[e.buffer], description.all_buffers[d.buffer]
         if buf.dtype is not want.dtype:
             raise self._refuse(f"{e.buffer} is {buf.dtype}, the instruction takes {want.dtype}")
@@ -142,7 +171,9 @@ class Tensorize(Step):
         for loop, it in part.items():
             if (loop in used) != (it in wanted):
                 verb = "moves" if loop in used else "does not move"
-                raise self._refuse(f"{e.buffer} {verb} along {loop}, unlike {d.buffer} of the instruction")
+                raise self._refuse(
+                    f"{e.buffer} {verb} along {loop}, unlike {d.buffer} of the instruction"
+                )
         key = tuple(p.substitute(b.binding) for p in e.index)
         if pairs.setdefault(d.buffer, (e.buffer, e.index)) != (e.buffer, e.index):
             raise self._refuse(f"{d.buffer} of the instruction would be two operands at once")
@@ -153,8 +184,8 @@ class Tensorize(Step):
                 need = _stride(d.index, want.strides, it)
                 if have != need:
                     raise self._refuse(
-                        f"{e.buffer} moves by {have} elements along {loop}, the instruction wants {need}; "
-                        "cache_read it with another layout"
+                        f"{e.buffer} moves by {have} elements along {loop}, "
+                        f"the instruction wants {need}; cache_read it with another layout"
                     )
 
     def _refuse(self, why: str) -> ScheduleError:

@@ -1,0 +1,335 @@
+"""Random small programs for property tests: a NumPy generator in, a naive Function and arrays to
+call it with out.
+
+The programs are tiny (odd extents, a few hundred points) but cover what a schedule must survive:
+chains, diamonds, stencils, strided and dilated windows, guards, transposed and data-dependent
+reads, reductions with one and with several results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilesmith.expr import dsl
+from tilesmith.expr.dsl import Tensor, Value, compute, placeholder, reduce_axis
+from tilesmith.expr.ints import opaque_atoms
+from tilesmith.expr.nodes import Cast, Dynamic, Load, loads_of
+from tilesmith.ir.function import Function
+from tilesmith.ir.lower import function
+from tilesmith.ir.nodes import walk
+
+Rng = np.random.Generator
+Array = np.ndarray[Any, Any]
+MAX_POINTS = 200  # of one stage: the interpreter visits them one by one
+
+
+def random_program(rng: Rng, max_stages: int = 4) -> Function:
+    """A Function of 1 to `max_stages` stages; every stage that nobody reads is an output."""
+    made = _Program(rng)
+    for _ in range(int(rng.integers(1, max_stages + 1))):
+        made.add_stage()
+    return made.function()
+
+
+def random_inputs(func: Function, rng: Rng) -> list[Array]:
+    """Arrays for a naive Function. Those that index another buffer stay within it."""
+    limits = _index_limits(func)
+    out: list[Array] = []
+    for b in func.inputs:
+        shape = tuple(n for n in (e.const for e in b.shape) if n is not None)
+        if b.dtype.is_float:
+            data: Array = rng.uniform(0.25, 1.5, shape) * rng.choice([-1.0, 1.0], shape)
+        elif b.dtype.kind == "b":
+            data = rng.integers(0, 2, shape)
+        else:
+            low = 0 if b.dtype.kind == "u" or b.name in limits else -4
+            data = rng.integers(low, limits.get(b.name, 5), shape)
+        out.append(data.astype(b.dtype.numpy))
+    return out
+
+
+def _index_limits(func: Function) -> dict[str, int]:
+    """For each buffer that is read inside an index: the least extent that it indexes."""
+    limits: dict[str, int] = {}
+    buffers = func.all_buffers
+    for _, b in walk(func.body):
+        for w in b.writes:
+            for load in loads_of(w.value):
+                for p, extent in zip(load.index, buffers[load.buffer].shape, strict=True):
+                    for a in opaque_atoms(p):
+                        e = a.expr if isinstance(a, Dynamic) else None
+                        e = e.x if isinstance(e, Cast) else e
+                        if isinstance(e, Load) and (n := extent.const) is not None:
+                            limits[e.buffer] = max(1, min(limits.get(e.buffer, n), n))
+    return limits
+
+
+def extents(t: Tensor) -> tuple[int, ...]:
+    return tuple(n for n in (e.const for e in t.shape_ints) if n is not None)
+
+
+@dataclass
+class _Program:
+    rng: Rng
+    inputs: list[Tensor] = field(default_factory=list)
+    stages: list[Tensor] = field(default_factory=list)
+    read: set[str] = field(default_factory=set)
+
+    # drawing
+    def extent(self, most: int = 7) -> int:
+        return int(self.rng.choice([1, 2, 3, 4, 5, 6, 7, 8, 9][:most]))
+
+    def chance(self, p: float) -> bool:
+        return bool(self.rng.random() < p)
+
+    def one_of(self, *items: Any) -> Any:
+        return items[int(self.rng.integers(len(items)))]
+
+    def input(self, shape: tuple[int, ...], dtype: str = "float64") -> Tensor:
+        """A new input, or an old one of that shape."""
+        for t in self.inputs:
+            if t.shape == shape and t.dtype.name == dtype and self.chance(0.3):
+                return t
+        t = placeholder(shape, dtype, name=f"X{len(self.inputs)}")
+        self.inputs.append(t)
+        return t
+
+    def source(self, ranks: tuple[int, ...] = (1, 2, 3)) -> Tensor:
+        """What a stage reads: mostly one made before, so that chains and diamonds come about."""
+        pool = [t for t in self.stages if t.ndim in ranks and t.dtype.is_float]
+        if pool and self.chance(0.85):
+            t: Tensor = pool[-1] if self.chance(0.6) else self.one_of(*pool)
+            self.read.add(t.uid)
+            return t
+        rank = int(self.one_of(*ranks))
+        shape = tuple(self.extent() for _ in range(rank))
+        while prod(shape) > MAX_POINTS:
+            shape = tuple(self.extent(5) for _ in range(rank))
+        return self.input(shape, self.one_of("float64", "float64", "float64", "float32"))
+
+    def operand(self, shape: tuple[int, ...]) -> Tensor:
+        """A second operand of a given shape."""
+        pool = [t for t in self.stages if t.shape == shape and t.dtype.is_float]
+        if pool and self.chance(0.6):
+            t: Tensor = self.one_of(*pool)
+            self.read.add(t.uid)
+            return t
+        return self.input(shape)
+
+    # stages
+    def add_stage(self) -> None:
+        rules: tuple[Callable[[str], Any], ...] = (
+            self.elementwise, self.elementwise, self.broadcast, self.transpose, self.reduction,
+            self.reduction, self.matmul, self.matmul, self.conv, self.conv, self.stencil,
+            self.indirect, self.several, self.mask, self.regroup, self.scalar, self.bytes,
+        )  # fmt: skip
+        result = self.one_of(*rules)(f"S{len(self.stages)}")
+        self.stages.extend(result if isinstance(result, tuple) else (result,))
+
+    def soft(self, v: Value) -> Any:
+        """A bounded function of v, so that long chains stay finite."""
+        return self.one_of(dsl.tanh, dsl.sigmoid, dsl.sin)(v)
+
+    def elementwise(self, name: str) -> Any:
+        x = self.source((0, 1, 2, 3))
+        y = self.operand(extents(x))
+        f = self.one_of(
+            lambda a, b: dsl.maximum(a, 0) + b * 0.5,
+            lambda a, b: dsl.tanh(a) * b,
+            lambda a, b: dsl.where(a > b, a, b - 1),
+            lambda a, b: dsl.sigmoid(a + b),
+        )
+        return compute(x.shape, lambda *i: f(x[i], y[i]), name=name)
+
+    def broadcast(self, name: str) -> Any:
+        x = self.source((2,))
+        n, m = extents(x)
+        if self.chance(0.5):
+            row = self.operand((m,))
+            return compute((n, m), lambda i, j: x[i, j] + row[j], name=name)
+        col = self.operand((n,))
+        return compute((n, m), lambda i, j: x[i, j] * col[i], name=name)
+
+    def transpose(self, name: str) -> Any:
+        x = self.source((2,))
+        n, m = extents(x)
+        if self.chance(0.5):
+            return compute((m, n), lambda i, j: x[j, i] * 2, name=name)
+        return compute((n, m), lambda i, j: x[n - 1 - i, j] + 1, name=name)
+
+    def reduction(self, name: str) -> Any:
+        x = self.source((1, 2, 3))
+        shape = list(extents(x))
+        count = 1 if x.ndim == 1 or self.chance(0.6) else 2
+        dims = sorted(self.rng.choice(x.ndim, count, replace=False).tolist())
+        axes = {d: reduce_axis(shape[d], name=f"r{d}") for d in dims}
+        keep = [d for d in range(x.ndim) if d not in axes]
+        op = self.one_of(dsl.sum, dsl.sum, dsl.amax, dsl.prod)
+
+        def body(*i: Value) -> Any:
+            at: list[Any] = [axes.get(d) for d in range(x.ndim)]
+            for d, v in zip(keep, i, strict=True):
+                at[d] = v
+            v = x[tuple(at)]
+            if op is dsl.prod:
+                v = 1.0 + 0.25 * dsl.sin(v)
+            return op(v, axis=tuple(axes.values()))
+
+        return compute([shape[d] for d in keep], body, name=name)
+
+    def matmul(self, name: str) -> Any:
+        a = self.source((2,))
+        n, depth = extents(a)
+        m = self.extent(5)
+        while m > 1 and n * depth * m > MAX_POINTS:
+            m -= 1
+        b = self.operand((depth, m))
+        k = reduce_axis(depth, name="k")
+        soft = self.soft if self.chance(0.3) else (lambda v: v)
+        return compute((n, m), lambda i, j: dsl.sum(soft(a[i, k]) * b[k, j], axis=k), name=name)
+
+    def conv(self, name: str) -> Any:
+        """A window over the last dimension, with stride, dilation and zeros around, guarded in
+        place or in a stage of its own.
+        """
+        x = self.source((1, 2))
+        *front, n = extents(x)
+        taps = int(self.rng.integers(1, 4))
+        stride, dilation, pad = (int(self.rng.integers(lo, 3)) for lo in (1, 1, 0))
+        span = dilation * (taps - 1) + 1
+        pad = max(pad, (span - n + 1) // 2)
+        out = (n + 2 * pad - span) // stride + 1
+        w = self.operand((taps,))
+        r = reduce_axis(taps, name="r")
+
+        def padded(i: tuple[Any, ...], y: Any) -> Value:
+            inside = (y >= pad) & (y < n + pad)
+            return dsl.where(inside, x[(*i, y - pad)], 0.0)
+
+        if self.chance(0.5):
+            stage = compute(
+                (*front, n + 2 * pad), lambda *i: padded(i[:-1], i[-1]), name=f"{name}p"
+            )
+            self.stages.append(stage)
+            self.read.add(stage.uid)
+            return compute(
+                (*front, out),
+                lambda *i: dsl.sum(stage[(*i[:-1], i[-1] * stride + r * dilation)] * w[r], axis=r),
+                name=name,
+            )
+        return compute(
+            (*front, out),
+            lambda *i: dsl.sum(padded(i[:-1], i[-1] * stride + r * dilation) * w[r], axis=r),
+            name=name,
+        )
+
+    def stencil(self, name: str) -> Any:
+        x = self.source((1, 2))
+        *front, n = extents(x)
+        d = int(self.rng.integers(1, 3))
+        return compute(
+            (*front, n),
+            lambda *i: x[i] - dsl.where(i[-1] >= d, x[(*i[:-1], i[-1] - d)], 1.0),
+            name=name,
+        )
+
+    def indirect(self, name: str) -> Any:
+        x = self.source((1, 2))
+        n, *back = extents(x)
+        m = self.extent(5)
+        ids = self.input((m,), "int32")
+        if self.chance(0.5):
+            return compute((m, *back), lambda *i: x[(ids[i[0]] % n, *i[1:])] * 2, name=name)
+        return compute((m, *back), lambda *i: x[((i[0] + ids[i[0]]) % n, *i[1:])], name=name)
+
+    def several(self, name: str) -> Any:
+        x = self.source((1, 2))
+        *front, n = extents(x)
+        k = reduce_axis(n, name="k")
+        match int(self.rng.integers(3)):
+            case 0:
+                return compute(front, lambda *i: dsl.argmax(x[(*i, k)], axis=k), name=name)
+            case 1:  # the running maximum and sum of an online softmax
+
+                def join(p: Any, q: Any) -> Any:
+                    m = dsl.maximum(p[0], q[0])
+                    return m, p[1] * dsl.exp(p[0] - m) + q[1] * dsl.exp(q[0] - m)
+
+                return compute(
+                    front,
+                    lambda *i: dsl.reduce(
+                        (x[(*i, k)], dsl.cast(1.0, x.dtype)), join, (-1e30, 0), k
+                    ),
+                    name=name,
+                )
+            case _:
+                return compute(x.shape, lambda *i: (x[i] + 1, dsl.tanh(x[i])), name=name)
+
+    def mask(self, name: str) -> Any:
+        x = self.source((2,))
+        return compute(x.shape, lambda i, j: dsl.where(i >= j, x[i, j], i - j), name=name)
+
+    def regroup(self, name: str) -> Any:
+        if self.chance(0.5):
+            x = self.source((2,))
+            n, m = extents(x)
+            return compute((n * m,), lambda i: x[i // m, i % m] + 1, name=name)
+        x = self.source((1,))
+        (n,) = extents(x)
+        m = int(self.one_of(1, 2, 3))
+        rows = -(-n // m)
+        return compute(
+            (rows, m), lambda i, j: dsl.where(i * m + j < n, x[i * m + j], 0.5), name=name
+        )
+
+    def scalar(self, name: str) -> Any:
+        x = self.source((1,))
+        k = reduce_axis(x.shape[0], name="k")
+        return compute((), lambda: dsl.sum(x[k] * x[k], axis=k), name=name)
+
+    def bytes(self, name: str) -> Any:
+        n, m, depth = self.extent(5), self.extent(5), self.extent(5)
+        left = self.one_of("int8", "uint8")
+        a, b = self.input((n, depth), left), self.input((depth, m), "int8")
+        k = reduce_axis(depth, name="k")
+        total = compute(
+            (n, m),
+            lambda i, j: dsl.sum(dsl.cast(a[i, k], "int32") * dsl.cast(b[k, j], "int32"), axis=k),
+            name=f"{name}i",
+        )
+        self.stages.append(total)
+        if self.chance(0.3):
+            return total
+        self.read.add(total.uid)
+        return compute((n, m), lambda i, j: dsl.cast(total[i, j], "float64") * 0.125, name=name)
+
+    def function(self) -> Function:
+        stages = list({t.uid: t for t in self.stages}.values())
+        outs = [t for t in stages if t.uid not in self.read]
+        if not outs:
+            outs = stages[-1:]
+        if self.chance(0.2) and stages[0] not in outs:  # an output that is read as well
+            outs.insert(0, stages[0])
+        return function([*self._used(outs), *outs], name="program")
+
+    def _used(self, outs: list[Tensor]) -> list[Tensor]:
+        """The inputs that the outputs need."""
+        found: dict[str, None] = {}
+        stack = list(outs)
+        seen: set[str] = set()
+        while stack:
+            t = stack.pop()
+            if t.uid in seen:
+                continue
+            seen.add(t.uid)
+            if t.stage is None:
+                found[t.uid] = None
+                continue
+            for v in t.stage.values:
+                stack.extend(load.buffer.tensor for load in loads_of(v))  # type: ignore[attr-defined]
+        return [t for t in self.inputs if t.uid in found]

@@ -1,0 +1,166 @@
+"""Harder ways to run a Function: what a code generator may do, done to the program before it is
+interpreted.
+
+`hardened` gives each iteration fresh buffers and runs concurrent loops backwards; `races` finds
+elements that two iterations of a concurrent loop touch and one of them writes. Both take a concrete
+Function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+
+from tilesmith.expr.ints import Int, Opaque, evaluate_int, of, opaque_atoms, var
+from tilesmith.expr.nodes import Dynamic
+from tilesmith.ir.dependence import readers, writers
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import Alloc, Block, For, Path, Stmt, map_bindings, rewrite, walk
+
+Element = tuple[str, tuple[int, ...]]
+
+
+def hardened(func: Function) -> Function:
+    """Intermediate buffers are made anew in the innermost loop around their uses; concurrent loops
+    run backwards.
+    """
+    return backwards(renewed(func))
+
+
+def renewed(func: Function) -> Function:
+    """As a code generator allocates: nothing survives from one iteration of a buffer's home to the
+    next.
+    """
+    homes: dict[str, list[Alloc]] = {}
+    for buffer in func.buffers:
+        paths = [
+            path
+            for path, b in walk(func.body)
+            if any(w.buffer == buffer.name for w in b.writes)
+            or any(load.buffer == buffer.name for load in b.loads)
+        ]
+        common = paths[0] if paths else ()
+        for path in paths[1:]:
+            same = [f for f, g in zip(common, path, strict=False) if f.name == g.name]
+            common = tuple(same)
+        if common:
+            homes.setdefault(common[-1].name, []).append(Alloc(buffer))
+
+    def go(s: Stmt) -> tuple[Stmt, ...]:
+        if isinstance(s, For) and s.name in homes:
+            return (replace(s, body=(*homes[s.name], *s.body)),)
+        return (s,)
+
+    return replace(func, body=rewrite(func.body, go))
+
+
+def backwards(func: Function) -> Function:
+    """Parallel, bound and vectorized loops from their last iteration to their first."""
+    turned: dict[str, Int] = {}
+    for loop in concurrent(func.body):
+        if not any(loop.name in b.reducing_loops for _, b in walk((loop,))):
+            turned[loop.name] = loop.extent - 1 - var(loop.name)
+
+    def go(s: Stmt) -> tuple[Stmt, ...]:
+        return (map_bindings(s, lambda p: p.substitute(turned)),) if isinstance(s, Block) else (s,)
+
+    return replace(func, body=rewrite(func.body, go))
+
+
+def concurrent(body: tuple[Stmt, ...]) -> Iterator[For]:
+    for s in body:
+        if isinstance(s, For):
+            if s.kind not in ("serial", "unroll"):
+                yield s
+            yield from concurrent(s.body)
+
+
+def races(func: Function) -> list[str]:
+    """One line for each buffer of which two iterations of a concurrent loop touch the same element,
+    one of them writing.
+    """
+    found: list[str] = []
+
+    def go(body: tuple[Stmt, ...], path: Path) -> None:
+        for s in body:
+            if isinstance(s, For):
+                if s.kind not in ("serial", "unroll"):
+                    found.extend(_races_in(func, path, s))
+                go(s.body, (*path, s))
+
+    go(func.body, ())
+    return found
+
+
+def _races_in(func: Function, path: Path, loop: For) -> Iterator[str]:
+    inside = {b.name for _, b in walk(loop.body)}
+    if any(loop.name in b.reducing_loops for _, b in walk((loop,))):
+        return
+    outputs = {b.name for b in func.outputs}
+    public = {
+        n
+        for n in func.all_buffers
+        if n in outputs or any(o.name not in inside for o in (*writers(func, n), *readers(func, n)))
+    }
+    reported = set()
+    for outer in _points(path):
+        writer: dict[Element, int] = {}
+        reader: dict[Element, int] = {}
+        for v in range(_number(loop.extent)):
+            for below, b in walk(loop.body):
+                for inner in _points(below, b.tile):
+                    env = {**outer, loop.name: v, **inner}
+                    wrote, read = _touched(b, env)
+                    for e in wrote:
+                        if e[0] in public and (
+                            writer.setdefault(e, v) != v or reader.get(e, v) != v
+                        ):
+                            reported.add(e[0])
+                    for e in read:
+                        if e[0] in public:
+                            if writer.get(e, v) != v:
+                                reported.add(e[0])
+                            reader[e] = v
+    for name in sorted(reported):
+        yield f"iterations of {loop.name} share elements of {name}"
+
+
+def _points(path: Path, tile: tuple[tuple[str, Int], ...] = ()) -> Iterator[dict[str, int]]:
+    spans = [*((f.name, f.extent) for f in path), *tile]
+    for at in product(*(range(_number(e)) for _, e in spans)):
+        yield dict(zip((n for n, _ in spans), at, strict=True))
+
+
+def _number(e: Int) -> int:
+    n = e.const
+    assert n is not None, f"{e} is open"
+    return n
+
+
+def _touched(b: Block, env: dict[str, int]) -> tuple[list[Element], list[Element]]:
+    """Elements that one instance writes and reads; reads at indices that come from a tensor are
+    left out.
+    """
+    at = {i.name: of(_value(i.bind, env)) for i in b.iters}
+    point = {n: _number(p) for n, p in at.items()}
+    reducing = b.reducing_loops
+    iters = {i.name for i in b.reducing}
+    if any(_value(p, env) < 0 for p in b.where if not p.names & reducing):
+        return [], []
+    if any(_value(p, point) < 0 for p in b.domain if not p.names & iters):
+        return [], []
+    wrote = [(w.buffer, tuple(_value(p, point) for p in w.index)) for w in b.writes]
+    read = [
+        (load.buffer, tuple(_value(p, point) for p in load.index))
+        for load in b.loads
+        if not any(isinstance(a, Dynamic) for p in load.index for a in opaque_atoms(p))
+    ]
+    return wrote, read
+
+
+def _value(p: Int, env: dict[str, int]) -> int:
+    def opaque(a: Opaque) -> int:
+        raise AssertionError(f"{a} is not known before the program runs")
+
+    return evaluate_int(p, env, opaque)

@@ -1,0 +1,257 @@
+"""Random legal schedules for property tests: a Function and a NumPy generator in, a Schedule with
+its trace out.
+
+Primitives are drawn with random arguments, and whatever the Schedule refuses is drawn again; an
+exception other than ScheduleError is a bug and comes through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilesmith.base.errors import ScheduleError
+from tilesmith.ir.dependence import all_loops, find_block, find_loop
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import Block, walk
+from tilesmith.schedule.cache import CacheRead, CacheWrite, SetScope, StorageAlign
+from tilesmith.schedule.inline import Inline, ReverseInline
+from tilesmith.schedule.kinds import Annotate, Bind, Parallel, Pipeline, Unroll, Vectorize
+from tilesmith.schedule.layout import Pad, TransformLayout
+from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
+from tilesmith.schedule.loops import Fuse, Reorder, Split
+from tilesmith.schedule.reduction import DecomposeReduction, Rfactor
+from tilesmith.schedule.schedule import Schedule
+from tilesmith.schedule.step import Step
+from tilesmith.schedule.unit import Blockize
+
+Rng = np.random.Generator
+
+# How often each primitive is drawn. Bind is for GPU targets; give it a weight to have it drawn.
+CPU_WEIGHTS: dict[str, float] = {
+    "split": 6, "fuse": 1, "reorder": 4, "parallel": 1.5, "vectorize": 1, "unroll": 0.7,
+    "annotate": 0.3, "pipeline": 0.3, "compute_at": 6, "reverse_compute_at": 6, "inline": 1.5,
+    "reverse_inline": 1.5, "cache_read": 1.5, "cache_write": 1.5, "set_scope": 0.3,
+    "storage_align": 0.3, "rfactor": 2, "decompose_reduction": 1.5, "transform_layout": 0.5,
+    "pad": 0.7, "blockize": 0.4,
+}  # fmt: skip
+GPU_WEIGHTS: dict[str, float] = {**CPU_WEIGHTS, "bind": 2, "parallel": 0, "vectorize": 0.5}
+MAX_WORK = 4000  # block instances of a schedule; a step that recomputes more than that is left out
+
+
+def random_trace(
+    func: Function,
+    rng: Rng,
+    steps: int = 8,
+    weights: dict[str, float] = CPU_WEIGHTS,
+    max_work: int = MAX_WORK,
+) -> Schedule:
+    """A Schedule of up to `steps` random primitives that were accepted."""
+    sch = Schedule(func)
+    names = list(weights)
+    p = np.array([weights[n] for n in names])
+    p = p / p.sum()
+    for _ in range(10 * steps):
+        if len(sch.trace) == steps:
+            break
+        step = random_step(sch.func, rng, names[int(rng.choice(len(names), p=p))])
+        if step is None:
+            continue
+        try:
+            after = step.apply(sch.func)
+        except ScheduleError:
+            continue
+        if work(after) <= max_work:
+            sch.apply(step)
+    return sch
+
+
+def places(func: Function, block: str) -> Iterator[Step]:
+    """Every compute_at and reverse_compute_at of the block that is legal as the Function stands."""
+    for loop in all_loops(func.body):
+        for step in (ComputeAt(block, loop.name), ReverseComputeAt(block, loop.name)):
+            try:
+                step.apply(func)
+            except ScheduleError:
+                continue
+            yield step
+
+
+def work(func: Function) -> int:
+    """How often blocks run: what the interpreter takes time for."""
+    total = 0
+    for path, b in walk(func.body):
+        extents = [*(f.extent for f in path), *(e for _, e in b.tile)]
+        total += prod(n for n in (e.const for e in extents) if n is not None)
+    return total
+
+
+def random_step(func: Function, rng: Rng, primitive: str) -> Step | None:
+    """One step with random arguments, legal or not; None where the Function has nothing to name."""
+    draw = _Draw(func, rng)
+    if not draw.blocks or (not draw.loops and primitive in _NEEDS_LOOPS):
+        return None
+    make = getattr(draw, primitive)
+    step: Step | None = make()
+    return step
+
+
+_NEEDS_LOOPS = frozenset({
+    "split", "fuse", "reorder", "parallel", "vectorize", "unroll", "bind", "annotate", "pipeline",
+    "compute_at", "reverse_compute_at", "rfactor", "decompose_reduction", "blockize",
+})  # fmt: skip
+
+
+class _Draw:
+    def __init__(self, func: Function, rng: Rng) -> None:
+        self.func, self.rng = func, rng
+        self.loops = [f.name for f in all_loops(func.body)]
+        self.blocks = [b for _, b in walk(func.body)]
+
+    def one_of(self, items: Sequence[Any]) -> Any:
+        return items[int(self.rng.integers(len(items)))]
+
+    def loop(self) -> str:
+        return str(self.one_of(self.loops))
+
+    def block(self) -> Block:
+        b: Block = self.one_of(self.blocks)
+        return b
+
+    def nest(self) -> list[str]:
+        """The loops around some block."""
+        path, _ = find_block(self.func, self.block().name)
+        return [f.name for f in path]
+
+    def split(self) -> Step:
+        name = self.loop()
+        extent = find_loop(self.func, name)[1].extent.const or 1
+        inner = [int(self.rng.integers(1, max(2, min(extent, 5) + 1)))]
+        if self.rng.random() < 0.25:
+            inner.append(int(self.rng.integers(1, 4)))
+        hole = int(self.rng.integers(len(inner) + 1)) if self.rng.random() < 0.2 else 0
+        factors: list[int | None] = [*inner]
+        factors.insert(hole, None)
+        if self.rng.random() < 0.1:  # no hole: more than enough iterations
+            factors[hole] = -(-extent // prod(inner)) + int(self.rng.integers(0, 2))
+        return Split(name, tuple(factors))
+
+    def fuse(self) -> Step | None:
+        nest = self.nest()
+        if len(nest) < 2:
+            return None
+        at = int(self.rng.integers(len(nest) - 1))
+        count = 2 if self.rng.random() < 0.8 else 3
+        return Fuse(tuple(nest[at : at + count]))
+
+    def reorder(self) -> Step | None:
+        nest = self.nest()
+        if len(nest) < 2:
+            return None
+        count = int(self.rng.integers(2, len(nest) + 1))
+        return Reorder(tuple(self.rng.permutation(nest)[:count].tolist()))
+
+    def parallel(self) -> Step:
+        return Parallel(self.loop())
+
+    def vectorize(self) -> Step:
+        return Vectorize(self.loop())
+
+    def unroll(self) -> Step:
+        return Unroll(self.loop())
+
+    def bind(self) -> Step:
+        axes = ("blockIdx.x", "blockIdx.y", "threadIdx.x", "threadIdx.y", "vthread")
+        return Bind(self.loop(), self.one_of(axes))
+
+    def annotate(self) -> Step:
+        buffer = self.one_of(list(self.func.all_buffers))
+        return Annotate(self.loop(), "prefetch", (buffer, int(self.rng.integers(1, 9))))
+
+    def pipeline(self) -> Step:
+        return Pipeline(self.loop(), int(self.rng.integers(2, 4)))
+
+    def compute_at(self) -> Step:
+        """Half of the time at a loop around a reader, where it has a chance."""
+        b = self.block()
+        made = {w.buffer for w in b.writes}
+        near = [
+            f.name
+            for path, o in walk(self.func.body)
+            if any(load.buffer in made for load in o.loads)
+            for f in path
+        ]
+        return ComputeAt(b.name, self.one_of(near) if near else self.loop())
+
+    def reverse_compute_at(self) -> Step:
+        b = self.block()
+        read = {load.buffer for load in b.loads}
+        near = [
+            f.name
+            for path, o in walk(self.func.body)
+            if any(w.buffer in read for w in o.writes)
+            for f in path
+        ]
+        return ReverseComputeAt(b.name, self.one_of(near) if near else self.loop())
+
+    def inline(self) -> Step:
+        return Inline(self.block().name)
+
+    def reverse_inline(self) -> Step:
+        return ReverseInline(self.block().name)
+
+    def cache_read(self) -> Step | None:
+        b = self.block()
+        read = list(dict.fromkeys(load.buffer for load in b.loads))
+        scope = self.one_of(("local", "shared", "global"))
+        return CacheRead(b.name, self.one_of(read), scope) if read else None
+
+    def cache_write(self) -> Step:
+        return CacheWrite(self.block().name, self.one_of(("local", "shared", "global")))
+
+    def set_scope(self) -> Step | None:
+        names = [b.name for b in self.func.buffers]
+        return SetScope(self.one_of(names), self.one_of(("global", "local"))) if names else None
+
+    def storage_align(self) -> Step | None:
+        named = [b for b in self.func.buffers if b.shape]
+        if not named:
+            return None
+        b = self.one_of(named)
+        return StorageAlign(
+            b.name, int(self.rng.integers(len(b.shape))), 4, int(self.rng.integers(4))
+        )
+
+    def rfactor(self) -> Step:
+        inner = [n for b in self.blocks for n in b.reducing_loops if n in self.loops]
+        return Rfactor(self.one_of(sorted(inner)) if inner else self.loop())
+
+    def decompose_reduction(self) -> Step:
+        sums = [b.name for b in self.blocks if b.combiner is not None]
+        name = self.one_of(sums) if sums else self.block().name
+        path, _ = find_block(self.func, name)
+        return DecomposeReduction(name, self.one_of([f.name for f in path] or self.loops))
+
+    def transform_layout(self) -> Step | None:
+        named = [b for b in (*self.func.inputs, *self.func.buffers) if b.shape]
+        if not named:
+            return None
+        b = self.one_of(named)
+        dims = [f"d{k}" for k in range(len(b.shape))]
+        order = [dims[k] for k in self.rng.permutation(len(dims)).tolist()]
+        if self.rng.random() < 0.5:
+            tile = int(self.rng.integers(2, 5))
+            cut = order[-1]
+            order = [*order[:-1], f"{cut} // {tile}", f"{cut} % {tile}"]
+        return TransformLayout(b.name, tuple(order))
+
+    def pad(self) -> Step:
+        b = self.block()
+        names = [i.name for i in b.iters if self.rng.random() < 0.6]
+        return Pad(b.name, tuple((n, int(self.rng.integers(2, 5))) for n in names))
+
+    def blockize(self) -> Step:
+        return Blockize(self.loop())
