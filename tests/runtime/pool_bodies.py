@@ -7,6 +7,7 @@ one cell per thread.
 from __future__ import annotations
 
 import ctypes
+import time
 
 import numpy as np
 
@@ -81,6 +82,17 @@ class Region:
         self.cells = np.zeros(256, np.int64)
         arrays = (self.visits, self.who, self.cells)
         self._pointers = (ctypes.c_void_p * 3)(*(a.ctypes.data for a in arrays))
+
+    def run_until_all_took_part(self, body: str, n: int, num_threads: int) -> None:
+        """On a busy machine a worker may come too late for a region; not for all of them."""
+        seen: set[int] = set()
+        deadline = time.monotonic() + 30
+        while seen != set(range(num_threads)):
+            assert time.monotonic() < deadline, f"only the threads {sorted(seen)} ever worked"
+            self.visits[:] = 0
+            self.run(body, n, num_threads)
+            assert (self.visits[:n] == 1).all()
+            seen |= set(self.who[:n].tolist())
 
     def run(self, body: str, n: int, num_threads: int) -> None:
         _parallel_for(_library.addresses[body], ctypes.addressof(self._pointers), n, num_threads)
