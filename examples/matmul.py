@@ -65,9 +65,8 @@ def main(n: int) -> None:
     for name, times in (("numpy", numpy), ("tilesmith", ours)):
         seconds = float(np.median(times))
         print(f"  {name:10} {seconds * 1e3:8.2f} ms  {func.flops / seconds / 1e9:7.1f} GFLOP/s")
-    print(
-        f"  tilesmith is {np.median(np.divide(numpy, ours)):.2f} times as fast as NumPy; results agree"
-    )
+    ratio = np.median(np.divide(numpy, ours))
+    print(f"  tilesmith is {ratio:.2f} times as fast as NumPy; results agree")
 
 
 if __name__ == "__main__":

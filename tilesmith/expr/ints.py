@@ -1,8 +1,12 @@
-"""The one integer type: polynomials with integer coefficients, for extents, indices, bindings and predicates alike.
+"""The one integer type: polynomials with integer coefficients, for extents, indices, bindings and
+predicates alike.
 
-A monomial is a sorted tuple of atoms. An atom is a name or something opaque (a floor division, a maximum, an integer read from a
-tensor). Names that begin with `#` are size variables and stand for values >= 1; all other names are loops or iterators and
-stand for values >= 0. A number is a constant polynomial, so that a rewrite has one code path for numbers and for variables, and
+A monomial is a sorted tuple of atoms. An atom is a name or something opaque (a floor division, a
+maximum, an integer read from a
+tensor). Names that begin with `#` are size variables and stand for values >= 1; all other names are
+loops or iterators and
+stand for values >= 0. A number is a constant polynomial, so that a rewrite has one code path for
+numbers and for variables, and
 putting in numbers commutes with every rewrite that is made of + and *.
 
 `a % b` is no atom: it is `a - b*(a // b)`, so that `e*(w // e) + w % e` collapses to `w` by itself.
@@ -59,7 +63,9 @@ class FloorDiv(Opaque):
 
 
 class Maximum(Opaque):
-    """Made only where the union of two boxes cannot be ordered; it resolves when numbers are put in."""
+    """Made only where the union of two boxes cannot be ordered; it resolves when numbers are put
+    in.
+    """
 
     __slots__ = ("a", "b")
 
@@ -248,7 +254,9 @@ def of(value: IntLike) -> Int:
 
 
 def _number(value: object) -> Int | None:
-    """`of` for an operand: None for what is no whole number, such as a Value, which then takes over."""
+    """`of` for an operand: None for what is no whole number, such as a Value, which then takes
+    over.
+    """
     if isinstance(value, Int):
         return value
     return of(value.__index__()) if hasattr(value, "__index__") else None
@@ -274,7 +282,9 @@ def opaque_atoms(p: Int) -> Iterator[Opaque]:
 
 
 def map_atoms(p: Int, f: Callable[[Opaque], Int]) -> Int:
-    """f over the opaque atoms that are no floor division or maximum; those are made anew around the result."""
+    """f over the opaque atoms that are no floor division or maximum; those are made anew around the
+    result.
+    """
     if not any(isinstance(a, Opaque) for m in p.terms for a in m):
         return p
     out = ZERO
@@ -329,7 +339,9 @@ def exact_quotient(p: Int, q: Int) -> Int | None:
 
 
 def floordiv(a: Int, b: Int) -> Int:
-    """Normal form `q + r // b` in which no term of r is a multiple of b (0 <= coefficient < b when b is a number)."""
+    """Normal form `q + r // b` in which no term of r is a multiple of b (0 <= coefficient < b when
+    b is a number).
+    """
     if b is ONE or b == ONE:
         return a
     n = b.const
@@ -369,7 +381,9 @@ def floordiv(a: Int, b: Int) -> Int:
 
 @lru_cache(200_000)
 def nonnegative(p: Int) -> bool:
-    """A sound, incomplete test of p >= 0 for all sizes >= 1 and all loops >= 0: shift each size by one, look at the signs."""
+    """A sound, incomplete test of p >= 0 for all sizes >= 1 and all loops >= 0: shift each size by
+    one, look at the signs.
+    """
     if all(c >= 0 for c in p.terms.values()):
         return not any(isinstance(a, Opaque) for m in p.terms for a in m)
     if len(p.terms) == 1 or not any(map(is_size, p.names)):
@@ -383,7 +397,9 @@ def nonnegative(p: Int) -> bool:
 
 
 def maximum(a: Int, b: Int) -> Int:
-    """The larger one, by proof if there is one. Common terms are pulled out, so that loops leave the atom."""
+    """The larger one, by proof if there is one. Common terms are pulled out, so that loops leave
+    the atom.
+    """
     if nonnegative(a - b):
         return a
     if nonnegative(b - a):
@@ -400,7 +416,9 @@ class Unknown(Exception):
 
 
 def bounds(p: Int, inner: Mapping[str, Int]) -> tuple[Int, Int]:
-    """The least and the greatest value of p while each name in `inner` runs over [0, extent); free in all other names."""
+    """The least and the greatest value of p while each name in `inner` runs over [0, extent); free
+    in all other names.
+    """
     if p.names.isdisjoint(inner):
         return p, p
     low: dict[Monomial, int] = {}
@@ -450,7 +468,9 @@ Rules = Mapping[Monomial, Int]
 
 
 def reduce_modulo(p: Int, rules: Rules) -> Int:
-    """p in normal form under `product of sizes -> extent`. Left sides share no variables, so the form is unique."""
+    """p in normal form under `product of sizes -> extent`. Left sides share no variables, so the
+    form is unique.
+    """
     if not rules:
         return p
     changed = True
@@ -474,7 +494,9 @@ def reduce_modulo(p: Int, rules: Rules) -> Int:
 
 
 def proves(p: Int, ranges: Mapping[str, Int], rules: Rules) -> bool:
-    """True only if p >= 0 for every value of the loops in `ranges` and every size that obeys `rules`."""
+    """True only if p >= 0 for every value of the loops in `ranges` and every size that obeys
+    `rules`.
+    """
     try:
         low, _ = bounds(p, ranges)
     except Unknown:

@@ -1,7 +1,10 @@
-"""Value expressions: what is computed at one point of an iteration space. Frozen nodes with a dtype, compared by structure.
+"""Value expressions: what is computed at one point of an iteration space. Frozen nodes with a
+dtype, compared by structure.
 
-Integer arithmetic on iterators lives in `Int` and enters here as `IntValue`; a value that is read from a tensor enters an
-index as the opaque atom `Dynamic`. Evaluating an expression has no effect, so a rewrite may drop, copy or reorder it; the one
+Integer arithmetic on iterators lives in `Int` and enters here as `IntValue`; a value that is read
+from a tensor enters an
+index as the opaque atom `Dynamic`. Evaluating an expression has no effect, so a rewrite may drop,
+copy or reorder it; the one
 rule is that a `Select` reads only on the branch that is taken.
 """
 
@@ -9,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Union
 
 from tilesmith.base.dtype import BOOL, DType, promote
 from tilesmith.expr.ints import ZERO, Int, Opaque, atom, map_atoms, opaque_atoms
@@ -81,7 +83,7 @@ class Cast:
     dtype: DType
 
 
-Expr = Union[Const, IntValue, Arg, Load, Unary, Binary, Select, Cast]
+Expr = Const | IntValue | Arg | Load | Unary | Binary | Select | Cast
 
 FLOAT_FUNCTIONS = (
     "exp", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "erf", "sin", "cos",
@@ -112,7 +114,9 @@ class Dynamic(Opaque):
 
 
 def as_index(e: Expr) -> Int:
-    """An integer expression as an Int: polynomial where it can be, `Dynamic` where it reads a tensor."""
+    """An integer expression as an Int: polynomial where it can be, `Dynamic` where it reads a
+    tensor.
+    """
     match e:
         case IntValue(value=p):
             return p
@@ -163,7 +167,9 @@ def _map_index(index: tuple[Int, ...], f: Callable[[Int], Int]) -> tuple[Int, ..
 
 
 def map_ints(e: Expr, f: Callable[[Int], Int]) -> Expr:
-    """f over every Int of the expression. f must go through `Int.substitute` to reach inside Dynamic atoms."""
+    """f over every Int of the expression. f must go through `Int.substitute` to reach inside
+    Dynamic atoms.
+    """
     match e:
         case IntValue(value=p):
             q = f(p)
@@ -229,7 +235,8 @@ def substitute(e: Expr, env: Mapping[str, Int]) -> Expr:
 
 @dataclass(frozen=True, slots=True)
 class Combiner:
-    """How a reduction joins two partial results: one expression per output over Args x0.. and y0.., and the neutral values.
+    """How a reduction joins two partial results: one expression per output over Args x0.. and y0..,
+    and the neutral values.
 
     It must be associative and commutative; schedules rely on it.
     """

@@ -1,7 +1,10 @@
-"""What each operation means, on NumPy scalars and arrays alike: the definition that interpreter and oracle share.
+"""What each operation means, on NumPy scalars and arrays alike: the definition that interpreter and
+oracle share.
 
-Integers wrap around; `//` and `%` round towards minus infinity, and give 0 where the divisor is 0; max and min give NaN if one
-side is NaN. float16 and bfloat16 arithmetic may be carried out in float32 and rounded where the value is stored.
+Integers wrap around; `//` and `%` round towards minus infinity, and give 0 where the divisor is 0;
+max and min give NaN if one
+side is NaN. float16 and bfloat16 arithmetic may be carried out in float32 and rounded where the
+value is stored.
 """
 
 from __future__ import annotations
@@ -98,7 +101,7 @@ def binary(op: str, a: Any, b: Any, dtype: DType) -> Any:
 
 
 def cast(x: Any, to: DType) -> Any:
-    """Floats go to integers by truncation; what does not fit has no defined value. Integers wrap."""
+    """Floats go to integers by truncation; what does not fit is undefined. Integers wrap."""
     return np.asarray(x).astype(to.numpy)[()]
 
 

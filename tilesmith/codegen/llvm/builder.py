@@ -58,7 +58,7 @@ I1, I8, I32, I64, PTR, F32, F64 = (
 
 
 def storage_type(d: DType, lanes: int = 1) -> Type:
-    """How an element lies in memory. bfloat16 travels as i16: no libcall is needed on any target."""
+    """How an element lies in memory. bfloat16 travels as i16: no target needs a call."""
     if d.kind == "f":
         return Type(
             {"float16": "half", "bfloat16": "i16", "float32": "float", "float64": "double"}[d.name],
@@ -136,7 +136,7 @@ class Builder:
         return self.call("llvm.fma", a.type, a, b, c)
 
     def call(self, intrinsic: str, result: Type, *args: V, overload: str | None = None) -> V:
-        """An intrinsic that is overloaded on its first argument, unless `overload` says otherwise."""
+        """An intrinsic, overloaded on its first argument unless `overload` says otherwise."""
         suffix = (args[0].type.suffix if args else result.suffix) if overload is None else overload
         name = f"@{intrinsic}.{suffix}" if suffix else f"@{intrinsic}"
         self.declarations.setdefault(

@@ -5,7 +5,7 @@ cells that do not overlap.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
+from itertools import pairwise, product
 from typing import TYPE_CHECKING
 
 from tilesmith.codegen.llvm.builder import V
@@ -54,14 +54,14 @@ def _apart(cells: set[Cell]) -> bool:
     order = sorted(cells)
     if order[0].terms != order[-1].terms:
         return False
-    return all(a.offset + a.lanes <= b.offset for a, b in zip(order, order[1:], strict=False))
+    return all(a.offset + a.lanes <= b.offset for a, b in pairwise(order))
 
 
-Found = tuple[str, tuple[Int, ...], dict[str, Span | None], bool]
+Local = dict[str, Span | None]
+Found = tuple[str, tuple[Int, ...], Local, bool]
 
 
-def _accesses(writer: Writer, body: tuple[Stmt, ...], local: dict[str, Span | None]) ->
-Iterator[Found]:
+def _accesses(writer: Writer, body: tuple[Stmt, ...], local: Local) -> Iterator[Found]:
     """(buffer, index, loops inside, whether it happens in every iteration)."""
     for s in body:
         match s:
@@ -104,7 +104,7 @@ def _loads(e: Expr, guarded: bool) -> Iterator[tuple[Load, bool]]:
 
 
 def _cells(
-    writer: Writer, name: str, index: tuple[Int, ...], local: dict[str, Span | None], moving: frozenset[str]
+    writer: Writer, name: str, index: tuple[Int, ...], local: Local, moving: frozenset[str]
 ) -> set[Cell] | None:
     """None if the address moves with a run-time loop inside, or is not plain."""
     m = writer.memories[name]

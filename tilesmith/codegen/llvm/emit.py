@@ -56,7 +56,8 @@ def lower(func: Function) -> Function:
 def emit_function(func: Function, target: Target) -> Emitted:
     if func.sizes:
         raise BuildError(
-            f"{func.name} has the open sizes {', '.join(func.sizes)}; put in numbers with instantiate()"
+            f"{func.name} has the open sizes {', '.join(func.sizes)}; "
+            "put in numbers with instantiate()"
         )
     if target.kind != "cpu":
         raise BuildError(f"LLVM code is for CPUs; the target is {target.kind}")
@@ -218,7 +219,7 @@ class Writer(Values):
             self.unrolled += n
             if self.unrolled > _MOST_UNROLLED:
                 raise BuildError(
-                    f"loop {s.name} of {n} iterations unrolls to more than {_MOST_UNROLLED} copies; "
+                    f"loop {s.name} of {n} unrolls to more than {_MOST_UNROLLED} copies; "
                     "unroll fewer loops, or split them first"
                 )
             self.ranges[s.name] = s.extent
@@ -296,7 +297,8 @@ class Writer(Values):
         lines.append(f"  {counter.name}.n = add nuw nsw i64 {counter.name}, 1")
         lines.append(f"  {counter.name}.c = icmp ult i64 {counter.name}.n, {end.name}")
         lines.append(
-            f"  br i1 {counter.name}.c, label %{name}, label %{done}, !llvm.loop !{self.module.metadata}"
+            f"  br i1 {counter.name}.c, label %{name}, label %{done}, "
+            f"!llvm.loop !{self.module.metadata}"
         )
         lines.append(f"{done}:")
         b.lines = lines
@@ -403,7 +405,8 @@ class Writer(Values):
             b.emit(f"  {at} = getelementptr ptr, ptr {box}, i64 {k}")
             b.emit(f"  store {kind} {value}, ptr {at}")
         b.emit(
-            f"  call void @tilesmith_parallel_for(ptr {name}, ptr {box}, i64 {total}, i64 {self.target.num_cores})"
+            f"  call void @tilesmith_parallel_for(ptr {name}, ptr {box}, "
+            f"i64 {total}, i64 {self.target.num_cores})"
         )
         part = Writer(self.module, self.func)
         part.in_parallel, part.thread = True, "%thread"

@@ -59,7 +59,6 @@ class Values(Cells):
         return any(isinstance(self.env.get(n), Lane) for n in p.names)
 
     def integer(self, p: Int) -> V:
-        b = self.builder
         total: V | None = None
         const = 0
         for m, c in p.terms.items():
@@ -180,7 +179,7 @@ class Values(Cells):
         return self.builder.fma(*(self.splat(v, lanes) for v in (x, y, z)))
 
     def _select(self, cond: Expr, a: Expr, b: Expr) -> V:
-        """Each side is computed under a mask of its own, so that it reads only where it is wanted."""
+        """Each side is computed under a mask of its own: it reads only where it is wanted."""
         c = self.expr(cond)
         outer = self.mask
         bld = self.builder
@@ -345,8 +344,7 @@ class Values(Cells):
             out = b.cast("fptoui" if want.kind == "u" and wide == t else "fptosi", v, wide)
             return out if wide == t else b.cast("trunc", out, t)
         if want.is_float:
-            out = b.cast("sitofp" if have.kind == "i" else "uitofp", v, t)
-            return out
+            return b.cast("sitofp" if have.kind == "i" else "uitofp", v, t)
         bits = int(t[1:])
         if bits == v.type.bits:
             return v

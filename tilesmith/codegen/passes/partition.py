@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 
 from tilesmith.codegen.passes.access import substitute_body, tile_ranges
 from tilesmith.codegen.passes.simplify import Ranges, simplify_body
@@ -55,7 +56,7 @@ def _loop(s: For, ranges: Ranges, budget: list[int]) -> tuple[Stmt, ...]:
     budget[0] -= cost
     ends = [0, *cuts, n]
     parts: list[tuple[int, int, tuple[Stmt, ...]]] = []
-    for a, b in zip(ends, ends[1:], strict=False):
+    for a, b in pairwise(ends):
         if s.kind == "parallel":  # one parallel loop stays one: the parts become branches inside it
             value = of(a) if b - a == 1 else var(s.name)
             inner = simplify_body(_assume(s, a, b, value), here, {})
