@@ -24,8 +24,9 @@ def pack(func: Function, name: str, array: Any) -> np.ndarray[Any, Any]:
     if a.shape != shape:
         raise ArgumentError(f"{name} has shape {list(a.shape)}; {func.name} wants {list(shape)}")
     if buf.layout is None:
-        return np.ascontiguousarray(a)
-    grids: dict[str, Any] = {f"d{k}": g for k, g in enumerate(np.indices(a.shape, sparse=True))}
+        return a if a.flags.c_contiguous else a.copy()
+    where = np.indices(a.shape, sparse=True)
+    grids: dict[str, Any] = {f"d{k}": where[k] for k in range(a.ndim)}
     out = np.zeros([n.const or 0 for n in buf.physical_shape], a.dtype)
     out[tuple(np.broadcast_to(_at(p, grids), a.shape) for p in buf.layout)] = a
     return out

@@ -114,8 +114,8 @@ class Writer(Values):
     def entry(self) -> None:
         params = []
         for k, p in enumerate(self.func.params):
-            params.append(f"ptr noalias nocapture align {p.dtype.nbytes} %p{k}")
-            self.bind(p, f"%p{k}", p.dtype.nbytes)
+            params.append(f"ptr noalias nocapture align {p.dtype.nbytes} %arg{k}")
+            self.bind(p, f"%arg{k}", p.dtype.nbytes)
         self.open_function()
         self.body(self.func.body)
         text = self.close_function(
@@ -124,9 +124,9 @@ class Writer(Values):
         self.module.functions.append(text)
         lines = ["define void @tilesmith_entry(ptr %args, ptr %workspace) #0 {"]
         for k in range(len(self.func.params)):
-            lines.append(f"  %a{k} = getelementptr ptr, ptr %args, i64 {k}")
-            lines.append(f"  %p{k} = load ptr, ptr %a{k}")
-        args = ", ".join([*(f"ptr %p{k}" for k in range(len(self.func.params))), "ptr %workspace"])
+            lines.append(f"  %aa{k} = getelementptr ptr, ptr %args, i64 {k}")
+            lines.append(f"  %arg{k} = load ptr, ptr %aa{k}")
+        args = ", ".join([*(f"ptr %arg{k}" for k in range(len(self.func.params))), "ptr %workspace"])
         lines += [
             f"  call void @body({args})",
             "  ret void",
@@ -413,22 +413,22 @@ class Writer(Values):
         part.open_function()
         for k, m in enumerate(memories):
             part.entry_lines += [
-                f"  %s{k} = getelementptr ptr, ptr %box, i64 {k}",
-                f"  %m{k} = load ptr, ptr %s{k}",
+                f"  %slot{k} = getelementptr ptr, ptr %box, i64 {k}",
+                f"  %mem{k} = load ptr, ptr %slot{k}",
             ]
-            part.memories[m.name] = replace(m, pointer=f"%m{k}")
+            part.memories[m.name] = replace(m, pointer=f"%mem{k}")
         last = len(memories)
         part.entry_lines += [
-            f"  %s{last} = getelementptr ptr, ptr %box, i64 {last}",
-            f"  %ws = load ptr, ptr %s{last}",
+            f"  %slot{last} = getelementptr ptr, ptr %box, i64 {last}",
+            f"  %ws = load ptr, ptr %slot{last}",
         ]
         part.workspace = "%ws"
         for k, n in enumerate(loops, last + 1):
             part.entry_lines += [
-                f"  %s{k} = getelementptr ptr, ptr %box, i64 {k}",
-                f"  %o{k} = load i64, ptr %s{k}",
+                f"  %slot{k} = getelementptr ptr, ptr %box, i64 {k}",
+                f"  %out{k} = load i64, ptr %slot{k}",
             ]
-            part.env[n] = V(f"%o{k}", I64)
+            part.env[n] = V(f"%out{k}", I64)
             part.depth[n] = 0
         part.env |= {n: v for n, v in self.env.items() if isinstance(v, int)}
         part.ranges = dict(self.ranges)

@@ -79,7 +79,7 @@ class Frame:
 
     def lets_through(self, cell: Cell) -> bool:
         """Whether a cell has the same value inside this frame as around it, or is carried by it."""
-        if self.kind == "function":
+        if self.kind == "function" or cell.memory in self.owned:
             return False
         if any(name in self.loops for name, _ in cell.terms):
             return False
