@@ -67,6 +67,7 @@ def test_layer_norm_over_two_axes(torch, run, rng):
     x = rng.standard_normal((2, 3, 4), dtype=np.float32)
     gamma, beta = (rng.standard_normal((3, 4), dtype=np.float32) for _ in range(2))
     got = run(ts.ops.layer_norm, x, gamma, beta, axis=(1, 2))
+    np.testing.assert_array_equal(run(ts.ops.layer_norm, x, gamma, beta, axis=(-1, 1)), got)
     want = torch.nn.functional.layer_norm(
         torch.from_numpy(x), (3, 4), torch.from_numpy(gamma), torch.from_numpy(beta)
     )
