@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,7 +47,7 @@ def emitted_for(monkeypatch: pytest.MonkeyPatch) -> list[ts.Target]:
     return asked
 
 
-def copy_function(rows: object = 2) -> ts.Function:
+def copy_function(rows: Any = 2) -> ts.Function:
     a = ts.placeholder((rows, 3), name="A")
     return ts.function([a, ts.compute((rows, 3), lambda i, j: a[i, j], name="B")], name="copy")
 

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 import numpy as np
+from numpy import ndarray
 
 from tilesmith.base.dtype import DTYPES, dtype
 from tilesmith.base.errors import ArgumentError
@@ -21,6 +22,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 ALIGNMENT = 64  # a cache line, and the widest vector
 _BYTE = np.dtype(np.uint8)
+_uninitialized = np.empty
 
 
 def _slow_address(array: Array) -> int:
@@ -50,10 +52,10 @@ address_of = _fast_address if _is_fast_right() else _slow_address
 
 def empty(shape: tuple[int, ...], kind: np.dtype[Any], nbytes: int) -> tuple[Array, int]:
     """An array that begins on a cache line, and where."""
-    raw = np.empty(nbytes + ALIGNMENT, _BYTE)
+    raw = _uninitialized(nbytes + ALIGNMENT, _BYTE)
     address = address_of(raw)
     offset = -address % ALIGNMENT
-    return np.ndarray(shape, kind, raw, offset), address + offset
+    return ndarray(shape, kind, raw, offset), address + offset
 
 
 def convert(value: Any, p: Parameter) -> Array:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy import ndarray
@@ -77,6 +77,7 @@ class Kernel:
         # Looked up once: a call has microseconds.
         self._inputs = [_expected(p) for p in artifact.inputs]
         self._outputs = [_expected(p) for p in artifact.outputs]
+        self._nbytes = [p.nbytes for p in artifact.parameters]
         self._free: list[_Frame] = []
         # Code for another machine can be read, but not called.
         self._obstacle = obstacle(artifact)
@@ -131,7 +132,7 @@ class Kernel:
             raise ArgumentError(f"repeats is {repeats}; at least one sample is needed")
         if not arrays:
             arrays = tuple(random_array(p) for p in self.artifact.inputs)
-        pointers, _, _held = self._bind(arrays, out)
+        pointers, _result, _held = self._bind(arrays, out)
         frame = self._new_frame()
         frame.pointers[:] = pointers
         repeat = pool().repeat
@@ -192,38 +193,35 @@ class Kernel:
                 f"{self.name!r} writes {len(self._outputs)} arrays ({names}) and out has "
                 f"{len(given)}; several are passed as a tuple"
             )
-        for a, (shape, kind, misaligned, _, p) in zip(given, self._outputs, strict=True):
-            if isinstance(a, bool | int | float | np.generic):
-                raise ArgumentError(f"out for {p} is the number {a!r}; it must be an array")
-            b = a
+        for a, (shape, kind, misaligned, nbytes, p) in zip(given, self._outputs):  # noqa: B905
             if type(a) is not ndarray:
-                b = convert(a, p)
-                held.append(b)
-            address = address_of(b)
+                if isinstance(a, bool | int | float | np.generic):
+                    raise ArgumentError(f"out for {p} is the number {a!r}; it must be an array")
+                a = convert(a, p)
+                held.append(a)
+            address = address_of(a)
+            flags = a.flags
             if (
-                b.shape != shape
-                or b.dtype != kind
-                or not b.flags.c_contiguous
-                or not b.flags.writeable
+                a.shape != shape
+                or a.dtype != kind
+                or not (flags.c_contiguous and flags.writeable)
                 or address & misaligned
             ):
-                reject(b, p)
+                reject(a, p)
+            # Code is compiled on the promise that an output shares no byte with another array.
+            if nbytes:
+                end = address + nbytes
+                for i, other in enumerate(pointers):
+                    if other < end and address < other + self._nbytes[i] and self._nbytes[i]:
+                        self._refuse_overlap(p, self.artifact.parameters[i])
             pointers.append(address)
-            self._refuse_overlap(pointers)
         return pointers, given[0] if len(given) == 1 else given, held
 
-    def _refuse_overlap(self, pointers: list[int]) -> None:
-        """The last array shares no byte with those before it: code is compiled on that promise."""
-        expected = (*self._inputs, *self._outputs)
-        begin = pointers[-1]
-        _, _, _, nbytes, last = expected[len(pointers) - 1]
-        end = begin + nbytes
-        for other, (_, _, _, nbytes, p) in zip(pointers[:-1], expected, strict=False):
-            if begin < other + nbytes and other < end and begin < end and nbytes:
-                raise ArgumentError(
-                    f"out for {last} overlaps {'the output' if p.output else 'the input'} {p}; "
-                    "it needs memory of its own"
-                )
+    def _refuse_overlap(self, out: Parameter, other: Parameter) -> NoReturn:
+        what = "output" if other.output else "input"
+        raise ArgumentError(
+            f"out for {out} overlaps the {what} {other}; it needs memory of its own"
+        )
 
     def _new_frame(self) -> _Frame:
         return _Frame(len(self.artifact.parameters), self.artifact.workspace_nbytes)
