@@ -10,6 +10,7 @@ from typing import Any
 from tilesmith.base.errors import BuildError
 from tilesmith.base.target import Target, cpu
 from tilesmith.codegen.artifact import Artifact, Parameter
+from tilesmith.codegen.llvm.emit import emit_function
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Buffer
 from tilesmith.runtime.kernel import Kernel
@@ -28,7 +29,6 @@ def compile_function(what: Any, target: Target | None = None) -> Artifact:
     # Not at the top of the file, because `import tilesmith` reaches this file and must not load
     # LLVM: 60 MB, 0.1 s.
     from tilesmith.codegen.llvm.compiler import compile_ir
-    from tilesmith.codegen.llvm.emit import emit_function
 
     func = what if isinstance(what, Function) else getattr(what, "func", None)
     if not isinstance(func, Function):
