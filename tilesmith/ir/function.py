@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from tilesmith.base.digest import digest
 from tilesmith.expr.ints import Int, Monomial, Rules, of, product
+from tilesmith.expr.nodes import Load
 from tilesmith.ir import count, printer
 from tilesmith.ir.nodes import (
     Alloc,
@@ -84,6 +85,9 @@ class Function:
         for s in statements(self.body):
             if isinstance(s, For):
                 add(s.extent)
+            elif isinstance(s, Block | Store):
+                for _, e in s.tile:
+                    add(e)
         return tuple(seen)
 
     @property
@@ -111,6 +115,13 @@ def instantiate(func: Function, sizes: Mapping[str, int]) -> Function:
     def put(p: Int) -> Int:
         return p.substitute(env)
 
+    def buf(b: Buffer) -> Buffer:
+        layout = None if b.layout is None else tuple(map(put, b.layout))
+        return replace(b, shape=tuple(map(put, b.shape)), layout=layout)
+
+    def operands(named: tuple[tuple[str, Load], ...]) -> tuple[tuple[str, Load], ...]:
+        return tuple((n, replace(x, index=tuple(map(put, x.index)))) for n, x in named)
+
     def go(s: Stmt) -> tuple[Stmt, ...]:
         match s:
             case For():
@@ -118,21 +129,25 @@ def instantiate(func: Function, sizes: Mapping[str, int]) -> Function:
             case Block():
                 b = map_bindings(s, put)
                 iters = tuple(replace(i, extent=put(i.extent)) for i in b.iters)
-                writes = map_writes(b.writes, put)
-                return (
-                    replace(b, iters=iters, writes=writes, domain=frozenset(map(put, b.domain))),
+                new = replace(
+                    b,
+                    iters=iters,
+                    writes=map_writes(b.writes, put),
+                    domain=frozenset(map(put, b.domain)),
+                    tile=tuple((n, put(e)) for n, e in b.tile),
+                    operands=operands(b.operands),
                 )
+                return (new,)
             case Store():
-                return (replace(s, writes=map_writes(s.writes, put)),)
+                tile = tuple((n, put(e)) for n, e in s.tile)
+                writes = map_writes(s.writes, put)
+                return (replace(s, writes=writes, tile=tile, operands=operands(s.operands)),)
             case If():
                 return (replace(s, conds=tuple(map(put, s.conds))),)
             case Alloc(buffer=b):
-                return (Alloc(replace(b, shape=tuple(map(put, b.shape)))),)
+                return (Alloc(buf(b)),)
             case _:
                 return (s,)
-
-    def buf(b: Buffer) -> Buffer:
-        return replace(b, shape=tuple(map(put, b.shape)))
 
     facts = []
     for f in func.facts:

@@ -129,7 +129,10 @@ def made_box(b: Block, path: Path, buffer: str, loop: str, rules: Rules) -> Box 
         if reach is None:
             return None
         low = p.substitute({n: ZERO for _, n in terms})
+        moving = {n for _, n in terms}
         for g in guards:
+            if not g.names & moving:
+                continue
             rest = g + (p - low)  # g says: the moving part is at most `rest`
             if not loops_of(g + p) or not loops_of(g - p):
                 explained.add(g)  # stays inside of the buffer

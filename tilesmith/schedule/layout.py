@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
@@ -58,6 +59,11 @@ class TransformLayout(Step):
     name: ClassVar[str] = "transform_layout"
     buffer: str
     layout: tuple[str, ...]
+
+    def decide(self, sizes: Mapping[str, int]) -> TransformLayout:
+        env = {n: of(v) for n, v in sizes.items()}
+        texts = (parse_int(text).substitute(env) for text in self.layout)
+        return replace(self, layout=tuple(map(str, texts)))
 
     def apply(self, func: Function) -> Function:
         buf = find_buffer(func, self.buffer)
@@ -226,14 +232,20 @@ class Pad(Step):
                     if any(isinstance(a, Dynamic) for a in opaque_atoms(p)):
                         continue  # zeros behind what gives the index point at the first element
                     try:
-                        high = bounds(p, grown)[1] + 1
+                        low, last = bounds(p, grown)
+                        before = bounds(p, {i.name: i.extent for i in b.iters})[0]
                     except Unknown:
                         raise ScheduleError(
                             f"cannot pad {b.name}: how far it would read {load.buffer} at {p} "
                             "is not known"
                         ) from None
-                    if high.const is not None and (n := shape[d].const) is not None:
-                        shape[d] = of(max(high.const, n))
+                    if low != before and (low.const or 0) < 0:
+                        raise ScheduleError(
+                            f"cannot pad {b.name}: it would read {load.buffer} at {p}, "
+                            "before its first element"
+                        )
+                    if last.const is not None and (n := shape[d].const) is not None:
+                        shape[d] = of(max(last.const + 1, n))
             name = f"{load.buffer}.pad"
             check_fresh(func, name)
             new[load.buffer] = Buffer(name, tuple(shape), old.dtype)

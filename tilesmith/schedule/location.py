@@ -290,11 +290,19 @@ class ReverseComputeAt(Step):
                 if (span[0].names | span[1].names) & outside:
                     it = self._iterator(rest, b, load, d)
                     new = (span[0], extent(span, rest.rules))
-                    if spans.setdefault(it, new) != new:
+                    shared = any(
+                        self._loops(span) & self._loops(new) & outside
+                        for n, span in spans.items()
+                        if n != it
+                    )
+                    if spans.setdefault(it, new) != new or shared:
                         raise self._refuse(
                             b, f"it reads {load.buffer} at two places that move apart"
                         )
         return spans
+
+    def _loops(self, span: Span) -> frozenset[str]:
+        return span[0].names | span[1].names
 
     def _iterator(self, rest: Function, b: Block, load: Load, d: int) -> str:
         """The iterator that goes through dimension `d` of what is read element for element."""

@@ -4,8 +4,9 @@ through JSON by its fields.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Self
 
 from tilesmith.base.errors import TraceError
 from tilesmith.expr.ints import Int, of, var
@@ -23,6 +24,17 @@ class Step:
     def apply(self, func: Function) -> Function:
         """The checks first, with an error that names the loop; then the rewrite."""
         raise NotImplementedError
+
+    def decide(self, sizes: Mapping[str, int]) -> Self:
+        """The same step with numbers for size variables, by name; others stay open."""
+
+        def put(value: Any) -> Any:
+            if isinstance(value, tuple):
+                return tuple(map(put, value))
+            return sizes.get(value, value) if isinstance(value, str) else value
+
+        changes = {f.name: put(getattr(self, f.name)) for f in fields(self)}
+        return replace(self, **changes)
 
     def to_json(self) -> list[Any]:
         return [self.name, {f.name: getattr(self, f.name) for f in fields(self)}]

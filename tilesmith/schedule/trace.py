@@ -6,7 +6,7 @@ It prints like the code a person would write, goes through JSON and replays.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilesmith.base.errors import TraceError
@@ -40,6 +40,10 @@ class Trace:
         for step in self.steps:
             func = step.apply(func)
         return func
+
+    def decide(self, sizes: Mapping[str, int]) -> Trace:
+        """A candidate of a sketch: numbers for its size variables, by name."""
+        return Trace(tuple(s.decide(sizes) for s in self.steps))
 
     def to_json(self) -> str:
         return json.dumps({"version": VERSION, "steps": [s.to_json() for s in self.steps]})

@@ -124,7 +124,7 @@ class _Program:
     # stages
     def add_stage(self) -> None:
         rules: tuple[Callable[[str], Any], ...] = (
-            self.elementwise, self.elementwise, self.broadcast, self.transpose, self.reduction,
+            self.elementwise, self.elementwise, self.broadcast, self.outer, self.transpose, self.reduction,
             self.reduction, self.matmul, self.matmul, self.conv, self.conv, self.stencil,
             self.indirect, self.several, self.mask, self.regroup, self.scalar, self.bytes,
         )  # fmt: skip
@@ -154,6 +154,12 @@ class _Program:
             return compute((n, m), lambda i, j: x[i, j] + row[j], name=name)
         col = self.operand((n,))
         return compute((n, m), lambda i, j: x[i, j] * col[i], name=name)
+
+    def outer(self, name: str) -> Any:
+        """Each element once by its row and once by its column."""
+        x = self.source((1,))
+        (n,) = extents(x)
+        return compute((n, n), lambda i, j: x[i] - 2 * x[j], name=name)
 
     def transpose(self, name: str) -> Any:
         x = self.source((2,))

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tilesmith.base.errors import ScheduleError
+from tilesmith.expr.ints import of
 from tilesmith.ir.dependence import all_loops, find_block, find_loop
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, walk
@@ -38,6 +39,8 @@ CPU_WEIGHTS: dict[str, float] = {
     "storage_align": 0.3, "rfactor": 2, "decompose_reduction": 1.5, "transform_layout": 0.5,
     "pad": 0.7, "blockize": 0.4,
 }  # fmt: skip
+# Left out are fuse, which divides by an extent, and pad, which asks for one.
+SYMBOLIC_WEIGHTS: dict[str, float] = {**CPU_WEIGHTS, "fuse": 0, "pad": 0}
 GPU_WEIGHTS: dict[str, float] = {**CPU_WEIGHTS, "bind": 2, "parallel": 0, "vectorize": 0.5}
 MAX_WORK = 4000  # block instances of a schedule; a step that recomputes more than that is left out
 
@@ -48,8 +51,12 @@ def random_trace(
     steps: int = 8,
     weights: dict[str, float] = CPU_WEIGHTS,
     max_work: int = MAX_WORK,
+    symbolic: bool = False,
 ) -> Schedule:
-    """A Schedule of up to `steps` random primitives that were accepted."""
+    """A Schedule of up to `steps` random primitives that were accepted.
+
+    With `symbolic`, loops are split by size variables; `random_sizes` gives them numbers.
+    """
     sch = Schedule(func)
     names = list(weights)
     p = np.array([weights[n] for n in names])
@@ -57,7 +64,8 @@ def random_trace(
     for _ in range(10 * steps):
         if len(sch.trace) == steps:
             break
-        step = random_step(sch.func, rng, names[int(rng.choice(len(names), p=p))])
+        primitive = names[int(rng.choice(len(names), p=p))]
+        step = random_step(sch.func, rng, primitive, symbolic)
         if step is None:
             continue
         try:
@@ -89,9 +97,38 @@ def work(func: Function) -> int:
     return total
 
 
-def random_step(func: Function, rng: Rng, primitive: str) -> Step | None:
+def random_sizes(func: Function, rng: Rng) -> dict[str, int]:
+    """Numbers for the open sizes of a Function, such that its facts hold."""
+    row: dict[str, int] = {}
+    for name in func.sizes:
+        if not any(name in s.names for f in func.facts for s in f.sizes):
+            row[name] = int(rng.integers(1, 10))  # a dynamic extent
+    for f in func.facts:
+        extent = f.extent.substitute({k: of(v) for k, v in row.items()}).const
+        assert extent is not None, f"{f.extent} is still open"
+        first, *inner = f.sizes
+        left = extent
+        covered = 1
+        for size in inner:
+            n = size.const or row.get(str(size))
+            if n is None:
+                choices = range(1, left + 1) if not f.exact else divisors(left)
+                n = int(rng.choice(np.array(choices)[:6]))
+                row[str(size)] = n
+            left = -(-left // n)
+            covered *= n
+        if first.const is None:
+            row[str(first)] = -(-extent // covered)
+    return row
+
+
+def divisors(n: int) -> list[int]:
+    return [d for d in range(1, n + 1) if n % d == 0]
+
+
+def random_step(func: Function, rng: Rng, primitive: str, symbolic: bool = False) -> Step | None:
     """One step with random arguments, legal or not; None where the Function has nothing to name."""
-    draw = _Draw(func, rng)
+    draw = _Draw(func, rng, symbolic)
     if not draw.blocks or (not draw.loops and primitive in _NEEDS_LOOPS):
         return None
     make = getattr(draw, primitive)
@@ -106,8 +143,8 @@ _NEEDS_LOOPS = frozenset({
 
 
 class _Draw:
-    def __init__(self, func: Function, rng: Rng) -> None:
-        self.func, self.rng = func, rng
+    def __init__(self, func: Function, rng: Rng, symbolic: bool) -> None:
+        self.func, self.rng, self.symbolic = func, rng, symbolic
         self.loops = [f.name for f in all_loops(func.body)]
         self.blocks = [b for _, b in walk(func.body)]
 
@@ -128,6 +165,13 @@ class _Draw:
 
     def split(self) -> Step:
         name = self.loop()
+        if self.symbolic:
+            count = int(self.rng.integers(2, 4))
+            exact = bool(self.rng.random() < 0.5)
+            parts: list[str | None] = [f"#{name}.{k}" for k in range(count)]
+            if not exact and self.rng.random() < 0.5:
+                parts[0] = None
+            return Split(name, tuple(parts), exact)
         extent = find_loop(self.func, name)[1].extent.const or 1
         inner = [int(self.rng.integers(1, max(2, min(extent, 5) + 1)))]
         if self.rng.random() < 0.25:

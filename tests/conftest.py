@@ -1,0 +1,34 @@
+"""Golden files: a test's text is compared with a file, which `pytest --update-golden` writes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden", action="store_true", help="write the golden files instead of comparing"
+    )
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[object], None]:
+    """Compares the text of its argument with golden/<test name>.txt."""
+    name = re.sub(r"[^\w.-]+", "-", request.node.name.removeprefix("test_")).strip("-")
+    path = GOLDEN / f"{name}.txt"
+
+    def check(value: object) -> None:
+        text = str(value).rstrip() + "\n"
+        if request.config.getoption("--update-golden"):
+            GOLDEN.mkdir(exist_ok=True)
+            path.write_text(text)
+        assert path.exists(), f"{path} is not there; write it with pytest --update-golden"
+        assert text == path.read_text(), f"differs from {path}; pytest --update-golden accepts it"
+
+    return check

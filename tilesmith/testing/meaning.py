@@ -1,0 +1,45 @@
+"""Whether two programs mean the same: a naive Function and a scheduled one in, an AssertionError
+out if they differ.
+
+The scheduled one is interpreted as it stands and once more as hard as a code generator may make it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilesmith.ir.evaluate import evaluate
+from tilesmith.ir.function import Function
+from tilesmith.ir.interpreter import interpret
+from tilesmith.ir.verify import verify
+from tilesmith.testing.programs import random_inputs
+from tilesmith.testing.strict import hardened, races
+
+# Sums are joined in another order, and intermediate results are rounded to their dtype.
+_RTOL = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
+
+
+def assert_same_meaning(func: Function, scheduled: Function, seed: int = 0) -> None:
+    """`scheduled` computes what the naive `func` does, on random arrays."""
+    verify(scheduled)
+    arrays = random_inputs(func, np.random.default_rng(seed))
+    want = evaluate(func, *arrays)
+    assert_close(interpret(scheduled, *arrays), want, f"{scheduled}")
+    assert_close(interpret(hardened(scheduled), *arrays), want, f"hardened {scheduled}")
+    found = races(scheduled)
+    assert not found, f"{found[0]} in {scheduled}"
+
+
+def assert_close(got: Any, want: Any, what: str = "") -> None:
+    """Arrays, or tuples of them, are equal up to rounding."""
+    left = got if isinstance(got, tuple) else (got,)
+    right = want if isinstance(want, tuple) else (want,)
+    for x, y in zip(left, right, strict=True):
+        assert x.shape == y.shape, f"shape {x.shape}, not {y.shape}: {what}"
+        assert x.dtype == y.dtype, f"dtype {x.dtype}, not {y.dtype}: {what}"
+        # float64 results may come from float32 inputs, whose rounding they inherit
+        rtol = max(_RTOL.get(x.dtype.name, 0.0), 1e-5 if x.dtype.kind == "f" else 0.0)
+        a, b = (v.astype(np.float64) if v.dtype.kind == "f" else v for v in (x, y))
+        np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol, err_msg=what)
