@@ -57,7 +57,12 @@ def softmax(m: int = 4, k: int = 6) -> Function:
 
 
 def conv(
-    size: int = 9, taps: int = 3, stride: int = 2, pad: int = 1, dilation: int = 1, channels: int = 2
+    size: int = 9,
+    taps: int = 3,
+    stride: int = 2,
+    pad: int = 1,
+    dilation: int = 1,
+    channels: int = 2,
 ) -> Function:
     """A padded 2-d convolution with a stage of its own for the zeros."""
     x = ts.placeholder((channels, size, size), name="X")
@@ -166,7 +171,7 @@ def refused(*words: str) -> Iterator[None]:
 
 
 def refuse(func: Function, act: Callable[[Schedule], object], *words: str) -> None:
-    """`act` ends in a refusal that says `words`, and leaves the schedule as it was before the last step."""
+    """`act` ends in a refusal that says `words`, and the refused step changes nothing."""
     sch = Schedule(func)
     before: list[Function] = []
     apply = sch.apply

@@ -1,4 +1,4 @@
-"""parallel, vectorize, unroll, bind, annotate and pipeline: how loops are marked, and what must not be."""
+"""parallel, vectorize, unroll, bind, annotate and pipeline: which loops may be marked how."""
 
 from __future__ import annotations
 
@@ -81,9 +81,7 @@ def test_parallel_refuses_elements_that_every_iteration_writes():
     p = ts.compute((8,), lambda i: x[i] * 2, name="P")
     c = ts.compute((7,), lambda i: p[i] + p[i + 1], name="C")
     d = ts.compute((7,), lambda i: c[i] * 2, name="D")
-    refuse(
-        ts.function([x, d]), act, "parallelize loop C.i", "two iterations of C.i", "of P in P"
-    )
+    refuse(ts.function([x, d]), act, "parallelize loop C.i", "two iterations of C.i", "of P in P")
 
 
 def test_parallel_refuses_what_does_not_move_with_the_loop():
@@ -107,7 +105,9 @@ def test_parallel_refuses_what_does_not_move_with_the_loop():
     sch.compute_at("A", "B.j")
     sch.compute_at("B", "C.i")
     assert sch.loops("A")[:2] == ("B.i", "B.j")
-    with pytest.raises(ts.ScheduleError, match=r"every iteration of B\.j writes the same elements of A"):
+    with pytest.raises(
+        ts.ScheduleError, match=r"every iteration of B\.j writes the same elements of A"
+    ):
         sch.parallel("B.j")
 
 
@@ -181,7 +181,11 @@ def test_vectorize_refuses():
 
 def test_vectorize_refuses_sums_it_cannot_join():
     refuse(
-        argmax(), lambda s: s.vectorize("M.k"), "vectorize loop M.k", "M reduces", "combiner of its own"
+        argmax(),
+        lambda s: s.vectorize("M.k"),
+        "vectorize loop M.k",
+        "M reduces",
+        "combiner of its own",
     )
 
     def not_alone(s):
@@ -222,7 +226,9 @@ def test_bind(golden):
 
 def test_bind_refuses():
     f = matmul_relu()
-    refuse(f, lambda s: s.bind("C.i", "threadIdx.w"), "bind loop C.i", "'threadIdx.w'", "threadIdx.x")
+    refuse(
+        f, lambda s: s.bind("C.i", "threadIdx.w"), "bind loop C.i", "'threadIdx.w'", "threadIdx.x"
+    )
     refuse(f, lambda s: s.bind("C.k", "threadIdx.x"), "bind loop C.k to threadIdx.x", "C reduces")
     refuse(f, lambda s: s.bind("C.x", "threadIdx.x"), "no loop 'C.x'")
 
@@ -273,7 +279,9 @@ def test_pipeline(golden):
 
 def test_pipeline_refuses():
     f = matmul_relu()
-    refuse(f, lambda s: s.pipeline("C.k"), "cannot pipeline loop C.k", "copied first and used later")
+    refuse(
+        f, lambda s: s.pipeline("C.k"), "cannot pipeline loop C.k", "copied first and used later"
+    )
     refuse(f, lambda s: s.pipeline("C.k", 1), "pipeline of loop C.k with 1 stages", "2 or more")
     refuse(f, lambda s: s.pipeline("C.x"), "no loop 'C.x'")
 

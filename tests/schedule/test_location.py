@@ -20,8 +20,8 @@ from cases import (
 )
 
 import tilesmith as ts
-from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
+from tilesmith.schedule.schedule import Schedule
 from tilesmith.testing.traces import places
 
 PROGRAMS = {
@@ -190,7 +190,9 @@ def test_compute_at_refuses_loops_it_left_behind():
     sch.reverse_compute_at("C", "B.i")  # B.i now holds B and C
     sch.reverse_compute_at("B", "A.i")
     assert sch.loops("C")[0] == "B.i"
-    with pytest.raises(ts.ScheduleError, match=r"compute_at B at loop B\.i: B\.i is a loop that it left"):
+    with pytest.raises(
+        ts.ScheduleError, match=r"compute_at B at loop B\.i: B\.i is a loop that it left"
+    ):
         sch.compute_at("B", "B.i")
 
 
@@ -253,8 +255,15 @@ def test_reverse_compute_at_refuses():
     refuse(f, lambda s: s.reverse_compute_at("Z", "C.i"), "no block 'Z'")
     refuse(f, lambda s: s.reverse_compute_at("D", "C.x"), "no loop 'C.x'")
     refuse(f, lambda s: s.reverse_compute_at("D", "D.i"), "D at loop D.i", "there already")
-    refuse(f, lambda s: s.reverse_compute_at("D", "C.k"), "D at loop C.k", "C is not finished inside loop C.k")
-    refuse(f, lambda s: s.reverse_compute_at("C", "D.i"), "C at loop D.i", "nothing it reads is made")
+    refuse(
+        f,
+        lambda s: s.reverse_compute_at("D", "C.k"),
+        "D at loop C.k",
+        "C is not finished inside loop C.k",
+    )
+    refuse(
+        f, lambda s: s.reverse_compute_at("C", "D.i"), "C at loop D.i", "nothing it reads is made"
+    )
     refuse(stencil(), lambda s: s.reverse_compute_at("C", "P.i"), "C at loop P.i", "P at i")
     refuse(
         chained_matmuls(),
@@ -296,7 +305,9 @@ def test_reverse_compute_at_refuses_reads_that_are_not_element_for_element():
         s.reverse_compute_at("C", "P.i")
 
     refuse(read(lambda i, j: p[3 - i, j]), act, "C at loop P.i", "P at -i + 3, not element")
-    refuse(read(lambda i, j: p[0, j] + x[i, j]), act, "C at loop P.i", "P at 0 from every iteration")
+    refuse(
+        read(lambda i, j: p[0, j] + x[i, j]), act, "C at loop P.i", "P at 0 from every iteration"
+    )
     both = read(lambda i, j: p[i, j] + p[j, i])
     refuse(both, act, "C at loop P.i", "P at two places that move apart")
     small = ts.function([x, ts.compute((3, 4), lambda i, j: p[i, j], name="C")])

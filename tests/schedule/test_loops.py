@@ -1,4 +1,4 @@
-"""split, fuse and reorder: what they make of a nest, what they refuse, and that the meaning stays."""
+"""split, fuse and reorder: what they make of a nest, and what they refuse."""
 
 from __future__ import annotations
 
@@ -219,7 +219,9 @@ def test_reorder_refuses_what_the_kinds_forbid():
         s.parallel("D.i")
         s.reorder("D.j", "D.i")
 
-    refuse(matmul_relu(), act, "cannot reorder D.j, D.i", "parallel loop D.i", "vectorized loop D.j")
+    refuse(
+        matmul_relu(), act, "cannot reorder D.j, D.i", "parallel loop D.i", "vectorized loop D.j"
+    )
 
 
 def test_reorder_refuses_a_sum_around_the_loop_it_is_computed_anew_in():

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.expr.ints import loops_of, nonnegative, reduce_modulo
+from tilesmith.expr.ints import Int, Rules, loops_of, proves
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, For, Path, Stmt, walk
 from tilesmith.ir.regions import Box, box_of, inner_ranges, made_box, separate
@@ -146,7 +146,8 @@ def check_reads(func: Function, name: str, why: str) -> None:
             inner = inner_ranges(path, b, shared[-1].name)
             at = [p.substitute(b.binding) for p in load.index]
             read = box_of(at, buffers[load.buffer].shape, inner, rules)
-            if made is None or not _within(read, made, func, outer):
+            ranges = {f.name: f.extent for f in shared}
+            if made is None or not _within(read, made, ranges, rules):
                 raise ScheduleError(
                     f"cannot {why}: one iteration of {shared[-1].name} makes only a part of "
                     f"{load.buffer} in {w.name}, and {name} may read more than that"
@@ -162,13 +163,12 @@ def _shared(a: Path, b: Path) -> Path:
     return tuple(out)
 
 
-def _within(read: Box, made: Box, func: Function, outer: set[str]) -> bool:
+def _within(read: Box, made: Box, ranges: dict[str, Int], rules: Rules) -> bool:
+    """Whether one box lies in the other in all iterations; what does not move is whole."""
     for (lo, hi), (first, last) in zip(read, made, strict=True):
-        if not (first.names | last.names) & outer:
+        if not (first.names | last.names) & ranges.keys():
             continue
-        below = reduce_modulo(lo - first, func.rules)
-        above = reduce_modulo(last - hi, func.rules)
-        if not (nonnegative(below) and nonnegative(above)):
+        if not (proves(lo - first, ranges, rules) and proves(last - hi, ranges, rules)):
             return False
     return True
 

@@ -79,9 +79,12 @@ def rename_nest(func: Function, block: str, new: str) -> Function:
     return replace(func, body=rewrite(func.body, go))
 
 
-def check_fresh(func: Function, name: str) -> None:
-    if name in func.all_buffers or any(b.name == name for _, b in walk(func.body)):
-        raise ScheduleError(f"there is a {name} already; a buffer has one copy per scope")
+def check_fresh(func: Function, *names: str) -> None:
+    """New blocks and buffers are named after old ones, so a second one of a kind has no name."""
+    taken = func.all_buffers.keys() | {b.name for _, b in walk(func.body)}
+    for name in names:
+        if name in taken:
+            raise ScheduleError(f"there is a {name} already; a buffer has one copy of each kind")
 
 
 def check_scope(what: str, scope: str) -> None:
@@ -169,7 +172,9 @@ class CacheWrite(Step):
         check_scope(f"cannot cache_write {self.block}", self.scope)
         only_writer(func, b, "cache_write")
         trivial_index(b, "cache_write")
-        check_fresh(func, self.copy)
+        several = len(b.writes) > 1
+        names = {w.buffer: f"{w.buffer}.{self.scope}" if several else self.copy for w in b.writes}
+        check_fresh(func, self.copy, *names.values())
         at = top_level(func, self.block)
         inside = [o for _, o in walk((func.body[at],)) if o.name != b.name]
         if any(load.buffer in written(b) for o in inside for load in o.loads):
@@ -177,8 +182,6 @@ class CacheWrite(Step):
                 f"cannot cache_write {b.name}: it is read inside the same loops; "
                 "cache it before compute_at"
             )
-        several = len(b.writes) > 1
-        names = {w.buffer: f"{w.buffer}.{self.scope}" if several else self.copy for w in b.writes}
         func = rename_nest(func, self.block, self.copy)
 
         def go(o: Block) -> Block:

@@ -150,17 +150,15 @@ class ReverseInline(Step):
         return done
 
     def _producer(self, func: Function, b: Block) -> Block:
+        """Whose buffer is read once per iterator; one that is read so alone, if there is one."""
+        rank = len(b.spatial)
         found = []
         for name in dict.fromkeys(load.buffer for load in b.loads):
-            for _, o in walk(func.body):
-                if name in written(o) and o.name != b.name:
-                    found.append(o)
-        full = [
-            o for o in found
-            if any(len(x.index) == len(b.spatial) for x in b.loads if x.buffer in written(o))
-        ]  # fmt: skip
-        if not full:
+            indices = [x.index for x in b.loads if x.buffer == name and len(x.index) == rank]
+            plain = all(len({p.name for p in ix} - {None}) == rank for ix in indices)
+            found += [(not plain, o) for _, o in walk(func.body) if indices and name in written(o)]
+        if not found:
             raise ScheduleError(
                 f"cannot reverse_inline {b.name}: it reads no computed buffer element for element"
             )
-        return full[0]
+        return min(found, key=lambda f: f[0])[1]

@@ -166,7 +166,7 @@ class Pad(Step):
             raise ScheduleError(f"cannot pad {b.name}: do this before its loops are scheduled")
         for f in path:
             unmarked(f, f"pad {b.name} over")
-        check_fresh(func, f"{b.name}.pad")
+        check_fresh(func, f"{b.name}.pad", *(f"{w.buffer}.pad" for w in b.writes))
         wanted = dict(self.multiples)
         extents: dict[str, tuple[int, int]] = {}
         for i in b.iters:

@@ -10,7 +10,7 @@ from tilesmith.expr.ints import ZERO, Int, of, product, var
 from tilesmith.ir.dependence import check_kinds, check_sums, find_block, find_loop, own_loop
 from tilesmith.ir.function import Fact, Function
 from tilesmith.ir.nodes import Block, For, Stmt, map_bindings, rewrite, rewrite_blocks, walk
-from tilesmith.schedule.location import loop_names
+from tilesmith.schedule.location import fresh, loop_names
 from tilesmith.schedule.step import Size, Step, as_int
 
 
@@ -59,7 +59,7 @@ class Split(Step):
             raise ScheduleError(
                 f"cannot split loop {self.loop}: there is a loop {taken[0]} already"
             )
-        extents, facts = self._extents(loop.extent)
+        extents, facts = self._extents(loop.extent, func)
         index = ZERO
         for k, part in enumerate(self.parts):
             index = index + var(part) * product(extents[k + 1 :])
@@ -81,7 +81,7 @@ class Split(Step):
 
         return replace(func, body=rewrite(func.body, go), facts=(*func.facts, *facts))
 
-    def _extents(self, total: Int) -> tuple[list[Int], list[Fact]]:
+    def _extents(self, total: Int, func: Function) -> tuple[list[Int], list[Fact]]:
         if not self.factors:
             raise ScheduleError(f"split of loop {self.loop} needs at least one factor")
         for f in self.factors:
@@ -100,7 +100,8 @@ class Split(Step):
         open_sizes = n is None or m is None
         if holes:
             if open_sizes:  # the missing extent is a size of its own, tied to the others by a fact
-                extents[holes[0]] = var(f"#{self.parts[holes[0]]}")
+                used = {n for f in func.facts for s in f.sizes for n in s.names}
+                extents[holes[0]] = var(fresh(f"#{self.parts[holes[0]]}", used))
             else:
                 assert n is not None
                 assert m is not None
@@ -110,6 +111,7 @@ class Split(Step):
                 self._check_outermost()
             order = holes or [0]
             sizes = [extents[order[0]], *(e for k, e in enumerate(extents) if k != order[0])]
+            self._check_sizes(sizes, func)
             return extents, [Fact(tuple(sizes), total, self.exact)]
         assert n is not None
         covered = product(extents).const
@@ -125,6 +127,17 @@ class Split(Step):
                 f"{covered}, not {n}"
             )
         return extents, []
+
+    def _check_sizes(self, sizes: list[Int], func: Function) -> None:
+        """A size is decided once: by its exact tile, or as the outermost of one that rounds up."""
+        used = {n for f in func.facts for s in f.sizes for n in s.names}
+        decided = [n for s in (sizes if self.exact else sizes[:1]) for n in sorted(s.names)]
+        for n in decided:
+            if n in used or decided.count(n) > 1:
+                raise ScheduleError(
+                    f"split of loop {self.loop}: the size {n} is decided by another split too; "
+                    "give each its own name"
+                )
 
     def _check_outermost(self) -> None:
         if not isinstance(self.factors[0], str):

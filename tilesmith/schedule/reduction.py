@@ -69,7 +69,8 @@ class Rfactor(Step):
                 f"cannot rfactor {b.name}: do this before decompose_reduction and blockize"
             )
         part = f"{b.name}.rf"
-        check_fresh(func, part)
+        names = {w.buffer: part if len(b.writes) == 1 else f"{w.buffer}.rf" for w in b.writes}
+        check_fresh(func, part, *names.values())
         at = top_level(func, b.name)
         if any(load.buffer in written(b) for _, o in walk((func.body[at],)) for load in o.loads):
             raise ScheduleError(
@@ -109,7 +110,6 @@ class Rfactor(Step):
             *b2.spatial,
             *(Iter(short(n), "R", size[n], var(n)) for n in loops if n != moved),
         )
-        names = {w.buffer: part if len(b.writes) == 1 else f"{w.buffer}.rf" for w in b.writes}
         writes = tuple(
             Write(names[w.buffer], (var(axis), *w.index), w.value)
             for w in map_writes(b2.writes, lambda p: p.substitute(fixed))

@@ -6,12 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.expr.ints import Int, of, proves
+from tilesmith.expr.ints import Int, of
 from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Load, Select, Unary
-from tilesmith.ir.dependence import check_kinds, find_block, find_loop
+from tilesmith.ir.dependence import check_kinds, find_loop
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, For, Intrinsic, Stmt, Write, rewrite, walk
-from tilesmith.ir.regions import inner_ranges
 from tilesmith.schedule.loops import unmarked
 from tilesmith.schedule.step import Step
 
@@ -101,14 +100,6 @@ class Tensorize(Step):
         pairs: dict[str, tuple[str, tuple[Int, ...]]] = {}
         if len(b.writes) != 1:
             raise self._refuse(f"{b.name} writes several buffers")
-        path, _ = find_block(func, b.name)
-        ranges = inner_ranges(path, b, None)
-        tile = {n for n, _ in b.tile}
-        for g in (*b.where, *(p.substitute(b.binding) for p in b.domain)):
-            if g.names & tile and not proves(g, ranges, func.rules):
-                raise self._refuse(
-                    f"the guard {g} >= 0 would cut it; pad, or split by what divides the extent"
-                )
         (w,), (dw,) = b.writes, d.writes
         self._same(w.value, dw.value, b, part, pairs, description, func)
         self._access(w, dw, b, part, pairs, description, func)

@@ -124,9 +124,10 @@ class _Program:
     # stages
     def add_stage(self) -> None:
         rules: tuple[Callable[[str], Any], ...] = (
-            self.elementwise, self.elementwise, self.broadcast, self.outer, self.transpose, self.reduction,
-            self.reduction, self.matmul, self.matmul, self.conv, self.conv, self.stencil,
-            self.indirect, self.several, self.mask, self.regroup, self.scalar, self.bytes,
+            self.elementwise, self.elementwise, self.broadcast, self.outer, self.transpose,
+            self.reduction, self.reduction, self.matmul, self.matmul, self.conv, self.conv,
+            self.stencil, self.indirect, self.several, self.mask, self.regroup, self.scalar,
+            self.bytes,
         )  # fmt: skip
         result = self.one_of(*rules)(f"S{len(self.stages)}")
         self.stages.extend(result if isinstance(result, tuple) else (result,))

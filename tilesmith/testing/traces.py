@@ -22,7 +22,7 @@ from tilesmith.schedule.cache import CacheRead, CacheWrite, SetScope, StorageAli
 from tilesmith.schedule.inline import Inline, ReverseInline
 from tilesmith.schedule.kinds import Annotate, Bind, Parallel, Pipeline, Unroll, Vectorize
 from tilesmith.schedule.layout import Pad, TransformLayout
-from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
+from tilesmith.schedule.location import ComputeAt, ReverseComputeAt, fresh
 from tilesmith.schedule.loops import Fuse, Reorder, Split
 from tilesmith.schedule.reduction import DecomposeReduction, Rfactor
 from tilesmith.schedule.schedule import Schedule
@@ -168,7 +168,8 @@ class _Draw:
         if self.symbolic:
             count = int(self.rng.integers(2, 4))
             exact = bool(self.rng.random() < 0.5)
-            parts: list[str | None] = [f"#{name}.{k}" for k in range(count)]
+            used = {n for f in self.func.facts for s in f.sizes for n in s.names}
+            parts: list[str | None] = [fresh(f"#{name}.{k}", used) for k in range(count)]
             if not exact and self.rng.random() < 0.5:
                 parts[0] = None
             return Split(name, tuple(parts), exact)

@@ -1,0 +1,226 @@
+"""transform_layout and pad: where elements lie, and blocks that are rounded up."""
+
+from __future__ import annotations
+
+import pytest
+from cases import (
+    argmax,
+    assert_kept,
+    bytes_matmul,
+    chain,
+    conv,
+    gather,
+    matmul_relu,
+    refuse,
+    refused,
+    row_sum,
+    softmax,
+    total,
+)
+
+import tilesmith as ts
+from tilesmith.schedule.schedule import Schedule
+
+
+# transform_layout
+def test_transform_layout(golden):
+    sch = Schedule(matmul_relu())
+    sch.cache_read("C", "B", "local")
+    sch.transform_layout("B.local", lambda k, j: (j // 4, k, j % 4))
+    golden(sch.func)
+    (buffer,) = (b for b in sch.func.buffers if b.name == "B.local")
+    assert [n.const for n in buffer.physical_shape] == [2, 5, 4]
+    assert buffer.size.const == 40
+    assert_kept(sch)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        lambda i, j: (j, i),
+        lambda i, j: (i, j),
+        lambda i, j: i * 7 + j,
+        lambda i, j: (i // 2, j // 3, i % 2, j % 3),
+        ["d1", "d0"],
+        ["(d0*7 + d1) // 4", "(d0*7 + d1) % 4"],
+    ],
+)
+def test_transform_layout_of_an_intermediate_buffer(layout):
+    sch = Schedule(matmul_relu())
+    sch.transform_layout("C", layout)
+    assert_kept(sch)
+
+
+def test_transform_layout_of_an_input():
+    sch = Schedule(matmul_relu())
+    sch.transform_layout("B", lambda k, j: (j, k))
+    assert_kept(sch)
+
+
+def test_transform_layout_with_a_size_variable():
+    sch = Schedule(matmul_relu())
+    sch.split("C.j", [None, "#v"])
+    sch.transform_layout("C", ["d1 // #v", "d0", "d1 % #v"])
+    done = ts.instantiate(sch.func, {"#v": 4, "#C.j.0": 2})
+    (buffer,) = done.buffers
+    assert [n.const for n in buffer.physical_shape] == [2, 6, 4]
+    assert sch.trace.decide({"#v": 4}).apply(sch.origin) == done
+
+
+def test_transform_layout_refuses():
+    f = matmul_relu()
+    refuse(f, lambda s: s.transform_layout("Z", ["d0"]), "no buffer 'Z'")
+    refuse(f, lambda s: s.transform_layout("D", ["d1", "d0"]), "layout of D", "an output")
+    refuse(f, lambda s: s.transform_layout("C", lambda i: i), "layout of C takes 1 ind", "has 2")
+    refuse(f, lambda s: s.transform_layout("C", ["d0", "d2"]), "layout of C uses 'd2'", "d0, d1")
+    refuse(
+        f, lambda s: s.transform_layout("C", ["d0"]), "layout of C leaves out d1", "fall on each"
+    )
+    refuse(f, lambda s: s.transform_layout("C", ["d0 +", "d1"]), "layout of C", "'d0 +'")
+    refuse(f, lambda s: s.transform_layout("C", ["d0 // 0", "d1"]), "layout of C", "// 0")
+    refuse(f, lambda s: s.transform_layout("C", ["d0 ** 2", "d1"]), "layout of C", "d0 ** 2")
+    refuse(f, lambda s: s.transform_layout("C", ["d0 - 3", "d1"]), "layout of C", "goes down to -3")
+    refuse(f, lambda s: s.transform_layout("C", ["d0 * d1"]), "layout of C", "not affine")
+
+
+@pytest.mark.parametrize(
+    "layout", [["d0 // 2", "d1"], ["d0 + d1"], ["d0 % 4", "d1"], ["d0", "d1 % 6"]]
+)
+def test_transform_layout_refuses_two_elements_on_one_place(layout):
+    refuse(matmul_relu(), lambda s: s.transform_layout("C", layout), "layout of C", "two elements")
+
+
+def test_transform_layout_looks_at_large_buffers_whole():
+    """The first hundred rows lie apart; the last one falls on the first."""
+    refuse(
+        matmul_relu(m=1001, n=3),
+        lambda s: s.transform_layout("C", ["d0 % 1000", "d1"]),
+        "layout of C",
+        "two elements",
+    )
+
+
+# pad
+def test_pad(golden):
+    sch = Schedule(matmul_relu())
+    assert sch.pad("C", {"i": 4, "j": 4, "k": 2}) == "C.pad"
+    golden(sch.func)
+    assert_kept(sch)
+
+
+def test_pad_then_tile():
+    sch = Schedule(matmul_relu())
+    sch.pad("C", {"j": 4})
+    sch.split("C.pad.j", [None, 4], exact=True)
+    sch.reverse_compute_at("C", "C.pad.i")
+    assert_kept(sch)
+
+
+def test_pad_of_what_fits_changes_nothing():
+    sch = Schedule(matmul_relu())
+    assert sch.pad("C", {"i": 3}) == "C"
+    assert sch.func == sch.origin
+
+
+@pytest.mark.parametrize("func", [row_sum(), total(), bytes_matmul(), conv()])
+def test_pad_of_a_sum(func):
+    sch = Schedule(func)
+    block = next(b for b in sch.blocks if b in ("S", "C", "Y"))
+    names = [n.rsplit(".", 1)[1] for n in sch.loops(block)]
+    sch.pad(block, dict.fromkeys(names, 4))
+    assert_kept(sch)
+
+
+def test_pad_after_a_reorder():
+    sch = Schedule(row_sum())
+    sch.reorder("S.k", "S.i")
+    sch.pad("S", {"k": 4})
+    assert sch.loops("S.pad") == ("S.pad.k", "S.pad.i")
+    assert_kept(sch)
+
+
+def test_pad_of_several_outputs():
+    sch = Schedule(argmax())
+    sch.pad("M", {"i": 4})
+    assert_kept(sch)
+
+
+def test_pad_of_a_gather():
+    """Zeros behind the indices point at the first element."""
+    sch = Schedule(gather())
+    sch.pad("G", {"i": 4, "j": 3})
+    assert_kept(sch)
+
+
+def test_pad_of_elements():
+    sch = Schedule(chain(5, 3))
+    sch.pad("B", {"i": 2, "j": 2})
+    assert_kept(sch)
+
+
+def test_pad_refuses():
+    f = matmul_relu()
+    refuse(f, lambda s: s.pad("Z", {"i": 4}), "no block 'Z'")
+    refuse(f, lambda s: s.pad("C", {"x": 4}), "cannot pad x of C", "i, j, k")
+    refuse(f, lambda s: s.pad("C", {"i": 0}), "cannot pad i of C", "multiple of 0")
+    refuse(softmax(), lambda s: s.pad("top", {"r": 4}), "cannot pad r of top", "change the result")
+    refuse(argmax(), lambda s: s.pad("M", {"k": 4}), "cannot pad k of M", "change the result")
+
+    def split_first(s):
+        s.split("C.i", [None, 4])
+        s.pad("C", {"i": 4})
+
+    refuse(f, split_first, "cannot pad C", "before its loops are scheduled")
+
+    def others_inside(s):
+        s.reverse_compute_at("D", "C.i")
+        s.pad("C", {"i": 4})
+
+    refuse(f, others_inside, "cannot pad C", "before its loops are scheduled")
+
+    def marked(s):
+        s.parallel("C.i")
+        s.pad("C", {"i": 4})
+
+    refuse(f, marked, "cannot pad C over loop C.i", "already parallel")
+
+    def decomposed(s):
+        s.decompose_reduction("C", "C.i")
+        s.pad("C", {"i": 4})
+
+    refuse(f, decomposed, "cannot pad C", "C.init")
+
+    def twice(s):
+        s.pad("C", {"i": 4})
+        s.pad("C.pad", {"i": 3})
+        s.cache_read("C", "C.pad", "global")
+        s.pad("C", {"i": 4})
+
+    refuse(f, twice, "there is a C.pad already")
+
+
+def test_pad_refuses_a_read_before_the_first_element():
+    x = ts.placeholder((5,), name="X")
+    c = ts.compute((5,), lambda i: x[4 - i], name="C")
+    refuse(
+        ts.function([x, c]),
+        lambda s: s.pad("C", {"i": 4}),
+        "pad C",
+        "X at -i + 4",
+        "before its first",
+    )
+
+
+def test_pad_refuses_a_sum_of_what_is_not_zero():
+    x = ts.placeholder((5,), name="X")
+    k = ts.reduce_axis(5, name="k")
+    s = ts.compute((), lambda: ts.sum(x[k] + 1, axis=k), name="S")
+    refuse(ts.function([x, s]), lambda s: s.pad("S", {"k": 4}), "pad k of S", "zeros")
+
+
+def test_pad_refuses_an_open_extent():
+    n = ts.size("n")
+    x = ts.placeholder((n,), name="X")
+    c = ts.compute((n,), lambda i: x[i] * 2, name="C")
+    with refused("cannot pad i of C", "#n is open"):
+        Schedule(ts.function([x, c])).pad("C", {"i": 4})
