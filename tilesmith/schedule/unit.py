@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import Int, of
-from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Load, Select, Unary
+from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Load, Select, Unary, show
 from tilesmith.ir.dependence import check_kinds, find_loop
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, For, Intrinsic, Stmt, Write, rewrite, walk
@@ -120,17 +120,15 @@ class Tensorize(Step):
                     trial = dict(pairs)
                     self._same(a, da, b, part, trial, description, func)
                     self._same(x, dx, b, part, trial, description, func)
-                except ScheduleError:
-                    if p not in (
-                        "add",
-                        "mul",
-                        "max",
-                        "min",
-                    ):  # a product may be written either way round
+                except ScheduleError as first:
+                    if p not in ("add", "mul", "max", "min"):
                         raise
-                    trial = dict(pairs)
-                    self._same(a, dx, b, part, trial, description, func)
-                    self._same(x, da, b, part, trial, description, func)
+                    trial = dict(pairs)  # a product may be written either way round
+                    try:
+                        self._same(a, dx, b, part, trial, description, func)
+                        self._same(x, da, b, part, trial, description, func)
+                    except ScheduleError:
+                        raise first from None
                 pairs.update(trial)
             case Cast(x=x), Cast(x=dx) if e.dtype is d.dtype:
                 self._same(x, dx, b, part, pairs, description, func)
@@ -142,9 +140,7 @@ class Tensorize(Step):
                 for u, v in ((e.cond, d.cond), (e.a, d.a), (e.b, d.b)):
                     self._same(u, v, b, part, pairs, description, func)
             case _:
-                raise self._refuse(
-                    f"{type(e).__name__} where the instruction has {type(d).__name__}"
-                )
+                raise self._refuse(f"it has {show(e)} where the instruction has {show(d)}")
 
     def _access(
         self, e: Load | Write, d: Load | Write, b: Block, part: dict[str, str],
