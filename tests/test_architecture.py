@@ -1,4 +1,6 @@
-"""The order of the stages: a stage imports only stages above it, at the top of the file, from the file that defines the name."""
+"""The order of the stages: a stage imports only stages above it, at the top of the file, from the
+file that defines the name.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ STAGES = (
 HEAVY = {"llvmlite", "xgboost", "torch", "onnx", "onnxruntime", "sqlalchemy", "ray", "scipy"}
 # codegen knows ir, and nothing of how a Function was found.
 FORBIDDEN = {"codegen": {"schedule", "task", "space", "search"}, "search": {"measure", "records"}}
-# The one place where a stage's parts are imported late, because they load LLVM; see the comment there.
+# The one place where a stage's parts are imported late, because they load LLVM; see the comment
+# there.
 LATE = {"runtime/build.py", "runtime/kernel.py"}
 
 
@@ -83,7 +86,9 @@ def test_imports_stand_at_the_top(path: Path) -> None:
 def test_inits_are_empty_but_for_the_public_face() -> None:
     for path in sources():
         if path.name == "__init__.py" and path.parent != ROOT / "tilesmith":
-            rest = [s for s in ast.parse(path.read_text()).body if not isinstance(s, ast.ImportFrom)]
+            rest = [
+                s for s in ast.parse(path.read_text()).body if not isinstance(s, ast.ImportFrom)
+            ]
             names = [s for s in rest if not isinstance(s, ast.Assign | ast.Expr)]
             assert not names, f"{path} holds code"
 

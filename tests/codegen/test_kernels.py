@@ -1,4 +1,6 @@
-"""Hard cases of memory and control: guards, strides, gathers, horizontal sums, threads, instructions, odd sizes."""
+"""Hard cases of memory and control: guards, strides, gathers, horizontal sums, threads,
+instructions, odd sizes.
+"""
 
 from __future__ import annotations
 
@@ -241,7 +243,7 @@ def test_an_instruction_the_target_lacks_is_refused() -> None:
     packed = sch.cache_read("C", "B")
     sch.transform_layout(packed, lambda k, j: (k // 4, j, k % 4))
     sch.tensorize(sch.loops("C")[1], ts.AVX512_DOT_U8S8)
-    with pytest.raises(ts.BuildError, match="needs .*avx512f"):
+    with pytest.raises(ts.BuildError, match=r"needs .*avx512f"):
         ts.build(sch, ts.Target.named("neoverse-n1"))
 
 

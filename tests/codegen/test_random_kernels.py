@@ -1,4 +1,6 @@
-"""The central property: any program under any legal trace gives the same result compiled, interpreted and by NumPy."""
+"""The central property: any program under any legal trace gives the same result compiled,
+interpreted and by NumPy.
+"""
 
 from __future__ import annotations
 
