@@ -5,7 +5,7 @@ what breaks one.
 from __future__ import annotations
 
 from tilesmith.base.errors import VerifyError
-from tilesmith.expr.ints import Int, is_size
+from tilesmith.expr.ints import Int, is_size, opaque_atoms
 from tilesmith.expr.nodes import Dynamic, Expr, Load, children, loads_of, own_ints
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import (
@@ -32,13 +32,15 @@ def verify(func: Function) -> None:
         raise VerifyError(f"{func.name}: two buffers share a name")
     if func.num_outputs < 1 or func.num_outputs > len(func.params):
         raise VerifyError(f"{func.name} has {func.num_outputs} outputs")
+    for b in (*func.params, *func.buffers):
+        if not all(is_size(n) for e in b.shape for n in e.names):
+            raise VerifyError(f"the shape {list(b.shape)} of {b.name} depends on a loop")
     loops = [s.name for s in statements(func.body) if isinstance(s, For)]
+    loops += [n for _, b in walk(func.body) for n, _ in b.tile]
     blocks = [b.name for _, b in walk(func.body)]
     for what, found in (("loops", loops), ("blocks", blocks)):
         twice = {n for n in found if found.count(n) > 1} if len(set(found)) != len(found) else ()
-        if (
-            twice and blocks
-        ):  # after lowering, a loop that was partitioned keeps its name in each part
+        if twice and blocks:  # lowering partitions loops, and each part keeps the name
             raise VerifyError(f"{func.name}: two {what} are named {sorted(twice)[0]!r}")
     written = {w.buffer for _, b in walk(func.body) for w in b.writes} | {
         w.buffer for s in statements(func.body) if isinstance(s, Store) for w in s.writes
@@ -90,6 +92,8 @@ def _block(b: Block, scope: frozenset[str], buffers: dict[str, Buffer]) -> None:
     if len(iters) != len(b.iters):
         raise VerifyError(f"block {b.name} has two iterators of one name")
     for i in b.iters:
+        if not all(map(is_size, i.extent.names)):
+            raise VerifyError(f"the extent {i.extent} of {i.name} in {b.name} depends on a loop")
         _scoped(i.bind, scope, f"the binding of {i.name} in block {b.name}")
         if i.kind not in "SR":
             raise VerifyError(f"iterator {i.name} of block {b.name} is of unknown kind {i.kind!r}")
@@ -131,10 +135,9 @@ def _expr(e: Expr, scope: frozenset[str], buffers: dict[str, Buffer], what: str)
             raise VerifyError(f"{what} reads {e.buffer} as {e.dtype}")
     for p in own_ints(e):
         _scoped(p, scope, what)
-        for m in p.terms:
-            for a in m:
-                if isinstance(a, Dynamic):
-                    _expr(a.expr, scope, buffers, what)
+        for a in opaque_atoms(p):
+            if isinstance(a, Dynamic):
+                _expr(a.expr, scope, buffers, what)
     for x in children(e):
         _expr(x, scope, buffers, what)
 
