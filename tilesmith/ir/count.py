@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from math import prod
+from typing import TYPE_CHECKING
 
 from tilesmith.base.errors import ArgumentError
 from tilesmith.expr.ints import Int
@@ -21,9 +20,7 @@ if TYPE_CHECKING:
 def operations(e: Expr) -> int:
     """Arithmetic on values; index arithmetic, comparisons, selects and casts are free."""
     own = 0
-    if isinstance(e, Binary) and e.op in ARITHMETIC:
-        own = 1
-    elif isinstance(e, Unary) and e.op in _UNARY:
+    if (isinstance(e, Binary) and e.op in ARITHMETIC) or (isinstance(e, Unary) and e.op in _UNARY):
         own = 1
     elif isinstance(e, Select):
         return max(operations(e.a), operations(e.b))
@@ -46,13 +43,13 @@ def flops(func: Function) -> int:
 
 def nbytes(func: Function) -> int:
     """Bytes of all parameters, each counted once."""
-    return sum(
-        prod(_number(n, func) for n in b.shape) * b.dtype.nbytes for b in func.params
-    )
+    return sum(prod(_number(n, func) for n in b.shape) * b.dtype.nbytes for b in func.params)
 
 
 def _number(p: Int, func: Function) -> int:
     n = p.const
     if n is None:
-        raise ArgumentError(f"{func.name} has the open size {p}; put in a number with instantiate()")
+        raise ArgumentError(
+            f"{func.name} has the open size {p}; put in a number with instantiate()"
+        )
     return n

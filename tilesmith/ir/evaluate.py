@@ -1,7 +1,9 @@
-"""The NumPy oracle: each block over its whole iteration domain at once, with the loops around it left aside.
+"""The NumPy oracle: each block over its whole iteration domain at once, with the loops around it
+left aside.
 
-It works before and after scheduling, because a block keeps its domain and blocks stand in an order in which producers come
-first; what it cannot see is a wrong schedule, which is what the interpreter is for.
+It works before and after scheduling, because a block keeps its domain and blocks stand in an order
+in which producers come first; what it cannot see is a wrong schedule, which is what the interpreter
+is for.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, walk
 
 Array = np.ndarray[Any, Any]
-_CHUNK_ELEMENTS = 1 << 23  # of one temporary; larger iteration spaces are cut along their first axis
+# Elements of one temporary; larger iteration spaces are cut along their first axis.
+_CHUNK_ELEMENTS = 1 << 23
 
 
 def evaluate(func: Function, *arrays: Any) -> Any:
@@ -47,7 +50,9 @@ def evaluate(func: Function, *arrays: Any) -> Any:
     for b, x in zip(func.inputs, arrays, strict=True):
         a = np.asarray(x)
         if a.shape != (shape := _shape(b.shape)):
-            raise ArgumentError(f"{b.name} has shape {list(a.shape)}, {func.name} wants {list(shape)}")
+            raise ArgumentError(
+                f"{b.name} has shape {list(a.shape)}, {func.name} wants {list(shape)}"
+            )
         memory[b.name] = a.astype(b.dtype.numpy, copy=False)
     for b in (*func.outputs, *func.buffers):
         memory[b.name] = np.zeros(_shape(b.shape), b.dtype.numpy)
@@ -80,7 +85,9 @@ def _block(b: Block, memory: dict[str, Array]) -> None:
     rows = spatial[0] if spatial else 1
     for start in range(0, rows, step):
         stop = min(rows, start + step)
-        _chunk(b, memory, ((start, stop), *((0, n) for n in spatial[1:])) if spatial else (), reduce)
+        _chunk(
+            b, memory, ((start, stop), *((0, n) for n in spatial[1:])) if spatial else (), reduce
+        )
 
 
 def _chunk(
@@ -106,7 +113,9 @@ def _chunk(
         values.append(v)
     cells = []
     for w in b.writes:
-        flat = {n: a.reshape(a.shape[: len(spans)]) for n, a in env.items() if n in names[: len(spans)]}
+        flat = {
+            n: a.reshape(a.shape[: len(spans)]) for n, a in env.items() if n in names[: len(spans)]
+        }
         where = _At(flat, memory)
         shape = full[: len(spans)]
         cells.append(tuple(np.broadcast_to(np.asarray(where.int(p)), shape) for p in w.index))
@@ -131,27 +140,35 @@ def _reduce(combiner: Combiner, values: list[Array], rank: int) -> list[Array]:
         v = values[0]
         axes = tuple(range(rank, v.ndim))
         d = combiner.values[0].dtype
-        if op in ("add", "mul") and d.is_float:  # sums in double, so that the oracle is the better one
+        # sums in double, so that the oracle is the better one
+        if op in ("add", "mul") and d.is_float:
             return [_UFUNC[op].reduce(v, axis=axes, dtype=np.float64).astype(d.numpy)]
-        return [_UFUNC[op].reduce(v, axis=axes, **({} if op in ("max", "min") else {"dtype": d.numpy}))]
+        return [
+            _UFUNC[op].reduce(v, axis=axes, **({} if op in ("max", "min") else {"dtype": d.numpy}))
+        ]
     flat = [v.reshape(*v.shape[:rank], -1) for v in values]
     while (n := flat[0].shape[-1]) > 1:  # halves joined with halves
         half = n // 2
-        joined = _join(combiner, [v[..., :half] for v in flat], [v[..., half : 2 * half] for v in flat])
-        flat = [np.concatenate([j, v[..., 2 * half :]], axis=-1) for j, v in zip(joined, flat, strict=True)]
+        joined = _join(
+            combiner, [v[..., :half] for v in flat], [v[..., half : 2 * half] for v in flat]
+        )
+        flat = [
+            np.concatenate([j, v[..., 2 * half :]], axis=-1)
+            for j, v in zip(joined, flat, strict=True)
+        ]
     return [v[..., 0] for v in flat]
 
 
 def _join(combiner: Combiner, x: Sequence[Array], y: Sequence[Array]) -> list[Array]:
     args = {f"x{k}": v for k, v in enumerate(x)} | {f"y{k}": v for k, v in enumerate(y)}
     at = _At({}, {}, args)
-    return [
-        np.asarray(at.expr(v, None)).astype(v.dtype.numpy, copy=False) for v in combiner.values
-    ]
+    return [np.asarray(at.expr(v, None)).astype(v.dtype.numpy, copy=False) for v in combiner.values]
 
 
 def _contract(b: Block, memory: dict[str, Array]) -> bool:
-    """A sum of a product of plain reads goes through einsum on strided views, which finds BLAS where it can."""
+    """A sum of a product of plain reads goes through einsum on strided views, which finds BLAS
+    where it can.
+    """
     assert b.combiner is not None
     if b.combiner.op != "add" or len(b.writes) != 1:
         return False
@@ -204,7 +221,10 @@ def _contract(b: Block, memory: dict[str, Array]) -> bool:
                 name = m[0]
                 assert isinstance(name, str)
                 used[name] = used.get(name, 0) + c * stride
-                low, high = low + min(0, c * (extent[name] - 1)), high + max(0, c * (extent[name] - 1))
+                low, high = (
+                    low + min(0, c * (extent[name] - 1)),
+                    high + max(0, c * (extent[name] - 1)),
+                )
             if low < 0 or high >= n:
                 return False
         base = a.reshape(-1)[offset // a.itemsize :]
@@ -231,7 +251,10 @@ class _At:
     """Expressions over whole grids of points."""
 
     def __init__(
-        self, env: Mapping[str, Array], memory: Mapping[str, Array], args: Mapping[str, Array] | None = None
+        self,
+        env: Mapping[str, Array],
+        memory: Mapping[str, Array],
+        args: Mapping[str, Array] | None = None,
     ) -> None:
         self.env, self.memory, self.args = env, memory, args or {}
 
@@ -253,7 +276,9 @@ class _At:
         return total
 
     def expr(self, e: Expr, mask: Array | None) -> Any:
-        """`mask` is where the value is wanted; elsewhere reads are clipped and anything may come out."""
+        """`mask` is where the value is wanted; elsewhere reads are clipped and anything may come
+        out.
+        """
         match e:
             case Const(value=v):
                 return semantics.constant(v, e.dtype)

@@ -1,4 +1,6 @@
-"""Function: a whole kernel in the loop IR, its parameters, its buffers and what is known of its sizes."""
+"""Function: a whole kernel in the loop IR, its parameters, its buffers and what is known of its
+sizes.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ from tilesmith.ir.nodes import (
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What relates the sizes of a split: their product is the extent (exact), or the first is ceil(extent / the rest)."""
+    """What relates the sizes of a split: their product is the extent (exact), or the first is
+    ceil(extent / the rest).
+    """
 
     sizes: tuple[Int, ...]
     extent: Int
@@ -35,7 +39,9 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """`params` in calling order, the last `num_outputs` of them written; `buffers` are the intermediate ones."""
+    """`params` in calling order, the last `num_outputs` of them written; `buffers` are the
+    intermediate ones.
+    """
 
     name: str
     params: tuple[Buffer, ...]
@@ -58,7 +64,9 @@ class Function:
 
     @property
     def rules(self) -> Rules:
-        """The exact facts as rewrite rules. A product of plain variables rewrites; numbers need no rule."""
+        """The exact facts as rewrite rules. A product of plain variables rewrites; numbers need no
+        rule.
+        """
         rules: dict[Monomial, Int] = {}
         for f in self.facts:
             if f.exact:
@@ -109,7 +117,7 @@ class Function:
 
 
 def instantiate(func: Function, sizes: Mapping[str, int]) -> Function:
-    """Numbers for size variables: the one place where a symbolic Function becomes a concrete one."""
+    """Numbers for size variables: the one place where a sketch becomes a concrete Function."""
     env = {k: of(v) for k, v in sizes.items()}
 
     def put(p: Int) -> Int:

@@ -1,6 +1,8 @@
-"""The obvious oracle: a concrete Function, carried out statement by statement on NumPy arrays, before or after lowering.
+"""The obvious oracle: a concrete Function, carried out statement by statement on NumPy arrays,
+before or after lowering.
 
-Intermediate buffers start out as garbage (NaN, or an odd number), reads and writes are bounds-checked, and nothing is clever.
+Intermediate buffers start out as garbage (NaN, or an odd number), reads and writes are checked
+against the bounds, and nothing is clever.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""From tensors to the naive Function: one loop nest per stage, in an order in which producers come first."""
+"""From tensors to the naive Function: one loop nest per stage, in an order in which producers come
+first.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,8 @@ def _in_order(outputs: list[Tensor], inputs: list[Tensor], func: str) -> list[St
     known = {id(t) for t in inputs}
 
     def visit(root: Tensor) -> None:
-        stack: list[tuple[Tensor, bool]] = [(root, False)]  # chains may be longer than the Python stack
+        # chains may be longer than the Python stack
+        stack: list[tuple[Tensor, bool]] = [(root, False)]
         while stack:
             t, done = stack.pop()
             if t.stage is None:
@@ -101,7 +104,9 @@ def _in_order(outputs: list[Tensor], inputs: list[Tensor], func: str) -> list[St
 
 
 def _labels(stages: list[Stage], names: dict[str, str]) -> list[str]:
-    """What the block of each stage is called: its tensor's name, or the stage's own if it has several."""
+    """What the block of each stage is called: its tensor's name, or the stage's own if it has
+    several.
+    """
     taken = {names[s.tensors[0].uid] for s in stages if len(s.tensors) == 1}
     labels = []
     for s in stages:
@@ -116,7 +121,6 @@ def _labels(stages: list[Stage], names: dict[str, str]) -> list[str]:
 
 
 def _nest(s: Stage, label: str, names: dict[str, str]) -> tuple[Stmt, ...]:
-
     def rename(load: Load) -> Expr:
         return Load(names[load.buffer], load.index, load.dtype)
 
@@ -131,9 +135,7 @@ def _nest(s: Stage, label: str, names: dict[str, str]) -> tuple[Stmt, ...]:
     iters = tuple(Iter(n, "S", e, var(f"{label}.{n}")) for n, e in s.axes) + tuple(
         Iter(n, "R", e, var(f"{label}.{n}")) for n, e in reduce
     )
-    writes = tuple(
-        Write(names[t.uid], index, v) for t, v in zip(s.tensors, values, strict=True)
-    )
+    writes = tuple(Write(names[t.uid], index, v) for t, v in zip(s.tensors, values, strict=True))
     reduces = bool(reduce) and s.combiner is not None
     stmt: Stmt = Block(label, iters, writes, s.combiner if reduces else None, reduces)
     if s.combiner is not None and not s.reduce:  # sum over no axis at all

@@ -1,37 +1,41 @@
-"""The loop IR. A Function says in which order, and with which buffers, a computation is carried out.
+"""The loop IR. A Function says in which order, and with which buffers, a computation runs.
 
 Meaning
 -------
-*For* runs its body for `name` = 0 .. extent-1. Extents never depend on loops. Kinds say how the iterations may be carried out
-(`parallel`, `vectorize`, `unroll`, a GPU thread axis); they never change the result, the schedule has checked that. Directly
-nested `parallel` loops are one flattened loop to the code generator, and so are nested loops bound to the same thread axis.
+*For* runs its body for `name` = 0 .. extent-1. Extents never depend on loops. Kinds say how the
+iterations may be carried out (`parallel`, `vectorize`, `unroll`, a GPU thread axis); they never
+change the result, the schedule has checked that. Directly nested `parallel` loops are one flattened
+loop to the code generator, and so are nested loops bound to the same thread axis.
 
-*Block* is a statement with iterators of its own. An iterator is spatial ("S", each point writes its own elements) or reducing
-("R"). `bind` gives the iterator's value over the loops around the block; indices and values speak of iterators only, so that a
-primitive such as split touches bindings and nothing else. At one loop point:
+*Block* is a statement with iterators of its own. An iterator is spatial ("S", each point writes its
+own elements) or reducing ("R"). `bind` gives the iterator's value over the loops around the block;
+indices and values speak of iterators only, so that a primitive such as split touches bindings and
+nothing else. At one loop point:
 
-  1. the instance is *alive* if every Int in `where` (over loops) and in `domain` (over iterators) that does not mention a
-     reducing loop or iterator is >= 0;
+  1. the instance is *alive* if every Int in `where` (over loops) and in `domain` (over iterators)
+     that does not mention a reducing loop or iterator is >= 0;
   2. if it is alive, `init` is set, and all reducing loops are 0, the neutral values are stored;
-  3. if all of `where` and `domain` are >= 0, the values are computed, and stored: as they are without a combiner, and joined
-     with what the buffer holds with one. All values of a block are computed before any is stored.
+  3. if all of `where` and `domain` are >= 0, the values are computed, and stored: as they are
+     without a combiner, and joined with what the buffer holds with one. All values of a block are
+     computed before any is stored.
 
-A block that was made a unit (blockize) has a `tile`: loops of its own, run in order, which bindings may use like any other loop.
-With an `intrinsic`, a hardware instruction carries out the whole tile at once.
+A block that was made a unit (blockize) has a `tile`: loops of its own, run in order, which bindings
+may use like any other loop. With an `intrinsic`, a hardware instruction carries out the whole tile
+at once.
 
-*Store* is a block after lowering: its values are computed, then all are written. *If* runs its body when all its Ints are >= 0.
-*Alloc* makes a buffer that lives until the end of the list of statements it stands in. *Sync* is a barrier among the threads
-that share the buffers of a scope.
+*Store* is a block after lowering: its values are computed, then all are written. *If* runs its body
+when all its Ints are >= 0. *Alloc* makes a buffer that lives until the end of the list of
+statements it stands in. *Sync* is a barrier among the threads that share the buffers of a scope.
 
-A buffer's `scope` says where it lives: "global" (memory), "local" (private to a thread, registers if they suffice), "shared"
-(a GPU block's). Distinct buffers never overlap.
+A buffer's `scope` says where it lives: "global" (memory), "local" (private to a thread, registers
+if they suffice), "shared" (a GPU block's). Distinct buffers never overlap.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Union
+from typing import Any
 
 from tilesmith.base.dtype import DType
 from tilesmith.expr.ints import Int, bounds, of
@@ -44,9 +48,11 @@ class Buffer:
     shape: tuple[Int, ...]
     dtype: DType
     scope: str = "global"
-    # How elements lie in memory: one Int per physical dimension over the logical indices d0, d1, ...; None is row-major.
+    # How elements lie in memory: one Int per physical dimension over the logical indices d0,
+    # d1, ...; None is row-major.
     layout: tuple[Int, ...] | None = None
-    # (dimension, multiple, offset): the stride of that physical dimension is made = offset (mod multiple), in elements.
+    # (dimension, multiple, offset): the stride of that physical dimension is made = offset (mod
+    # multiple), in elements.
     align: tuple[int, int, int] | None = None
 
     @property
@@ -94,10 +100,11 @@ class Write:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Intrinsic:
-    """A hardware instruction: what it computes, as a Function of one block over fixed extents, and who writes its code.
+    """A hardware instruction: what it computes, as a Function of one block over fixed extents, and
+    who writes its code.
 
-    `emit(builder, operands)` gets each operand as one vector of all its elements in row-major order, by the names of the
-    description's parameters, and returns the new value of the output.
+    `emit(builder, operands)` gets each operand as one vector of all its elements in row-major
+    order, by the names of the description's parameters, and returns the new value of the output.
     """
 
     name: str
@@ -151,7 +158,8 @@ class For:
     extent: Int
     body: tuple[Stmt, ...]
     kind: str = "serial"
-    notes: tuple[tuple[str, str | int | tuple[str | int, ...]], ...] = ()  # annotations for code generators
+    # annotations for code generators
+    notes: tuple[tuple[str, str | int | tuple[str | int, ...]], ...] = ()
 
     def note(self, key: str) -> str | int | tuple[str | int, ...] | None:
         return dict(self.notes).get(key)
@@ -181,7 +189,7 @@ class Sync:
     scope: str
 
 
-Stmt = Union[For, Block, Store, If, Alloc, Sync]
+Stmt = For | Block | Store | If | Alloc | Sync
 
 
 # walking and rewriting
@@ -207,9 +215,7 @@ def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
             yield from statements(s.body)
 
 
-def rewrite(
-    body: tuple[Stmt, ...], f: Callable[[Stmt], tuple[Stmt, ...]]
-) -> tuple[Stmt, ...]:
+def rewrite(body: tuple[Stmt, ...], f: Callable[[Stmt], tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
     """f over every statement, inner before outer; a loop left without a body goes."""
     out: list[Stmt] = []
     same = True
@@ -241,9 +247,7 @@ def map_bindings(b: Block, f: Callable[[Int], Int]) -> Block:
 
 
 def map_writes(writes: tuple[Write, ...], f: Callable[[Int], Int]) -> tuple[Write, ...]:
-    return tuple(
-        Write(w.buffer, tuple(map(f, w.index)), map_ints(w.value, f)) for w in writes
-    )
+    return tuple(Write(w.buffer, tuple(map(f, w.index)), map_ints(w.value, f)) for w in writes)
 
 
 def map_write_loads(writes: tuple[Write, ...], f: Callable[[Load], Expr]) -> tuple[Write, ...]:
