@@ -25,14 +25,14 @@ def schedule(func: ts.Function, target: ts.Target) -> ts.Schedule:
     """A register tile of C stays in registers while a panel of B, packed so that it is read in
     order, goes by.
     """
-    lanes = target.lanes(32)
-    rows, columns, unroll = (8, 2 * lanes, 4) if lanes >= 8 else (6, 4 * lanes, 4)
+    # Six rows by four vectors leave room for the operands in 32 registers; half of that in 16.
+    rows, columns = 6, target.lanes(32) * (4 if target.num_vector_registers >= 32 else 2)
     sch = ts.Schedule(func)
     packed = sch.cache_read("C", "B")
     i, j, k = sch.loops("C")
     i0, i1 = sch.split(i, [None, rows])
     j0, j1 = sch.split(j, [None, columns])
-    k0, k1, k2 = sch.split(k, [None, 512 // unroll, unroll])
+    k0, k1, k2 = sch.split(k, [None, 512, 2])
     sch.reorder(j0, k0, i0, k1, k2, i1, j1)
     sch.compute_at(packed, k0)
     sch.vectorize(sch.loops(packed)[-1])

@@ -35,4 +35,6 @@ def schedule(func: ts.Function, target: ts.Target) -> ts.Schedule:
         _, inner = sch.split(sch.loops(block)[-1], [None, width])
         sch.vectorize(inner)
     sch.parallel(row)
+    sch.prefetch(row, "X", 1)  # the next row comes while this one is computed
+    sch.prefetch(row, "Y", 1)
     return sch

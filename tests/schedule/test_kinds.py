@@ -250,7 +250,7 @@ def test_annotate(golden):
     assert_kept(sch)
 
 
-@pytest.mark.parametrize("value", ["A", 3, ("A",), ("A", 0), ("A", "far")])
+@pytest.mark.parametrize("value", ["A", 3, ("A",), ("A", -1), ("A", "far")])
 def test_annotate_refuses_a_prefetch_that_says_too_little(value):
     refuse(
         matmul_relu(),

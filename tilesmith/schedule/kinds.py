@@ -6,7 +6,7 @@ They change no meaning; the checks make sure of that.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tilesmith.base.errors import ScheduleError
 from tilesmith.ir.dependence import check_kinds, find_loop
@@ -124,12 +124,18 @@ class Annotate(Step):
         _, loop = find_loop(func, self.loop)
         if self.key == "prefetch":
             self._check_prefetch(func)
-        rest = tuple(n for n in loop.notes if n[0] != self.key)
+        rest = tuple(n for n in loop.notes if not self._replaces(*n))
         return _change(func, self.loop, notes=(*rest, (self.key, self.value)))
+
+    def _replaces(self, key: str, value: Any) -> bool:
+        """A loop has one note of a kind, but may prefetch several buffers."""
+        if key == self.key == "prefetch" and isinstance(self.value, tuple):
+            return bool(value[0] == self.value[0])
+        return key == self.key
 
     def _check_prefetch(self, func: Function) -> None:
         v = self.value
-        if not (isinstance(v, tuple) and len(v) == 2 and isinstance(v[1], int) and v[1] > 0):
+        if not (isinstance(v, tuple) and len(v) == 2 and isinstance(v[1], int) and v[1] >= 0):
             raise ScheduleError(
                 f"prefetch on loop {self.loop} is (buffer, distance), such as ('A', 8); got {v!r}"
             )

@@ -161,6 +161,12 @@ class Builder:
         t = a.type.of(elem)
         return self.value(t, f"{op} {a} to {t}")
 
+    def prefetch(self, pointer: str, offset: int, elem: str, *, write: bool) -> None:
+        name = "@llvm.prefetch.p0"
+        self.declarations.setdefault(name, f"declare void {name}(ptr, i32, i32, i32)")
+        at = self.value(PTR, f"getelementptr {elem}, ptr {pointer}, i64 {offset}")
+        self.emit(f"  call void {name}({at}, i32 {int(write)}, i32 3, i32 1)")
+
     def splat(self, a: V, lanes: int) -> V:
         """A scalar in every lane."""
         if lanes == 1:

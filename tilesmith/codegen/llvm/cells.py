@@ -186,22 +186,32 @@ class Cells:
         self._prefetch(m, cell)
         return value
 
-    def _prefetch(self, m: Memory, cell: Cell) -> None:
-        for frame in self.frames:
-            wanted = frame.notes.get("prefetch")
-            if not isinstance(wanted, tuple) or wanted[0] != m.name:
+    def _prefetch(self, m: Memory, cell: Cell, *, write: bool = False) -> None:
+        """What a loop is asked to fetch ahead, one request per cache line, beside the access; a
+        store of this very iteration is announced at its top.
+        """
+        for depth, frame in enumerate(self.frames):
+            distance = frame.prefetch.get(m.name)
+            if distance is None:
                 continue
             step = sum(s for n, s in cell.terms if n in frame.loops)
-            line = cell.offset * m.dtype.nbytes // 64
-            key = (cell.memory, cell.terms, line)
-            if step == 0 or key in frame.prefetched:
+            early = write and all(self.depth[n] <= depth for n, _ in cell.terms)
+            if step == 0 or (write and distance == 0 and not early):
                 continue
-            frame.prefetched.add(key)
-            p = self.pointer(m, cell.terms, cell.offset + step * int(wanted[1]))
-            self.builder.declarations.setdefault(
-                "@llvm.prefetch.p0", "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)"
-            )
-            self.builder.emit(f"  call void @llvm.prefetch.p0(ptr {p}, i32 0, i32 3, i32 1)")
+            size = m.dtype.nbytes
+            first, last = cell.offset * size // 64, ((cell.offset + cell.lanes) * size - 1) // 64
+            for line in range(first, last + 1):
+                key = (cell.memory, cell.terms, line)
+                if key in frame.prefetched:
+                    continue
+                frame.prefetched.add(key)
+                at = max(line * 64 // size, cell.offset) + step * distance
+                lines = self.builder.lines
+                base = self._base(m, cell.terms)
+                if early:
+                    self.builder.lines = frame.head
+                self.builder.prefetch(base, at, str(storage_type(m.dtype)), write=write)
+                self.builder.lines = lines
 
     def write(self, cell: Cell, value: V) -> None:
         """Into the registers of this frame. Cells that overlap it without being it go to memory
@@ -253,6 +263,7 @@ class Cells:
 
     def _write_out(self, cell: Cell, held: Held) -> None:
         m = self.memory_of(cell.memory)
+        self._prefetch(m, cell, write=True)
         self.store_to(m, self.pointer(m, cell.terms, cell.offset), cell, held.value)
         held.dirty = False
 

@@ -234,12 +234,26 @@ class Writer(Values):
 
     def vector_loop(self, s: For) -> None:
         self.ranges[s.name] = s.extent
-        for start, lanes in self.pieces_of(s):
+        pieces = self.pieces_of(s)
+        full = [p for p in pieces if p[1] == pieces[0][1]]
+        if len(full) > 1 and self.sums_up(s, full[0]):
+            store = s.body[0]
+            assert isinstance(store, Store)
+            self.reduce_pieces(store, s.name, full)
+            pieces = pieces[len(full) :]
+        for start, lanes in pieces:
             self.env[s.name] = Lane(start, lanes) if lanes > 1 else start
             self.lanes = lanes
             self.body(s.body)
         self.lanes = 1
         del self.env[s.name], self.ranges[s.name]
+
+    def sums_up(self, s: For, piece: tuple[int, int]) -> bool:
+        """Whether the loop does nothing but join its lanes into one element."""
+        if len(s.body) != 1 or not isinstance(t := s.body[0], Store) or len(t.writes) != 1:
+            return False
+        self.env[s.name], self.lanes = Lane(*piece), piece[1]
+        return piece[1] > 1 and t.intrinsic is None and self._joins_lanes(t.writes[0])
 
     def counted(self, s: For, begin: V, end: V) -> None:
         """A real loop, of at least one iteration, with the cells that it carries."""
@@ -258,7 +272,9 @@ class Writer(Values):
             isinstance(t, For) and t.kind in ("serial", "parallel") for t in statements(s.body)
         )
         stepped = s.name if innermost and not chain else None
-        frame = Frame("loop", names, written, carried, stepped, dict(s.notes))
+        wanted = [v for key, v in s.notes if key == "prefetch" and isinstance(v, tuple)]
+        prefetch = {str(v[0]): int(v[1]) for v in wanted}
+        frame = Frame("loop", names, written, carried, stepped, prefetch)
         frame.starts_at = None if begin.name == "0" else begin.name
         before, start = self.label, self.frames[-1]
         name, done = b.fresh("L")[1:], b.fresh("X")[1:]

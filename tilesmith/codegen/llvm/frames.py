@@ -63,7 +63,7 @@ class Frame:
     written: frozenset[int] = frozenset()  # serials of the memories that are written inside
     carried: frozenset[int] = frozenset()  # those whose cells go through the loop in registers
     stepped: str | None = None  # an innermost loop's own name: pointers are stepped along with it
-    notes: dict[str, object] = field(default_factory=dict)
+    prefetch: dict[str, int] = field(default_factory=dict)  # how far ahead, by buffer
     lines: list[str] = field(default_factory=list)
     head: list[str] = field(default_factory=list)  # what is computed at the top of each iteration
     cells: dict[Cell, Held] = field(default_factory=dict)

@@ -578,24 +578,50 @@ class Values(Cells):
 
     def _horizontal(self, w: Write) -> V | None:
         """`S[] = S[] + v` in all lanes at once: the lanes of v are joined first."""
-        if self.lanes == 1:
+        if self.lanes == 1 or not self._joins_lanes(w):
             return None
-        a = self.address(w.buffer, w.index)
         e = w.value
+        assert isinstance(e, Binary)
+        return self.binary(e.op, self.expr(e.a), self._across(self._partial(e), e), e.dtype)
+
+    def _joins_lanes(self, w: Write) -> bool:
+        a, e = self.address(w.buffer, w.index), w.value
         if a.stride or a.opaque or not isinstance(e, Binary):
-            return None
-        if not (isinstance(e.a, Load) and e.a.buffer == w.buffer and e.a.index == w.index):
-            return None
-        old, v = self.expr(e.a), self.splat(self.expr(e.b), self.lanes)
+            return False
+        return isinstance(e.a, Load) and e.a.buffer == w.buffer and e.a.index == w.index
+
+    def _partial(self, e: Binary) -> V:
+        """What each lane adds; lanes that are masked out add nothing."""
+        v = self.splat(self.expr(e.b), self.lanes)
         if self.mask is not None:
             neutral = plain_combiner(e.op, e.dtype).identity[0].value
             mask = self.splat(self.mask, self.lanes)
             v = self.builder.select(mask, v, self.builder.const(v.type, neutral))
+        return v
+
+    def _across(self, v: V, e: Binary) -> V:
         while v.type.lanes > 1:
             half = v.type.lanes // 2
             low, high = (self._half(v, half, k) for k in (0, half))
             v = self.binary(e.op, low, high, e.dtype)
-        return self.binary(e.op, old, v, e.dtype)
+        return v
+
+    def reduce_pieces(self, s: Store, loop: str, pieces: list[tuple[int, int]]) -> None:
+        """A horizontal reduction over several vectors: they are joined lane by lane, then once
+        across.
+        """
+        (w,) = s.writes
+        e = w.value
+        assert isinstance(e, Binary)
+        whole: V | None = None
+        for start, lanes in pieces:
+            self.env[loop], self.lanes = Lane(start, lanes), lanes
+            self._memo = {}
+            v = self._partial(e)
+            whole = v if whole is None else self.binary(e.op, whole, v, e.dtype)
+        assert whole is not None
+        total = self.binary(e.op, self.expr(e.a), self._across(whole, e), e.dtype)
+        self._put(w, total)
 
     def _half(self, v: V, half: int, start: int) -> V:
         t = Type(v.type.elem, half)

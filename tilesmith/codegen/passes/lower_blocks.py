@@ -16,8 +16,9 @@ from tilesmith.ir.nodes import Block, For, If, Stmt, Store, Write, rewrite, walk
 def lower_blocks(func: Function) -> Function:
     body = func.body
     for path, b in list(walk(body)):
-        if b.init:  # the neutral value is stored before the outermost loop that reduces
-            first = next((f.name for f in path if f.name in b.reducing_loops), None)
+        if b.init:  # the neutral value is stored before the outermost loop that really reduces
+            reducing = [f for f in path if f.name in b.reducing_loops and f.extent.const != 1]
+            first = reducing[0].name if reducing else None
             body = split_init(body, b, path, first)
     return replace(func, body=rewrite(body, lambda s: _lower(s) if isinstance(s, Block) else (s,)))
 
