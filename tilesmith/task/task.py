@@ -1,0 +1,108 @@
+"""The nouns that later stages share: a Task is what to make fast, a Candidate one way to do it, a
+Measurement what that costs.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from tilesmith.base.digest import digest
+from tilesmith.base.target import Target
+from tilesmith.ir.function import Function
+from tilesmith.schedule.trace import Trace
+
+# Part of every key: code that is generated differently has other timings.
+CODEGEN_VERSION = "1"
+
+
+@dataclass(frozen=True)
+class Task:
+    """A computation and the machine it is to run on."""
+
+    func: Function
+    target: Target
+
+    @cached_property
+    def key(self) -> str:
+        """A digest of all that can change the answer."""
+        return digest(self.func.digest, self.target.fingerprint, CODEGEN_VERSION)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Task) and self.key == other.key
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A task with every decision made."""
+
+    task: Task
+    trace: Trace
+
+    @cached_property
+    def key(self) -> str:
+        return digest(self.task.key, self.trace.to_json())
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Candidate) and self.key == other.key
+
+
+# What can go wrong with a candidate, in the order in which it is found out.
+FAILURES = ("schedule", "build", "crash", "timeout", "memory", "bounds", "wrong", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """`kind` is one of FAILURES; `text` is the first thing that was said about it."""
+
+    kind: str
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """Seconds of single calls, or why there are none.
+
+    A contended measurement was taken while the machine did something else: it may teach, but
+    never win. `confirmed` means that it was repeated in a fresh process against the incumbent.
+    """
+
+    candidate: Candidate
+    seconds: tuple[float, ...] = ()
+    failure: Failure | None = None
+    contended: bool = False
+    confirmed: bool = False
+    build_seconds: float = 0.0
+    when: float = field(default_factory=time.time)
+
+    @property
+    def cost(self) -> float:
+        """The median, infinite for a failure."""
+        return statistics.median(self.seconds) if self.seconds else float("inf")
+
+    @property
+    def confidence(self) -> tuple[float, float]:
+        """A 95 % interval of the median, from the order of the samples alone."""
+        n = len(self.seconds)
+        if n == 0:
+            return float("inf"), float("inf")
+        order = sorted(self.seconds)
+        reach = 0.98 * n**0.5  # 1.96 * sqrt(n) / 2: the binomial spread of the median's rank
+        low, high = int(max(0, (n - 1) / 2 - reach)), int(min(n - 1, (n - 1) / 2 + reach + 0.999))
+        return order[low], order[high]
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What may be spent: measured candidates, wall-clock seconds, or whichever comes first."""
+
+    trials: int | None = None
+    seconds: float | None = None
