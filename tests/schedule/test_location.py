@@ -156,7 +156,7 @@ def test_compute_at_refuses():
         s.vectorize("D.j")
         s.compute_at("C", "D.j")
 
-    refuse(f, vector, "compute_at C into the vectorized loop D.j")
+    refuse(f, vector, "compute_at C at loop D.j", "D.j is vectorized")
 
 
 def test_compute_at_refuses_what_its_operands_are_not_ready_for():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, For, rewrite, walk
 from tilesmith.ir.verify import verify
 from tilesmith.schedule.schedule import Schedule
+from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import PRIMITIVES, Trace
 from tilesmith.testing.meaning import assert_close, assert_same_meaning
 from tilesmith.testing.programs import random_inputs, random_program
@@ -21,9 +22,11 @@ from tilesmith.testing.strict import backwards, hardened, races, renewed
 from tilesmith.testing.traces import (
     CPU_WEIGHTS,
     GPU_WEIGHTS,
+    MOVING_WEIGHTS,
     SYMBOLIC_WEIGHTS,
     places,
     random_sizes,
+    random_step,
     random_trace,
     work,
 )
@@ -57,6 +60,12 @@ def test_random_traces_for_gpus_keep_the_meaning(start):
         check(*case(seed, GPU_WEIGHTS))
 
 
+@pytest.mark.parametrize("start", range(2000, 2150, BATCH))
+def test_blocks_that_wander_keep_the_meaning(start):
+    for seed in range(start, start + BATCH):
+        check(*case(seed, MOVING_WEIGHTS))
+
+
 @pytest.mark.parametrize("seed", range(25))
 def test_every_legal_place_of_random_programs(seed):
     """compute_at and reverse_compute_at wherever they are accepted, after a few other steps."""
@@ -85,6 +94,38 @@ def test_random_sketches_commute_with_their_numbers(seed):
         assert instance.sizes == ()
         if work(instance) < 3000:
             assert_same_meaning(func, instance)
+
+
+def names_in(step: Step) -> list[str]:
+    """The loops, blocks and buffers that a step speaks of."""
+    values = [getattr(step, f.name) for f in fields(step) if f.name != "layout"]
+    flat = [v for x in values for v in (x if isinstance(x, tuple) else (x,))]
+    return [v for v in flat if isinstance(v, str)]
+
+
+def refusal(func: Function, step: Step) -> str | None:
+    try:
+        step.apply(func)
+    except ts.ScheduleError as e:
+        return str(e)
+    return None
+
+
+@pytest.mark.parametrize("primitive", GPU_WEIGHTS)
+def test_refusals_name_what_they_are_about(primitive):
+    """Whatever is refused, the message speaks of a loop, block or buffer of the step."""
+    refused = 0
+    for seed in range(60):
+        rng = np.random.default_rng([3, seed])
+        func = random_trace(random_program(rng), rng, int(rng.integers(0, 6)), GPU_WEIGHTS).func
+        step = random_step(func, rng, primitive)
+        message = refusal(func, step) if step is not None else None
+        if message is not None:
+            refused += 1
+            assert any(n in message for n in names_in(step)), f"{step}: {message}"
+            assert ":" in message or ";" in message, f"no reason in: {message}"
+    seldom = ("split", "annotate", "set_scope", "storage_align", "transform_layout")
+    assert refused or primitive in seldom
 
 
 # the generator

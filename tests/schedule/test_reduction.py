@@ -119,7 +119,7 @@ def test_rfactor_refuses():
         s.decompose_reduction("C", "C.k")
         s.rfactor("C.k")
 
-    refuse(f, decomposed, "cannot rfactor C", "also written by C.init")
+    refuse(f, decomposed, "cannot rfactor loop C.k of C", "also written by C.init")
 
     def unit(s):
         s.blockize("C.k")
@@ -131,7 +131,13 @@ def test_rfactor_refuses():
         s.reverse_compute_at("D", "C.i")
         s.rfactor("C.k")
 
-    refuse(f, read_inside, "cannot rfactor C", "read inside the same loops", "before compute_at")
+    refuse(
+        f,
+        read_inside,
+        "cannot rfactor loop C.k of C",
+        "read inside the same loops",
+        "before compute_at",
+    )
 
 
 def test_rfactor_refuses_guards_that_mix_loops():

@@ -64,7 +64,7 @@ def test_blockize_refuses():
         s.unroll("C.k")
         s.blockize("C.j")
 
-    refuse(f, marked, "cannot blockize loop C.k", "already unroll")
+    refuse(f, marked, "cannot blockize C.j over loop C.k", "already unroll")
 
     def again(s):
         s.blockize("C.k")

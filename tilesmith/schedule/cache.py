@@ -79,12 +79,14 @@ def rename_nest(func: Function, block: str, new: str) -> Function:
     return replace(func, body=rewrite(func.body, go))
 
 
-def check_fresh(func: Function, *names: str) -> None:
+def check_fresh(func: Function, why: str, *names: str) -> None:
     """New blocks and buffers are named after old ones, so a second one of a kind has no name."""
     taken = func.all_buffers.keys() | {b.name for _, b in walk(func.body)}
     for name in names:
         if name in taken:
-            raise ScheduleError(f"there is a {name} already; a buffer has one copy of each kind")
+            raise ScheduleError(
+                f"cannot {why}: there is a {name} already; a buffer has one copy of each kind"
+            )
 
 
 def check_scope(what: str, scope: str) -> None:
@@ -124,7 +126,7 @@ class CacheRead(Step):
             raise ScheduleError(
                 f"cannot cache_read {self.buffer} for {b.name}: it does not read it, but {reads}"
             )
-        check_fresh(func, self.copy)
+        check_fresh(func, f"cache_read {self.buffer} for {b.name}", self.copy)
         axes = [f"ax{d}" for d in range(len(buf.shape))]
         index = tuple(var(a) for a in axes)
         copy = Block(
@@ -174,7 +176,7 @@ class CacheWrite(Step):
         trivial_index(b, "cache_write")
         several = len(b.writes) > 1
         names = {w.buffer: f"{w.buffer}.{self.scope}" if several else self.copy for w in b.writes}
-        check_fresh(func, self.copy, *names.values())
+        check_fresh(func, f"cache_write {b.name}", self.copy, *names.values())
         at = top_level(func, self.block)
         inside = [o for _, o in walk((func.body[at],)) if o.name != b.name]
         if any(load.buffer in written(b) for o in inside for load in o.loads):

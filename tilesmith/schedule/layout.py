@@ -166,7 +166,7 @@ class Pad(Step):
             raise ScheduleError(f"cannot pad {b.name}: do this before its loops are scheduled")
         for f in path:
             unmarked(f, f"pad {b.name} over")
-        check_fresh(func, f"{b.name}.pad", *(f"{w.buffer}.pad" for w in b.writes))
+        check_fresh(func, f"pad {b.name}", f"{b.name}.pad", *(f"{w.buffer}.pad" for w in b.writes))
         wanted = dict(self.multiples)
         extents: dict[str, tuple[int, int]] = {}
         for i in b.iters:
@@ -247,7 +247,7 @@ class Pad(Step):
                     if last.const is not None and (n := shape[d].const) is not None:
                         shape[d] = of(max(last.const + 1, n))
             name = f"{load.buffer}.pad"
-            check_fresh(func, name)
+            check_fresh(func, f"pad {b.name}", name)
             new[load.buffer] = Buffer(name, tuple(shape), old.dtype)
             stages.append(_padded(func, new[load.buffer], old))
 

@@ -127,7 +127,10 @@ def _check_movable(func: Function, b: Block, why: str) -> None:
 def _check_target(path: Path, b: Block, loop: str, why: str) -> None:
     for f in path:
         if f.kind == "vectorize":
-            raise ScheduleError(f"cannot {why} {b.name} into the vectorized loop {f.name}")
+            raise ScheduleError(
+                f"cannot {why} {b.name} at loop {loop}: {f.name} is vectorized; "
+                "vectorize after blocks are placed"
+            )
         if own_loop(b, f.name):
             raise ScheduleError(
                 f"cannot {why} {b.name} at loop {loop}: {f.name} is a loop that it left behind"

@@ -62,19 +62,19 @@ class Rfactor(Step):
     def apply(self, func: Function) -> Function:
         b = _reduction_of(func, self.loop, "rfactor")
         assert b.combiner is not None
-        only_writer(func, b, "rfactor")
-        trivial_index(b, "rfactor")
+        only_writer(func, b, f"rfactor loop {self.loop} of")
+        trivial_index(b, f"rfactor loop {self.loop} of")
         if not b.init or b.tile:
             raise ScheduleError(
-                f"cannot rfactor {b.name}: do this before decompose_reduction and blockize"
+                f"cannot rfactor loop {self.loop} of {b.name}: do this before decompose_reduction and blockize"
             )
         part = f"{b.name}.rf"
         names = {w.buffer: part if len(b.writes) == 1 else f"{w.buffer}.rf" for w in b.writes}
-        check_fresh(func, part, *names.values())
+        check_fresh(func, f"rfactor loop {self.loop}", part, *names.values())
         at = top_level(func, b.name)
         if any(load.buffer in written(b) for _, o in walk((func.body[at],)) for load in o.loads):
             raise ScheduleError(
-                f"cannot rfactor {b.name}: it is read inside the same loops; "
+                f"cannot rfactor loop {self.loop} of {b.name}: it is read inside the same loops; "
                 "do this before compute_at"
             )
         before = [f.name for f in find_block(func, b.name)[0]]
@@ -92,7 +92,9 @@ class Rfactor(Step):
         fixed = {i.name: i.bind.substitute(env) for i in b2.reducing}
         clash = {short(n) for n in loops} & {i.name for i in b2.spatial}
         if clash:
-            raise ScheduleError(f"cannot rfactor {b.name}: the name {sorted(clash)[0]} is taken")
+            raise ScheduleError(
+                f"cannot rfactor loop {self.loop} of {b.name}: the name {sorted(clash)[0]} is taken"
+            )
         domain, where = {p.substitute(fixed) for p in b2.domain}, set()
         for p in b2.where:
             if not p.names & set(loops):
@@ -101,7 +103,7 @@ class Rfactor(Step):
                 domain.add(p.substitute(env))
             else:
                 raise ScheduleError(
-                    f"cannot rfactor {b.name}: its guard {p} >= 0 mixes loops that it reduces "
+                    f"cannot rfactor loop {self.loop} of {b.name}: its guard {p} >= 0 mixes loops that it reduces "
                     "over with others"
                 )
         axis = short(moved)
@@ -139,7 +141,7 @@ class Rfactor(Step):
         old = func.all_buffers
         new = tuple(Buffer(n, (last.extent, *old[w].shape), old[w].dtype) for w, n in names.items())
         done = replace(func, body=body, buffers=(*func.buffers, *new))
-        check_kinds(done, f"rfactor {b.name}")
+        check_kinds(done, f"rfactor loop {self.loop}")
         return done
 
 

@@ -33,7 +33,7 @@ class Blockize(Step):
         tile: list[tuple[str, Int]] = []
         cur: Stmt = loop
         while isinstance(cur, For):
-            unmarked(cur, "blockize")
+            unmarked(cur, f"blockize {self.loop} over")
             tile.append((cur.name, cur.extent))
             if len(cur.body) != 1:
                 raise ScheduleError(

@@ -59,13 +59,18 @@ def backwards(func: Function) -> Function:
     """Parallel, bound and vectorized loops from their last iteration to their first."""
     turned: dict[str, Int] = {}
     for loop in concurrent(func.body):
-        if not any(loop.name in b.reducing_loops for _, b in walk((loop,))):
+        if not _reduced(loop):
             turned[loop.name] = loop.extent - 1 - var(loop.name)
 
     def go(s: Stmt) -> tuple[Stmt, ...]:
         return (map_bindings(s, lambda p: p.substitute(turned)),) if isinstance(s, Block) else (s,)
 
     return replace(func, body=rewrite(func.body, go))
+
+
+def _reduced(loop: For) -> bool:
+    """Whether a sum runs over the loop; only vector lanes may, they are added up in the end."""
+    return any(loop.name in b.reducing_loops for _, b in walk((loop,)))
 
 
 def concurrent(body: tuple[Stmt, ...]) -> Iterator[For]:
@@ -95,7 +100,7 @@ def races(func: Function) -> list[str]:
 
 def _races_in(func: Function, path: Path, loop: For) -> Iterator[str]:
     inside = {b.name for _, b in walk(loop.body)}
-    if any(loop.name in b.reducing_loops for _, b in walk((loop,))):
+    if loop.kind == "vectorize" and _reduced(loop):
         return
     outputs = {b.name for b in func.outputs}
     public = {

@@ -41,6 +41,11 @@ CPU_WEIGHTS: dict[str, float] = {
 }  # fmt: skip
 # Left out are fuse, which divides by an extent, and pad, which asks for one.
 SYMBOLIC_WEIGHTS: dict[str, float] = {**CPU_WEIGHTS, "fuse": 0, "pad": 0}
+# Blocks that wander among each other's loops, where most of what may go wrong goes wrong.
+MOVING_WEIGHTS: dict[str, float] = {
+    "split": 1, "reorder": 3, "compute_at": 6, "reverse_compute_at": 6, "inline": 0.7,
+    "reverse_inline": 0.5, "decompose_reduction": 1.5, "parallel": 1, "cache_write": 0.5,
+}  # fmt: skip
 GPU_WEIGHTS: dict[str, float] = {**CPU_WEIGHTS, "bind": 2, "parallel": 0, "vectorize": 0.5}
 MAX_WORK = 4000  # block instances of a schedule; a step that recomputes more than that is left out
 
@@ -220,27 +225,31 @@ class _Draw:
         return Pipeline(self.loop(), int(self.rng.integers(2, 4)))
 
     def compute_at(self) -> Step:
-        """Half of the time at a loop around a reader, where it has a chance."""
-        b = self.block()
-        made = {w.buffer for w in b.writes}
-        near = [
-            f.name
+        """A block that is read, at a loop around a reader; any block at any loop where there is
+        none.
+        """
+        pairs = [
+            (b.name, f.name)
+            for b in self.blocks
             for path, o in walk(self.func.body)
-            if any(load.buffer in made for load in o.loads)
+            if {w.buffer for w in b.writes} & {load.buffer for load in o.loads}
             for f in path
         ]
-        return ComputeAt(b.name, self.one_of(near) if near else self.loop())
+        block, loop = self.one_of(pairs) if pairs else (self.block().name, self.loop())
+        return ComputeAt(block, loop)
 
     def reverse_compute_at(self) -> Step:
-        b = self.block()
-        read = {load.buffer for load in b.loads}
-        near = [
-            f.name
+        """A block that reads what another one makes, at a loop around that."""
+        pairs = [
+            (b.name, f.name)
+            for b in self.blocks
             for path, o in walk(self.func.body)
-            if any(w.buffer in read for w in o.writes)
+            if {load.buffer for load in b.loads} & {w.buffer for w in o.writes}
             for f in path
+            if f.name not in o.reducing_loops
         ]
-        return ReverseComputeAt(b.name, self.one_of(near) if near else self.loop())
+        block, loop = self.one_of(pairs) if pairs else (self.block().name, self.loop())
+        return ReverseComputeAt(block, loop)
 
     def inline(self) -> Step:
         return Inline(self.block().name)
