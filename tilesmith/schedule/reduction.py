@@ -66,7 +66,8 @@ class Rfactor(Step):
         trivial_index(b, f"rfactor loop {self.loop} of")
         if not b.init or b.tile:
             raise ScheduleError(
-                f"cannot rfactor loop {self.loop} of {b.name}: do this before decompose_reduction and blockize"
+                f"cannot rfactor loop {self.loop} of {b.name}: "
+                "do this before decompose_reduction and blockize"
             )
         part = f"{b.name}.rf"
         names = {w.buffer: part if len(b.writes) == 1 else f"{w.buffer}.rf" for w in b.writes}
@@ -103,8 +104,8 @@ class Rfactor(Step):
                 domain.add(p.substitute(env))
             else:
                 raise ScheduleError(
-                    f"cannot rfactor loop {self.loop} of {b.name}: its guard {p} >= 0 mixes loops that it reduces "
-                    "over with others"
+                    f"cannot rfactor loop {self.loop} of {b.name}: its guard {p} >= 0 mixes loops "
+                    "that it reduces over with others"
                 )
         axis = short(moved)
         iters = (

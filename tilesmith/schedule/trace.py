@@ -13,6 +13,7 @@ from tilesmith.base.errors import TraceError
 from tilesmith.ir.function import Function
 from tilesmith.ir.intrinsics import INTRINSICS
 from tilesmith.ir.nodes import Intrinsic
+from tilesmith.schedule.automatic import AutoParallel, AutoUnroll, AutoVectorize
 from tilesmith.schedule.cache import CacheRead, CacheWrite, SetScope, StorageAlign
 from tilesmith.schedule.inline import Inline, ReverseInline
 from tilesmith.schedule.kinds import Annotate, Bind, Parallel, Pipeline, Unroll, Vectorize
@@ -20,6 +21,12 @@ from tilesmith.schedule.layout import Pad, TransformLayout
 from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
 from tilesmith.schedule.loops import Fuse, Reorder, Split
 from tilesmith.schedule.reduction import DecomposeReduction, Rfactor
+from tilesmith.schedule.sample import (
+    SampleChoice,
+    SampleLocation,
+    SamplePermutation,
+    SampleTile,
+)
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.unit import Blockize, Tensorize
 
@@ -27,6 +34,8 @@ PRIMITIVES: tuple[type[Step], ...] = (
     Split, Fuse, Reorder, Parallel, Vectorize, Unroll, Bind, Annotate, Pipeline, ComputeAt,
     ReverseComputeAt, Inline, ReverseInline, CacheRead, CacheWrite, SetScope, StorageAlign,
     Rfactor, DecomposeReduction, TransformLayout, Pad, Blockize, Tensorize,
+    SampleTile, SampleChoice, SampleLocation, SamplePermutation, AutoParallel, AutoVectorize,
+    AutoUnroll,
 )  # fmt: skip
 
 VERSION = 1

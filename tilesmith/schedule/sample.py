@@ -1,0 +1,144 @@
+"""Steps that stand for a decision. An open one leaves size variables (or a place) for the steps
+behind it; a decided one carries what was chosen, so that a trace can be decided anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+from tilesmith.base.errors import ScheduleError
+from tilesmith.ir.dependence import find_block, find_loop
+from tilesmith.ir.function import Function
+from tilesmith.schedule.inline import Inline
+from tilesmith.schedule.location import ComputeAt
+from tilesmith.schedule.loops import Reorder
+from tilesmith.schedule.step import Step
+
+
+@dataclass(frozen=True, slots=True)
+class SampleTile(Step):
+    """How a loop is cut into `parts`, outermost first: the size variables #loop.0, #loop.1, ...
+
+    `policy` says what may be chosen: "divisors" of the extent, "powers" of two, "both" of these,
+    "any" number (tiles need not divide), or "vector" (any, the innermost fitting vectors of
+    `lanes`); `candidates` lists the tuples themselves. The innermost is at most `max_innermost`.
+
+    for i in 512    ->    for i in 512, with #i.0 * #i.1 = 512 to be used by a split
+    """
+
+    name: ClassVar[str] = "sample_tile"
+    loop: str
+    parts: int
+    policy: str = "divisors"
+    max_innermost: int = 0
+    lanes: int = 1
+    candidates: tuple[tuple[int, ...], ...] = ()
+    decision: tuple[int, ...] | None = None
+
+    POLICIES: ClassVar[tuple[str, ...]] = ("divisors", "powers", "both", "any", "vector")
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(f"#{self.loop}.{k}" for k in range(self.parts))
+
+    @property
+    def exact(self) -> bool:
+        return self.policy == "divisors" and not self.candidates
+
+    def apply(self, func: Function) -> Function:
+        find_loop(func, self.loop)
+        if self.policy not in self.POLICIES:
+            known = ", ".join(self.POLICIES)
+            raise ScheduleError(
+                f"sample_tile of {self.loop}: unknown policy {self.policy!r}; known are {known}"
+            )
+        if self.parts < 1 or any(len(c) != self.parts for c in self.candidates):
+            raise ScheduleError(
+                f"sample_tile of {self.loop}: each candidate needs {self.parts} factors"
+            )
+        return func
+
+    def decide(self, sizes: Mapping[str, int]) -> Self:
+        if not all(c in sizes for c in self.columns):
+            return self
+        return replace(self, decision=tuple(sizes[c] for c in self.columns))
+
+
+@dataclass(frozen=True, slots=True)
+class SampleChoice(Step):
+    """One of a few numbers, as the size variable `column`."""
+
+    name: ClassVar[str] = "sample_choice"
+    column: str
+    values: tuple[int, ...]
+    decision: int | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (self.column,)
+
+    def apply(self, func: Function) -> Function:
+        if not self.values:
+            raise ScheduleError(f"sample_choice of {self.column} has nothing to choose from")
+        return func
+
+    def decide(self, sizes: Mapping[str, int]) -> Self:
+        return replace(self, decision=sizes[self.column]) if self.column in sizes else self
+
+
+@dataclass(frozen=True, slots=True)
+class SampleLocation(Step):
+    """Where a block is computed: "root", "inline", or inside one of the loops. This changes the
+    structure, so each choice is a variant of its own.
+
+    places=("root", "C.i.0", "C.k.0")    ->    compute_at(block, "C.k.0")
+    """
+
+    name: ClassVar[str] = "sample_location"
+    block: str
+    places: tuple[str, ...]
+    decision: str | None = None
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        return self.places
+
+    def apply(self, func: Function) -> Function:
+        if self.decision is None:
+            raise ScheduleError(f"where {self.block} is computed is not decided yet")
+        if self.decision not in self.places:
+            raise ScheduleError(
+                f"{self.block} cannot be computed at {self.decision!r}; it may be at {self.places}"
+            )
+        find_block(func, self.block)
+        if self.decision == "root":
+            return func
+        if self.decision == "inline":
+            return Inline(self.block).apply(func)
+        return ComputeAt(self.block, self.decision).apply(func)
+
+
+@dataclass(frozen=True, slots=True)
+class SamplePermutation(Step):
+    """The order of some loops: one of `orders`, each a list of all of them. A structural choice."""
+
+    name: ClassVar[str] = "sample_permutation"
+    orders: tuple[tuple[str, ...], ...]
+    decision: tuple[str, ...] | None = None
+
+    @property
+    def choices(self) -> tuple[tuple[str, ...], ...]:
+        return self.orders
+
+    def apply(self, func: Function) -> Function:
+        if self.decision is None:
+            raise ScheduleError(f"the order of {', '.join(self.orders[0])} is not decided yet")
+        if self.decision not in self.orders:
+            raise ScheduleError(f"{self.decision} is not one of the orders {self.orders}")
+        return Reorder(self.decision).apply(func)
+
+
+NumericSample = SampleTile | SampleChoice
+StructuralSample = SampleLocation | SamplePermutation
