@@ -17,6 +17,7 @@ from tilesmith.ir.nodes import (
     Buffer,
     For,
     If,
+    Note,
     Stmt,
     Store,
     map_bindings,
@@ -133,7 +134,8 @@ def instantiate(func: Function, sizes: Mapping[str, int]) -> Function:
     def go(s: Stmt) -> tuple[Stmt, ...]:
         match s:
             case For():
-                return (replace(s, extent=put(s.extent)),)
+                notes = tuple((k, decide_note(v, sizes)) for k, v in s.notes)
+                return (replace(s, extent=put(s.extent), notes=notes),)
             case Block():
                 b = map_bindings(s, put)
                 iters = tuple(replace(i, extent=put(i.extent)) for i in b.iters)
@@ -169,3 +171,10 @@ def instantiate(func: Function, sizes: Mapping[str, int]) -> Function:
         body=rewrite(func.body, go),
         facts=tuple(facts),
     )
+
+
+def decide_note(value: Note, sizes: Mapping[str, int]) -> Note:
+    """A note with numbers for the size variables in it."""
+    if isinstance(value, tuple):
+        return tuple(sizes.get(v, v) if isinstance(v, str) else v for v in value)
+    return sizes.get(value, value) if isinstance(value, str) else value

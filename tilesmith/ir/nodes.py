@@ -152,6 +152,9 @@ class Block:
             yield from loads_of(w.value)
 
 
+Note = str | int | tuple[str | int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class For:
     name: str
@@ -159,9 +162,9 @@ class For:
     body: tuple[Stmt, ...]
     kind: str = "serial"
     # annotations for code generators
-    notes: tuple[tuple[str, str | int | tuple[str | int, ...]], ...] = ()
+    notes: tuple[tuple[str, Note], ...] = ()
 
-    def note(self, key: str) -> str | int | tuple[str | int, ...] | None:
+    def note(self, key: str) -> Note | None:
         return dict(self.notes).get(key)
 
 

@@ -19,14 +19,17 @@ from tilesmith.codegen.passes.compact import compact
 from tilesmith.codegen.passes.lanes import widen_private_buffers
 from tilesmith.codegen.passes.layouts import apply_layouts
 from tilesmith.codegen.passes.lower_blocks import lower_blocks
+from tilesmith.codegen.passes.notes import resolve_notes
 from tilesmith.codegen.passes.partition import partition
 from tilesmith.codegen.passes.simplify import simplify
+from tilesmith.codegen.passes.strips import strip_vectors
 from tilesmith.expr.ints import Int, of
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Buffer, For, If, Stmt, Store, Sync, statements
 
 # What happens to a Function before it is written down, in order.
 PASSES = (
+    resolve_notes,
     lower_blocks,
     compact,
     widen_private_buffers,
@@ -61,7 +64,7 @@ def emit_function(func: Function, target: Target) -> Emitted:
         )
     if target.kind != "cpu":
         raise BuildError(f"LLVM code is for CPUs; the target is {target.kind}")
-    lowered = lower(func)
+    lowered = strip_vectors(lower(func), target)
     module = Module(target)
     Writer(module, lowered).entry()
     return Emitted(module.text(), module.workspace_nbytes, module.uses_threads)
@@ -126,7 +129,9 @@ class Writer(Values):
         for k in range(len(self.func.params)):
             lines.append(f"  %aa{k} = getelementptr ptr, ptr %args, i64 {k}")
             lines.append(f"  %arg{k} = load ptr, ptr %aa{k}")
-        args = ", ".join([*(f"ptr %arg{k}" for k in range(len(self.func.params))), "ptr %workspace"])
+        args = ", ".join(
+            [*(f"ptr %arg{k}" for k in range(len(self.func.params))), "ptr %workspace"]
+        )
         lines += [
             f"  call void @body({args})",
             "  ret void",

@@ -13,6 +13,7 @@ from tilesmith.codegen.llvm import vecmath
 from tilesmith.codegen.llvm.builder import I64, Builder, Type, V, storage_type
 from tilesmith.codegen.llvm.cells import Address, Cells, Lane
 from tilesmith.codegen.llvm.frames import Cell, Memory
+from tilesmith.codegen.passes.strips import lanes_of
 from tilesmith.expr.ints import FloorDiv, Int, Maximum, Opaque, Unknown, bounds
 from tilesmith.expr.nodes import (
     COMPARISONS,
@@ -28,7 +29,7 @@ from tilesmith.expr.nodes import (
     children,
     plain_combiner,
 )
-from tilesmith.ir.nodes import For, Stmt, Store, Write, statements, walk
+from tilesmith.ir.nodes import For, Store, Write, walk
 
 
 class Values(Cells):
@@ -693,24 +694,9 @@ class Values(Cells):
                 )
 
     # vectors
-    def lanes_of(self, body: tuple[Stmt, ...]) -> int:
-        """As many lanes as one register holds of the widest type that is computed with."""
-        widest = 8
-        for s in statements(body):
-            if isinstance(s, Store):
-                for w in s.writes:
-                    widest = max(widest, self._bits(w.value), self.compute_type(w.value.dtype).bits)
-        return max(1, self.target.vector_bits // widest)
-
-    def _bits(self, e: Expr) -> int:
-        own = 8
-        if not isinstance(e, IntValue | Const) and e.dtype is not BOOL:
-            own = self.compute_type(e.dtype).bits
-        return max([own, *map(self._bits, children(e))])
-
     def pieces_of(self, s: For) -> list[tuple[int, int]]:
         """A vectorized loop as (start, lanes): whole registers, then smaller powers of two."""
-        n, width, at = s.extent.const or 0, self.lanes_of(s.body), 0
+        n, width, at = s.extent.const or 0, lanes_of(s.body, self.target), 0
         out = []
         while at < n:
             while width > n - at:
