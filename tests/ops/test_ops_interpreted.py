@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
+from tilesmith.ir.deserialize import function_from_json
+from tilesmith.ir.serialize import function_to_json
 
 OPS = ts.ops
 ids, truth = "ids", "truth"  # stand for arrays that are no float32
@@ -122,3 +124,15 @@ def test_the_result_takes_the_name(rng, stated, name):
     shapes, settings = CASES[name][0]
     func = stated(getattr(OPS, name), *(_array(rng, s) for s in shapes), **settings, name="mine")
     assert [b.name for b in func.outputs] == ["mine"]
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "settings"), [(n, *case) for n, cases in CASES.items() for case in cases]
+)
+def test_every_operator_goes_through_json(rng, stated, name, shapes, settings):
+    arrays = [_array(rng, s) for s in shapes]
+    if name == "concatenate":
+        func = stated(lambda *tensors: OPS.concatenate(tensors, **settings), *arrays)
+    else:
+        func = stated(getattr(OPS, name), *arrays, **settings)
+    assert function_from_json(function_to_json(func)) == func

@@ -33,3 +33,7 @@ class BuildError(TilesmithError):
 
 class ArgumentError(TilesmithError, ValueError):
     """An array that does not fit the kernel's parameter."""
+
+
+class RecordsError(TilesmithError):
+    """A database that cannot be opened, read or written."""

@@ -7,10 +7,11 @@ A Target holds all that may change the answer of a build or a search, and nothin
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 
@@ -44,6 +45,26 @@ class Target:
 
     def _values(self) -> list[object]:
         return [getattr(self, name) for name in self.__dataclass_fields__]
+
+    def to_json(self) -> str:
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        values["features"] = sorted(self.features)
+        return json.dumps(values, separators=(",", ":"))
+
+    @staticmethod
+    def from_json(text: str) -> Target:
+        """A field that the text does not name has its default: an older version wrote it."""
+        try:
+            values = dict(json.loads(text))
+            values["features"] = frozenset(values["features"])
+            target = Target(**values)
+        except (ValueError, KeyError, TypeError) as e:
+            raise TargetError(f"this is not the text of a target: {e}") from None
+        for f in fields(Target):
+            kind = str if f.type == "str" else int if f.type == "int" else frozenset
+            if type(value := getattr(target, f.name)) is not kind:
+                raise TargetError(f"this is not the text of a target: {f.name} is {value!r}")
+        return target
 
     def lanes(self, bits: int) -> int:
         """How many elements of this width one vector register holds."""

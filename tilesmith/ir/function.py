@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from tilesmith.base.digest import digest
 from tilesmith.expr.ints import Int, Monomial, Rules, of, product
 from tilesmith.expr.nodes import Load
-from tilesmith.ir import count, printer
+from tilesmith.ir import count, printer, serialize
 from tilesmith.ir.nodes import (
     Alloc,
     Block,
@@ -101,7 +101,8 @@ class Function:
 
     @property
     def digest(self) -> str:
-        return digest(str(self))
+        """Of the canonical text: the printed one does not show the dtypes of constants."""
+        return digest(serialize.function_to_json(self))
 
     @property
     def flops(self) -> int:

@@ -1,0 +1,184 @@
+"""A Function in, its canonical JSON text out: equal Functions give equal text, and `deserialize`
+gives back a Function that equals the one that went in.
+
+Expressions stand in one table, each node once and after the nodes that it is made of, so that what
+is shared is written once. An integer is a number, a name, or a list of terms `[factor, atom, ...]`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from tilesmith.expr.ints import Atom, FloorDiv, Int, Maximum, Monomial
+from tilesmith.expr.nodes import (
+    Arg,
+    Binary,
+    Cast,
+    Const,
+    Dynamic,
+    Expr,
+    IntValue,
+    Load,
+    Select,
+    Unary,
+)
+from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Stmt, Store, Sync, Write
+
+if TYPE_CHECKING:
+    from tilesmith.ir.function import Function
+
+# Keys of tasks are made of this text: a new version takes a migration of the databases with it.
+VERSION = 1
+
+
+def function_to_json(func: Function) -> str:
+    writer = _Writer()
+    params = [writer.buffer(b) for b in func.params]
+    buffers = [writer.buffer(b) for b in func.buffers]
+    body = [writer.stmt(s) for s in func.body]
+    facts = [[writer.ints(f.sizes), writer.int(f.extent), f.exact] for f in func.facts]
+    return compact(
+        {
+            "version": VERSION,
+            "name": func.name,
+            "params": params,
+            "num_outputs": func.num_outputs,
+            "buffers": buffers,
+            "facts": facts,
+            "values": writer.values,
+            "body": body,
+        }
+    )
+
+
+def compact(data: object) -> str:
+    """JSON without spaces."""
+    return json.dumps(data, separators=(",", ":"), allow_nan=False)
+
+
+class _Writer:
+    """Holds the table of expressions while a Function is written."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self._by_text: dict[str, int] = {}
+        # The walk is linear in what is there, also where a tree shares its branches many times.
+        self._by_id: dict[int, int] = {}
+
+    # integers
+    def integer(self, p: Int) -> Any:
+        if (n := p.const) is not None:
+            return n
+        if (name := p.name) is not None:
+            return name
+        order = sorted(p.terms.items(), key=_order)
+        return [[c, *map(self._atom, m)] for m, c in order]
+
+    def integers(self, values: Iterable[Int]) -> list[Any]:
+        return [self.integer(p) for p in values]
+
+    def _atom(self, a: Atom) -> Any:
+        match a:
+            case str():
+                return a
+            case FloorDiv():
+                return ["//", self.integer(a.a), self.integer(a.b)]
+            case Maximum():
+                return ["max", self.integer(a.a), self.integer(a.b)]
+            case Dynamic():
+                return ["value", self.value(a.expr)]
+        raise TypeError(f"no text for the atom {a!r}")
+
+    # values
+    def value(self, e: Expr) -> int:
+        """Its place in the table."""
+        if id(e) not in self._by_id:
+            node = [*self._node(e), e.dtype.name]
+            text = compact(node)
+            if text not in self._by_text:
+                self._by_text[text] = len(self.values)
+                self.values.append(node)
+            self._by_id[id(e)] = self._by_text[text]
+        return self._by_id[id(e)]
+
+    def _node(self, e: Expr) -> list[Any]:
+        match e:
+            case Const(value=float(v)) if not isfinite(v):
+                return ["const", repr(v)]
+            case Const(value=v):
+                return ["const", v]
+            case IntValue(value=p):
+                return ["int", self.integer(p)]
+            case Arg(name=name):
+                return ["arg", name]
+            case Load(buffer=buffer, index=index):
+                return ["load", buffer, self.integers(index)]
+            case Unary(op=op, x=x):
+                return [op, self.value(x)]
+            case Binary(op=op, a=a, b=b):
+                return [op, self.value(a), self.value(b)]
+            case Select(cond=c, a=a, b=b):
+                return ["select", self.value(c), self.value(a), self.value(b)]
+            case Cast(x=x):
+                return ["cast", self.value(x)]
+
+    # statements
+    def buffer(self, b: Buffer) -> list[Any]:
+        plain = [b.name, b.dtype.name, self.integers(b.shape)]
+        if (b.scope, b.layout, b.align) == ("global", None, None):
+            return plain
+        return [*plain, b.scope, None if b.layout is None else self.integers(b.layout), b.align]
+
+    def stmt(self, s: Stmt) -> list[Any]:
+        match s:
+            case For():
+                body = [self.stmt(t) for t in s.body]
+                plain = ["for", s.name, self.integer(s.extent), body]
+                return plain if (s.kind, s.notes) == ("serial", ()) else [*plain, s.kind, s.notes]
+            case Block():
+                return ["block", self._block(s)]
+            case Store():
+                return ["store", self._unit(s)]
+            case If():
+                return ["if", self.integers(s.conds), [self.stmt(t) for t in s.body]]
+            case Alloc(buffer=b):
+                return ["alloc", self.buffer(b)]
+            case Sync(scope=scope):
+                return ["sync", scope]
+
+    def _block(self, b: Block) -> dict[str, Any]:
+        out: dict[str, Any] = {
+            "name": b.name,
+            "iters": [
+                [i.name, i.kind, self.integer(i.extent), self.integer(i.bind)] for i in b.iters
+            ],
+        }
+        if b.combiner is not None:
+            c = b.combiner
+            out["combiner"] = [list(map(self.value, c.values)), list(map(self.value, c.identity))]
+        if b.init:
+            out["init"] = True
+        for key, conds in (("where", b.where), ("domain", b.domain)):
+            if conds:
+                out[key] = self.integers(sorted(conds, key=str))
+        return out | self._unit(b)
+
+    def _unit(self, s: Block | Store) -> dict[str, Any]:
+        out: dict[str, Any] = {"writes": [self._write(w) for w in s.writes]}
+        if s.tile:
+            out["tile"] = [[name, self.integer(extent)] for name, extent in s.tile]
+        if s.intrinsic is not None:
+            out["intrinsic"] = s.intrinsic.name
+        if s.operands:
+            out["operands"] = [[name, self.value(x)] for name, x in s.operands]
+        return out
+
+    def _write(self, w: Write) -> list[Any]:
+        return [w.buffer, self.integers(w.index), self.value(w.value)]
+
+
+def _order(term: tuple[Monomial, int]) -> tuple[int, list[str]]:
+    return -len(term[0]), [str(a) for a in term[0]]
