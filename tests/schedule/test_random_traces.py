@@ -237,6 +237,14 @@ def test_races_are_found():
     assert races(bad) == ["iterations of P.i.1 share elements of P"]
 
 
+def test_a_sum_that_nobody_reads_keeps_its_buffer():
+    x = ts.placeholder((3,), name="X")
+    k = ts.reduce_axis(3, name="k")
+    at, _ = ts.compute((), lambda: ts.argmax(x[k], axis=k), name="M")
+    func = ts.function([x, at])
+    assert_same_meaning(func, renewed(func))
+
+
 def test_backwards_runs_the_last_iteration_first():
     sch = two_stages()
     sch.parallel("C.i")

@@ -35,7 +35,7 @@ def renewed(func: Function) -> Function:
     homes: dict[str, list[Alloc]] = {}
     for buffer in func.buffers:
         paths = [
-            path
+            _before_sum(path, b)
             for path, b in walk(func.body)
             if any(w.buffer == buffer.name for w in b.writes)
             or any(load.buffer == buffer.name for load in b.loads)
@@ -53,6 +53,13 @@ def renewed(func: Function) -> Function:
         return (s,)
 
     return replace(func, body=rewrite(func.body, go))
+
+
+def _before_sum(path: Path, b: Block) -> Path:
+    """The loops up to the first that the block reduces over: its sum starts before that."""
+    reducing = b.reducing_loops
+    first = next((k for k, f in enumerate(path) if f.name in reducing), len(path))
+    return path[:first]
 
 
 def backwards(func: Function) -> Function:
