@@ -39,7 +39,7 @@ def function_to_json(func: Function) -> str:
     params = [writer.buffer(b) for b in func.params]
     buffers = [writer.buffer(b) for b in func.buffers]
     body = [writer.stmt(s) for s in func.body]
-    facts = [[writer.ints(f.sizes), writer.int(f.extent), f.exact] for f in func.facts]
+    facts = [[writer.integers(f.sizes), writer.integer(f.extent), f.exact] for f in func.facts]
     return compact(
         {
             "version": VERSION,
