@@ -20,9 +20,9 @@ STAGES = (
 HEAVY = {"llvmlite", "xgboost", "torch", "onnx", "onnxruntime", "sqlalchemy", "ray", "scipy"}
 # codegen knows ir, and nothing of how a Function was found.
 FORBIDDEN = {"codegen": {"schedule", "task", "space", "search"}, "search": {"measure", "records"}}
-# The one place where a stage's parts are imported late, because they load LLVM; see the comment
-# there.
-LATE = {"runtime/build.py", "runtime/kernel.py"}
+# The places where a stage's parts are imported late, because they load LLVM or SQLAlchemy; see the
+# comments there.
+LATE = {"runtime/build.py", "runtime/kernel.py", "records/open.py"}
 
 
 def sources() -> list[Path]:

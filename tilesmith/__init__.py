@@ -6,6 +6,7 @@ from tilesmith.base.errors import (
     ArgumentError,
     BuildError,
     ExpressionError,
+    RecordsError,
     ScheduleError,
     TargetError,
     TilesmithError,
@@ -63,6 +64,8 @@ from tilesmith.ir.intrinsics import (
 from tilesmith.ir.lower import function
 from tilesmith.ir.nodes import Intrinsic
 from tilesmith.ir.pack import pack
+from tilesmith.records.database import Database
+from tilesmith.records.open import open_database
 from tilesmith.runtime.build import build
 from tilesmith.runtime.kernel import Kernel
 from tilesmith.schedule.schedule import Schedule
@@ -79,10 +82,12 @@ __all__ = [
     "ArgumentError",
     "BuildError",
     "DType",
+    "Database",
     "ExpressionError",
     "Function",
     "Intrinsic",
     "Kernel",
+    "RecordsError",
     "Schedule",
     "ScheduleError",
     "Step",
@@ -117,6 +122,7 @@ __all__ = [
     "log",
     "maximum",
     "minimum",
+    "open_database",
     "ops",
     "pack",
     "placeholder",

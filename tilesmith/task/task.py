@@ -18,6 +18,11 @@ from tilesmith.schedule.trace import Trace
 CODEGEN_VERSION = "1"
 
 
+def task_key(func: Function, target: Target, codegen: str = CODEGEN_VERSION) -> str:
+    """A digest of all that can change the answer."""
+    return digest(func.digest, target.fingerprint, codegen)
+
+
 @dataclass(frozen=True)
 class Task:
     """A computation and the machine it is to run on."""
@@ -27,8 +32,7 @@ class Task:
 
     @cached_property
     def key(self) -> str:
-        """A digest of all that can change the answer."""
-        return digest(self.func.digest, self.target.fingerprint, CODEGEN_VERSION)
+        return task_key(self.func, self.target)
 
     def __hash__(self) -> int:
         return hash(self.key)

@@ -1,0 +1,118 @@
+"""A file name or URL in, a SQLAlchemy engine out, set up so that what is committed stays; and what
+a database says when it fails, in words that help.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import event, exc
+from sqlalchemy.pool import StaticPool
+
+from tilesmith.base.errors import RecordsError
+
+BUSY_SECONDS = 60.0  # how long to wait for another process that writes
+
+
+def make_engine(place: str | os.PathLike[str]) -> sa.Engine:
+    text = os.fspath(place)
+    if "://" not in text:
+        return _sqlite(sa.URL.create("sqlite", database=text))
+    try:
+        url = sa.make_url(text)
+    except (exc.ArgumentError, ValueError) as e:
+        raise RecordsError(f"{text} is not the URL of a database: {e}") from None
+    match url.get_backend_name():
+        case "sqlite":
+            return _sqlite(url)
+        case "postgresql" | "postgres":
+            return _postgresql(url)
+        case other:
+            raise RecordsError(
+                f"{url}: there is no support for {other}; give a file name for SQLite, "
+                "or postgresql://user@host/name"
+            )
+
+
+def _postgresql(url: sa.URL) -> sa.Engine:
+    if url.drivername in ("postgresql", "postgres"):
+        url = url.set(drivername="postgresql+psycopg")
+    try:
+        # A server restarts, a laptop sleeps: connections are tried before they are used.
+        return sa.create_engine(url, pool_pre_ping=True)
+    except ModuleNotFoundError as e:
+        raise RecordsError(
+            f"{url}: {e.name} is not installed; pip install 'tilesmith[postgres]'"
+        ) from None
+
+
+def in_memory(engine: sa.Engine) -> bool:
+    return engine.dialect.name == "sqlite" and engine.url.database in (None, "", ":memory:")
+
+
+def _sqlite(url: sa.URL) -> sa.Engine:
+    connect_args: dict[str, Any] = {"timeout": BUSY_SECONDS, "check_same_thread": False}
+    if url.database in (None, "", ":memory:"):  # the one connection is the database
+        engine = sa.create_engine(url, connect_args=connect_args, poolclass=StaticPool)
+    else:
+        engine = sa.create_engine(url, connect_args=connect_args)
+
+    @event.listens_for(engine, "connect")
+    def connect(connection: sqlite3.Connection, _: object) -> None:
+        connection.isolation_level = None  # transactions begin where `begin` says, see below
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # only of use for a new file
+        _use_wal(connection)
+        # Without it, the last commits are lost with the machine's power.
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA foreign_keys = ON")
+
+    @event.listens_for(engine, "begin")
+    def begin(c: sa.Connection) -> None:
+        # A transaction that reads before it writes fails at once, without waiting, if another one
+        # wrote in between; so one that will write says so at its beginning.
+        writes = c.get_execution_options().get("writes", False)
+        c.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Readers and a writer at once. The change of a new file to it does not wait for others that
+    are at the same, so we do.
+    """
+    give_up = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL").fetchall()
+            return
+        except sqlite3.OperationalError as e:
+            if "locked" not in str(e) or time.monotonic() > give_up:
+                raise
+            time.sleep(0.01)
+
+
+# What SQLite says -> what it means to the one who reads it.
+_MEANINGS = {
+    "disk is full": "the disk is full. Nothing of this was stored, and what was stored before is "
+    "safe: make room, then do it again",
+    "disk I/O error": "the disk refused to read or write. Nothing of this was stored: is there "
+    "room, and a quota?",
+    "is locked": f"another process has kept it locked for {BUSY_SECONDS:g} s",
+    "not a database": "this file is not a database of records",
+    "malformed": "this file is damaged. Put back a copy of it, or import an export into a new one",
+    "unable to open": "cannot be opened: is its folder there, and may you write to it?",
+    "readonly": "may not be written to",
+}
+
+
+def meaning(error: Exception) -> str:
+    """What is wrong, in a line."""
+    said = str(error.orig if isinstance(error, exc.DBAPIError) and error.orig else error).strip()
+    for piece, text in _MEANINGS.items():
+        if piece in said:
+            return f"{text} ({said})"
+    return said.splitlines()[0] if said else type(error).__name__

@@ -1,0 +1,76 @@
+"""What a database of measurements can do, whoever writes it; `testing/databases.py` has the suite
+that every implementation passes. `open_database` opens ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tilesmith.ir.intrinsics import INTRINSICS
+from tilesmith.ir.nodes import Intrinsic
+from tilesmith.schedule.step import Step
+from tilesmith.schedule.trace import PRIMITIVES
+from tilesmith.task.task import Measurement, Task
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSummary:
+    """What is known of one task.
+
+    `key` and `codegen` are those under which it was recorded: with an older code generator they
+    differ from what `task` would have today.
+    """
+
+    task: Task
+    key: str
+    codegen: str
+    count: int
+    failures: int
+    best_seconds: float | None
+
+
+class Database(Protocol):
+    """Safe for use by several threads. Every method either does all of its work or, with a
+    RecordsError, none.
+    """
+
+    def add(self, measurements: Sequence[Measurement]) -> None:
+        """All of them at once, kept when this returns. One that is already there is not doubled,
+        so that an add may be repeated.
+        """
+
+    def of(
+        self,
+        task: Task,
+        primitives: Sequence[type[Step]] = PRIMITIVES,
+        intrinsics: Sequence[Intrinsic] = INTRINSICS,
+    ) -> list[Measurement]:
+        """Everything known of a task, oldest first. `primitives` and `intrinsics` are what names
+        in traces may mean; add your own to the built-in ones.
+        """
+
+    def best(
+        self,
+        task: Task,
+        primitives: Sequence[type[Step]] = PRIMITIVES,
+        intrinsics: Sequence[Intrinsic] = INTRINSICS,
+    ) -> Measurement | None:
+        """The one to trust: the fastest that was confirmed, or else the fastest; never a failure
+        or a contended one.
+        """
+
+    def tasks(self) -> list[TaskSummary]:
+        """One summary for each task, in the order in which they came."""
+
+    def count(self, task: Task | None = None) -> int:
+        """How many measurements there are, of one task or in all."""
+
+    def save_state(self, task: Task, name: str, data: bytes) -> None:
+        """Keeps what a search needs to go on; replaces what had this name."""
+
+    def load_state(self, task: Task, name: str) -> bytes | None: ...
+
+    def close(self) -> None:
+        """May be called twice; everything else then raises a RecordsError."""

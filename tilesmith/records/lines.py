@@ -1,0 +1,122 @@
+"""Records as JSON lines: each line holds all there is to say about one measurement, the computation
+and the target included, so that a line means the same in any database.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from tilesmith.base.digest import digest
+from tilesmith.base.errors import RecordsError, TilesmithError
+from tilesmith.base.target import Target
+from tilesmith.ir.deserialize import function_from_json
+from tilesmith.ir.serialize import compact
+from tilesmith.records.rows import RecordRow, TaskRow, row_of
+from tilesmith.schedule.trace import Trace
+from tilesmith.task.task import Candidate, Failure, Measurement, Task, task_key
+
+VERSION = 1
+
+
+def line_of(task: TaskRow, row: RecordRow) -> str:
+    return json.dumps(
+        {
+            "version": VERSION,
+            "func": json.loads(task.func),
+            "target": json.loads(task.target),
+            "codegen": task.codegen,
+            "trace": json.loads(row.trace),
+            "seconds": json.loads(row.samples),
+            "failure": None if row.failure is None else [row.failure, row.failure_text],
+            "contended": bool(row.contended),
+            "confirmed": bool(row.confirmed),
+            "build_seconds": row.build_seconds,
+            "when": row.at,
+            "versions": json.loads(row.versions),
+        },
+        separators=(",", ":"),
+    )
+
+
+def rows_of(path: Path) -> Iterator[tuple[TaskRow, RecordRow]]:
+    """Raises a RecordsError that names the file and the line where one is not a record."""
+    try:
+        with path.open() as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    try:
+                        yield _read(line)
+                    except (ValueError, KeyError, TypeError, TilesmithError) as e:
+                        what = f"{e} is missing" if isinstance(e, KeyError) else str(e)
+                        raise RecordsError(
+                            f"{path}, line {number} is not a record: {what}. The lines before it "
+                            "may have been taken; to import the mended file again is safe"
+                        ) from None
+    except (OSError, UnicodeDecodeError) as e:
+        raise RecordsError(f"{path} cannot be read: {e}") from None
+
+
+def write_lines(path: Path, rows: Iterable[tuple[TaskRow, RecordRow]]) -> int:
+    """How many were written. The file appears when it is whole."""
+    part = path.with_name(f"{path.name}.part")
+    count = 0
+    try:
+        with part.open("w") as file:
+            for task, row in rows:
+                file.write(line_of(task, row) + "\n")
+                count += 1
+        part.replace(path)
+    except OSError as e:
+        raise RecordsError(f"{path} cannot be written: {e}") from None
+    finally:
+        part.unlink(missing_ok=True)
+    return count
+
+
+def _read(line: str) -> tuple[TaskRow, RecordRow]:
+    data = json.loads(line)
+    if data["version"] != VERSION:
+        raise ValueError(f"it is of version {data['version']!r}, this library reads {VERSION}")
+    func, target, codegen = compact(data["func"]), compact(data["target"]), data["codegen"]
+    if not isinstance(codegen, str):
+        raise ValueError(f"codegen is {codegen!r}")
+    task, key = _task(func, target, codegen)
+    trace = json.dumps(data["trace"])
+    if not isinstance(data["trace"]["steps"], list):
+        raise ValueError("its trace has no steps")
+    m = Measurement(
+        # Not the real trace: its steps may be a user's, and are not needed here.
+        candidate=Candidate(task, Trace()),
+        seconds=tuple(_float(s) for s in data["seconds"]),
+        failure=None if data["failure"] is None else _failure(data["failure"]),
+        contended=bool(data["contended"]),
+        confirmed=bool(data["confirmed"]),
+        build_seconds=_float(data["build_seconds"]),
+        when=_float(data["when"]),
+    )
+    made_by = json.dumps(data["versions"], sort_keys=True)
+    row = row_of(m, digest(key, trace), trace, made_by)
+    return TaskRow(key, task.func.name, func, target, task.target.fingerprint, codegen), row
+
+
+@lru_cache(256)  # lines of one task stand together
+def _task(func: str, target: str, codegen: str) -> tuple[Task, str]:
+    task = Task(function_from_json(func), Target.from_json(target))
+    return task, task_key(task.func, task.target, codegen)
+
+
+def _float(data: Any) -> float:
+    if isinstance(data, bool) or not isinstance(data, int | float):
+        raise ValueError(f"{data!r} is no number of seconds")
+    return float(data)
+
+
+def _failure(data: Any) -> Failure:
+    kind, text = data
+    if not isinstance(kind, str) or not isinstance(text, str):
+        raise ValueError(f"{data!r} is no failure")
+    return Failure(kind, text)

@@ -1,0 +1,135 @@
+"""Measurements as rows of plain values, and back. A row is complete: what it was made from can be
+rebuilt from it and the row of its task alone.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+from collections.abc import Sequence
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import NamedTuple
+
+from tilesmith.base.digest import digest
+from tilesmith.ir.nodes import Intrinsic
+from tilesmith.ir.serialize import function_to_json
+from tilesmith.schedule.step import Step
+from tilesmith.schedule.trace import Trace
+from tilesmith.task.task import CODEGEN_VERSION, Candidate, Failure, Measurement, Task
+
+# How far a measurement is to be trusted, best first: with the cost behind it, this is the order
+# in which the best is looked for, and the index that finds it.
+CONFIRMED, MEASURED, CONTENDED, FAILED = range(4)
+
+
+class TaskRow(NamedTuple):
+    key: str
+    name: str
+    func: str
+    target: str
+    fingerprint: str
+    codegen: str
+
+
+class RecordRow(NamedTuple):
+    identity: str  # the same for two rows that say the same
+    candidate: str
+    trace: str
+    samples: str
+    cost: float | None
+    standing: int
+    failure: str | None
+    failure_text: str
+    contended: bool
+    confirmed: bool
+    build_seconds: float
+    at: float
+    versions: str
+
+
+def task_row(task: Task) -> TaskRow:
+    return TaskRow(
+        key=task.key,
+        name=_clean(task.func.name),
+        func=function_to_json(task.func),
+        target=task.target.to_json(),
+        fingerprint=task.target.fingerprint,
+        codegen=CODEGEN_VERSION,
+    )
+
+
+def record_row(m: Measurement) -> RecordRow:
+    return row_of(m, m.candidate.key, m.candidate.trace.to_json(), versions())
+
+
+def row_of(m: Measurement, candidate: str, trace: str, made_by: str) -> RecordRow:
+    """For a measurement whose trace need not be understood here: its text and key are given."""
+    samples = json.dumps(list(map(float, m.seconds)))
+    cost = float(m.cost)
+    kind = None if m.failure is None else _clean(m.failure.kind)
+    text = "" if m.failure is None else _clean(m.failure.text)
+    if m.failure is not None or not math.isfinite(cost):
+        standing = FAILED
+    elif m.contended:
+        standing = CONTENDED
+    else:
+        standing = CONFIRMED if m.confirmed else MEASURED
+    identity = digest(
+        candidate,
+        samples,
+        repr((kind, text, bool(m.contended), bool(m.confirmed))),
+        repr((float(m.build_seconds), float(m.when))),
+    )
+    return RecordRow(
+        identity=identity,
+        candidate=candidate,
+        trace=trace,
+        samples=samples,
+        cost=cost if math.isfinite(cost) else None,
+        standing=standing,
+        failure=kind,
+        failure_text=text,
+        contended=bool(m.contended),
+        confirmed=bool(m.confirmed),
+        build_seconds=float(m.build_seconds),
+        at=float(m.when),
+        versions=made_by,
+    )
+
+
+def measurement(
+    row: RecordRow,
+    task: Task,
+    primitives: Sequence[type[Step]],
+    intrinsics: Sequence[Intrinsic],
+) -> Measurement:
+    return Measurement(
+        candidate=Candidate(task, Trace.from_json(row.trace, primitives, intrinsics)),
+        seconds=tuple(json.loads(row.samples)),
+        failure=None if row.failure is None else Failure(row.failure, row.failure_text),
+        contended=bool(row.contended),
+        confirmed=bool(row.confirmed),
+        build_seconds=row.build_seconds,
+        when=row.at,
+    )
+
+
+@cache
+def versions() -> str:
+    """Of what has a say in the numbers, as JSON. LLVM comes with llvmlite, whose version is known
+    without loading it.
+    """
+    found = {"python": platform.python_version()}
+    for package in ("tilesmith", "llvmlite"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return json.dumps(found, sort_keys=True)
+
+
+def _clean(text: str) -> str:
+    """Without what no database holds as text: NUL, and halves of surrogate pairs."""
+    return text.encode(errors="backslashreplace").decode().replace("\0", "\\x00")

@@ -1,0 +1,111 @@
+"""The tables, and how older ones become these: a connection in, a database of today's version out.
+
+Names begin with `tilesmith_`, because a server may be shared with other programs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import sqlalchemy as sa
+
+from tilesmith.base.errors import RecordsError
+
+metadata = sa.MetaData()
+_Id = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # SQLite numbers only INTEGER by itself
+
+schema = sa.Table("tilesmith_schema", metadata, sa.Column("version", sa.Integer, nullable=False))
+
+tasks = sa.Table(
+    "tilesmith_tasks",
+    metadata,
+    sa.Column("id", _Id, primary_key=True),
+    sa.Column("key", sa.Text, nullable=False, unique=True),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("func", sa.Text, nullable=False),
+    sa.Column("target", sa.Text, nullable=False),
+    sa.Column("fingerprint", sa.Text, nullable=False),
+    sa.Column("codegen", sa.Text, nullable=False),
+)
+
+records = sa.Table(
+    "tilesmith_records",
+    metadata,
+    sa.Column("id", _Id, primary_key=True),
+    sa.Column("task_id", _Id, sa.ForeignKey("tilesmith_tasks.id"), nullable=False),
+    sa.Column("identity", sa.Text, nullable=False),
+    sa.Column("candidate", sa.Text, nullable=False),
+    sa.Column("trace", sa.Text, nullable=False),
+    sa.Column("samples", sa.Text, nullable=False),
+    sa.Column("cost", sa.Double),
+    sa.Column("standing", sa.Integer, nullable=False),
+    sa.Column("failure", sa.Text),
+    sa.Column("failure_text", sa.Text, nullable=False),
+    sa.Column("contended", sa.Boolean, nullable=False),
+    sa.Column("confirmed", sa.Boolean, nullable=False),
+    sa.Column("build_seconds", sa.Double, nullable=False),
+    sa.Column("at", sa.Double, nullable=False),
+    sa.Column("versions", sa.Text, nullable=False),
+    sa.Index("tilesmith_records_best", "task_id", "standing", "cost", "id"),
+    sa.Index("tilesmith_records_of", "task_id", "id"),
+    # The time comes first, so that new rows go to the end of the index and not all over it.
+    sa.Index("tilesmith_records_once", "at", "identity", unique=True),
+)
+
+state = sa.Table(
+    "tilesmith_state",
+    metadata,
+    sa.Column("task_id", _Id, sa.ForeignKey("tilesmith_tasks.id"), primary_key=True),
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("data", sa.LargeBinary, nullable=False),
+)
+
+
+def _to_2(c: sa.Connection) -> None:
+    """Records say by what they were made; searches leave their state."""
+    c.execute(
+        sa.text("ALTER TABLE tilesmith_records ADD COLUMN versions TEXT NOT NULL DEFAULT '{}'")
+    )
+    # Stated anew: the table above is today's, and may be another one tomorrow.
+    then = sa.MetaData()
+    sa.Table("tilesmith_tasks", then, sa.Column("id", _Id, primary_key=True))
+    made = sa.Table(
+        "tilesmith_state",
+        then,
+        sa.Column("task_id", _Id, sa.ForeignKey("tilesmith_tasks.id"), primary_key=True),
+        sa.Column("name", sa.Text, primary_key=True),
+        sa.Column("data", sa.LargeBinary, nullable=False),
+    )
+    made.create(c)
+
+
+# The k-th takes version k + 1 to version k + 2.
+MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (_to_2,)
+VERSION = len(MIGRATIONS) + 1
+
+
+def version_of(c: sa.Connection) -> int:
+    """0 where there is nothing yet."""
+    if not sa.inspect(c).has_table(schema.name):
+        return 0
+    found = c.execute(sa.select(schema.c.version)).scalar()
+    return 0 if found is None else int(found)
+
+
+def prepare(c: sa.Connection, place: str) -> None:
+    """Makes the tables, or brings them up to date. Runs in a transaction that nobody else writes
+    in, so that a process that is killed here leaves what was there.
+    """
+    have = version_of(c)
+    if have > VERSION:
+        raise RecordsError(
+            f"{place} has schema version {have}; this tilesmith knows versions up to {VERSION}: "
+            "open it with a newer one"
+        )
+    if have == 0:
+        metadata.create_all(c)
+        c.execute(schema.insert().values(version=VERSION))
+    elif have < VERSION:
+        for migrate in MIGRATIONS[have - 1 :]:
+            migrate(c)
+        c.execute(schema.update().values(version=VERSION))

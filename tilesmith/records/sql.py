@@ -1,0 +1,252 @@
+"""The database of measurements, in SQL: a SQLite file for one machine, PostgreSQL for a team.
+
+Each method is one transaction, but for those that may move millions of records.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from tilesmith.base.errors import RecordsError
+from tilesmith.base.target import Target
+from tilesmith.ir.deserialize import function_from_json
+from tilesmith.ir.intrinsics import INTRINSICS
+from tilesmith.ir.nodes import Intrinsic
+from tilesmith.records.database import TaskSummary
+from tilesmith.records.lines import rows_of, write_lines
+from tilesmith.records.rows import (
+    FAILED,
+    MEASURED,
+    RecordRow,
+    TaskRow,
+    measurement,
+    record_row,
+    task_row,
+)
+from tilesmith.records.schema import records, state, tasks
+from tilesmith.records.transactions import Transactions
+from tilesmith.schedule.step import Step
+from tilesmith.schedule.trace import PRIMITIVES
+from tilesmith.task.task import CODEGEN_VERSION, Measurement, Task
+
+_TASK = [tasks.c[name] for name in TaskRow._fields]
+_RECORD = [records.c[name] for name in RecordRow._fields]
+_BATCH = 1000  # rows of one transaction where there may be millions: others get their turn
+
+Pair = tuple[TaskRow, RecordRow]
+
+
+class SqlDatabase:
+    """Made by `open_database`. Implements the protocol `Database`; what else it can do is for
+    those who look after the records.
+    """
+
+    def __init__(self, place: str | os.PathLike[str]) -> None:
+        self._at = Transactions(place)
+
+    @property
+    def place(self) -> str:
+        """The file, or the URL without its password."""
+        return self._at.place
+
+    # what every database does
+    def add(self, measurements: Sequence[Measurement]) -> None:
+        rows: dict[str, list[RecordRow]] = {}
+        known: dict[str, Task] = {}
+        for m in measurements:
+            known.setdefault(m.candidate.task.key, m.candidate.task)
+            rows.setdefault(m.candidate.task.key, []).append(record_row(m))
+        if not rows:
+            return
+        with self._at.writing() as c:
+            for key, of_task in rows.items():
+                self._insert(c, self._id_of(c, known[key]), of_task)
+
+    def of(
+        self,
+        task: Task,
+        primitives: Sequence[type[Step]] = PRIMITIVES,
+        intrinsics: Sequence[Intrinsic] = INTRINSICS,
+    ) -> list[Measurement]:
+        query = sa.select(*_RECORD).join(tasks).where(tasks.c.key == task.key)
+        with self._at.reading() as c:
+            rows = c.execute(query.order_by(records.c.id)).all()
+        return [measurement(RecordRow._make(r), task, primitives, intrinsics) for r in rows]
+
+    def best(
+        self,
+        task: Task,
+        primitives: Sequence[type[Step]] = PRIMITIVES,
+        intrinsics: Sequence[Intrinsic] = INTRINSICS,
+    ) -> Measurement | None:
+        query = (
+            sa.select(*_RECORD)
+            .join(tasks)
+            .where(tasks.c.key == task.key, records.c.standing <= MEASURED)
+            .order_by(records.c.standing, records.c.cost, records.c.id)
+            .limit(1)
+        )
+        with self._at.reading() as c:
+            row = c.execute(query).first()
+        if row is None:
+            return None
+        return measurement(RecordRow._make(row), task, primitives, intrinsics)
+
+    def tasks(self) -> list[TaskSummary]:
+        number, cost = sa.func.count(), sa.func.min(records.c.cost)
+        groups = sa.select(records.c.task_id, records.c.standing, number, cost).group_by(
+            records.c.task_id, records.c.standing
+        )
+        counts: dict[int, int] = {}
+        failures: dict[int, int] = {}
+        best: dict[int, float] = {}
+        with self._at.reading() as c:
+            order = groups.order_by(records.c.task_id, records.c.standing)
+            for row in c.execute(order):
+                task_id, standing = row[0], row[1]
+                counts[task_id] = counts.get(task_id, 0) + row[2]
+                if standing == FAILED:
+                    failures[task_id] = row[2]
+                elif standing <= MEASURED:
+                    best.setdefault(task_id, row[3])  # confirmed ones come first
+            rows = c.execute(sa.select(tasks.c.id, *_TASK).order_by(tasks.c.id)).all()
+        return [
+            TaskSummary(
+                task=Task(function_from_json(t.func), Target.from_json(t.target)),
+                key=t.key,
+                codegen=t.codegen,
+                count=counts.get(k, 0),
+                failures=failures.get(k, 0),
+                best_seconds=best.get(k),
+            )
+            for k, t in ((r[0], TaskRow._make(r[1:])) for r in rows)
+        ]
+
+    def count(self, task: Task | None = None) -> int:
+        query = sa.select(sa.func.count()).select_from(records)
+        if task is not None:
+            query = query.join(tasks).where(tasks.c.key == task.key)
+        with self._at.reading() as c:
+            return c.execute(query).scalar_one()
+
+    def save_state(self, task: Task, name: str, data: bytes) -> None:
+        with self._at.writing() as c:
+            insert = _insert(c, state).values(task_id=self._id_of(c, task), name=name, data=data)
+            key = [state.c.task_id, state.c.name]
+            c.execute(insert.on_conflict_do_update(index_elements=key, set_={"data": data}))
+
+    def load_state(self, task: Task, name: str) -> bytes | None:
+        query = sa.select(state.c.data).join(tasks)
+        with self._at.reading() as c:
+            data = c.execute(query.where(tasks.c.key == task.key, state.c.name == name)).scalar()
+        return None if data is None else bytes(data)
+
+    def close(self) -> None:
+        self._at.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<database {self.place}>"
+
+    # looking after the records
+    def merge(self, other: SqlDatabase) -> int:
+        """Takes over what the other one has and this one has not; how many that were."""
+        return 0 if other is self else self._store(other._rows())
+
+    def export(self, path: str | os.PathLike[str]) -> int:
+        """Writes every record as a line of JSON; how many there are."""
+        return write_lines(Path(path), self._rows())
+
+    def import_(self, path: str | os.PathLike[str]) -> int:
+        """Takes over the lines that `export` wrote and that are not here yet; how many that
+        were.
+        """
+        return self._store(rows_of(Path(path)))
+
+    def prune(self, keep: int | None = None, failures: bool = False, outdated: bool = False) -> int:
+        """Forgets all but the `keep` best of each task, failures, and what an older code generator
+        made, as far as asked for; how many records that were.
+        """
+        if keep is not None and keep < 1:
+            raise RecordsError(f"keep is {keep}; it takes at least the best one of each task")
+        gone = 0
+        with self._at.writing() as c:
+            if outdated:
+                old = sa.select(tasks.c.id).where(tasks.c.codegen != CODEGEN_VERSION)
+                gone += c.execute(records.delete().where(records.c.task_id.in_(old))).rowcount
+                c.execute(state.delete().where(state.c.task_id.in_(old)))
+                c.execute(tasks.delete().where(tasks.c.codegen != CODEGEN_VERSION))
+            if failures:
+                gone += c.execute(records.delete().where(records.c.standing == FAILED)).rowcount
+            if keep is not None:
+                order = (records.c.standing, records.c.cost, records.c.id)
+                place = sa.func.row_number().over(partition_by=records.c.task_id, order_by=order)
+                ranked = sa.select(records.c.id, place.label("place"))
+                inner = ranked.where(records.c.standing < FAILED).subquery()
+                far = sa.select(inner.c.id).where(inner.c.place > keep)
+                gone += c.execute(records.delete().where(records.c.id.in_(far))).rowcount
+            if c.dialect.name == "sqlite":  # gives the room back; one row for each page
+                c.exec_driver_sql("PRAGMA incremental_vacuum").close()
+        return gone
+
+    # inside
+    def _id_of(self, c: sa.Connection, task: Task | TaskRow) -> int:
+        found = c.execute(sa.select(tasks.c.id).where(tasks.c.key == task.key)).scalar()
+        if found is None:
+            row = task_row(task) if isinstance(task, Task) else task
+            insert = tasks.insert().values(row._asdict()).returning(tasks.c.id)
+            found = c.execute(insert).scalar_one()
+        return int(found)
+
+    def _insert(self, c: sa.Connection, task_id: int, rows: Iterable[RecordRow]) -> int:
+        """How many were new."""
+        values = [{"task_id": task_id, **r._asdict()} for r in rows]
+        once = _insert(c, records).on_conflict_do_nothing(index_elements=["at", "identity"])
+        options = {"preserve_rowcount": True}
+        return c.execute(once, values, execution_options=options).rowcount
+
+    def _store(self, pairs: Iterator[Pair]) -> int:
+        new = 0
+        while batch := list(islice(pairs, _BATCH)):
+            rows: dict[str, list[RecordRow]] = {}
+            known: dict[str, TaskRow] = {}
+            for task, row in batch:
+                known.setdefault(task.key, task)
+                rows.setdefault(task.key, []).append(row)
+            with self._at.writing() as c:
+                for key, of_task in rows.items():
+                    new += self._insert(c, self._id_of(c, known[key]), of_task)
+        return new
+
+    def _rows(self) -> Iterator[Pair]:
+        """Every record with its task, oldest first, as they are when this begins."""
+        with self._at.reading(one_moment=True) as c:
+            all_tasks = c.execute(sa.select(tasks.c.id, *_TASK)).all()
+            by_id = {r[0]: TaskRow._make(r[1:]) for r in all_tasks}
+            query = sa.select(records.c.task_id, *_RECORD).order_by(records.c.id)
+            options = {"yield_per": _BATCH}
+            for row in c.execute(query, execution_options=options):
+                yield by_id[row[0]], RecordRow._make(row[1:])
+
+
+def _insert(c: sa.Connection, table: sa.Table) -> postgresql.Insert | sqlite.Insert:
+    """An insert that can say what to do when the row is there: each dialect has its own."""
+    return postgresql.insert(table) if c.dialect.name == "postgresql" else sqlite.insert(table)

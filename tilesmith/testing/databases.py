@@ -1,0 +1,301 @@
+"""What every database of measurements must do, as a suite: a subclass with `open` in, tests out.
+
+class TestMine(DatabaseContract):
+    def open(self, place): return MyDatabase(place / "records")
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Thread
+from typing import ClassVar
+
+import pytest
+
+from tilesmith.base.errors import RecordsError, TraceError
+from tilesmith.base.target import Target
+from tilesmith.expr.dsl import compute, maximum, placeholder
+from tilesmith.ir.function import Function
+from tilesmith.ir.lower import function
+from tilesmith.records.database import Database
+from tilesmith.schedule.kinds import Vectorize
+from tilesmith.schedule.loops import Split
+from tilesmith.schedule.step import Step
+from tilesmith.schedule.trace import PRIMITIVES, Trace
+from tilesmith.task.task import Candidate, Failure, Measurement, Task
+
+
+def task_of(size: int = 8, target: str = "haswell") -> Task:
+    """A small task, another one for each size."""
+    x = placeholder((size, 4), name="x")
+    y = compute((size, 4), lambda i, j: maximum(x[i, j], 0.5), name="y")
+    return Task(function([x, y], name=f"clip{size}"), Target.named(target))
+
+
+def measured(
+    task: Task,
+    number: int,
+    seconds: tuple[float, ...] = (1e-3,),
+    failure: Failure | None = None,
+    contended: bool = False,
+    confirmed: bool = False,
+) -> Measurement:
+    """The measurement of that number: candidate and time follow from it."""
+    trace = Trace((Split("y.i", (None, number + 1)), Vectorize("y.j")))
+    at = 1.7e9 + number / 7
+    return Measurement(
+        Candidate(task, trace), seconds, failure, contended, confirmed, number / 3, at
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Twist(Step):
+    """A primitive that no library knows."""
+
+    name: ClassVar[str] = "twist"
+    loop: str
+
+    def apply(self, func: Function) -> Function:
+        return func
+
+
+@dataclass(frozen=True, slots=True)
+class _Unwritable(Step):
+    name: ClassVar[str] = "unwritable"
+
+    def to_json(self) -> list[object]:
+        raise ValueError("this step has no text")
+
+
+class DatabaseContract:
+    """`open` gives a database that keeps its records at `place`, which is a folder of its own for
+    each test; a second `open` gives another one on the same records. With `lasting = False`, for a
+    database that ends when it is closed, nothing is asked of a second one.
+    """
+
+    lasting = True
+
+    def open(self, place: Path) -> Database:
+        raise NotImplementedError
+
+    def test_nothing_is_known_at_first(self, tmp_path: Path) -> None:
+        db = self.open(tmp_path)
+        assert db.of(task_of()) == []
+        assert db.best(task_of()) is None
+        assert db.tasks() == []
+        assert (db.count(), db.count(task_of())) == (0, 0)
+        assert db.load_state(task_of(), "search") is None
+        db.close()
+
+    def test_what_was_added_comes_back_in_order(self, tmp_path: Path) -> None:
+        db, task = self.open(tmp_path), task_of()
+        every = [measured(task, k) for k in (5, 3, 9, 1)]
+        db.add(every[:3])
+        db.add(every[3:])
+        assert db.of(task) == every
+        assert [m.candidate.trace for m in db.of(task)] == [m.candidate.trace for m in every]
+        assert db.count(task) == db.count() == 4
+        db.close()
+
+    def test_every_field_comes_back_exactly(self, tmp_path: Path) -> None:
+        db, task = self.open(tmp_path), task_of()
+        every = [
+            measured(task, 0, (0.1, 1 / 3, 5e-324, 1.7976931348623157e308)),
+            measured(task, 1, (), Failure("wrong", "größer 😀 than\n\t'\"; DROP TABLE --")),
+            measured(task, 2, (2.0,), contended=True, confirmed=True),
+            measured(task, 3, (), Failure("crash")),
+            measured(task, 4, ()),
+            measured(task, 5, (1.0, 2.0), Failure("timeout", "x" * 100_000)),
+        ]
+        db.add(every)
+        assert db.of(task) == every
+        db.close()
+
+    def test_text_that_is_no_text_is_kept_as_well_as_it_can_be(self, tmp_path: Path) -> None:
+        db, task = self.open(tmp_path), task_of()
+        db.add([measured(task, 0, (), Failure("crash", "a\0b \udc80 c"))])
+        (got,) = db.of(task)
+        assert got.failure is not None
+        assert got.failure.kind == "crash"
+        assert got.failure.text.startswith("a")
+        assert got.failure.text.endswith("c")
+        db.close()
+
+    def test_an_add_may_be_repeated(self, tmp_path: Path) -> None:
+        db, task = self.open(tmp_path), task_of()
+        one, other = measured(task, 1), measured(task, 2)
+        db.add([one, one])
+        db.add([one, other])
+        assert db.of(task) == [one, other]
+        again = replace(one, when=one.when + 1)  # the same result at another time is another one
+        db.add([again])
+        assert db.of(task) == [one, other, again]
+        db.add([])
+        assert db.count() == 3
+        db.close()
+
+    def test_an_add_that_fails_adds_nothing(self, tmp_path: Path) -> None:
+        db, task = self.open(tmp_path), task_of()
+        bad = replace(measured(task, 2), candidate=Candidate(task, Trace((_Unwritable(),))))
+        with pytest.raises(ValueError, match="no text"):
+            db.add([measured(task, 1), bad])
+        assert db.of(task) == []
+        assert db.tasks() == []
+        db.close()
+
+    def test_the_fastest_is_best(self, tmp_path: Path) -> None:
+        db, task = self.open(tmp_path), task_of()
+        every = [measured(task, k, (s,)) for k, s in enumerate((3.0, 1.0, 2.0))]
+        db.add(every)
+        assert db.best(task) == every[1]
+        median = measured(task, 5, (0.9, 0.1, 5.0))
+        db.add([median])
+        assert db.best(task) == median
+        db.close()
+
+    def test_the_first_of_equals_is_best(self, tmp_path: Path) -> None:
+        db, task = self.open(tmp_path), task_of()
+        every = [measured(task, k, (1.0,)) for k in (7, 2)]
+        db.add(every)
+        assert db.best(task) == every[0]
+        db.close()
+
+    def test_failures_and_contended_ones_never_win(self, tmp_path: Path) -> None:
+        db, task = self.open(tmp_path), task_of()
+        db.add([measured(task, 0, (), Failure("build", "no"))])
+        db.add([measured(task, 1, (0.1,), Failure("wrong", "off by one"))])
+        db.add([measured(task, 2, (0.2,), contended=True)])
+        db.add([measured(task, 3, (0.2,), contended=True, confirmed=True)])
+        db.add([measured(task, 4, ())])
+        assert db.best(task) is None
+        slow = measured(task, 5, (9.0,))
+        db.add([slow])
+        assert db.best(task) == slow
+        db.close()
+
+    def test_a_confirmed_one_is_preferred(self, tmp_path: Path) -> None:
+        db, task = self.open(tmp_path), task_of()
+        slow, fast = (measured(task, k, (s,), confirmed=True) for k, s in ((1, 5.0), (2, 4.0)))
+        db.add([measured(task, 0, (1.0,)), slow, fast])
+        assert db.best(task) == fast
+        db.close()
+
+    def test_tasks_are_kept_apart(self, tmp_path: Path) -> None:
+        db = self.open(tmp_path)
+        every = [task_of(8), task_of(9), task_of(8, "zen3")]
+        many = Task(every[0].func, every[0].target.with_cores(64))
+        for k, task in enumerate((*every, many)):
+            db.add([measured(task, k, (1.0 + k,))])
+        mixed = [measured(task, 10 + k) for k, task in enumerate(every)]
+        db.add(mixed)
+        for k, task in enumerate(every):
+            assert db.of(task) == [measured(task, k, (1.0 + k,)), mixed[k]]
+            assert db.count(task) == 2
+        assert db.best(many) == measured(many, 3, (4.0,))
+        assert db.count() == 7
+        db.close()
+
+    def test_tasks_are_summed_up(self, tmp_path: Path) -> None:
+        db, one, other = self.open(tmp_path), task_of(8), task_of(9)
+        db.add([measured(one, 0, (3.0,)), measured(other, 1, (), Failure("build"))])
+        db.add([measured(one, 2, (2.0,)), measured(one, 3, (), Failure("wrong"))])
+        db.add([measured(one, 4, (0.5,), contended=True)])
+        first, second = db.tasks()
+        assert first.task == one
+        assert first.task.func == one.func
+        assert first.task.target == one.target
+        assert first.key == one.key
+        assert (first.count, first.failures, first.best_seconds) == (4, 1, 2.0)
+        assert second.task == other
+        assert (second.count, second.failures, second.best_seconds) == (1, 1, None)
+        db.add([measured(one, 5, (2.5,), confirmed=True)])
+        assert db.tasks()[0].best_seconds == 2.5
+        db.close()
+
+    def test_state_is_kept_by_task_and_name(self, tmp_path: Path) -> None:
+        db, one, other = self.open(tmp_path), task_of(8), task_of(9)
+        everything = bytes(range(256)) * 1000
+        db.save_state(one, "search", everything)
+        db.save_state(one, "model", b"")
+        db.save_state(other, "search", b"other")
+        assert db.load_state(one, "search") == everything
+        assert db.load_state(one, "model") == b""
+        assert db.load_state(other, "search") == b"other"
+        assert db.load_state(other, "model") is None
+        db.save_state(one, "search", b"new")
+        assert db.load_state(one, "search") == b"new"
+        assert db.load_state(other, "search") == b"other"
+        assert db.count() == 0
+        db.close()
+
+    def test_a_users_primitive_is_read_with_its_class(self, tmp_path: Path) -> None:
+        db, task = self.open(tmp_path), task_of()
+        trace = Trace((Split("y.i", (None, 2)), _Twist("y.i.0")))
+        m = replace(measured(task, 1), candidate=Candidate(task, trace))
+        db.add([m])
+        with pytest.raises(TraceError, match="unknown primitive 'twist'"):
+            db.of(task)
+        with pytest.raises(TraceError, match="unknown primitive 'twist'"):
+            db.best(task)
+        assert db.of(task, primitives=(*PRIMITIVES, _Twist)) == [m]
+        best = db.best(task, primitives=(*PRIMITIVES, _Twist))
+        assert best is not None
+        assert best.candidate.trace == trace
+        assert [t.count for t in db.tasks()] == [1]
+        db.close()
+
+    def test_threads_lose_nothing(self, tmp_path: Path) -> None:
+        db, task = self.open(tmp_path), task_of()
+
+        def work(first: int) -> None:
+            for k in range(first, first + 20, 2):
+                db.add([measured(task, k), measured(task, k + 1)])
+                db.best(task)
+
+        threads = [Thread(target=work, args=(100 * t,)) for t in range(6)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        found = [m.candidate.key for m in db.of(task)]
+        for n in range(6):  # each thread's in its order, and each add in one piece
+            own = [measured(task, k).candidate.key for k in range(100 * n, 100 * n + 20)]
+            assert [k for k in found if k in own] == own
+            places = [found.index(k) for k in own]
+            assert all(b == a + 1 for a, b in zip(places[::2], places[1::2], strict=True))
+        assert len(found) == 120
+        db.close()
+
+    def test_a_closed_one_says_so(self, tmp_path: Path) -> None:
+        db = self.open(tmp_path)
+        db.close()
+        db.close()
+        with pytest.raises(RecordsError, match="closed"):
+            db.count()
+        with pytest.raises(RecordsError, match="closed"):
+            db.add([measured(task_of(), 1)])
+
+    def test_all_is_there_when_it_is_opened_again(self, tmp_path: Path) -> None:
+        if self.lasting:
+            db, task = self.open(tmp_path), task_of()
+            every = [measured(task, k, (1.0 + k,)) for k in range(5)]
+            db.add(every)
+            db.save_state(task, "search", b"\0\1")
+            db.close()
+            again = self.open(tmp_path)
+            assert again.of(task) == every
+            assert again.best(task) == every[0]
+            assert again.load_state(task, "search") == b"\0\1"
+            assert [t.task for t in again.tasks()] == [task]
+            again.close()
+
+    def test_two_on_one_place_see_each_other(self, tmp_path: Path) -> None:
+        if self.lasting:
+            one, other, task = self.open(tmp_path), self.open(tmp_path), task_of()
+            one.add([measured(task, 0)])
+            assert other.of(task) == [measured(task, 0)]
+            other.add([measured(task, 1), measured(task, 0)])
+            assert one.of(task) == [measured(task, 0), measured(task, 1)]
+            one.close()
+            other.close()
