@@ -6,6 +6,7 @@ from tilesmith.base.errors import (
     ArgumentError,
     BuildError,
     ExpressionError,
+    MeasureError,
     RecordsError,
     ScheduleError,
     TargetError,
@@ -64,6 +65,7 @@ from tilesmith.ir.intrinsics import (
 from tilesmith.ir.lower import function
 from tilesmith.ir.nodes import Intrinsic
 from tilesmith.ir.pack import pack
+from tilesmith.measure.local import LocalMeasurer
 from tilesmith.records.database import Database
 from tilesmith.records.open import open_database
 from tilesmith.runtime.build import build
@@ -87,6 +89,8 @@ __all__ = [
     "Function",
     "Intrinsic",
     "Kernel",
+    "LocalMeasurer",
+    "MeasureError",
     "RecordsError",
     "Schedule",
     "ScheduleError",

@@ -37,3 +37,7 @@ class ArgumentError(TilesmithError, ValueError):
 
 class RecordsError(TilesmithError):
     """A database that cannot be opened, read or written."""
+
+
+class MeasureError(TilesmithError):
+    """Measuring itself does not work; a candidate that fails is a Failure instead."""

@@ -18,11 +18,10 @@ import numpy as np
 
 from tilesmith.expr import dsl
 from tilesmith.expr.dsl import Tensor, Value, compute, placeholder, reduce_axis
-from tilesmith.expr.ints import opaque_atoms
-from tilesmith.expr.nodes import Cast, Dynamic, Load, loads_of
+from tilesmith.expr.nodes import loads_of
 from tilesmith.ir.function import Function
 from tilesmith.ir.lower import function
-from tilesmith.ir.nodes import walk
+from tilesmith.task.inputs import index_limits
 
 Rng = np.random.Generator
 Array = np.ndarray[Any, Any]
@@ -39,7 +38,7 @@ def random_program(rng: Rng, max_stages: int = 4) -> Function:
 
 def random_inputs(func: Function, rng: Rng) -> list[Array]:
     """Arrays for a naive Function. Those that index another buffer stay within it."""
-    limits = _index_limits(func)
+    limits = index_limits(func)
     out: list[Array] = []
     for b in func.inputs:
         shape = tuple(n for n in (e.const for e in b.shape) if n is not None)
@@ -52,22 +51,6 @@ def random_inputs(func: Function, rng: Rng) -> list[Array]:
             data = rng.integers(low, limits.get(b.name, 5), shape)
         out.append(data.astype(b.dtype.numpy))
     return out
-
-
-def _index_limits(func: Function) -> dict[str, int]:
-    """For each buffer that is read inside an index: the least extent that it indexes."""
-    limits: dict[str, int] = {}
-    buffers = func.all_buffers
-    for _, b in walk(func.body):
-        for w in b.writes:
-            for load in loads_of(w.value):
-                for p, extent in zip(load.index, buffers[load.buffer].shape, strict=True):
-                    for a in opaque_atoms(p):
-                        e = a.expr if isinstance(a, Dynamic) else None
-                        e = e.x if isinstance(e, Cast) else e
-                        if isinstance(e, Load) and (n := extent.const) is not None:
-                            limits[e.buffer] = max(1, min(limits.get(e.buffer, n), n))
-    return limits
 
 
 def extents(t: Tensor) -> tuple[int, ...]:

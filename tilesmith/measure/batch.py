@@ -1,0 +1,199 @@
+"""One batch of candidates: built, checked, screened, raced and confirmed, with every failure caught
+on the way.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from tilesmith.measure.builders import Builders
+from tilesmith.measure.cores import Cores
+from tilesmith.measure.messages import Build, Built
+from tilesmith.measure.runner import Broken, Runner
+from tilesmith.measure.standing import Incumbent, Spent, Standing, Trial
+from tilesmith.measure.timing import Race, Rules, Sentinel, duel, is_believed, race, screen
+from tilesmith.task.task import Failure
+
+# A kernel may take so many times the best before it is given up, but a second in any case.
+_PATIENCE, _MIN_LIMIT = 200.0, 1.0
+
+
+@dataclass(slots=True)
+class Batch:
+    builders: Builders
+    runner: Runner
+    cores: Cores
+    standing: Standing
+    rules: Rules
+    timeout: float
+    confirm: bool
+    rng: random.Random
+    spent: Spent
+    _kernels: dict[str, tuple[Trial, Built]] = field(default_factory=dict)  # by code
+
+    def run(self, trials: Sequence[Trial], jobs: Sequence[Build], overlap: bool) -> None:
+        """A job per trial. Afterwards the verdict on each kernel is among those known, and a trial
+        without a kernel has a failure.
+        """
+        best = self._best_now()
+        self.builders.submit(enumerate(jobs))
+        self.builders.allow(self.cores.free if overlap else self.cores.all)
+        while (got := self._next_build()) is not None:
+            fresh = self._receive(trials[got[0]], got[1])
+            if overlap and fresh:
+                best = min(best, self._screen(trials[got[0]], best))
+        kernels = [t for t, _ in self._kernels.values()]
+        if not overlap:
+            for trial in kernels:
+                best = min(best, self._screen(trial, best))
+        self._screen_again(kernels, best)
+        with self._counted("racing"):
+            self._race(kernels)
+        for key, (trial, _) in self._kernels.items():
+            self.standing.remember(key, trial.verdict(self.rules))
+        keep = self.standing.incumbent
+        self.runner.forget([t.slot for t in kernels if keep is None or t is not keep.trial])
+
+    @contextmanager
+    def _counted(self, what: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            setattr(self.spent, what, getattr(self.spent, what) + time.perf_counter() - start)
+
+    def _next_build(self) -> tuple[int, Built | Failure] | None:
+        with self._counted("waiting"):
+            return self.builders.take()
+
+    def _receive(self, trial: Trial, outcome: Built | Failure) -> bool:
+        """Whether it is a kernel that has not been seen yet."""
+        if isinstance(outcome, Failure):
+            trial.failure = outcome
+            return False
+        trial.key, trial.build_seconds = outcome.key, outcome.seconds
+        self.spent.building += outcome.seconds
+        if trial.key in self.standing.known or trial.key in self._kernels:
+            return False
+        self._kernels[trial.key] = trial, outcome
+        self.runner.add(trial.slot, outcome)
+        return True
+
+    def _best_now(self) -> float:
+        """The incumbent's time, as the machine is now."""
+        keep = self.standing.incumbent
+        if keep is None:
+            return float("inf")
+        try:
+            samples = self.runner.times([keep.trial.entry] * 2, self.timeout)
+        except Broken:
+            self._depose(keep)
+            return float("inf")
+        return min(s.seconds for s in samples)
+
+    def _screen(self, trial: Trial, best: float) -> float:
+        """Its best time; infinite when it failed."""
+        limit = min(self.timeout, max(_MIN_LIMIT, _PATIENCE * best))
+        try:
+            with self._counted("checking"):
+                first = self.runner.check(trial.slot, limit)
+            with self._counted("timing"):
+                trial.timed = screen(
+                    self.runner, trial.slot, first, best, self.rules, self.standing.sentinel, limit
+                )
+        except Broken as broken:
+            trial.failure = broken.failure
+            return float("inf")
+        trial.contended = trial.timed.is_contended(self.rules, Sentinel.THRESHOLD)
+        return trial.best
+
+    def _screen_again(self, trials: Sequence[Trial], best: float) -> None:
+        """Those that were disturbed have a second chance, if they may be good."""
+        for t in trials:
+            promising = t.failure is None and t.best <= self.rules.cutoffs[0] * best
+            if promising and t.contended:
+                before = t.timed.samples
+                self._screen(t, best)
+                if t.failure is None and t.contended:  # no better: all that is known counts
+                    t.timed.samples = [*before, *t.timed.samples]
+
+    def _race(self, trials: Sequence[Trial]) -> None:
+        """Those near the best against the incumbent, and the winner in a fresh process."""
+        entrants = self._entrants(trials)
+        while entrants:
+            keep = self.standing.incumbent
+            try:
+                winner = self._winner(entrants, keep)
+                if winner is not None:
+                    self._crown(winner, keep)
+                return
+            except Broken as broken:
+                if keep is not None and broken.slot == keep.trial.slot:
+                    self._depose(keep)
+                for t in entrants:
+                    if t.slot == broken.slot:
+                        t.failure = broken.failure
+                entrants = [t for t in entrants if t.failure is None]
+
+    def _entrants(self, trials: Sequence[Trial]) -> list[Trial]:
+        good = [t for t in trials if t.failure is None]
+        keep = self.standing.incumbent
+        known = [*good, keep.trial] if keep is not None else good
+        if not good:
+            return []
+        best = min(t.best for t in known)
+        near = [t for t in good if t.best <= self.rules.race_within * best]
+        near.sort(key=lambda t: t.best)
+        # Racing may take a quarter of the time that screening took.
+        sampled = sum(s.seconds * t.timed.calls for t in good for s in t.timed.samples)
+        each = 2 * self.rules.rounds * max(best, self.rules.sample_seconds)
+        return near[: max(2, min(self.rules.max_entrants, int(sampled / 4 / each)))]
+
+    def _winner(self, entrants: Sequence[Trial], keep: Incumbent | None) -> Trial | None:
+        if keep is None and len(entrants) == 1:
+            return entrants[0]
+        pivot = entrants[0] if keep is None else keep.trial
+        result = race(
+            self.runner, dict(t.entry for t in entrants), pivot.entry, self.rules,
+            self.standing.sentinel, self.rng, self.timeout,
+        )  # fmt: skip
+        self._add_samples(result, entrants)
+        winner = next(t for t in entrants if t.slot == result.winner)
+        if keep is not None and not is_believed(result.ratios[winner.slot], self.rules):
+            return None
+        return winner
+
+    def _crown(self, winner: Trial, keep: Incumbent | None) -> None:
+        if self.confirm:
+            self.runner.renew()
+            self.runner.check(winner.slot, self.timeout)
+            pivot = winner if keep is None else keep.trial
+            result = duel(
+                self.runner, winner.entry, pivot.entry, self.rules, self.standing.sentinel,
+                self.rng, self.timeout,
+            )  # fmt: skip
+            self._add_samples(result, [winner])
+            if keep is not None and not is_believed(result.ratios[winner.slot], self.rules):
+                return
+            winner.contended = winner.timed.is_contended(self.rules, Sentinel.THRESHOLD)
+        if keep is not None and winner.contended and not keep.trial.contended:
+            return  # it may teach, but not win
+        winner.confirmed = self.confirm and not winner.contended
+        self.standing.incumbent = Incumbent(winner, self._kernels[winner.key][1])
+        if keep is not None:
+            self.runner.forget([keep.trial.slot])
+
+    def _add_samples(self, result: Race, trials: Sequence[Trial]) -> None:
+        for t in trials:
+            t.timed.samples.extend(result.samples[t.slot])
+            t.timed.drift = result.drift
+            t.contended = t.timed.is_contended(self.rules, Sentinel.THRESHOLD)
+
+    def _depose(self, keep: Incumbent) -> None:
+        """It ran well before, and now it does not: it is not to be relied on."""
+        self.runner.forget([keep.trial.slot])
+        self.standing.incumbent = None

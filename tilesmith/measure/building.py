@@ -1,0 +1,49 @@
+"""The build worker: Build messages in, Built kernels or Failures out, until the other end closes.
+
+It may crash, hang or run out of memory; whoever asked notices and has another one started.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from dataclasses import replace
+from typing import Any
+
+from tilesmith.base.errors import ScheduleError, TraceError, VerifyError
+from tilesmith.codegen.artifact import Artifact
+from tilesmith.measure.messages import Build, Built
+from tilesmith.measure.wire import Channel
+from tilesmith.task.task import Failure
+
+
+def serve(channel: Channel) -> None:
+    while True:
+        channel.send(build(channel.receive()))
+
+
+def build(job: Build) -> Built | Failure:
+    start = time.perf_counter()
+    kind = "schedule"
+    try:
+        func = job.func
+        if job.trace is not None:
+            func = pickle.loads(job.trace).apply(func)
+        kind = "build"
+        make: Any = pickle.loads(job.builder)
+        artifact: Artifact = make(func, job.target)
+    except MemoryError as error:
+        return Failure("memory", f"while building: {first_line(error)}")
+    except (ScheduleError, TraceError, VerifyError) as error:
+        return Failure("schedule", first_line(error))
+    except Exception as error:  # a candidate's failure is a value, whatever its cause
+        return Failure(kind, first_line(error))
+    # The source is for people; it is many times the size of the code.
+    lean = replace(artifact, source="")
+    return Built(lean, func.params, time.perf_counter() - start)
+
+
+def first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    name = type(error).__name__
+    return f"{name}: {lines[0]}" if lines else name

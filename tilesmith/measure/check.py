@@ -1,0 +1,157 @@
+"""Right or wrong: a Function, what the oracle says and what a kernel wrote in; None out, or the
+text of what differs.
+
+How much may differ follows from how numbers are rounded. Write u for the roundoff of the coarsest
+type that is stored, and K for the terms of each sum on the way. An error of a random walk grows
+like u * sqrt(K), and cancellation relates it to the typical result rather than to the one at hand:
+
+    |got - want| <= 8 * u * (8 + sum of sqrt(K)) * (|want| + rms of want)
+
+Where inputs are whole numbers and all sums stay within what the type holds exactly, one rounding of
+the result is all that is allowed. Integers that no float has touched must be equal; where one has,
+rounding may tip a few of them over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from tilesmith.expr.nodes import Binary, Cast, Const, Expr, IntValue, Load, Select, Unary, children
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import walk
+from tilesmith.task.inputs import coarsest_roundoff, needs_whole_numbers, num_terms, roundoff
+
+Array = np.ndarray[Any, Any]
+
+_FACTOR, _FIXED = 8.0, 8.0
+_TIPPED_SHARE = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    relative: float  # to |want|
+    typical: float  # to the root mean square of want
+    share: float  # of the integers that may differ
+
+
+def tolerance(func: Function) -> Tolerance:
+    u = coarsest_roundoff(func)
+    share = _TIPPED_SHARE if _computes_in_floats(func) else 0.0
+    if needs_whole_numbers(func) and _is_exact(func):
+        return Tolerance(2 * u, 0.0, share)
+    growth = _FIXED + sum(sqrt(num_terms(b)) for _, b in walk(func.body) if b.combiner)
+    return Tolerance(_FACTOR * u * growth, _FACTOR * u * growth, share)
+
+
+class Expected:
+    """An output as the oracle has it, with the error allowed to each element."""
+
+    def __init__(self, name: str, want: Array, allowed: Tolerance) -> None:
+        self.name, self.want, self._allowed = name, want, allowed
+        self._is_float = want.dtype.kind not in "biu"
+        if not self._is_float:
+            return
+        # 16-bit floats are compared in 32 bits: NumPy is slow in the narrow ones
+        self._wide = want.astype(np.float32) if want.dtype.itemsize == 2 else want
+        self._finite = bool(np.isfinite(self._wide).all())
+        size = np.abs(self._wide)
+        rms = 0.0
+        if want.size:
+            inside = size if self._finite else size[np.isfinite(size)]
+            rms = sqrt(float(np.mean(np.square(inside, dtype=np.float64)))) if inside.size else 0.0
+        tiny = float(np.finfo(self._wide.dtype).tiny)
+        self._limit = allowed.relative * size + (allowed.typical * rms + tiny)
+
+    def differs(self, got: Array) -> str | None:
+        """Whether it does, and where most."""
+        if self.want.size == 0:
+            return None
+        if not self._is_float:
+            return self._differs_as_integer(got)
+        with np.errstate(all="ignore"):
+            error = np.abs(got.astype(self._wide.dtype, copy=False) - self._wide)
+            bad = ~(error <= self._limit)  # so that NaN is bad
+            if not self._finite:
+                same = got.astype(self._wide.dtype, copy=False) == self._wide
+                both = np.isnan(self._wide) & np.isnan(got.astype(self._wide.dtype, copy=False))
+                bad &= ~(same | both)
+        if not bad.any():
+            return None
+        excess = np.where(bad, np.where(np.isnan(error), np.inf, error), -1.0)
+        return self._say(got, excess, int(bad.sum()))
+
+    def _differs_as_integer(self, got: Array) -> str | None:
+        bad = got.view(np.uint8) != self.want.view(np.uint8) if got.dtype == bool else (
+            got != self.want
+        )  # fmt: skip
+        count = int(bad.sum())
+        if count == 0 or count <= self._allowed.share * self.want.size:
+            return None
+        gap = np.abs(got.astype(np.float64) - self.want.astype(np.float64))
+        return self._say(got, np.where(bad, gap, -1.0), count)
+
+    def _say(self, got: Array, excess: Array, count: int) -> str:
+        at = np.unravel_index(int(np.argmax(excess)), self.want.shape)
+        index = ", ".join(str(int(i)) for i in at)
+        return (
+            f"{self.name}[{index}] is {got[at]}, not {self.want[at]}: max error "
+            f"{float(excess[at]):.3g} at index [{index}]; {count} of {self.want.size} elements are "
+            "off"
+        )
+
+
+def _computes_in_floats(func: Function) -> bool:
+    """Whether any float is made on the way, rather than only moved or compared."""
+
+    def makes(e: Expr) -> bool:
+        own = e.dtype.is_float and isinstance(e, Binary | Unary | Cast)
+        return own or any(map(makes, children(e)))
+
+    return any(
+        makes(w.value) or (b.combiner is not None and b.combiner.op not in ("max", "min"))
+        for _, b in walk(func.body)
+        for w in b.writes
+        if w.value.dtype.is_float or makes(w.value)
+    )
+
+
+def _is_exact(func: Function) -> bool:
+    """Whether every value is a whole number that its type holds exactly, in whatever order sums
+    are taken, given inputs of at most 2.
+    """
+    largest: dict[str, float] = {b.name: 2.0 for b in func.inputs}
+
+    def bound(e: Expr) -> float:
+        """Of |e|; infinite where it need not be whole."""
+        match e:
+            case Const(value=v):
+                return abs(float(v)) if float(v).is_integer() else float("inf")
+            case Load(buffer=b):
+                return largest.get(b, float("inf"))
+            case Binary(op="add" | "sub", a=a, b=b):
+                return bound(a) + bound(b)
+            case Binary(op="mul", a=a, b=b):
+                return bound(a) * bound(b)
+            case Binary(op="max" | "min", a=a, b=b) | Select(a=a, b=b):
+                return max(bound(a), bound(b))
+            case Cast(x=x) | Unary(op="neg" | "abs", x=x):
+                return bound(x)
+            case IntValue() | _:
+                return float("inf")
+
+    for _, b in walk(func.body):
+        for w in b.writes:
+            most = bound(w.value)
+            if b.combiner is not None:
+                if b.combiner.op not in ("add", "max", "min"):
+                    return False
+                most *= num_terms(b) if b.combiner.op == "add" else 1
+            u = roundoff(w.value.dtype)
+            if not most <= (1 / u if u else 2.0**31):
+                return False
+            largest[w.buffer] = max(most, largest.get(w.buffer, 0.0))
+    return True

@@ -1,0 +1,193 @@
+"""What a worker died of: in the worker, a signal handler below Python that writes down the
+address; for its parent, an Exit in, a Failure out.
+
+The handler is machine code because Python's own run later, at the next bytecode, and a fault
+never gets there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import pickle
+import signal
+import struct
+
+from tilesmith.measure.messages import Exit
+from tilesmith.task.task import Failure
+
+# Exit statuses of ours.
+FAULTED, NO_MEMORY = 97, 98
+
+FAULT, ALLOCATE = "tilesmith_on_fault", "tilesmith_malloc"
+ALLOCATE_ZEROED, ALLOCATE_ALIGNED = "tilesmith_calloc", "tilesmith_aligned_alloc"
+REPORT_TO = "tilesmith_report_to"
+EXPORTS = (FAULT, ALLOCATE, ALLOCATE_ZEROED, ALLOCATE_ALIGNED, REPORT_TO)
+
+# siginfo_t of 64-bit Linux: number, errno, code, padding, address. An allocation that fails ends
+# the process at once: kernels take memory for granted, and a null pointer would read as a crash.
+SOURCE = f"""
+@report = internal global ptr null
+declare void @_exit(i32) noreturn nounwind
+declare ptr @malloc(i64)
+declare ptr @calloc(i64, i64)
+declare ptr @aligned_alloc(i64, i64)
+
+define void @{REPORT_TO}(ptr %page) nounwind {{
+  store ptr %page, ptr @report
+  ret void
+}}
+
+define void @{FAULT}(i32 %number, ptr %siginfo, ptr %ignored) nounwind {{
+  %page = load ptr, ptr @report
+  %code.p = getelementptr i8, ptr %siginfo, i64 8
+  %code = load i32, ptr %code.p
+  %address.p = getelementptr i8, ptr %siginfo, i64 16
+  %address = load i64, ptr %address.p
+  %to.code = getelementptr i8, ptr %page, i64 4
+  %to.address = getelementptr i8, ptr %page, i64 8
+  store volatile i32 %number, ptr %page
+  store volatile i32 %code, ptr %to.code
+  store volatile i64 %address, ptr %to.address
+  call void @_exit(i32 {FAULTED})
+  unreachable
+}}
+
+define internal ptr @given(ptr %p) alwaysinline nounwind {{
+  %none = icmp eq ptr %p, null
+  br i1 %none, label %end, label %go
+end:
+  call void @_exit(i32 {NO_MEMORY})
+  unreachable
+go:
+  ret ptr %p
+}}
+
+define ptr @{ALLOCATE}(i64 %n) nounwind {{
+  %p = call ptr @malloc(i64 %n)
+  %q = call ptr @given(ptr %p)
+  ret ptr %q
+}}
+
+define ptr @{ALLOCATE_ZEROED}(i64 %n, i64 %size) nounwind {{
+  %p = call ptr @calloc(i64 %n, i64 %size)
+  %q = call ptr @given(ptr %p)
+  ret ptr %q
+}}
+
+define ptr @{ALLOCATE_ALIGNED}(i64 %alignment, i64 %n) nounwind {{
+  %p = call ptr @aligned_alloc(i64 %alignment, i64 %n)
+  %q = call ptr @given(ptr %p)
+  ret ptr %q
+}}
+"""
+
+_REPORT_NBYTES = 1 << 16
+_HEAD = struct.Struct("<iiQiI")  # signal, code, address; slot, length of the table of regions
+
+
+class Report:
+    """A page that a worker and the process that reaps it share."""
+
+    def __init__(self) -> None:
+        self.memory = mmap.mmap(-1, _REPORT_NBYTES)
+
+    def running(self, slot: int) -> None:
+        struct.pack_into("<i", self.memory, 16, slot)
+
+    def describe(self, regions: list[tuple[str, int, int, int, int]]) -> None:
+        """Where the arrays lie, for as many as there is room."""
+        data = pickle.dumps(tuple(regions))
+        while len(data) > _REPORT_NBYTES - _HEAD.size:
+            regions = regions[: len(regions) // 2]
+            data = pickle.dumps(tuple(regions))
+        struct.pack_into("<I", self.memory, 20, len(data))
+        self.memory[_HEAD.size : _HEAD.size + len(data)] = data
+
+    def read(self, status: int, killed: bool, words: str) -> Exit:
+        number, code, address, slot, length = _HEAD.unpack_from(self.memory, 0)
+        data = self.memory[_HEAD.size : _HEAD.size + length]
+        try:
+            regions = pickle.loads(data) if length else ()
+        except Exception:  # the worker may have died while it wrote
+            regions = ()
+        return Exit(status, killed, (number, code, address), slot, regions, words)
+
+    @property
+    def address(self) -> int:
+        return ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+
+    def close(self) -> None:
+        self.memory.close()
+
+
+class _SigAction(ctypes.Structure):
+    """struct sigaction of glibc and musl on 64-bit Linux."""
+
+    _fields_ = (
+        ("handler", ctypes.c_void_p),
+        ("mask", ctypes.c_uint64 * 16),
+        ("flags", ctypes.c_int),
+        ("restorer", ctypes.c_void_p),
+    )
+
+
+class _Stack(ctypes.Structure):
+    _fields_ = (("at", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
+
+
+_SA_SIGINFO, _SA_ONSTACK = 4, 0x08000000
+_held: list[object] = []  # for as long as the process lives
+
+
+def install(handler: int) -> None:
+    """From here on a fault ends this process through the handler, on a stack of its own: that of
+    the thread may be what has run out.
+    """
+    libc = ctypes.CDLL(None)
+    memory = ctypes.create_string_buffer(64 << 10)
+    stack = _Stack(ctypes.addressof(memory), 0, len(memory))
+    libc.sigaltstack(ctypes.byref(stack), None)
+    action = _SigAction(handler=handler, flags=_SA_SIGINFO | _SA_ONSTACK)
+    for number in (signal.SIGSEGV, signal.SIGBUS):
+        libc.sigaction(int(number), ctypes.byref(action), None)
+    _held.extend((memory, stack, action))
+
+
+def explain(end: Exit, doing: str = "") -> Failure:
+    """Why a worker ended that was not told to."""
+    if os.WIFEXITED(end.status):
+        code = os.WEXITSTATUS(end.status)
+        if code == NO_MEMORY:
+            return Failure("memory", "the kernel was refused memory beyond the limit")
+        if code == FAULTED:
+            return _fault(end)
+        return Failure("crash", f"the process left with status {code}{doing}{_said(end)}")
+    number = os.WTERMSIG(end.status)
+    if "out of memory" in end.words or "bad_alloc" in end.words:
+        return Failure("memory", _first_line(end.words))
+    if number == signal.SIGKILL:
+        return Failure("memory", f"killed by the system{doing}, probably for want of memory")
+    return Failure("crash", f"{signal.Signals(number).name}{doing}{_said(end)}")
+
+
+def _fault(end: Exit) -> Failure:
+    number, _, address = end.fault
+    for name, guard, begin, stop, guard_end in end.regions:
+        if begin <= address < stop:
+            return Failure("bounds", f"wrote to {name}, which is read-only")
+        if guard <= address < begin:
+            return Failure("bounds", f"touched {name} {begin - address} bytes before its begin")
+        if stop <= address < guard_end:
+            return Failure("bounds", f"touched {name} {address - stop} bytes past its end")
+    return Failure("crash", f"{signal.Signals(number).name} at address {address:#x}")
+
+
+def _said(end: Exit) -> str:
+    line = _first_line(end.words)
+    return f": {line}" if line else ""
+
+
+def _first_line(words: str) -> str:
+    return next((line.strip() for line in words.splitlines() if line.strip()), "")

@@ -1,0 +1,221 @@
+"""The run worker: kernels in, and what they do on guarded memory out: right or wrong, and seconds.
+
+It links machine code that may do anything. What it is about to run stands in the report that its
+parent reads when it dies.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tilesmith.base.errors import BuildError
+from tilesmith.codegen.artifact import ENTRY, PARALLEL_FOR, Artifact, Parameter, obstacle
+from tilesmith.ir.nodes import Buffer
+from tilesmith.ir.pack import pack
+from tilesmith.measure import faults
+from tilesmith.measure.check import Expected, tolerance
+from tilesmith.measure.faults import Report
+from tilesmith.measure.guard import ALIGNMENT, Array, Region
+from tilesmith.measure.messages import REFERENCE, Built, Check, Drop, Load, Sample, Time
+from tilesmith.measure.reference import WORKSPACE_NBYTES
+from tilesmith.measure.store import Store
+from tilesmith.measure.wire import Channel
+from tilesmith.runtime.loader import Library, pool
+from tilesmith.task.task import Failure
+
+_FLOAT_POISON, _INTEGER_POISON = 0xFF, 0x55  # NaN, and a number no test expects everywhere
+_MAX_RELAID = 4  # layouts of one parameter that are kept
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A parameter's memory: for checking it ends at the guard, for timing it begins on a cache
+    line. One region does both where the size allows.
+    """
+
+    tight: Region
+    aligned: Region
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        return (self.tight,) if self.tight is self.aligned else (self.tight, self.aligned)
+
+
+@dataclass(slots=True)
+class _Loaded:
+    library: Library
+    checked: Any  # pointers to the parameters
+    timed: Any
+    workspace: Region
+    outputs: list[tuple[Parameter, _Place]]
+    params: tuple[Buffer, ...]
+
+    @property
+    def entry(self) -> int:
+        return self.library.addresses[ENTRY]
+
+
+class RunWorker:
+    def __init__(
+        self,
+        store: Store,
+        reference: Artifact,
+        report: Report,
+        allocators: dict[str, int],
+        cold_nbytes: int,
+    ) -> None:
+        self._store, self._report, self._allocators = store, report, allocators
+        allowed = tolerance(store.func)
+        self._expected = [
+            Expected(b.name, want, allowed)
+            for b, want in zip(store.func.outputs, store.outputs, strict=True)
+        ]
+        self._places: dict[tuple[str, str], _Place] = {}
+        self._loaded: dict[int, _Loaded] = {}
+        self._cold: Array | None = np.zeros(cold_nbytes, np.uint8) if cold_nbytes else None
+        self._repeat: Callable[[int, int, int, int], None] = pool().repeat
+        self._loaded[REFERENCE] = self._link(Built(reference, (), 0.0))
+
+    def serve(self, channel: Channel) -> None:
+        while True:
+            message = channel.receive()
+            self._report.running(getattr(message, "slot", 0))
+            match message:
+                case Load(slot=slot, built=built):
+                    channel.send(self._load(slot, built))
+                case Check(slot=slot):
+                    channel.send(self._check(self._loaded[slot]))
+                case Time(order=order):
+                    channel.send([self._time(slot, calls) for slot, calls in order])
+                case Drop(slots=slots):
+                    for slot in slots:
+                        self._drop(slot)
+                    channel.send(None)
+
+    def _load(self, slot: int, built: Built) -> Failure | None:
+        try:
+            self._loaded[slot] = self._link(built)
+        except MemoryError as error:
+            return Failure("memory", str(error))
+        except BuildError as error:
+            return Failure("build", str(error).splitlines()[0])
+        regions = [r for place in self._places.values() for r in place.regions]
+        workspaces = [k.workspace for k in self._loaded.values()]
+        self._report.describe([r.span for r in (*regions, *reversed(workspaces))])
+        return None
+
+    def _link(self, built: Built) -> _Loaded:
+        artifact = built.artifact
+        if (why := obstacle(artifact)) is not None:
+            raise BuildError(why)
+        imports = dict(self._allocators)
+        if artifact.uses_threads:
+            imports[PARALLEL_FOR] = pool().parallel_for
+        library = Library(artifact.name, artifact.code, (ENTRY,), imports)
+        places = [
+            (p, self._place(p, b)) for p, b in zip(artifact.parameters, built.params, strict=False)
+        ]
+        pointers = ctypes.c_void_p * len(places)
+        nbytes = max(artifact.workspace_nbytes, 0 if built.params else WORKSPACE_NBYTES)
+        workspace = Region("the workspace", nbytes, tight=False)
+        workspace.bytes[...] = _FLOAT_POISON if built.params else 0
+        return _Loaded(
+            library,
+            pointers(*(place.tight.address for _, place in places)),
+            pointers(*(place.aligned.address for _, place in places)),
+            workspace,
+            [(p, place) for p, place in places if p.output],
+            built.params,
+        )
+
+    def _place(self, p: Parameter, buffer: Buffer) -> _Place:
+        """Memory of a parameter in the layout a kernel wants, kept for the next one that does."""
+        key = (p.name, repr((buffer.layout, p.shape)))
+        if key not in self._places:
+            same = [k for k in self._places if k[0] == p.name]
+            if len(same) >= _MAX_RELAID and self._loaded.keys() <= {REFERENCE}:  # none in use
+                for region in self._places.pop(same[0]).regions:
+                    region.free()
+            tight = Region(p.name, p.nbytes)
+            odd = tight.address % ALIGNMENT
+            place = _Place(tight, Region(p.name, p.nbytes, tight=False) if odd else tight)
+            if not p.output:
+                func = replace(self._store.func, params=(buffer,), num_outputs=0)
+                at = [b.name for b in self._store.func.inputs].index(p.name)
+                data = pack(func, p.name, self._store.inputs[at])
+                for region in place.regions:
+                    region.array(p)[...] = data
+                    region.make_read_only()
+            self._places[key] = place
+        return self._places[key]
+
+    def _check(self, loaded: _Loaded) -> float | Failure:
+        for p, place in loaded.outputs:
+            place.tight.bytes[...] = _FLOAT_POISON if p.dtype.is_float else _INTEGER_POISON
+        start = time.perf_counter()
+        self._repeat(loaded.entry, ctypes.addressof(loaded.checked), loaded.workspace.address, 1)
+        seconds = time.perf_counter() - start
+        for p, place in loaded.outputs:
+            if not place.tight.is_intact:
+                return Failure("bounds", f"wrote before the begin of {p.name}")
+        if not loaded.workspace.is_intact:
+            return Failure("bounds", "wrote beside the workspace")
+        names = [b.name for b in self._store.func.outputs]
+        for p, place in loaded.outputs:
+            expected = self._expected[names.index(p.name)]
+            text = expected.differs(self._logical(place.tight.array(p), loaded, p))
+            if text is not None:
+                return Failure("wrong", text)
+        return seconds
+
+    def _logical(self, got: Array, loaded: _Loaded, p: Parameter) -> Array:
+        """An output in its logical shape."""
+        buffer = next(b for b in loaded.params if b.name == p.name)
+        if buffer.layout is None:
+            return got
+        shape = tuple(n.const or 0 for n in buffer.shape)
+        numbers = np.arange(1, int(np.prod(shape)) + 1).reshape(shape)
+        func = replace(self._store.func, params=(buffer,), num_outputs=1)
+        where = pack(func, p.name, numbers)  # 0 where no element falls
+        flat = np.empty(numbers.size, got.dtype)
+        used = where > 0
+        flat[where[used] - 1] = got[used]
+        return flat.reshape(shape)
+
+    def _time(self, slot: int, calls: int) -> Sample:
+        self._report.running(slot)
+        loaded = self._loaded[slot]
+        args, workspace = ctypes.addressof(loaded.timed), loaded.workspace.address
+        if self._cold is None:
+            busy, start = time.thread_time(), time.perf_counter()
+            self._repeat(loaded.entry, args, workspace, calls)
+            seconds, busy = time.perf_counter() - start, time.thread_time() - busy
+        else:
+            seconds = busy = 0.0
+            for _ in range(calls):
+                self._cold += 1  # reads and writes more than the caches hold
+                cpu, start = time.thread_time(), time.perf_counter()
+                self._repeat(loaded.entry, args, workspace, 1)
+                seconds += time.perf_counter() - start
+                busy += time.thread_time() - cpu
+        return Sample(seconds / calls, min(1.0, busy / max(seconds, 1e-9)))
+
+    def _drop(self, slot: int) -> None:
+        loaded = self._loaded.pop(slot, None)
+        if loaded is not None:
+            loaded.workspace.free()
+
+
+def allocators(addresses: dict[str, int]) -> dict[str, int]:
+    """What a kernel's calls for memory are bound to."""
+    return {
+        "malloc": addresses[faults.ALLOCATE],
+        "calloc": addresses[faults.ALLOCATE_ZEROED],
+        "aligned_alloc": addresses[faults.ALLOCATE_ALIGNED],
+    }

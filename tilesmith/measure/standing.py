@@ -1,0 +1,92 @@
+"""What a run knows of a task: the incumbent, kernels that were measured before, and how the machine
+behaves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tilesmith.measure.messages import Built
+from tilesmith.measure.timing import Rules, Sentinel, Timed
+from tilesmith.task.task import Candidate, Failure, Measurement
+
+_MAX_KNOWN = 4096
+
+
+@dataclass(slots=True)
+class Spent:
+    """Seconds, for those who want to know where time goes."""
+
+    building: float = 0.0  # by all build workers together
+    waiting: float = 0.0  # for a build, with nothing to run
+    checking: float = 0.0
+    timing: float = 0.0
+    racing: float = 0.0  # confirming included
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is kept of a kernel."""
+
+    seconds: tuple[float, ...]
+    failure: Failure | None
+    contended: bool
+    confirmed: bool
+
+    def of(self, candidate: Candidate, build_seconds: float) -> Measurement:
+        return Measurement(
+            candidate,
+            self.seconds,
+            self.failure,
+            self.contended,
+            self.confirmed,
+            build_seconds,
+        )
+
+
+@dataclass(slots=True)
+class Trial:
+    """A candidate on its way to a measurement."""
+
+    slot: int
+    key: str = ""  # of its code; empty when there is none
+    build_seconds: float = 0.0
+    timed: Timed = field(default_factory=Timed)
+    failure: Failure | None = None
+    contended: bool = False
+    confirmed: bool = False
+
+    @property
+    def best(self) -> float:
+        return min(s.seconds for s in self.timed.samples)
+
+    @property
+    def entry(self) -> tuple[int, int]:
+        return self.slot, self.timed.calls
+
+    def verdict(self, rules: Rules) -> Verdict:
+        seconds = () if self.failure else self.timed.seconds(rules)
+        return Verdict(seconds, self.failure, self.contended, self.confirmed)
+
+
+@dataclass(slots=True)
+class Incumbent:
+    """The best that was confirmed, ready to be run again."""
+
+    trial: Trial
+    built: Built
+
+
+@dataclass(slots=True)
+class Standing:
+    """Of one task. `known` holds verdicts by the code of their kernels."""
+
+    known: dict[str, Verdict] = field(default_factory=dict)
+    incumbent: Incumbent | None = None
+    best: Measurement | None = None  # the incumbent's
+    sentinel: Sentinel = field(default_factory=Sentinel)
+
+    def remember(self, key: str, verdict: Verdict) -> None:
+        self.known[key] = verdict
+        if len(self.known) > _MAX_KNOWN:  # the oldest goes: a search returns to what is recent
+            del self.known[next(iter(self.known))]

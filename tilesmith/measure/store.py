@@ -1,0 +1,74 @@
+"""Inputs and expected outputs of a task, in memory that is made before workers are forked: the
+oracle fills it once, every run worker reads it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from math import prod
+
+import numpy as np
+
+from tilesmith.base.errors import TilesmithError
+from tilesmith.ir.evaluate import evaluate
+from tilesmith.ir.function import Function
+from tilesmith.measure.guard import Array, make_read_only
+from tilesmith.task.inputs import example_inputs
+
+
+class Store:
+    def __init__(self, func: Function) -> None:
+        self.func = func
+        spans, total = [], 0
+        for b in func.params:
+            shape = tuple(n.const or 0 for n in b.shape)
+            nbytes = prod(shape) * b.dtype.nbytes
+            spans.append((total, shape, b.dtype.numpy))
+            total += -(-nbytes // 64) * 64
+        self._memory = mmap.mmap(-1, max(total, 1))
+        self._nbytes = total
+        self.arrays: list[Array] = [
+            np.frombuffer(self._memory, kind, prod(shape), offset).reshape(shape)
+            for offset, shape, kind in spans
+        ]
+
+    @property
+    def inputs(self) -> list[Array]:
+        return self.arrays[: len(self.func.inputs)]
+
+    @property
+    def outputs(self) -> list[Array]:
+        return self.arrays[len(self.func.inputs) :]
+
+    def fill(self, seed: int) -> str | None:
+        """None, or why the oracle has no answer. Where numbers of both signs lead to NaN or
+        infinity, positive ones are tried: an answer that is not a number proves little.
+        """
+        best: list[Array] | None = None
+        for positive in (False, True):
+            try:
+                given = example_inputs(self.func, seed, positive)
+                answer = evaluate(self.func, *given)
+            except (TilesmithError, MemoryError, ValueError) as error:
+                return f"{type(error).__name__}: {error}"
+            wanted = list(answer) if isinstance(answer, tuple) else [answer]
+            finite = all(np.isfinite(w.astype(np.float64)).all() for w in wanted)
+            if finite or best is None:
+                best = [*given, *wanted]
+            if finite:
+                break
+        assert best is not None
+        for to, data in zip(self.arrays, best, strict=True):
+            to[...] = data
+        return None
+
+    def protect(self) -> None:
+        """Against the kernels of this process."""
+        if self._nbytes:
+            at = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+            make_read_only(at, self._nbytes)
+
+    def close(self) -> None:
+        self.arrays = []
+        self._memory.close()

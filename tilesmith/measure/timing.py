@@ -1,0 +1,196 @@
+"""How long a kernel takes: a clock that gives samples in, enough of them out to tell kernels apart,
+and no more.
+
+Three things are done with kernels. Each is *screened* alone, with the reference kernel before every
+sample, and given up as soon as it is clearly worse than the best. Those near the best *race* in
+rounds, in random order, and are compared by the ratio to the incumbent within a round: what slows
+the machine down slows down both. A winner of races is *believed* when nearly all its rounds say so.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Protocol
+
+from tilesmith.measure.messages import REFERENCE, Sample
+
+
+class Clock(Protocol):
+    def times(self, order: Sequence[tuple[int, int]], seconds: float) -> list[Sample]:
+        """A sample each of (slot, calls), one after the other, within so many seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    sample_seconds: float = 0.001  # shorter kernels are called several times per sample
+    min_samples: int = 3
+    min_seconds: float = 0.006  # of all samples together
+    max_seconds: float = 0.25  # after this, fewer samples must do
+    # How much slower than the best one may be after so many samples, and be sampled again.
+    cutoffs: tuple[float, ...] = (2.0, 1.6, 1.3)
+    first_cutoff: float = 3.0  # of the first call, which meets cold caches
+    min_share: float = 0.9  # of the processor; a sample with less is taken again
+    race_within: float = 1.1  # of the best
+    max_entrants: int = 8
+    rounds: int = 3  # between two halvings
+    margin: float = 0.005  # by which a winner wins
+    confirm_rounds: int = 9
+
+
+@dataclass(slots=True)
+class Timed:
+    """What is known of a kernel's time."""
+
+    samples: list[Sample] = field(default_factory=list)
+    drift: float = 1.0  # of the reference while they were taken
+    calls: int = 1  # per sample
+
+    def seconds(self, rules: Rules) -> tuple[float, ...]:
+        """The samples during which the processor was ours, if they suffice: another's work is not
+        the kernel's time.
+        """
+        clean = [s.seconds for s in self.samples if s.share >= rules.min_share]
+        if len(clean) >= min(rules.min_samples, len(self.samples)):
+            return tuple(clean)
+        return tuple(s.seconds for s in self.samples)
+
+    def is_contended(self, rules: Rules, threshold: float) -> bool:
+        owned = sum(s.share >= rules.min_share for s in self.samples)
+        return self.drift > threshold or 2 * owned < len(self.samples)
+
+
+class Sentinel:
+    """What the reference kernel tells: how much slower the machine is than it mostly was."""
+
+    THRESHOLD = 1.2
+
+    def __init__(self) -> None:
+        self._seen: deque[float] = deque(maxlen=200)
+
+    def add(self, samples: Sequence[Sample]) -> float:
+        """The drift during these samples. The usual time is a low quantile of the latest ones, so
+        that a clock that settles down is not taken for a neighbour for ever.
+        """
+        if not samples:
+            return 1.0
+        self._seen.extend(s.seconds for s in samples)
+        order = sorted(self._seen)
+        usual = order[len(order) // 5]
+        return statistics.median(s.seconds for s in samples) / usual
+
+
+def screen(
+    clock: Clock, slot: int, first: float, best: float, rules: Rules, sentinel: Sentinel,
+    timeout: float,
+) -> Timed:  # fmt: skip
+    """`first` is the time of a first call, `best` that of the fastest kernel known, or infinite."""
+    if first > rules.sample_seconds and first > rules.first_cutoff * best:
+        return Timed([Sample(first, 1.0)])
+    timed = Timed(calls=_calls(first, rules))
+    references: list[Sample] = []
+    spent = 0.0
+    for n in range(4 * rules.min_samples):
+        expected = timed.calls * first
+        order = ((REFERENCE, 1), (slot, timed.calls))
+        reference, sample = clock.times(order, timeout + 10 * expected)
+        spent += sample.seconds * timed.calls
+        better = _calls(sample.seconds, rules)
+        if better > 2 * timed.calls and n == 0:  # the first call was slow, or took no time
+            timed.calls = better
+            continue
+        timed.samples.append(sample)
+        references.append(reference)
+        if _is_hopeless(timed.samples, best, rules):
+            break
+        owned = sum(s.share >= rules.min_share for s in timed.samples)
+        if owned >= rules.min_samples and spent >= rules.min_seconds:
+            break
+        if spent >= rules.max_seconds:
+            break
+    timed.drift = sentinel.add(references)
+    return timed
+
+
+def _calls(seconds: float, rules: Rules) -> int:
+    return max(1, ceil(rules.sample_seconds / max(seconds, 1e-8)))
+
+
+def _is_hopeless(samples: Sequence[Sample], best: float, rules: Rules) -> bool:
+    cutoff = rules.cutoffs[min(len(samples), len(rules.cutoffs)) - 1]
+    return min(s.seconds for s in samples) > cutoff * best
+
+
+class Race:
+    """Samples of each entrant, and its ratios to the pivot within each round."""
+
+    def __init__(self, entrants: Mapping[int, int], pivot: tuple[int, int]) -> None:
+        self._pivot, self._calls = pivot[0], dict([*entrants.items(), pivot])
+        self.samples: dict[int, list[Sample]] = {s: [] for s in self._calls}
+        self.ratios: dict[int, list[float]] = {s: [] for s in entrants}
+        self.references: list[Sample] = []
+        self.drift = 1.0
+
+    def run(
+        self, clock: Clock, alive: Sequence[int], count: int, rng: random.Random, timeout: float
+    ) -> None:
+        for _ in range(count):
+            slots = sorted({self._pivot, *alive})
+            rng.shuffle(slots)
+            order = [(REFERENCE, 1), *((s, self._calls[s]) for s in slots)]
+            reference, *samples = clock.times(order, timeout * len(order))
+            self.references.append(reference)
+            got = dict(zip(slots, samples, strict=True))
+            for s, sample in got.items():
+                self.samples[s].append(sample)
+            for s in alive:
+                self.ratios[s].append(got[s].seconds / got[self._pivot].seconds)
+
+    @property
+    def winner(self) -> int:
+        """The one that stayed longest and was fastest."""
+        return min(self.ratios, key=lambda s: (-len(self.ratios[s]), self.median(s)))
+
+    def median(self, slot: int) -> float:
+        return statistics.median(self.ratios[slot])
+
+
+def race(
+    clock: Clock, entrants: Mapping[int, int], pivot: tuple[int, int], rules: Rules,
+    sentinel: Sentinel, rng: random.Random, timeout: float,
+) -> Race:  # fmt: skip
+    """Successive halving of `entrants`, which may hold the pivot; slots with calls per sample."""
+    result = Race(entrants, pivot)
+    alive = list(entrants)
+    while True:
+        result.run(clock, alive, rules.rounds, rng, timeout)
+        if len(alive) == 1:
+            break
+        alive.sort(key=lambda s: statistics.median(result.ratios[s]))
+        alive = alive[: (len(alive) + 1) // 2]
+        # Slower than the pivot in every round: no more to learn.
+        alive = [s for s in alive if s == pivot[0] or min(result.ratios[s]) < 1.0] or alive[:1]
+    result.drift = sentinel.add(result.references)
+    return result
+
+
+def duel(
+    clock: Clock, challenger: tuple[int, int], pivot: tuple[int, int], rules: Rules,
+    sentinel: Sentinel, rng: random.Random, timeout: float,
+) -> Race:  # fmt: skip
+    result = Race(dict([challenger]), pivot)
+    result.run(clock, [challenger[0]], rules.confirm_rounds, rng, timeout)
+    result.drift = sentinel.add(result.references)
+    return result
+
+
+def is_believed(ratios: Sequence[float], rules: Rules) -> bool:
+    """Whether a challenger beats the incumbent: by a margin in the median, and in at least three of
+    four rounds, as happens to equals in nine rounds once in eleven times.
+    """
+    wins = sum(r < 1.0 for r in ratios)
+    return statistics.median(ratios) < 1.0 - rules.margin and 4 * wins >= 3 * len(ratios)

@@ -1,0 +1,85 @@
+"""Arrays to call a Function with: a naive Function and a seed in, one array per input out, the same
+ones on every machine.
+
+Integers that index another buffer stay within it. Where rounding over a long sum would hide a wrong
+term, floats are small whole numbers, whose sums are exact.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilesmith.base.dtype import BFLOAT16, DType
+from tilesmith.expr.ints import opaque_atoms
+from tilesmith.expr.nodes import Cast, Dynamic, Load, loads_of
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import Block, walk
+
+Array = np.ndarray[Any, Any]
+
+
+def example_inputs(func: Function, seed: int = 0, positive: bool = False) -> list[Array]:
+    """`positive` is for functions that roots and logarithms confine to such numbers."""
+    rng = np.random.default_rng(seed)
+    limits = index_limits(func)
+    whole = needs_whole_numbers(func)
+    out: list[Array] = []
+    for b in func.inputs:
+        shape = tuple(n for n in (e.const for e in b.shape) if n is not None)
+        if b.dtype.is_float and whole:
+            data: Array = rng.integers(1 if positive else -1, 3 if positive else 2, shape, np.int8)
+        elif b.dtype.is_float:
+            data = rng.random(shape, np.float32)
+            data = data + np.float32(0.25) if positive else 3 * data - np.float32(1.5)
+        elif b.dtype.kind == "b":
+            data = rng.integers(0, 2, shape, np.int8)
+        else:
+            low = 0 if b.dtype.kind == "u" or b.name in limits else -4
+            data = rng.integers(low, limits.get(b.name, 5), shape)
+        out.append(data.astype(b.dtype.numpy))
+    return out
+
+
+def index_limits(func: Function) -> dict[str, int]:
+    """For each buffer that is read inside an index: the least extent that it indexes."""
+    limits: dict[str, int] = {}
+    buffers = func.all_buffers
+    for _, b in walk(func.body):
+        for w in b.writes:
+            for load in loads_of(w.value):
+                for p, extent in zip(load.index, buffers[load.buffer].shape, strict=True):
+                    for a in opaque_atoms(p):
+                        e = a.expr if isinstance(a, Dynamic) else None
+                        e = e.x if isinstance(e, Cast) else e
+                        if isinstance(e, Load) and (n := extent.const) is not None:
+                            limits[e.buffer] = max(1, min(limits.get(e.buffer, n), n))
+    return limits
+
+
+def roundoff(d: DType) -> float:
+    """Half the distance from 1 to the next number; 0 for integers."""
+    if not d.is_float:
+        return 0.0
+    bits = 8 if d is BFLOAT16 else {16: 11, 32: 24, 64: 53}[d.bits]
+    return float(2.0**-bits)
+
+
+def coarsest_roundoff(func: Function) -> float:
+    """Of all that the Function stores."""
+    return max((roundoff(w.value.dtype) for _, b in walk(func.body) for w in b.writes), default=0.0)
+
+
+def num_terms(b: Block) -> int:
+    """How many values a block joins into one; 1 if it does not reduce."""
+    return max(1, prod(i.extent.const or 1 for i in b.reducing))
+
+
+def needs_whole_numbers(func: Function) -> bool:
+    """Whether the rounding of its longest sum may reach the size of a term: that error grows like
+    roundoff * terms, and a test for it allows some hundred times as much.
+    """
+    longest = max((num_terms(b) for _, b in walk(func.body)), default=1)
+    return coarsest_roundoff(func) * longest > 1 / 256
