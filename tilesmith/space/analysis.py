@@ -1,0 +1,211 @@
+"""What a computation's own reads and writes say of it: the questions that rules ask. Blocks of the
+Function as it stands are looked at, so that what was inlined is looked through by itself.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from tilesmith.expr.ints import Int
+from tilesmith.expr.nodes import Expr, Load, Select, Unary, children
+from tilesmith.ir.dependence import find_block, readers, writers, written
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import Block
+
+
+def is_output(func: Function, b: Block) -> bool:
+    return any(p.name in written(b) for p in func.outputs)
+
+
+def consumers(func: Function, b: Block) -> list[Block]:
+    """The blocks that read what `b` writes."""
+    found: dict[str, Block] = {}
+    for name in written(b):
+        for r in readers(func, name):
+            if r.name != b.name:
+                found[r.name] = r
+    return list(found.values())
+
+
+def producers(func: Function, b: Block) -> list[Block]:
+    """The blocks that write what `b` reads."""
+    found: dict[str, Block] = {}
+    for name in dict.fromkeys(load.buffer for load in b.loads):
+        for w in writers(func, name):
+            if w.name != b.name:
+                found[w.name] = w
+    return list(found.values())
+
+
+def all_producers(func: Function, b: Block) -> list[Block]:
+    """Direct and indirect ones, nearest first."""
+    found: dict[str, Block] = {}
+    front = producers(func, b)
+    while front:
+        p = front.pop(0)
+        if p.name not in found:
+            found[p.name] = p
+            front += producers(func, p)
+    return list(found.values())
+
+
+def all_consumers(func: Function, b: Block) -> list[Block]:
+    """Direct and indirect ones, nearest first."""
+    found: dict[str, Block] = {}
+    front = consumers(func, b)
+    while front:
+        c = front.pop(0)
+        if c.name not in found:
+            found[c.name] = c
+            front += consumers(func, c)
+    return list(found.values())
+
+
+def simple_axes(load: Load, b: Block) -> tuple[str | None, ...] | None:
+    """The iterator of each dimension (None for a constant), if every index is an iterator plus or
+    minus a constant, or a constant; else None.
+    """
+    its = {i.name for i in b.iters}
+    out: list[str | None] = []
+    for p in load.index:
+        names = p.names & its
+        if not names and p.const is not None:
+            out.append(None)
+            continue
+        if len(names) != 1:
+            return None
+        (it,) = names
+        if p.coefficient(it).const != 1 or (p - Int({(it,): 1})).const is None:
+            return None
+        out.append(it)
+    return tuple(out)
+
+
+def _in_order(axes: tuple[str | None, ...], b: Block, *, missing: bool) -> bool:
+    """Axes in the order of the block's own, none twice; with `missing`, some may be left out."""
+    own = [i.name for i in b.iters]
+    used = [a for a in axes if a is not None]
+    if used != sorted(set(used), key=own.index):
+        return False
+    return missing or used == [i.name for i in b.spatial]
+
+
+def _has(e: Expr, kinds: type | tuple[type, ...], op: str | None = None) -> bool:
+    if isinstance(e, kinds) and (op is None or getattr(e, "op", None) == op):
+        return True
+    return any(_has(x, kinds, op) for x in children(e))
+
+
+def strictly_inlinable(func: Function, b: Block) -> bool:
+    """Cheap enough to be computed anew at every use: reads are simple and in order, there is no
+    branch and no exponential; or nothing is read at all.
+    """
+    if b.combiner is not None or b.domain:
+        return False
+    loads = list(b.loads)
+    if not loads:
+        return True
+    for load in loads:
+        axes = simple_axes(load, b)
+        if axes is None or not _in_order(axes, b, missing=True):
+            return False
+    return not any(_has(w.value, Select) or _has(w.value, Unary, "exp") for w in b.writes)
+
+
+def has_data_reuse(func: Function, b: Block) -> bool:
+    """Whether tiling pays: operands lack spatial axes, so that their elements are used again."""
+    reads: dict[str, set[str]] = {}
+    for load in b.loads:
+        names = reads.setdefault(load.buffer, set())
+        for p in load.index:
+            names |= p.names
+    axes = [i.name for i in b.spatial if i.extent.const != 1]
+    missing = sum(1 for names in reads.values() if any(a not in names for a in axes))
+    return missing >= 2 or (missing >= 1 and bool(b.reducing))
+
+
+def elementwise_match(func: Function, b: Block, target: Block) -> bool:
+    """Along the chain from b to target each block has one consumer, the same shape, and reads
+    element for element.
+    """
+    cur = b
+    while cur.name != target.name:
+        after = consumers(func, cur)
+        if len(after) != 1:
+            return False
+        nxt = after[0]
+        shapes = [[i.extent for i in x.spatial] for x in (cur, nxt)]
+        if shapes[0] != shapes[1]:
+            return False
+        for load in nxt.loads:
+            if load.buffer in written(cur):
+                axes = simple_axes(load, nxt)
+                if axes is None or None in axes or not _in_order(axes, nxt, missing=False):
+                    return False
+                if any(p.name is None for p in load.index):
+                    return False
+        cur = nxt
+    return True
+
+
+def fusible_consumer(func: Function, b: Block) -> Block | None:
+    """The one consumer that works on each element as it is made, if there is one."""
+    after = consumers(func, b)
+    if len(after) != 1 or is_output(func, b):
+        return None
+    c = after[0]
+    if c.reducing and b.reducing:
+        return None
+    if any(w.endswith(".shared") for w in written(c)):
+        return None
+    return c if elementwise_match(func, b, c) else None
+
+
+def common_outer_axes(func: Function, b: Block, c: Block) -> int:
+    """How many leading dimensions of b are read by c at its own leading iterators."""
+    best: int | None = None
+    for load in c.loads:
+        if load.buffer not in written(b):
+            continue
+        count = 0
+        for p, own, i in zip(load.index, b.spatial, c.iters, strict=False):
+            plain = p.coefficient(i.name).const == 1 and (p - Int({(i.name,): 1})).const is not None
+            if i.kind != "S" or not plain or own.extent != i.extent:
+                break
+            count += 1
+        best = count if best is None else min(best, count)
+    return best or 0
+
+
+def points(b: Block) -> tuple[int, int]:
+    """Extents multiplied: spatial, reducing. Open sizes count as 1."""
+    spatial = prod(i.extent.const or 1 for i in b.spatial)
+    return spatial, prod(i.extent.const or 1 for i in b.reducing)
+
+
+def more_parallel_in_reduction(func: Function, b: Block, num_cores: int) -> bool:
+    """Whether the sum must be cut to keep all cores busy."""
+    space, reduce = points(b)
+    if has_data_reuse(func, b):
+        return not (space > reduce or space > num_cores * 16)
+    return reduce > 1 and reduce > num_cores
+
+
+def block(func: Function, name: str) -> Block:
+    return find_block(func, name)[1]
+
+
+def contiguous_axes(func: Function, b: Block) -> list[str]:
+    """Spatial iterators along which the output, or an operand, moves by one element: what a vector
+    can go along. Those of the output come first.
+    """
+    spatial = [i.name for i in b.spatial]
+    found: list[str] = []
+    for index in (*(w.index for w in b.writes), *(load.index for load in b.loads)):
+        if not index:
+            continue
+        last = index[-1]
+        for it in spatial:
+            if last.coefficient(it).const == 1 and it not in found:
+                found.append(it)
+    return found

@@ -1,0 +1,75 @@
+"""What a sketch ends with, once its structure is derived: where the remaining blocks are computed,
+what runs in vectors and in threads, how far loops are written out. All of it left to decide.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilesmith.ir.dependence import find_block
+from tilesmith.ir.nodes import Block, walk
+from tilesmith.schedule.automatic import AutoParallel, AutoUnroll, AutoVectorize
+from tilesmith.schedule.sample import SampleChoice, SampleLocation
+from tilesmith.space import analysis
+from tilesmith.space.state import Derived, State
+
+
+@dataclass(frozen=True)
+class CpuAnnotation:
+    """`unroll` are the depths to choose from; `max_parallel` bounds how many loops become one."""
+
+    unroll: tuple[int, ...] = (0, 16, 64, 512)
+    max_parallel: int = 4
+    locations: bool = True
+    unroll_tiled: bool = True
+
+    def __call__(self, state: State) -> Derived | None:
+        return None
+
+    def finish(self, state: State) -> State:
+        """The sketch with all that is left open at its end."""
+        if self.locations:
+            state = self._locations(state)
+        tiled = {name for name, _ in state.tiled}
+        blocks = [b for _, b in walk(state.func.body)]
+        for b in blocks:
+            state = state.then(AutoVectorize(b.name))
+        for b in blocks:
+            if b.reducing and (self.unroll_tiled or b.name not in tiled):
+                column = f"#{b.name}.unroll"
+                state = state.then(SampleChoice(column, self.unroll), AutoUnroll(b.name, column))
+        if state.task.target.num_cores > 1:
+            values = tuple(range(1, self.max_parallel + 1))
+            state = state.then(
+                SampleChoice("#parallel", values), AutoParallel("#parallel", self.max_parallel)
+            )
+        return state
+
+    def _locations(self, state: State) -> State:
+        """Blocks that no rule has placed, consumers before producers."""
+        placed = {s.block for s in state.steps if isinstance(s, SampleLocation)}
+        tiled = {name for name, _ in state.tiled}
+        for path, b in reversed(list(walk(state.func.body))):
+            own = all(f.name.startswith(f"{b.name}.") for f in path)
+            if b.name in tiled or b.name in placed or not own:
+                continue
+            if analysis.is_output(state.func, b):
+                continue
+            places = self._places(state, b)
+            if len(places) > 1:
+                state = state.then(SampleLocation(b.name, places))
+        return state
+
+    def _places(self, state: State, b: Block) -> tuple[str, ...]:
+        after = analysis.consumers(state.func, b)
+        if not after:
+            return ("root",)
+        last = after[-1]
+        levels = state.levels_of(last.name)
+        if levels:  # at the boundaries of tile levels only: places between are other rows of these
+            loops = [level[-1] for level in levels[:-1] if level]
+        else:
+            path, _ = find_block(state.func, last.name)
+            loops = [f.name for f in path if f.name not in last.reducing_loops]
+        inline = () if b.combiner is not None or len(after) > 1 else ("inline",)
+        return ("root", *inline, *loops)

@@ -1,0 +1,203 @@
+"""Rules that derive sketches for CPUs. Each is a plain callable: a State in, what it makes of the
+state's node out, or None. Parameters are fields, so a rule is an object with settings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilesmith.base.errors import ScheduleError
+from tilesmith.ir.dependence import find_block
+from tilesmith.schedule.cache import CacheRead, CacheWrite
+from tilesmith.schedule.inline import Inline
+from tilesmith.schedule.location import ReverseComputeAt
+from tilesmith.schedule.loops import Reorder, Split
+from tilesmith.schedule.reduction import Rfactor
+from tilesmith.schedule.sample import SampleLocation, SampleTile
+from tilesmith.space import analysis
+from tilesmith.space.state import Derived, State
+from tilesmith.space.tiling import Tiling
+
+
+def skip(state: State) -> Derived | None:
+    """The node stays as it is."""
+    return Derived((state.skip(),))
+
+
+@dataclass(frozen=True)
+class InlineCheap:
+    """Element-wise blocks go into their consumers; with `always`, all that are no reduction do."""
+
+    always: bool = False
+
+    def __call__(self, state: State) -> Derived | None:
+        func, b = state.func, state.block
+        if analysis.is_output(func, b) or b.combiner is not None:
+            return None
+        if not (self.always or analysis.strictly_inlinable(func, b)):
+            return None
+        try:
+            return Derived((state.then(Inline(b.name)),), final=True)
+        except ScheduleError:
+            return None
+
+
+@dataclass(frozen=True)
+class AddRfactor:
+    """A reduction with too little work in space is cut into partial ones, in both ways round."""
+
+    max_innermost: int = 64
+    policy: str = "divisors"
+
+    def __call__(self, state: State) -> Derived | None:
+        func, b = state.func, state.block
+        cores = state.task.target.num_cores
+        if b.combiner is None or not analysis.more_parallel_in_reduction(func, b, cores):
+            return None
+        if b.name.endswith(".local") or not b.init or f"{b.name}.rf" in state.done:
+            return None
+        # The outermost loop is cut for threads, the innermost for lanes: no fusing is needed.
+        long = [i for i in b.reducing if i.extent.const != 1] or list(b.reducing)
+        made = []
+        for axis, inward in ((long[0], False), (long[-1], True)):
+            loop = f"{b.name}.{axis.name}"
+            sample = SampleTile(loop, 2, self.policy, self.max_innermost)
+            split = Split(loop, sample.columns, exact=sample.exact)
+            part = split.parts[1 if inward else 0]
+            try:
+                after = state.then(sample, split, Rfactor(part))
+            except ScheduleError:
+                continue
+            if inward:  # the partial results go innermost, to be computed in lanes
+                after = _innermost(after, f"{b.name}.rf", part[len(b.name) :])
+            made.append(after.then(done=[b.name, f"{b.name}.rf"]))
+        return Derived(tuple(made)) if made else None
+
+
+def _innermost(state: State, block: str, suffix: str) -> State:
+    loops = [f.name for f in find_block(state.func, block)[0]]
+    lane = f"{block}{suffix}"
+    if lane not in loops or loops[-1] == lane:
+        return state
+    return state.then(Reorder((*(n for n in loops if n != lane), lane)))
+
+
+def needs_cache_write(state: State) -> bool:
+    func, b = state.func, state.block
+    return analysis.has_data_reuse(func, b) and analysis.fusible_consumer(func, b) is None
+
+
+@dataclass(frozen=True)
+class AddCacheWrite:
+    """A block that nobody takes over element by element computes into a buffer of its own, so that
+    its tiles can be kept close and written back at once.
+    """
+
+    scope: str = "local"
+    final: bool = False
+
+    def __call__(self, state: State) -> Derived | None:
+        b = state.block
+        if not needs_cache_write(state) or b.name.endswith(f".{self.scope}"):
+            return None
+        after = state.then(CacheWrite(b.name, self.scope), done=[b.name])
+        return Derived((after,), self.final)
+
+
+def vector_axes(state: State, choose: bool) -> list[str | None]:
+    """Which axes may go innermost: with `choose`, all that memory is contiguous along."""
+    b = state.block
+    axes = analysis.contiguous_axes(state.func, b) or [i.name for i in b.spatial][-1:]
+    return [None] if not axes else [*axes] if choose else [axes[0]]
+
+
+def packable(state: State, axis: str | None) -> list[str]:
+    """Inputs that the vector axis moves along and that are used again: worth a packed copy."""
+    b = state.block
+    spatial = {i.name for i in b.spatial if i.extent.const != 1}
+    inputs = {p.name for p in state.func.inputs}
+    found = []
+    for name in dict.fromkeys(load.buffer for load in b.loads):
+        used: set[str] = set()
+        for load in b.loads:
+            if load.buffer == name:
+                for p in load.index:
+                    used |= p.names
+        if name in inputs and axis in used and spatial - used:
+            found.append(name)
+    return found
+
+
+def tiled_states(
+    state: State, tiling: Tiling, axis: str | None, pack: bool
+) -> list[tuple[State, tuple[str, ...]]]:
+    """The node tiled; with `pack`, also with packed copies of operands, whose names come along."""
+    out: list[tuple[State, tuple[str, ...]]] = [(tiling.apply(state, axis), ())]
+    operands = packable(state, axis) if pack else []
+    if operands:
+        b = state.block
+        reads = [CacheRead(b.name, name) for name in operands]
+        copies = tuple(r.copy for r in reads)
+        out.append((tiling.apply(state.then(*reads, done=copies), axis), copies))
+    return out
+
+
+def place_copies(state: State, block: str, copies: tuple[str, ...]) -> State:
+    """Packed copies are made at the boundary of an outer level: a structural decision."""
+    levels = state.levels_of(block)
+    places = tuple(level[-1] for level in levels[:3] if level)
+    steps = [SampleLocation(c, places) for c in copies]
+    return state.then(*steps)
+
+
+@dataclass(frozen=True)
+class TileAndFuse:
+    """Multi-level tiling, with the element-wise consumer computed inside a level of it."""
+
+    tiling: Tiling
+    levels: tuple[int, ...] = (1, 2)
+    choose_axis: bool = False
+    pack: bool = False
+    final: bool = False  # else only where the block is a cache stage
+
+    def __call__(self, state: State) -> Derived | None:
+        func, b = state.func, state.block
+        consumer = analysis.fusible_consumer(func, b)
+        if consumer is None or not analysis.has_data_reuse(func, b):
+            return None
+        made = []
+        for axis in vector_axes(state, self.choose_axis):
+            for level in self.levels:
+                if self.tiling.structure[level - 1] != "S":
+                    continue
+                for tiled, copies in tiled_states(state, self.tiling, axis, self.pack):
+                    loops = [x for part in tiled.levels_of(b.name)[:level] for x in part]
+                    fuse = ReverseComputeAt(consumer.name, loops[-1])
+                    try:
+                        fused = tiled.then(fuse, done=[consumer.name])
+                    except ScheduleError:
+                        continue
+                    made.append(place_copies(fused, b.name, copies))
+        if not made:
+            return None
+        return Derived(tuple(made), self.final or b.name.endswith(".local"))
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Multi-level tiling of a block whose operands are used again."""
+
+    tiling: Tiling
+    choose_axis: bool = False
+    pack: bool = False
+
+    def __call__(self, state: State) -> Derived | None:
+        b = state.block
+        if not analysis.has_data_reuse(state.func, b):
+            return None
+        made = [
+            place_copies(tiled, b.name, copies)
+            for axis in vector_axes(state, self.choose_axis)
+            for tiled, copies in tiled_states(state, self.tiling, axis, self.pack)
+        ]
+        return Derived(tuple(made), final=True)

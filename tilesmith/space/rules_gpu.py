@@ -1,0 +1,139 @@
+"""Rules that derive sketches for GPUs: shared memory filled by all threads, tiles bound to blocks,
+virtual threads and threads, reductions across threads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilesmith.base.errors import ScheduleError
+from tilesmith.ir.dependence import find_block
+from tilesmith.ir.nodes import walk
+from tilesmith.schedule.automatic import AutoUnroll
+from tilesmith.schedule.cache import CacheRead
+from tilesmith.schedule.kinds import Annotate, Bind
+from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
+from tilesmith.schedule.loops import Split
+from tilesmith.schedule.sample import SampleChoice, SampleTile
+from tilesmith.schedule.step import Step
+from tilesmith.space import analysis
+from tilesmith.space.rules import vector_axes
+from tilesmith.space.state import Derived, State
+from tilesmith.space.tiling import Tiling
+
+BOUND = ("blockIdx.x", "vthread", "threadIdx.x")  # of the first three spatial levels
+
+
+def bind_levels(state: State, block: str) -> State:
+    """Nested loops bound to one axis are one to the code generator: no fusing."""
+    steps: list[Step] = []
+    for axis, level in zip(BOUND, state.levels_of(block), strict=False):
+        steps += [Bind(loop, axis) for loop in level]
+    return state.then(*steps)
+
+
+def add_cache_reads(state: State, block: str) -> State:
+    """Every operand of a tiled block is brought to shared memory once per outer reducing step, by
+    all threads together.
+    """
+    b = analysis.block(state.func, block)
+    levels = state.levels_of(block)
+    reducing = [level for level in levels if level and level[0] in b.reducing_loops]
+    at = reducing[0][-1] if reducing else levels[2][-1]
+    for name in dict.fromkeys(load.buffer for load in b.loads):
+        read = CacheRead(block, name, "shared")
+        try:
+            state = state.then(read, done=[read.copy])
+            state = state.then(ComputeAt(read.copy, at))
+        except ScheduleError:
+            continue
+        outer = next(iter(_loops(state, read.copy)), None)
+        if outer is not None:
+            state = state.then(Annotate(outer, "cooperative", "threadIdx.x"))
+    return state
+
+
+def _loops(state: State, block: str) -> list[str]:
+    return [f.name for f in find_block(state.func, block)[0] if f.name.startswith(f"{block}.")]
+
+
+@dataclass(frozen=True)
+class TileForGpu:
+    """Multi-level tiling with binding and shared operands; the consumer, a cache stage's copy or an
+    element-wise one, is computed once per thread.
+    """
+
+    tiling: Tiling
+    level: int = 3
+
+    def __call__(self, state: State) -> Derived | None:
+        func, b = state.func, state.block
+        if not analysis.has_data_reuse(func, b):
+            return None
+        after = self.tiling.apply(state, vector_axes(state, choose=False)[0])
+        consumer = analysis.fusible_consumer(func, b)
+        if consumer is not None:
+            loops = [x for part in after.levels_of(b.name)[: self.level] for x in part]
+            try:
+                after = after.then(ReverseComputeAt(consumer.name, loops[-1]), done=[consumer.name])
+            except ScheduleError:
+                return None
+        after = bind_levels(after, b.name)
+        return Derived((add_cache_reads(after, b.name),), final=True)
+
+
+@dataclass(frozen=True)
+class CrossThreadReduction:
+    """A sum with little work in space is shared out among the threads of a block."""
+
+    max_innermost: int = 64
+
+    def __call__(self, state: State) -> Derived | None:
+        func, b = state.func, state.block
+        target = state.task.target
+        space, reduce = analysis.points(b)
+        if b.combiner is None or b.name.endswith(".local"):
+            return None
+        if analysis.has_data_reuse(func, b):
+            wanted = space <= target.max_threads and space < reduce
+        else:
+            wanted = reduce > 1 and reduce > target.warp_size
+        if not wanted:
+            return None
+        axis = max(b.reducing, key=lambda i: i.extent.const or 0)
+        loop = f"{b.name}.{axis.name}"
+        sample = SampleTile(loop, 2, "divisors", target.max_threads)
+        split = Split(loop, sample.columns, exact=True)
+        note = Annotate(split.parts[1], "reduce_across", "threadIdx.x")
+        return Derived((state.then(sample, split, note, done=[b.name]),))
+
+
+@dataclass(frozen=True)
+class GpuAnnotation:
+    """What is left unbound at the end gets blocks and threads; unrolling is a choice."""
+
+    unroll: tuple[int, ...] = (0, 16, 64, 512, 1024)
+    threads: int = 256
+
+    def __call__(self, state: State) -> Derived | None:
+        return None
+
+    def finish(self, state: State) -> State:
+        for path, b in list(walk(state.func.body)):
+            if b.reducing:
+                column = f"#{b.name}.unroll"
+                state = state.then(SampleChoice(column, self.unroll), AutoUnroll(b.name, column))
+            own = [f for f in path if f.kind == "serial" and f.name not in b.reducing_loops]
+            bound = any(f.kind != "serial" for f in path)
+            if bound or not own or not all(f.name.startswith(f"{b.name}.") for f in path):
+                continue
+            last = own[-1]
+            split = Split(last.name, (None, self.threads))
+            try:
+                state = state.then(
+                    split, *(Bind(f.name, "blockIdx.x") for f in own[:-1]),
+                    Bind(split.parts[0], "blockIdx.x"), Bind(split.parts[1], "threadIdx.x"),
+                )  # fmt: skip
+            except ScheduleError:
+                continue
+        return state

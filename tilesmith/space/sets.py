@@ -1,0 +1,52 @@
+"""Sets of rules, in the order in which they are asked: Ansor's own, and ours, which go further."""
+
+from __future__ import annotations
+
+from tilesmith.base.dtype import FLOAT32
+from tilesmith.base.target import Target
+from tilesmith.space.annotation import CpuAnnotation
+from tilesmith.space.rules import AddCacheWrite, AddRfactor, InlineCheap, Tile, TileAndFuse, skip
+from tilesmith.space.rules_gpu import CrossThreadReduction, GpuAnnotation, TileForGpu
+from tilesmith.space.state import Rule
+from tilesmith.space.tiling import Tiling
+
+
+def ansor_rules(target: Target) -> tuple[Rule, ...]:
+    """Exactly Ansor's set: exact tiles by SSRSRS on CPUs and SSSRRSRS on GPUs."""
+    if target.kind != "cpu":
+        return (
+            InlineCheap(always=True),
+            CrossThreadReduction(),
+            AddCacheWrite(final=True),
+            TileForGpu(Tiling("SSSRRSRS")),
+            skip,
+            GpuAnnotation(),
+        )
+    tiling = Tiling("SSRSRS")
+    return (
+        InlineCheap(),
+        AddRfactor(),
+        AddCacheWrite(),
+        TileAndFuse(tiling),
+        Tile(tiling),
+        skip,
+        CpuAnnotation(),
+    )
+
+
+def default_rules(target: Target) -> tuple[Rule, ...]:
+    """Tiles need not divide, the innermost tile lives in registers, the vector's axis and packed
+    copies of operands are choices.
+    """
+    if target.kind != "cpu":
+        return ansor_rules(target)
+    lanes = target.lanes(FLOAT32.bits)
+    tiling = Tiling("SSRSRRS", policy="any", max_innermost=8 * lanes, lanes=lanes, registers=True)
+    return (
+        InlineCheap(),
+        AddRfactor(policy="any", max_innermost=16 * lanes),
+        TileAndFuse(tiling, choose_axis=True, pack=True),
+        Tile(tiling, choose_axis=True, pack=True),
+        skip,
+        CpuAnnotation(unroll_tiled=False),
+    )

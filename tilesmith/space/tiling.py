@@ -1,0 +1,85 @@
+"""Multi-level tiling by a structure such as SSRSRS: each letter is a level of spatial or reducing
+loops, outermost first, and each loop of the block is cut into as many parts as it has levels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilesmith.schedule.kinds import Unroll, Vectorize
+from tilesmith.schedule.loops import Reorder, Split
+from tilesmith.schedule.sample import SampleTile
+from tilesmith.schedule.step import Step
+from tilesmith.space.state import State
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How a block with data reuse is tiled.
+
+    `policy` and `max_innermost` bound the factors (see SampleTile); `unroll_reduce` bounds the
+    innermost part of a reducing loop where the structure has three levels of them.
+    """
+
+    structure: str = "SSRSRS"
+    policy: str = "divisors"
+    max_innermost: int = 64
+    unroll_reduce: int = 8
+    lanes: int = 1
+    registers: bool = False  # the innermost tile is written out, to live in registers
+
+    def __post_init__(self) -> None:
+        if not self.structure or set(self.structure) - {"S", "R"}:
+            raise ValueError(
+                f"a tile structure is made of S and R, such as SSRSRS, not {self.structure!r}"
+            )
+
+    @property
+    def num_spatial(self) -> int:
+        return self.structure.count("S")
+
+    @property
+    def num_reduce(self) -> int:
+        return self.structure.count("R")
+
+    def apply(self, state: State, vector_axis: str | None = None) -> State:
+        """The block of the state's node, tiled. `vector_axis` is put innermost."""
+        b = state.block
+        spatial = [i.name for i in b.spatial]
+        if vector_axis is not None:
+            spatial = [a for a in spatial if a != vector_axis] + [vector_axis]
+        steps: list[Step] = []
+        parts: dict[str, tuple[str, ...]] = {}
+        for i in b.iters:
+            count = self.num_spatial if i.kind == "S" else self.num_reduce
+            if count == 0:
+                continue
+            loop = f"{b.name}.{i.name}"
+            vector = i.name == vector_axis
+            most = self.max_innermost
+            if i.kind == "R" and self.num_reduce >= 3:
+                most = self.unroll_reduce
+            policy = "vector" if vector and self.policy == "any" else self.policy
+            sample = SampleTile(loop, count, policy, most, self.lanes if vector else 1)
+            split = Split(loop, sample.columns, exact=sample.exact)
+            steps += [sample, split]
+            parts[i.name] = split.parts
+        levels: list[list[str]] = []
+        s = r = 0
+        for letter in self.structure:
+            if letter == "S":
+                levels.append([parts[a][s] for a in spatial])
+                s += 1
+            else:
+                levels.append([parts[i.name][r] for i in b.reducing])
+                r += 1
+        order = [loop for level in levels for loop in level]
+        if len(order) > 1:
+            steps.append(Reorder(tuple(order)))
+        if self.registers and levels and levels[-1]:
+            steps.append(Vectorize(levels[-1][-1]))
+            steps += [Unroll(loop) for loop in levels[-1][:-1]]
+            if self.num_reduce >= 3:
+                last = max(k for k, c in enumerate(self.structure) if c == "R")
+                steps += [Unroll(loop) for loop in levels[last]]
+        return state.then(*steps, done=[b.name]).with_tile(b.name, levels)
