@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
@@ -56,9 +57,11 @@ def in_memory(engine: sa.Engine) -> bool:
 
 def _sqlite(url: sa.URL) -> sa.Engine:
     connect_args: dict[str, Any] = {"timeout": BUSY_SECONDS, "check_same_thread": False}
-    if url.database in (None, "", ":memory:"):  # the one connection is the database
+    file = url.database
+    if file is None or file in ("", ":memory:"):  # the one connection is the database
         engine = sa.create_engine(url, connect_args=connect_args, poolclass=StaticPool)
     else:
+        _refuse_torn(Path(file))
         engine = sa.create_engine(url, connect_args=connect_args)
 
     @event.listens_for(engine, "connect")
@@ -78,6 +81,24 @@ def _sqlite(url: sa.URL) -> sa.Engine:
         c.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
+
+
+def _refuse_torn(file: Path) -> None:
+    """SQLite sees when whole pages are missing at the end of a file; a piece of the last one it
+    takes for zeros. While there is a log, the page may be in there.
+    """
+    for attempt in range(2):
+        log = file.with_name(f"{file.name}-wal")
+        if not file.is_file() or (log.exists() and log.stat().st_size):
+            return
+        with file.open("rb") as f:
+            head = f.read(18)
+        page = int.from_bytes(head[16:], "big")
+        if head[:16] != b"SQLite format 3\0" or not page or file.stat().st_size % page == 0:
+            return
+        if attempt == 0:
+            time.sleep(0.1)  # it may be growing at this moment
+    raise RecordsError(f"{file}: {_MEANINGS['malformed']} (it ends within a page)")
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:

@@ -41,8 +41,6 @@ _TASK = [tasks.c[name] for name in TaskRow._fields]
 _RECORD = [records.c[name] for name in RecordRow._fields]
 _BATCH = 1000  # rows of one transaction where there may be millions: others get their turn
 
-Pair = tuple[TaskRow, RecordRow]
-
 
 class SqlDatabase:
     """Made by `open_database`. Implements the protocol `Database`; what else it can do is for
@@ -59,16 +57,10 @@ class SqlDatabase:
 
     # what every database does
     def add(self, measurements: Sequence[Measurement]) -> None:
-        rows: dict[str, list[RecordRow]] = {}
-        known: dict[str, Task] = {}
-        for m in measurements:
-            known.setdefault(m.candidate.task.key, m.candidate.task)
-            rows.setdefault(m.candidate.task.key, []).append(record_row(m))
-        if not rows:
-            return
-        with self._at.writing() as c:
-            for key, of_task in rows.items():
-                self._insert(c, self._id_of(c, known[key]), of_task)
+        pairs = [(m.candidate.task, record_row(m)) for m in measurements]
+        if pairs:
+            with self._at.writing() as c:
+                _put(c, pairs)
 
     def of(
         self,
@@ -139,7 +131,7 @@ class SqlDatabase:
 
     def save_state(self, task: Task, name: str, data: bytes) -> None:
         with self._at.writing() as c:
-            insert = _insert(c, state).values(task_id=self._id_of(c, task), name=name, data=data)
+            insert = _insert(c, state).values(task_id=_id_of(c, task), name=name, data=data)
             key = [state.c.task_id, state.c.name]
             c.execute(insert.on_conflict_do_update(index_elements=key, set_={"data": data}))
 
@@ -203,40 +195,19 @@ class SqlDatabase:
                 inner = ranked.where(records.c.standing < FAILED).subquery()
                 far = sa.select(inner.c.id).where(inner.c.place > keep)
                 gone += c.execute(records.delete().where(records.c.id.in_(far))).rowcount
-            if c.dialect.name == "sqlite":  # gives the room back; one row for each page
-                c.exec_driver_sql("PRAGMA incremental_vacuum").close()
+        self._at.shrink()
         return gone
 
     # inside
-    def _id_of(self, c: sa.Connection, task: Task | TaskRow) -> int:
-        found = c.execute(sa.select(tasks.c.id).where(tasks.c.key == task.key)).scalar()
-        if found is None:
-            row = task_row(task) if isinstance(task, Task) else task
-            insert = tasks.insert().values(row._asdict()).returning(tasks.c.id)
-            found = c.execute(insert).scalar_one()
-        return int(found)
-
-    def _insert(self, c: sa.Connection, task_id: int, rows: Iterable[RecordRow]) -> int:
+    def _store(self, pairs: Iterator[tuple[TaskRow, RecordRow]]) -> int:
         """How many were new."""
-        values = [{"task_id": task_id, **r._asdict()} for r in rows]
-        once = _insert(c, records).on_conflict_do_nothing(index_elements=["at", "identity"])
-        options = {"preserve_rowcount": True}
-        return c.execute(once, values, execution_options=options).rowcount
-
-    def _store(self, pairs: Iterator[Pair]) -> int:
         new = 0
         while batch := list(islice(pairs, _BATCH)):
-            rows: dict[str, list[RecordRow]] = {}
-            known: dict[str, TaskRow] = {}
-            for task, row in batch:
-                known.setdefault(task.key, task)
-                rows.setdefault(task.key, []).append(row)
             with self._at.writing() as c:
-                for key, of_task in rows.items():
-                    new += self._insert(c, self._id_of(c, known[key]), of_task)
+                new += _put(c, batch)
         return new
 
-    def _rows(self) -> Iterator[Pair]:
+    def _rows(self) -> Iterator[tuple[TaskRow, RecordRow]]:
         """Every record with its task, oldest first, as they are when this begins."""
         with self._at.reading(one_moment=True) as c:
             all_tasks = c.execute(sa.select(tasks.c.id, *_TASK)).all()
@@ -245,6 +216,28 @@ class SqlDatabase:
             options = {"yield_per": _BATCH}
             for row in c.execute(query, execution_options=options):
                 yield by_id[row[0]], RecordRow._make(row[1:])
+
+
+def _put(c: sa.Connection, pairs: Iterable[tuple[Task | TaskRow, RecordRow]]) -> int:
+    """How many were new."""
+    ids: dict[str, int] = {}
+    values = []
+    for task, row in pairs:
+        if task.key not in ids:
+            ids[task.key] = _id_of(c, task)
+        values.append({"task_id": ids[task.key], **row._asdict()})
+    once = _insert(c, records).on_conflict_do_nothing(index_elements=["at", "identity"])
+    return c.execute(once, values, execution_options={"preserve_rowcount": True}).rowcount
+
+
+def _id_of(c: sa.Connection, task: Task | TaskRow) -> int:
+    """Of a task's row, which is made if there is none."""
+    found = c.execute(sa.select(tasks.c.id).where(tasks.c.key == task.key)).scalar()
+    if found is None:
+        row = task_row(task) if isinstance(task, Task) else task
+        insert = tasks.insert().values(row._asdict()).returning(tasks.c.id)
+        found = c.execute(insert).scalar_one()
+    return int(found)
 
 
 def _insert(c: sa.Connection, table: sa.Table) -> postgresql.Insert | sqlite.Insert:

@@ -1,0 +1,175 @@
+"""Versions of the schema: old databases are brought up to date, newer ones are left alone."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+import sqlalchemy as sa
+
+import tilesmith as ts
+from tilesmith.ir.serialize import function_to_json
+from tilesmith.records import schema
+from tilesmith.records.connect import make_engine
+from tilesmith.task.task import CODEGEN_VERSION, Failure
+from tilesmith.testing.databases import measured, task_of
+
+TASK = task_of(8)
+
+# The tables of version 1, as they were.
+VERSION_1 = """
+CREATE TABLE tilesmith_schema (version INTEGER NOT NULL);
+CREATE TABLE tilesmith_tasks (
+  id {id} NOT NULL PRIMARY KEY, key TEXT NOT NULL UNIQUE, name TEXT NOT NULL, func TEXT NOT NULL,
+  target TEXT NOT NULL, fingerprint TEXT NOT NULL, codegen TEXT NOT NULL
+);
+CREATE TABLE tilesmith_records (
+  id {id} NOT NULL PRIMARY KEY, task_id {ref} NOT NULL REFERENCES tilesmith_tasks (id),
+  identity TEXT NOT NULL, candidate TEXT NOT NULL, trace TEXT NOT NULL, samples TEXT NOT NULL,
+  cost {real}, standing INTEGER NOT NULL, failure TEXT, failure_text TEXT NOT NULL,
+  contended BOOLEAN NOT NULL, confirmed BOOLEAN NOT NULL,
+  build_seconds {real} NOT NULL, at {real} NOT NULL
+);
+CREATE INDEX tilesmith_records_best ON tilesmith_records (task_id, standing, cost, id);
+CREATE INDEX tilesmith_records_of ON tilesmith_records (task_id, id);
+CREATE UNIQUE INDEX tilesmith_records_once ON tilesmith_records (at, identity);
+INSERT INTO tilesmith_schema VALUES (1);
+"""
+
+
+def make_version_1(place, measurements):
+    """A database as version 1 left it."""
+    engine = make_engine(place)
+    lite = engine.dialect.name == "sqlite"
+    types = {"id": "INTEGER", "ref": "INTEGER", "real": "DOUBLE"}
+    if not lite:
+        types = {"id": "BIGSERIAL", "ref": "BIGINT", "real": "DOUBLE PRECISION"}
+    with engine.begin() as c:
+        for statement in VERSION_1.format(**types).split(";"):
+            if statement.strip():
+                c.exec_driver_sql(statement)
+        c.execute(
+            sa.text("INSERT INTO tilesmith_tasks VALUES (1, :k, 'clip8', :f, :t, :p, :g)"),
+            {
+                "k": TASK.key,
+                "f": function_to_json(TASK.func),
+                "t": TASK.target.to_json(),
+                "p": TASK.target.fingerprint,
+                "g": CODEGEN_VERSION,
+            },
+        )
+        for k, m in enumerate(measurements):
+            failure = m.failure or Failure("", "")
+            c.execute(
+                sa.text(
+                    "INSERT INTO tilesmith_records VALUES (:id, 1, :identity, :candidate, :trace, "
+                    ":samples, :cost, :standing, :failure, :text, :contended, :confirmed, :b, :at)"
+                ),
+                {
+                    "id": k + 1,
+                    "identity": f"{k:032}",
+                    "candidate": m.candidate.key,
+                    "trace": m.candidate.trace.to_json(),
+                    "samples": str(list(m.seconds)),
+                    "cost": m.cost if m.seconds else None,
+                    "standing": 3 if m.failure else 1,
+                    "failure": failure.kind or None,
+                    "text": failure.text,
+                    "contended": m.contended,
+                    "confirmed": m.confirmed,
+                    "b": m.build_seconds,
+                    "at": m.when,
+                },
+            )
+        if not lite:
+            c.exec_driver_sql("SELECT setval('tilesmith_tasks_id_seq', 1)")
+            c.exec_driver_sql(f"SELECT setval('tilesmith_records_id_seq', {len(measurements)})")
+    engine.dispose()
+
+
+def shape(place):
+    """What the tables look like."""
+    engine = make_engine(place)
+    look = sa.inspect(engine)
+    out = {}
+    for table in sorted(look.get_table_names()):
+        columns = [(c["name"], str(c["type"]), c["nullable"]) for c in look.get_columns(table)]
+        indexes = [(i["name"], i["column_names"], i["unique"]) for i in look.get_indexes(table)]
+        keys = look.get_pk_constraint(table)["constrained_columns"]
+        foreign = [f["referred_table"] for f in look.get_foreign_keys(table)]
+        out[table] = (columns, sorted(indexes, key=str), keys, foreign)
+    with engine.connect() as c:
+        version = c.execute(sa.text("SELECT version FROM tilesmith_schema")).scalars().all()
+    engine.dispose()
+    return out, version
+
+
+OLD = [measured(TASK, 1, (2.0,)), measured(TASK, 2, (), Failure("build", "no"))]
+
+
+def test_a_database_of_version_1_is_brought_up_to_date(new_place):
+    old, new = new_place(), new_place()
+    make_version_1(old, OLD)
+    with ts.open_database(old) as db:
+        assert db.of(TASK) == OLD
+        assert db.best(TASK) == OLD[0]
+        db.add([measured(TASK, 3, (1.0,))])
+        db.save_state(TASK, "search", b"x")
+        assert db.count() == 3
+    with ts.open_database(old) as db:  # and once is enough
+        assert db.best(TASK) == measured(TASK, 3, (1.0,))
+        assert db.load_state(TASK, "search") == b"x"
+    ts.open_database(new).close()
+    assert shape(old) == shape(new)
+    assert shape(new)[1] == [schema.VERSION]
+
+
+def test_a_migration_that_fails_changes_nothing(new_place, monkeypatch):
+    place = new_place()
+    make_version_1(place, OLD)
+    before = shape(place)
+
+    with monkeypatch.context() as m:
+        original = schema._to_2
+
+        def stop(c):
+            original(c)
+            raise RuntimeError("the power went")
+
+        m.setattr(schema, "MIGRATIONS", (stop,))
+        with pytest.raises(RuntimeError, match="the power went"):
+            ts.open_database(place)
+    assert shape(place) == before
+    with ts.open_database(place) as db:
+        assert db.of(TASK) == OLD
+
+
+def test_a_newer_database_is_left_alone(new_place):
+    place = new_place()
+    with ts.open_database(place) as db:
+        db.add(OLD)
+    engine = make_engine(place)
+    with engine.begin() as c:
+        c.exec_driver_sql("UPDATE tilesmith_schema SET version = 99")
+    before = shape(place)
+    with pytest.raises(ts.RecordsError, match=r"has schema version 99.* newer"):
+        ts.open_database(place)
+    assert shape(place) == before
+    engine.dispose()
+
+
+def test_every_version_has_a_way_to_today():
+    assert len(schema.MIGRATIONS) == schema.VERSION - 1
+
+
+def test_another_programs_tables_stay(tmp_path):
+    file = tmp_path / "theirs.db"
+    theirs = sqlite3.connect(file)
+    theirs.execute("CREATE TABLE records (x)")
+    theirs.execute("INSERT INTO records VALUES (7)")
+    theirs.commit()
+    with ts.open_database(file) as db:
+        db.add(OLD)
+        assert db.of(TASK) == OLD
+    assert theirs.execute("SELECT * FROM records").fetchall() == [(7,)]
+    theirs.close()
