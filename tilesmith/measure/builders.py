@@ -18,7 +18,6 @@ from tilesmith.measure.wire import Channel, Gone, ready, time_left
 from tilesmith.task.task import Failure
 
 _MAX_BUILDS = 200  # LLVM keeps a little of every module; a new worker costs 4 ms
-_NBYTES = 4 << 30
 
 Outcome = Built | Failure
 
@@ -35,15 +34,17 @@ class _Bench:
 
 
 class Builders:
-    def __init__(self, nursery: Nursery, cores: Iterable[int], timeout: float) -> None:
-        self._nursery, self._timeout = nursery, timeout
+    def __init__(
+        self, nursery: Nursery, cores: Iterable[int], timeout: float, memory_nbytes: int
+    ) -> None:
+        self._nursery, self._timeout, self._nbytes = nursery, timeout, memory_nbytes
         self._benches = [_Bench(c, self._spawn(c)) for c in cores]
         self._waiting: deque[tuple[int, Build]] = deque()
         self._done: deque[tuple[int, Outcome]] = deque()
         self._allowed: Collection[int] = ()
 
     def _spawn(self, core: int) -> Worker:
-        return self._nursery.spawn("build", Limits((core,), _NBYTES))
+        return self._nursery.spawn("build", Limits((core,), self._nbytes))
 
     def submit(self, jobs: Iterable[tuple[int, Build]]) -> None:
         self._waiting.extend(jobs)

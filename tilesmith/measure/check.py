@@ -20,7 +20,17 @@ from typing import Any
 
 import numpy as np
 
-from tilesmith.expr.nodes import Binary, Cast, Const, Expr, IntValue, Load, Select, Unary, children
+from tilesmith.expr.nodes import (
+    Binary,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Select,
+    Unary,
+    children,
+    loads_of,
+)  # fmt: skip
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import walk
 from tilesmith.task.inputs import coarsest_roundoff, needs_whole_numbers, num_terms, roundoff
@@ -38,10 +48,11 @@ class Tolerance:
     share: float  # of the integers that may differ
 
 
-def tolerance(func: Function) -> Tolerance:
+def tolerance(func: Function, signed: bool = True) -> Tolerance:
+    """`signed` means that inputs are of both signs."""
     u = coarsest_roundoff(func)
     share = _TIPPED_SHARE if _computes_in_floats(func) else 0.0
-    if needs_whole_numbers(func) and _is_exact(func):
+    if needs_whole_numbers(func) and _is_exact(func, signed):
         return Tolerance(2 * u, 0.0, share)
     growth = _FIXED + sum(sqrt(num_terms(b)) for _, b in walk(func.body) if b.combiner)
     return Tolerance(_FACTOR * u * growth, _FACTOR * u * growth, share)
@@ -119,11 +130,12 @@ def _computes_in_floats(func: Function) -> bool:
     )
 
 
-def _is_exact(func: Function) -> bool:
+def _is_exact(func: Function, signed: bool) -> bool:
     """Whether every value is a whole number that its type holds exactly, in whatever order sums
-    are taken, given inputs of at most 2.
+    are taken, for the whole numbers that are given in such cases.
     """
-    largest: dict[str, float] = {b.name: 2.0 for b in func.inputs}
+    inputs = {b.name for b in func.inputs}
+    largest: dict[str, float] = dict.fromkeys(inputs, 1.0 if signed else 2.0)
 
     def bound(e: Expr) -> float:
         """Of |e|; infinite where it need not be whole."""
@@ -140,8 +152,21 @@ def _is_exact(func: Function) -> bool:
                 return max(bound(a), bound(b))
             case Cast(x=x) | Unary(op="neg" | "abs", x=x):
                 return bound(x)
-            case IntValue() | _:
+            case _:
                 return float("inf")
+
+    def factors(e: Expr) -> list[Expr]:
+        if isinstance(e, Binary) and e.op == "mul":
+            return [*factors(e.a), *factors(e.b)]
+        return factors(e.x) if isinstance(e, Cast) else [e]
+
+    def changes_sign(e: Expr) -> bool:
+        """Whether it has a factor of its own that is as often negative as positive."""
+        read = [load.buffer for load in loads_of(e)]
+        return signed and any(
+            isinstance(f, Load) and f.buffer in inputs and read.count(f.buffer) == 1
+            for f in factors(e)
+        )
 
     for _, b in walk(func.body):
         for w in b.writes:
@@ -149,7 +174,10 @@ def _is_exact(func: Function) -> bool:
             if b.combiner is not None:
                 if b.combiner.op not in ("add", "max", "min"):
                     return False
-                most *= num_terms(b) if b.combiner.op == "add" else 1
+                if b.combiner.op == "add":
+                    # A walk of K random steps comes five times sqrt(K) far once in a million.
+                    n = num_terms(b)
+                    most *= min(n, 5 * sqrt(n)) if changes_sign(w.value) else n
             u = roundoff(w.value.dtype)
             if not most <= (1 / u if u else 2.0**31):
                 return False

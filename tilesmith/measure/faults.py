@@ -11,8 +11,10 @@ import ctypes
 import mmap
 import os
 import pickle
+import resource
 import signal
 import struct
+from pathlib import Path
 
 from tilesmith.measure.messages import Exit
 from tilesmith.task.task import Failure
@@ -137,6 +139,7 @@ class _Stack(ctypes.Structure):
     _fields_ = (("at", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
 
 
+STACK = "the stack"
 _SA_SIGINFO, _SA_ONSTACK = 4, 0x08000000
 _held: list[object] = []  # for as long as the process lives
 
@@ -153,6 +156,19 @@ def install(handler: int) -> None:
     for number in (signal.SIGSEGV, signal.SIGBUS):
         libc.sigaction(int(number), ctypes.byref(action), None)
     _held.extend((memory, stack, action))
+
+
+def stack_span() -> tuple[str, int, int, int, int]:
+    """Where a fault means that the main thread's stack has run out: at its limit, give or take a
+    frame.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        if line.endswith("[stack]"):
+            end = int(line.split()[0].split("-")[1], 16)
+            low = end - min(max(soft, 0), 64 << 20)
+            return STACK, low - (16 << 20), low, low, low + (1 << 20)
+    return STACK, 0, 0, 0, 0
 
 
 def explain(end: Exit, doing: str = "") -> Failure:
@@ -175,11 +191,14 @@ def explain(end: Exit, doing: str = "") -> Failure:
 def _fault(end: Exit) -> Failure:
     number, _, address = end.fault
     for name, guard, begin, stop, guard_end in end.regions:
-        if begin <= address < stop:
+        if name == STACK:
+            if guard <= address < guard_end:
+                return Failure("crash", "the stack overflowed")
+        elif begin <= address < stop:
             return Failure("bounds", f"wrote to {name}, which is read-only")
-        if guard <= address < begin:
+        elif guard <= address < begin:
             return Failure("bounds", f"touched {name} {begin - address} bytes before its begin")
-        if stop <= address < guard_end:
+        elif stop <= address < guard_end:
             return Failure("bounds", f"touched {name} {address - stop} bytes past its end")
     return Failure("crash", f"{signal.Signals(number).name} at address {address:#x}")
 

@@ -10,7 +10,7 @@ import os
 import pickle
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from tilesmith.base.errors import MeasureError, TargetError
@@ -50,6 +50,11 @@ class LocalMeasurer:
 
     def open(self, task: Task) -> LocalRun:
         return LocalRun(self, task)
+
+    @property
+    def timing_rules(self) -> Rules:
+        """With cold caches a sample is one call: the next one would find them warm."""
+        return replace(self.rules, sample_seconds=0.0, min_seconds=0.0) if self.cold else self.rules
 
 
 @dataclass(slots=True)
@@ -123,16 +128,16 @@ class LocalRun:
             else:
                 building.append(trial)
                 jobs.append(job)
-        s = self._settings
+        s, rules = self._settings, self._settings.timing_rules
         batch = Batch(
-            r.builders, r.runner, r.cores, standing, s.rules, s.timeout, s.confirm, self._rng,
+            r.builders, r.runner, r.cores, standing, rules, s.timeout, s.confirm, self._rng,
             self.spent,
         )  # fmt: skip
         batch.run(building, jobs, self._overlaps(r.cores))
         out = []
         for c in candidates:
             t = trials[c.key]
-            verdict = standing.known[t.key] if t.key else t.verdict(s.rules)
+            verdict = standing.known[t.key] if t.key else t.verdict(rules)
             out.append(verdict.of(c, t.build_seconds))
             if standing.incumbent is not None and t is standing.incumbent.trial:
                 standing.best = out[-1]
@@ -166,11 +171,11 @@ class LocalRun:
         _refuse_foreign(task.target)
         if self._nursery is None:
             self._nursery = Nursery()
-        nursery = self._nursery
+        nursery, s = self._nursery, self._settings
         cores = share_out(task.target.num_cores)
         if self._ready is None:
             everyone = tuple(sorted(os.sched_getaffinity(0)))
-            builders = Builders(nursery, everyone, self._settings.timeout)
+            builders = Builders(nursery, everyone, s.timeout, s.memory_nbytes)
         else:
             self._ready.runner.renew()
             builders = self._ready.builders
@@ -188,8 +193,8 @@ class LocalRun:
             raise MeasureError(f"{task.func.name!r} cannot be evaluated to check kernels: {why}")
         # Arrays, their aligned twins and relaid copies; a stack per thread; the flushing buffer.
         own = 8 * nbytes + task.target.num_cores * (16 << 20) + 4 * task.target.l3_nbytes
-        limits = Limits(cores.run, own + self._settings.memory_nbytes)
-        runner = Runner(nursery, limits, self._settings.cold, builders)
+        limits = Limits(cores.run, own + s.memory_nbytes)
+        runner = Runner(nursery, limits, s.cold, builders)
         self._ready = _Ready(task, cores, builders, runner)
         keep = self._standing[task.key].incumbent
         if keep is not None:

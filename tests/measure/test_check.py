@@ -1,0 +1,106 @@
+"""How much two answers may differ, and what is said of those that differ more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import tilesmith as ts
+from tilesmith.measure.check import Expected, tolerance
+from tilesmith.measure.guard import Region
+from tilesmith.task.inputs import example_inputs, needs_whole_numbers
+
+
+def product(k: int, dtype: str, acc: str | None = None) -> ts.Function:
+    a, b = ts.placeholder((4, k), dtype, name="A"), ts.placeholder((k, 6), dtype, name="B")
+    r = ts.reduce_axis(k, name="k")
+    wide = acc or dtype
+
+    def body(i: ts.Value, j: ts.Value) -> ts.Value:
+        return ts.sum(ts.cast(a[i, r], wide) * ts.cast(b[r, j], wide), axis=r)
+
+    return ts.function([a, b, ts.compute((4, 6), body, name="C")])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("k", [3, 512, 5000])
+def test_other_orders_pass_and_missing_terms_do_not(dtype: str, k: int) -> None:
+    func = product(k, dtype)
+    a, b = example_inputs(func, 1)
+    want = ts.evaluate(func, a, b)
+    expected = Expected("C", want, tolerance(func))
+    kind = want.dtype
+    total = np.zeros(want.shape, kind)
+    for i in reversed(range(k)):  # rounded at every step, backwards
+        total = (total + (a[:, i : i + 1] * b[i : i + 1, :]).astype(kind)).astype(kind)
+    assert expected.differs(total) is None
+    if dtype == "bfloat16" and k > 512:
+        return  # 8 bits do not hold the sum: a term may drown
+    term = a[:, :1].astype(np.float64) * b[:1, :]
+    at = np.unravel_index(np.argmax(abs(term)), term.shape)
+    lacking = want.copy()
+    lacking[at] = (want.astype(np.float64) - term)[at]
+    text = expected.differs(lacking)
+    assert text is not None
+    assert f"C[{at[0]}, {at[1]}]" in text
+    assert "1 of 24 elements" in text
+
+
+def test_long_sums_are_of_whole_numbers() -> None:
+    assert not needs_whole_numbers(product(512, "float32"))
+    assert needs_whole_numbers(product(1 << 17, "float32"))
+    assert needs_whole_numbers(product(64, "float16"))
+    assert not needs_whole_numbers(product(64, "float16", "float32"))
+    for x in example_inputs(product(64, "float16")):
+        assert set(np.unique(x.astype(int))) == {-1, 0, 1}
+
+
+def test_not_a_number_is_wrong_unless_it_is_wanted() -> None:
+    func = product(3, "float32")
+    want = np.ones((2, 2), np.float32)
+    got = want.copy()
+    got[1, 0] = np.nan
+    text = Expected("C", want, tolerance(func)).differs(got)
+    assert text is not None
+    assert "C[1, 0] is nan" in text
+    assert Expected("C", got, tolerance(func)).differs(got) is None
+    assert Expected("C", got, tolerance(func)).differs(want) is not None
+    infinite = np.array([[np.inf, 1]], np.float32)
+    assert Expected("C", infinite, tolerance(func)).differs(infinite) is None
+    assert Expected("C", infinite, tolerance(func)).differs(-infinite) is not None
+
+
+def elementwise(f: Callable[[ts.Value], ts.Value], dtype: str) -> ts.Function:
+    x = ts.placeholder((2000,), dtype, name="X")
+    return ts.function([x, ts.compute((2000,), lambda i: f(x[i]), name="Y")])
+
+
+def test_integers_are_equal_unless_floats_were_rounded() -> None:
+    exact = tolerance(elementwise(lambda v: v + 1, "int32"))
+    tipped = tolerance(elementwise(lambda v: ts.cast(ts.round(v * 10.3), "int32"), "float32"))
+    want = np.arange(2000, dtype=np.int32)
+    got = want.copy()
+    got[7] += 1
+    assert Expected("Y", want, exact).differs(got) is not None
+    assert Expected("Y", want, tipped).differs(got) is None
+    assert Expected("Y", want, tipped).differs(want + 1) is not None
+
+
+def test_truth_is_a_byte() -> None:
+    func = elementwise(lambda v: v > 0, "int32")
+    want = np.array([True, False])
+    expected = Expected("Y", want, tolerance(func))
+    assert expected.differs(want) is None
+    assert expected.differs(np.array([0x55, 0], np.uint8).view(bool)) is not None
+
+
+def test_regions() -> None:
+    tight, aligned = Region("X", 4000), Region("X", 4000, tight=False)
+    assert (tight.address + 4000) % 4096 == 0
+    assert aligned.address % 64 == 0
+    assert tight.is_intact
+    tight.free()
+    aligned.free()
+    Region("nothing", 0).free()

@@ -1,0 +1,182 @@
+"""Whatever a candidate does becomes a Failure of the right kind; its neighbours are measured, and
+nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import planted
+import pytest
+
+import tilesmith as ts
+from tilesmith.measure.local import LocalRun
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[LocalRun]:
+    settings = ts.LocalMeasurer(timeout=1.5, builder=planted.build, memory_nbytes=512 << 20)
+    with settings.open(planted.task()) as made:
+        yield made
+
+
+FAULTS = [
+    ("segfault", "crash", "SIGSEGV at address 0x10"),
+    ("loop", "timeout", "no answer after"),
+    ("allocate", "memory", "memory beyond the limit"),
+    ("lie", "wrong", "max error inf at index [0]; 1000 of 1000 elements are off"),
+    ("write past", "bounds", "touched Y 0 bytes past its end"),
+    ("write a row past", "bounds", "touched Y 20000 bytes past its end"),
+    ("write before", "bounds", "before the begin of Y"),
+    ("write far before", "bounds", "touched Y 20000 bytes before its begin"),
+    ("read past", "bounds", "touched X 0 bytes past its end"),
+    ("write input", "bounds", "wrote to X, which is read-only"),
+    ("trap", "crash", "SIG"),
+    ("abort", "crash", "SIGABRT"),
+    ("leave", "crash", "status 0"),
+    ("overflow", "crash", "the stack overflowed"),
+    ("missing", "build", "for want of: no_such_thing"),
+    ("raise", "build", "what the builder says"),
+    ("die", "crash", "while building: LLVM ERROR: Cannot select"),
+    ("hang", "timeout", "while building"),
+    ("hoard", "memory", "while building"),
+    ("refuse", "schedule", "ScheduleError: no loop 'C.i'"),
+    ("stumble", "schedule", "ZeroDivisionError: division by zero"),
+]
+
+
+@pytest.mark.parametrize(("fault", "kind", "text"), FAULTS, ids=[f[0] for f in FAULTS])
+def test_fault(run: LocalRun, fault: str, kind: str, text: str) -> None:
+    before, wrong, after = run.measure([planted.good(4), planted.bad(fault), planted.good(5)])
+    assert wrong.failure is not None
+    assert wrong.failure.kind == kind, wrong.failure
+    assert text in wrong.failure.text
+    assert "\n" not in wrong.failure.text
+    assert before.seconds
+    assert after.seconds
+
+
+def test_every_fault_is_planted() -> None:
+    assert {f[0] for f in FAULTS} >= set(planted.BODIES)
+
+
+def test_all_at_once(run: LocalRun) -> None:
+    quick = [f for f in FAULTS if f[1] != "timeout"]
+    goods = [planted.good(n) for n in range(8, 8 + len(quick))]
+    bads = [planted.bad(f) for f, _, _ in quick]
+    measured = run.measure([c for pair in zip(bads, goods, strict=True) for c in pair])
+    kinds = [m.failure.kind if m.failure else None for m in measured[0::2]]
+    assert kinds == [kind for _, kind, _ in quick]
+    assert all(m.seconds for m in measured[1::2])
+
+
+def group(nursery: int) -> set[int]:
+    """The nursery and what it has forked."""
+    found = {nursery}
+    for thread in Path(f"/proc/{nursery}/task").iterdir():
+        found.update(map(int, (thread / "children").read_text().split()))
+    return found
+
+
+def gone(pids: set[int], seconds: float = 5.0) -> bool:
+    end = time.monotonic() + seconds
+    while any(Path(f"/proc/{p}").exists() for p in pids):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def test_processes_end_with_the_run() -> None:
+    with ts.LocalMeasurer().open(planted.task()) as run:
+        run.measure([planted.good(4)])
+        assert run._nursery is not None
+        workers = group(run._nursery.pid)
+        assert len(workers) >= 3
+    assert gone(workers)
+
+
+def test_processes_end_with_their_owner() -> None:
+    """Killed without a chance to say goodbye, it takes them with it."""
+    code = (
+        "import planted, tilesmith as ts, time\n"
+        "run = ts.LocalMeasurer(timeout=100, builder=planted.build).open(planted.task())\n"
+        "run.measure([planted.good(4)])\n"
+        "print(run._nursery.pid, flush=True)\n"
+        "run.measure([planted.bad('sleep'), planted.bad('loop')])\n"
+    )
+    path = os.pathsep.join([str(ROOT), str(Path(__file__).parent)])
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    ) as owner:
+        assert owner.stdout is not None
+        workers = group(int(owner.stdout.readline()))
+        owner.send_signal(signal.SIGKILL)
+        owner.wait()
+    assert gone(workers)
+
+
+def test_interrupted_in_the_middle() -> None:
+    """The next batch does not read the answers to the last one."""
+    run = ts.LocalMeasurer(builder=planted.build, timeout=60).open(planted.task())
+    with run:
+        run.measure([planted.good(4)])
+        old = signal.signal(signal.SIGALRM, interrupt)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            with pytest.raises(KeyboardInterrupt):
+                run.measure([planted.bad("sleep"), planted.good(5)])
+        finally:
+            signal.signal(signal.SIGALRM, old)
+        assert all(m.seconds for m in run.measure([planted.good(6), planted.good(7)]))
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_workers_that_someone_ends_are_replaced() -> None:
+    with ts.LocalMeasurer().open(planted.task()) as run:
+        run.measure([planted.good(4)])
+        assert run._nursery is not None
+        nursery = run._nursery.pid
+        for worker in group(nursery) - {nursery}:
+            os.kill(worker, signal.SIGKILL)
+        measured = run.measure([planted.good(n) for n in (5, 6, 7, 8)])
+        assert sum(bool(m.seconds) for m in measured) >= 2  # those at work have failed
+        os.kill(nursery, signal.SIGKILL)
+        assert all(m.seconds for m in run.measure([planted.good(n) for n in (9, 10)]))
+
+
+def resident_kb(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS"):
+            return int(line.split()[1])
+    raise AssertionError("no VmRSS")
+
+
+def test_memory_stays_flat() -> None:
+    """Over some hundred candidates, every tenth of which crashes."""
+    with ts.LocalMeasurer(builder=planted.build).open(planted.task()) as run:
+        assert run._nursery is not None
+        pids = (os.getpid(), run._nursery.pid)
+        sizes = []
+        for start in range(1, 400, 40):
+            batch = [planted.good(n) for n in range(start, start + 36)]
+            run.measure([*batch, planted.bad("segfault"), planted.bad("write past")])
+            sizes.append([resident_kb(p) for p in pids])
+        for early, late in zip(sizes[2], sizes[-1], strict=True):
+            assert late - early < 8 << 10, sizes
+        fds = len(list(Path(f"/proc/{run._nursery.pid}/fd").iterdir()))
+        assert fds < 32

@@ -1,0 +1,147 @@
+"""What a run does with sound candidates: checks, twins, layouts, threads, steps of one's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import planted
+import pytest
+
+import tilesmith as ts
+from tilesmith.ir.function import Function
+from tilesmith.measure.cores import share_out
+from tilesmith.measure.timing import Rules
+from tilesmith.schedule.step import Step
+from tilesmith.task.task import Candidate, Task
+
+
+def matmul_task(n: int = 32, dtype: str = "float32", num_cores: int = 1) -> Task:
+    a, b = ts.placeholder((n, n), dtype, name="A"), ts.placeholder((n, n), dtype, name="B")
+    c = ts.ops.matmul(a, b)
+    return Task(ts.function([a, b, c], name="product"), ts.cpu(num_cores))
+
+
+def test_equal_code_is_measured_once() -> None:
+    task = planted.task()
+    plain = planted.good(8)
+    noted = Candidate(task, ts.Trace((*plain.trace.steps, Note("x"))))
+    with ts.LocalMeasurer().open(task) as run:
+        first, second = run.measure([plain, noted])
+        (third,) = run.measure([Candidate(task, ts.Trace((*plain.trace.steps, Note("y"))))])
+    assert first.seconds == second.seconds == third.seconds
+    assert second.candidate == noted
+
+
+@dataclass(frozen=True, slots=True)
+class Note(Step):
+    """Changes nothing."""
+
+    name: ClassVar[str] = "note"
+    text: str
+
+    def apply(self, func: Function) -> Function:
+        return func
+
+
+def test_steps_that_only_this_process_knows() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Hidden(Step):
+        name: ClassVar[str] = "hidden"
+        fails: bool
+
+        def apply(self, func: Function) -> Function:
+            if self.fails:
+                raise ValueError("first\nsecond")
+            return func
+
+    task = planted.task()
+    candidates = [Candidate(task, ts.Trace((Hidden(fails),))) for fails in (False, True)]
+    with ts.LocalMeasurer().open(task) as run:
+        good, bad = run.measure(candidates)
+    assert good.seconds
+    assert bad.failure is not None
+    assert (bad.failure.kind, bad.failure.text) == ("schedule", "ValueError: first")
+
+
+def test_parameters_in_another_layout() -> None:
+    task = matmul_task(20)
+    sch = ts.Schedule(task.func)
+    sch.transform_layout("B", lambda i, j: [j // 8, i, j % 8])
+    relaid = Candidate(task, sch.trace)
+    with ts.LocalMeasurer().open(task) as run:
+        measured = run.measure([relaid, Candidate(task, ts.Trace())])
+    assert [m.failure for m in measured] == [None, None]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16", "int8", "int32"])
+def test_element_types(dtype: str) -> None:
+    task = matmul_task(33, dtype)
+    with ts.LocalMeasurer(confirm=False).open(task) as run:
+        (m,) = run.measure([Candidate(task, ts.Trace())])
+    assert m.failure is None
+
+
+def test_threads() -> None:
+    task = matmul_task(64, num_cores=2)
+    out = task.func.outputs[0].name
+    sch = ts.Schedule(task.func)
+    sch.parallel(sch.loops(out)[0])
+    with ts.LocalMeasurer().open(task) as run:
+        measured = run.measure([Candidate(task, sch.trace), Candidate(task, ts.Trace())])
+        assert all(m.seconds for m in measured)
+        (again,) = run.measure([planted.good(4)])  # another task, on one core
+        assert again.seconds
+
+
+def test_roots_and_logarithms_get_numbers_they_can_take() -> None:
+    x = ts.placeholder((50,), name="X")
+    y = ts.compute((50,), lambda i: ts.log(x[i]) + ts.rsqrt(x[i]), name="Y")
+    task = Task(ts.function([x, y], name="roots"), ts.cpu(1))
+    with ts.LocalMeasurer().open(task) as run:
+        (m,) = run.measure([Candidate(task, ts.Trace())])
+    assert m.seconds
+
+
+def test_integers_that_index_stay_inside() -> None:
+    table, ids = ts.placeholder((7, 5), name="T"), ts.placeholder((9,), "int32", name="I")
+    y = ts.compute((9, 5), lambda i, j: table[ids[i], j], name="Y")
+    task = Task(ts.function([table, ids, y], name="rows"), ts.cpu(1))
+    with ts.LocalMeasurer().open(task) as run:
+        (m,) = run.measure([Candidate(task, ts.Trace())])
+    assert m.seconds
+
+
+def test_targets_that_are_elsewhere_are_refused() -> None:
+    task = Task(planted.task().func, ts.Target.named("nvidia-v100"))
+    with pytest.raises(ts.TargetError, match="this machine's"):
+        ts.LocalMeasurer().open(task)
+
+
+def test_a_builder_that_cannot_travel_is_refused() -> None:
+    with pytest.raises(ts.MeasureError, match="builder"):
+        ts.LocalMeasurer(builder=lambda f, t: None).open(planted.task())  # type: ignore[arg-type,return-value]
+
+
+def test_best_is_the_incumbent() -> None:
+    task = planted.task()
+    with ts.LocalMeasurer(rules=Rules(margin=0.0)).open(task) as run:
+        assert run.best(task) is None
+        measured = run.measure([planted.good(n) for n in (1, 3, 8)])
+        best = run.best(task)
+    assert best is not None
+    assert best in measured
+
+
+def test_cold_caches() -> None:
+    task = planted.task()
+    with ts.LocalMeasurer(cold=True).open(task) as run:
+        measured = run.measure([planted.good(4), planted.good(8)])
+    assert all(m.seconds for m in measured)
+
+
+def test_cores_are_shared_out() -> None:
+    assert share_out(1, frozenset({0})).free == ()
+    both = share_out(2, frozenset({0, 1}))
+    assert (both.run, both.free) == ((0, 1), ())
+    assert set(share_out(3, frozenset({0, 1})).all) == {0, 1}

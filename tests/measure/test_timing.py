@@ -1,0 +1,122 @@
+"""Screening, racing and belief, on clocks that lie in known ways."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tilesmith.measure.messages import REFERENCE, Sample
+from tilesmith.measure.timing import Rules, Sentinel, duel, is_believed, race, screen
+
+RULES = Rules()
+
+
+@dataclass
+class Machine:
+    """Kernels take what they take, times a slowness that wanders, plus noise that only adds."""
+
+    seconds: dict[int, float]
+    noise: float = 0.01
+    slowness: float = 1.0
+    wander: float = 0.0
+    share: float = 1.0
+    rng: random.Random = field(default_factory=lambda: random.Random(0))
+    asked: list[tuple[int, int]] = field(default_factory=list)
+
+    def times(self, order: Sequence[tuple[int, int]], seconds: float) -> list[Sample]:
+        out = []
+        if self.wander:
+            self.slowness = 1 + self.wander * self.rng.random()
+        for slot, calls in order:
+            self.asked.append((slot, calls))
+            base = 1e-4 if slot == REFERENCE else self.seconds[slot]
+            extra = 1 + self.rng.expovariate(1) * self.noise
+            out.append(Sample(base * self.slowness * extra, self.share))
+        return out
+
+    def calls(self, slot: int) -> int:
+        return sum(calls for s, calls in self.asked if s == slot)
+
+
+def test_screening_stops_early() -> None:
+    machine = Machine({1: 0.01, 2: 0.004})
+    hopeless = screen(machine, 1, 0.01, 0.002, RULES, Sentinel(), 10)
+    assert [s.seconds for s in hopeless.samples] == [0.01]  # the first call sufficed
+    assert not machine.asked
+    doubtful = screen(machine, 2, 0.004, 0.0019, RULES, Sentinel(), 10)
+    assert len(doubtful.samples) == 1
+
+
+def test_short_kernels_are_called_many_times() -> None:
+    machine = Machine({1: 2e-6})
+    timed = screen(machine, 1, 1e-4, float("inf"), RULES, Sentinel(), 10)
+    assert timed.calls >= 400
+    assert len(timed.samples) >= RULES.min_samples
+    assert machine.calls(1) * 2e-6 >= RULES.min_seconds
+
+
+def test_long_kernels_are_called_once_or_twice() -> None:
+    machine = Machine({1: 2.0})
+    screen(machine, 1, 2.0, float("inf"), RULES, Sentinel(), 10)
+    assert machine.calls(1) == 1
+
+
+def test_a_slow_machine_is_noticed() -> None:
+    machine, sentinel = Machine({1: 0.002}), Sentinel()
+    for _ in range(10):
+        timed = screen(machine, 1, 0.002, 0.002, RULES, sentinel, 10)
+        assert not timed.is_contended(RULES, Sentinel.THRESHOLD)
+    machine.slowness = 1.5
+    timed = screen(machine, 1, 0.002, 0.002, RULES, sentinel, 10)
+    assert timed.is_contended(RULES, Sentinel.THRESHOLD)
+    for _ in range(80):  # but it is what is usual from now on
+        timed = screen(machine, 1, 0.002, 0.002, RULES, sentinel, 10)
+    assert not timed.is_contended(RULES, Sentinel.THRESHOLD)
+
+
+def test_a_shared_processor_is_noticed() -> None:
+    machine = Machine({1: 0.002}, share=0.5)
+    timed = screen(machine, 1, 0.002, 0.002, RULES, Sentinel(), 10)
+    assert timed.is_contended(RULES, Sentinel.THRESHOLD)
+    assert len(timed.samples) > RULES.min_samples  # it has tried
+    assert timed.seconds(RULES)
+
+
+def test_samples_of_a_shared_processor_do_not_count() -> None:
+    machine = Machine({1: 0.002}, noise=0.0)
+    timed = screen(machine, 1, 0.002, 0.002, RULES, Sentinel(), 10)
+    timed.samples.insert(0, Sample(0.009, 0.3))
+    assert max(timed.seconds(RULES)) < 0.003
+
+
+def test_races_find_the_fastest_while_the_machine_wanders() -> None:
+    right = 0
+    for seed in range(20):
+        seconds = {s: 0.002 * (1 + 0.03 * s) for s in range(1, 8)}
+        machine = Machine(seconds, wander=1.0, rng=random.Random(seed))
+        found = race(
+            machine, dict.fromkeys(seconds, 1), (4, 1), RULES, Sentinel(), random.Random(seed), 10
+        )
+        right += found.winner == 1
+        assert found.winner in (1, 2)
+    assert right >= 17
+
+
+def test_halving_spends_little_on_losers() -> None:
+    machine = Machine({1: 0.002, 2: 0.0021, 3: 0.0022, 4: 0.0022, 9: 0.002})
+    race(machine, {1: 1, 2: 1, 3: 1, 4: 1}, (9, 1), RULES, Sentinel(), random.Random(0), 10)
+    assert machine.calls(4) == RULES.rounds
+    assert machine.calls(1) >= 2 * RULES.rounds
+
+
+def believed(new: float, seed: int) -> bool:
+    machine = Machine({1: new, 2: 0.002}, wander=0.5, rng=random.Random(seed))
+    found = duel(machine, (1, 1), (2, 1), RULES, Sentinel(), random.Random(seed), 10)
+    return is_believed(found.ratios[1], RULES)
+
+
+def test_belief() -> None:
+    assert sum(believed(0.0019, seed) for seed in range(30)) >= 28  # 5 % faster
+    assert sum(believed(0.002, seed) for seed in range(30)) <= 4  # equals
+    assert sum(believed(0.0021, seed) for seed in range(30)) == 0

@@ -1,0 +1,178 @@
+"""What every measurer must do, as a suite: a subclass with `measurer` in, tests out; and a measurer
+for tests of what lies above, whose seconds come from a function.
+
+class TestMine(MeasurerContract):
+    measurer = MyMeasurer()
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from tilesmith.base.digest import digest
+from tilesmith.base.errors import MeasureError, TilesmithError
+from tilesmith.base.target import cpu
+from tilesmith.expr.dsl import compute, placeholder
+from tilesmith.ir.lower import function
+from tilesmith.measure.protocol import Measurer
+from tilesmith.schedule.kinds import Unroll
+from tilesmith.schedule.loops import Split
+from tilesmith.schedule.trace import Trace
+from tilesmith.task.task import FAILURES, Candidate, Failure, Measurement, Task
+
+
+def seconds_by_digest(candidate: Candidate) -> float:
+    """Some number between a microsecond and a millisecond, always the same for a candidate."""
+    return float(1e-6 * 1000 ** (int(digest(candidate.key)[:8], 16) / 2**32))
+
+
+@dataclass(frozen=True)
+class FakeMeasurer:
+    """Runs nothing: `cost` says how many seconds a candidate takes, or why it fails. A trace that
+    does not apply fails as it would elsewhere.
+    """
+
+    cost: Callable[[Candidate], float | Failure] = seconds_by_digest
+    num_samples: int = 3
+
+    def open(self, task: Task) -> FakeRun:
+        return FakeRun(self)
+
+
+class FakeRun:
+    def __init__(self, settings: FakeMeasurer) -> None:
+        self._settings = settings
+        self._closed = False
+        self._best: dict[str, float] = {}
+        self.measured: list[Candidate] = []  # in the order asked for
+
+    def measure(self, candidates: Sequence[Candidate]) -> list[Measurement]:
+        if self._closed:
+            raise MeasureError("this run of a measurer is closed; open another one")
+        self.measured.extend(candidates)
+        return [self._one(c) for c in candidates]
+
+    def _one(self, c: Candidate) -> Measurement:
+        try:
+            c.trace.apply(c.task.func)
+        except TilesmithError as error:
+            return Measurement(c, failure=Failure("schedule", str(error)), when=0.0)
+        cost = self._settings.cost(c)
+        if isinstance(cost, Failure):
+            return Measurement(c, failure=cost, when=0.0)
+        wins = cost < self._best.get(c.task.key, float("inf"))
+        if wins:
+            self._best[c.task.key] = cost
+        return Measurement(c, (cost,) * self._settings.num_samples, confirmed=wins, when=0.0)
+
+    def close(self) -> None:
+        self._closed = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def small_task(size: int = 96) -> Task:
+    x = placeholder((size,), name="X")
+    y = compute((size,), lambda i: x[i] * 2 + 1, name="Y")
+    return Task(function([x, y], name=f"double{size}"), cpu(1))
+
+
+def split_by(part: int, task: Task) -> Candidate:
+    """A candidate for each number from 2 on."""
+    return Candidate(task, Trace((Split("Y.i", (None, part)), Unroll("Y.i.1"))))
+
+
+def children() -> set[int]:
+    """The processes that this one has started and that have not been waited for."""
+    found: set[int] = set()
+    for thread in Path(f"/proc/{os.getpid()}/task").iterdir():
+        found.update(map(int, (thread / "children").read_text().split()))
+    return found
+
+
+class MeasurerContract:
+    measurer: Measurer
+
+    def test_nothing_in_nothing_out(self) -> None:
+        with self.measurer.open(small_task()) as run:
+            assert run.measure([]) == []
+
+    def test_one_measurement_each_in_order(self) -> None:
+        task = small_task()
+        candidates = [split_by(n, task) for n in (8, 2, 6, 4)]
+        with self.measurer.open(task) as run:
+            measured = run.measure(candidates)
+        assert [m.candidate for m in measured] == candidates
+        for m in measured:
+            assert m.failure is None, m.failure
+            assert m.seconds
+            assert all(s > 0 for s in m.seconds)
+
+    def test_a_failure_is_a_value_and_harms_no_other(self) -> None:
+        task = small_task()
+        wrong = Candidate(task, Trace((Split("Y.nowhere", (None, 4)),)))
+        with self.measurer.open(task) as run:
+            left, middle, right = run.measure([split_by(2, task), wrong, split_by(4, task)])
+            (after,) = run.measure([split_by(3, task)])
+        assert middle.failure is not None
+        assert middle.failure.kind in FAILURES
+        assert "nowhere" in middle.failure.text
+        assert middle.seconds == ()
+        assert middle.cost == float("inf")
+        assert left.seconds
+        assert right.seconds
+        assert after.seconds
+
+    def test_the_same_candidate_twice(self) -> None:
+        task = small_task()
+        with self.measurer.open(task) as run:
+            first, second = run.measure([split_by(4, task), split_by(4, task)])
+            (third,) = run.measure([split_by(4, task)])
+        assert first.candidate == second.candidate == third.candidate
+        assert first.seconds
+        assert second.seconds
+        assert third.seconds
+
+    def test_a_winner_is_confirmed(self) -> None:
+        task = small_task()
+        with self.measurer.open(task) as run:
+            measured = run.measure([split_by(n, task) for n in (2, 4, 8)])
+        assert any(m.confirmed or m.contended for m in measured)
+        assert not any(m.confirmed and (m.contended or m.failure) for m in measured)
+
+    def test_candidates_of_another_task(self) -> None:
+        task, other = small_task(), small_task(60)
+        candidates = [split_by(2, task), split_by(2, other), split_by(4, task), split_by(4, other)]
+        with self.measurer.open(task) as run:
+            measured = run.measure(candidates)
+        assert [m.candidate for m in measured] == candidates
+        assert all(m.seconds for m in measured)
+
+    def test_two_runs_at_once(self) -> None:
+        task = small_task()
+        with self.measurer.open(task) as one, self.measurer.open(task) as two:
+            (a,) = one.measure([split_by(4, task)])
+            (b,) = two.measure([split_by(4, task)])
+        assert a.seconds
+        assert b.seconds
+
+    def test_closing_leaves_nothing_behind(self) -> None:
+        task = small_task()
+        before = children()
+        run = self.measurer.open(task)
+        run.measure([split_by(4, task)])
+        run.close()
+        run.close()
+        assert children() <= before
+        with pytest.raises(TilesmithError):
+            run.measure([split_by(4, task)])
