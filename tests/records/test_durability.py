@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import IO
@@ -18,6 +19,7 @@ import pytest
 from sqlalchemy import event
 
 import tilesmith as ts
+from tilesmith.records.connect import use_wal
 from tilesmith.testing.databases import measured, task_of
 
 HERE = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
@@ -101,21 +103,71 @@ def test_three_processes_on_a_new_database_lose_nothing(new_place):
         assert len(db.tasks()) == 1
 
 
-def test_a_fork_gets_connections_of_its_own(tmp_path):
+def in_child(work: Callable[[], int]) -> int:
+    """Forks a process; its status is what `work` returns, or not that if it does not end."""
+    pid = os.fork()
+    if pid == 0:
+        status = 99
+        try:
+            signal.alarm(20)
+            status = work()
+        finally:
+            os._exit(status)
+    return pid
+
+
+def status_of(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_fork_is_told_not_to_use_what_its_parent_opened(tmp_path):
     file = tmp_path / "a.db"
     with ts.open_database(file) as db:
         db.add([measured(TASK, 0)])
-        child = os.fork()
-        if child == 0:
-            try:
-                db.add([measured(TASK, 1)])
-                os._exit(db.count())
-            except BaseException:
-                os._exit(99)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+
+        def work() -> int:
+            for use in (db.count, lambda: db.add([measured(TASK, 1)])):
+                with pytest.raises(ts.RecordsError, match="was opened before this process was"):
+                    use()
+            return 7
+
+        assert status_of(in_child(work)) == 7
         db.add([measured(TASK, 2)])
-        assert db.of(TASK) == [measured(TASK, k) for k in range(3)]
-    check_file(file)
+        assert db.of(TASK) == [measured(TASK, 0), measured(TASK, 2)]
+
+
+def test_many_may_make_one_file_at_once(tmp_path):
+    for k in range(10):
+        file, start = tmp_path / f"{k}.db", time.monotonic() + 0.03
+
+        def work(file: Path = file, start: float = start) -> int:
+            while time.monotonic() < start:
+                pass
+            return ts.open_database(file).count()
+
+        for child in [in_child(work) for _ in range(6)]:
+            assert status_of(child) == 0
+        check_file(file)
+
+
+def test_the_change_to_a_log_is_tried_again_when_it_is_refused():
+    """Which happens to one in hundreds of processes that open a new file at once."""
+    said = ["database is locked", "database is locked"]
+
+    class Connection:
+        def execute(self, _: str) -> Connection:
+            if said:
+                raise sqlite3.OperationalError(said.pop())
+            return self
+
+        def fetchall(self) -> list[object]:
+            return []
+
+    use_wal(Connection())
+    assert said == []
+    said.append("disk I/O error")
+    with pytest.raises(sqlite3.OperationalError, match="disk I/O error"):
+        use_wal(Connection())
 
 
 # files
@@ -170,6 +222,7 @@ def test_a_full_disk_is_said_and_nothing_is_lost(tmp_path):
 FILLER = """
 import resource, signal, sys
 import tilesmith as ts
+from tilesmith.records.connect import use_wal
 from tilesmith.testing.databases import measured, task_of
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))

@@ -68,7 +68,7 @@ def _sqlite(url: sa.URL) -> sa.Engine:
     def connect(connection: sqlite3.Connection, _: object) -> None:
         connection.isolation_level = None  # transactions begin where `begin` says, see below
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # only of use for a new file
-        _use_wal(connection)
+        use_wal(connection)
         # Without it, the last commits are lost with the machine's power.
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
@@ -101,7 +101,7 @@ def _refuse_torn(file: Path) -> None:
     raise RecordsError(f"{file}: {_MEANINGS['malformed']} (it ends within a page)")
 
 
-def _use_wal(connection: sqlite3.Connection) -> None:
+def use_wal(connection: sqlite3.Connection) -> None:
     """Readers and a writer at once. The change of a new file to it does not wait for others that
     are at the same, so we do.
     """

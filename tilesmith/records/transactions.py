@@ -88,10 +88,9 @@ class Transactions:
         if self._closed:
             raise RecordsError(f"{self.place} is closed; open it again")
         if os.getpid() != self._pid:
-            # Connections do not survive a fork, and a thread that held the lock is not here. The
-            # connections are kept, because to close them would take away the parent's locks.
-            self._inherited = self.engine.pool
-            self.engine.dispose(close=False)
-            self._lock = threading.RLock()
-            self._pid = os.getpid()
+            # SQLite takes its parent's locks for its own: what it then writes may be lost.
+            raise RecordsError(
+                f"{self.place} was opened before this process was forked; open it in the new "
+                "process alone, or start that one afresh (multiprocessing: 'spawn')"
+            )
         return self.engine
