@@ -85,20 +85,25 @@ def _sqlite(url: sa.URL) -> sa.Engine:
 
 def _refuse_torn(file: Path) -> None:
     """SQLite sees when whole pages are missing at the end of a file; a piece of the last one it
-    takes for zeros. While there is a log, the page may be in there.
+    takes for zeros.
     """
-    for attempt in range(2):
-        log = file.with_name(f"{file.name}-wal")
-        if not file.is_file() or (log.exists() and log.stat().st_size):
-            return
+    if _ends_within_a_page(file):
+        time.sleep(0.1)  # it may have been growing at that moment
+        if _ends_within_a_page(file):
+            raise RecordsError(f"{file}: {_MEANINGS['malformed']} (it ends within a page)")
+
+
+def _ends_within_a_page(file: Path) -> bool:
+    try:
+        if file.with_name(f"{file.name}-wal").exists():  # the log has what is missing
+            return False
         with file.open("rb") as f:
             head = f.read(18)
         page = int.from_bytes(head[16:], "big")
-        if head[:16] != b"SQLite format 3\0" or not page or file.stat().st_size % page == 0:
-            return
-        if attempt == 0:
-            time.sleep(0.1)  # it may be growing at this moment
-    raise RecordsError(f"{file}: {_MEANINGS['malformed']} (it ends within a page)")
+        known = head[:16] == b"SQLite format 3\0" and page > 0
+        return known and file.stat().st_size % page != 0
+    except OSError:  # SQLite will find out why
+        return False
 
 
 def use_wal(connection: sqlite3.Connection) -> None:
