@@ -68,7 +68,7 @@ class SqlDatabase:
         primitives: Sequence[type[Step]] = PRIMITIVES,
         intrinsics: Sequence[Intrinsic] = INTRINSICS,
     ) -> list[Measurement]:
-        query = sa.select(*_RECORD).join(tasks).where(tasks.c.key == task.key)
+        query = sa.select(*_RECORD).where(_of(task))
         with self._at.reading() as c:
             rows = c.execute(query.order_by(records.c.id)).all()
         return [measurement(RecordRow._make(r), task, primitives, intrinsics) for r in rows]
@@ -81,8 +81,7 @@ class SqlDatabase:
     ) -> Measurement | None:
         query = (
             sa.select(*_RECORD)
-            .join(tasks)
-            .where(tasks.c.key == task.key, records.c.standing <= MEASURED)
+            .where(_of(task), records.c.standing <= MEASURED)
             .order_by(records.c.standing, records.c.cost, records.c.id)
             .limit(1)
         )
@@ -125,7 +124,7 @@ class SqlDatabase:
     def count(self, task: Task | None = None) -> int:
         query = sa.select(sa.func.count()).select_from(records)
         if task is not None:
-            query = query.join(tasks).where(tasks.c.key == task.key)
+            query = query.where(_of(task))
         with self._at.reading() as c:
             return c.execute(query).scalar_one()
 
@@ -216,6 +215,14 @@ class SqlDatabase:
             options = {"yield_per": _BATCH}
             for row in c.execute(query, execution_options=options):
                 yield by_id[row[0]], RecordRow._make(row[1:])
+
+
+def _of(task: Task) -> sa.ColumnElement[bool]:
+    """Whether a record is of the task. Not by a join: PostgreSQL would sort all of the task's
+    records to find the best, where the index has them in order.
+    """
+    found = sa.select(tasks.c.id).where(tasks.c.key == task.key).scalar_subquery()
+    return records.c.task_id == found
 
 
 def _put(c: sa.Connection, pairs: Iterable[tuple[Task | TaskRow, RecordRow]]) -> int:
