@@ -73,6 +73,12 @@ from tilesmith.runtime.kernel import Kernel
 from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import PRIMITIVES, Trace
+from tilesmith.space.sets import ansor_rules, default_rules
+from tilesmith.space.spaces import SketchSpace, TemplateSpace, UnionSpace, variants
+from tilesmith.space.state import Derived, State
+from tilesmith.space.tiling import Tiling
+from tilesmith.space.variant import Variant
+from tilesmith.task.task import Budget, Candidate, Failure, Measurement, Task
 
 __all__ = [
     "AVX512_DOT_U8S8",
@@ -82,30 +88,43 @@ __all__ = [
     "NEON_DOT_U8U8",
     "PRIMITIVES",
     "ArgumentError",
+    "Budget",
     "BuildError",
+    "Candidate",
     "DType",
     "Database",
+    "Derived",
     "ExpressionError",
+    "Failure",
     "Function",
     "Intrinsic",
     "Kernel",
     "LocalMeasurer",
     "MeasureError",
+    "Measurement",
     "RecordsError",
     "Schedule",
     "ScheduleError",
+    "SketchSpace",
+    "State",
     "Step",
     "Target",
     "TargetError",
+    "Task",
+    "TemplateSpace",
     "Tensor",
     "TilesmithError",
+    "Tiling",
     "Trace",
     "TraceError",
+    "UnionSpace",
     "Value",
+    "Variant",
     "VerifyError",
     "abs",
     "amax",
     "amin",
+    "ansor_rules",
     "argmax",
     "argmin",
     "build",
@@ -114,6 +133,7 @@ __all__ = [
     "compute",
     "cos",
     "cpu",
+    "default_rules",
     "dtype",
     "erf",
     "evaluate",
@@ -142,5 +162,6 @@ __all__ = [
     "sqrt",
     "sum",
     "tanh",
+    "variants",
     "where",
 ]

@@ -314,3 +314,18 @@ def test_a_packed_parameter_takes_the_packed_array() -> None:
     same(sch, a @ b, a, packed)
     with pytest.raises(ts.ArgumentError, match="B"):
         ts.build(sch, ts.cpu(1))(a, b)
+
+
+def test_overlapping_vectors_and_scalars_of_one_row() -> None:
+    """A window summed with guards: parts of a row are read as a scalar, then within a vector."""
+    x, w = ts.placeholder((1, 5, 9, 9), name="x"), ts.placeholder((5, 1, 3, 3), name="w")
+    func = ts.function([x, w, ts.ops.depthwise_conv2d(x, w, padding=1, name="y")])
+    sch = ts.Schedule(func)
+    sch.inline("pad")
+    n, f, h, v, *window = sch.loops("y")
+    h0, h1 = sch.split(h, [None, 3])
+    sch.reorder(n, h0, *window, f, h1, v)
+    sch.vectorize(v)
+    sch.unroll(*window, f, h1)
+    a, b = rand(1, 5, 9, 9), rand(5, 1, 3, 3)
+    same(sch, ts.evaluate(func, a, b), a, b)

@@ -165,7 +165,7 @@ def _factors(extent: int, policy: str, parts: int) -> np.ndarray[Any, np.dtype[n
     if extent ** min(parts - 1, 2) <= 1 << 21:
         return every
     # long loops: small numbers, what divides, and round numbers in between
-    small = every[:64]
+    small: np.ndarray[Any, np.dtype[np.int64]] = every[:64]
     steps = np.unique(np.concatenate([every[15::16], powers, divisors, small]))
     return np.asarray(steps[steps <= extent], np.int64)
 

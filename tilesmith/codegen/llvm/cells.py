@@ -43,6 +43,7 @@ class Cells:
         self.depth: dict[str, int] = {}  # of the frame in which a run-time loop is known
         self.ranges: dict[str, Int] = {}
         self.places: dict[tuple[str, int], str] = {}
+        self.tangled: set[int] = set()  # memories of which overlapping cells were read
         self.label = "entry"
         self._flat: dict[tuple[int, tuple[Int, ...]], tuple[tuple[Monomial, int], ...]] = {}
 
@@ -178,8 +179,10 @@ class Cells:
         self.builder.lines = frame.lines
         for f in self.frames:  # a stale overlap must reach memory first
             for other, held in f.cells.items():
-                if held.dirty and other.memory == cell.memory and other.touches(cell):
-                    self._write_out(other, held)
+                if other.memory == cell.memory and other != cell and other.touches(cell):
+                    self.tangled.add(cell.memory)
+                    if held.dirty:
+                        self._write_out(other, held)
         value = self.load_from(m, self.pointer(m, cell.terms, cell.offset), cell)
         self.builder.lines = lines
         frame.cells[cell] = Held(value, False)
@@ -218,7 +221,7 @@ class Cells:
         first.
         """
         here = self.frames[-1].cells
-        if cell in here:  # what is held never overlaps
+        if cell in here and cell.memory not in self.tangled:  # nothing held overlaps it
             here[cell] = Held(value, True)
             return
         for frame in reversed(self.frames):

@@ -9,7 +9,8 @@ from tilesmith.ir.nodes import For, If, Stmt, rewrite
 
 
 def resolve_notes(func: Function) -> Function:
-    return replace(func, body=_unroll(rewrite(func.body, _parallel)))
+    body = rewrite(func.body, _parallel)
+    return replace(func, body=tuple(_unroll(s, 0)[0] for s in body))
 
 
 def _parallel(s: Stmt) -> tuple[Stmt, ...]:
@@ -21,36 +22,36 @@ def _parallel(s: Stmt) -> tuple[Stmt, ...]:
     return (s,)
 
 
-def _unroll(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    """`unroll_depth` on an innermost loop: it and those around it are written out while the number
-    of copies stays within the depth.
+def _unroll(s: Stmt, depth: int) -> tuple[Stmt, int | None]:
+    """`unroll_depth` n on a loop: loops inside it, innermost first, and it itself are written out
+    while that makes at most n copies. Returns the copies so far, None if a loop was left.
     """
-    out: list[Stmt] = []
-    for s in body:
-        if isinstance(s, For):
-            inner = _unroll(s.body)
-            s = s if inner is s.body else replace(s, body=inner)
-            out.append(_written_out(s))
-        elif isinstance(s, If):
-            out.append(replace(s, body=_unroll(s.body)))
-        else:
-            out.append(s)
-    return body if all(x is y for x, y in zip(out, body, strict=True)) else tuple(out)
-
-
-def _written_out(s: For) -> For:
-    """Copies of the innermost statement so far, handed outwards by the note."""
+    if isinstance(s, If):
+        inner = [_unroll(t, depth) for t in s.body]
+        return replace(s, body=tuple(t for t, _ in inner)), _total(inner)
+    if not isinstance(s, For):
+        return s, 1
     note = s.note("unroll_depth")
-    copies = 1
-    if note is None and len(s.body) == 1 and isinstance(child := s.body[0], For):
-        note = child.note("unroll_rest") if child.kind in ("unroll", "vectorize") else None
-        copies = 1
-    if not isinstance(note, int):
-        return s
+    here = note if isinstance(note, int) else depth
+    inner = [_unroll(t, here) for t in s.body]
+    body = tuple(t for t, _ in inner)
+    if any(x is not y for x, y in zip(body, s.body, strict=True)):
+        s = replace(s, body=body)
+    copies = _total(inner)
+    if copies is None or s.kind == "vectorize":
+        return s, copies
     n = s.extent.const or 1
-    rest = tuple(x for x in s.notes if x[0] not in ("unroll_depth", "unroll_rest"))
-    if s.kind == "vectorize":
-        return replace(s, notes=(*rest, ("unroll_rest", max(1, note * copies))))
-    if s.kind not in ("serial", "unroll") or n > note:
-        return replace(s, notes=rest)
-    return replace(s, kind="unroll", notes=(*rest, ("unroll_rest", note // max(n, 1))))
+    if s.kind == "unroll":
+        return s, copies * n
+    if s.kind == "serial" and here and copies * n <= here:
+        return replace(s, kind="unroll"), copies * n
+    return s, None
+
+
+def _total(inner: list[tuple[Stmt, int | None]]) -> int | None:
+    total = 0
+    for _, copies in inner:
+        if copies is None:
+            return None
+        total += copies
+    return total
