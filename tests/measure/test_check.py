@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable
 
 import numpy as np
@@ -98,7 +99,7 @@ def test_truth_is_a_byte() -> None:
 
 def test_regions() -> None:
     tight, aligned = Region("X", 4000), Region("X", 4000, tight=False)
-    assert (tight.address + 4000) % 4096 == 0
+    assert (tight.address + 4000) % mmap.PAGESIZE == 0
     assert aligned.address % 64 == 0
     assert tight.is_intact
     tight.free()

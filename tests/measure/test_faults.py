@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,8 +99,8 @@ def gone(pids: set[int], seconds: float = 5.0) -> bool:
 def test_processes_end_with_the_run() -> None:
     with ts.LocalMeasurer().open(planted.task()) as run:
         run.measure([planted.good(4)])
-        assert run._nursery is not None
-        workers = group(run._nursery.pid)
+        assert run._workshop.nursery is not None
+        workers = group(run._workshop.nursery.pid)
         assert len(workers) >= 3
     assert gone(workers)
 
@@ -110,7 +111,7 @@ def test_processes_end_with_their_owner() -> None:
         "import planted, tilesmith as ts, time\n"
         "run = ts.LocalMeasurer(timeout=100, builder=planted.build).open(planted.task())\n"
         "run.measure([planted.good(4)])\n"
-        "print(run._nursery.pid, flush=True)\n"
+        "print(run._workshop.nursery.pid, flush=True)\n"
         "run.measure([planted.bad('sleep'), planted.bad('loop')])\n"
     )
     path = os.pathsep.join([str(ROOT), str(Path(__file__).parent)])
@@ -142,6 +143,16 @@ def test_interrupted_in_the_middle() -> None:
         assert all(m.seconds for m in run.measure([planted.good(6), planted.good(7)]))
 
 
+def test_closed_from_another_thread() -> None:
+    run = ts.LocalMeasurer(builder=planted.build, timeout=60).open(planted.task())
+    run.measure([planted.good(4)])
+    timer = threading.Timer(0.3, run.close)
+    timer.start()
+    with pytest.raises(ts.MeasureError):
+        run.measure([planted.bad("sleep"), planted.good(5)])
+    timer.join()
+
+
 def interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
@@ -149,8 +160,8 @@ def interrupt(*_: object) -> None:
 def test_workers_that_someone_ends_are_replaced() -> None:
     with ts.LocalMeasurer().open(planted.task()) as run:
         run.measure([planted.good(4)])
-        assert run._nursery is not None
-        nursery = run._nursery.pid
+        assert run._workshop.nursery is not None
+        nursery = run._workshop.nursery.pid
         for worker in group(nursery) - {nursery}:
             os.kill(worker, signal.SIGKILL)
         measured = run.measure([planted.good(n) for n in (5, 6, 7, 8)])
@@ -169,14 +180,14 @@ def resident_kb(pid: int) -> int:
 def test_memory_stays_flat() -> None:
     """Over some hundred candidates, every tenth of which crashes."""
     with ts.LocalMeasurer(builder=planted.build).open(planted.task()) as run:
-        assert run._nursery is not None
-        pids = (os.getpid(), run._nursery.pid)
+        assert run._workshop.nursery is not None
+        pids = (os.getpid(), run._workshop.nursery.pid)
         sizes = []
-        for start in range(1, 400, 40):
+        for start in range(1, 280, 40):
             batch = [planted.good(n) for n in range(start, start + 36)]
             run.measure([*batch, planted.bad("segfault"), planted.bad("write past")])
             sizes.append([resident_kb(p) for p in pids])
         for early, late in zip(sizes[2], sizes[-1], strict=True):
             assert late - early < 8 << 10, sizes
-        fds = len(list(Path(f"/proc/{run._nursery.pid}/fd").iterdir()))
+        fds = len(list(Path(f"/proc/{run._workshop.nursery.pid}/fd").iterdir()))
         assert fds < 32

@@ -10,7 +10,7 @@ import pytest
 
 import tilesmith as ts
 from tilesmith.ir.function import Function
-from tilesmith.measure.cores import share_out
+from tilesmith.measure.cores import share_out, to_probe
 from tilesmith.measure.timing import Rules
 from tilesmith.schedule.step import Step
 from tilesmith.task.task import Candidate, Task
@@ -141,7 +141,13 @@ def test_cold_caches() -> None:
 
 
 def test_cores_are_shared_out() -> None:
-    assert share_out(1, frozenset({0})).free == ()
-    both = share_out(2, frozenset({0, 1}))
+    assert share_out(1, {0}, {}).free == ()
+    both = share_out(2, {0, 1}, {})
     assert (both.run, both.free) == ((0, 1), ())
-    assert set(share_out(3, frozenset({0, 1})).all) == {0, 1}
+    assert set(share_out(3, {0, 1}, {}).all) == {0, 1}
+    assert to_probe(2, {0, 1}) == []
+    assert to_probe(1, {0, 1}) == [0, 1]
+    cores = {9000, 9001, 9002, 9003}  # of which nobody knows siblings
+    quiet = share_out(1, cores, {9000: 1.0, 9001: 1.01, 9002: 1.8, 9003: 1.2})
+    assert (quiet.run, quiet.free) == ((9001,), (9000, 9002, 9003))
+    assert share_out(3, cores, {9002: 2.0}).run == (9001, 9002, 9003)

@@ -34,12 +34,14 @@ class Batch:
     rng: random.Random
     spent: Spent
     _kernels: dict[str, tuple[Trial, Built]] = field(default_factory=dict)  # by code
+    _now: float = float("inf")  # the incumbent's time when the batch began
 
     def run(self, trials: Sequence[Trial], jobs: Sequence[Build], overlap: bool) -> None:
         """A job per trial. Afterwards the verdict on each kernel is among those known, and a trial
         without a kernel has a failure.
         """
-        best = self._best_now()
+        self.standing.trim()
+        self._now = best = self._best_now()
         self.builders.submit(enumerate(jobs))
         self.builders.allow(self.cores.free if overlap else self.cores.all)
         while (got := self._next_build()) is not None:
@@ -108,6 +110,9 @@ class Batch:
         except Broken as broken:
             trial.failure = broken.failure
             return float("inf")
+        finally:
+            if trial.failure is not None or trial.best > self.rules.race_within * best:
+                self.runner.unload([trial.slot])
         trial.contended = trial.timed.is_contended(self.rules, Sentinel.THRESHOLD)
         return trial.best
 
@@ -141,11 +146,9 @@ class Batch:
 
     def _entrants(self, trials: Sequence[Trial]) -> list[Trial]:
         good = [t for t in trials if t.failure is None]
-        keep = self.standing.incumbent
-        known = [*good, keep.trial] if keep is not None else good
         if not good:
             return []
-        best = min(t.best for t in known)
+        best = min(self._now, *(t.best for t in good))
         near = [t for t in good if t.best <= self.rules.race_within * best]
         near.sort(key=lambda t: t.best)
         # Racing may take a quarter of the time that screening took.

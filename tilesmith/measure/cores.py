@@ -5,8 +5,12 @@ cores for building out.
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+_EQUAL = 1.05  # cores whose probes differ by less are equally good
+_MAX_PROBED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +25,31 @@ class Cores:
         return (*self.free, *self.run)
 
 
-def share_out(num_threads: int, available: frozenset[int] | None = None) -> Cores:
-    """The last cores run kernels: systems put their own chores on the first. One whose sibling
-    hardware thread runs kernels stays idle.
+def usable_cores() -> list[int]:
+    return sorted(os.sched_getaffinity(0))
+
+
+def to_probe(num_threads: int, usable: Collection[int]) -> list[int]:
+    """The cores among which to choose by trying; none when all are needed."""
+    if num_threads >= len(usable):
+        return []
+    return sorted(usable)[-max(_MAX_PROBED, num_threads) :]
+
+
+def share_out(num_threads: int, usable: Collection[int], probes: Mapping[int, float]) -> Cores:
+    """Kernels run on the fastest cores, by the seconds that `probes` give; among equals on the
+    last, since systems put their own chores on the first. A core whose sibling hardware thread
+    runs kernels stays idle.
     """
-    usable = sorted(os.sched_getaffinity(0) if available is None else available)
-    run = tuple(usable[-num_threads:])
+    fastest = min(probes.values(), default=0.0)
+
+    def merit(core: int) -> tuple[bool, float, int]:
+        seconds = probes.get(core, float("inf"))
+        return seconds > _EQUAL * fastest, seconds if seconds > _EQUAL * fastest else 0.0, -core
+
+    run = tuple(sorted(sorted(usable, key=merit)[:num_threads]))
     taken = set(run).union(*(siblings(c) for c in run))
-    return Cores(run, tuple(c for c in usable if c not in taken))
+    return Cores(run, tuple(c for c in sorted(usable) if c not in taken))
 
 
 def siblings(core: int) -> set[int]:

@@ -6,9 +6,9 @@ holds them until it is closed.
 
 from __future__ import annotations
 
-import os
 import pickle
 import random
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
@@ -18,19 +18,14 @@ from tilesmith.base.target import Target, cpu
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.ir.function import Function
 from tilesmith.measure.batch import Batch
-from tilesmith.measure.builders import Builders
-from tilesmith.measure.cores import Cores, share_out
-from tilesmith.measure.messages import Build, Limits
-from tilesmith.measure.nursery import Nursery
-from tilesmith.measure.runner import Runner
+from tilesmith.measure.messages import Build
 from tilesmith.measure.standing import Spent, Standing, Trial
 from tilesmith.measure.timing import Rules
-from tilesmith.measure.wire import Gone, ready
+from tilesmith.measure.wire import Gone
+from tilesmith.measure.workshop import Workshop
 from tilesmith.runtime.build import compile_function
 from tilesmith.schedule.trace import Trace
 from tilesmith.task.task import Candidate, Failure, Measurement, Task
-
-_ORACLE_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
@@ -57,18 +52,10 @@ class LocalMeasurer:
         return replace(self.rules, sample_seconds=0.0, min_seconds=0.0) if self.cold else self.rules
 
 
-@dataclass(slots=True)
-class _Ready:
-    """Processes that serve one task."""
-
-    task: Task
-    cores: Cores
-    builders: Builders
-    runner: Runner
-
-
 class LocalRun:
-    """Measures candidates of one task after another; what it knows of each is kept."""
+    """Measures candidates of one task after another; what it knows of each is kept. `spent` says
+    where its time went.
+    """
 
     def __init__(self, settings: LocalMeasurer, task: Task) -> None:
         self._settings = settings
@@ -77,43 +64,49 @@ class LocalRun:
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise MeasureError(f"worker processes cannot have the builder: {error}") from None
         _refuse_foreign(task.target)
+        self.spent = Spent()
         self._standing: dict[str, Standing] = {}
         self._rng = random.Random(settings.seed)
         self._slots = 0
         self._closed = False
-        self._ready: _Ready | None = None
-        self.spent = Spent()
-        self._nursery: Nursery | None = Nursery()
+        self._lock = threading.Lock()
+        self._workshop = Workshop(settings.timeout, settings.memory_nbytes, settings.cold)
 
     def measure(self, candidates: Sequence[Candidate]) -> list[Measurement]:
-        if self._closed:
-            raise MeasureError("this run of a measurer is closed; open another one")
-        found: dict[int, Measurement] = {}
-        by_task: dict[str, list[int]] = {}
-        for i, c in enumerate(candidates):
-            by_task.setdefault(c.task.key, []).append(i)
-        for numbers in by_task.values():
-            some = [candidates[i] for i in numbers]
-            try:
+        with self._lock:
+            found: dict[int, Measurement] = {}
+            by_task: dict[str, list[int]] = {}
+            for i, c in enumerate(candidates):
+                by_task.setdefault(c.task.key, []).append(i)
+            for numbers in by_task.values():
+                measured = self._measure_surely([candidates[i] for i in numbers])
+                found.update(zip(numbers, measured, strict=True))
+            return [found[i] for i in range(len(candidates))]
+
+    def _measure_surely(self, candidates: Sequence[Candidate]) -> list[Measurement]:
+        try:
+            for _ in range(2):  # someone may end our processes; once may be chance
+                if self._closed:
+                    raise MeasureError("this run of a measurer is closed; open another one")
                 try:
-                    measured = self._measure(some)
-                except Gone:  # someone ended our processes: once may be chance
-                    self._abandon()
-                    measured = self._measure(some)
-            except BaseException as error:
-                # Interrupted in the middle of a question, the answer must not be taken for that to
-                # the next one.
-                self._abandon()
-                if isinstance(error, Gone):
-                    raise MeasureError(f"the measuring processes ended: {error}") from None
-                raise
-            found.update(zip(numbers, measured, strict=True))
-        return [found[i] for i in range(len(candidates))]
+                    return self._measure(candidates)
+                except Gone:
+                    self._workshop.abandon()
+            raise MeasureError("the measuring processes were ended twice in a row")
+        except BaseException:
+            # Interrupted in the middle of a question, the answer must not be taken for that to the
+            # next one.
+            self._workshop.abandon()
+            raise
 
     def _measure(self, candidates: Sequence[Candidate]) -> list[Measurement]:
+        """Of one task."""
         task = candidates[0].task
+        _refuse_foreign(task.target)
         standing = self._standing.setdefault(task.key, Standing())
-        r = self._prepare(task)
+        crew = self._workshop.serve(task)
+        if standing.incumbent is not None:
+            crew.runner.add(standing.incumbent.trial.slot, standing.incumbent.built)
         trials: dict[str, Trial] = {}
         building: list[Trial] = []
         jobs: list[Build] = []
@@ -128,12 +121,12 @@ class LocalRun:
             else:
                 building.append(trial)
                 jobs.append(job)
-        s, rules = self._settings, self._settings.timing_rules
+        s, rules, spent = self._settings, self._settings.timing_rules, self.spent
         batch = Batch(
-            r.builders, r.runner, r.cores, standing, rules, s.timeout, s.confirm, self._rng,
-            self.spent,
+            crew.builders, crew.runner, crew.cores, standing, rules, s.timeout, s.confirm,
+            self._rng, spent,
         )  # fmt: skip
-        batch.run(building, jobs, self._overlaps(r.cores))
+        batch.run(building, jobs, crew.overlaps(spent.building, spent.checking + spent.timing))
         out = []
         for c in candidates:
             t = trials[c.key]
@@ -141,6 +134,7 @@ class LocalRun:
             out.append(verdict.of(c, t.build_seconds))
             if standing.incumbent is not None and t is standing.incumbent.trial:
                 standing.best = out[-1]
+        crew.crowded = 4 * sum(t.contended for t in building) > len(building)
         return out
 
     def _job(self, c: Candidate) -> Build | Failure:
@@ -153,68 +147,23 @@ class LocalRun:
                 return Failure("schedule", f"{type(error).__name__}: {error}".splitlines()[0])
         return Build(func, target, packed, self._builder)
 
-    def _overlaps(self, cores: Cores) -> bool:
-        """Whether building beside running is the faster way, judged by the past: with few cores and
-        short kernels it is better that all of them build, then one runs.
-        """
-        free, spent = len(cores.free), self.spent
-        if free == 0:
-            return False
-        running = spent.checking + spent.timing
-        together = max(spent.building / free, running)
-        in_turns = spent.building / len(cores.all) + running
-        return together <= in_turns
-
-    def _prepare(self, task: Task) -> _Ready:
-        if self._ready is not None and self._ready.task == task:
-            return self._ready
-        _refuse_foreign(task.target)
-        if self._nursery is None:
-            self._nursery = Nursery()
-        nursery, s = self._nursery, self._settings
-        cores = share_out(task.target.num_cores)
-        if self._ready is None:
-            everyone = tuple(sorted(os.sched_getaffinity(0)))
-            builders = Builders(nursery, everyone, s.timeout, s.memory_nbytes)
-        else:
-            self._ready.runner.renew()
-            builders = self._ready.builders
-        nbytes = task.func.nbytes
-        oracle = nursery.prepare(task.func, task.target, Limits(cores.all, 8 * nbytes + (16 << 30)))
-        try:
-            if not ready([oracle.channel], _ORACLE_SECONDS):
-                raise MeasureError(f"no answer to {task.func.name!r} in {_ORACLE_SECONDS:.0f} s")
-            why: str | None = oracle.channel.receive()
-        except Gone:
-            why = "the process that evaluated it died"
-        finally:
-            nursery.reap(oracle, kill=True)
-        if why is not None:
-            raise MeasureError(f"{task.func.name!r} cannot be evaluated to check kernels: {why}")
-        # Arrays, their aligned twins and relaid copies; a stack per thread; the flushing buffer.
-        own = 8 * nbytes + task.target.num_cores * (16 << 20) + 4 * task.target.l3_nbytes
-        limits = Limits(cores.run, own + s.memory_nbytes)
-        runner = Runner(nursery, limits, s.cold, builders)
-        self._ready = _Ready(task, cores, builders, runner)
-        keep = self._standing[task.key].incumbent
-        if keep is not None:
-            runner.add(keep.trial.slot, keep.built)
-        return self._ready
-
-    def _abandon(self) -> None:
-        self._ready = None
-        if self._nursery is not None:
-            self._nursery.close()
-            self._nursery = None
-
     def best(self, task: Task) -> Measurement | None:
         """The incumbent: what has won its races and was confirmed."""
         standing = self._standing.get(task.key)
         return None if standing is None else standing.best
 
     def close(self) -> None:
+        """In another thread than the one that measures, it cuts that one's batch short."""
         self._closed = True
-        self._abandon()
+        if not self._lock.acquire(blocking=False):
+            nursery = self._workshop.nursery
+            if nursery is not None:
+                nursery.kill()
+            self._lock.acquire()
+        try:
+            self._workshop.abandon()
+        finally:
+            self._lock.release()
 
     def __enter__(self) -> Self:
         return self

@@ -99,6 +99,10 @@ class Nursery:
     def pid(self) -> int:
         return self._process.pid
 
+    def kill(self) -> None:
+        """Ends it from another thread: its owner finds it gone."""
+        self._process.kill()
+
     def close(self) -> None:
         self._end()
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from tilesmith.measure.faults import explain
@@ -56,15 +57,23 @@ class Runner:
         self._kernels[slot] = built
 
     def forget(self, slots: Sequence[int]) -> None:
-        """Frees kernels; the worker too, once it has had many."""
+        self.unload(slots)
         for slot in slots:
             self._kernels.pop(slot, None)
+
+    def unload(self, slots: Sequence[int]) -> None:
+        """Frees what kernels hold until they run again; the worker too, once it has had many."""
         gone = tuple(s for s in slots if s in self._inside)
         if self._loads > _MAX_LOADS:
             self.renew()
         elif gone and self._worker is not None:
             self._inside.difference_update(gone)
             self._ask(Drop(gone), 10.0)
+
+    def move(self, cores: tuple[int, ...]) -> None:
+        if cores != self._limits.cores:
+            self._limits = replace(self._limits, cores=cores)
+            self.renew()
 
     def renew(self) -> None:
         """The next kernel runs in a fresh process."""

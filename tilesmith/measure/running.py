@@ -52,12 +52,16 @@ class _Loaded:
     library: Library
     checked: Any  # pointers to the parameters
     timed: Any
-    workspace: Region
-    outputs: list[tuple[Parameter, _Place]]
+    workspace_nbytes: int
+    places: list[tuple[Parameter, _Place]]
 
     @property
     def entry(self) -> int:
         return self.library.addresses[ENTRY]
+
+    @property
+    def outputs(self) -> list[tuple[Parameter, _Place]]:
+        return [(p, place) for p, place in self.places if p.output]
 
 
 class RunWorker:
@@ -72,16 +76,18 @@ class RunWorker:
         self._store, self._report, self._allocators = store, report, allocators
         floats = [x for x in store.inputs if x.dtype.kind not in "biu" and x.size]
         allowed = tolerance(store.func, signed=all((x < 0).any() for x in floats))
-        self._expected = [
-            Expected(b.name, want, allowed)
+        self._expected = {
+            b.name: Expected(b.name, want, allowed)
             for b, want in zip(store.func.outputs, store.outputs, strict=True)
-        ]
+        }
         self._places: dict[tuple[str, str], _Place] = {}
         self._loaded: dict[int, _Loaded] = {}
         # ones, because the zeros of an untouched array are all the same page
         self._cold: Array | None = np.ones(cold_nbytes // 8) if cold_nbytes else None
         self._repeat: Callable[[int, int, int, int], None] = pool().repeat
         self._stack = faults.stack_span()
+        # One for all that are timed: they run one at a time, and scratch can be large.
+        self._workspace = Region("the workspace", WORKSPACE_NBYTES, tight=False)
         self._loaded[REFERENCE] = self._link(Built(reference, (), 0.0))
 
     def serve(self, channel: Channel) -> None:
@@ -97,7 +103,7 @@ class RunWorker:
                     channel.send([self._time(slot, calls) for slot, calls in order])
                 case Drop(slots=slots):
                     for slot in slots:
-                        self._drop(slot)
+                        self._loaded.pop(slot, None)
                     channel.send(None)
 
     def _load(self, slot: int, built: Built) -> Failure | None:
@@ -107,10 +113,6 @@ class RunWorker:
             return Failure("memory", str(error))
         except BuildError as error:
             return Failure("build", str(error).splitlines()[0])
-        regions = [r for place in self._places.values() for r in place.regions]
-        workspaces = [k.workspace for k in self._loaded.values()]
-        spans = [r.span for r in (*regions, *reversed(workspaces))]
-        self._report.describe([self._stack, *spans])
         return None
 
     def _link(self, built: Built) -> _Loaded:
@@ -121,29 +123,27 @@ class RunWorker:
         if artifact.uses_threads:
             imports[PARALLEL_FOR] = pool().parallel_for
         library = Library(artifact.name, artifact.code, (ENTRY,), imports)
-        places = [
-            (p, self._place(p, b)) for p, b in zip(artifact.parameters, built.params, strict=False)
-        ]
+        buffers = {b.name: b for b in built.params}
+        places = [(p, self._place(p, buffers[p.name])) for p in artifact.parameters]
+        if artifact.workspace_nbytes > self._workspace.nbytes:
+            larger = Region("the workspace", artifact.workspace_nbytes, tight=False)
+            larger.bytes[...] = 0
+            self._workspace.free()
+            self._workspace = larger
         pointers = ctypes.c_void_p * len(places)
-        nbytes = max(artifact.workspace_nbytes, 0 if built.params else WORKSPACE_NBYTES)
-        workspace = Region("the workspace", nbytes, tight=False)
-        workspace.bytes[...] = _FLOAT_POISON if built.params else 0
         return _Loaded(
             library,
             pointers(*(place.tight.address for _, place in places)),
             pointers(*(place.aligned.address for _, place in places)),
-            workspace,
-            [(p, place) for p, place in places if p.output],
+            artifact.workspace_nbytes,
+            places,
         )
 
     def _place(self, p: Parameter, buffer: Buffer) -> _Place:
         """Memory of a parameter in the layout a kernel wants, kept for the next one that does."""
         key = (p.name, repr((buffer.layout, p.shape)))
         if key not in self._places:
-            same = [k for k in self._places if k[0] == p.name]
-            if len(same) >= _MAX_RELAID and self._loaded.keys() <= {REFERENCE}:  # none in use
-                for region in self._places.pop(same[0]).regions:
-                    region.free()
+            self._make_room(p.name)
             tight = Region(p.name, p.nbytes)
             odd = tight.address % ALIGNMENT
             place = _Place(tight, Region(p.name, p.nbytes, tight=False) if odd else tight)
@@ -157,21 +157,42 @@ class RunWorker:
             self._places[key] = place
         return self._places[key]
 
+    def _make_room(self, name: str) -> None:
+        """Frees the oldest layouts of a parameter that no kernel here uses."""
+        used = {id(place) for k in self._loaded.values() for _, place in k.places}
+        same = [k for k in self._places if k[0] == name]
+        for key in same[: max(0, len(same) - _MAX_RELAID + 1)]:
+            if id(self._places[key]) not in used:
+                for region in self._places.pop(key).regions:
+                    region.free()
+
     def _check(self, loaded: _Loaded) -> float | Failure:
+        try:
+            workspace = Region("the workspace", loaded.workspace_nbytes, tight=False)
+        except MemoryError as error:
+            return Failure("memory", str(error))
+        try:
+            return self._check_in(loaded, workspace)
+        finally:
+            workspace.free()
+
+    def _check_in(self, loaded: _Loaded, workspace: Region) -> float | Failure:
+        regions = [r for place in self._places.values() for r in place.regions]
+        spans = [r.span for r in (workspace, self._workspace, *regions)]
+        self._report.describe([self._stack, *spans])
+        workspace.bytes[...] = _FLOAT_POISON
         for p, place in loaded.outputs:
             place.tight.bytes[...] = _FLOAT_POISON if p.dtype.is_float else _INTEGER_POISON
         start = time.perf_counter()
-        self._repeat(loaded.entry, ctypes.addressof(loaded.checked), loaded.workspace.address, 1)
+        self._repeat(loaded.entry, ctypes.addressof(loaded.checked), workspace.address, 1)
         seconds = time.perf_counter() - start
         for p, place in loaded.outputs:
             if not place.tight.is_intact:
                 return Failure("bounds", f"wrote before the begin of {p.name}")
-        if not loaded.workspace.is_intact:
+        if not workspace.is_intact:
             return Failure("bounds", "wrote beside the workspace")
-        names = [b.name for b in self._store.func.outputs]
         for p, place in loaded.outputs:
-            expected = self._expected[names.index(p.name)]
-            text = expected.differs(place.tight.array(p))
+            text = self._expected[p.name].differs(place.tight.array(p))
             if text is not None:
                 return Failure("wrong", text)
         return seconds
@@ -179,7 +200,7 @@ class RunWorker:
     def _time(self, slot: int, calls: int) -> Sample:
         self._report.running(slot)
         loaded = self._loaded[slot]
-        args, workspace = ctypes.addressof(loaded.timed), loaded.workspace.address
+        args, workspace = ctypes.addressof(loaded.timed), self._workspace.address
         if self._cold is None or slot == REFERENCE:
             busy, start = time.thread_time(), time.perf_counter()
             self._repeat(loaded.entry, args, workspace, calls)
@@ -193,11 +214,6 @@ class RunWorker:
                 seconds += time.perf_counter() - start
                 busy += time.thread_time() - cpu
         return Sample(seconds / calls, min(1.0, busy / max(seconds, 1e-9)))
-
-    def _drop(self, slot: int) -> None:
-        loaded = self._loaded.pop(slot, None)
-        if loaded is not None:
-            loaded.workspace.free()
 
 
 def allocators(addresses: dict[str, int]) -> dict[str, int]:

@@ -88,5 +88,8 @@ class Standing:
 
     def remember(self, key: str, verdict: Verdict) -> None:
         self.known[key] = verdict
-        if len(self.known) > _MAX_KNOWN:  # the oldest goes: a search returns to what is recent
+
+    def trim(self) -> None:
+        """The oldest go: a search returns to what is recent."""
+        while len(self.known) > _MAX_KNOWN:
             del self.known[next(iter(self.known))]

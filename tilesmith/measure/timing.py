@@ -33,7 +33,7 @@ class Rules:
     max_seconds: float = 0.25  # after this, fewer samples must do
     # How much slower than the best one may be after so many samples, and be sampled again.
     cutoffs: tuple[float, ...] = (2.0, 1.6, 1.3)
-    first_cutoff: float = 3.0  # of the first call, which meets cold caches
+    first_cutoff: float = 2.5  # of the first call, which meets cold caches
     min_share: float = 0.9  # of the processor; a sample with less is taken again
     race_within: float = 1.1  # of the best
     max_entrants: int = 8

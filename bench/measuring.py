@@ -1,0 +1,100 @@
+"""How many candidates are measured in a second, checking included, and where the time goes:
+`python -m bench.measuring [--seconds 15] [--json F]`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import tilesmith as ts
+from bench.table import Row, arguments, finish
+from tilesmith.task.task import Candidate, Task
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
+
+BATCH = 32
+GOALS = {512: 12.0, 128: 30.0}  # trials a second
+
+
+def random_trace(func: ts.Function, rng: random.Random) -> ts.Trace:
+    """The schedule of examples/matmul.py with random tiles: most are mediocre, as in a search."""
+    sch = ts.Schedule(func)
+    packed = sch.cache_read("C", "B")
+    i, j, k = sch.loops("C")
+    i0, i1 = sch.split(i, [None, rng.choice([1, 2, 3, 4, 5, 6, 7, 8, 10, 12])])
+    j0, j1 = sch.split(j, [None, rng.choice([8, 16, 24, 32, 48, 64])])
+    k0, k1, k2 = sch.split(k, [None, rng.choice([8, 16, 32, 64, 128, 256]), rng.choice([1, 2, 4])])
+    outer = [j0, k0, i0] if rng.random() < 0.5 else [k0, j0, i0]
+    sch.reorder(*outer, k1, k2, i1, j1)
+    sch.compute_at(packed, k0)
+    sch.vectorize(sch.loops(packed)[-1])
+    sch.vectorize(j1)
+    sch.unroll(k2, i1)
+    return sch.trace
+
+
+def distinct(task: Task, count: int, seed: int = 0) -> list[Candidate]:
+    rng = random.Random(seed)
+    found: dict[str, Candidate] = {}
+    for _ in range(20 * count):
+        c = Candidate(task, random_trace(task.func, rng))
+        found.setdefault(c.key, c)
+        if len(found) == count:
+            break
+    return list(found.values())
+
+
+def measure(n: int, seconds: float, **settings: Any) -> list[Row]:
+    func = importlib.import_module("matmul").matmul(n)
+    task = Task(func, ts.cpu(1))
+    candidates = distinct(task, 2000)
+    with ts.LocalMeasurer(**settings).open(task) as run:
+        start = time.perf_counter()
+        run.measure(candidates[:1])
+        started = time.perf_counter() - start
+        measured, batches = [], 0
+        spent_before = run.spent.building
+        start = time.perf_counter()
+        while time.perf_counter() - start < seconds and batches * BATCH < len(candidates):
+            measured += run.measure(candidates[batches * BATCH : (batches + 1) * BATCH])
+            batches += 1
+        took = time.perf_counter() - start
+        best = run.best(task)
+    rate = len(measured) / took
+    spent = run.spent
+    name = f"matmul {n}, 1 thread"
+    failures = sum(m.failure is not None for m in measured)
+    contended = sum(m.contended for m in measured)
+    kernels = len({m.seconds for m in measured})
+    rows = [
+        Row(f"{name}: trials measured", rate, "1/s", "goal", GOALS[n], rate / GOALS[n]),
+        Row("  distinct kernels", 100 * kernels / len(measured), "%"),
+        Row("  building, all cores", 100 * (spent.building - spent_before) / took, "% of wall"),
+        Row("  waiting for builds", 100 * spent.waiting / took, "% of wall"),
+        Row("  checking, first call included", 100 * spent.checking / took, "% of wall"),
+        Row("  timing", 100 * spent.timing / took, "% of wall"),
+        Row("  racing and confirming", 100 * spent.racing / took, "% of wall"),
+        Row("  contended", 100 * contended / len(measured), "%"),
+        Row("  failed", 100 * failures / len(measured), "%"),
+        Row("  first measurement after opening", started, "s"),
+    ]
+    if best is not None:
+        rows.append(Row("  best", func.flops / best.cost / 1e9, "GFLOP/s"))
+    return rows
+
+
+def main() -> None:
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--seconds", type=float, default=15.0, help="for each size")
+    args = parser.parse_args()
+    rows = [row for n in GOALS for row in measure(n, args.seconds)]
+    finish(rows, args.json)
+
+
+if __name__ == "__main__":
+    main()
