@@ -238,9 +238,9 @@ class Values(Cells):
                 case "add" | "sub" | "mul" | "div":
                     return b.op(f"f{op}", x, y)
                 case "floordiv":
-                    return vecmath.emit(b, "floor", b.op("fdiv", x, y))
+                    return self.unary("floor", b.op("fdiv", x, y), d)
                 case "mod":
-                    whole = vecmath.emit(b, "floor", b.op("fdiv", x, y))
+                    whole = self.unary("floor", b.op("fdiv", x, y), d)
                     return b.op("fsub", x, b.op("fmul", whole, y))
                 case "pow":
                     if x.type.elem == "half":
