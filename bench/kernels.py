@@ -174,19 +174,21 @@ def integers(target: ts.Target) -> list[Row]:
         return []
     left = "uint8" if unit is ts.AVX512_DOT_U8S8 else "int8"
     func = example("int8_matmul").matmul(n, left)
-    kernel = ts.build(example("int8_matmul").schedule(func, unit), here)
+    sch = example("int8_matmul").schedule(func, unit)
+    kernel = ts.build(sch, here)
     rng = np.random.default_rng(0)
     a = rng.integers(0, 100, (n, n)).astype(left)
     b = rng.integers(-128, 128, (n, n)).astype("int8")
-    c = kernel(a, b)
+    packed = ts.pack(sch.func, "B", b)
+    c = kernel(a, packed)
     assert (c == a.astype("int32") @ b.astype("int32")).all(), "int8 matmul is not exact"
     f32 = ts.build(example("matmul").schedule(example("matmul").matmul(n), here), here)
     x, y, z = random(n, n), random(n, n), np.empty((n, n), np.float32)
     mine, theirs, ratio, spread = duel(
-        lambda: kernel(a, b, out=c), lambda: f32(x, y, out=z), rounds=31
+        lambda: kernel(a, packed, out=c), lambda: f32(x, y, out=z), rounds=31
     )
     work = func.flops / 1e9
-    name = f"matmul {n} int8, exact, 1 thread"
+    name = f"matmul {n} int8, exact, packed B, 1 thread"
     return [Row(name, work / mine, "GOP/s", "our float32", work / theirs, ratio, spread)]
 
 
