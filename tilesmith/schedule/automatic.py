@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.ir.dependence import check_concurrent, find_block
+from tilesmith.ir.dependence import check_concurrent
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, For, Stmt, rewrite, walk
 from tilesmith.schedule.kinds import Vectorize
@@ -94,14 +94,15 @@ class AutoUnroll(Step):
     depth: Size
 
     def apply(self, func: Function) -> Function:
-        path, _ = find_block(func, self.block)
-        if not path:
+        found = [p for p, b in walk(func.body) if b.name == self.block]
+        if not found or not found[0]:
             return func
+        path = found[0]
         note = ("unroll_depth", self.depth)
-        inner = path[-1].name
+        outer = next((f.name for f in path if f.name.startswith(f"{self.block}.")), path[-1].name)
 
         def go(s: Stmt) -> tuple[Stmt, ...]:
-            if isinstance(s, For) and s.name == inner:
+            if isinstance(s, For) and s.name == outer:
                 return (replace(s, notes=(*s.notes, note)),)
             return (s,)
 

@@ -21,6 +21,7 @@ from tilesmith.schedule.layout import Pad, TransformLayout
 from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
 from tilesmith.schedule.loops import Fuse, Reorder, Split
 from tilesmith.schedule.reduction import DecomposeReduction, Rfactor
+from tilesmith.schedule.require import Require
 from tilesmith.schedule.sample import (
     SampleChoice,
     SampleLocation,
@@ -35,7 +36,7 @@ PRIMITIVES: tuple[type[Step], ...] = (
     ReverseComputeAt, Inline, ReverseInline, CacheRead, CacheWrite, SetScope, StorageAlign,
     Rfactor, DecomposeReduction, TransformLayout, Pad, Blockize, Tensorize,
     SampleTile, SampleChoice, SampleLocation, SamplePermutation, AutoParallel, AutoVectorize,
-    AutoUnroll,
+    AutoUnroll, Require,
 )  # fmt: skip
 
 VERSION = 1

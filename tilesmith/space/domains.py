@@ -161,7 +161,7 @@ def _factors(extent: int, policy: str, parts: int) -> np.ndarray[Any, np.dtype[n
         case "powers":
             return powers
         case "both":
-            return np.union1d(divisors, powers).astype(np.int64)
+            return np.asarray(np.union1d(divisors, powers), np.int64)
     if extent ** min(parts - 1, 2) <= 1 << 21:
         return every
     # long loops: small numbers, what divides, and round numbers in between

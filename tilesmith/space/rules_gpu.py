@@ -120,20 +120,22 @@ class GpuAnnotation:
 
     def finish(self, state: State) -> State:
         for path, b in list(walk(state.func.body)):
+            own = [f for f in path if f.name not in b.reducing_loops]
+            elsewhere = any(not f.name.startswith(f"{b.name}.") for f in path)
+            if elsewhere or not own or any(f.kind != "serial" for f in path):
+                continue
+            across = any(f.note("reduce_across") is not None for f in path)
+            state = state.then(*self._bind([f.name for f in own], across))
+        for _, b in list(walk(state.func.body)):
             if b.reducing:
                 column = f"#{b.name}.unroll"
                 state = state.then(SampleChoice(column, self.unroll), AutoUnroll(b.name, column))
-            own = [f for f in path if f.kind == "serial" and f.name not in b.reducing_loops]
-            bound = any(f.kind != "serial" for f in path)
-            if bound or not own or not all(f.name.startswith(f"{b.name}.") for f in path):
-                continue
-            last = own[-1]
-            split = Split(last.name, (None, self.threads))
-            try:
-                state = state.then(
-                    split, *(Bind(f.name, "blockIdx.x") for f in own[:-1]),
-                    Bind(split.parts[0], "blockIdx.x"), Bind(split.parts[1], "threadIdx.x"),
-                )  # fmt: skip
-            except ScheduleError:
-                continue
         return state
+
+    def _bind(self, loops: list[str], across: bool) -> list[Step]:
+        """All loops in space; where threads share a sum, each of its results is a block's work."""
+        if across:
+            return [Bind(loop, "blockIdx.x") for loop in loops]
+        split = Split(loops[-1], (None, self.threads))
+        outer = [Bind(loop, "blockIdx.x") for loop in (*loops[:-1], split.parts[0])]
+        return [split, *outer, Bind(split.parts[1], "threadIdx.x")]

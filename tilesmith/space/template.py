@@ -11,11 +11,11 @@ from tilesmith.base.errors import ScheduleError
 from tilesmith.ir.dependence import all_loops
 from tilesmith.schedule.kinds import Annotate
 from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
+from tilesmith.schedule.require import Require
 from tilesmith.schedule.sample import SampleChoice, SamplePermutation, SampleTile
 from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.trace import Trace
 from tilesmith.space.domains import domain_of
-from tilesmith.space.require import Require
 from tilesmith.task.task import Task
 
 _MOST_STRUCTURES = 4096

@@ -16,6 +16,7 @@ from tilesmith.expr.ints import Int, Maximum, Opaque, of, product
 from tilesmith.ir.dependence import find_loop
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import walk
+from tilesmith.schedule.require import Require
 from tilesmith.schedule.sample import (
     SampleChoice,
     SampleLocation,
@@ -24,7 +25,6 @@ from tilesmith.schedule.sample import (
 )
 from tilesmith.schedule.trace import Trace
 from tilesmith.space.domains import Domain, Matrix, Rng, domain_of
-from tilesmith.space.require import Require
 from tilesmith.task.task import Candidate, Task
 
 Column = np.ndarray[Any, Any]

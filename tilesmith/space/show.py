@@ -1,0 +1,137 @@
+"""Sketches as text: an open trace in, its loops by level and its open decisions out. What is left
+to decide stands as a name, with how many choices there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import prod
+
+from tilesmith.expr.nodes import show as show_expr
+from tilesmith.expr.nodes import strip
+from tilesmith.ir.dependence import find_loop
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import Block, For, If, Note, Stmt
+from tilesmith.schedule.require import Require
+from tilesmith.schedule.sample import (
+    SampleChoice,
+    SampleLocation,
+    SamplePermutation,
+    SampleTile,
+)
+from tilesmith.schedule.step import Step
+from tilesmith.schedule.trace import Trace
+from tilesmith.space.domains import domain_of
+from tilesmith.task.task import Task
+
+_JOIN = {"add": "+=", "mul": "*=", "max": "max=", "min": "min="}
+
+
+def show_sketches(task: Task, sketches: Sequence[Trace]) -> str:
+    parts = [f"{task.func.name}: {len(sketches)} sketch{'es' if len(sketches) != 1 else ''}"]
+    for k, sketch in enumerate(sketches, 1):
+        parts.append(f"sketch {k}\n{show_sketch(task, sketch)}")
+    return "\n\n".join(parts)
+
+
+def show_sketch(task: Task, sketch: Trace) -> str:
+    """Places that are still open are shown with the block where it stands before."""
+    func = task.func
+    open_steps: list[tuple[str, int]] = []
+    for step in sketch:
+        said = _decision(func, step)
+        if said is not None:
+            open_steps.append(said)
+        structural = isinstance(step, SampleLocation | SamplePermutation)
+        if not (structural and step.decision is None):  # type: ignore[attr-defined]
+            func = step.apply(func)
+    lines: list[str] = []
+    for s in func.body:
+        lines.extend(_lines(s, 1))
+    lines.append("  to decide:")
+    lines.extend(f"    {text}" for text, _ in open_steps)
+    total = prod(count for _, count in open_steps)
+    size = str(total) if total < 10**6 else f"{total:.1e}"
+    return "\n".join([*lines, f"    in all {size}"])
+
+
+def _decision(func: Function, step: Step) -> tuple[str, int] | None:
+    match step:
+        case SampleTile(decision=None):
+            extent = find_loop(func, step.loop)[1].extent
+            size = domain_of(step, extent.const).size if extent.const is not None else 1
+            most = f", innermost <= {step.max_innermost}" if step.max_innermost else ""
+            policy = "listed" if step.candidates else step.policy
+            return f"tile {step.loop}: {extent} in {step.parts} ({policy}{most}): {size}", size
+        case SampleChoice(decision=None):
+            values = ", ".join(map(str, step.values))
+            return f"choice {step.column}: {values}", len(step.values)
+        case SampleLocation(decision=None):
+            return f"place {step.block}: {', '.join(step.places)}", len(step.places)
+        case SamplePermutation(decision=None):
+            return f"order of {', '.join(step.orders[0])}: {len(step.orders)}", len(step.orders)
+        case Require():
+            least = f"{step.least} <= " if step.least else ""
+            most = f" <= {step.most}" if step.most is not None else ""
+            return f"require {least}{step.expression}{most}", 1
+    return None
+
+
+def _lines(s: Stmt, depth: int) -> Iterator[str]:
+    pad = "  " * depth
+    match s:
+        case For():
+            level = _level(s)
+            yield f"{pad}for {', '.join(map(_loop, level))}{_marks(level[0])}"
+            for t in level[-1].body:
+                yield from _lines(t, depth + 1)
+        case If():
+            yield f"{pad}if {' and '.join(f'{c} >= 0' for c in s.conds)}"
+            for t in s.body:
+                yield from _lines(t, depth + 1)
+        case Block():
+            yield f"{pad}{s.name}: {'; '.join(_writes(s))}"
+
+
+def _level(s: For) -> list[For]:
+    """Loops directly inside one another that are treated alike."""
+    level = [s]
+    while len(level[-1].body) == 1:
+        inner = level[-1].body[0]
+        if not isinstance(inner, For) or _alike(inner) != _alike(s):
+            break
+        level.append(inner)
+    return level
+
+
+def _alike(f: For) -> tuple[str, str, str]:
+    tail = f.name.rsplit(".", 1)[-1]
+    return f.kind, tail if tail.isdigit() else "", _marks(replace(f, notes=_of_each(f)))
+
+
+def _of_each(f: For) -> tuple[tuple[str, Note], ...]:
+    """An unroll depth stands on one loop and speaks for all inside it."""
+    return tuple((key, value) for key, value in f.notes if key != "unroll_depth")
+
+
+def _loop(f: For) -> str:
+    return f.name if f.extent.name == f"#{f.name}" else f"{f.name} in {f.extent}"
+
+
+def _marks(f: For) -> str:
+    marks = [] if f.kind == "serial" else [f.kind]
+    for key, value in f.notes:
+        if key == "parallel_depth" and isinstance(value, tuple):
+            marks.append(f"parallel by {value[0]}")
+        else:
+            marks.append(f"{key} {value}")
+    return f"  # {', '.join(marks)}" if marks else ""
+
+
+def _writes(b: Block) -> Iterator[str]:
+    op = b.combiner.op if b.combiner is not None else None
+    join = "=" if b.combiner is None else _JOIN[op] if op is not None else "join="
+    for w in b.writes:
+        at = f"[{', '.join(map(str, w.index))}]" if w.index else ""
+        yield f"{w.buffer}{at} {join} {strip(show_expr(w.value))}"
