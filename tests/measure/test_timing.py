@@ -66,19 +66,20 @@ def test_a_slow_machine_is_noticed() -> None:
     machine, sentinel = Machine({1: 0.002}), Sentinel()
     for _ in range(10):
         timed = screen(machine, 1, 0.002, 0.002, RULES, sentinel, 10)
-        assert not timed.is_contended(RULES, Sentinel.THRESHOLD)
+        assert not timed.is_contended(RULES)
     machine.slowness = 1.5
     timed = screen(machine, 1, 0.002, 0.002, RULES, sentinel, 10)
-    assert timed.is_contended(RULES, Sentinel.THRESHOLD)
-    for _ in range(80):  # but it is what is usual from now on
+    assert timed.is_contended(RULES)
+    assert abs(timed.settled / 0.002 - 1) < 0.05
+    for _ in range(20):  # but it is what is usual from now on
         timed = screen(machine, 1, 0.002, 0.002, RULES, sentinel, 10)
-    assert not timed.is_contended(RULES, Sentinel.THRESHOLD)
+    assert not timed.is_contended(RULES)
 
 
 def test_a_shared_processor_is_noticed() -> None:
     machine = Machine({1: 0.002}, share=0.5)
     timed = screen(machine, 1, 0.002, 0.002, RULES, Sentinel(), 10)
-    assert timed.is_contended(RULES, Sentinel.THRESHOLD)
+    assert timed.is_contended(RULES)
     assert len(timed.samples) > RULES.min_samples  # it has tried
     assert timed.seconds(RULES)
 

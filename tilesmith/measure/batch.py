@@ -15,7 +15,7 @@ from tilesmith.measure.cores import Cores
 from tilesmith.measure.messages import Build, Built
 from tilesmith.measure.runner import Broken, Runner
 from tilesmith.measure.standing import Incumbent, Spent, Standing, Trial
-from tilesmith.measure.timing import Race, Rules, Sentinel, duel, is_believed, race, screen
+from tilesmith.measure.timing import Race, Rules, duel, is_believed, race, screen, settle
 from tilesmith.task.task import Failure
 
 # A kernel may take so many times the best before it is given up, but a second in any case.
@@ -91,14 +91,15 @@ class Batch:
         if keep is None:
             return float("inf")
         try:
-            samples = self.runner.times([keep.trial.entry] * 2, self.timeout)
+            slot, calls = keep.trial.entry
+            sentinel = self.standing.sentinel
+            return settle(self.runner, slot, calls, self.rules, sentinel, self.timeout)
         except Broken:
             self._depose(keep)
             return float("inf")
-        return min(s.seconds for s in samples)
 
     def _screen(self, trial: Trial, best: float) -> float:
-        """Its best time; infinite when it failed."""
+        """Its time; infinite when it failed."""
         limit = min(self.timeout, max(_MIN_LIMIT, _PATIENCE * best))
         try:
             with self._counted("checking"):
@@ -111,15 +112,15 @@ class Batch:
             trial.failure = broken.failure
             return float("inf")
         finally:
-            if trial.failure is not None or trial.best > self.rules.race_within * best:
+            if trial.failure is not None or trial.timed.settled > self.rules.race_within * best:
                 self.runner.unload([trial.slot])
-        trial.contended = trial.timed.is_contended(self.rules, Sentinel.THRESHOLD)
-        return trial.best
+        trial.contended = trial.timed.is_contended(self.rules)
+        return trial.timed.settled
 
     def _screen_again(self, trials: Sequence[Trial], best: float) -> None:
         """Those that were disturbed have a second chance, if they may be good."""
         for t in trials:
-            promising = t.failure is None and t.best <= self.rules.cutoffs[0] * best
+            promising = t.failure is None and t.timed.settled <= self.rules.cutoffs[0] * best
             if promising and t.contended:
                 before = t.timed.samples
                 self._screen(t, best)
@@ -148,9 +149,9 @@ class Batch:
         good = [t for t in trials if t.failure is None]
         if not good:
             return []
-        best = min(self._now, *(t.best for t in good))
-        near = [t for t in good if t.best <= self.rules.race_within * best]
-        near.sort(key=lambda t: t.best)
+        best = min(self._now, *(t.timed.settled for t in good))
+        near = [t for t in good if t.timed.settled <= self.rules.race_within * best]
+        near.sort(key=lambda t: t.timed.settled)
         # Racing may take a quarter of the time that screening took.
         sampled = sum(s.seconds * t.timed.calls for t in good for s in t.timed.samples)
         each = 2 * self.rules.rounds * max(best, self.rules.sample_seconds)
@@ -182,7 +183,7 @@ class Batch:
             self._add_samples(result, [winner])
             if keep is not None and not is_believed(result.ratios[winner.slot], self.rules):
                 return
-            winner.contended = winner.timed.is_contended(self.rules, Sentinel.THRESHOLD)
+            winner.contended = winner.timed.is_contended(self.rules)
         if keep is not None and winner.contended and not keep.trial.contended:
             return  # it may teach, but not win
         winner.confirmed = self.confirm and not winner.contended
@@ -193,8 +194,7 @@ class Batch:
     def _add_samples(self, result: Race, trials: Sequence[Trial]) -> None:
         for t in trials:
             t.timed.samples.extend(result.samples[t.slot])
-            t.timed.drift = result.drift
-            t.contended = t.timed.is_contended(self.rules, Sentinel.THRESHOLD)
+            t.contended = t.timed.is_contended(self.rules)
 
     def _depose(self, keep: Incumbent) -> None:
         """It ran well before, and now it does not: it is not to be relied on."""

@@ -11,7 +11,6 @@ from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Buffer
-from tilesmith.task.task import Failure
 
 REFERENCE = -1  # the slot of the reference kernel
 
@@ -85,10 +84,6 @@ class Built:
     seconds: float
 
     @property
-    def relaid(self) -> bool:
-        return any(b.layout is not None for b in self.params)
-
-    @property
     def key(self) -> str:
         """Equal for kernels that do the same in the same way."""
         a = self.artifact
@@ -128,6 +123,9 @@ class Drop:
 class Sample:
     seconds: float  # of one call
     share: float  # of that time the processor was ours
+    drift: float = 1.0  # of the reference kernel just before, against its usual time
 
-
-Verdict = Failure | None
+    @property
+    def settled(self) -> float:
+        """What it would have taken on the machine as it usually is; for decisions, not records."""
+        return self.seconds / self.drift

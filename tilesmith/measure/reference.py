@@ -6,36 +6,41 @@ Threaded code is judged by a threaded reference, which sees every core it uses.
 
 from __future__ import annotations
 
+from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import ENTRY, PARALLEL_FOR
 
-# Per thread: a chain of dependent multiply-adds, which feels the clock, and passes over 64 KB,
-# which feel the caches that a neighbour shares.
-_CHAIN, _PASSES, _LINES = 8000, 8, 1024
+# Per thread: independent vector arithmetic that fills the pipes, since a neighbour on the other
+# hardware thread takes half of those and leaves a dependent chain alone; and passes over 64 KB,
+# which feel the caches and spoil little of a kernel's.
+_STEPS, _CHAINS, _PASSES, _LINES = 6000, 10, 8, 1024
 WORKSPACE_NBYTES = _LINES * 64
 
-_SOURCE = """
+_PART = """
 define internal void @part(ptr %memory, i64 %begin, i64 %end, i64 %thread) nounwind {
 entry:
-  br label %chain
-chain:
-  %i = phi i64 [ 0, %entry ], [ %i.next, %chain ]
-  %x = phi double [ 1.0, %entry ], [ %x.next, %chain ]
-  %y = fmul double %x, 0.5
-  %x.next = fadd double %y, 0.5
+  br label %step
+step:
+  %i = phi i64 [ 0, %entry ], [ %i.next, %step ]
+$PHIS
+$ARITHMETIC
   %i.next = add i64 %i, 1
-  %more = icmp slt i64 %i.next, $CHAIN
-  br i1 %more, label %chain, label %pass
+  %more = icmp slt i64 %i.next, $STEPS
+  br i1 %more, label %step, label %join
+join:
+$SUM
+  %x = extractelement $TOTAL, i64 0
+  br label %pass
 pass:
-  %p = phi i64 [ 0, %chain ], [ %p.next, %passed ]
-  %s.in = phi double [ %x.next, %chain ], [ %s.next, %passed ]
+  %p = phi i64 [ 0, %join ], [ %p.next, %passed ]
+  %s.in = phi float [ %x, %join ], [ %s.next, %passed ]
   br label %line
 line:
   %l = phi i64 [ 0, %pass ], [ %l.next, %line ]
-  %s = phi double [ %s.in, %pass ], [ %s.next, %line ]
+  %s = phi float [ %s.in, %pass ], [ %s.next, %line ]
   %at = shl i64 %l, 6
   %a = getelementptr i8, ptr %memory, i64 %at
-  %v = load volatile double, ptr %a
-  %s.next = fadd double %s, %v
+  %v = load volatile float, ptr %a
+  %s.next = fadd float %s, %v
   %l.next = add i64 %l, 1
   %l.more = icmp slt i64 %l.next, $LINES
   br i1 %l.more, label %line, label %passed
@@ -44,7 +49,7 @@ passed:
   %p.more = icmp slt i64 %p.next, $PASSES
   br i1 %p.more, label %pass, label %done
 done:
-  store volatile double %s.next, ptr %memory
+  store volatile float %s.next, ptr %memory
   ret void
 }
 """
@@ -65,12 +70,28 @@ define void @$ENTRY(ptr %args, ptr %workspace) nounwind {
 """
 
 
-def reference_source(num_threads: int) -> str:
-    text = _SOURCE + (_ALONE if num_threads == 1 else _TOGETHER)
+def reference_source(target: Target) -> str:
+    """Each chain is c = c * 1/2 + 1, which stays near 2, in the target's widest vectors."""
+    num_threads, lanes = target.num_cores, target.lanes(32)
+    vector = f"<{lanes} x float>"
+    half, one = ("<" + ", ".join([f"float {v}"] * lanes) + ">" for v in ("0.5", "1.0"))
+    chains = range(_CHAINS)
+    phis = [f"  %c{k} = phi {vector} [ {one}, %entry ], [ %d{k}, %step ]" for k in chains]
+    # One instruction where there is one, and two where not: never a call.
+    fma = f"@llvm.fmuladd.v{lanes}f32"
+    arithmetic = [
+        f"  %d{k} = call {vector} {fma}({vector} %c{k}, {vector} {half}, {vector} {one})"
+        for k in chains
+    ]
+    left = ["%d0", *(f"%t{k}" for k in chains[1:-1])]
+    total = [f"  %t{k} = fadd {vector} {left[k - 1]}, %d{k}" for k in chains[1:]]
     values = {
-        "CHAIN": _CHAIN, "LINES": _LINES, "PASSES": _PASSES, "ENTRY": ENTRY,
-        "PARALLEL_FOR": PARALLEL_FOR, "THREADS": num_threads,
+        "PHIS": "\n".join(phis), "ARITHMETIC": "\n".join(arithmetic), "SUM": "\n".join(total),
+        "TOTAL": f"{vector} %t{_CHAINS - 1}", "STEPS": _STEPS, "LINES": _LINES, "PASSES": _PASSES,
+        "ENTRY": ENTRY, "PARALLEL_FOR": PARALLEL_FOR, "THREADS": num_threads,
     }  # fmt: skip
+    text = f"declare {vector} {fma}({vector}, {vector}, {vector})\n"
+    text += _PART + (_ALONE if num_threads == 1 else _TOGETHER)
     for name, value in values.items():
         text = text.replace(f"${name}", str(value))
     return text

@@ -57,10 +57,6 @@ class Trial:
     confirmed: bool = False
 
     @property
-    def best(self) -> float:
-        return min(s.seconds for s in self.timed.samples)
-
-    @property
     def entry(self) -> tuple[int, int]:
         return self.slot, self.timed.calls
 

@@ -13,7 +13,7 @@ import random
 import statistics
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Protocol
 
@@ -34,12 +34,17 @@ class Rules:
     # How much slower than the best one may be after so many samples, and be sampled again.
     cutoffs: tuple[float, ...] = (2.0, 1.6, 1.3)
     first_cutoff: float = 2.5  # of the first call, which meets cold caches
-    min_share: float = 0.9  # of the processor; a sample with less is taken again
-    race_within: float = 1.1  # of the best
+    # A sample with less of the processor, or with more drift either way, is taken again.
+    min_share: float = 0.9
+    max_drift: float = 1.15
+    race_within: float = 1.15  # of the best
     max_entrants: int = 8
     rounds: int = 3  # between two halvings
     margin: float = 0.005  # by which a winner wins
     confirm_rounds: int = 9
+
+    def is_clean(self, s: Sample) -> bool:
+        return s.share >= self.min_share and 1 / self.max_drift <= s.drift <= self.max_drift
 
 
 @dataclass(slots=True)
@@ -47,41 +52,43 @@ class Timed:
     """What is known of a kernel's time."""
 
     samples: list[Sample] = field(default_factory=list)
-    drift: float = 1.0  # of the reference while they were taken
     calls: int = 1  # per sample
 
-    def seconds(self, rules: Rules) -> tuple[float, ...]:
-        """The samples during which the processor was ours, if they suffice: another's work is not
-        the kernel's time.
-        """
-        clean = [s.seconds for s in self.samples if s.share >= rules.min_share]
-        if len(clean) >= min(rules.min_samples, len(self.samples)):
-            return tuple(clean)
-        return tuple(s.seconds for s in self.samples)
+    def clean(self, rules: Rules) -> list[Sample]:
+        return [s for s in self.samples if rules.is_clean(s)]
 
-    def is_contended(self, rules: Rules, threshold: float) -> bool:
-        owned = sum(s.share >= rules.min_share for s in self.samples)
-        return self.drift > threshold or 2 * owned < len(self.samples)
+    def seconds(self, rules: Rules) -> tuple[float, ...]:
+        """The clean samples, if they suffice: what another process or the machine's moods took is
+        not the kernel's time.
+        """
+        clean = self.clean(rules)
+        enough = len(clean) >= min(rules.min_samples, len(self.samples))
+        return tuple(s.seconds for s in (clean if enough else self.samples))
+
+    def is_contended(self, rules: Rules) -> bool:
+        return 2 * len(self.clean(rules)) < len(self.samples)
+
+    @property
+    def settled(self) -> float:
+        return statistics.median(s.settled for s in self.samples)
 
 
 class Sentinel:
     """What the reference kernel tells: how much slower the machine is than it mostly was."""
 
-    THRESHOLD = 1.2
-
     def __init__(self) -> None:
         self._seen: deque[float] = deque(maxlen=200)
 
-    def add(self, samples: Sequence[Sample]) -> float:
-        """The drift during these samples. The usual time is a low quantile of the latest ones, so
-        that a clock that settles down is not taken for a neighbour for ever.
+    def drift(self, reference: Sample, rules: Rules) -> float:
+        """The usual time is a low quantile of the latest ones, so that a clock that settles down is
+        not taken for a neighbour for ever. A machine has moods (a shared core, a throttled clock)
+        that differ by less than a factor of two; more is an accident of this one sample.
         """
-        if not samples:
-            return 1.0
-        self._seen.extend(s.seconds for s in samples)
+        if reference.share < rules.min_share:
+            return 1.0  # the kernel's own share will tell
+        self._seen.append(reference.seconds)
         order = sorted(self._seen)
-        usual = order[len(order) // 5]
-        return statistics.median(s.seconds for s in samples) / usual
+        return min(1.6, max(0.6, reference.seconds / order[len(order) // 5]))
 
 
 def screen(
@@ -92,7 +99,6 @@ def screen(
     if first > rules.sample_seconds and first > rules.first_cutoff * best:
         return Timed([Sample(first, 1.0)])
     timed = Timed(calls=_calls(first, rules))
-    references: list[Sample] = []
     spent = 0.0
     for n in range(4 * rules.min_samples):
         expected = timed.calls * first
@@ -103,17 +109,22 @@ def screen(
         if better > 2 * timed.calls and n == 0:  # the first call was slow, or took no time
             timed.calls = better
             continue
-        timed.samples.append(sample)
-        references.append(reference)
+        timed.samples.append(replace(sample, drift=sentinel.drift(reference, rules)))
         if _is_hopeless(timed.samples, best, rules):
             break
-        owned = sum(s.share >= rules.min_share for s in timed.samples)
-        if owned >= rules.min_samples and spent >= rules.min_seconds:
+        enough = len(timed.clean(rules)) >= rules.min_samples and spent >= rules.min_seconds
+        if enough or spent >= rules.max_seconds:
             break
-        if spent >= rules.max_seconds:
-            break
-    timed.drift = sentinel.add(references)
     return timed
+
+
+def settle(
+    clock: Clock, slot: int, calls: int, rules: Rules, sentinel: Sentinel, timeout: float
+) -> float:
+    """A kernel's time as the machine usually is, from a few samples."""
+    samples = clock.times(((REFERENCE, 1), (slot, calls)) * rules.min_samples, timeout)
+    pairs = zip(samples[0::2], samples[1::2], strict=True)
+    return statistics.median(s.seconds / sentinel.drift(r, rules) for r, s in pairs)
 
 
 def _calls(seconds: float, rules: Rules) -> int:
@@ -122,7 +133,7 @@ def _calls(seconds: float, rules: Rules) -> int:
 
 def _is_hopeless(samples: Sequence[Sample], best: float, rules: Rules) -> bool:
     cutoff = rules.cutoffs[min(len(samples), len(rules.cutoffs)) - 1]
-    return min(s.seconds for s in samples) > cutoff * best
+    return min(s.settled for s in samples) > cutoff * best
 
 
 class Race:
@@ -132,21 +143,20 @@ class Race:
         self._pivot, self._calls = pivot[0], dict([*entrants.items(), pivot])
         self.samples: dict[int, list[Sample]] = {s: [] for s in self._calls}
         self.ratios: dict[int, list[float]] = {s: [] for s in entrants}
-        self.references: list[Sample] = []
-        self.drift = 1.0
 
     def run(
-        self, clock: Clock, alive: Sequence[int], count: int, rng: random.Random, timeout: float
-    ) -> None:
+        self, clock: Clock, alive: Sequence[int], count: int, rules: Rules, sentinel: Sentinel,
+        rng: random.Random, timeout: float,
+    ) -> None:  # fmt: skip
         for _ in range(count):
             slots = sorted({self._pivot, *alive})
             rng.shuffle(slots)
             order = [(REFERENCE, 1), *((s, self._calls[s]) for s in slots)]
             reference, *samples = clock.times(order, timeout * len(order))
-            self.references.append(reference)
+            drift = sentinel.drift(reference, rules)
             got = dict(zip(slots, samples, strict=True))
             for s, sample in got.items():
-                self.samples[s].append(sample)
+                self.samples[s].append(replace(sample, drift=drift))
             for s in alive:
                 self.ratios[s].append(got[s].seconds / got[self._pivot].seconds)
 
@@ -167,14 +177,13 @@ def race(
     result = Race(entrants, pivot)
     alive = list(entrants)
     while True:
-        result.run(clock, alive, rules.rounds, rng, timeout)
+        result.run(clock, alive, rules.rounds, rules, sentinel, rng, timeout)
         if len(alive) == 1:
             break
         alive.sort(key=lambda s: statistics.median(result.ratios[s]))
         alive = alive[: (len(alive) + 1) // 2]
         # Slower than the pivot in every round: no more to learn.
         alive = [s for s in alive if s == pivot[0] or min(result.ratios[s]) < 1.0] or alive[:1]
-    result.drift = sentinel.add(result.references)
     return result
 
 
@@ -183,8 +192,7 @@ def duel(
     sentinel: Sentinel, rng: random.Random, timeout: float,
 ) -> Race:  # fmt: skip
     result = Race(dict([challenger]), pivot)
-    result.run(clock, [challenger[0]], rules.confirm_rounds, rng, timeout)
-    result.drift = sentinel.add(result.references)
+    result.run(clock, [challenger[0]], rules.confirm_rounds, rules, sentinel, rng, timeout)
     return result
 
 

@@ -86,10 +86,9 @@ class Keeper:
             self._store.close()
         self._store = store = Store(task.func)
         self._cold_nbytes = 2 * max(task.target.l3_nbytes, task.target.l2_nbytes)
-        threads = task.target.num_cores
-        here = cpu().with_cores(threads)
-        source = reference_source(threads)
-        self._reference = compile_ir("reference", source, here, (), 0, threads > 1)
+        here = cpu(task.target.num_cores)
+        source, threaded = reference_source(here), here.num_cores > 1
+        self._reference = compile_ir("reference", source, here, (), 0, threaded)
         seed = int(task.func.digest[:8], 16)
         return self._fork(fd, task.limits, lambda c, _: c.send(store.fill(seed)))
 
