@@ -28,6 +28,8 @@ class Domain:
     columns: tuple[str, ...]
     table: Matrix
     tile: bool  # factors of one loop, which can be moved between levels
+    extent: int = 0  # of that loop
+    exact: bool = True  # the factors multiply to it
 
     @property
     def size(self) -> int:
@@ -56,11 +58,25 @@ class Domain:
         return self.table[rng.integers(0, len(self.table), n)]
 
     def mutate(self, rng: Rng, rows: Matrix) -> Matrix:
-        """A small change of each row: a prime factor moves to another level, or a fresh choice."""
+        """A small change of each row; a fresh choice where none of a few small ones is allowed."""
+        if not self.tile or rows.shape[1] < 2:
+            return self.sample(rng, len(rows))
+        new = rows.copy()
+        left = np.arange(len(rows))
+        for attempt in range(4):
+            nudge = not self.exact and attempt % 2 == 0
+            tried = (self._nudge if nudge else self._move)(rng, rows[left])
+            ok = self.contains(tried) & (tried != rows[left]).any(axis=1)
+            new[left[ok]] = tried[ok]
+            left = left[~ok]
+            if not len(left):
+                return new
+        new[left] = self.sample(rng, len(left))
+        return new
+
+    def _move(self, rng: Rng, rows: Matrix) -> Matrix:
+        """A prime factor goes to another level."""
         n, width = rows.shape
-        fresh = self.sample(rng, n)
-        if not self.tile or width < 2:
-            return fresh
         new = rows.copy()
         a = rng.integers(0, width, n)
         b = (a + rng.integers(1, width, n)) % width
@@ -69,8 +85,22 @@ class Domain:
         p = _PRIME[np.minimum(have, len(_PRIME) - 1)]
         new[at, a] = have // p
         new[at, b] = rows[at, b] * p
-        ok = (p > 1) & self.contains(new)
-        return np.where(ok[:, None], new, fresh)
+        return new
+
+    def _nudge(self, rng: Rng, rows: Matrix) -> Matrix:
+        """An inner factor grows or shrinks a little, and the outermost makes up for it."""
+        n, width = rows.shape
+        new = rows.copy()
+        at, a = np.arange(n), rng.integers(1, width, n)
+        have = rows[at, a]
+        step = rng.integers(0, 4, n)
+        grown = np.where(step == 0, have + 1, np.where(step == 1, have - 1, have))
+        new[at, a] = np.maximum(
+            np.where(step == 2, 2 * have, np.where(step == 3, have // 2, grown)), 1
+        )
+        inner = new[:, 1:].prod(axis=1, dtype=np.int64)
+        new[:, 0] = -(-self.extent // inner)
+        return new
 
 
 def _smallest_primes(n: int) -> np.ndarray[Any, np.dtype[np.int32]]:
@@ -98,10 +128,10 @@ def domain_of(sample: SampleTile | SampleChoice, extent: int | None) -> Domain:
             raise ScheduleError(
                 f"none of the candidates for {sample.loop} covers its {extent} iterations"
             )
-        return Domain(sample.columns, table, tile=True)
+        return Domain(sample.columns, table, tile=True, extent=extent)
     assert extent is not None
     table = tile_table(extent, sample.parts, sample.policy, sample.max_innermost, sample.lanes)
-    return Domain(sample.columns, table, tile=True)
+    return Domain(sample.columns, table, tile=True, extent=extent, exact=sample.exact)
 
 
 @cache
@@ -152,9 +182,9 @@ def _thin(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _factors(extent: int, policy: str, parts: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    every = np.arange(1, extent + 1)
-    divisors = every[extent % every == 0]
-    powers = 2 ** np.arange(0, extent.bit_length())
+    every: np.ndarray[Any, np.dtype[np.int64]] = np.arange(1, extent + 1)
+    divisors: np.ndarray[Any, np.dtype[np.int64]] = every[extent % every == 0]
+    powers: np.ndarray[Any, np.dtype[np.int64]] = 2 ** np.arange(0, extent.bit_length())
     match policy:
         case "divisors":
             return divisors

@@ -1,0 +1,81 @@
+"""The variants of a task's sketches, lowered when first drawn and then kept, and the candidates
+drawn from them, each once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from tilesmith.base.errors import ScheduleError
+from tilesmith.schedule.trace import Trace
+from tilesmith.space.domains import Matrix, Rng
+from tilesmith.space.spaces import structured
+from tilesmith.space.variant import Variant, lower
+from tilesmith.task.task import Candidate, Task
+
+_MOST_PER_SKETCH = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Individual:
+    """A row of a variant."""
+
+    variant: int
+    row: tuple[int, ...]
+
+
+class Catalogue:
+    def __init__(self, task: Task, sketches: Sequence[Trace]) -> None:
+        self.task = task
+        self.traces = [t for s in sketches for t in islice(structured(s), _MOST_PER_SKETCH)]
+        self._variants: dict[int, Variant | None] = {}
+        self._proposed: dict[str, Individual] = {}
+        self._seen: set[str] = set()
+        self._rows: set[Individual] = set()
+
+    def __len__(self) -> int:
+        return len(self.traces)
+
+    def variant(self, number: int) -> Variant | None:
+        """None where the structural decisions do not go together."""
+        if number not in self._variants:
+            try:
+                self._variants[number] = lower(self.task, self.traces[number])
+            except ScheduleError:
+                self._variants[number] = None
+        return self._variants[number]
+
+    def some(self, rng: Rng, n: int) -> list[int]:
+        """Numbers of up to n variants that can be lowered, in random order."""
+        found = []
+        for k in rng.permutation(len(self.traces)):
+            if self.variant(int(k)) is not None:
+                found.append(int(k))
+                if len(found) == n:
+                    break
+        return found
+
+    def propose(self, number: int, row: Matrix) -> Candidate | None:
+        """The candidate of a row; None if it was there before or its numbers do not go together."""
+        who = Individual(number, tuple(int(v) for v in row))
+        if who in self._rows:
+            return None
+        self._rows.add(who)
+        v = self.variant(number)
+        assert v is not None
+        c = v.candidate(row)
+        if c.key in self._seen:
+            return None
+        self._seen.add(c.key)
+        self._proposed[c.key] = who
+        return c
+
+    def individual(self, c: Candidate) -> Individual | None:
+        """Which row a candidate is, if it was proposed here."""
+        return self._proposed.get(c.key)
+
+    def mark(self, c: Candidate) -> None:
+        """Known from elsewhere: never to be proposed."""
+        self._seen.add(c.key)
