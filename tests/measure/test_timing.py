@@ -111,6 +111,12 @@ def test_halving_spends_little_on_losers() -> None:
     assert machine.calls(1) >= 2 * RULES.rounds
 
 
+def test_duels_of_long_kernels_are_short() -> None:
+    machine = Machine({1: 0.5, 2: 0.6})
+    duel(machine, (1, 1), (2, 1), RULES, Sentinel(), random.Random(0), 10)
+    assert machine.calls(1) == RULES.rounds
+
+
 def believed(new: float, seed: int) -> bool:
     machine = Machine({1: new, 2: 0.002}, wander=0.5, rng=random.Random(seed))
     found = duel(machine, (1, 1), (2, 1), RULES, Sentinel(), random.Random(seed), 10)
