@@ -7,7 +7,7 @@ EXTRAS ?= test
 .PHONY: demo test lint bench clean
 
 demo: $(VENV)/run.stamp
-	$(BIN)/python examples/matmul.py
+	$(BIN)/python examples/tune_matmul.py
 
 test: lint
 	$(BIN)/python -m pytest tests

@@ -12,6 +12,7 @@ from tilesmith.base.errors import (
     TargetError,
     TilesmithError,
     TraceError,
+    TuneError,
     VerifyError,
 )
 from tilesmith.base.target import Target, cpu
@@ -68,17 +69,20 @@ from tilesmith.ir.pack import pack
 from tilesmith.measure.local import LocalMeasurer
 from tilesmith.records.database import Database
 from tilesmith.records.open import open_database
-from tilesmith.runtime.build import build
 from tilesmith.runtime.kernel import Kernel
 from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import PRIMITIVES, Trace
+from tilesmith.search.strategies import Evolution, Random
 from tilesmith.space.sets import ansor_rules, default_rules
 from tilesmith.space.spaces import SketchSpace, TemplateSpace, UnionSpace, variants
 from tilesmith.space.state import Derived, State
 from tilesmith.space.tiling import Tiling
 from tilesmith.space.variant import Variant
 from tilesmith.task.task import Budget, Candidate, Failure, Measurement, Task
+from tilesmith.tune.events import Progress
+from tilesmith.tune.tune import Result, tune
+from tilesmith.tune.tune import best_kernel as build
 
 __all__ = [
     "AVX512_DOT_U8S8",
@@ -94,6 +98,7 @@ __all__ = [
     "DType",
     "Database",
     "Derived",
+    "Evolution",
     "ExpressionError",
     "Failure",
     "Function",
@@ -102,7 +107,10 @@ __all__ = [
     "LocalMeasurer",
     "MeasureError",
     "Measurement",
+    "Progress",
+    "Random",
     "RecordsError",
+    "Result",
     "Schedule",
     "ScheduleError",
     "SketchSpace",
@@ -117,6 +125,7 @@ __all__ = [
     "Tiling",
     "Trace",
     "TraceError",
+    "TuneError",
     "UnionSpace",
     "Value",
     "Variant",
@@ -162,6 +171,7 @@ __all__ = [
     "sqrt",
     "sum",
     "tanh",
+    "tune",
     "variants",
     "where",
 ]

@@ -41,3 +41,7 @@ class RecordsError(TilesmithError):
 
 class MeasureError(TilesmithError):
     """Measuring itself does not work; a candidate that fails is a Failure instead."""
+
+
+class TuneError(TilesmithError):
+    """A tuning run that could not do what was asked of it."""

@@ -12,7 +12,10 @@ import typer
 from typer.exceptions import TyperException
 
 from tilesmith.base.errors import TilesmithError
+from tilesmith.cli.db import db
+from tilesmith.cli.doctor import doctor
 from tilesmith.cli.show import show
+from tilesmith.cli.tune import tune
 
 
 class Commands(typer.Typer):
@@ -30,6 +33,9 @@ class Commands(typer.Typer):
 
 app = Commands(add_completion=True, rich_markup_mode=None)
 app.add_typer(show, name="show")
+app.add_typer(db, name="db")
+app.command()(tune)
+app.command()(doctor)
 
 
 def _version(wanted: bool) -> None:

@@ -6,9 +6,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 
 from tilesmith.base.errors import ScheduleError
+from tilesmith.schedule.sample import (
+    SampleChoice,
+    SampleLocation,
+    SamplePermutation,
+    SampleTile,
+)
+from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import Trace
 from tilesmith.space.domains import Matrix, Rng
 from tilesmith.space.spaces import structured
@@ -76,6 +84,49 @@ class Catalogue:
         """Which row a candidate is, if it was proposed here."""
         return self._proposed.get(c.key)
 
-    def mark(self, c: Candidate) -> None:
-        """Known from elsewhere: never to be proposed."""
+    def adopt(self, c: Candidate) -> Individual | None:
+        """A candidate that is known from elsewhere, a record say: never to be proposed again. Which
+        row it is, if it is one of this space.
+        """
         self._seen.add(c.key)
+        who = self._proposed.get(c.key) or self._find(c)
+        if who is not None:
+            self._proposed[c.key] = who
+            self._rows.add(who)
+        return who
+
+    def _find(self, c: Candidate) -> Individual | None:
+        row = tuple(v for step in c.trace for v in decided_values(step))
+        sizes: dict[str, int] = {}
+        for step in c.trace:
+            if isinstance(step, SampleTile | SampleChoice):
+                sizes |= zip(step.columns, decided_values(step), strict=False)
+        for k in self._by_structure.get(structure(c.trace), ()):
+            if self.traces[k].decide(sizes) == c.trace:
+                return Individual(k, row)
+        return None
+
+    @cached_property
+    def _by_structure(self) -> dict[tuple[str, ...], list[int]]:
+        found: dict[tuple[str, ...], list[int]] = {}
+        for k, t in enumerate(self.traces):
+            found.setdefault(structure(t), []).append(k)
+        return found
+
+
+def decided_values(step: Step) -> tuple[int, ...]:
+    """The numbers that a step chose."""
+    if isinstance(step, SampleTile):
+        return step.decision or ()
+    if isinstance(step, SampleChoice):
+        return () if step.decision is None else (step.decision,)
+    return ()
+
+
+def structure(trace: Trace) -> tuple[str, ...]:
+    """What of a trace does not depend on its numbers: its steps' names and structural decisions."""
+    out = []
+    for step in trace:
+        extra = step.decision if isinstance(step, SampleLocation | SamplePermutation) else ""
+        out.append(f"{step.name} {extra}")
+    return tuple(out)

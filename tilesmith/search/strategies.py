@@ -46,7 +46,7 @@ class RandomSearch:
 
     def tell(self, measurements: Sequence[Measurement]) -> None:
         for m in measurements:
-            self.catalogue.mark(m.candidate)
+            self.catalogue.adopt(m.candidate)
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,7 @@ class EvolutionSearch:
 
     def tell(self, measurements: Sequence[Measurement]) -> None:
         for m in measurements:
-            who = self.catalogue.individual(m.candidate)
-            self.catalogue.mark(m.candidate)
+            who = self.catalogue.adopt(m.candidate)
             if who is not None and m.failure is None:
                 self._measured.append((m.cost, who.variant, who.row))
         self._measured.sort()
