@@ -6,7 +6,8 @@ import os
 import sys
 import time
 
-n, seconds, threads = (int(x) for x in (*sys.argv[1:4], "512", "40", "1")[:3])
+defaults = ["512", "40", "1"]
+n, seconds, threads = map(int, [*sys.argv[1:4], *defaults[len(sys.argv) - 1 :]])
 os.environ.setdefault("OPENBLAS_NUM_THREADS", str(threads))  # before NumPy starts its own threads
 
 import numpy as np

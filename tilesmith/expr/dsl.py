@@ -1,6 +1,8 @@
-"""The language a user writes a computation in: tensors, axes and values with operators; Stages come out.
+"""The language a user writes a computation in: tensors, axes and values with operators; Stages come
+out.
 
-`Value` wraps an expression node and gives it Python's operators; the nodes themselves know nothing of that, and compare by
+`Value` wraps an expression node and gives it Python's operators; the nodes themselves know nothing
+of that, and compare by
 structure. Arithmetic among axes stays an `Int` polynomial, everything else becomes value nodes.
 """
 
@@ -215,7 +217,9 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stage:
-    """One step of a computation: for every point of `axes`, the `values`, joined over `reduce` by `combiner`."""
+    """One step of a computation: for every point of `axes`, the `values`, joined over `reduce` by
+    `combiner`.
+    """
 
     name: str
     axes: tuple[tuple[str, Int], ...]
@@ -325,7 +329,9 @@ def unary(op: str, x: Operand) -> Value:
 
 
 def where(cond: Operand, a: Operand, b: Operand) -> Value:
-    """a where cond holds, else b. Only the branch that is taken is read, so the other may lie out of bounds."""
+    """a where cond holds, else b. Only the branch that is taken is read, so the other may lie out
+    of bounds.
+    """
     c = as_value(cond)
     if c.dtype is not BOOL:
         raise ExpressionError(f"where() needs a condition, but {nodes.show(c.node)} is {c.dtype}")
@@ -549,9 +555,11 @@ def reduce(
     identity: Sequence[Number],
     axis: Axes,
 ) -> tuple[Value, ...]:
-    """A reduction with several results at once, such as argmax or the running maximum and sum of an online softmax.
+    """A reduction with several results at once, such as argmax or the running maximum and sum of an
+    online softmax.
 
-    `combine(x, y)` joins two partial results; it must be associative and commutative, and `identity` neutral.
+    `combine(x, y)` joins two partial results; it must be associative and commutative, and
+    `identity` neutral.
     """
     exprs = tuple(as_value(v).node for v in values)
     if len(identity) != len(exprs):
@@ -571,9 +579,7 @@ def reduce(
         if v.dtype is not e.dtype:
             raise ExpressionError(f"combine() gives {v.dtype} for value {k}, which is {e.dtype}")
         outs.append(v.node)
-    neutral = tuple(
-        Const(e.dtype.wrap(n), e.dtype) for n, e in zip(identity, exprs, strict=True)
-    )
+    neutral = tuple(Const(e.dtype.wrap(n), e.dtype) for n, e in zip(identity, exprs, strict=True))
     return tuple(_reduce("reduce", exprs, Combiner(tuple(outs), neutral), axis))
 
 
@@ -585,7 +591,8 @@ def _arg_extreme(x: Operand, axis: Axis, greater: bool) -> tuple[Value, Value]:
         first = better | ((p[1] == q[1]) & (p[0] <= q[0]))  # the first one wins, as in NumPy
         return where(first, p[0], q[0]), where(first, p[1], q[1])
 
-    # The neutral position lies past the end, so that a real element wins a tie with the neutral value.
+    # The neutral position lies past the end, so that a real element wins a tie with the neutral
+    # value.
     far = INT64.highest()
     neutral = v.dtype.lowest() if greater else v.dtype.highest()
     position, extreme = reduce((axis, v), combine, (far, neutral), axis)
@@ -605,9 +612,11 @@ def argmin(x: Operand, axis: Axis) -> tuple[Value, Value]:
 def compute(
     shape: Any, body: Callable[..., Any], name: str = "compute", axes: Sequence[str] | None = None
 ) -> Any:
-    """A tensor whose element at (i, j, ...) is body(i, j, ...); a tuple of tensors when the body gives several values.
+    """A tensor whose element at (i, j, ...) is body(i, j, ...); a tuple of tensors when the body
+    gives several values.
 
-    The axes are called like the body's parameters; `axes` names those of a body that takes `*index`.
+    The axes are called like the body's parameters; `axes` names those of a body that takes
+    `*index`.
     """
     _check_name(name)
     extents = _shape(shape, name)
@@ -668,9 +677,7 @@ def _stage(
     used = {a.name.split(".")[0] for v in values for a in _args_of(v)}
     for count, (uid, r) in enumerate((u, r) for u, r in frame.reductions.items() if u in used):
         suffix = r.op if count == 0 else f"{r.op}{count}"
-        hoisted = _finish(
-            f"{name}_{suffix}", extents, labels, uids, r.values, r.combiner, r.axes
-        )
+        hoisted = _finish(f"{name}_{suffix}", extents, labels, uids, r.values, r.combiner, r.axes)
         for k, t in enumerate(hoisted):
             env[uid if k == 0 else f"{uid}.{k}"] = Load(t.uid, index, t.dtype)
 
@@ -721,7 +728,9 @@ def _check_scope(name: str, e: Expr, known: set[str]) -> None:
 
 
 def _check_reads(name: str, e: Expr, ranges: dict[str, Int]) -> None:
-    """A read that certainly leaves its tensor is an error here. Reads under a where() may; they are guarded."""
+    """A read that certainly leaves its tensor is an error here. Reads under a where() may; they are
+    guarded.
+    """
     if isinstance(e, Select):
         _check_reads(name, e.cond, ranges)
         return
