@@ -623,7 +623,7 @@ def compute(
     labels = _labels(body, len(extents), name) if axes is None else [*map(_check_name, axes)]
     if len(labels) != len(extents):
         raise ExpressionError(
-            f"{name} has {len(extents)} dimensions but {len(labels)} axes are named; they must agree"
+            f"{name} has {len(extents)} dimensions but {len(labels)} named axes; they must agree"
         )
     uids = [f"{n}@{next(_fresh)}" for n in labels]
     frame = _Frame(name)

@@ -32,16 +32,16 @@ class RandomSearch:
 
     def ask(self, n: int) -> list[Candidate]:
         out: list[Candidate] = []
-        for _ in range(_ATTEMPTS):
+        for _ in range(_ATTEMPTS if n > 0 else 0):
             for k in self.catalogue.some(self.rng, n):
                 v = self.catalogue.variant(k)
                 assert v is not None
                 for row in v.sample(self.rng, 1):
                     c = self.catalogue.propose(k, row)
-                    if c is not None and len(out) < n:
+                    if c is not None:
                         out.append(c)
-            if len(out) == n:
-                break
+                if len(out) == n:
+                    return out
         return out
 
     def tell(self, measurements: Sequence[Measurement]) -> None:

@@ -137,7 +137,7 @@ class _Run:
         if m.failure is not None:
             count, text = self.failures.get(m.failure.kind, (0, m.failure.text))
             self.failures[m.failure.kind] = (count + 1, text)
-        elif not m.contended and (self.best is None or _better(m, self.best)):
+        elif m.seconds and (self.best is None or _better(m, self.best)):
             self.best = m
             self.curve.append((self.seconds, self.trials, m.cost))
 
@@ -160,9 +160,8 @@ class _Run:
 
     def result(self) -> Result:
         if self.best is None:
-            contended = [m for m in self.known if m.seconds]
             said = "; ".join(f"{kind}: {text}" for kind, (_, text) in self.failures.items())
-            why = said or ("all were contended" if contended else "nothing was measured in time")
+            why = said or "none was proposed, or the time was too short"
             raise TuneError(f"no candidate of {self.task.func.name} could be measured: {why}")
         self._report((), finished=True)
         return Result(
@@ -171,8 +170,10 @@ class _Run:
 
 
 def _better(a: Measurement, b: Measurement) -> bool:
-    """A confirmed measurement is believed before any that is not; else the faster one."""
-    return a.cost < b.cost if a.confirmed == b.confirmed else a.confirmed
+    """What was confirmed is believed before what was not, and that before what was contended; the
+    faster one otherwise.
+    """
+    return (not a.confirmed, a.contended, a.cost) < (not b.confirmed, b.contended, b.cost)
 
 
 def best_kernel(
