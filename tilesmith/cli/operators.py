@@ -7,7 +7,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 
-from tilesmith import ops
+import tilesmith.ops as ops
 from tilesmith.base.errors import ArgumentError
 from tilesmith.expr.dsl import Tensor, compute, placeholder, reduce_axis
 from tilesmith.expr.dsl import sum as sum_over
