@@ -19,6 +19,7 @@ Rng = np.random.Generator
 
 _MOST_ROWS = 200_000
 _WASTE = 1.25  # a tile that does not divide may do this much work for nothing at most
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # odd, and far from every small ratio
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,10 +43,11 @@ class Domain:
         return keys[order], order
 
     def _encode(self, rows: Matrix) -> np.ndarray[Any, Any]:
-        """One number per row; factors stay below 2**16."""
-        out = np.zeros(len(rows), np.uint64)
-        for c in range(rows.shape[1]):
-            out = out * np.uint64(65521) + rows[:, c].astype(np.uint64)
+        """One number per row: no two of a table are alike, nor are strange ones but by a miracle."""
+        out = rows[:, 0].astype(np.uint64)
+        for c in range(1, rows.shape[1]):
+            out *= _GOLDEN
+            out += rows[:, c].astype(np.uint64)
         return out
 
     def contains(self, rows: Matrix) -> np.ndarray[Any, np.dtype[np.bool_]]:

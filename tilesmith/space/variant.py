@@ -4,7 +4,7 @@ population of candidates is an integer matrix, one row each, and everything acts
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.expr.ints import Int, Maximum, Opaque, of, product
+from tilesmith.expr.ints import FloorDiv, Int, Maximum, Opaque, of, opaque_atoms, product, var
+from tilesmith.expr.nodes import Expr, Load, children
 from tilesmith.ir.dependence import find_loop
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import walk
+from tilesmith.ir.nodes import Block, For, walk
 from tilesmith.schedule.require import Require
 from tilesmith.schedule.sample import (
     SampleChoice,
@@ -24,11 +25,14 @@ from tilesmith.schedule.sample import (
     SampleTile,
 )
 from tilesmith.schedule.trace import Trace
+from tilesmith.space.analysis import points
 from tilesmith.space.domains import Domain, Matrix, Rng, domain_of
 from tilesmith.task.task import Candidate, Task
 
 Column = np.ndarray[Any, Any]
-_MOST_STATEMENTS = 512  # written out around one block: more compiles for seconds and gains nothing
+# Operations written out around one block. Twice as many compile for seconds (guards are cut into
+# several copies of them), and gain nothing.
+_MOST_CODE = 2048
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,7 @@ class Variant:
         return tuple(c for d in self.domains for c in d.columns)
 
     @cached_property
-    def _spans(self) -> tuple[slice, ...]:
+    def spans(self) -> tuple[slice, ...]:
         at, out = 0, []
         for d in self.domains:
             out.append(slice(at, at + len(d.columns)))
@@ -122,7 +126,7 @@ class Variant:
             return rows
         pick = np.searchsorted(np.cumsum(weights) / weights.sum(), rng.random(len(rows)), "right")
         new = rows.copy()
-        for k, (d, span) in enumerate(zip(self.domains, self._spans, strict=True)):
+        for k, (d, span) in enumerate(zip(self.domains, self.spans, strict=True)):
             at = np.flatnonzero(pick == k)
             if len(at):
                 new[at, span] = d.mutate(rng, rows[at, span])
@@ -135,7 +139,7 @@ class Variant:
         names = list(dict.fromkeys(self.nodes))
         take = rng.random((len(a), len(names))) < 0.5
         new = a.copy()
-        for node, span in zip(self.nodes, self._spans, strict=True):
+        for node, span in zip(self.nodes, self.spans, strict=True):
             mask = take[:, names.index(node)][:, None]
             new[:, span] = np.where(mask, b[:, span], a[:, span])
         return np.where(self.valid(new)[:, None], new, a)
@@ -180,8 +184,9 @@ def compile_int(p: Int, columns: tuple[str, ...]) -> Callable[[Matrix], Column]:
         return total
 
     def opaque(a: Opaque, rows: Matrix) -> Column:
-        assert isinstance(a, Maximum), a
-        return np.maximum(at(a.a, rows), at(a.b, rows))
+        assert isinstance(a, Maximum | FloorDiv), a
+        left, right = at(a.a, rows), at(a.b, rows)
+        return np.maximum(left, right) if isinstance(a, Maximum) else left // right
 
     return lambda rows: at(p, rows)
 
@@ -213,42 +218,74 @@ def lower(task: Task, trace: Trace) -> Variant:
 def limits_of(task: Task, func: Function) -> list[Limit]:
     """What the hardware, or good sense, sets: registers, code size, threads, shared memory."""
     out: list[Limit] = []
-    target = task.target
     for path, b in walk(func.body):
-        vector = product(f.extent for f in path if f.kind == "vectorize")
-        unrolled = [f for f in path if f.kind == "unroll"]
-        if target.kind == "cpu" and (unrolled or vector.const != 1):
-            lanes = target.lanes(max(32, b.writes[0].value.dtype.bits))
-            held = product(f.extent for f in unrolled if f.name not in b.reducing_loops)
-            registers = target.num_vector_registers - 2
-            if b.reducing:
-                out.append(Limit(f"{b.name}: registers", held * vector, registers * lanes))
-            written = product(f.extent for f in unrolled)
-            out.append(Limit(f"{b.name}: statements", written * vector, _MOST_STATEMENTS * lanes))
-    if target.kind == "cuda":
+        if task.target.kind == "cpu":
+            out += _cpu_limits(task, path, b)
+    if task.target.kind == "cuda":
         out += _gpu_limits(task, func)
     return [x for x in out if x.value.const is None or x.value.const > x.most]
 
 
-def _gpu_limits(task: Task, func: Function) -> list[Limit]:
+def _cpu_limits(task: Task, path: tuple[For, ...], b: Block) -> Iterator[Limit]:
     target = task.target
-    out = []
-    for root in func.body:
-        threads: dict[str, Int] = {}
-        vthreads = of(1)
-        for path, _ in walk((root,)):
-            for axis in ("threadIdx.x", "threadIdx.y", "threadIdx.z"):
+    cost = sum(code_of(w.value) for w in b.writes)
+    for f in path:
+        depth = f.note("unroll_depth")
+        if isinstance(depth, str):
+            yield Limit(f"{b.name}: code", var(depth) * cost, _MOST_CODE)
+    unrolled = [f for f in path if f.kind == "unroll"]
+    if not unrolled:  # a vector alone, however long, is taken in strips of a few registers
+        return
+    # A vector that is shorter than a register costs as much as a full one: both are bounded.
+    lanes = target.lanes(max(32, b.writes[0].value.dtype.bits))
+    vector = product(f.extent for f in path if f.kind == "vectorize")
+    if b.reducing:
+        held = product(f.extent for f in unrolled if f.name not in b.reducing_loops)
+        wide = product(
+            f.extent for f in path if f.kind == "vectorize" and f.name not in b.reducing_loops
+        )
+        registers = target.num_vector_registers - 2
+        yield Limit(f"{b.name}: registers", held, registers)
+        yield Limit(f"{b.name}: registers of vectors", held * wide, registers * lanes)
+    written = product(f.extent for f in unrolled) * cost
+    yield Limit(f"{b.name}: code", written, _MOST_CODE)
+    yield Limit(f"{b.name}: code of vectors", written * vector, _MOST_CODE * lanes)
+
+
+def code_of(e: Expr) -> int:
+    """About how many operations an expression is; an index with a division costs several, once per
+    lane.
+    """
+    here = 1
+    if isinstance(e, Load):
+        here += 8 * sum(1 for p in e.index for _ in opaque_atoms(p))
+    return here + sum(map(code_of, children(e)))
+
+
+def _gpu_limits(task: Task, func: Function) -> Iterator[Limit]:
+    target = task.target
+    for k, root in enumerate(func.body):
+        axes = {"threadIdx.x": of(1), "threadIdx.y": of(1), "threadIdx.z": of(1), "vthread": of(1)}
+        shared, work = of(0), 0
+        for path, b in walk((root,)):
+            for axis in axes:
                 bound = product(f.extent for f in path if f.kind == axis)
-                if bound.const != 1:
-                    threads[axis] = bound
-            here = product(f.extent for f in path if f.kind == "vthread")
-            vthreads = here if here.const != 1 else vthreads
-        if threads:
-            total = product(threads.values())
-            out.append(Limit("threads", total, target.max_threads, target.warp_size))
+                axes[axis] = axes[axis] if bound.const == 1 else bound
+            buffer = func.all_buffers[b.writes[0].buffer]
+            if buffer.scope == "shared":  # as large as what is copied at once
+                own = product(f.extent for f in path if f.name.startswith(f"{b.name}."))
+                shared += own * (buffer.dtype.bits // 8)
+            work = max(work, *points(b))
+        vthreads = axes.pop("vthread")
+        threads = product(axes.values())
+        # a warp is the least that pays, where there is work for two
+        least = target.warp_size if work >= 2 * target.warp_size else 0
+        if threads.const != 1:
+            yield Limit(f"threads of kernel {k}", threads, target.max_threads, least)
         if vthreads.const != 1:
-            out.append(Limit("vthreads", vthreads, max(1, target.warp_size // 4)))
-    return out
+            yield Limit(f"vthreads of kernel {k}", vthreads, max(1, target.warp_size // 4))
+        if shared.const != 0:
+            yield Limit(f"shared bytes of kernel {k}", shared, target.shared_nbytes)
 
 
 def structural_samples(trace: Trace) -> list[int]:

@@ -1,0 +1,192 @@
+"""Which sketches are derived, in which order, and what they look like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from suite import FOUR_CORES, SUITE, V100, sketches_of, task_of
+
+import tilesmith as ts
+from tilesmith.cli.operators import operator
+from tilesmith.ir.dependence import find_block
+from tilesmith.ir.verify import verify
+from tilesmith.schedule.cache import CacheWrite
+from tilesmith.schedule.location import ReverseComputeAt
+from tilesmith.schedule.reduction import Rfactor
+from tilesmith.schedule.sample import SampleTile
+from tilesmith.schedule.trace import Trace
+from tilesmith.space.show import show_sketch, show_sketches
+from tilesmith.space.spaces import structured, variants
+from tilesmith.space.variant import lower
+from tilesmith.testing.meaning import assert_close
+from tilesmith.testing.programs import random_inputs
+
+Golden = Callable[[object], None]
+
+
+@pytest.mark.parametrize("rules", ["ansor", "default"])
+@pytest.mark.parametrize("name", SUITE)
+def test_sketches(name: str, rules: str, golden: Golden) -> None:
+    task = task_of(name, FOUR_CORES)
+    golden(show_sketches(task, sketches_of(task, rules)))
+
+
+@pytest.mark.parametrize("name", ["matmul", "conv2d-bn-relu", "softmax", "norm"])
+def test_gpu_sketches(name: str, golden: Golden) -> None:
+    task = task_of(name, V100)
+    golden(show_sketches(task, sketches_of(task, "ansor")))
+
+
+def kinds(sketch: Trace) -> tuple[bool, str | None]:
+    """(whether there is a cache stage, the loop that the consumer was fused into)."""
+    fused = [s.loop for s in sketch if isinstance(s, ReverseComputeAt)]
+    return any(isinstance(s, CacheWrite) for s in sketch), fused[0] if fused else None
+
+
+def test_matmul_has_ansors_three_sketches_in_its_order() -> None:
+    found = [kinds(s) for s in sketches_of(task_of("matmul", FOUR_CORES), "ansor")]
+    assert found == [(False, None), (True, "C.local.j.0"), (True, "C.local.j.1")]
+
+
+def test_conv_bn_relu_has_ansors_three_sketches_in_its_order() -> None:
+    found = [kinds(s) for s in sketches_of(task_of("conv2d-bn-relu", FOUR_CORES), "ansor")]
+    assert found == [(False, "Y.w.0"), (False, "Y.w.1"), (False, None)]
+
+
+@pytest.mark.parametrize("name", ["matmul", "conv2d-bn-relu"])
+def test_a_v100_has_one_sketch(name: str) -> None:
+    (sketch,) = sketches_of(task_of(name, V100), "ansor")
+    tiles = [s for s in sketch if isinstance(s, SampleTile)]
+    assert {t.parts for t in tiles} == {3, 5}  # SSSRRSRS
+
+
+def test_sketches_are_the_same_every_time() -> None:
+    task = task_of("softmax", FOUR_CORES)
+    assert sketches_of(task, "default") == sketches_of(task, "default")
+
+
+def test_a_chain_of_matmuls_tiles_both() -> None:
+    for rules in ("ansor", "default"):
+        for sketch in sketches_of(task_of("matmul-chain", FOUR_CORES), rules):
+            tiled = {s.loop.split(".")[0] for s in sketch if isinstance(s, SampleTile)}
+            assert tiled == {"AB", "ABC"}
+
+
+def test_a_scalar_sum_is_cut_both_ways_round() -> None:
+    cut = [
+        [s.loop for s in sketch if isinstance(s, Rfactor)]
+        for sketch in sketches_of(task_of("sum", FOUR_CORES), "ansor")
+    ]
+    assert cut == [["Y.k.0"], ["Y.k.1"], []]
+
+
+def test_no_rfactor_where_space_is_wide() -> None:
+    for sketch in sketches_of(task_of("matmul", FOUR_CORES), "ansor"):
+        assert not any(isinstance(s, Rfactor) for s in sketch)
+
+
+@pytest.mark.parametrize("name", ["max-pool2d", "gelu"])
+def test_what_is_not_used_again_is_not_tiled(name: str) -> None:
+    for sketch in sketches_of(task_of(name, FOUR_CORES), "ansor"):
+        assert not any(isinstance(s, SampleTile) and s.parts > 2 for s in sketch)
+
+
+def winograd(tiles: int, channels: int, filters: int) -> ts.Function:
+    """F(2, 3) in one dimension: transforms with constant-like matrices around a batched product."""
+    x = ts.placeholder((tiles, 4, channels), name="X")
+    b, a = ts.placeholder((4, 4), name="B"), ts.placeholder((4, 2), name="A")
+    u = ts.placeholder((4, channels, filters), name="U")
+    r, c, q = ts.reduce_axis(4, name="r"), ts.reduce_axis(channels, "c"), ts.reduce_axis(4, "q")
+    v = ts.compute(
+        (4, tiles, channels), lambda e, t, i: ts.sum(b[r, e] * x[t, r, i], axis=r), name="V"
+    )
+    m = ts.compute(
+        (4, tiles, filters), lambda e, t, f: ts.sum(v[e, t, c] * u[e, c, f], axis=c), name="M"
+    )
+    y = ts.compute(
+        (tiles, 2, filters), lambda t, o, f: ts.sum(a[q, o] * m[q, t, f], axis=q), name="Y"
+    )
+    return ts.function([x, b, a, u, y], name="winograd")
+
+
+@pytest.mark.parametrize("rules", ["ansor", "default"])
+def test_winograd(rules: str, golden: Golden) -> None:
+    task = ts.Task(winograd(49, 64, 64), FOUR_CORES)
+    sketches = sketches_of(task, rules)
+    golden(f"{len(sketches)} sketches; the first:\n{show_sketch(task, sketches[0])}")
+
+
+@pytest.mark.parametrize("rules", ["ansor", "default"])
+def test_winograd_is_right(rules: str) -> None:
+    rng = np.random.default_rng(3)
+    task = ts.Task(winograd(5, 3, 6), ts.cpu(2))
+    arrays = random_inputs(task.func, rng)
+    want = ts.evaluate(task.func, *arrays)
+    sketches = sketches_of(task, rules)
+    for k in rng.choice(len(sketches), 5):
+        every = list(structured(sketches[k]))
+        v = lower(task, every[rng.integers(len(every))])
+        kernel = ts.build(v.function(v.sample(rng, 1)[0]), task.target)
+        assert_close(kernel(*arrays), want, f"{v.trace}")
+
+
+GPU_SHAPES = {
+    "matmul": (16, 12, 6),
+    "matmul-relu": (7, 18, 9),
+    "conv1d": (11, 3, 5, 3, 2, 1),
+    "conv2d-bn-relu": (5, 2, 4, 3, 2, 1),
+    "group-conv2d": (5, 4, 6, 3, 2, 1, 2),
+    "softmax": (3, 40),
+    "sum": (101,),
+    "max-pool2d": (5, 2, 3, 2, 1),
+}
+
+
+@pytest.mark.parametrize("name", GPU_SHAPES)
+def test_gpu_candidates_mean_what_the_oracle_says(name: str) -> None:
+    rng = np.random.default_rng(0)
+    task = ts.Task(operator(name, GPU_SHAPES[name]), V100)
+    arrays = random_inputs(task.func, rng)
+    want = ts.evaluate(task.func, *arrays)
+    for sketch in sketches_of(task, "ansor"):
+        for v in variants(task, sketch):
+            row = v.sample(rng, 1)[0]
+            func = v.function(row)
+            verify(func)
+            assert ts.instantiate(v.func, dict(zip(v.columns, map(int, row), strict=True))) == func
+            assert_close(ts.interpret(func, *arrays), want, str(func))
+
+
+def test_every_gpu_loop_in_space_is_bound() -> None:
+    """All but the reducing ones and the loops inside a thread's own tile."""
+    task = task_of("softmax", V100)
+    for sketch in sketches_of(task, "ansor"):
+        (v,) = variants(task, sketch)
+        for name in ("Y_max", "Y_sum", "Y"):
+            path, b = find_block(v.func, name)
+            serial = [f.name for f in path if f.kind == "serial"]
+            assert set(serial) <= set(b.reducing_loops), f"{name}: {serial}"
+
+
+def test_gpu_limits_hold_before_anything_is_built() -> None:
+    rng = np.random.default_rng(0)
+    task = task_of("matmul", V100)
+    (sketch,) = sketches_of(task, "ansor")
+    (v,) = variants(task, sketch)
+    rows = v.sample(rng, 500)
+    at = {c: rows[:, k].astype(int) for k, c in enumerate(v.columns)}
+
+    def tile(axis: str, levels: range) -> np.ndarray:
+        return np.prod([at[f"#C.local.{axis}.{k}"] for k in levels], axis=0)
+
+    threads = tile("i", range(2, 3)) * tile("j", range(2, 3))
+    depth = tile("k", range(1, 3))
+    shared = 4 * depth * (tile("i", range(1, 5)) + tile("j", range(1, 5)))
+    assert len(rows) == 500
+    assert threads.min() >= 32
+    assert threads.max() <= 1024
+    assert shared.max() <= task.target.shared_nbytes
+    every = v.draw(rng, 2000)
+    assert not v.valid(every).all()
