@@ -37,6 +37,7 @@ class Target:
     max_threads: int = 0  # per block
     warp_size: int = 1
     registers_per_block: int = 0
+    model: str = ""  # what the machine calls itself: timings of another model are not this one's
 
     @property
     def fingerprint(self) -> str:
@@ -121,7 +122,19 @@ def _detect() -> Target:
         l1_nbytes=_cache_nbytes(1, 32 << 10),
         l2_nbytes=_cache_nbytes(2, 1 << 20),
         l3_nbytes=_cache_nbytes(3, 32 << 20),
+        model=_cpu_model(),
     )
+
+
+def _cpu_model() -> str:
+    """The model's name, or the numbers that stand for it on ARM."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return ""
+    keys = ("model name", "CPU implementer", "CPU part", "CPU variant")
+    found = [re.search(rf"^{k}\s*:\s*(.*)$", text, re.MULTILINE) for k in keys]
+    return " ".join(m.group(1).strip() for m in found if m)
 
 
 def _cpuinfo_flags() -> set[str]:
