@@ -1,0 +1,107 @@
+"""Limits that are known before anything is built: a lowered Function in, bounds on expressions over
+its size variables out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tilesmith.expr.ints import Int, of, opaque_atoms, product, var
+from tilesmith.expr.nodes import Expr, Load, children
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import Block, For, walk
+from tilesmith.space.analysis import points
+from tilesmith.task.task import Task
+
+# Operations written out around one block. Twice as many compile for seconds (guards are cut into
+# several copies of them), and gain nothing.
+_MOST_CODE = 2048
+# Of a register tile: about 128 multiply-adds compile in a few dozen milliseconds, and four times as
+# many run no faster.
+_MOST_TILE_CODE = 640
+
+
+@dataclass(frozen=True)
+class Limit:
+    """`value` may not exceed `most`, nor fall below `least`; both are known before anything is
+    built.
+    """
+
+    name: str
+    value: Int
+    most: int
+    least: int = 0
+
+
+def limits_of(task: Task, func: Function) -> list[Limit]:
+    """What the hardware, or good sense, sets: registers, code size, threads, shared memory."""
+    out: list[Limit] = []
+    for path, b in walk(func.body):
+        if task.target.kind == "cpu":
+            out += _cpu_limits(task, path, b)
+    if task.target.kind == "cuda":
+        out += _gpu_limits(task, func)
+    return [x for x in out if x.value.const is None or x.value.const > x.most]
+
+
+def _cpu_limits(task: Task, path: tuple[For, ...], b: Block) -> Iterator[Limit]:
+    target = task.target
+    cost = sum(code_of(w.value) for w in b.writes)
+    for f in path:
+        depth = f.note("unroll_depth")
+        if isinstance(depth, str):
+            yield Limit(f"{b.name}: code", var(depth) * cost, _MOST_CODE)
+    unrolled = [f for f in path if f.kind == "unroll"]
+    if not unrolled:  # a vector alone, however long, is taken in strips of a few registers
+        return
+    # A vector that is shorter than a register costs as much as a full one: both are bounded.
+    lanes = target.lanes(max(32, b.writes[0].value.dtype.bits))
+    vector = product(f.extent for f in path if f.kind == "vectorize")
+    if b.reducing:
+        held = product(f.extent for f in unrolled if f.name not in b.reducing_loops)
+        wide = product(
+            f.extent for f in path if f.kind == "vectorize" and f.name not in b.reducing_loops
+        )
+        registers = target.num_vector_registers - 2
+        yield Limit(f"{b.name}: registers", held, registers)
+        yield Limit(f"{b.name}: registers of vectors", held * wide, registers * lanes)
+    written = product(f.extent for f in unrolled) * cost
+    yield Limit(f"{b.name}: code", written, _MOST_TILE_CODE)
+    yield Limit(f"{b.name}: code of vectors", written * vector, _MOST_TILE_CODE * lanes)
+
+
+def code_of(e: Expr) -> int:
+    """About how many operations an expression is; an index with a division costs several, once per
+    lane.
+    """
+    here = 1
+    if isinstance(e, Load):
+        here += 8 * sum(1 for p in e.index for _ in opaque_atoms(p))
+    return here + sum(map(code_of, children(e)))
+
+
+def _gpu_limits(task: Task, func: Function) -> Iterator[Limit]:
+    target = task.target
+    for k, root in enumerate(func.body):
+        axes = {"threadIdx.x": of(1), "threadIdx.y": of(1), "threadIdx.z": of(1), "vthread": of(1)}
+        shared, work = of(0), 0
+        for path, b in walk((root,)):
+            for axis in axes:
+                bound = product(f.extent for f in path if f.kind == axis)
+                axes[axis] = axes[axis] if bound.const == 1 else bound
+            buffer = func.all_buffers[b.writes[0].buffer]
+            if buffer.scope == "shared":  # as large as what is copied at once
+                own = product(f.extent for f in path if f.name.startswith(f"{b.name}."))
+                shared += own * (buffer.dtype.bits // 8)
+            work = max(work, *points(b))
+        vthreads = axes.pop("vthread")
+        threads = product(axes.values())
+        # a warp is the least that pays, where there is work for two
+        least = target.warp_size if work >= 2 * target.warp_size else 0
+        if threads.const != 1:
+            yield Limit(f"threads of kernel {k}", threads, target.max_threads, least)
+        if vthreads.const != 1:
+            yield Limit(f"vthreads of kernel {k}", vthreads, max(1, target.warp_size // 4))
+        if shared.const != 0:
+            yield Limit(f"shared bytes of kernel {k}", shared, target.shared_nbytes)
