@@ -77,6 +77,7 @@ from tilesmith.search.strategies import Evolution, Random
 from tilesmith.space.sets import ansor_rules, default_rules
 from tilesmith.space.spaces import SketchSpace, TemplateSpace, UnionSpace, variants
 from tilesmith.space.state import Derived, State
+from tilesmith.space.template import TemplateSchedule
 from tilesmith.space.tiling import Tiling
 from tilesmith.space.variant import Variant
 from tilesmith.task.task import Budget, Candidate, Failure, Measurement, Task
@@ -119,6 +120,7 @@ __all__ = [
     "Target",
     "TargetError",
     "Task",
+    "TemplateSchedule",
     "TemplateSpace",
     "Tensor",
     "TilesmithError",

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.expr.ints import FloorDiv, Int, Maximum, Opaque
+from tilesmith.expr.ints import FloorDiv, Int, Maximum, Opaque, product
 from tilesmith.ir.dependence import find_loop
 from tilesmith.ir.function import Function, instantiate
 from tilesmith.ir.nodes import walk
@@ -42,7 +42,38 @@ class Variant:
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        return tuple(c for d in self.domains for c in d.columns)
+        """Those of the domains, then those that follow from them."""
+        return (*(c for d in self.domains for c in d.columns), *(c for c, _, _ in self._derived))
+
+    @cached_property
+    def _derived(self) -> tuple[tuple[str, Int, Int], ...]:
+        """What nobody decides, such as the outermost part of a split by [None, 8]: the name, the
+        extent that it covers, and what it is divided by.
+        """
+        known = {c for d in self.domains for c in d.columns}
+        out = []
+        for fact in self.func.facts:
+            name = fact.sizes[0].name
+            inner = product(fact.sizes[1:])
+            if name is not None and name not in known and inner.names | fact.extent.names <= known:
+                out.append((name, fact.extent, inner))
+                known.add(name)
+        return tuple(out)
+
+    @cached_property
+    def _fillers(
+        self,
+    ) -> tuple[tuple[int, Callable[[Matrix], Column], Callable[[Matrix], Column]], ...]:
+        at = {c: k for k, c in enumerate(self.columns)}
+        return tuple(
+            (at[c], compile_int(extent, self.columns), compile_int(inner, self.columns))
+            for c, extent, inner in self._derived
+        )
+
+    def _fill(self, rows: Matrix) -> None:
+        """The columns that follow from the others, computed in place."""
+        for at, extent, inner in self._fillers:
+            rows[:, at] = -(-extent(rows) // inner(rows))
 
     @cached_property
     def spans(self) -> tuple[slice, ...]:
@@ -80,7 +111,11 @@ class Variant:
         for d in reversed(self.domains):
             index, at = divmod(index, d.size)
             parts.append(d.table[at])
-        return np.concatenate(parts[::-1]) if parts else np.zeros(0, np.int32)
+        out = np.empty((1, len(self.columns)), np.int32)
+        for span, part in zip(self.spans, parts[::-1], strict=True):
+            out[:, span] = part
+        self._fill(out)
+        return out[0]
 
     # populations
     def draw(self, rng: Rng, n: int) -> Matrix:
@@ -88,6 +123,7 @@ class Variant:
         out = np.empty((n, len(self.columns)), np.int32)
         for d, span in zip(self.domains, self.spans, strict=True):
             out[:, span] = d.sample(rng, n) if d.size > 1 else d.table
+        self._fill(out)
         return out
 
     def sample(self, rng: Rng, n: int, attempts: int = 50) -> Matrix:
@@ -119,6 +155,7 @@ class Variant:
                     changed = part.take(at, axis=0)
                     changed[:, span] = d.mutate(rng, changed[:, span])
                     part[at] = changed
+            self._fill(part)
             back = np.flatnonzero(~self.valid(part))
             part[back] = rows[start + back]
         return new
@@ -134,6 +171,7 @@ class Variant:
             take = rng.random((len(names), len(part)), dtype=np.float32) < 0.5
             for node, span in zip(self.nodes, self.spans, strict=True):
                 np.copyto(part[:, span], other[:, span], where=take[names.index(node)][:, None])
+            self._fill(part)
             back = np.flatnonzero(~self.valid(part))
             part[back] = a[start + back]
         return new
