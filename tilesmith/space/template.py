@@ -12,7 +12,7 @@ from tilesmith.ir.dependence import all_loops
 from tilesmith.schedule.kinds import Annotate
 from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
 from tilesmith.schedule.require import Require
-from tilesmith.schedule.sample import SampleChoice, SamplePermutation, SampleTile
+from tilesmith.schedule.sample import NumericSample, SampleChoice, SamplePermutation, SampleTile
 from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.trace import Trace
 from tilesmith.space.domains import domain_of
@@ -94,7 +94,15 @@ class TemplateSchedule(Schedule):
 
     def require(self, expression: str, most: int | None = None, least: int = 0) -> None:
         """A bound across decisions, such as f"{i2} * {j2}": candidates beyond it are never made."""
-        self.apply(Require(expression, most, least))
+        step = Require(expression, most, least)
+        known = {c for s in self._steps if isinstance(s, NumericSample) for c in s.columns}
+        unknown = sorted(n for n in step.value.names - known if n not in self.func.sizes)
+        if unknown:
+            raise ScheduleError(
+                f"require({expression!r}): {unknown[0]} is no decision; so far there are "
+                f"{', '.join(sorted(known)) or 'none'}"
+            )
+        self.apply(step)
 
     def _pick(self, options: int) -> int:
         at = len(self._options)
@@ -125,7 +133,8 @@ class TemplateSchedule(Schedule):
 def structures(task: Task, template: Callable[[TemplateSchedule], None]) -> Iterator[Trace]:
     """One open trace for every way the structural decisions can go; refused ones are left out."""
     pending: list[tuple[int, ...]] = [()]
-    runs = 0
+    runs = made = 0
+    first: ScheduleError | None = None
     while pending:
         picks = pending.pop(0)
         runs += 1
@@ -141,6 +150,7 @@ def structures(task: Task, template: Callable[[TemplateSchedule], None]) -> Iter
         except ScheduleError as e:
             if not sch._options:
                 raise ScheduleError(f"the template {template.__name__}: {e}") from None
+            first = first or e
             refused = True
         # what was decided by default beyond the given picks opens further runs
         full = [*picks, *([0] * (len(sch._options) - len(picks)))]
@@ -148,4 +158,10 @@ def structures(task: Task, template: Callable[[TemplateSchedule], None]) -> Iter
             for other in range(1, sch._options[at]):
                 pending.append((*full[:at], other))
         if not refused:
+            made += 1
             yield sch.trace
+    if not made:
+        raise ScheduleError(
+            f"the template {template.__name__} refuses every structure of {task.func.name}; the "
+            f"first: {first}"
+        )

@@ -107,6 +107,8 @@ class Variant:
 
     def row(self, index: int) -> Matrix:
         """The index-th row, for a grid: domains count like digits, the last one fastest."""
+        if not 0 <= index < self.size:
+            raise IndexError(f"row {index} of {self.size}")
         parts = []
         for d in reversed(self.domains):
             index, at = divmod(index, d.size)
@@ -115,7 +117,7 @@ class Variant:
         for span, part in zip(self.spans, parts[::-1], strict=True):
             out[:, span] = part
         self._fill(out)
-        return out[0]
+        return np.asarray(out[0])
 
     # populations
     def draw(self, rng: Rng, n: int) -> Matrix:
