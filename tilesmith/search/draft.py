@@ -35,7 +35,19 @@ class Draft:
             seconds = points / np.maximum(self._share(variant, path, b, rows), 1e-6)
             total = total + seconds * self._recomputed(variant, path, b, rows, points)
             work += points
-        return np.asarray(work / np.maximum(total, 1e-9))
+        return np.asarray(work / np.maximum(total, 1e-9) * self._tails(variant, rows))
+
+    def _tails(self, variant: Variant, rows: Matrix) -> Score:
+        """Every tile that does not divide its loop costs code, and the time to compile it."""
+        out = np.ones(len(rows))
+        at = 0
+        for d in variant.domains:
+            width = len(d.columns)
+            if d.tile and d.extent:
+                inner = rows[:, at + 1 : at + width].prod(axis=1, dtype=np.int64)
+                out = out * np.where(d.extent % np.maximum(inner, 1) == 0, 1.0, 0.9)
+            at += width
+        return out
 
     def _eval(self, variant: Variant, p: Int, rows: Matrix) -> Score:
         return compile_int(p, variant.columns)(rows).astype(np.float64)

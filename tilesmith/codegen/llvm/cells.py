@@ -178,11 +178,10 @@ class Cells:
         lines = self.builder.lines
         self.builder.lines = frame.lines
         for f in self.frames:  # a stale overlap must reach memory first
-            for other, held in f.cells.items():
-                if other.memory == cell.memory and other != cell and other.touches(cell):
-                    self.tangled.add(cell.memory)
-                    if held.dirty:
-                        self._write_out(other, held)
+            for other in f.cells.touching(cell):
+                self.tangled.add(cell.memory)
+                if (held := f.cells[other]).dirty:
+                    self._write_out(other, held)
         value = self.load_from(m, self.pointer(m, cell.terms, cell.offset), cell)
         self.builder.lines = lines
         frame.cells[cell] = Held(value, False)
@@ -225,12 +224,11 @@ class Cells:
             here[cell] = Held(value, True)
             return
         for frame in reversed(self.frames):
-            for other in [c for c in frame.cells if c.memory == cell.memory]:
-                if other != cell and other.touches(cell):
-                    held = frame.cells[other]
-                    if held.dirty:
-                        self._write_out(other, held)
-                    del frame.cells[other]
+            for other in frame.cells.touching(cell):
+                held = frame.cells[other]
+                if held.dirty:
+                    self._write_out(other, held)
+                del frame.cells[other]
             if frame.kind == "function" or cell.memory not in frame.carried:
                 break
         here[cell] = Held(value, True)

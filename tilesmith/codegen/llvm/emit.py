@@ -16,6 +16,7 @@ from tilesmith.codegen.llvm.frames import Frame, Memory
 from tilesmith.codegen.llvm.values import Values
 from tilesmith.codegen.passes.access import accesses, tile_ranges
 from tilesmith.codegen.passes.compact import compact
+from tilesmith.codegen.passes.guards import hoist_guards
 from tilesmith.codegen.passes.lanes import widen_private_buffers
 from tilesmith.codegen.passes.layouts import apply_layouts
 from tilesmith.codegen.passes.lower_blocks import lower_blocks
@@ -35,6 +36,7 @@ PASSES = (
     widen_private_buffers,
     apply_layouts,
     simplify,
+    hoist_guards,
     partition,
 )
 

@@ -56,6 +56,43 @@ class Held:
     dirty: bool  # memory does not have it yet
 
 
+_REACH = 64  # elements: no cell is longer
+
+
+class CellMap(dict[Cell, Held]):
+    """Cells with what is held of them, and near which others they lie."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._near: dict[int, dict[Terms, dict[int, set[Cell]]]] = {}
+
+    def _bucket(self, cell: Cell) -> set[Cell]:
+        groups = self._near.setdefault(cell.memory, {}).setdefault(cell.terms, {})
+        return groups.setdefault(cell.offset // _REACH, set())
+
+    def __setitem__(self, cell: Cell, held: Held) -> None:
+        if cell not in self:
+            self._bucket(cell).add(cell)
+        super().__setitem__(cell, held)
+
+    def __delitem__(self, cell: Cell) -> None:
+        self._bucket(cell).discard(cell)
+        super().__delitem__(cell)
+
+    def touching(self, cell: Cell) -> list[Cell]:
+        """Others that may share an element with it."""
+        out: list[Cell] = []
+        for terms, buckets in self._near.get(cell.memory, {}).items():
+            if terms != cell.terms:
+                out += [c for bucket in buckets.values() for c in bucket]
+                continue
+            first, last = cell.offset // _REACH - 1, (cell.offset + cell.lanes) // _REACH
+            for k in range(first, last + 1):
+                found = buckets.get(k, ())
+                out += [c for c in found if c != cell and c.touches(cell)]
+        return out
+
+
 @dataclass(slots=True, eq=False)
 class Frame:
     kind: str  # "function" | "loop" | "branch"
@@ -66,7 +103,7 @@ class Frame:
     prefetch: dict[str, int] = field(default_factory=dict)  # how far ahead, by buffer
     lines: list[str] = field(default_factory=list)
     head: list[str] = field(default_factory=list)  # what is computed at the top of each iteration
-    cells: dict[Cell, Held] = field(default_factory=dict)
+    cells: CellMap = field(default_factory=CellMap)
     splats: dict[tuple[str, int], V] = field(default_factory=dict)
     phis: dict[Cell, tuple[str, V]] = field(default_factory=dict)  # name, value on entry
     pointers: dict[tuple[int, Terms], str] = field(default_factory=dict)

@@ -23,7 +23,7 @@ from tilesmith.ir.nodes import For, If, Stmt, Store
 
 # Statements after unrolling that cutting may lead to in all. Past that a guard stays: code that
 # large does not pay.
-_LIMIT = 2048
+_LIMIT = 768
 _MOST_PARTS = 5
 
 
