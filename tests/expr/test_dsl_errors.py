@@ -112,7 +112,7 @@ def join_one(p, q):
         (lambda: ts.compute((2,), lambda i: i, name="a b"), "'a b' is not a name"),
         (
             lambda: ts.compute((2, 2), lambda *i: 1.0, axes=("i",)),
-            "has 2 dimensions but 1 axes are",
+            "has 2 dimensions but 1 named axes",
         ),
         (lambda: ts.compute((2,), lambda *i: 1.0, axes=("i j",)), "'i j' is not a name"),
         # functions
