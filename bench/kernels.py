@@ -76,6 +76,7 @@ def matmuls(target: ts.Target, fma_peak: float) -> list[Row]:
                     lambda: np.matmul(a, b, out=want),
                     rounds=31,
                     calls=3,
+                    rest=0.15 if threads > 1 else 0.0,
                 )
 
             if limits is None:

@@ -25,16 +25,22 @@ class Row:
 
 
 def duel(
-    ours: Callable[[], object], peer: Callable[[], object], rounds: int = 15, calls: int = 1
+    ours: Callable[[], object],
+    peer: Callable[[], object],
+    rounds: int = 15,
+    calls: int = 1,
+    rest: float = 0.0,
 ) -> tuple[float, float, float, float]:
     """Taken in turns: (our seconds, the peer's, the median of the paired ratios peer/ours, its
     spread).
 
-    Each turn begins with a call that is not timed, so that neither meets the other's cache or
-    sleeping threads.
+    Each turn begins with a call that is not timed, so that neither meets the other's cache; with
+    several threads also with a `rest`, because OpenBLAS lets its threads spin for about a tenth
+    of a second after a call, which takes the cores from the other.
     """
 
     def once(call: Callable[[], object]) -> float:
+        time.sleep(rest)
         call()
         start = time.perf_counter()
         for _ in range(calls):

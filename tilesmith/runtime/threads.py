@@ -88,6 +88,10 @@ declare i32 @pthread_attr_init(ptr)
 declare i32 @pthread_attr_setstacksize(ptr, i64)
 declare i32 @pthread_attr_setdetachstate(ptr, i32)
 declare i32 @pthread_attr_destroy(ptr)
+declare i32 @pthread_attr_setaffinity_np(ptr, i64, ptr)
+declare i32 @sched_getaffinity(i32, i64, ptr)
+declare i32 @sched_getcpu()
+declare i64 @llvm.ctpop.i64(i64)
 declare i32 @pthread_sigmask(i32, ptr, ptr)
 declare i32 @sigfillset(ptr)
 declare i32 @sigdelset(ptr, i32)
@@ -182,6 +186,7 @@ tell:
 ; threads of Python, which must be the ones they interrupt, but for those that report a crash.
 define internal void @start(i64 %wanted) nounwind noinline {
 entry:
+  %mask = alloca [128 x i8], align 8
   %attr = alloca [128 x i8], align 16
   %all = alloca [128 x i8], align 16
   %before = alloca [128 x i8], align 16
@@ -196,6 +201,37 @@ entry:
   %e7 = call i32 @pthread_attr_init(ptr %attr)
   %e8 = call i32 @pthread_attr_setstacksize(ptr %attr, i64 $STACK_NBYTES)
   %e9 = call i32 @pthread_attr_setdetachstate(ptr %attr, i32 1)
+  ; Workers keep off the caller's core: woken there, they would wait for the caller, not help it.
+  call void @llvm.memset.p0.i64(ptr %mask, i8 0, i64 128, i1 false)
+  %e13 = call i32 @sched_getaffinity(i32 0, i64 128, ptr %mask)
+  %cpu = call i32 @sched_getcpu()
+  br label %tally
+tally:
+  %word = phi i64 [0, %entry], [%word.next, %tally]
+  %sum = phi i64 [0, %entry], [%sum.next, %tally]
+  %word.p = getelementptr i64, ptr %mask, i64 %word
+  %bits = load i64, ptr %word.p
+  %ones = call i64 @llvm.ctpop.i64(i64 %bits)
+  %sum.next = add i64 %sum, %ones
+  %word.next = add i64 %word, 1
+  %counted = icmp eq i64 %word.next, 16
+  br i1 %counted, label %known, label %tally
+known:
+  %several = icmp ugt i64 %sum.next, 1
+  %named = icmp ult i32 %cpu, 1024
+  %apart = and i1 %several, %named
+  br i1 %apart, label %keep_off, label %more
+keep_off:
+  %cpu.wide = zext i32 %cpu to i64
+  %at = lshr i64 %cpu.wide, 6
+  %own.p = getelementptr i64, ptr %mask, i64 %at
+  %own = load i64, ptr %own.p
+  %shift = and i64 %cpu.wide, 63
+  %bit = shl i64 1, %shift
+  %rest = xor i64 %bit, -1
+  %others = and i64 %own, %rest
+  store i64 %others, ptr %own.p
+  %e12 = call i32 @pthread_attr_setaffinity_np(ptr %attr, i64 128, ptr %mask)
   br label %more
 more:
   %have = load i64, ptr @workers
