@@ -1,15 +1,23 @@
-"""What a strategy is to the rest of the system: frozen settings that start a search, and a search
-that proposes candidates and learns from what they cost. It never compiles and never times.
+"""What a strategy and a cost model are to the rest of the system: frozen settings, and the runs or
+predictions that come of them. Neither ever compiles or times anything.
+
+Implementations of one's own pass the suites in `tilesmith.testing.strategies` and
+`tilesmith.testing.models`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
+
+import numpy as np
 
 from tilesmith.schedule.trace import Trace
-from tilesmith.space.domains import Rng
+from tilesmith.space.domains import Matrix, Rng
+from tilesmith.space.variant import Variant
 from tilesmith.task.task import Candidate, Measurement, Task
+
+Scores = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class Search(Protocol):
@@ -24,3 +32,19 @@ class Search(Protocol):
 
 class Strategy(Protocol):
     def start(self, task: Task, sketches: Sequence[Trace], rng: Rng) -> Search: ...
+
+
+class Predictor(Protocol):
+    def predict(self, variant: Variant, rows: Matrix) -> Scores:
+        """One number per row; a higher one promises a faster program. Scores of several variants
+        of a task can be compared.
+        """
+        ...
+
+
+class CostModel(Protocol):
+    def fit(self, measurements: Sequence[Measurement]) -> Predictor | None:
+        """What these measurements teach, failures among them; they may be of several tasks. None
+        if they are too few to learn from.
+        """
+        ...

@@ -75,6 +75,13 @@ class Variant:
         for at, extent, inner in self._fillers:
             rows[:, at] = -(-extent(rows) // inner(rows))
 
+    def complete(self, decided: Matrix) -> Matrix:
+        """Rows from the columns of the domains alone."""
+        out = np.empty((len(decided), len(self.columns)), np.int32)
+        out[:, : decided.shape[1]] = decided
+        self._fill(out)
+        return out
+
     @cached_property
     def spans(self) -> tuple[slice, ...]:
         at, out = 0, []

@@ -1,0 +1,66 @@
+"""Measurements as training data: rows of variants with a label between 0 and 1 each, the share of
+the speed of the best program of the same task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilesmith.base.errors import ScheduleError
+from tilesmith.search.protocol import Scores
+from tilesmith.space.domains import Matrix
+from tilesmith.space.reopen import reopen, stacked
+from tilesmith.space.variant import Variant
+from tilesmith.task.task import Measurement
+
+# Failures of the machine, not of the program: they teach nothing.
+_NO_LESSON = ("error",)
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Measured rows of one variant. `labels` are 0 for failures; `at` says which of the
+    measurements each row was.
+    """
+
+    variant: Variant
+    rows: Matrix
+    labels: Scores
+    at: np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+def labels_of(measurements: Sequence[Measurement]) -> Scores:
+    """Best cost of its task / cost; 0 for a failure."""
+    best: dict[str, float] = {}
+    for m in measurements:
+        if m.failure is None:
+            key = m.candidate.task.key
+            best[key] = min(best.get(key, np.inf), m.cost)
+    return np.array(
+        [best[m.candidate.task.key] / m.cost if m.failure is None else 0.0 for m in measurements]
+    )
+
+
+def groups_of(measurements: Sequence[Measurement]) -> list[Group]:
+    """All that can teach, by variant. A trace that can no longer be applied, of a record of another
+    version say, is left out.
+    """
+    labels = labels_of(measurements)
+    found: dict[int, tuple[Variant, list[tuple[int, ...]], list[int]]] = {}
+    for k, m in enumerate(measurements):
+        if m.failure is not None and m.failure.kind in _NO_LESSON:
+            continue
+        try:
+            variant, row = reopen(m.candidate)
+        except ScheduleError:
+            continue
+        _, rows, at = found.setdefault(id(variant), (variant, [], []))
+        rows.append(row)
+        at.append(k)
+    return [
+        Group(v, stacked(rows, v), labels[np.array(at)], np.array(at))
+        for v, rows, at in found.values()
+    ]

@@ -1,0 +1,47 @@
+"""From a decided trace back to the variant that it is a row of, and that row. Variants are lowered
+once and kept, so that searches and cost models share them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+
+from tilesmith.schedule.sample import SampleChoice, SampleTile
+from tilesmith.schedule.trace import Trace
+from tilesmith.space.domains import Matrix
+from tilesmith.space.variant import Variant, lower
+from tilesmith.task.task import Candidate, Task
+
+
+@lru_cache(maxsize=4096)
+def lowered(task: Task, trace: Trace) -> Variant:
+    """The variant of a trace whose numbers are open; raises a ScheduleError where its structural
+    decisions do not go together.
+    """
+    return lower(task, trace)
+
+
+@lru_cache(maxsize=1 << 16)  # a fit asks for every measurement again
+def reopen(c: Candidate) -> tuple[Variant, tuple[int, ...]]:
+    """A trace without numeric decisions, such as a hand-written one, is the only row of its own
+    variant.
+    """
+    steps = []
+    decided: list[int] = []
+    for s in c.trace:
+        if isinstance(s, SampleTile) and s.decision is not None:
+            decided += s.decision
+            s = replace(s, decision=None)
+        elif isinstance(s, SampleChoice) and s.decision is not None:
+            decided.append(s.decision)
+            s = replace(s, decision=None)
+        steps.append(s)
+    variant = lowered(c.task, Trace(tuple(steps)))
+    return variant, tuple(map(int, variant.complete(np.array([decided], np.int32))[0]))
+
+
+def stacked(rows: list[tuple[int, ...]], variant: Variant) -> Matrix:
+    return np.array(rows, np.int32).reshape(len(rows), len(variant.columns))
