@@ -87,7 +87,7 @@ def test_a_decided_trace_checks_its_own_bounds() -> None:
     (v, *_) = made(blocked)
     bad = next(r for r in map(v.row, range(v.size)) if not v.valid(r[None])[0])
     decided = v.decided(bad)
-    assert any(isinstance(s, Require) and s.value.const is not None for s in decided)
+    assert any(isinstance(s, Require) and s.value.const is not None for s in decided.resolved)
     with pytest.raises(ts.ScheduleError, match=r"require: \d+ must lie in 0\.\.20"):
         decided.apply(TASK.func)
 

@@ -47,6 +47,11 @@ class SampleTile(Step):
     def exact(self) -> bool:
         return self.policy == "divisors" and not self.candidates
 
+    @property
+    def decided(self) -> tuple[int, ...]:
+        """The numbers that were chosen, for the first columns; none while it is open."""
+        return self.decision or ()
+
     def apply(self, func: Function) -> Function:
         find_loop(func, self.loop)
         if self.policy not in self.POLICIES:
@@ -78,6 +83,11 @@ class SampleChoice(Step):
     @property
     def columns(self) -> tuple[str, ...]:
         return (self.column,)
+
+    @property
+    def decided(self) -> tuple[int, ...]:
+        """The number that was chosen, if any."""
+        return () if self.decision is None else (self.decision,)
 
     def apply(self, func: Function) -> Function:
         if not self.values:

@@ -23,6 +23,7 @@ from tilesmith.schedule.loops import Fuse, Reorder, Split
 from tilesmith.schedule.reduction import DecomposeReduction, Rfactor
 from tilesmith.schedule.require import Require
 from tilesmith.schedule.sample import (
+    NumericSample,
     SampleChoice,
     SampleLocation,
     SamplePermutation,
@@ -47,13 +48,37 @@ class Trace:
     steps: tuple[Step, ...] = ()
 
     def apply(self, func: Function) -> Function:
-        for step in self.steps:
+        for step in self.resolved:
             func = step.apply(func)
         return func
 
     def decide(self, sizes: Mapping[str, int]) -> Trace:
-        """A candidate of a sketch: numbers for its size variables, by name."""
-        return Trace(tuple(s.decide(sizes) for s in self.steps))
+        """A candidate of a sketch: numbers for its size variables, by name. What a sampled decision
+        sets stays a name in the steps behind it, so that it can be decided anew.
+        """
+        own = {c for s in self.steps if isinstance(s, NumericSample) for c in s.columns}
+        others = {n: v for n, v in sizes.items() if n not in own}
+        return Trace(
+            tuple(
+                s.decide(sizes) if isinstance(s, NumericSample) else s.decide(others)
+                for s in self.steps
+            )
+        )
+
+    @property
+    def decisions(self) -> dict[str, int]:
+        """What its samples have chosen, by the names of the size variables."""
+        out: dict[str, int] = {}
+        for s in self.steps:
+            if isinstance(s, NumericSample):
+                out |= zip(s.columns, s.decided, strict=False)
+        return out
+
+    @property
+    def resolved(self) -> Trace:
+        """The same steps with the numbers that were chosen in place of their names."""
+        decided = self.decisions
+        return Trace(tuple(s.decide(decided) for s in self.steps)) if decided else self
 
     def to_json(self) -> str:
         return json.dumps({"version": VERSION, "steps": [s.to_json() for s in self.steps]})
@@ -104,4 +129,4 @@ class Trace:
         return len(self.steps)
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.steps))
+        return "\n".join(map(str, self.resolved.steps))

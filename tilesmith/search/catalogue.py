@@ -10,17 +10,11 @@ from functools import cached_property
 from itertools import islice
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.schedule.sample import (
-    SampleChoice,
-    SampleLocation,
-    SamplePermutation,
-    SampleTile,
-)
-from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import Trace
 from tilesmith.space.domains import Matrix, Rng
+from tilesmith.space.reopen import lowered, reopen
 from tilesmith.space.spaces import structured
-from tilesmith.space.variant import Variant, lower
+from tilesmith.space.variant import Variant
 from tilesmith.task.task import Candidate, Task
 
 _MOST_PER_SKETCH = 512
@@ -50,7 +44,7 @@ class Catalogue:
         """None where the structural decisions do not go together."""
         if number not in self._variants:
             try:
-                self._variants[number] = lower(self.task, self.traces[number])
+                self._variants[number] = lowered(self.task, self.traces[number])
             except ScheduleError:
                 self._variants[number] = None
         return self._variants[number]
@@ -96,37 +90,13 @@ class Catalogue:
         return who
 
     def _find(self, c: Candidate) -> Individual | None:
-        row = tuple(v for step in c.trace for v in decided_values(step))
-        sizes: dict[str, int] = {}
-        for step in c.trace:
-            if isinstance(step, SampleTile | SampleChoice):
-                sizes |= zip(step.columns, decided_values(step), strict=False)
-        for k in self._by_structure.get(structure(c.trace), ()):
-            if self.traces[k].decide(sizes) == c.trace:
-                return Individual(k, row)
-        return None
+        try:
+            variant, row = reopen(c)
+        except ScheduleError:
+            return None
+        number = self._numbers.get(variant.trace)
+        return None if number is None else Individual(number, row)
 
     @cached_property
-    def _by_structure(self) -> dict[tuple[str, ...], list[int]]:
-        found: dict[tuple[str, ...], list[int]] = {}
-        for k, t in enumerate(self.traces):
-            found.setdefault(structure(t), []).append(k)
-        return found
-
-
-def decided_values(step: Step) -> tuple[int, ...]:
-    """The numbers that a step chose."""
-    if isinstance(step, SampleTile):
-        return step.decision or ()
-    if isinstance(step, SampleChoice):
-        return () if step.decision is None else (step.decision,)
-    return ()
-
-
-def structure(trace: Trace) -> tuple[str, ...]:
-    """What of a trace does not depend on its numbers: its steps' names and structural decisions."""
-    out = []
-    for step in trace:
-        extra = step.decision if isinstance(step, SampleLocation | SamplePermutation) else ""
-        out.append(f"{step.name} {extra}")
-    return tuple(out)
+    def _numbers(self) -> dict[Trace, int]:
+        return {t: k for k, t in enumerate(self.traces)}

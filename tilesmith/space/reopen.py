@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from tilesmith.schedule.sample import SampleChoice, SampleTile
+from tilesmith.schedule.sample import NumericSample
 from tilesmith.schedule.trace import Trace
 from tilesmith.space.domains import Matrix
 from tilesmith.space.variant import Variant, lower
@@ -32,11 +32,8 @@ def reopen(c: Candidate) -> tuple[Variant, tuple[int, ...]]:
     steps = []
     decided: list[int] = []
     for s in c.trace:
-        if isinstance(s, SampleTile) and s.decision is not None:
-            decided += s.decision
-            s = replace(s, decision=None)
-        elif isinstance(s, SampleChoice) and s.decision is not None:
-            decided.append(s.decision)
+        if isinstance(s, NumericSample):
+            decided += s.decided
             s = replace(s, decision=None)
         steps.append(s)
     variant = lowered(c.task, Trace(tuple(steps)))

@@ -1,0 +1,36 @@
+"""A decided trace, also one that went through JSON, is found again as a row of its variant."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from suite import FOUR_CORES, RULES, SMALL, sketches_of, task_of
+
+from tilesmith.schedule.trace import Trace
+from tilesmith.space.reopen import reopen
+from tilesmith.space.spaces import variants
+from tilesmith.task.task import Candidate, Task
+
+
+@pytest.mark.parametrize("rules", RULES)
+@pytest.mark.parametrize("name", SMALL)
+def test_a_candidate_is_a_row(name: str, rules: str) -> None:
+    task = task_of(name, FOUR_CORES, small=True)
+    rng = np.random.default_rng(0)
+    found = 0
+    for sketch in sketches_of(task, rules):
+        for v in variants(task, sketch):
+            for row in v.sample(rng, 2):
+                c = Candidate(task, Trace.from_json(v.decided(row).to_json()))
+                variant, values = reopen(c)
+                assert variant.trace == v.trace
+                assert values == tuple(row)
+                found += 1
+    assert found
+
+
+def test_a_trace_without_decisions_is_the_only_row() -> None:
+    task = task_of("matmul", FOUR_CORES, small=True)
+    variant, row = reopen(Candidate(Task(task.func, task.target), Trace()))
+    assert row == ()
+    assert variant.size == 1
