@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from tilesmith.cli.known import existing
 from tilesmith.records.open import open_database
 
 db = typer.Typer(
@@ -18,7 +19,7 @@ Place = Annotated[str, typer.Argument(help="database file or URL")]
 @db.command()
 def stats(place: Place) -> None:
     """Tasks, how many measurements each has, and its best."""
-    with open_database(place) as d:
+    with existing(place) as d:
         for t in d.tasks():
             best = (
                 "no success yet"
@@ -34,14 +35,14 @@ def stats(place: Place) -> None:
 @db.command()
 def merge(place: Place, other: Annotated[str, typer.Argument(help="what is taken over")]) -> None:
     """Take over what another database knows."""
-    with open_database(place) as d, open_database(other) as o:
+    with open_database(place) as d, existing(other) as o:
         print(f"{d.merge(o)} measurements taken over")
 
 
 @db.command()
 def export(place: Place, file: Annotated[Path, typer.Argument(help="JSON lines")]) -> None:
     """All measurements as self-contained JSON lines."""
-    with open_database(place) as d:
+    with existing(place) as d:
         print(f"{d.export(file)} measurements written to {file}")
 
 
@@ -60,6 +61,6 @@ def prune(
     outdated: Annotated[bool, typer.Option(help="drop what older code generators gave")] = False,
 ) -> None:
     """Drop what is no longer needed."""
-    with open_database(place) as d:
+    with existing(place) as d:
         dropped = d.prune(keep=keep or None, failures=failures, outdated=outdated)
         print(f"{dropped} measurements dropped")

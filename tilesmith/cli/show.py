@@ -8,23 +8,23 @@ from typing import Annotated
 import typer
 
 from tilesmith.base.target import Target, cpu
+from tilesmith.cli.known import records, source, tasks, trace
 from tilesmith.cli.operators import OPERATORS, operator, usage
 from tilesmith.space.sets import ansor_rules, default_rules
 from tilesmith.space.show import show_sketches
 from tilesmith.space.spaces import SketchSpace
 from tilesmith.task.task import Task
 
-show = typer.Typer(help="What there is, as text.", rich_markup_mode=None)
+show = typer.Typer(
+    help="What there is, as text: sketches of an operator; tasks and records of a database, and "
+    "the schedule and the code behind a record.",
+    rich_markup_mode=None,
+)
 
 
 class Rules(StrEnum):
     ansor = "ansor"
     default = "default"
-
-
-@show.callback()
-def _show() -> None:
-    """A group, so that `sketches` stays a word of its own."""
 
 
 @show.command(help=f"Sketches of an operator: {'; '.join(map(usage, OPERATORS))}.")
@@ -40,6 +40,10 @@ def sketches(
     task = Task(operator(op, shape), machine)
     rule_set = (ansor_rules if rules is Rules.ansor else default_rules)(machine)
     print(show_sketches(task, SketchSpace(rule_set).sketches(task)))
+
+
+for command in (tasks, records, trace, source):
+    show.command()(command)
 
 
 def target_named(name: str) -> Target:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -102,6 +103,23 @@ class Measurement:
         reach = 0.98 * n**0.5  # 1.96 * sqrt(n) / 2: the binomial spread of the median's rank
         low, high = int(max(0, (n - 1) / 2 - reach)), int(min(n - 1, (n - 1) / 2 + reach + 0.999))
         return order[low], order[high]
+
+
+def trust(m: Measurement) -> tuple[bool, bool, float]:
+    """What sorts the best to the front: what was confirmed is believed before what was not, and
+    that before what was contended; the faster one otherwise.
+    """
+    return not m.confirmed, m.contended, m.cost
+
+
+def failures_by_kind(measurements: Iterable[Measurement]) -> dict[str, tuple[int, str]]:
+    """How many of each kind, and the first text."""
+    found: dict[str, tuple[int, str]] = {}
+    for m in measurements:
+        if m.failure is not None:
+            count, text = found.get(m.failure.kind, (0, m.failure.text))
+            found[m.failure.kind] = count + 1, text
+    return found
 
 
 @dataclass(frozen=True, slots=True)

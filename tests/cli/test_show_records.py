@@ -1,0 +1,150 @@
+"""`tilesmith show tasks | records | trace | source`, on a database whose content is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tilesmith as ts
+from tilesmith.cli.main import app
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as left:
+        app(list(words))
+    said = capsys.readouterr()
+    assert isinstance(left.value.code, int)
+    return left.value.code, said.out, said.err
+
+
+def task_of(n: int, name: str) -> ts.Task:
+    a, b = ts.placeholder((n, n), name="A"), ts.placeholder((n, n), name="B")
+    return ts.Task(ts.function([a, b, ts.ops.matmul(a, b, name="C")], name=name), ts.cpu(1))
+
+
+def candidate(task: ts.Task, rows: int) -> ts.Candidate:
+    sch = ts.Schedule(task.func)
+    i, j, _ = sch.loops("C")
+    sch.split(i, [None, rows])
+    sch.vectorize(sch.split(j, [None, 8])[1])
+    return ts.Candidate(task, sch.trace)
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> str:
+    place = str(tmp_path / "t.db")
+    small, large = task_of(16, "small"), task_of(32, "large")
+    with ts.open_database(place) as d:
+        d.add(
+            [
+                ts.Measurement(candidate(small, 2), (2e-6, 2e-6, 2e-6), confirmed=True),
+                ts.Measurement(candidate(small, 3), (1e-6, 1e-6, 1e-6)),
+                ts.Measurement(candidate(small, 4), (5e-7, 5e-7, 5e-7), contended=True),
+                ts.Measurement(candidate(small, 5), failure=ts.Failure("wrong", "first words")),
+                ts.Measurement(candidate(small, 6), failure=ts.Failure("wrong", "later words")),
+                ts.Measurement(candidate(small, 7), failure=ts.Failure("crash", "signal 11")),
+                ts.Measurement(candidate(large, 2), failure=ts.Failure("crash", "signal 4")),
+            ]
+        )
+    return place
+
+
+def test_tasks(capsys: pytest.CaptureFixture[str], db: str) -> None:
+    status, out, _ = run(capsys, "show", "tasks", "--db", db)
+    _, small, large = out.splitlines()
+    assert status == 0
+    key = task_of(16, "small").key
+    flops = 2 * 16**3 / 2e-6 / 1e9
+    assert small.split()[:7] == [key[:12], "small", "6", "3", "2.0", "us", f"{flops:.1f}"]
+    assert large.split()[1:6] == ["large", "1", "1", "-", "-"]
+
+
+def test_records_come_best_first_and_failures_by_kind(
+    capsys: pytest.CaptureFixture[str], db: str
+) -> None:
+    _, out, _ = run(capsys, "show", "records", "small", "--db", db)
+    lines = out.splitlines()
+    task = task_of(16, "small")
+    keys = [candidate(task, rows).key[:12] for rows in (2, 3, 4)]
+    assert [line.split()[1] for line in lines[2:5]] == keys
+    assert lines[2].endswith("confirmed")
+    assert lines[4].endswith("contended")
+    assert lines[5:] == [
+        "3 measured, 3 failed",
+        "  2 by wrong; the first: first words",
+        "  1 by crash; the first: signal 11",
+    ]
+    _, short, _ = run(capsys, "show", "records", task.key[:6], "--db", db, "--top", "1")
+    assert keys[0] in short
+    assert keys[1] not in short
+
+
+def test_the_trace_is_the_schedule_and_goes_back_through_json(
+    capsys: pytest.CaptureFixture[str], db: str
+) -> None:
+    task = task_of(16, "small")
+    _, out, _ = run(capsys, "show", "trace", "small", "--db", db, "--record", "2")
+    assert out.strip() == str(candidate(task, 3).trace)
+    _, text, _ = run(capsys, "show", "trace", "small", "--db", db, "--json")
+    assert ts.Trace.from_json(text) == candidate(task, 2).trace
+    key = candidate(task, 7).key[:9]  # a failure has no place, but a key
+    _, out, _ = run(capsys, "show", "trace", "small", "--db", db, "--record", key, "--program")
+    assert "factors=[None, 7]" in out
+    assert "# vectorize" in out
+
+
+def test_decisions_stand_in_the_trace_once(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    place = str(tmp_path / "d.db")
+    task = task_of(16, "drawn")
+    search = ts.Random().start(task, ts.SketchSpace().sketches(task), np.random.default_rng(0))
+    (drawn,) = search.ask(1)
+    assert "sample_tile" in str(drawn.trace)
+    with ts.open_database(place) as d:
+        d.add([ts.Measurement(drawn, (1e-6,))])
+    _, out, _ = run(capsys, "show", "trace", "--db", place)
+    assert "sample_tile" not in out
+    assert out.splitlines() == [
+        str(s) for s in drawn.trace if s.name not in ("sample_tile", "sample_choice")
+    ]
+
+
+def test_the_source_by_option(capsys: pytest.CaptureFixture[str], db: str) -> None:
+    _, ir, _ = run(capsys, "show", "source", "small", "--db", db)
+    assert "define" in ir
+    assert "<8 x float>" in ir
+    _, assembly, _ = run(capsys, "show", "source", "small", "--db", db, "--assembly")
+    assert "define" not in assembly
+    assert "ret" in assembly
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("show records --db DB", "holds several tasks; name one of"),
+        ("show records tiny --db DB", "holds no task 'tiny'; there are"),
+        ("show trace small --db DB --record 4", "it is a place from 1 to 3, or a candidate's key"),
+        ("show trace large --db DB", "'1' names no record of large"),
+        ("show tasks --db missing.db", "there is no database missing.db"),
+        ("show tasks", "--db"),
+        ("db stats missing.db", "there is no database missing.db"),
+    ],
+)
+def test_a_mistake_is_one_line_and_status_2(
+    capsys: pytest.CaptureFixture[str], db: str, words: str, said: str
+) -> None:
+    status, out, err = run(capsys, *words.replace("DB", db).split())
+    assert (status, out) == (2, "")
+    assert err.count("\n") == 1
+    assert said in err
+    assert not Path("missing.db").exists()
+
+
+def test_the_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("tasks", "records", "trace", "source"):
+        status, out, _ = run(capsys, "show", command, "--help")
+        assert status == 0
+        assert f"Example: tilesmith show {command}" in " ".join(out.split())
