@@ -12,6 +12,7 @@ import typer
 from typer.exceptions import TyperException
 
 from tilesmith.base.errors import TilesmithError
+from tilesmith.cli.bench import bench
 from tilesmith.cli.db import db
 from tilesmith.cli.doctor import doctor
 from tilesmith.cli.show import show
@@ -35,6 +36,7 @@ app = Commands(add_completion=True, rich_markup_mode=None)
 app.add_typer(show, name="show")
 app.add_typer(db, name="db")
 app.command()(tune)
+app.command()(bench)
 app.command()(doctor)
 
 

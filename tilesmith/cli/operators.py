@@ -1,5 +1,5 @@
 """Operators by name: the words of a command line in, a Function out. Shapes are numbers in the
-order in which the operator suite lists them.
+order in which the operator suite lists them; those that know two layouts take one by keyword.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from tilesmith.ir.lower import function
 Tensors = tuple[Tensor, ...]  # inputs, then the output
 
 
-def _matmul(N: int, M: int, K: int) -> Tensors:
-    a, b = placeholder((N, K), name="A"), placeholder((K, M), name="B")
-    return a, b, ops.matmul(a, b, name="C")
+def _matmul(N: int, M: int, K: int, B: int = 1) -> Tensors:
+    lead = () if B == 1 else (B,)
+    a, b = placeholder((*lead, N, K), name="A"), placeholder((*lead, K, M), name="B")
+    return a, b, (ops.batch_matmul if lead else ops.matmul)(a, b, name="C")
 
 
 def _matmul_relu(N: int, M: int, K: int) -> Tensors:
@@ -35,45 +36,72 @@ def _matmul_chain(N: int, M: int, K: int, L: int) -> Tensors:
     return a, b, c, ops.matmul(ops.matmul(a, b, name="AB"), c, name="ABC")
 
 
-def _conv1d(L: int, CI: int, CO: int, K: int, S: int, P: int, N: int = 1) -> Tensors:
-    x, w = placeholder((N, CI, L), name="X"), placeholder((CO, CI, K), name="W")
-    return x, w, ops.conv1d(x, w, stride=S, padding=P, name="Y")
+def _images(
+    layout: str, N: int, CI: int, CO: int, sizes: Sequence[int], kernel: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    """X and W, where NHWC stands for all layouts with the channels last."""
+    if layout == "NCHW":
+        return placeholder((N, CI, *sizes), name="X"), placeholder((CO, CI, *kernel), name="W")
+    return placeholder((N, *sizes, CI), name="X"), placeholder((*kernel, CI, CO), name="W")
 
 
-def _images(H: int, CI: int, CO: int, K: int, N: int, groups: int = 1) -> tuple[Tensor, Tensor]:
-    return placeholder((N, CI, H, H), name="X"), placeholder((CO, CI // groups, K, K), name="W")
+def _square(layout: str, H: int, CI: int, CO: int, K: int, N: int) -> tuple[Tensor, Tensor]:
+    return _images(layout, N, CI, CO, (H, H), (K, K))
 
 
-def _conv2d(H: int, CI: int, CO: int, K: int, S: int, P: int, N: int = 1) -> Tensors:
-    x, w = _images(H, CI, CO, K, N)
-    return x, w, ops.conv2d(x, w, stride=S, padding=P, name="Y")
+def _conv1d(
+    L: int, CI: int, CO: int, K: int, S: int, P: int, N: int = 1, *, layout: str = "NCHW"
+) -> Tensors:
+    x, w = _images(layout, N, CI, CO, (L,), (K,))
+    return x, w, ops.conv1d(x, w, stride=S, padding=P, layout=layout, name="Y")
 
 
-def _conv3d(H: int, CI: int, CO: int, K: int, S: int, P: int, D: int = 16, N: int = 1) -> Tensors:
-    x, w = placeholder((N, CI, D, H, H), name="X"), placeholder((CO, CI, K, K, K), name="W")
-    return x, w, ops.conv3d(x, w, stride=S, padding=P, name="Y")
+def _conv2d(
+    H: int, CI: int, CO: int, K: int, S: int, P: int, N: int = 1, *, layout: str = "NCHW"
+) -> Tensors:
+    x, w = _square(layout, H, CI, CO, K, N)
+    return x, w, ops.conv2d(x, w, stride=S, padding=P, layout=layout, name="Y")
+
+
+def _conv3d(
+    H: int, CI: int, CO: int, K: int, S: int, P: int, D: int = 16, N: int = 1,
+    *, layout: str = "NCHW",
+) -> Tensors:  # fmt: skip
+    x, w = _images(layout, N, CI, CO, (D, H, H), (K, K, K))
+    return x, w, ops.conv3d(x, w, stride=S, padding=P, layout=layout, name="Y")
 
 
 def _group_conv2d(
-    H: int, CI: int, CO: int, K: int, S: int, P: int, G: int = 4, N: int = 1
+    H: int, CI: int, CO: int, K: int, S: int, P: int, G: int = 4, N: int = 1,
+    *, layout: str = "NCHW",
+) -> Tensors:  # fmt: skip
+    x, _ = _square(layout, H, CI, CO, K, N)
+    _, w = _square(layout, H, CI // G, CO, K, N)
+    return x, w, ops.conv2d(x, w, stride=S, padding=P, groups=G, layout=layout, name="Y")
+
+
+def _dilated_conv2d(
+    H: int, CI: int, CO: int, K: int, S: int, P: int, N: int = 1, *, layout: str = "NCHW"
 ) -> Tensors:
-    x, w = _images(H, CI, CO, K, N, groups=G)
-    return x, w, ops.conv2d(x, w, stride=S, padding=P, groups=G, name="Y")
+    x, w = _square(layout, H, CI, CO, K, N)
+    return x, w, ops.conv2d(x, w, stride=S, padding=P, dilation=2, layout=layout, name="Y")
 
 
-def _dilated_conv2d(H: int, CI: int, CO: int, K: int, S: int, P: int, N: int = 1) -> Tensors:
-    x, w = _images(H, CI, CO, K, N)
-    return x, w, ops.conv2d(x, w, stride=S, padding=P, dilation=2, name="Y")
+def _depthwise_conv2d(
+    H: int, C: int, K: int, S: int, P: int, N: int = 1, *, layout: str = "NCHW"
+) -> Tensors:
+    x, _ = _square(layout, H, C, C, K, N)
+    _, w = _square(layout, H, 1, C, K, N)
+    return x, w, ops.depthwise_conv2d(x, w, stride=S, padding=P, layout=layout, name="Y")
 
 
-def _depthwise_conv2d(H: int, C: int, K: int, S: int, P: int, N: int = 1) -> Tensors:
-    x, w = _images(H, C, C, K, N, groups=C)
-    return x, w, ops.depthwise_conv2d(x, w, stride=S, padding=P, name="Y")
-
-
-def _conv2d_transpose(H: int, CI: int, CO: int, K: int, S: int, P: int, N: int = 1) -> Tensors:
-    x, w = placeholder((N, CI, H, H), name="X"), placeholder((CI, CO, K, K), name="W")
-    return x, w, ops.conv2d_transpose(x, w, stride=S, padding=P, name="Y")
+def _conv2d_transpose(
+    H: int, CI: int, CO: int, K: int, S: int, P: int, N: int = 1, *, layout: str = "NCHW"
+) -> Tensors:
+    x, _ = _square(layout, H, CI, CO, K, N)
+    shape = (CI, CO, K, K) if layout == "NCHW" else (K, K, CI, CO)
+    w = placeholder(shape, name="W")
+    return x, w, ops.conv2d_transpose(x, w, stride=S, padding=P, layout=layout, name="Y")
 
 
 def _capsule_conv2d(
@@ -84,21 +112,25 @@ def _capsule_conv2d(
     return x, w, ops.capsule_conv2d(x, w, stride=S, padding=P, name="Y")
 
 
-def _norm(M: int, N: int) -> Tensors:
-    x = placeholder((M, N), name="X")
+def _norm(M: int, N: int, B: int = 1) -> Tensors:
+    x = placeholder((M, N) if B == 1 else (B, M, N), name="X")
     return x, ops.norm(x, name="Y")
 
 
-def _softmax(M: int, N: int) -> Tensors:
-    x = placeholder((M, N), name="X")
+def _softmax(M: int, N: int, B: int = 1) -> Tensors:
+    x = placeholder((B * M, N), name="X")
     return x, ops.softmax(x, name="Y")
 
 
-def _conv2d_bn_relu(H: int, CI: int, CO: int, K: int, S: int, P: int, N: int = 1) -> Tensors:
-    x, w = _images(H, CI, CO, K, N)
+def _conv2d_bn_relu(
+    H: int, CI: int, CO: int, K: int, S: int, P: int, N: int = 1, *, layout: str = "NCHW"
+) -> Tensors:
+    x, w = _square(layout, H, CI, CO, K, N)
     bias, scale, shift = (placeholder((CO,), name=name) for name in ("bias", "scale", "shift"))
-    y = ops.bias_add(ops.conv2d(x, w, stride=S, padding=P, name="Y"), bias, name="biased")
-    y = ops.scale_shift(y, scale, shift, name="normal")
+    axis = 1 if layout == "NCHW" else -1
+    y = ops.conv2d(x, w, stride=S, padding=P, layout=layout, name="Y")
+    y = ops.bias_add(y, bias, axis=axis, name="biased")
+    y = ops.scale_shift(y, scale, shift, axis=axis, name="normal")
     return x, w, bias, scale, shift, ops.relu(y, name="Z")
 
 
@@ -146,23 +178,54 @@ OPERATORS: dict[str, Callable[..., Tensors]] = {
 
 def usage(name: str) -> str:
     """`conv3d H CI CO K S P [D=16] [N=1]`"""
-    parameters = inspect.signature(OPERATORS[name]).parameters.values()
     return " ".join(
-        [name, *(p.name if p.default is p.empty else f"[{p.name}={p.default}]" for p in parameters)]
+        [name, *(p.name if p.default is p.empty else f"[{p.name}={p.default}]" for p in _of(name))]
     )
 
 
-def operator(name: str, shape: Sequence[int]) -> Function:
-    """The Function of a named operator; what is in brackets in its usage may be left out."""
-    make = OPERATORS.get(name)
-    if make is None:
+def _of(name: str) -> list[inspect.Parameter]:
+    """The numbers that an operator takes."""
+    if name not in OPERATORS:
         raise ArgumentError(f"unknown operator {name!r}; known are {', '.join(OPERATORS)}")
-    parameters = inspect.signature(make).parameters.values()
+    found = inspect.signature(OPERATORS[name]).parameters.values()
+    return [p for p in found if p.kind is not p.KEYWORD_ONLY]
+
+
+def layouts(name: str) -> tuple[str, ...]:
+    """What `operator` takes as a layout; empty where there is one way only."""
+    return ("NCHW", "NHWC") if "layout" in inspect.signature(OPERATORS[name]).parameters else ()
+
+
+def numbers(name: str, shape: Sequence[int]) -> dict[str, int]:
+    """The shape with the names of its numbers, those that were left out included."""
+    parameters = _of(name)
     least = sum(p.default is p.empty for p in parameters)
     if not least <= len(shape) <= len(parameters):
         raise ArgumentError(f"{name} got {len(shape)} numbers; it is written {usage(name)}")
     for p, n in zip(parameters, shape, strict=False):
         if n < 0 or (n == 0 and p.name != "P"):
             raise ArgumentError(f"{name}: {p.name} is {n}; it must be at least 1")
-    words = "_".join([name.replace("-", "_"), *map(str, shape)])
-    return function(make(*shape), name=words)
+    defaults = {p.name: int(p.default) for p in parameters if p.default is not p.empty}
+    return defaults | {p.name: n for p, n in zip(parameters, shape, strict=False)}
+
+
+def with_batch(name: str, shape: Sequence[int], batch: int) -> tuple[int, ...]:
+    """The shape with the last of its numbers, how many at once, set."""
+    if batch == 1:
+        return tuple(shape)
+    last = _of(name)[-1]
+    if last.default != 1:
+        raise ArgumentError(f"{name} has no batch; it is written {usage(name)}")
+    values = numbers(name, shape) | {last.name: batch}
+    return tuple(values[p.name] for p in _of(name))
+
+
+def operator(name: str, shape: Sequence[int], layout: str | None = None) -> Function:
+    """The Function of a named operator; what is in brackets in its usage may be left out."""
+    numbers(name, shape)
+    if layout is not None and layout not in layouts(name):
+        known = ", ".join(layouts(name)) or "one way only"
+        raise ArgumentError(f"{name} has no layout {layout!r}; it knows {known}")
+    chosen = {} if layout is None else {"layout": layout}
+    words = "_".join([name.replace("-", "_"), *map(str, shape), *chosen.values()])
+    return function(OPERATORS[name](*shape, **chosen), name=words)

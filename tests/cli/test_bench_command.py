@@ -1,0 +1,106 @@
+"""`tilesmith bench` as a person types it; no figure is looked at, only that all parts are there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tilesmith.cli import bench as bench_module
+from tilesmith.cli.main import app
+from tilesmith.report.rows import Row
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as left:
+        app(list(words))
+    said = capsys.readouterr()
+    assert isinstance(left.value.code, int)
+    return left.value.code, said.out, said.err
+
+
+def test_one_operator_for_real(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pytest.importorskip("threadpoolctl")
+    rows, db = tmp_path / "rows.json", tmp_path / "t.db"
+    words = ["bench", "matmul", "32", "32", "32", "--threads", "1", "--against", "numpy"]
+    words += ["--db", str(db), "--json", str(rows), "--seconds", "1"]
+    status, out, err = run(capsys, *words)
+    assert status == 0, err
+    (row,) = json.loads(rows.read_text())
+    assert row["name"] == "GMM 32,32,32, 1 thread"
+    assert row["peer"] == "numpy"
+    assert row["trials"] > 0
+    assert row["ratio"] > 0
+    assert "geometric mean all, 1 thread" in out
+    # Done already: nothing is measured, the table is the same.
+    again = run(capsys, *words)
+    assert again[1] == out
+    assert again[2] == ""
+    # Without the row but with the database: nothing is left to tune.
+    rows.unlink()
+    run(capsys, *words)
+    (second,) = json.loads(rows.read_text())
+    assert (second["trials"], second["tuning_seconds"]) == (row["trials"], row["tuning_seconds"])
+
+
+def test_the_suite_saves_each_case_goes_on_and_writes_the_page(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def fake(case, target, peers, database, seconds) -> Row:  # type: ignore[no-untyped-def]
+        asked.append(case.name(target.num_cores))
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return Row(
+            asked[-1], 1.0, "us", "torch", 2.0, 2.0, 0.1, case.op, "1", threads=target.num_cores,
+            machine=bench_module.machine_of(target),
+        )  # fmt: skip
+
+    monkeypatch.setattr(bench_module, "compare", fake)
+    rows, page = tmp_path / "rows.json", tmp_path / "page.md"
+    words = ["bench", "suite", "--ops", "GMM,nrm", "--shapes", "1,2", "--threads", "1,2"]
+    words += ["--against", "", "--json", str(rows), "--page", str(page)]
+    status, _, err = run(capsys, *words)
+    assert status == 0
+    assert "interrupted; what is done is kept" in err
+    assert len(json.loads(rows.read_text())) == 2
+    status, out, err = run(capsys, *words)
+    assert asked[2] == asked[3]  # the one that was interrupted is the next
+    assert len(asked) == 2 + 1 + 6
+    assert len(set(asked)) == 8
+    assert "geometric mean GMM, 2 threads: 2.00" in out
+    assert "| GMM | 1 | 1 | 1.0 |" in page.read_text()
+
+
+def test_a_failed_case_is_said_and_ends_with_status_1(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        bench_module, "compare", lambda *_: Row("x", None, error="ours and torch: differ by 3")
+    )
+    status, out, _ = run(capsys, "bench", "GMM", "4", "4", "4", "--threads", "1", "--against", "")
+    assert status == 1
+    assert "differ by 3" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("bench nothing 1", "unknown operator 'nothing'; the suite has C1D (conv1d)"),
+        ("bench C2D 7 3", "conv2d got 2 numbers; it is written conv2d H CI CO K S P"),
+        ("bench suite 3", "the suite has shapes of its own; got 3"),
+        ("bench suite --ops C2D,XYZ", "unknown operator 'XYZ'"),
+        ("bench suite --threads none", "--threads 'none': write numbers from 1, as in 1,2"),
+        ("bench suite --against tvm", "unknown peer 'tvm'"),
+        ("bench suite --page x.md", "name that file too"),
+    ],
+)
+def test_a_mistake_is_one_line_and_status_2(
+    capsys: pytest.CaptureFixture[str], words: str, said: str
+) -> None:
+    status, out, err = run(capsys, *words.split())
+    assert (status, out) == (2, "")
+    assert err.count("\n") == 1
+    assert said in err

@@ -1,0 +1,102 @@
+"""Pairing, ratios and means, on a clock that only moves when a call says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tilesmith.report.pairs import Turns, contest, duel_of, geometric_mean
+
+
+class Clock:
+    """Time passes in calls and sleeps; `log` is who was called."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.log: list[str] = []
+        self.slept = 0.0
+
+    def call(self, name: str, seconds: Callable[[int], float]) -> Callable[[], None]:
+        def run() -> None:
+            self.now += seconds(self.log.count(name))
+            self.log.append(name)
+
+        return run
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.slept += seconds
+
+    def turns(self, **settings: float) -> Turns:
+        return Turns(clock=lambda: self.now, sleep=self.sleep, **settings)  # type: ignore[arg-type]
+
+
+def test_a_ratio_is_the_peers_time_over_ours() -> None:
+    duel = duel_of("peer", [(2.0, 1.0), (4.0, 2.0), (9.0, 3.0), (8.0, 2.0), (6.0, 3.0)])
+    # ratios 2, 2, 3, 4, 2: the median of pairs, not the ratio of medians (6 / 2)
+    assert (duel.ratio, duel.ours, duel.theirs) == (2.0, 2.0, 6.0)
+    assert duel.spread == 0.5  # quartiles 2 and 3
+
+
+def test_a_common_mood_of_the_machine_cancels() -> None:
+    clock = Clock()
+    ours = clock.call("ours", lambda k: 1.0 * (1 + k // 4))
+    peer = clock.call("peer", lambda k: 1.5 * (1 + k // 4))
+    result = contest(ours, {"peer": peer}, clock.turns(most_seconds=1e9))
+    assert result.duels[0].ratio == pytest.approx(1.5, rel=0.05)
+
+
+def test_turns_alternate_and_first_calls_do_not_count() -> None:
+    clock = Clock()
+    ours = clock.call("ours", lambda k: 100.0 if k == 0 else 1.0)
+    peer = clock.call("peer", lambda k: 100.0 if k == 0 else 2.0)
+    result = contest(ours, {"peer": peer}, clock.turns(rounds=7, most_seconds=1e9))
+    assert (result.ours, result.duels[0].theirs, result.duels[0].ratio) == (1.0, 2.0, 2.0)
+    pairs = clock.log[-7 * 4 :]
+    assert pairs == ["peer", "peer", "ours", "ours"] * 7
+
+
+def test_only_close_peers_are_paired_and_the_hardest_comes_first() -> None:
+    clock = Clock()
+    calls = {
+        name: clock.call(name, lambda k, s=s: s)  # type: ignore[misc]
+        for name, s in (("slow", 9.0), ("good", 2.2), ("best", 2.0))
+    }
+    result = contest(clock.call("ours", lambda k: 1.0), calls, clock.turns(most_seconds=1e9))
+    assert [d.peer for d in result.duels] == ["best", "good"]
+    assert result.times == {"slow": 9.0, "good": pytest.approx(2.2), "best": 2.0}
+
+
+def test_short_calls_are_repeated_and_long_ones_take_few_rounds() -> None:
+    clock = Clock()
+    contest(
+        clock.call("ours", lambda k: 1e-3), {"p": clock.call("p", lambda k: 1e-3)}, clock.turns()
+    )
+    assert clock.log[-11:] == ["ours"] * 11  # one that is not timed, and ten
+    clock = Clock()
+    contest(clock.call("ours", lambda k: 9.0), {"p": clock.call("p", lambda k: 9.0)}, clock.turns())
+    assert clock.log.count("p") < 20
+
+
+def test_several_threads_rest_between_turns() -> None:
+    clock = Clock()
+    turns = clock.turns(rest=Turns.of(2).rest, rounds=5)
+    result = contest(
+        clock.call("ours", lambda k: 1e-3), {"p": clock.call("p", lambda k: 1e-3)}, turns
+    )
+    assert clock.slept >= 10 * 0.15
+    assert result.ours == pytest.approx(1e-3)
+    assert Turns.of(1).rest == 0
+
+
+def test_without_peers_there_is_a_time_and_no_ratio() -> None:
+    clock = Clock()
+    result = contest(clock.call("ours", lambda k: 0.5), {}, clock.turns())
+    assert (result.ours, result.duels, result.times) == (0.5, (), {})
+
+
+def test_geometric_mean() -> None:
+    assert geometric_mean([2.0, 0.5]) == pytest.approx(1.0)
+    assert geometric_mean([8.0, 1.0, 1.0]) == pytest.approx(2.0)
+    assert geometric_mean([]) is None

@@ -1,0 +1,174 @@
+"""One case of the suite: our Functions for an operator in, a row out that says how our best kernel
+does beside the peers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tilesmith.base.errors import TilesmithError
+from tilesmith.base.target import Target
+from tilesmith.ir.function import Function
+from tilesmith.records.database import Database
+from tilesmith.report.pairs import Contest, Turns, contest
+from tilesmith.report.peers import Contestant, Peer, versions
+from tilesmith.report.problems import Array, disagreement, from_layout, question_of, to_layout
+from tilesmith.report.rows import Row
+from tilesmith.runtime.build import build
+from tilesmith.runtime.kernel import Kernel
+from tilesmith.task.task import Budget, Task
+from tilesmith.tune.tune import best_kernel, tune
+
+_STATE = "bench"  # under this name a database keeps what was spent on a task
+_ENOUGH = 1.0  # seconds; a rest of the budget below this is not worth a start
+
+
+@dataclass(frozen=True)
+class Case:
+    """`functions` are ours by layout; `plain` is the same with channels first, as the peers have
+    it; `numbers` are the names of the operator's numbers.
+    """
+
+    op: str
+    operator: str
+    shape: tuple[int, ...]
+    batch: int
+    numbers: Mapping[str, int]
+    plain: Function
+    functions: Mapping[str | None, Function]
+
+    @property
+    def work(self) -> int:
+        """Operations that the answer takes: a transposed convolution states products with the zeros
+        between its inputs as well, which nobody counts.
+        """
+        stride = self.numbers["S"] if self.operator == "conv2d-transpose" else 1
+        return self.plain.flops // stride**2
+
+    def name(self, threads: int) -> str:
+        shape = ",".join(map(str, self.shape))
+        batch = f" batch {self.batch}" if self.batch > 1 else ""
+        return f"{self.op} {shape}{batch}, {threads} thread{'s' * (threads > 1)}"
+
+
+@dataclass(frozen=True)
+class Tuned:
+    kernel: Kernel
+    cost: float
+    seconds: float
+    trials: int
+
+
+def machine_of(target: Target) -> str:
+    return f"{target.model or target.cpu}, {target.vector_bits}-bit vectors"
+
+
+def tuned(func: Function, target: Target, seconds: float, database: Database) -> Tuned:
+    """The best kernel of a database, after tuning for what is left of the seconds. Without any, and
+    without a record, it is the schedule that the analytic score likes best.
+    """
+    task = Task(func, target)
+    state = database.load_state(task, _STATE)
+    spent = float(json.loads(state)["seconds"]) if state else 0.0
+    if seconds - spent >= _ENOUGH:
+        budget = Budget(seconds=seconds - spent)
+        result = tune(func, target, budget=budget, database=database, quiet=True)
+        spent += result.seconds
+        database.save_state(task, _STATE, json.dumps({"seconds": spent}).encode())
+    best = database.best(task)
+    if best is None:
+        kernel = best_kernel(func, target, database=database)
+        return Tuned(kernel, kernel.time(repeats=3).median, spent, database.count(task))
+    kernel = build(best.candidate.trace.apply(func), target)
+    return Tuned(kernel, best.cost, spent, database.count(task))
+
+
+def inputs_of(func: Function, seed: int = 0) -> list[Array]:
+    rng = np.random.default_rng(seed)
+    return [
+        rng.standard_normal(tuple(e.const or 0 for e in b.shape), dtype=np.float32)
+        for b in func.inputs
+    ]
+
+
+def compare(
+    case: Case,
+    target: Target,
+    peers: Sequence[Peer],
+    database: Database,
+    seconds: float,
+    turns: Turns | None = None,
+) -> Row:
+    """Tunes, checks that all answers are the same, and times side by side. What goes wrong with one
+    case is said in its row.
+    """
+    threads = target.num_cores
+    row = Row(
+        case.name(threads),
+        None,
+        op=case.op,
+        shape=",".join(map(str, case.shape)),
+        batch=case.batch,
+        threads=threads,
+        machine=machine_of(target),
+        versions=versions(peers),
+    )
+    try:
+        found = {
+            layout: tuned(func, target, seconds / len(case.functions), database)
+            for layout, func in case.functions.items()
+        }
+    except TilesmithError as e:
+        return replace(row, error=f"not tuned: {e}")
+    layout = min(found, key=lambda name: found[name].cost)
+    row = replace(
+        row,
+        layout=layout,
+        tuning_seconds=round(sum(t.seconds for t in found.values()), 1),
+        trials=sum(t.trials for t in found.values()),
+    )
+    with ExitStack() as stack:
+        for p in peers:
+            stack.enter_context(p.limit(threads))
+        return _timed(case, row, found[layout].kernel, peers, turns or Turns.of(threads))
+
+
+def _timed(case: Case, row: Row, kernel: Kernel, peers: Sequence[Peer], turns: Turns) -> Row:
+    plain = inputs_of(case.plain)
+    question = question_of(case.operator, case.numbers, plain)
+    ours = to_layout(case.operator, row.layout, plain)
+    out = kernel(*ours)
+    answer = from_layout(row.layout, out)
+    contestants: list[Contestant] = []
+    for p in peers:
+        contestants += p.contestants(question.problem, row.threads)
+    for c in contestants:
+        why = disagreement(answer, question.restore(c.answer()))
+        if why is not None:
+            return replace(row, error=f"ours and {c.name}: {why}")
+    calls = {c.name: c.run for c in contestants}
+    return _filled(row, case, contest(lambda: kernel(*ours, out=out), calls, turns))
+
+
+def _filled(row: Row, case: Case, result: Contest) -> Row:
+    row = replace(
+        row,
+        value=result.ours * 1e6,
+        gflops=case.work / result.ours / 1e9,
+        peers={name: s * 1e6 for name, s in result.times.items()},
+    )
+    if not result.duels:
+        return row
+    hardest = result.duels[0]
+    return replace(
+        row,
+        peer=hardest.peer,
+        peer_value=hardest.theirs * 1e6,
+        ratio=hardest.ratio,
+        spread=hardest.spread,
+    )

@@ -1,0 +1,61 @@
+"""Rows of the suite in, a page of Markdown out: the table, the means, the machine, and how to run
+it again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from tilesmith.report.rows import HEADER, Row, cells, means
+
+_LEAD = """# Performance
+
+This page is written by `tilesmith bench suite --json {json} --page {page}`; do not edit it by hand.
+
+Each case of the operator suite (float32) is tuned once, then timed in one process beside the
+libraries, in turns: peer, ours, peer, ours. `ratio` is the median of the paired ratios, the peer's
+time over ours, so above 1 ours is faster; `±` is half the distance between their quartiles. The
+peer is the fastest of the libraries in its own best layout, with weights prepared ahead, in
+inference mode, warm. Answers are compared with each other before anything is timed. What tuning
+took stands beside each result.
+"""
+
+
+def page(rows: Sequence[Row], json: Path, where: Path, chart: Path | None = None) -> str:
+    """`where` is the page's own place, which the chart's name is relative to."""
+    parts = [_LEAD.format(json=json, page=where)]
+    if chart is not None:
+        name = os.path.relpath(chart, where.parent)
+        parts.append(f"![The ratio to the best peer, by operator]({name})\n")
+    parts.append("## The machine\n")
+    for machine in dict.fromkeys(r.machine for r in rows):
+        said = dict.fromkeys(r.versions for r in rows if r.machine == machine)
+        parts += [f"- {machine}: {versions or 'no peers'}" for versions in said]
+    parts += ["\n## Geometric means\n", *_means(rows), "\n## All cases\n", *_cases(rows)]
+    parts.append(
+        f"\n## Again\n\n```\npip install -e '.[peers,report]'\n"
+        f"tilesmith bench suite --seconds 180 --db suite.db --json {json} --page {where}\n```\n\n"
+        "A case that is in the JSON already is not run again; an interrupted suite goes on. "
+        "`tilesmith bench C2D 56 64 64 1 1 0` does one case.\n"
+    )
+    return "\n".join(parts)
+
+
+def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = [header, ["---"] * len(header), *rows]
+    return ["| " + " | ".join(line) + " |" for line in lines]
+
+
+def _means(rows: Sequence[Row]) -> list[str]:
+    header = ("op", "threads", "geometric mean", "least", "cases")
+    lines = [
+        (op, str(threads), f"{mean:.2f}", f"{least:.2f}", str(count))
+        for op, threads, mean, least, count in means(rows)
+    ]
+    return _markdown(header, lines)
+
+
+def _cases(rows: Sequence[Row]) -> list[str]:
+    return _markdown(HEADER, [cells(r) for r in rows])
