@@ -1,0 +1,250 @@
+"""A block and the loops around it, as terms over a variant's columns: how long and of what kind the
+loops are, what of each buffer is touched below each of them, and by which steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from tilesmith.expr.ints import (
+    ONE,
+    Int,
+    Rules,
+    Unknown,
+    bounds,
+    opaque_atoms,
+    product,
+    reduce_modulo,
+)
+from tilesmith.expr.nodes import Dynamic
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import Block, Buffer, For, Path, walk
+from tilesmith.ir.regions import terms_over
+from tilesmith.search.features.graph import Graph, Term
+from tilesmith.space.variant import Variant
+
+KINDS = ("vectorize", "unroll", "parallel")
+
+
+@dataclass(frozen=True, eq=False)
+class Loop:
+    name: str
+    extent: Term
+    size: Int
+    reducing: bool
+    kind: str
+    is_kind: dict[str, Term]  # 1 in the rows where the loop is of that kind
+
+    @cached_property
+    def moves(self) -> Term:
+        """Whether it has more than one iteration: what a loop is to the machine."""
+        return self.extent > 1
+
+
+@dataclass(frozen=True, eq=False)
+class Access:
+    """All that a block does to one buffer. `touched[k]` are the elements below the k-th loop, that
+    is, while loops k, k+1, ... run; `touched[-1]` is one instance's. `runs` says in how many
+    contiguous runs all of them lie, and how long these are.
+    """
+
+    buffer: Buffer
+    reads: bool
+    writes: bool
+    touched: tuple[Term, ...]
+    runs: tuple[Term, Term]
+    strides: tuple[Term, ...]  # elements that one step of each loop moves by
+    moved: tuple[bool, ...]  # whether each loop occurs in an index
+
+    @property
+    def nbytes(self) -> int:
+        return self.buffer.dtype.nbytes
+
+
+class Nest:
+    def __init__(self, graph: Graph, variant: Variant, path: Path, block: Block) -> None:
+        self.graph, self.variant, self.path, self.block = graph, variant, path, block
+
+    @cached_property
+    def func(self) -> Function:
+        return self.variant.func
+
+    @cached_property
+    def loops(self) -> tuple[Loop, ...]:
+        g = self.graph
+        reducing = self.block.reducing_loops
+        tile = tuple(For(n, e, (), "unroll") for n, e in self.block.tile)
+        path = (*self.path, *tile)
+        depth = self.unroll_depth
+        copies, whole = g.of(1), g.of(1)
+        found: list[Loop] = []
+        for f in reversed(path):
+            extent = g.integer(f.extent)
+            is_kind = {k: g.of(float(f.kind == k)) for k in KINDS}
+            note = f.note("parallel_depth")
+            if isinstance(note, tuple) and f.kind == "serial":
+                is_kind["parallel"] = self._size(note[0]) > float(note[1])
+            if f.kind != "vectorize":
+                copies = copies * extent
+            if f.kind == "serial":
+                # loops are written out from within, as long as that makes few copies
+                whole = (copies > depth).where(0, is_kind["parallel"].where(0, whole))
+                is_kind["unroll"] = whole
+            elif f.kind not in ("unroll", "vectorize"):
+                whole = g.of(0)
+            found.append(Loop(f.name, extent, f.extent, f.name in reducing, f.kind, is_kind))
+        return tuple(reversed(found))
+
+    def _size(self, note: object) -> Term:
+        return self.graph.column(note) if isinstance(note, str) else self.graph.of(float(str(note)))
+
+    @cached_property
+    def unroll_depth(self) -> Term:
+        for f in self.path:
+            if f.note("unroll_depth") is not None:
+                return self._size(f.note("unroll_depth"))
+        return self.graph.of(0)
+
+    @cached_property
+    def inside(self) -> tuple[Term, ...]:
+        """Iterations of loops k, k+1, ...; the last is 1."""
+        out = [self.graph.of(1)]
+        for loop in reversed(self.loops):
+            out.append(out[-1] * loop.extent)
+        return tuple(reversed(out))
+
+    @cached_property
+    def innermost(self) -> tuple[Term, ...]:
+        """Of each loop, whether it is the innermost one that moves."""
+        still = self.graph.of(1)
+        out = []
+        for loop in reversed(self.loops):
+            out.append(still * loop.moves)
+            still = still - out[-1]
+        return tuple(reversed(out))
+
+    @property
+    def iterations(self) -> Term:
+        return self.inside[0]
+
+    @cached_property
+    def points(self) -> int:
+        """Iterations that do work: those of a guarded tail do none."""
+        return prod(i.extent.const or 1 for i in self.block.iters)
+
+    @cached_property
+    def accesses(self) -> tuple[Access, ...]:
+        """What it writes first, then what it reads, larger buffers first. This order is the same
+        for all rows, so that a column means the same operand everywhere.
+        """
+        b = self.block
+        indices: dict[str, list[tuple[Int, ...]]] = {}
+        for w in b.writes:
+            indices.setdefault(w.buffer, []).append(w.index)
+        loads = [x for x in b.loads]
+        for x in loads:
+            indices.setdefault(x.buffer, []).append(x.index)
+        written = {w.buffer for w in b.writes}
+        read = {x.buffer for x in loads} | (written if b.combiner is not None else set())
+        buffers = self.func.all_buffers
+
+        def order(name: str) -> tuple[bool, int, str]:
+            return name not in written, -(self._whole(buffers[name])), name
+
+        return tuple(
+            self._access(buffers[n], indices[n], n in read, n in written)
+            for n in sorted(indices, key=order)
+        )
+
+    def _whole(self, buffer: Buffer) -> int:
+        return product(buffer.shape).const or 0
+
+    def _access(
+        self, buffer: Buffer, indices: list[tuple[Int, ...]], reads: bool, writes: bool
+    ) -> Access:
+        bound = [tuple(p.substitute(self.block.binding) for p in ix) for ix in indices]
+        spans = [list(self._spans(buffer, d, bound)) for d in range(len(buffer.shape))]
+        g, depth = self.graph, len(self.loops)
+        touched = [g.product([s[k] for s in spans]) for k in range(depth + 1)]
+        runs = self._runs(buffer, [s[0] for s in spans])
+        strides = tuple(self._stride(buffer, bound[0], loop.name) for loop in self.loops)
+        names = {n for ix in bound for p in ix for n in p.names}
+        moved = tuple(loop.name in names for loop in self.loops)
+        return Access(buffer, reads, writes, tuple(touched), runs, strides, moved)
+
+    def _spans(self, buffer: Buffer, d: int, bound: list[tuple[Int, ...]]) -> Iterator[Term]:
+        """How far dimension d is touched below each loop, from all of them to none."""
+        rules = self.func.rules
+        whole = self.graph.integer(buffer.shape[d])
+        found: list[Term] = []
+        last: Term | None = None
+        inner: dict[str, Int] = {}
+        for k in range(len(self.loops), -1, -1):
+            if k < len(self.loops):
+                loop = self.loops[k]
+                inner[loop.name] = loop.size
+                if last is not None and not any(loop.name in ix[d].names for ix in bound):
+                    found.append(last)
+                    continue
+            last = self._span([ix[d] for ix in bound], inner, whole, rules)
+            found.append(last)
+        return reversed(found)
+
+    def _span(self, positions: list[Int], inner: dict[str, Int], whole: Term, rules: Rules) -> Term:
+        """Of one dimension: from the first to the last element that any access touches."""
+        lows, highs = [], []
+        for p in positions:
+            if any(isinstance(a, Dynamic) for a in opaque_atoms(p)):
+                return whole
+            try:
+                low, high = bounds(p, inner)
+            except Unknown:
+                return whole
+            lows.append(low)
+            highs.append(high)
+        best: Term | None = None
+        for low in dict.fromkeys(lows):
+            for high in dict.fromkeys(highs):
+                size = reduce_modulo(high - low + ONE, rules)
+                if any(n[0] != "#" for n in size.names):
+                    continue
+                term = self.graph.integer(size)
+                best = term if best is None else best.maximum(term)
+        if best is None:
+            return whole
+        return best.minimum(whole)
+
+    def _runs(self, buffer: Buffer, spans: list[Term]) -> tuple[Term, Term]:
+        """A box in row-major order: dimensions that are taken whole make longer runs."""
+        g = self.graph
+        if not spans:
+            return g.of(1), g.of(1)
+        length, joined = spans[-1], g.of(1)
+        for d in range(len(spans) - 2, -1, -1):
+            whole = g.integer(buffer.shape[d + 1])
+            joined = joined * (1 - (whole > spans[d + 1]))
+            length = length * joined.where(spans[d], 1)
+        return g.product(spans) / length, length
+
+    def _stride(self, buffer: Buffer, index: tuple[Int, ...], loop: str) -> Term:
+        """Row-major: a packed copy is not made yet where the features look."""
+        g = self.graph
+        step = g.of(0)
+        width = ONE
+        for p, extent in zip(reversed(index), reversed(buffer.shape), strict=True):
+            if loop in p.names:
+                terms = terms_over(p, {loop: ONE})
+                if terms:
+                    step = step + g.integer(terms[0][0] * width)
+                else:
+                    step = step + g.integer(width)  # behind a division, or read from a tensor
+            width = width * extent
+        return step
+
+
+def nests_of(graph: Graph, variant: Variant) -> tuple[Nest, ...]:
+    """One per block, in program order."""
+    return tuple(Nest(graph, variant, path, b) for path, b in walk(variant.func.body))

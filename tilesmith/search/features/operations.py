@@ -1,0 +1,72 @@
+"""What one instance of a block computes, counted by kind: multiply-adds, additions,
+multiplications, divisions, comparisons, functions, for floating-point numbers and for integers.
+"""
+
+from __future__ import annotations
+
+from tilesmith.base.dtype import BOOL
+from tilesmith.expr.ints import FloorDiv, opaque_atoms
+from tilesmith.expr.nodes import (
+    COMPARISONS,
+    FLOAT_FUNCTIONS,
+    Binary,
+    Expr,
+    Load,
+    Select,
+    Unary,
+    children,
+)
+from tilesmith.ir.nodes import Block
+
+ARITHMETIC = ("mad", "addsub", "mul", "divmod", "compare", "math", "other")
+OPERATIONS = (
+    *(f"float {kind}" for kind in ARITHMETIC), *(f"int {kind}" for kind in ARITHMETIC),
+    "bool", "select",
+)  # fmt: skip
+
+_KIND = {
+    "add": "addsub", "sub": "addsub", "neg": "addsub", "mul": "mul", "div": "divmod",
+    "floordiv": "divmod", "mod": "divmod", "max": "compare", "min": "compare", "pow": "math",
+    **dict.fromkeys(COMPARISONS, "compare"), **dict.fromkeys(FLOAT_FUNCTIONS, "math"),
+}  # fmt: skip
+
+
+def operations(b: Block) -> dict[str, int]:
+    """How often each of OPERATIONS occurs; joining with what a reduction has so far included."""
+    counts = dict.fromkeys(OPERATIONS, 0)
+    values = tuple(w.value for w in b.writes)
+    if b.combiner is not None:
+        # the left side is what the buffer holds
+        held = tuple(Load(w.buffer, w.index, w.value.dtype) for w in b.writes)
+        values = b.combiner.join(held, values)
+    for v in values:
+        _count(v, counts)
+    return counts
+
+
+def _count(e: Expr, counts: dict[str, int]) -> None:
+    inner = children(e)
+    if isinstance(e, Load):
+        divisions = sum(isinstance(a, FloorDiv) for p in e.index for a in opaque_atoms(p))
+        counts["int divmod"] += divisions
+    elif isinstance(e, Select):
+        counts["select"] += 1
+    elif isinstance(e, Unary | Binary):
+        operand = inner[0].dtype
+        family = "float" if operand.is_float else "int"
+        if e.op in ("and", "or", "not") or operand is BOOL:
+            counts["bool"] += 1
+        elif e.op == "add" and (product := _product(inner)) is not None:
+            counts[f"{family} mad"] += 1  # one instruction
+            inner = (*children(product), *(x for x in inner if x is not product))
+        else:
+            counts[f"{family} {_KIND.get(e.op, 'other')}"] += 1
+    for x in inner:
+        _count(x, counts)
+
+
+def _product(operands: tuple[Expr, ...]) -> Binary | None:
+    for x in reversed(operands):
+        if isinstance(x, Binary) and x.op == "mul":
+            return x
+    return None

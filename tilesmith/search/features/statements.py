@@ -1,0 +1,262 @@
+"""Features of every statement of a program, in Ansor's groups: arithmetic, how loops are run, the
+buffers it touches and how they are used again, arithmetic intensity, what it allocates, the loops
+around it; and of our own, what its register tile is. Sizes are on the scale of log2(1 + x).
+
+They are closed forms over a variant's columns, so a whole population is one matrix in and one out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+from tilesmith.search.features.graph import Compiled, Graph, Term, Values
+from tilesmith.search.features.nest import KINDS, Access, Loop, Nest, nests_of
+from tilesmith.search.features.operations import OPERATIONS, operations
+from tilesmith.space.domains import Matrix
+from tilesmith.space.variant import Variant
+
+BUFFERS = 5  # of a statement, that are looked at
+SAMPLES = 10  # of the intensity curve
+LINE = 64  # bytes of a cache line
+POSITIONS = (
+    "none", "inner spatial", "middle spatial", "outer spatial", "inner reduce", "middle reduce",
+    "outer reduce", "mixed",
+)  # fmt: skip
+AXES = (
+    "blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z", "vthread"
+)  # fmt: skip
+ACCESS = (
+    "read", "write", "read and write", "bytes", "unique bytes", "lines", "unique lines",
+    "used again by a loop", "used again by a statement", "not used again", "distance in iterations",
+    "distance in bytes", "uses", "bytes a use", "unique bytes a use", "lines a use",
+    "unique lines a use", "stride",
+)  # fmt: skip
+TILE = (
+    "accumulators", "vectors", "vector fill", "loads a step", "steps", "useful", "copies", "parts",
+)  # fmt: skip
+NAMES = (
+    *OPERATIONS,
+    *(f"{kind}: {what}" for kind in KINDS for what in ("number", "product", "length", *POSITIONS)),
+    "is gpu", *AXES,
+    *(f"buffer {k}: {what}" for k in range(BUFFERS) for what in ACCESS),
+    *(f"intensity at {k + 1} of {SAMPLES}" for k in range(SAMPLES)),
+    "allocated", "allocations", "allocations outside", "allocations inside",
+    "iterations", "loops", "unroll depth",
+    *(f"tile: {what}" for what in TILE),
+)  # fmt: skip
+
+
+class Statements:
+    """The features of a variant: `of(rows)` has the shape (rows, statements, features)."""
+
+    def __init__(self, variant: Variant) -> None:
+        graph = Graph(variant.columns)
+        nests = nests_of(graph, variant)
+        outputs: list[Term] = []
+        for n in nests:
+            outputs += _statement(n, nests)
+        self.count = len(nests)
+        self._compiled: Compiled = graph.compile(outputs)
+
+    def of(self, rows: Matrix) -> Values:
+        return self._compiled(rows).reshape(len(rows), self.count, len(NAMES))
+
+
+@lru_cache(maxsize=1024)  # a variant is compared by identity
+def statements_of(variant: Variant) -> Statements:
+    return Statements(variant)
+
+
+def _statement(n: Nest, nests: tuple[Nest, ...]) -> list[Term]:
+    g = n.graph
+    counts = operations(n.block)
+    out = [(n.iterations * counts[name]).log() for name in OPERATIONS]
+    for kind in KINDS:
+        out += _annotation(n, kind)
+    out += _bindings(n)
+    buffers = [list(_access(n, a, nests)) for a in n.accesses[:BUFFERS]]
+    empty = [[g.of(0)] * len(ACCESS)] * (BUFFERS - len(buffers))
+    for features in (*buffers, *empty):
+        out += features
+    out += _intensity(n, sum(counts.values()))
+    out += _allocation(n, nests)
+    loops = [loop.moves for loop in n.loops]
+    out += [n.iterations.log(), sum(loops, g.of(0)), n.unroll_depth.log()]
+    out += _tile(n)
+    return out
+
+
+def _annotation(n: Nest, kind: str) -> Iterator[Term]:
+    """Number, product and innermost length of the loops of a kind, and where they stand."""
+    g = n.graph
+    number, product, length = g.of(0), g.of(1), g.of(0)
+    place = dict.fromkeys(POSITIONS, g.of(0))
+    kinds = {True: g.of(0), False: g.of(0)}
+    first = g.of(1)  # no loop inside is of this kind
+    for loop in reversed(n.loops):
+        active = loop.is_kind[kind] * loop.moves
+        number = number + active
+        product = product * loop.is_kind[kind].where(loop.extent, 1)
+        kinds[loop.reducing] = kinds[loop.reducing].maximum(active)
+        here = _position(n, loop)
+        place[here] = place[here] + first * active
+        length = length + first * active * loop.extent
+        first = first * (1 - active)
+    mixed = kinds[True] * kinds[False]
+    yield from (number, product.log(), length.log(), first)
+    for p in POSITIONS[1:-1]:
+        yield place[p] * (1 - mixed)
+    yield mixed
+
+
+def _position(n: Nest, loop: Loop) -> str:
+    same = [x for x in n.loops if x.reducing == loop.reducing]
+    where = "inner" if loop is same[-1] else "outer" if loop is same[0] else "middle"
+    return f"{where} {'reduce' if loop.reducing else 'spatial'}"
+
+
+def _bindings(n: Nest) -> list[Term]:
+    g = n.graph
+    lengths = []
+    for axis in AXES:
+        bound = [loop.extent for loop in n.loops if loop.kind == axis]
+        lengths.append(g.product(bound).log() if bound else g.of(0))
+    return [g.of(float(any(loop.kind in AXES for loop in n.loops))), *lengths]
+
+
+def _access(n: Nest, a: Access, nests: tuple[Nest, ...]) -> Iterator[Term]:
+    g = n.graph
+    nbytes = n.iterations * a.nbytes
+    unique = a.touched[0] * a.nbytes
+    stride, steps = g.of(0), g.of(1)  # of the innermost loop; how often the address changes
+    for loop, first, step, moved in zip(n.loops, n.innermost, a.strides, a.moved, strict=True):
+        stride = stride + first * step
+        steps = steps * loop.extent if moved else steps
+    # an address that stays where it is costs no line; a short step costs a part of one
+    lines = (steps * (stride * (a.nbytes / LINE)).minimum(1)).maximum(1)
+    number, length = a.runs
+    unique_lines = number * (length * (a.nbytes / LINE)).ceil()
+    by_loop, by_statement, distance, distance_bytes, uses = _reuse(n, a, nests)
+    yield g.of(float(a.reads and not a.writes))
+    yield g.of(float(a.writes and not a.reads))
+    yield g.of(float(a.reads and a.writes))
+    yield from (nbytes.log(), unique.log(), lines.log(), unique_lines.log())
+    yield from (by_loop, by_statement, 1 - by_loop - by_statement)
+    yield from (distance.log(), distance_bytes.log(), uses.log())
+    share = (by_loop + by_statement).where(uses, 0.5)  # once, and again for the first time
+    for total in (nbytes, unique, lines, unique_lines):
+        yield (total / share).log()
+    yield stride.log()
+
+
+def _reuse(n: Nest, a: Access, nests: tuple[Nest, ...]) -> tuple[Term, Term, Term, Term, Term]:
+    """The innermost loop that runs over the same elements again; if there is none, another
+    statement that touches the buffer.
+    """
+    g = n.graph
+    by_statement = distance = distance_bytes = uses = g.of(0)
+    still = g.of(1)  # no loop so far has run over the same elements
+    for k in range(len(n.loops) - 1, -1, -1):
+        if not a.moved[k]:
+            first = still * n.loops[k].moves
+            still = still - first
+            distance = distance + first * n.inside[k + 1]
+            distance_bytes = distance_bytes + first * _touched_bytes(n, k + 1)
+            uses = uses + first * n.loops[k].extent
+    other = _shared_loop(n, a.buffer.name, nests)
+    if other is not None:
+        by_statement = still
+        distance = distance + still * n.inside[other]
+        distance_bytes = distance_bytes + still * _touched_bytes(n, other)
+        uses = uses + still
+    return 1 - still, by_statement, distance, distance_bytes, uses
+
+
+def _shared_loop(n: Nest, buffer: str, nests: tuple[Nest, ...]) -> int | None:
+    """How many loops this statement shares with another one that touches the buffer."""
+    found: int | None = None
+    own = [f.name for f in n.path]
+    for m in nests:
+        if m is n or not any(a.buffer.name == buffer for a in m.accesses):
+            continue
+        common = 0
+        for x, f in zip(own, m.path, strict=False):
+            if x != f.name:
+                break
+            common += 1
+        found = common if found is None else max(found, common)
+    return found
+
+
+def _touched_bytes(n: Nest, level: int) -> Term:
+    total = n.graph.of(0)
+    for a in n.accesses:
+        total = total + a.touched[level] * a.nbytes
+    return total
+
+
+def _intensity(n: Nest, each: int) -> list[Term]:
+    """Operations a byte, of growing parts of the nest."""
+    if not n.loops:
+        bytes_once = _touched_bytes(n, 0)
+        return [(each / bytes_once).log()] * SAMPLES
+    xs, ys = [], []
+    for k in range(len(n.loops), -1, -1):
+        work = n.inside[k] * float(each)
+        xs.append(work.log())
+        ys.append((work / _touched_bytes(n, k)).log())
+    return n.graph.curve(xs, ys, SAMPLES)
+
+
+def _allocation(n: Nest, nests: tuple[Nest, ...]) -> list[Term]:
+    """Of the intermediate buffer that the statement fills: its size below the loop that it shares
+    with who reads it, and how often that is.
+    """
+    g = n.graph
+    made = n.accesses[0] if n.accesses else None
+    intermediate = {b.name for b in n.func.buffers}
+    level = _shared_loop(n, made.buffer.name, nests) if made is not None else None
+    if made is None or made.buffer.name not in intermediate or level is None:
+        return [g.of(0)] * 4
+    outside = g.product([loop.extent for loop in n.loops[:level]])
+    size = made.touched[level] * made.nbytes
+    return [size.log(), (size * outside).log(), outside.log(), n.inside[level].log()]
+
+
+def _tile(n: Nest) -> list[Term]:
+    """What stays in registers: the unrolled and vectorised loops around the statement."""
+    g = n.graph
+    target = n.variant.task.target
+    lanes = target.lanes(max(32, n.block.writes[0].value.dtype.bits))
+    held, wide, copies, steps, going = g.of(1), g.of(1), g.of(1), g.of(1), g.of(1)
+    for loop in reversed(n.loops):
+        unroll, vector = loop.is_kind["unroll"], loop.is_kind["vectorize"]
+        copies = copies * unroll.where(loop.extent, 1)
+        wide = wide * vector.where(loop.extent, 1)
+        if loop.reducing:
+            steps = steps * going.where(loop.extent, 1)
+        else:
+            held = held * unroll.where(loop.extent, 1)
+            going = going * (unroll + vector).minimum(1).where(1, 1 - loop.moves)
+    vectors = (wide / lanes).ceil()
+    loads = g.of(0)
+    for a in n.accesses:
+        if a.reads and not a.writes:
+            each = g.of(1)
+            for loop, moved in zip(n.loops, a.moved, strict=True):
+                if moved and not loop.reducing:
+                    each = each * loop.is_kind["unroll"].where(loop.extent, 1)
+                    if loop.kind == "vectorize":
+                        each = each * vectors
+            loads = loads + each
+    parts = g.of(1)
+    for loop in n.loops:
+        parts = parts * loop.is_kind["parallel"].where(loop.extent, 1)
+    useful = float(n.points) / n.iterations
+    cores = float(target.num_cores)
+    balance = parts / ((parts / cores).ceil() * cores)
+    return [
+        (held * vectors).log(), vectors.log(), wide / (vectors * lanes), loads.log(), steps.log(),
+        useful, copies.log(), balance,
+    ]  # fmt: skip
