@@ -36,5 +36,5 @@ def schedule(func: ts.Function, target: ts.Target) -> ts.Schedule:
         sch.vectorize(inner)
     sch.parallel(row)
     sch.prefetch(row, "X", 1)  # the next row comes while this one is computed
-    sch.prefetch(row, "Y", 1)
+    sch.prefetch(row, "Y", 0)
     return sch

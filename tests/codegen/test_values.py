@@ -137,6 +137,27 @@ def test_maximum_hands_on_nan() -> None:
     check(unary_func("float32", lambda x: ts.maximum(0.5, x)), a)
 
 
+@pytest.mark.parametrize("at", [0, 3, 15, 16, 40, 99])
+def test_an_extreme_of_a_row_with_nan_is_nan(at: int) -> None:
+    x = ts.placeholder((3, 100), name="x")
+    k = ts.reduce_axis(100, name="k")
+    for join in (ts.amax, ts.amin):
+        y = ts.compute((3,), lambda i, join=join: join(x[i, k], axis=k), name="y")
+        sch = ts.Schedule(ts.function([x, y]))
+        _, lane = sch.split(sch.loops("y")[-1], [None, 32])
+        sch.rfactor(lane)
+        inner, i, outer = sch.loops("y.rf")
+        sch.reorder(i, outer, inner)
+        sch.vectorize(inner)
+        sch.vectorize(sch.loops("y")[-1])
+        a = np.random.default_rng(at).standard_normal((3, 100), dtype=np.float32)
+        a[1, at] = np.nan
+        a[2, at] = -np.inf
+        want = a.max(1) if join is ts.amax else a.min(1)
+        np.testing.assert_array_equal(ts.build(sch, ts.cpu(1))(a), want)
+        np.testing.assert_array_equal(ts.build(sch.func, ts.cpu(1))(a), want)
+
+
 def test_infinities_and_signed_zero_survive_low_precision() -> None:
     x = data("float32", 10)
     x[:6] = (np.inf, -np.inf, np.nan, 0.0, 3.4e38, 1e-40)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gc
 import pickle
+import subprocess
+import sys
 import threading
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -363,6 +366,17 @@ def test_source_and_assembly(add: Kernel) -> None:
 
 def test_a_kernel_can_be_sent(add: Kernel) -> None:
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(add))(A, B), A + B)
+
+
+def test_a_pickle_runs_in_a_process_that_compiles_nothing(add: Kernel, tmp_path: Path) -> None:
+    file = tmp_path / "kernel"
+    file.write_bytes(pickle.dumps(add))
+    script = "import pickle, sys; print(pickle.load(open(sys.argv[1], 'rb')).name)"
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(file)], capture_output=True, text=True, timeout=60,
+        cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == (f"{add.name}\n", "")
 
 
 def test_code_for_another_machine_is_read_only(add: Kernel) -> None:

@@ -21,7 +21,7 @@ import llvmlite.binding as llvm
 from tilesmith.base.errors import BuildError
 from tilesmith.base.target import cpu
 from tilesmith.codegen.artifact import ENTRY, PARALLEL_FOR, Artifact, obstacle
-from tilesmith.codegen.llvm.compiler import LLVM_LOCK, compile_ir
+from tilesmith.codegen.llvm.compiler import LLVM_LOCK, compile_ir, initialize
 from tilesmith.runtime.threads import REPEAT, RESET, pool_source
 
 _numbers = itertools.count()
@@ -73,6 +73,7 @@ class Pool:
 def _linker() -> Any:
     # The JIT linker of LLVM makes stubs for calls to far addresses; the older one does so on some
     # architectures only.
+    initialize()
     target = llvm.Target.from_triple(llvm.get_process_triple())
     return llvm.create_lljit_compiler(
         target.create_target_machine(jit=True), use_jit_link=True, suppress_errors=True

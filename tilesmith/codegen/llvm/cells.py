@@ -10,6 +10,7 @@ from tilesmith.base.dtype import DType
 from tilesmith.base.target import Target
 from tilesmith.codegen.llvm.builder import Builder, Type, V, storage_type
 from tilesmith.codegen.llvm.frames import Cell, Frame, Held, Memory, Terms
+from tilesmith.codegen.passes.fetch import LINE
 from tilesmith.expr.ints import Int, Monomial, of
 
 
@@ -214,6 +215,25 @@ class Cells:
                     self.builder.lines = frame.head
                 self.builder.prefetch(base, at, str(storage_type(m.dtype)), write=write)
                 self.builder.lines = lines
+
+    def fetch(self, loop: str, note: tuple[str | int, ...]) -> None:
+        """Lines that this loop asks for on behalf of one around it (`spread_fetches`)."""
+        name, write, offset, each, *flat = note
+        m = self.memories[str(name)]
+        line = LINE // m.dtype.nbytes
+        strides = [*zip(map(str, flat[::2]), map(int, flat[1::2]), strict=True)]
+        terms, at = [], int(offset)
+        for n, stride in (*strides, (loop, int(each) * line)):
+            if isinstance(v := self.env[n], int):
+                at += stride * v
+            else:
+                terms.append((n, stride))
+        terms.sort(key=lambda t: (self.depth[t[0]], t[0]))
+        base = self._base(m, tuple(terms))
+        for k in range(int(each)):
+            self.builder.prefetch(
+                base, at + k * line, str(storage_type(m.dtype)), write=bool(write)
+            )
 
     def write(self, cell: Cell, value: V) -> None:
         """Into the registers of this frame. Cells that overlap it without being it go to memory

@@ -133,7 +133,8 @@ def _host() -> tuple[str, str]:
 
 
 @cache
-def _initialize() -> None:
+def initialize() -> None:
+    """LLVM learns which targets there are; the linker too needs that, where nothing is compiled."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
 
@@ -145,7 +146,7 @@ def _machine_of(arch: str, cpu: str, features: str) -> _Machine:
 
 @cache
 def _make_machine(arch: str, cpu: str, features: str) -> _Machine:
-    _initialize()
+    initialize()
     triple = _TRIPLES[arch]
     # Position-independent code in the small model addresses constants relative to the program
     # counter, costs no register for it, and suits shared libraries; the JIT linker bridges far

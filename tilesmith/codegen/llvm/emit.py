@@ -16,6 +16,7 @@ from tilesmith.codegen.llvm.frames import Frame, Memory
 from tilesmith.codegen.llvm.values import Values
 from tilesmith.codegen.passes.access import accesses, tile_ranges
 from tilesmith.codegen.passes.compact import compact
+from tilesmith.codegen.passes.fetch import spread_fetches
 from tilesmith.codegen.passes.guards import hoist_guards
 from tilesmith.codegen.passes.lanes import widen_private_buffers
 from tilesmith.codegen.passes.layouts import apply_layouts
@@ -66,7 +67,7 @@ def emit_function(func: Function, target: Target) -> Emitted:
         )
     if target.kind != "cpu":
         raise BuildError(f"LLVM code is for CPUs; the target is {target.kind}")
-    lowered = strip_vectors(lower(func), target)
+    lowered = spread_fetches(strip_vectors(lower(func), target))
     module = Module(target)
     Writer(module, lowered).entry()
     return Emitted(module.text(), module.workspace_nbytes, module.uses_threads)
@@ -293,6 +294,9 @@ class Writer(Values):
         self.ranges[s.name] = s.extent
         self.depth[s.name] = len(self.frames) - 1
         self.unflatten(counter, chain)
+        for key, note in s.notes:
+            if key == "fetch" and isinstance(note, tuple):
+                self.fetch(s.name, note)
         shadowed = dict(self.memories)
         self.body(s.body)
         self.memories = shadowed

@@ -267,14 +267,16 @@ class Values(Cells):
             return b.select(b.compare(f"{sign}{'gt' if op == 'max' else 'lt'}", x, y), x, y)
         if self.target.arch == "aarch64":  # one instruction, and it hands a NaN on
             return b.call("llvm.maximum" if op == "max" else "llvm.minimum", x.type, x, y)
-        # An x86 maximum gives its second operand when either is NaN, so a NaN in y comes through by
-        # itself.
+        # An x86 maximum gives its second operand when either is NaN. A constant comes first, and a
+        # NaN comes through by itself. Else x does so, and what is done about a NaN in y does not
+        # lengthen the chain of maxima into an accumulator, which is x.
         if y.name[0] != "%":
             x, y = y, x
-        picked = b.select(b.compare("ogt" if op == "max" else "olt", x, y), x, y)
+        test = "ogt" if op == "max" else "olt"
         if x.name[0] != "%":
-            return picked
-        return b.select(b.compare("uno", x, x), x, picked)
+            return b.select(b.compare(test, x, y), x, y)
+        picked = b.select(b.compare(test, y, x), y, x)
+        return b.select(b.compare("ord", y, y), picked, y)
 
     def _safe_divisor(self, x: V, y: V, signed: bool) -> tuple[V, V | None]:
         """A divisor that never traps, and where it was zero."""

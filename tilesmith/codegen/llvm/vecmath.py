@@ -15,6 +15,7 @@ from tilesmith.codegen.llvm.vecmath_parts import (
     avx512,
     bits,
     exp_bounded,
+    exp_by_table,
     expm1_bounded,
     fabs,
     format_of,
@@ -32,7 +33,8 @@ from tilesmith.codegen.llvm.vecmath_pow import power
 # sin and cos: for |x| up to SIN_RANGE; beyond, the result is within [-1, 1] and means nothing.
 # A target without fused multiply-add would call fma: there is no other path. exp, sigmoid, rsqrt
 # and pow of double use AVX-512's own instructions where b.features has them, so their last bit
-# depends on the target; that of no other function does.
+# depends on the target, and that of exp also on whether a vector has 16 floats; that of no other
+# function does.
 ULP: dict[str, tuple[float, float]] = {
     "exp": (2.0, 2.0),
     "log": (1.0, 1.0),
@@ -144,7 +146,9 @@ _SIN = {
 
 def exp(b: Builder, x: V) -> V:
     f = format_of(x)
-    return exp_bounded(b, at_least(b, at_most(b, x, f.exp_high), f.exp_low))
+    short = avx512(b, x.type) == "ps.512"
+    bounded = at_least(b, at_most(b, x, f.exp_high), f.exp_low)
+    return exp_by_table(b, bounded) if short else exp_bounded(b, bounded)
 
 
 def sigmoid(b: Builder, x: V) -> V:

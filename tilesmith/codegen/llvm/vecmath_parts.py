@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from tilesmith.codegen.llvm.builder import I32, Builder, Type, V
+from tilesmith.codegen.llvm.builder import I32, Builder, Type, V, number
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +126,8 @@ FORMATS = {
     ),
 }
 
+# (exp(r) - 1) / r for |r| <= ln2/64; error 2^-24.1 of exp(r)
+_EXPM1_SHORT = (1.0000146627426147, 0.4999999701976776)
 SPLIT = 0.75  # mantissas are taken in [SPLIT, 2 * SPLIT): what vgetmant calls 3/4 to 3/2
 
 
@@ -222,6 +224,29 @@ def _exp_scaled(b: Builder, r: V, n: V, t: V, fold: float) -> V:
     for _ in range(int(fold)):
         p = b.op("fmul", p, scale)
     return p
+
+
+def exp_by_table(b: Builder, x: V) -> V:
+    """exp_bounded with two instructions less and an error of 1.9 ulp, for vectors of 16 floats.
+
+    2^(i/32) comes from two registers by a permutation, so that a square is enough for the rest.
+    Rounded to 32nds, n has the fraction i in the lowest bits of t; scalef rounds n down.
+    """
+    f = format_of(x)
+    magic = k(b, x, f.magic / 32)
+    t = b.fma(x, k(b, x, 1.0 / math.log(2.0)), magic)
+    n = b.op("fsub", t, magic)
+    r = b.fma(n, k(b, x, -f.ln2[0]), x)
+    r = b.fma(n, k(b, x, -f.ln2[1]), r)
+    low, high = (_table(x.type, [2.0 ** (i / 32) for i in range(at, at + 16)]) for at in (0, 16))
+    root = b.target_call("llvm.x86.avx512.vpermi2var.ps.512", x.type, low, bits(b, t), high)
+    rest = b.op("fmul", r, horner(b, r, _EXPM1_SHORT))
+    return masked(b, "mask.scalef", "ps.512", b.fma(root, rest, root), n)
+
+
+def _table(t: Type, values: Sequence[float]) -> V:
+    entries = ", ".join(f"{t.elem} {number(Type(t.elem), v)}" for v in values)
+    return V(f"<{entries}>", t)
 
 
 def exp_bounded(b: Builder, x: V) -> V:

@@ -1,0 +1,89 @@
+"""Which loop asks memory for what a loop around it will need, and for which lines."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import tilesmith as ts
+from tilesmith.codegen.llvm.emit import lower
+from tilesmith.codegen.passes.fetch import spread_fetches
+from tilesmith.ir.nodes import For, Note, statements
+
+
+def loops(func: ts.Function) -> dict[str, dict[str, Note]]:
+    return {s.name: dict(s.notes) for s in statements(func.body) if isinstance(s, For)}
+
+
+def rows(n: int, m: int) -> ts.Schedule:
+    """A row is read, computed with, and written, in three loops."""
+    x = ts.placeholder((n, m), name="x")
+    k = ts.reduce_axis(m, name="k")
+    top = ts.compute((n,), lambda i: ts.amax(x[i, k], axis=k), name="top")
+    e = ts.compute((n, m), lambda i, j: ts.exp(x[i, j] - top[i]), name="e")
+    y = ts.compute((n, m), lambda i, j: e[i, j] * 2, name="y")
+    sch = ts.Schedule(ts.function([x, y]))
+    row = sch.loops("y")[0]
+    for block in ("e", "top"):
+        sch.compute_at(block, row)
+    for block in ("e", "y"):
+        _, inner = sch.split(sch.loops(block)[-1], [None, 16])
+        sch.vectorize(inner)
+    return sch
+
+
+def test_the_loop_with_most_arithmetic_asks() -> None:
+    sch = rows(9, 256)
+    sch.prefetch("y.i", "x", 1)
+    sch.prefetch("y.i", "y", 0)
+    notes = loops(spread_fetches(lower(sch.func)))
+    assert notes["y.i"] == {}
+    # 1024 bytes in 16 turns: one line a turn; of x from the next row on
+    found = [s for s in statements(spread_fetches(lower(sch.func)).body) if isinstance(s, For)]
+    (heavy,) = [s for s in found if s.notes]
+    assert heavy.name == "e.j.0"
+    assert heavy.notes == (
+        ("fetch", ("x", 0, 256, 1, "y.i", 256)),
+        ("fetch", ("y", 1, 0, 1, "y.i", 256)),
+    )
+
+
+def test_the_same_is_computed() -> None:
+    for cores in (1, 2):
+        sch = rows(9, 256)
+        sch.parallel("y.i")
+        sch.prefetch("y.i", "x", 1)
+        sch.prefetch("y.i", "y", 1)
+        kernel = ts.build(sch, ts.cpu(cores))
+        assert kernel.source.count("call void @llvm.prefetch") == 2
+        a = np.random.default_rng(0).standard_normal((9, 256), dtype=np.float32)
+        want = 2 * np.exp(a - a.max(1, keepdims=True))
+        np.testing.assert_allclose(kernel(a), want, rtol=1e-5, atol=1e-6)
+
+
+def test_what_is_not_one_piece_stays_beside_the_access() -> None:
+    x = ts.placeholder((64, 64), name="x")
+    k = ts.reduce_axis(8, name="k")
+    y = ts.compute((64, 8), lambda i, j: ts.sum(x[i, 8 * j + k], axis=k), name="y")
+    sch = ts.Schedule(ts.function([x, y]))
+    i, j, _ = sch.loops("y")
+    sch.reorder(j, i)  # a column of tiles: rows of 8 that lie far apart
+    sch.prefetch(j, "x", 1)
+    before = lower(sch.func)
+    assert spread_fetches(before) == before
+
+
+def test_a_long_loop_does_not_ask_for_a_short_row() -> None:
+    sch = rows(9, 16)  # one line, and 16 turns of the only loop that runs
+    sch.prefetch("y.i", "x", 1)
+    before = lower(sch.func)
+    assert spread_fetches(before) == before
+
+
+def test_a_result_of_this_turn_is_asked_for_before_it_is_written() -> None:
+    """With nothing before the first store there is no earlier place than beside it."""
+    x = ts.placeholder((32, 512), name="x")
+    y = ts.compute((32, 512), lambda i, j: ts.exp(x[i, j]), name="y")
+    sch = ts.Schedule(ts.function([x, y]))
+    sch.prefetch(sch.loops("y")[0], "y", 0)
+    before = lower(sch.func)
+    assert spread_fetches(before) == before

@@ -1,0 +1,141 @@
+"""Prefetches of a loop whose body is several loops go to the one that computes most.
+A Function with "prefetch" notes goes in; where a note can be moved, a "fetch" note on that inner
+loop comes out: so many cache lines a turn, from a plain address.
+
+Asked for beside the accesses, a whole row would be wanted in the short loops that only read or
+write it, which then wait for memory, while the loop with the arithmetic leaves memory idle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilesmith.codegen.passes.access import Access, accesses
+from tilesmith.expr.ints import of
+from tilesmith.expr.nodes import ARITHMETIC, Binary, Expr, Load, Unary, children
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import Buffer, For, Note, Stmt, Store, rewrite
+
+LINE = 64  # bytes
+_MOST_LINES = 16  # in one turn of the inner loop
+_FUNCTION = 10  # instructions that a function such as exp takes, roughly
+
+
+def spread_fetches(func: Function) -> Function:
+    params = {b.name: b for b in func.params}
+
+    def go(s: Stmt) -> tuple[Stmt, ...]:
+        if not isinstance(s, For) or s.kind not in ("serial", "parallel"):
+            return (s,)
+        for key, value in s.notes:
+            if key == "prefetch" and isinstance(value, tuple) and value[0] in params:
+                s = _spread(s, params[str(value[0])], int(value[1]))
+        return (s,)
+
+    return replace(func, body=rewrite(func.body, go))
+
+
+def _spread(loop: For, b: Buffer, distance: int) -> For:
+    span = _span(loop, b)
+    if span is None:
+        return loop
+    first_use = next(k for k, s in enumerate(loop.body) if any(_uses(s, b)))
+    before = loop.body if distance else loop.body[:first_use]
+    heaviest = max(
+        (h for s in before if (h := _counted(s))), key=lambda h: _work([h]), default=None
+    )
+    if heaviest is None:
+        return loop
+    lines, turns = -(-span.elements * b.dtype.nbytes // LINE), heaviest.extent.const or 1
+    each = -(-lines // turns)
+    if each > _MOST_LINES or each * turns > 2 * lines:
+        return loop
+    terms = dict(span.outer)
+    offset = span.low + distance * terms.get(loop.name, 0)
+    flat = tuple(x for term in span.outer for x in term)
+    note: Note = (b.name, int(span.write), offset, each, *flat)
+
+    def put(s: Stmt) -> tuple[Stmt, ...]:
+        if isinstance(s, For) and s.name == heaviest.name:
+            return (replace(s, notes=(*s.notes, ("fetch", note))),)
+        return (s,)
+
+    rest = tuple(n for n in loop.notes if n != ("prefetch", (b.name, distance)))
+    return replace(loop, body=rewrite(loop.body, put), notes=rest)
+
+
+def _counted(s: Stmt) -> For | None:
+    """The real loop that a statement is, once loops of one turn around it are taken off."""
+    while isinstance(s, For) and s.extent.const == 1 and len(s.body) == 1:
+        s = s.body[0]
+    if isinstance(s, For) and s.kind == "serial" and (s.extent.const or 0) > 1:
+        return s
+    return None
+
+
+def _work(body: list[For] | tuple[Stmt, ...]) -> int:
+    """Instructions, roughly."""
+    total = 0
+    for s in body:
+        if isinstance(s, For):
+            total += (s.extent.const or 1) * _work(s.body)
+        elif isinstance(s, Store):
+            total += sum(1 + _instructions(w.value) for w in s.writes)
+    return total
+
+
+def _instructions(e: Expr) -> int:
+    own = _FUNCTION if isinstance(e, Unary) and e.op not in ("neg", "abs", "not") else 0
+    own += isinstance(e, Load) or (isinstance(e, Binary) and e.op in ARITHMETIC)
+    return own + sum(map(_instructions, children(e)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """What one turn of a loop touches: `elements` in a row, from `low` on."""
+
+    outer: tuple[tuple[str, int], ...]  # the loops that move all of it, with their strides
+    low: int
+    elements: int
+    write: bool
+
+
+def _uses(s: Stmt, b: Buffer) -> list[Access]:
+    return [a for a in accesses((s,)) if a.buffer == b.name]
+
+
+def _span(loop: For, b: Buffer) -> _Span | None:
+    """None where it is not one piece of memory that moves with the loop."""
+    uses = [a for s in loop.body for a in _uses(s, b)]
+    pieces = {_piece(a, b) for a in uses}
+    outers = {p[0] for p in pieces if p is not None}
+    if None in pieces or len(outers) != 1:
+        return None
+    (outer,) = outers
+    if loop.name not in dict(outer):
+        return None
+    low = min(p[1] for p in pieces if p is not None)
+    high = max(p[2] for p in pieces if p is not None)
+    return _Span(outer, low, high - low + 1, any(a.write for a in uses))
+
+
+def _piece(a: Access, b: Buffer) -> tuple[tuple[tuple[str, int], ...], int, int] | None:
+    """(outer loops with strides, first, last) of one access, if it leaves no gaps."""
+    total = sum((p * k for p, k in zip(a.index, b.strides, strict=True)), of(0))
+    inner = {f.name: f.extent.const or 1 for f in a.path} | {n: e.const or 1 for n, e in a.tile}
+    outer, steps, low = [], [], 0
+    for mono, c in total.terms.items():
+        if not mono:
+            low += c
+        elif len(mono) > 1 or not isinstance(mono[0], str):
+            return None
+        elif mono[0] in inner:
+            steps.append((c, inner[mono[0]]))
+        else:
+            outer.append((mono[0], c))
+    length, gap = 1, LINE // b.dtype.nbytes
+    for step, turns in sorted(steps):
+        if step < 0 or step > length + gap:
+            return None
+        length += step * (turns - 1)
+    return tuple(sorted(outer)), low, low + length - 1
