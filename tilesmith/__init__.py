@@ -73,6 +73,7 @@ from tilesmith.runtime.kernel import Kernel
 from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import PRIMITIVES, Trace
+from tilesmith.search.gbdt import Gbdt
 from tilesmith.search.strategies import Evolution, Random
 from tilesmith.space.sets import ansor_rules, default_rules
 from tilesmith.space.spaces import SketchSpace, TemplateSpace, UnionSpace, variants
@@ -103,6 +104,7 @@ __all__ = [
     "ExpressionError",
     "Failure",
     "Function",
+    "Gbdt",
     "Intrinsic",
     "Kernel",
     "LocalMeasurer",

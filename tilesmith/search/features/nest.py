@@ -144,7 +144,7 @@ class Nest:
         indices: dict[str, list[tuple[Int, ...]]] = {}
         for w in b.writes:
             indices.setdefault(w.buffer, []).append(w.index)
-        loads = [x for x in b.loads]
+        loads = list(b.loads)
         for x in loads:
             indices.setdefault(x.buffer, []).append(x.index)
         written = {w.buffer for w in b.writes}

@@ -1,0 +1,51 @@
+"""The one file that knows XGBoost: programs in, a booster out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xgboost
+
+from tilesmith.search.losses import Numbers, loss_of
+from tilesmith.search.metrics import pairwise_accuracy
+
+if TYPE_CHECKING:
+    from tilesmith.search.gbdt import Gbdt, Programs
+
+
+def boost(settings: Gbdt, train: Programs, test: Programs | None) -> Any:
+    """Rounds of trees, each fitted to the slope of the loss; the custom objective is what lets
+    statements share the error of their program.
+    """
+    loss = loss_of(settings.loss)
+    matrix = xgboost.DMatrix(train.features, nthread=settings.threads)
+    held_out = None if test is None else xgboost.DMatrix(test.features, nthread=settings.threads)
+
+    def objective(margins: Numbers, _: Any) -> tuple[Numbers, Numbers]:
+        scores: Numbers = np.bincount(train.packs, margins, len(train.labels)).astype(float)
+        slope, bend = loss(scores, train.labels, train.tasks)
+        return slope[train.packs], np.maximum(bend[train.packs], 1e-6)
+
+    def accuracy(margins: Numbers, _: Any) -> tuple[str, float]:
+        assert test is not None
+        scores: Numbers = np.bincount(test.packs, margins, len(test.labels)).astype(float)
+        return "accuracy", pairwise_accuracy(scores, test.labels, test.tasks)
+
+    model = xgboost.train(
+        {
+            "max_depth": settings.depth, "eta": settings.learning_rate, "base_score": 0.0,
+            "min_child_weight": 0, "gamma": 0.001, "nthread": settings.threads, "max_bin": 64,
+            "seed": settings.seed, "tree_method": "hist", "disable_default_eval_metric": 1,
+            "verbosity": 0,
+        },
+        matrix,
+        num_boost_round=settings.rounds,
+        obj=objective,
+        evals=[] if held_out is None else [(held_out, "test")],
+        custom_metric=None if held_out is None else accuracy,
+        maximize=True,
+        early_stopping_rounds=None if held_out is None else settings.patience,
+        verbose_eval=False,
+    )  # fmt: skip
+    return model if held_out is None else model[: model.best_iteration + 1]

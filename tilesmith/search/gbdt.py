@@ -1,0 +1,120 @@
+"""Gbdt: gradient-boosted trees over the features of statements. A program's score is the sum over
+its statements, whatever the loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilesmith.base.errors import TuneError
+from tilesmith.search.data import Group, groups_of
+from tilesmith.search.features.graph import Values
+from tilesmith.search.features.statements import statements_of
+from tilesmith.search.losses import Groups, Numbers, loss_of
+from tilesmith.search.protocol import Scores
+from tilesmith.space.domains import Matrix, Rng
+from tilesmith.space.variant import Variant
+from tilesmith.task.task import Measurement
+
+
+@dataclass(frozen=True, eq=False)
+class Programs:
+    """Training data: features of all statements, which program each belongs to, and labels and
+    tasks of the programs.
+    """
+
+    features: Values
+    packs: Groups
+    labels: Numbers
+    tasks: Groups
+
+    def part(self, keep: Groups) -> Programs:
+        """Some of the programs."""
+        number = np.full(len(self.labels), -1)
+        number[keep] = np.arange(len(keep))
+        rows = np.flatnonzero(number[self.packs] >= 0)
+        return Programs(
+            self.features[rows], number[self.packs[rows]], self.labels[keep], self.tasks[keep]
+        )
+
+
+def programs_of(groups: Sequence[Group]) -> Programs:
+    features: list[Values] = []
+    packs: list[Groups] = []
+    numbers: dict[str, int] = {}
+    tasks: list[int] = []
+    count = 0
+    for g in groups:
+        x = statements_of(g.variant).of(g.rows)
+        n, s, width = x.shape
+        features.append(x.reshape(n * s, width))
+        packs.append(np.repeat(np.arange(count, count + n), s))
+        tasks += [numbers.setdefault(g.variant.task.key, len(numbers))] * n
+        count += n
+    labels = np.concatenate([g.labels for g in groups])
+    return Programs(np.concatenate(features), np.concatenate(packs), labels, np.array(tasks))
+
+
+@dataclass(frozen=True)
+class Gbdt:
+    """`loss` is "rank" (pairwise logistic), "packed" (Ansor's weighted squared error) or
+    "regression". A share `held_out` of the programs decides when to stop, after `patience` rounds
+    without gain. Of more than `most` programs, the fastest and a sample of the others are used, so
+    that fitting takes bounded time.
+    """
+
+    loss: str = "rank"
+    rounds: int = 160
+    depth: int = 6
+    learning_rate: float = 0.15
+    held_out: float = 0.15
+    patience: int = 25
+    fewest: int = 24
+    most: int = 4000
+    threads: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        loss_of(self.loss)
+        if not 0 <= self.held_out < 1:
+            raise TuneError(f"held_out is a share of the programs below 1, not {self.held_out}")
+
+    def fit(self, measurements: Sequence[Measurement]) -> GbdtPredictor | None:
+        groups = groups_of(measurements)
+        labels = [y for g in groups for y in g.labels]
+        if len(labels) < self.fewest or len(set(labels)) < 2:
+            return None
+        # A leaf file loads XGBoost, which takes a second: here, when a model is first fitted.
+        from tilesmith.search.boosting import boost
+
+        rng = np.random.default_rng(self.seed)
+        data = self._bounded(programs_of(groups), rng)
+        order = rng.permutation(len(data.labels))
+        cut = int(len(order) * self.held_out) if len(order) >= 4 * self.fewest else 0
+        train, test = data.part(np.sort(order[cut:])), data.part(np.sort(order[:cut]))
+        return GbdtPredictor(boost(self, train, test if cut else None))
+
+    def _bounded(self, data: Programs, rng: Rng) -> Programs:
+        n = len(data.labels)
+        if n <= self.most:
+            return data
+        best = np.argsort(-data.labels, kind="stable")
+        others = rng.choice(best[self.most // 2 :], self.most - self.most // 2, replace=False)
+        return data.part(np.sort(np.concatenate([best[: self.most // 2], others])))
+
+
+@dataclass(frozen=True, eq=False)
+class GbdtPredictor:
+    booster: Any
+
+    def predict(self, variant: Variant, rows: Matrix) -> Scores:
+        if not len(rows):
+            return np.zeros(0)
+        x = statements_of(variant).of(rows)
+        n, s, width = x.shape
+        out = self.booster.inplace_predict(x.reshape(n * s, width), predict_type="margin")
+        return np.asarray(np.asarray(out, np.float64).reshape(n, s).sum(axis=1))

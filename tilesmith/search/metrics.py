@@ -1,0 +1,43 @@
+"""How good a cost model is at what it is for: putting programs in order, and finding the best."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+Numbers = np.ndarray[Any, Any]
+
+_MOST = 2000  # programs of a task that are compared with each other
+
+
+def pairwise_accuracy(scores: Numbers, labels: Numbers, tasks: Numbers | None = None) -> float:
+    """Of all pairs of programs of one task with different labels, the share that the scores put in
+    the right order; a tie of scores counts half.
+    """
+    right = pairs = 0.0
+    numbers = np.zeros(len(labels), int) if tasks is None else tasks
+    for task in np.unique(numbers):
+        at = np.flatnonzero(numbers == task)[:_MOST]
+        s, y = scores[at], labels[at]
+        faster = y[:, None] > y[None, :]
+        difference = s[:, None] - s[None, :]
+        right += ((difference > 0) & faster).sum() + 0.5 * ((difference == 0) & faster).sum()
+        pairs += faster.sum()
+    return float(right / pairs) if pairs else 1.0
+
+
+def recall_at(scores: Numbers, labels: Numbers, k: int) -> float:
+    """Of the k truly fastest programs, the share among the k that the scores like best."""
+    k = min(k, len(labels))
+    if k == 0:
+        return 1.0
+    best = set(np.argsort(-labels, kind="stable")[:k])
+    liked = set(np.argsort(-scores, kind="stable")[:k])
+    return len(best & liked) / k
+
+
+def peak_curve(scores: Numbers, labels: Numbers, most: int) -> Numbers:
+    """The best label among the first 1, 2, ... programs in the order of the scores."""
+    order = np.argsort(-scores, kind="stable")[:most]
+    return np.maximum.accumulate(labels[order])
