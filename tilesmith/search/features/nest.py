@@ -5,9 +5,8 @@ loops are, what of each buffer is touched below each of them, and by which steps
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from math import prod
 
 from tilesmith.expr.ints import (
     ONE,
@@ -132,8 +131,12 @@ class Nest:
 
     @cached_property
     def points(self) -> int:
-        """Iterations that do work: those of a guarded tail do none."""
-        return prod(i.extent.const or 1 for i in self.block.iters)
+        """Iterations that do work: those of a guarded tail do none. Iterators that a split has cut
+        into open sizes count as what they were cut from.
+        """
+        facts = tuple(replace(f, exact=True) for f in self.func.facts)
+        whole = product(i.extent for i in self.block.iters)
+        return reduce_modulo(whole, replace(self.func, facts=facts).rules).const or 1
 
     @cached_property
     def accesses(self) -> tuple[Access, ...]:

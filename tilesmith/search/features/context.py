@@ -1,0 +1,280 @@
+"""What surrounds each loop, as AutoTVM sees it: how long, how deep and of what kind it is, and how
+much of each buffer is touched below it, how often and by which steps. Rows of a variant in, numbers
+out, for every loop or, as curves of touched size against reuse, in a width that is the same for
+all programs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from tilesmith.ir.nodes import For, If, Stmt, statements
+from tilesmith.search.features.graph import Array, Compiled, Graph, Term, Values
+from tilesmith.search.features.nest import Access, Nest, nests_of
+from tilesmith.search.features.operations import OPERATIONS, operations
+from tilesmith.space.domains import Matrix
+from tilesmith.space.variant import Variant
+
+KINDS = ("serial", "parallel", "vectorize", "unroll", "block", "thread", "vthread")
+TOUCHES = 4  # of buffers below one loop; the statements that do most come first
+LOOP_WIDTH = 4 + len(KINDS) + 1 + 3 * TOUCHES
+
+CURVES = 5  # touches that have their relations sampled
+SAMPLES = 20
+STEP = 1.5  # between samples, as powers of two: the last one is 2**28.5
+STATEMENTS = 2  # that have features of their own among the relations
+_TOO_MANY = 1e9
+_CHUNK = 512  # rows sampled at a time: their levels stay in the cache
+_OF_STATEMENT = len(OPERATIONS) + 8
+_OF_PROGRAM = 10
+RELATION_WIDTH = CURVES * 4 * SAMPLES + STATEMENTS * _OF_STATEMENT + _OF_PROGRAM
+
+
+@dataclass(frozen=True, eq=False)
+class Touch:
+    """What one statement does to one buffer. Level k is the k-th loop with all inside of it, the
+    last one a single instance.
+    """
+
+    nest: Nest
+    access: Access
+
+    @cached_property
+    def counts(self) -> tuple[Term, ...]:
+        """Elements touched: a box may have holes, so at most as many as there are touches."""
+        each = self.access.touched[-1]
+        return tuple(
+            t.minimum(n * each) for t, n in zip(self.access.touched, self.nest.inside, strict=True)
+        )
+
+    @cached_property
+    def reuses(self) -> tuple[Term, ...]:
+        """Touches of each of them."""
+        each = self.access.touched[-1]
+        return tuple(n * each / c for c, n in zip(self.counts, self.nest.inside, strict=True))
+
+    @cached_property
+    def visits(self) -> tuple[Term, ...]:
+        """How often the level is entered."""
+        out = [self.nest.graph.of(1)]
+        for loop in self.nest.loops:
+            out.append(out[-1] * loop.extent)
+        return tuple(out)
+
+
+class Program:
+    """All nests of a variant over one graph; a loop may stand in several of them."""
+
+    def __init__(self, variant: Variant) -> None:
+        self.variant = variant
+        self.graph = Graph(variant.columns)
+        self.nests = nests_of(self.graph, variant)
+        self.loops = [s for s in statements(variant.func.body) if isinstance(s, For)]
+
+    @cached_property
+    def ranked(self) -> list[Nest]:
+        """Those that do most first; equal ones in program order."""
+        return sorted(self.nests, key=lambda n: -n.points)
+
+    @cached_property
+    def touches(self) -> list[Touch]:
+        return [Touch(n, a) for n in self.ranked for a in n.accesses]
+
+    @cached_property
+    def written_out(self) -> dict[str, Term]:
+        """1 in the rows where code generation unrolls a loop, by the loop's name."""
+        out: dict[str, Term] = {}
+        for s in self.variant.func.body:
+            self._copies(s, self.graph.of(0), out)
+        return out
+
+    def _copies(self, s: Stmt, depth: Term, out: dict[str, Term]) -> Term:
+        """Copies that are made of what is inside, too many where a loop is left: loops are written
+        out from within as long as that makes at most `depth` copies.
+        """
+        g = self.graph
+        if isinstance(s, For | If):
+            note = s.note("unroll_depth") if isinstance(s, For) else None
+            here = depth if note is None else self._size(note)
+            inside = g.of(0)
+            for t in s.body:
+                inside = inside + self._copies(t, here, out)
+            return self._around(s, inside, here, out) if isinstance(s, For) else inside
+        return g.of(1)
+
+    def _around(self, f: For, inside: Term, depth: Term, out: dict[str, Term]) -> Term:
+        g = self.graph
+        if f.kind == "vectorize":
+            return inside
+        copies = inside * g.integer(f.extent)
+        if f.kind == "unroll":
+            out[f.name] = g.of(1)
+            return copies
+        if f.kind == "serial":
+            fits = (1 - self.parallel(f)) * (1 - (copies > depth))
+            out[f.name] = fits
+            return copies + (1 - fits) * _TOO_MANY
+        return g.of(_TOO_MANY)
+
+    def parallel(self, f: For) -> Term:
+        """1 in the rows where the loop runs in parallel."""
+        note = f.note("parallel_depth")
+        if f.kind == "serial" and isinstance(note, tuple):
+            return self._size(note[0]) > float(note[1])
+        return self.graph.of(float(f.kind == "parallel"))
+
+    def _size(self, note: object) -> Term:
+        return self.graph.column(note) if isinstance(note, str) else self.graph.of(float(str(note)))
+
+    def kinds(self, f: For) -> dict[str, Term]:
+        """Of KINDS, exactly one is 1 in each row."""
+        g = self.graph
+        parallel = self.parallel(f)
+        unroll = self.written_out.get(f.name, g.of(0))
+        fixed = {"blockIdx": "block", "threadIdx": "thread"}.get(f.kind.split(".")[0], f.kind)
+        out = {k: g.of(float(fixed == k)) for k in KINDS}
+        out |= {"parallel": parallel, "unroll": unroll}
+        if f.kind == "serial":
+            out["serial"] = 1 - parallel - unroll
+        return out
+
+    @cached_property
+    def places(self) -> dict[str, list[tuple[Nest, int]]]:
+        """The nests that a loop stands in, and at which level, by the loop's name."""
+        out: dict[str, list[tuple[Nest, int]]] = {}
+        for n in self.ranked:
+            for k, f in enumerate(n.path):
+                out.setdefault(f.name, []).append((n, k))
+        return out
+
+    def loop(self, f: For) -> list[Term]:
+        """Its LOOP_WIDTH features."""
+        g = self.graph
+        places = self.places[f.name]
+        first, level = places[0]
+        entered = g.product([loop.extent for loop in first.loops[: level + 1]])
+        work = g.of(0)
+        for n, k in places:
+            work = work.maximum(n.inside[k])
+        reducing = any(n.loops[k].reducing for n, k in places)
+        out = [g.integer(f.extent).log(), g.of(level), entered.log(), work.log()]
+        out += [*self.kinds(f).values(), g.of(float(reducing))]
+        nests = dict(places)
+        for t in [t for t in self.touches if t.nest in nests][:TOUCHES]:
+            k = nests[t.nest]
+            stride = t.access.strides[k]
+            out += [t.counts[k].log(), t.reuses[k].log(), stride.maximum(-1 * stride).log()]
+        return out + [g.of(0)] * (LOOP_WIDTH - len(out))
+
+
+@lru_cache(maxsize=1024)
+def _loops(variant: Variant) -> tuple[int, Compiled]:
+    program = Program(variant)
+    terms = [t for f in program.loops for t in program.loop(f)]
+    return len(program.loops), program.graph.compile(terms)
+
+
+def loop_features(variant: Variant, rows: Matrix) -> Values:
+    """(rows, loops, LOOP_WIDTH), outer loops before inner ones. Sizes as log2(1 + x)."""
+    loops, compiled = _loops(variant)
+    return compiled(rows).reshape(len(rows), loops, LOOP_WIDTH)
+
+
+class Relations:
+    """The closed forms of one variant: levels of the touches, and what needs no sampling."""
+
+    def __init__(self, variant: Variant) -> None:
+        program = Program(variant)
+        touches = program.touches[:CURVES]
+        self.depths = [len(t.counts) for t in touches]
+        levels = [x for t in touches for x in (*t.counts, *t.reuses, *t.visits)]
+        self.curves = program.graph.compile([program.graph.make(np.log2, x) for x in levels])
+        self.plain = program.graph.compile(_plain(program))
+
+    def __call__(self, rows: Matrix) -> Values:
+        out = np.zeros((len(rows), RELATION_WIDTH), np.float32)
+        out[:, CURVES * 4 * SAMPLES :] = self.plain(rows)
+        for start in range(0, len(rows), _CHUNK):
+            self._sample(rows[start : start + _CHUNK], out[start : start + _CHUNK])
+        return out
+
+    def _sample(self, rows: Matrix, out: Values) -> None:
+        levels = np.ascontiguousarray(self.curves(rows).T)
+        used = column = 0
+        for depth in self.depths:
+            counts, reuses, visits = levels[used : used + 3 * depth].reshape(3, depth, -1)
+            used += 3 * depth
+            small = within(counts[::-1])
+            for y, at in (
+                (reuses[::-1], small), (counts[::-1], within(reuses[::-1])),
+                (visits[::-1], small), (counts, within(visits)),
+            ):  # fmt: skip
+                out[:, column : column + SAMPLES] = np.take_along_axis(y, at, axis=0).T
+                column += SAMPLES
+
+
+def within(x: Array) -> Array:
+    """For each row, the last level (levels are lines of x) up to which x stays within 0, STEP,
+    2 * STEP, ...; the first one where there is none.
+    """
+    # a little less, so that a logarithm that is not quite exact stays where it belongs
+    steps = np.ceil(np.maximum.accumulate(x, axis=0) / STEP - 1e-4).astype(np.int8)
+    at = np.empty((SAMPLES, x.shape[1]), np.int8)
+    for k in range(SAMPLES):
+        np.add.reduce((steps <= k).view(np.int8), axis=0, out=at[k])
+    return np.asarray(np.maximum(at - 1, 0), np.intp)
+
+
+def _plain(program: Program) -> list[Term]:
+    g, variant = program.graph, program.variant
+    target = variant.task.target
+    func = variant.task.func
+    flops, nbytes = float(func.flops), float(func.nbytes)
+    visits = g.of(0)
+    for n in program.nests:
+        visits = visits + n.iterations
+    out = [
+        g.of(flops).log(), g.of(nbytes).log(), g.of(flops / max(nbytes, 1)).log(),
+        g.of(len(program.nests)), (visits / sum(n.points for n in program.nests)).log(),
+        g.of(target.num_cores).log(), g.of(target.vector_bits).log(),
+        g.of(target.l1_nbytes).log(), g.of(target.l2_nbytes).log(), g.of(target.l3_nbytes).log(),
+    ]  # fmt: skip
+    for n in program.ranked[:STATEMENTS]:
+        out += _statement(program, n)
+    return out + [g.of(0)] * (_OF_PROGRAM + STATEMENTS * _OF_STATEMENT - len(out))
+
+
+def _statement(program: Program, n: Nest) -> list[Term]:
+    g = program.graph
+    kinds = [program.kinds(f) for f in n.path]
+
+    def length(kind: str) -> Term:
+        return g.product(
+            [k[kind].where(loop.extent, 1) for k, loop in zip(kinds, n.loops, strict=False)]
+        )
+
+    steps = g.product([loop.extent for loop in n.loops if loop.reducing])
+    nbytes = sum((a.touched[0] * a.nbytes for a in n.accesses), g.of(0))
+    counts = operations(n.block)
+    flops = float(n.points * sum(counts.values()))
+    out = [g.of(n.points), n.iterations / n.points, flops / nbytes, steps]
+    out += [length(k) for k in ("parallel", "vectorize", "unroll", "thread")]
+    return [x.log() for x in (*out, *(g.of(float(c)) for c in counts.values()))]
+
+
+@lru_cache(maxsize=1024)
+def _relations(variant: Variant) -> Relations:
+    return Relations(variant)
+
+
+def relation_features(variant: Variant, rows: Matrix) -> Values:
+    """(rows, RELATION_WIDTH), the same for all programs.
+
+    For each of the first CURVES touches: reuse by count, count by reuse, visits by count, count by
+    visits, sampled where the one is a power of 2**STEP, as log2. Then the program, then the
+    statements that do most.
+    """
+    return _relations(variant)(rows)
