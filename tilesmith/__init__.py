@@ -67,13 +67,16 @@ from tilesmith.ir.lower import function
 from tilesmith.ir.nodes import Intrinsic
 from tilesmith.ir.pack import pack
 from tilesmith.measure.local import LocalMeasurer
+from tilesmith.measure.replay import ReplayMeasurer
 from tilesmith.records.database import Database
+from tilesmith.records.lines import read_records
 from tilesmith.records.open import open_database
 from tilesmith.runtime.kernel import Kernel
 from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import PRIMITIVES, Trace
 from tilesmith.search.gbdt import Gbdt
+from tilesmith.search.recorded import Recorded, RecordedSpace
 from tilesmith.search.strategies import Evolution, Random
 from tilesmith.space.sets import ansor_rules, default_rules
 from tilesmith.space.spaces import SketchSpace, TemplateSpace, UnionSpace, variants
@@ -112,7 +115,10 @@ __all__ = [
     "Measurement",
     "Progress",
     "Random",
+    "Recorded",
+    "RecordedSpace",
     "RecordsError",
+    "ReplayMeasurer",
     "Result",
     "Schedule",
     "ScheduleError",
@@ -165,6 +171,7 @@ __all__ = [
     "placeholder",
     "power",
     "prod",
+    "read_records",
     "reduce",
     "reduce_axis",
     "round",

@@ -215,3 +215,41 @@ def test_a_pruned_file_is_smaller(tmp_path):
         db.add(EVERY[:1])
         assert db.prune(failures=True) == 1000
     assert file.stat().st_size < before / 10
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".xz"])
+def test_compressed_files_say_the_same(full, empty, tmp_path, ending):
+    path = tmp_path / f"records.jsonl{ending}"
+    assert full.export(path) == 4
+    head = path.read_bytes()[:2]
+    assert head == {"": b'{"', ".gz": b"\x1f\x8b", ".xz": b"\xfd7"}[ending]
+    assert empty.import_(path) == 4
+    assert contents(empty) == contents(full)
+
+
+def test_records_are_read_without_a_database(full, tmp_path):
+    path = tmp_path / "records.jsonl.xz"
+    full.export(path)
+    assert ts.read_records(path) == EVERY
+
+
+def test_a_record_of_another_machine_keeps_its_target(tmp_path):
+    task = ts.Task(ONE.func, ts.Target.named("cortex-a76"))
+    path = tmp_path / "records.jsonl.gz"
+    with ts.open_database(":memory:") as db:
+        db.add([measured(task, 0, (0.1,))])
+        db.export(path)
+    (m,) = ts.read_records(path)
+    assert m.candidate.task.target == task.target
+    assert m.candidate.task.key == task.key
+
+
+def test_a_broken_archive_is_named(full, tmp_path):
+    path = tmp_path / "records.jsonl.xz"
+    full.export(path)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(ts.RecordsError, match=r"records\.jsonl\.xz cannot be read"):
+        ts.read_records(path)
+    path.write_bytes(b"no archive")
+    with pytest.raises(ts.RecordsError, match=r"records\.jsonl\.xz cannot be read"):
+        ts.read_records(path)

@@ -1,22 +1,29 @@
 """Records as JSON lines: each line holds all there is to say about one measurement, the computation
-and the target included, so that a line means the same in any database.
+and the target included, so that a line means the same in any database. A file whose name ends in
+.xz or .gz is compressed.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
-from collections.abc import Iterable, Iterator
+import lzma
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, cast
 
 from tilesmith.base.digest import digest
 from tilesmith.base.errors import RecordsError, TilesmithError
 from tilesmith.base.target import Target
 from tilesmith.ir.deserialize import function_from_json
+from tilesmith.ir.intrinsics import INTRINSICS
+from tilesmith.ir.nodes import Intrinsic
 from tilesmith.ir.serialize import compact
-from tilesmith.records.rows import RecordRow, TaskRow, row_of
-from tilesmith.schedule.trace import Trace
+from tilesmith.records.rows import RecordRow, TaskRow, measurement, row_of
+from tilesmith.schedule.step import Step
+from tilesmith.schedule.trace import PRIMITIVES, Trace
 from tilesmith.task.task import Candidate, Failure, Measurement, Task, task_key
 
 VERSION = 1
@@ -45,7 +52,7 @@ def line_of(task: TaskRow, row: RecordRow) -> str:
 def rows_of(path: Path) -> Iterator[tuple[TaskRow, RecordRow]]:
     """Raises a RecordsError that names the file and the line where one is not a record."""
     try:
-        with path.open() as file:
+        with _open(path, path, "rt") as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
                     try:
@@ -56,7 +63,7 @@ def rows_of(path: Path) -> Iterator[tuple[TaskRow, RecordRow]]:
                             f"{path}, line {number} is not a record: {what}. The lines before it "
                             "may have been taken; to import the mended file again is safe"
                         ) from None
-    except (OSError, UnicodeDecodeError) as e:
+    except (OSError, EOFError, UnicodeDecodeError, lzma.LZMAError) as e:
         raise RecordsError(f"{path} cannot be read: {e}") from None
 
 
@@ -65,7 +72,7 @@ def write_lines(path: Path, rows: Iterable[tuple[TaskRow, RecordRow]]) -> int:
     part = path.with_name(f"{path.name}.part")
     count = 0
     try:
-        with part.open("w") as file:
+        with _open(part, path, "wt") as file:
             for task, row in rows:
                 file.write(line_of(task, row) + "\n")
                 count += 1
@@ -75,6 +82,29 @@ def write_lines(path: Path, rows: Iterable[tuple[TaskRow, RecordRow]]) -> int:
     finally:
         part.unlink(missing_ok=True)
     return count
+
+
+def read_records(
+    path: str | os.PathLike[str],
+    primitives: Sequence[type[Step]] = PRIMITIVES,
+    intrinsics: Sequence[Intrinsic] = INTRINSICS,
+) -> list[Measurement]:
+    """What an exported file says, without a database: each task is rebuilt with the target it was
+    recorded on, whatever machine this is.
+    """
+    return [
+        measurement(row, _task(task.func, task.target, task.codegen)[0], primitives, intrinsics)
+        for task, row in rows_of(Path(path))
+    ]
+
+
+def _open(path: Path, named: Path, mode: str) -> TextIO:
+    match named.suffix:
+        case ".xz":
+            return cast(TextIO, lzma.open(path, mode, encoding="utf-8"))
+        case ".gz":
+            return cast(TextIO, gzip.open(path, mode, encoding="utf-8"))
+    return cast(TextIO, path.open(mode, encoding="utf-8"))
 
 
 def _read(line: str) -> tuple[TaskRow, RecordRow]:

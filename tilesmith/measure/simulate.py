@@ -1,0 +1,115 @@
+"""A simulator of a machine: recorded measurements of one task in, the seconds of any candidate of
+the recorded variants out.
+
+It is a Gaussian process over the logarithms of the decisions, of another family than the cost
+models that are compared on it, so that none of them has the answer built in. It gives back what was
+recorded, less its noise; far from all records it says what the task's programs take on average,
+so that a search has nothing to gain where nobody has been.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from tilesmith.schedule.trace import Trace
+from tilesmith.space.domains import Matrix
+from tilesmith.space.variant import Variant
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+# What is tried; the best by leaving one out is taken.
+_LENGTHS = (1.5, 3.0, 6.0, 12.0)
+_NOISES = (0.003, 0.01, 0.03, 0.1, 0.3)
+_KINSHIPS = (0.5, 0.9)  # how much rows of another variant say, if the decisions are the same
+
+
+@dataclass(frozen=True, eq=False)
+class Simulator:
+    """`points` are recorded rows as places, `kind` their variants by number; `left_out` are the
+    seconds of each record as the other ones tell.
+    """
+
+    columns: Mapping[str, int]
+    kinds: Mapping[Trace, int]
+    points: Array
+    kind: Array
+    seconds: Array
+    length: float
+    kinship: float
+    noise: float
+    weights: Array
+    left_out: Array
+
+    def predict(self, variant: Variant, rows: Matrix) -> Array:
+        """Seconds; within the range of what was recorded."""
+        kind = np.full(len(rows), float(self.kinds.get(variant.trace, -1)))
+        at = places(variant, rows, self.columns)
+        k = kernel(at, kind, self.points, self.kind, self.length, self.kinship)
+        found = np.exp(np.log(self.seconds).mean() + k @ self.weights)
+        return np.asarray(np.clip(found, self.seconds.min(), self.seconds.max()))
+
+    @property
+    def error(self) -> float:
+        """Of the left out ones: the mean square of the logarithm of the ratio."""
+        return float(np.square(np.log(self.left_out / self.seconds)).mean())
+
+
+def simulate(groups: Sequence[tuple[Variant, Matrix, Array]]) -> Simulator:
+    """From rows of variants and their seconds."""
+    columns: dict[str, int] = {}
+    for v, _, _ in groups:
+        for c in v.columns:
+            columns.setdefault(c, len(columns))
+    kinds = {v.trace: n for n, (v, _, _) in enumerate(groups)}
+    points = np.concatenate([places(v, rows, columns) for v, rows, _ in groups])
+    kind = np.concatenate([np.full(len(rows), float(kinds[v.trace])) for v, rows, _ in groups])
+    seconds = np.concatenate([s for _, _, s in groups])
+    logs = np.log(seconds)
+    tried = []
+    for length, kinship in product(_LENGTHS, _KINSHIPS):
+        values, vectors = np.linalg.eigh(kernel(points, kind, points, kind, length, kinship))
+        for noise in _NOISES:
+            inverse = 1 / (np.maximum(values, 0.0) + noise)
+            weights = vectors @ (inverse * (vectors.T @ (logs - logs.mean())))
+            # Leaving one out, in closed form: no other fit is needed.
+            left_out = np.exp(logs - weights / (np.square(vectors) @ inverse))
+            tried.append(
+                Simulator(
+                    columns, kinds, points, kind, seconds, length, kinship, noise, weights, left_out
+                )
+            )
+    return min(tried, key=lambda s: s.error)
+
+
+def places(variant: Variant, rows: Matrix, columns: Mapping[str, int]) -> Array:
+    """For each column its log2, and for each tile the log2 of it with all that lies within: inner
+    tiles are what caches and registers hold.
+    """
+    logs = np.log2(np.maximum(rows, 1))
+    out = np.zeros((len(rows), 2 * len(columns)))
+    at = [columns.get(c, -1) for c in variant.columns]
+    known = [k for k, a in enumerate(at) if a >= 0]
+    out[:, [at[k] for k in known]] = logs[:, known]
+    for d, span in zip(variant.domains, variant.spans, strict=True):
+        if d.tile:
+            within = np.cumsum(logs[:, span][:, ::-1], axis=1)[:, ::-1]
+            for k, c in enumerate(d.columns):
+                if c in columns:
+                    out[:, len(columns) + columns[c]] = within[:, k]
+    return out
+
+
+def kernel(
+    a: Array, a_kind: Array, b: Array, b_kind: Array, length: float, kinship: float
+) -> Array:
+    squares = (a**2).sum(1)[:, None] + (b**2).sum(1)[None, :] - 2 * a @ b.T
+    distance = np.sqrt(np.maximum(squares, 0.0)) / length
+    alike = np.where(a_kind[:, None] == b_kind[None, :], 1.0, kinship)
+    # Matérn's with 3/2: continuous slopes, but no more, as timings have steps
+    near = (1 + np.sqrt(3) * distance) * np.exp(-np.sqrt(3) * distance)
+    return np.asarray(alike * near)

@@ -1,0 +1,88 @@
+"""Searching among what was recorded: a strategy and recorded measurements in, the same strategy out
+with every proposal moved to the nearest record that was not proposed yet.
+
+Two strategies then compete for the same measured programs, each once, and are told of no other. The
+records should be dense where the strategies go: a proposal that moves far is no longer theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilesmith.base.errors import ScheduleError
+from tilesmith.schedule.trace import Trace
+from tilesmith.search.protocol import Search, Strategy
+from tilesmith.space.domains import Rng
+from tilesmith.space.nearest import Rows, rows_by_variant
+from tilesmith.space.reopen import reopen
+from tilesmith.task.task import Candidate, Measurement, Task
+
+_ATTEMPTS = 30  # rounds without a proposal of a variant that has records left
+
+
+@dataclass(frozen=True)
+class RecordedSpace:
+    """The variants that records are of, whatever today's rules derive."""
+
+    records: Sequence[Measurement]
+
+    def sketches(self, task: Task) -> tuple[Trace, ...]:
+        found = rows_by_variant((m.candidate, m) for m in self.records if m.candidate.task == task)
+        return tuple(rows.variant.trace for rows in found.values())
+
+
+@dataclass(frozen=True)
+class Recorded:
+    strategy: Strategy
+    records: Sequence[Measurement]
+
+    def start(self, task: Task, sketches: Sequence[Trace], rng: Rng) -> RecordedSearch:
+        pairs = ((m.candidate, m.candidate) for m in self.records if m.candidate.task == task)
+        return RecordedSearch(
+            self.strategy.start(task, sketches, rng), rows_by_variant(dict(pairs).items())
+        )
+
+
+class RecordedSearch:
+    """`moved` are the distances from proposals to the records that took their place, in doublings
+    of a decision.
+    """
+
+    def __init__(self, search: Search, rows: dict[Trace, Rows[Candidate]]) -> None:
+        self._search, self._rows = search, rows
+        self._left = {c.key: (key, k) for key, r in rows.items() for k, c in enumerate(r.items)}
+        self.moved: list[float] = []
+
+    def ask(self, n: int) -> list[Candidate]:
+        out: list[Candidate] = []
+        for _ in range(_ATTEMPTS):
+            if len(out) == n or not self._left:
+                break
+            proposed = self._search.ask(n - len(out))
+            if not proposed:
+                break
+            out += [c for p in proposed if (c := self._move(p)) is not None]
+        return out
+
+    def _move(self, proposed: Candidate) -> Candidate | None:
+        try:
+            variant, row = reopen(proposed)
+        except ScheduleError:
+            return None
+        rows = self._rows.get(variant.trace)
+        if rows is None or (at := rows.nearest(row)) < 0:
+            return None
+        self.moved.append(float(np.sqrt(rows.distances(row)[at])))
+        c = rows.take(at)
+        del self._left[c.key]
+        return c
+
+    def tell(self, measurements: Sequence[Measurement]) -> None:
+        for m in measurements:
+            if m.candidate.key in self._left:  # known from elsewhere: never to be proposed
+                key, at = self._left.pop(m.candidate.key)
+                self._rows[key].take(at)
+        self._search.tell(measurements)

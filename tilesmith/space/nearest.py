@@ -1,0 +1,62 @@
+"""Candidates with something known of each in, and per variant the one nearest to any row out.
+Distances are between the log2 of decisions: from 4 to 8 is as far as from 64 to 128.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from tilesmith.base.errors import ScheduleError
+from tilesmith.schedule.trace import Trace
+from tilesmith.space.domains import Matrix
+from tilesmith.space.reopen import reopen, stacked
+from tilesmith.space.variant import Variant
+from tilesmith.task.task import Candidate
+
+T = TypeVar("T")
+
+
+class Rows(Generic[T]):
+    """Rows of one variant, and an item for each. A row that was taken is found no more."""
+
+    def __init__(self, variant: Variant, rows: list[tuple[int, ...]], items: list[T]) -> None:
+        self.variant, self.items = variant, items
+        self.matrix: Matrix = stacked(rows, variant)
+        self._logs = _log2(self.matrix)
+        self._taken = np.zeros(len(rows))
+
+    def nearest(self, row: Sequence[int]) -> int:
+        """The first of the nearest ones, -1 if all are taken."""
+        at = int(np.argmin(self.distances(row)))
+        return -1 if np.isinf(self._taken[at]) else at
+
+    def distances(self, row: Sequence[int]) -> np.ndarray[Any, np.dtype[np.float64]]:
+        return np.asarray(np.square(self._logs - _log2(np.array(row))).sum(axis=1) + self._taken)
+
+    def take(self, at: int) -> T:
+        self._taken[at] = np.inf
+        return self.items[at]
+
+
+def _log2(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Choices may be 0; they count as half of 1."""
+    return np.asarray(np.log2(np.maximum(rows, 0.5)))
+
+
+def rows_by_variant(pairs: Iterable[tuple[Candidate, T]]) -> dict[Trace, Rows[T]]:
+    """By the open trace of the variant, for candidates of one task. Traces that can no longer be
+    applied are left out.
+    """
+    found: dict[Trace, tuple[Variant, list[tuple[int, ...]], list[T]]] = {}
+    for c, item in pairs:
+        try:
+            variant, row = reopen(c)
+        except ScheduleError:
+            continue
+        _, rows, items = found.setdefault(variant.trace, (variant, [], []))
+        rows.append(row)
+        items.append(item)
+    return {key: Rows(v, rows, items) for key, (v, rows, items) in found.items()}
