@@ -40,6 +40,6 @@ def test_recall_is_the_share_of_the_truly_best_among_those_chosen() -> None:
 
 def test_the_peak_curve_rises_to_the_best() -> None:
     labels = np.array([0.2, 1.0, 0.5, 0.4])
-    curve = peak_curve(np.array([4.0, 1.0, 3.0, 2.0]), labels)
+    curve = peak_curve(np.array([4.0, 1.0, 3.0, 2.0]), labels, 4)
     assert curve.tolist() == [0.2, 0.5, 0.5, 1.0]
-    assert peak_curve(labels, np.zeros(4)).tolist() == [1.0] * 4
+    assert peak_curve(labels, labels, 2).tolist() == [1.0, 1.0]

@@ -41,13 +41,3 @@ def peak_curve(scores: Numbers, labels: Numbers, most: int) -> Numbers:
     """The best label among the first 1, 2, ... programs in the order of the scores."""
     order = np.argsort(-scores, kind="stable")[:most]
     return np.maximum.accumulate(labels[order])
-
-
-def peak_curve(scores: Numbers, labels: Numbers) -> Numbers:
-    """For every k, the best label among the k best scores as a share of the best label: what is
-    found by measuring the first k that the model proposes.
-    """
-    best = labels.max(initial=0.0)
-    if not best:
-        return np.ones(len(labels))
-    return np.asarray(np.maximum.accumulate(labels[np.argsort(-scores, kind="stable")]) / best)
