@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tilesmith.measure.messages import REFERENCE, Sample
-from tilesmith.measure.timing import Rules, Sentinel, duel, is_believed, race, screen
+from tilesmith.measure.timing import Busy, Rules, Sentinel, duel, is_believed, race, screen
 
 RULES = Rules()
 
@@ -127,3 +127,12 @@ def test_belief() -> None:
     assert sum(believed(0.0019, seed) for seed in range(30)) >= 28  # 5 % faster
     assert sum(believed(0.002, seed) for seed in range(30)) <= 4  # equals
     assert sum(believed(0.0021, seed) for seed in range(30)) == 0
+
+
+def test_processor_time_is_what_a_preempted_kernel_took() -> None:
+    """Another process has the core for most of the time."""
+    machine = Machine({1: 0.008}, noise=0.0, share=0.25)
+    timed = screen(Busy(machine), 1, 0.008, float("inf"), RULES, Sentinel(), 10)
+    assert set(timed.seconds(RULES)) == {0.002}
+    assert not timed.is_contended(RULES)
+    assert screen(machine, 1, 0.008, float("inf"), RULES, Sentinel(), 10).is_contended(RULES)

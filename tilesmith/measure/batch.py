@@ -15,7 +15,17 @@ from tilesmith.measure.cores import Cores
 from tilesmith.measure.messages import Build, Built
 from tilesmith.measure.runner import Broken, Runner
 from tilesmith.measure.standing import Incumbent, Spent, Standing, Trial
-from tilesmith.measure.timing import Race, Rules, duel, is_believed, race, screen, settle
+from tilesmith.measure.timing import (
+    Busy,
+    Clock,
+    Race,
+    Rules,
+    duel,
+    is_believed,
+    race,
+    screen,
+    settle,
+)
 from tilesmith.task.task import Failure
 
 # A kernel may take so many times the best before it is given up, but a second in any case.
@@ -60,6 +70,10 @@ class Batch:
         keep = self.standing.incumbent
         self.runner.forget([t.slot for t in kernels if keep is None or t is not keep.trial])
 
+    @property
+    def _clock(self) -> Clock:
+        return Busy(self.runner) if self.rules.processor_time else self.runner
+
     @contextmanager
     def _counted(self, what: str) -> Iterator[None]:
         start = time.perf_counter()
@@ -93,7 +107,7 @@ class Batch:
         try:
             slot, calls = keep.trial.entry
             sentinel = self.standing.sentinel
-            return settle(self.runner, slot, calls, self.rules, sentinel, self.timeout)
+            return settle(self._clock, slot, calls, self.rules, sentinel, self.timeout)
         except Broken:
             self._depose(keep)
             return float("inf")
@@ -106,7 +120,7 @@ class Batch:
                 first = self.runner.check(trial.slot, limit)
             with self._counted("timing"):
                 trial.timed = screen(
-                    self.runner, trial.slot, first, best, self.rules, self.standing.sentinel, limit
+                    self._clock, trial.slot, first, best, self.rules, self.standing.sentinel, limit
                 )
         except Broken as broken:
             trial.failure = broken.failure
@@ -162,7 +176,7 @@ class Batch:
             return entrants[0]
         pivot = entrants[0] if keep is None else keep.trial
         result = race(
-            self.runner, dict(t.entry for t in entrants), pivot.entry, self.rules,
+            self._clock, dict(t.entry for t in entrants), pivot.entry, self.rules,
             self.standing.sentinel, self.rng, self.timeout,
         )  # fmt: skip
         self._add_samples(result, entrants)
@@ -177,7 +191,7 @@ class Batch:
             self.runner.check(winner.slot, self.timeout)
             pivot = winner if keep is None else keep.trial
             result = duel(
-                self.runner, winner.entry, pivot.entry, self.rules, self.standing.sentinel,
+                self._clock, winner.entry, pivot.entry, self.rules, self.standing.sentinel,
                 self.rng, self.timeout,
             )  # fmt: skip
             self._add_samples(result, [winner])

@@ -26,6 +26,16 @@ class Clock(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Busy:
+    """A clock that stands still while another process has the core."""
+
+    clock: Clock
+
+    def times(self, order: Sequence[tuple[int, int]], seconds: float) -> list[Sample]:
+        return [Sample(s.seconds * s.share, 1.0) for s in self.clock.times(order, seconds)]
+
+
+@dataclass(frozen=True, slots=True)
 class Rules:
     sample_seconds: float = 0.001  # shorter kernels are called several times per sample
     min_samples: int = 3
@@ -42,6 +52,9 @@ class Rules:
     rounds: int = 3  # between two halvings
     margin: float = 0.005  # by which a winner wins
     confirm_rounds: int = 9
+    # Count the time that the processor gave, not the clock on the wall: for kernels of one thread,
+    # on a machine that is never idle.
+    processor_time: bool = False
 
     def is_clean(self, s: Sample) -> bool:
         return s.share >= self.min_share and 1 / self.max_drift <= s.drift <= self.max_drift

@@ -1,0 +1,210 @@
+"""Strategies and models compared on the recorded data set, seed by seed, without the hardware:
+trials until random search's best is reached, and how fast the best program is after some trials.
+
+    python -m bench.search --seeds 5 --trials 200 --plots build
+
+What was recorded answers as it was; of other programs a simulator fitted to the records speaks
+(see `tilesmith.measure.simulate`; its error is printed). With `--replay recorded` the strategies
+are kept to recorded programs instead, with `--replay nearest` the nearest record answers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+import tilesmith as ts
+from bench.dataset import DATA, load
+from tilesmith.search.metrics import pairwise_accuracy
+from tilesmith.search.protocol import Strategy
+from tilesmith.space.spaces import Space
+
+Records = Sequence[ts.Measurement]
+Curve = list[float]  # the best cost after 1, 2, ... trials
+
+BATCH, FIRST_BATCH = 16, 8
+RANDOM = "random"
+CHECKPOINTS = (16, 32, 64, 128, 200)
+
+
+@dataclass(frozen=True)
+class Limited:
+    """The plainest recorded variant alone: a template fixes what a sketch leaves open."""
+
+    records: Records
+
+    def sketches(self, task: ts.Task) -> tuple[ts.Trace, ...]:
+        return (min(ts.RecordedSpace(self.records).sketches(task), key=lambda t: len(t.steps)),)
+
+
+def _always(strategy: Strategy) -> Callable[[Records], Strategy]:
+    return lambda others: strategy
+
+
+# What is made from the records of other tasks, and the space it searches.
+CONTESTANTS: dict[str, tuple[Callable[[Records], Strategy], Callable[[Records], Space]]] = {
+    RANDOM: (_always(ts.Random()), ts.RecordedSpace),
+    "evolution": (_always(ts.Evolution()), ts.RecordedSpace),
+    "limited space": (_always(ts.Evolution()), Limited),
+}
+
+
+def replay(name: str, records: Records, others: Records, how: str, trials: int, seed: int) -> Curve:
+    task = records[0].candidate.task
+    make, space = CONTESTANTS[name]
+    strategy = make(others)
+    if how == "recorded":
+        strategy = ts.Recorded(strategy, records)
+    search = strategy.start(task, space(records).sketches(task), np.random.default_rng(seed))
+    costs: list[float] = []
+    with measurer_of(tuple(records), how).open(task) as run:
+        while len(costs) < trials:
+            n = min(BATCH if costs else FIRST_BATCH, trials - len(costs))
+            candidates = search.ask(n)
+            if not candidates:
+                break
+            measured = run.measure(candidates)
+            search.tell(measured)
+            costs += [m.cost for m in measured]
+    return [float(c) for c in np.minimum.accumulate(costs)]
+
+
+_MEASURERS: dict[tuple[str, str], ts.ReplayMeasurer] = {}
+
+
+def measurer_of(records: Records, how: str) -> ts.ReplayMeasurer:
+    """Made once for a task: it fits a simulator."""
+    key = records[0].candidate.task.key, how
+    if key not in _MEASURERS:
+        _MEASURERS[key] = ts.ReplayMeasurer(records, "fail" if how == "recorded" else how)
+    return _MEASURERS[key]
+
+
+def trials_to(curve: Curve, target: float) -> float:
+    return next((k for k, c in enumerate(curve, 1) if c <= target * 1.0001), float("inf"))
+
+
+@dataclass(frozen=True)
+class Report:
+    """Curves by task, contestant and seed."""
+
+    curves: dict[str, dict[str, list[Curve]]]
+
+    def target(self, task: str) -> float:
+        """Random search's best, in the median over seeds."""
+        return statistics.median(c[-1] for c in self.curves[task][RANDOM])
+
+    def best(self, task: str) -> float:
+        return min(c[-1] for cs in self.curves[task].values() for c in cs)
+
+    def trials(self, task: str, name: str) -> float:
+        target = self.target(task)
+        return statistics.median(trials_to(c, target) for c in self.curves[task][name])
+
+    def speed(self, task: str, name: str, trials: int) -> float:
+        """Of the best program known, in the median over seeds."""
+        best = self.best(task)
+        return statistics.median(best / c[min(trials, len(c)) - 1] for c in self.curves[task][name])
+
+    def show(self) -> None:
+        tasks, names = [*self.curves], [*next(iter(self.curves.values()))]
+        longest = max(len(c) for cs in self.curves.values() for c in cs[RANDOM])
+        print(f"\nTrials until the best of {longest} random ones is reached (median over seeds)")
+        print(f"{'':24}" + "".join(f"{t[:18]:>20}" for t in tasks) + f"{'median':>10}")
+        for name in names:
+            counts = [self.trials(t, name) for t in tasks]
+            cells = "".join(f"{_count(n):>20}" for n in counts)
+            print(f"{name:24}{cells}{_count(statistics.median(counts)):>10}")
+        print(
+            "\nSpeed after so many trials, as a share of the best known (geometric mean of tasks)"
+        )
+        print(f"{'':24}" + "".join(f"{n:>10}" for n in CHECKPOINTS))
+        for name in names:
+            shares = (
+                statistics.geometric_mean(self.speed(t, name, n) for t in tasks)
+                for n in CHECKPOINTS
+            )
+            print(f"{name:24}" + "".join(f"{s:10.3f}" for s in shares))
+
+    def plot(self, folder: Path) -> None:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+
+        folder.mkdir(parents=True, exist_ok=True)
+        for task, by_name in self.curves.items():
+            figure, axes = pyplot.subplots(figsize=(8, 5))
+            best = self.best(task)
+            for name, curves in by_name.items():
+                length = min(map(len, curves))
+                middle = np.median([np.array(c[:length]) for c in curves], axis=0)
+                axes.plot(np.arange(1, length + 1), best / middle, label=name)
+            axes.set(xscale="log", xlabel="trials", ylabel="speed, of the best known", title=task)
+            axes.legend(fontsize=7)
+            figure.savefig(folder / f"{task}.png", dpi=120, bbox_inches="tight")
+            pyplot.close(figure)
+
+
+def _count(n: float) -> str:
+    return "not" if n == float("inf") else f"{n:.0f}"
+
+
+def describe(data: dict[str, list[ts.Measurement]], how: str) -> None:
+    for name, records in data.items():
+        text = f"{name}: {len(records)} records"
+        table = measurer_of(tuple(records), how).tables[records[0].candidate.task.key]
+        if how == "model" and table.simulator is not None:
+            s = table.simulator
+            accuracy = pairwise_accuracy(-s.left_out, -s.seconds)
+            text += (
+                f"; simulator, each record left out in turn: pairwise accuracy {accuracy:.2f}, "
+                f"off by a factor of {np.exp(s.error**0.5):.2f}"
+            )
+        print(text, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--trials", type=int, default=200)
+    parser.add_argument("--random-trials", type=int, default=1000)
+    parser.add_argument("--only", nargs="+", choices=[*CONTESTANTS], default=[*CONTESTANTS])
+    parser.add_argument("--tasks", nargs="+", help="of the data set; all by default")
+    parser.add_argument("--replay", choices=("model", "nearest", "recorded"), default="model")
+    parser.add_argument("--data", type=Path, default=DATA)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all curves here")
+    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw the curves, a file each")
+    args = parser.parse_args()
+    data = load(args.data)
+    if args.tasks:
+        data = {name: data[name] for name in args.tasks}
+    describe(data, args.replay)
+    curves: dict[str, dict[str, list[Curve]]] = {name: {} for name in data}
+    for name in dict.fromkeys([RANDOM, *args.only]):
+        start = time.monotonic()
+        for task, records in data.items():
+            others = [m for other, ms in data.items() if other != task for m in ms]
+            trials = args.random_trials if name == RANDOM else args.trials
+            curves[task][name] = [
+                replay(name, records, others, args.replay, trials, seed)
+                for seed in range(args.seeds)
+            ]
+        print(f"{name}: {time.monotonic() - start:.0f} s", flush=True)
+        if args.json:
+            args.json.write_text(json.dumps(curves))
+    report = Report(curves)
+    report.show()
+    if args.plots:
+        report.plot(args.plots)
+
+
+if __name__ == "__main__":
+    main()
