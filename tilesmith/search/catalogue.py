@@ -4,10 +4,12 @@ drawn from them, each once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
+
+import numpy as np
 
 from tilesmith.base.errors import ScheduleError
 from tilesmith.schedule.trace import Trace
@@ -31,7 +33,9 @@ class Individual:
 class Catalogue:
     def __init__(self, task: Task, sketches: Sequence[Trace]) -> None:
         self.task = task
-        self.traces = [t for s in sketches for t in islice(structured(s), _MOST_PER_SKETCH)]
+        made = [list(islice(structured(s), _MOST_PER_SKETCH)) for s in sketches]
+        self.traces = [t for traces in made for t in traces]
+        self._sketch = [k for k, traces in enumerate(made) for _ in traces]
         self._variants: dict[int, Variant | None] = {}
         self._proposed: dict[str, Individual] = {}
         self._seen: set[str] = set()
@@ -48,6 +52,31 @@ class Catalogue:
             except ScheduleError:
                 self._variants[number] = None
         return self._variants[number]
+
+    def known(self, number: int) -> Variant:
+        """A variant that is there."""
+        v = self.variant(number)
+        assert v is not None, f"variant {number} cannot be lowered"
+        return v
+
+    def transplant(
+        self, rng: Rng, number: int, rows: Matrix, among: Sequence[int]
+    ) -> Iterator[tuple[int, Matrix]]:
+        """The same numbers in another variant of the same sketch, where it has the same decisions
+        and they keep its limits.
+        """
+        others = [k for k in among if k != number and self._sketch[k] == self._sketch[number]]
+        if not others:
+            return
+        to = rng.integers(0, len(others), len(rows))
+        for k in np.unique(to):
+            v = self.variant(others[int(k)])
+            if v is not None and v.columns == self.known(number).columns:
+                there = rows[to == k]
+                yield others[int(k)], there[v.valid(there)]
+
+    def seen(self, number: int, row: Matrix) -> bool:
+        return Individual(number, tuple(map(int, row))) in self._rows
 
     def some(self, rng: Rng, n: int) -> list[int]:
         """Numbers of up to n variants that can be lowered, in random order."""

@@ -40,14 +40,14 @@ class Domain:
     @cached_property
     def _order(self) -> tuple[Numbers, Numbers]:
         """Keys of the table's rows in ascending order, and where each row stands."""
-        keys = _encode(self.table)
+        keys = encode(self.table)
         order = np.argsort(keys)
         return keys[order], order
 
     def index(self, rows: Matrix) -> Numbers:
         """Where in the table each row stands; -1 for one that is not there."""
         keys, order = self._order
-        wanted = _encode(rows)
+        wanted = encode(rows)
         at = np.searchsorted(keys, wanted)
         np.minimum(at, len(keys) - 1, out=at)
         return np.where(keys.take(at) == wanted, order.take(at), -1)
@@ -71,6 +71,14 @@ class Domain:
             near = table.take(at * table.shape[1] + np.minimum(pick, many - 1), mode="clip")
             np.copyto(after, near, where=many > 0)
         return np.asarray(self.table.take(after, axis=0))
+
+    def neighbours(self, row: Matrix) -> Matrix:
+        """What one small change of a row leads to; every other choice where these are few."""
+        (at,) = self.index(row[None])
+        if self.tile and len(row) > 1 and at >= 0:
+            table, counts = self._neighbours
+            return np.asarray(self.table.take(np.unique(table[at, : counts[at]]), axis=0))
+        return np.asarray(np.delete(self.table, at, axis=0)) if at >= 0 else self.table
 
     @cached_property
     def _neighbours(self) -> tuple[Numbers, Numbers]:
@@ -105,7 +113,7 @@ class Domain:
         return new
 
 
-def _encode(rows: Matrix) -> Numbers:
+def encode(rows: Matrix) -> Numbers:
     """One number per row; two that differ are alike by a miracle only."""
     out = rows[:, 0].astype(np.uint64)
     for c in range(1, rows.shape[1]):

@@ -169,6 +169,18 @@ class Variant:
             part[back] = rows[start + back]
         return new
 
+    def neighbours(self, row: Matrix) -> Matrix:
+        """All valid rows that differ from this one by a small change of one decision."""
+        found = []
+        for d, span in zip(self.domains, self.spans, strict=True):
+            near = d.neighbours(row[span]) if d.size > 1 else d.table[:0]
+            rows = np.repeat(row[None], len(near), axis=0)
+            rows[:, span] = near
+            found.append(rows)
+        out = np.concatenate(found) if found else row[None][:0]
+        self._fill(out)
+        return np.asarray(out[self.valid(out)])
+
     def cross(self, rng: Rng, a: Matrix, b: Matrix) -> Matrix:
         """Each node's decisions from one of the two parents; a child beyond the limits is its first
         parent.

@@ -1,0 +1,68 @@
+"""Coordinate descent from the best known candidate: what differs from it by one small change, until
+none of these is better beyond doubt.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+from statistics import fmean, variance
+
+import numpy as np
+
+from tilesmith.search.catalogue import Catalogue, Individual
+from tilesmith.search.population import Population
+from tilesmith.task.task import Measurement
+
+_DOUBT = 2.0  # standard errors of the difference: about one chance in twenty of being wrong
+
+
+class Descent:
+    """`patience` is how many neighbours in a row may fail to be better before it stops; a new best
+    candidate starts it again.
+    """
+
+    def __init__(self, catalogue: Catalogue, patience: int) -> None:
+        self.catalogue, self.patience = catalogue, patience
+        self.centre: Individual | None = None
+        self._best: Measurement | None = None
+        self._tried = 0
+
+    @property
+    def finished(self) -> bool:
+        return self._tried >= self.patience
+
+    def tell(self, who: Individual, m: Measurement) -> None:
+        if m.failure is not None:
+            return
+        if self._best is None or better(m, self._best):
+            self.centre, self._best, self._tried = who, m, 0
+
+    def neighbours(self) -> Population:
+        """Those of the centre that were not proposed yet."""
+        if self.centre is None or self.finished:
+            return Population(())
+        number = self.centre.variant
+        v = self.catalogue.known(number)
+        from_here = v.neighbours(np.array(self.centre.row, np.int32))
+        new = [not self.catalogue.seen(number, r) for r in from_here]
+        rows = from_here[new]
+        if not len(rows):
+            self._tried = self.patience
+            return Population(())
+        return Population(((number, rows),))
+
+    def propose(self, count: int) -> None:
+        """So many neighbours were tried."""
+        self._tried += count
+
+
+def better(a: Measurement, b: Measurement) -> bool:
+    """Whether a is faster than b beyond doubt: Welch's test on the raw samples; the medians alone
+    where there are too few of them.
+    """
+    if len(a.seconds) < 3 or len(b.seconds) < 3:
+        return a.cost < b.cost
+    error = sqrt(variance(a.seconds) / len(a.seconds) + variance(b.seconds) / len(b.seconds))
+    return fmean(b.seconds) - fmean(a.seconds) > _DOUBT * error and a.cost < b.cost
+
+

@@ -1,0 +1,195 @@
+"""Evolution: populations are drafted by the analytic score, bred from what was measured best,
+judged by the learned model, and the most promising of them are proposed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tilesmith.schedule.trace import Trace
+from tilesmith.search.catalogue import Catalogue, Individual
+from tilesmith.search.descent import Descent
+from tilesmith.search.draft import Draft
+from tilesmith.search.gbdt import Gbdt
+from tilesmith.search.picking import pick
+from tilesmith.search.population import Population, breed, merge, sample
+from tilesmith.search.protocol import CostModel, Predictor, Scores
+from tilesmith.search.strategies import RandomSearch
+from tilesmith.space.domains import Matrix, Rng
+from tilesmith.space.variant import Variant
+from tilesmith.task.task import Candidate, Measurement, Task
+
+_ATTEMPTS = 4  # populations without a new candidate after which the rest is drawn at random
+
+
+@dataclass(frozen=True)
+class Evolution:
+    """One round: `population` rows, a share `measured` of them the best so far, the others the best
+    by the draft of `drafts` times as many; then `generations` of breeding. A share `epsilon` of
+    what is proposed is random, a share `local` are neighbours of the best candidate.
+
+    At most `variants` are looked at in a round. `diversity` is what a decision that is new to a
+    batch is worth, in standard deviations of the score. Without a cost model, what was measured
+    best is varied, and the draft picks.
+    """
+
+    population: int = 1024
+    generations: int = 4
+    crossover: float = 0.3
+    moved: float = 0.05
+    measured: float = 0.2
+    epsilon: float = 0.05
+    local: float = 0.2
+    diversity: float = 0.02
+    variants: int = 8
+    drafts: int = 4
+    refit: float = 0.15
+    patience: int = 60
+    draft: Draft = field(default_factory=Draft)
+    cost_model: CostModel | None = field(default_factory=Gbdt)
+
+    def start(self, task: Task, sketches: Sequence[Trace], rng: Rng) -> EvolutionSearch:
+        return EvolutionSearch(self, Catalogue(task, sketches), rng)
+
+
+class EvolutionSearch:
+    def __init__(self, settings: Evolution, catalogue: Catalogue, rng: Rng) -> None:
+        self.settings, self.catalogue, self.rng = settings, catalogue, rng
+        self._random = RandomSearch(catalogue, rng)
+        self._descent = Descent(catalogue, settings.patience)
+        self._told: list[Measurement] = []
+        self._best: list[tuple[float, Individual]] = []
+        self._promise: dict[int, float] = {}  # the best score seen in each variant
+        self._predictor: Predictor | None = None
+        self._fitted = -1
+        if settings.cost_model is not None:  # one that knows other tasks can begin at once
+            self._fit()
+
+    def ask(self, n: int) -> list[Candidate]:
+        if n <= 0:
+            return []
+        s = self.settings
+        self._fit()
+        out: list[Candidate] = []
+        chance = int(n * s.epsilon + self.rng.random())
+        if self._best:
+            near = self._propose(self._neighbours(), int(n * s.local + self.rng.random()))
+            self._descent.propose(len(near))
+            out += near
+        for _ in range(_ATTEMPTS):
+            missing = n - len(out) - chance
+            if missing <= 0:
+                break
+            out += self._propose(self._evolve(), missing)
+        return out + self._random.ask(n - len(out))
+
+    def tell(self, measurements: Sequence[Measurement]) -> None:
+        for m in measurements:
+            who = self.catalogue.adopt(m.candidate)
+            if m.candidate.task == self.catalogue.task:
+                self._told.append(m)
+            if who is not None and m.failure is None:
+                self._best.append((m.cost, who))
+                self._descent.tell(who, m)
+        self._best.sort(key=lambda b: b[0])
+        del self._best[self.settings.population :]
+
+    def _fit(self) -> None:
+        """When the measurements have grown by a share since the last time."""
+        s = self.settings
+        grown = len(self._told) - max(self._fitted, 0)
+        if s.cost_model is not None and (
+            self._fitted < 0 or grown >= max(8, s.refit * len(self._told))
+        ):
+            predictor = s.cost_model.fit(self._told)
+            self._predictor = predictor or self._predictor
+            self._fitted = len(self._told)
+
+    def _score(self, variant: Variant, rows: Matrix) -> Scores:
+        if self._predictor is not None:
+            return self._predictor.predict(variant, rows)
+        return self.settings.draft.score(variant, rows)
+
+    def _propose(self, scored: tuple[Population, Scores], count: int) -> list[Candidate]:
+        """The best batch of that size."""
+        people, scores = scored
+        if count <= 0 or not len(people):
+            return []
+        members = list(people.members())
+        new = [i for i, (k, row) in enumerate(members) if not self.catalogue.seen(k, row)]
+        if not new:
+            return []
+        ranked = np.array(new)[np.argsort(-scores[new], kind="stable")[: 16 * count]]
+        spread = float(scores[ranked].std()) or 1.0
+        chosen = pick(
+            2 * count,
+            [members[i][0] for i in ranked],
+            [members[i][1] for i in ranked],
+            scores[ranked] / spread,
+            self.settings.diversity,
+        )
+        out: list[Candidate] = []
+        for i in chosen:  # twice as many, since two rows may be the same program
+            c = self.catalogue.propose(*members[ranked[i]])
+            if c is not None:
+                out.append(c)
+                if len(out) == count:
+                    break
+        return out
+
+    def _neighbours(self) -> tuple[Population, Scores]:
+        near = self._descent.neighbours()
+        return near, near.scores(self.catalogue, self._score)
+
+    def _evolve(self) -> tuple[Population, Scores]:
+        """All that was bred, with scores."""
+        s = self.settings
+        people = self._first()
+        scores = people.scores(self.catalogue, self._score)
+        everyone, all_scores = people, scores
+        for _ in range(s.generations if len(people) else 0):
+            parents = people.take(self._select(scores, s.population))
+            people = breed(self.catalogue, self.rng, parents, s.crossover, s.moved)
+            scores = people.scores(self.catalogue, self._score)
+            everyone = Population((*everyone.groups, *people.groups))
+            all_scores = np.concatenate([all_scores, scores])
+            # the best stay among the parents
+            keep = np.argsort(-all_scores, kind="stable")[: s.population]
+            people, scores = everyone.take(keep), all_scores[np.sort(keep)]
+        at = 0
+        for k, rows in everyone.groups:
+            best = float(all_scores[at : at + len(rows)].max(initial=-np.inf))
+            self._promise[k] = max(self._promise.get(k, -np.inf), best)
+            at += len(rows)
+        return everyone, all_scores
+
+    def _select(self, scores: Scores, count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """By rank: the best of a thousand has about twenty times the chance of the middle one."""
+        rank = np.empty(len(scores))
+        rank[np.argsort(-scores, kind="stable")] = np.arange(len(scores))
+        weight = 1 / (rank + len(scores) / 40)
+        return self.rng.choice(len(scores), count, p=weight / weight.sum())
+
+    def _first(self) -> Population:
+        """The first generation of a round."""
+        s = self.settings
+        numbers = self._variants()
+        drafted = sample(self.catalogue, self.rng, numbers, s.drafts * s.population)
+        draft = drafted.scores(self.catalogue, s.draft.score)
+        keep = np.argsort(-draft, kind="stable")[: int(s.population * (1 - s.measured))]
+        people = drafted.take(keep)
+        rows: dict[int, list[tuple[int, ...]]] = {}
+        for _, who in self._best[: int(s.population * s.measured)]:
+            rows.setdefault(who.variant, []).append(who.row)
+        known = Population(tuple((k, np.array(r, np.int32)) for k, r in rows.items()))
+        return merge(*people.groups, *known.groups)
+
+    def _variants(self) -> list[int]:
+        """Half of them those that promise most, the others at random."""
+        most = self.settings.variants
+        best = sorted(self._promise, key=lambda k: -self._promise[k])[: most // 2]
+        others = [k for k in self.catalogue.some(self.rng, most) if k not in best]
+        return best + others[: most - len(best)]

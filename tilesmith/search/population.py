@@ -1,0 +1,89 @@
+"""A population over several variants: which variant each member is of, and its row, in one place,
+so that scoring, breeding and picking act on all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilesmith.search.catalogue import Catalogue
+from tilesmith.search.protocol import Scores
+from tilesmith.space.domains import Matrix, Rng, encode
+from tilesmith.space.variant import Variant
+
+
+@dataclass(frozen=True, eq=False)
+class Population:
+    """`groups` are (number of the variant, its rows); members count through them in order."""
+
+    groups: tuple[tuple[int, Matrix], ...]
+
+    def __len__(self) -> int:
+        return sum(len(rows) for _, rows in self.groups)
+
+    def members(self) -> Iterator[tuple[int, Matrix]]:
+        for number, rows in self.groups:
+            for row in rows:
+                yield number, row
+
+    def scores(self, catalogue: Catalogue, score: Callable[[Variant, Matrix], Scores]) -> Scores:
+        parts = [score(catalogue.known(number), rows) for number, rows in self.groups]
+        return np.concatenate(parts) if parts else np.zeros(0)
+
+    def take(self, at: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Population:
+        """Those members, with repetition if asked for."""
+        at = np.sort(at)
+        out = []
+        start = 0
+        for number, rows in self.groups:
+            here = at[(at >= start) & (at < start + len(rows))] - start
+            if len(here):
+                out.append((number, rows.take(here, axis=0)))
+            start += len(rows)
+        return Population(tuple(out))
+
+
+def merge(*groups: tuple[int, Matrix]) -> Population:
+    """All of them, each row once."""
+    rows: dict[int, list[Matrix]] = {}
+    for number, part in groups:
+        if len(part):
+            rows.setdefault(number, []).append(part)
+    out = []
+    for number, parts in rows.items():
+        together = np.concatenate(parts)
+        _, first = np.unique(encode(together), return_index=True)
+        out.append((number, together.take(np.sort(first), axis=0)))
+    return Population(tuple(out))
+
+
+def sample(catalogue: Catalogue, rng: Rng, numbers: list[int], count: int) -> Population:
+    """`count` rows, drawn evenly from these variants."""
+    each = -(-count // max(len(numbers), 1))
+    groups = [(k, catalogue.known(k).sample(rng, each)) for k in numbers]
+    return Population(tuple((k, rows) for k, rows in groups if len(rows)))
+
+
+def breed(
+    catalogue: Catalogue, rng: Rng, parents: Population, crossover: float, moved: float
+) -> Population:
+    """A child of each parent: crossed with another of its variant, or not; a decision or two
+    changed; a few go to another variant of the same sketch that has parents too.
+    """
+    out: list[tuple[int, Matrix]] = []
+    present = [number for number, _ in parents.groups]
+    for number, rows in parents.groups:
+        v = catalogue.known(number)
+        mates = rows.take(rng.integers(0, len(rows), len(rows)), axis=0)
+        chosen = rng.random(len(rows)) < crossover
+        children = np.where(chosen[:, None], v.cross(rng, rows, mates), rows)
+        children = v.mutate(rng, children)
+        twice = rng.random(len(rows)) < 0.4
+        children = np.where(twice[:, None], v.mutate(rng, children), children)
+        goes = rng.random(len(rows)) < moved
+        out += catalogue.transplant(rng, number, children[goes], present)
+        out.append((number, children[~goes]))
+    return merge(*out)
