@@ -64,5 +64,3 @@ def better(a: Measurement, b: Measurement) -> bool:
         return a.cost < b.cost
     error = sqrt(variance(a.seconds) / len(a.seconds) + variance(b.seconds) / len(b.seconds))
     return fmean(b.seconds) - fmean(a.seconds) > _DOUBT * error and a.cost < b.cost
-
-

@@ -12,6 +12,7 @@ import numpy as np
 
 from tilesmith.base.errors import TuneError
 from tilesmith.search.data import Group, groups_of
+from tilesmith.search.features.context import relation_features
 from tilesmith.search.features.graph import Values
 from tilesmith.search.features.statements import statements_of
 from tilesmith.search.losses import Groups, Numbers, loss_of
@@ -19,6 +20,8 @@ from tilesmith.search.protocol import Scores
 from tilesmith.space.domains import Matrix, Rng
 from tilesmith.space.variant import Variant
 from tilesmith.task.task import Measurement
+
+FEATURES = ("statements", "relations")
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,14 +45,21 @@ class Programs:
         )
 
 
-def programs_of(groups: Sequence[Group]) -> Programs:
+def features_of(kind: str, variant: Variant, rows: Matrix) -> Values:
+    """In the shape (programs, statements, features); relations are of the whole program."""
+    if kind == "relations":
+        return relation_features(variant, rows)[:, None]
+    return statements_of(variant).of(rows)
+
+
+def programs_of(groups: Sequence[Group], kind: str = "statements") -> Programs:
     features: list[Values] = []
     packs: list[Groups] = []
     numbers: dict[str, int] = {}
     tasks: list[int] = []
     count = 0
     for g in groups:
-        x = statements_of(g.variant).of(g.rows)
+        x = features_of(kind, g.variant, g.rows)
         n, s, width = x.shape
         features.append(x.reshape(n * s, width))
         packs.append(np.repeat(np.arange(count, count + n), s))
@@ -62,12 +72,14 @@ def programs_of(groups: Sequence[Group]) -> Programs:
 @dataclass(frozen=True)
 class Gbdt:
     """`loss` is "rank" (pairwise logistic), "packed" (Ansor's weighted squared error) or
-    "regression". A share `held_out` of the programs decides when to stop, after `patience` rounds
-    without gain. Of more than `most` programs, the fastest and a sample of the others are used, so
-    that fitting takes bounded time.
+    "regression"; `features` are those of "statements", or "relations", which are made to be alike
+    for other shapes and operators. A share `held_out` of the programs decides when to stop, after
+    `patience` rounds without gain. Of more than `most` programs, the fastest and a sample of the
+    others are used, so that fitting takes bounded time.
     """
 
     loss: str = "rank"
+    features: str = "statements"
     rounds: int = 160
     depth: int = 6
     learning_rate: float = 0.15
@@ -80,6 +92,9 @@ class Gbdt:
 
     def __post_init__(self) -> None:
         loss_of(self.loss)
+        if self.features not in FEATURES:
+            known = " and ".join(FEATURES)
+            raise TuneError(f"unknown features {self.features!r}; there are {known}")
         if not 0 <= self.held_out < 1:
             raise TuneError(f"held_out is a share of the programs below 1, not {self.held_out}")
 
@@ -92,11 +107,11 @@ class Gbdt:
         from tilesmith.search.boosting import boost
 
         rng = np.random.default_rng(self.seed)
-        data = self._bounded(programs_of(groups), rng)
+        data = self._bounded(programs_of(groups, self.features), rng)
         order = rng.permutation(len(data.labels))
         cut = int(len(order) * self.held_out) if len(order) >= 4 * self.fewest else 0
         train, test = data.part(np.sort(order[cut:])), data.part(np.sort(order[:cut]))
-        return GbdtPredictor(boost(self, train, test if cut else None))
+        return GbdtPredictor(boost(self, train, test if cut else None), self.features)
 
     def _bounded(self, data: Programs, rng: Rng) -> Programs:
         n = len(data.labels)
@@ -110,11 +125,12 @@ class Gbdt:
 @dataclass(frozen=True, eq=False)
 class GbdtPredictor:
     booster: Any
+    features: str
 
     def predict(self, variant: Variant, rows: Matrix) -> Scores:
         if not len(rows):
             return np.zeros(0)
-        x = statements_of(variant).of(rows)
+        x = features_of(self.features, variant, rows)
         n, s, width = x.shape
         out = self.booster.inplace_predict(x.reshape(n * s, width), predict_type="margin")
         return np.asarray(np.asarray(out, np.float64).reshape(n, s).sum(axis=1))

@@ -1,0 +1,76 @@
+"""Ensemble: several models fitted to samples of the measurements. Where they disagree little is
+known, and measuring there may be worth more than where they agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tilesmith.search.acquisition import Acquisition, expected_improvement
+from tilesmith.search.data import Group, groups_of
+from tilesmith.search.gbdt import Gbdt
+from tilesmith.search.protocol import CostModel, Predictor, Scores
+from tilesmith.space.domains import Matrix
+from tilesmith.space.variant import Variant
+from tilesmith.task.task import Measurement
+
+
+@dataclass(frozen=True, eq=False)
+class Standardised:
+    """A predictor whose scores have mean 0 and deviation 1 over what was measured, so that scores
+    of different predictors can be joined.
+    """
+
+    predictor: Predictor
+    mean: float
+    deviation: float
+
+    def predict(self, variant: Variant, rows: Matrix) -> Scores:
+        return (self.predictor.predict(variant, rows) - self.mean) / self.deviation
+
+
+def standardise(predictor: Predictor, groups: Sequence[Group]) -> Standardised:
+    scores = np.concatenate([predictor.predict(g.variant, g.rows) for g in groups])
+    return Standardised(predictor, float(scores.mean()), float(scores.std()) or 1.0)
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """`members` models, each fitted to a bootstrap sample; `acquire` makes one number of their mean
+    and spread: `expected_improvement`, `upper_confidence_bound`, or one of your own.
+    """
+
+    model: CostModel = field(default_factory=Gbdt)
+    members: int = 4
+    acquire: Acquisition = expected_improvement
+    seed: int = 0
+
+    def fit(self, measurements: Sequence[Measurement]) -> EnsemblePredictor | None:
+        groups = groups_of(measurements)
+        rng = np.random.default_rng(self.seed)
+        fitted = []
+        for _ in range(self.members):
+            # each once or more: a sample with repetition knows two thirds of them
+            at = np.unique(rng.integers(0, max(len(measurements), 1), len(measurements)))
+            predictor = self.model.fit([measurements[i] for i in at])
+            if predictor is not None and groups:
+                fitted.append(standardise(predictor, groups))
+        if not fitted:
+            return None
+        means = [np.mean([p.predict(g.variant, g.rows) for p in fitted], axis=0) for g in groups]
+        best = float(np.max(np.concatenate(means)))
+        return EnsemblePredictor(tuple(fitted), best, self.acquire)
+
+
+@dataclass(frozen=True, eq=False)
+class EnsemblePredictor:
+    members: tuple[Standardised, ...]
+    best: float  # mean score of the most promising program that was measured
+    acquire: Acquisition
+
+    def predict(self, variant: Variant, rows: Matrix) -> Scores:
+        scores = np.stack([p.predict(variant, rows) for p in self.members])
+        return self.acquire(scores.mean(axis=0), scores.std(axis=0), self.best)
