@@ -75,9 +75,12 @@ from tilesmith.runtime.kernel import Kernel
 from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import PRIMITIVES, Trace
+from tilesmith.search.ensemble import Ensemble
+from tilesmith.search.evolution import Evolution
 from tilesmith.search.gbdt import Gbdt
 from tilesmith.search.recorded import Recorded, RecordedSpace
-from tilesmith.search.strategies import Evolution, Random
+from tilesmith.search.strategies import Random
+from tilesmith.search.transfer import Transfer
 from tilesmith.space.sets import ansor_rules, default_rules
 from tilesmith.space.spaces import SketchSpace, TemplateSpace, UnionSpace, variants
 from tilesmith.space.state import Derived, State
@@ -103,6 +106,7 @@ __all__ = [
     "DType",
     "Database",
     "Derived",
+    "Ensemble",
     "Evolution",
     "ExpressionError",
     "Failure",
@@ -135,6 +139,7 @@ __all__ = [
     "Tiling",
     "Trace",
     "TraceError",
+    "Transfer",
     "TuneError",
     "UnionSpace",
     "Value",

@@ -20,8 +20,8 @@ from tilesmith.measure.protocol import Measurer
 from tilesmith.records.database import Database
 from tilesmith.runtime.build import build
 from tilesmith.runtime.kernel import Kernel
+from tilesmith.search.evolution import Evolution
 from tilesmith.search.protocol import Strategy
-from tilesmith.search.strategies import Evolution
 from tilesmith.space.spaces import SketchSpace, Space
 from tilesmith.task.task import Budget, Measurement, Task
 from tilesmith.tune.events import Observer, Progress

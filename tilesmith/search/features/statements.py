@@ -253,7 +253,7 @@ def _tile(n: Nest) -> list[Term]:
     parts = g.of(1)
     for loop in n.loops:
         parts = parts * loop.is_kind["parallel"].where(loop.extent, 1)
-    useful = float(n.points) / n.iterations
+    useful = g.product([g.integer(i.extent) for i in n.block.iters]) / n.iterations
     cores = float(target.num_cores)
     balance = parts / ((parts / cores).ceil() * cores)
     return [

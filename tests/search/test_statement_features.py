@@ -1,0 +1,194 @@
+"""Statement features against a slow walk over the concrete Function of each row, which knows
+nothing of closed forms.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from math import log2, prod
+
+import numpy as np
+import pytest
+
+import tilesmith as ts
+from tilesmith.expr.ints import Int, evaluate_int
+from tilesmith.ir.nodes import Block, Path, walk
+from tilesmith.search.catalogue import Catalogue
+from tilesmith.search.features.graph import Graph
+from tilesmith.search.features.operations import OPERATIONS, operations
+from tilesmith.search.features.statements import NAMES, statements_of
+
+AT = {name: k for k, name in enumerate(NAMES)}
+
+
+def log(x: float) -> float:
+    return log2(1 + x)
+
+
+def matmul() -> ts.Function:
+    a, b = ts.placeholder((12, 9), name="A"), ts.placeholder((9, 10), name="B")
+    return ts.function([a, b, ts.ops.relu(ts.ops.matmul(a, b, name="C"))], name="matmul")
+
+
+def conv() -> ts.Function:
+    x, w = ts.placeholder((1, 7, 7, 3), name="X"), ts.placeholder((3, 3, 3, 4), name="W")
+    y = ts.ops.conv2d(x, w, stride=2, padding=1, layout="NHWC")
+    return ts.function([x, w, y], name="conv")
+
+
+def softmax() -> ts.Function:
+    x = ts.placeholder((5, 12), name="X")
+    return ts.function([x, ts.ops.softmax(x)], name="softmax")
+
+
+class Walk:
+    """One block of a concrete Function."""
+
+    def __init__(self, func: ts.Function, path: Path, block: Block) -> None:
+        self.func, self.block = func, block
+        self.loops = [(f.name, f.extent.const or 0, f.kind) for f in path]
+        self.indices: dict[str, list[tuple[Int, ...]]] = {}
+        for w in block.writes:
+            self.indices.setdefault(w.buffer, []).append(w.index)
+        for x in block.loads:
+            self.indices.setdefault(x.buffer, []).append(x.index)
+
+    @property
+    def iterations(self) -> int:
+        return prod(n for _, n, _ in self.loops)
+
+    def at(self, p: Int, where: dict[str, int]) -> int:
+        env = {i.name: evaluate_int(i.bind, where, lambda a: 0) for i in self.block.iters}
+        return evaluate_int(p, env, lambda a: 0)
+
+    def box(self, buffer: str, level: int) -> list[int]:
+        """Per dimension, from the first to the last element touched while the loops from `level`
+        on run, the outer ones standing at 0.
+        """
+        shape = [n.const or 0 for n in self.func.all_buffers[buffer].shape]
+        inner = self.loops[level:]
+        low, high = [10**9] * len(shape), [-(10**9)] * len(shape)
+        still = {n: 0 for n, _, _ in self.loops[:level]}
+        # corners suffice: indices are affine
+        for corner in product(*({0, n - 1} for _, n, _ in inner)):
+            where = still | {n: v for (n, _, _), v in zip(inner, corner, strict=True)}
+            for index in self.indices[buffer]:
+                for d, p in enumerate(index):
+                    v = self.at(p, where)
+                    low[d], high[d] = min(low[d], v), max(high[d], v)
+        return [min(h - lo + 1, n) for lo, h, n in zip(low, high, shape, strict=True)]
+
+    def nbytes(self, buffer: str) -> int:
+        return self.func.all_buffers[buffer].dtype.nbytes
+
+    def touched_bytes(self, level: int) -> int:
+        return sum(prod(self.box(b, level)) * self.nbytes(b) for b in self.indices)
+
+    def moves(self, buffer: str, loop: str) -> bool:
+        bound = [p.substitute(self.block.binding) for ix in self.indices[buffer] for p in ix]
+        return any(loop in p.names for p in bound)
+
+    def reuse(self, buffer: str) -> tuple[int, int, int] | None:
+        """Distance in iterations and in bytes, and uses, of the innermost loop that runs over the
+        same elements.
+        """
+        for k in range(len(self.loops) - 1, -1, -1):
+            name, n, _ = self.loops[k]
+            if n > 1 and not self.moves(buffer, name):
+                inside = prod(m for _, m, _ in self.loops[k + 1 :])
+                return inside, self.touched_bytes(k + 1), n
+        return None
+
+    def stride(self, buffer: str) -> int:
+        """Elements between two steps of the innermost loop."""
+        moving = [(name, n) for name, n, _ in self.loops if n > 1]
+        if not moving:
+            return 0
+        shape = [n.const or 0 for n in self.func.all_buffers[buffer].shape]
+        zero = {n: 0 for n, _, _ in self.loops}
+        index = self.indices[buffer][0]
+
+        def address(where: dict[str, int]) -> int:
+            out = 0
+            for p, n in zip(index, shape, strict=True):
+                out = out * n + self.at(p, where)
+            return out
+
+        return address(zero | {moving[-1][0]: 1}) - address(zero)
+
+
+@pytest.mark.parametrize("rules", [ts.ansor_rules, ts.default_rules])
+@pytest.mark.parametrize("program", [matmul, conv, softmax])
+def test_features_are_those_of_the_concrete_program(program, rules) -> None:  # type: ignore[no-untyped-def]
+    task = ts.Task(program(), ts.cpu(4))
+    catalogue = Catalogue(task, ts.SketchSpace(rules(task.target)).sketches(task))
+    rng = np.random.default_rng(0)
+    checked = 0
+    for k in catalogue.some(rng, 4):
+        v = catalogue.known(k)
+        rows = v.sample(rng, 6)
+        values = statements_of(v).of(rows)
+        for row, got in zip(rows, values, strict=True):
+            func = v.function(row)
+            for (path, b), x in zip(walk(func.body), got, strict=True):
+                check(Walk(func, path, b), x, f"{v.decided(row)}\n{func}\n{b.name}")
+                checked += 1
+    assert checked > 20
+
+
+def check(w: Walk, x: np.ndarray, said: str) -> None:
+    def same(name: str, want: float) -> None:
+        assert x[AT[name]] == pytest.approx(want, rel=1e-3, abs=1e-3), f"{name}\n{said}"
+
+    assert np.isfinite(x).all(), said
+    same("iterations", log(w.iterations))
+    same("loops", sum(n > 1 for _, n, _ in w.loops))
+    counts = operations(w.block)
+    for name in OPERATIONS:
+        same(name, log(counts[name] * w.iterations))
+    wide = [n for _, n, kind in w.loops if kind == "vectorize"]
+    same("vectorize: number", sum(n > 1 for n in wide))
+    same("vectorize: product", log(prod(wide)))
+    points = prod(i.extent.const or 1 for i in w.block.iters)
+    same("tile: useful", points / w.iterations)
+    written = [x.buffer for x in w.block.writes]
+    others = sorted(
+        w.indices.keys() - set(written),
+        key=lambda b: (-prod(n.const or 0 for n in w.func.all_buffers[b].shape), b),
+    )
+    for k, buffer in enumerate([*written, *others][:5]):
+        same(f"buffer {k}: bytes", log(w.iterations * w.nbytes(buffer)))
+        same(f"buffer {k}: unique bytes", log(prod(w.box(buffer, 0)) * w.nbytes(buffer)))
+        same(f"buffer {k}: stride", log(w.stride(buffer)))
+        reuse = w.reuse(buffer)
+        same(f"buffer {k}: used again by a loop", float(reuse is not None))
+        if reuse is not None:
+            iterations, nbytes, uses = reuse
+            same(f"buffer {k}: distance in iterations", log(iterations))
+            same(f"buffer {k}: distance in bytes", log(nbytes))
+            same(f"buffer {k}: uses", log(uses))
+
+
+def test_operations_count_a_multiply_add_once() -> None:
+    (_, block), *_ = walk(matmul().body)
+    counts = operations(block)
+    assert counts["float mad"] == 1
+    assert counts["float mul"] == counts["float addsub"] == 0
+
+
+def test_the_intensity_curve_is_a_line_through_its_points() -> None:
+    g = Graph(("#a",))
+    a = g.column("#a")
+    f = g.compile(g.curve([g.of(0), a, 2 * a], [g.of(0), g.of(10), g.of(20)], 4))
+    np.testing.assert_allclose(f(np.array([[4], [8]], np.int32)), [[5, 10, 15, 20]] * 2)
+
+
+def test_equal_terms_are_one_and_constants_are_folded() -> None:
+    g = Graph(("#a", "#b"))
+    a, b = g.column("#a"), g.column("#b")
+    assert (a * b) is (a * b)
+    assert (g.of(2) * 3).value == 6
+    assert (a * 1) is a
+    assert (a > 0).where(b, b) is b
+    f = g.compile([(a > b).where(a, b), a.minimum(b), (a / b).ceil()])
+    np.testing.assert_array_equal(f(np.array([[7, 2], [3, 5]], np.int32)), [[7, 2, 4], [5, 3, 1]])
