@@ -97,6 +97,9 @@ def test_depthwise(torch, run, rng, multiplier, settings):
         {"padding": 3},  # as wide as the kernel reaches: the input is taken as it is, and cropped
         {"stride": 2, "padding": 4},  # wider than the kernel reaches: it is cropped further
         {"stride": 2, "padding": 1, "groups": 2},
+        {"stride": 4, "padding": 0},
+        {"stride": 4, "padding": 1},  # phases that begin at different inputs
+        {"stride": (2, 1), "padding": (1, 2)},
     ],
 )
 @pytest.mark.parametrize("batch", [1, 2])
@@ -153,15 +156,28 @@ def test_padding_is_a_stage_only_where_there_is_some(stated):
     assert _stages(stated(ts.ops.conv2d, x, w, padding=1)) == ["pad"]
     assert _stages(stated(ts.ops.conv2d_transpose, x, np.zeros((2, 3, 1, 1), np.float32))) == []
     spread = stated(ts.ops.conv2d_transpose, x, np.zeros((2, 3, 4, 4), np.float32), stride=2)
-    assert _stages(spread) == ["dilate"]
+    assert _stages(spread) == ["pad", "conv2d_transpose_phases"]
+    odd = stated(ts.ops.conv2d_transpose, x, np.zeros((2, 3, 3, 3), np.float32), stride=2)
+    assert _stages(odd) == ["dilate"]
 
 
 def test_the_sum_of_a_transposed_convolution_divides_nothing(stated):
     x, w = np.zeros((1, 2, 5, 5), np.float32), np.zeros((2, 3, 4, 4), np.float32)
     text = str(stated(ts.ops.conv2d_transpose, x, w, stride=2, padding=1))
+    before, total = text.split("for conv2d_transpose_phases.n")
+    total, together = total.split("for conv2d_transpose.n")
+    assert "//" not in before + total
+    assert "//" in together
+    text = str(stated(ts.ops.conv2d_transpose, x, w[:, :, :3, :3], stride=2, padding=1))
     spread, total = text.split("for conv2d_transpose.n")
     assert "//" in spread
     assert "//" not in total
+
+
+def test_a_transposed_convolution_multiplies_no_zeros_between_inputs(stated):
+    x, w = np.zeros((1, 8, 4, 4), np.float32), np.zeros((8, 6, 4, 4), np.float32)
+    func = stated(ts.ops.conv2d_transpose, x, w, stride=2, padding=1)
+    assert func.flops == 2 * 4 * 4 * 8 * 6 * 4 * 4
 
 
 def test_flops_count_the_sum(stated):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from typing import Any
 
@@ -100,11 +99,14 @@ def test_absent_peers_are_named_and_unknown_ones_refused(monkeypatch: pytest.Mon
         peers_named(["tvm"])
 
 
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs a peer to be here")
-def test_torch_gets_its_best_layouts() -> None:
+@pytest.mark.parametrize("op", ["C2D", "C3D", "CBR", "T2D"])
+def test_torch_gets_its_best_layouts_and_prepared_weights(op: str) -> None:
+    torch = pytest.importorskip("torch")
     (peer,), _ = peers_named(["torch"])
-    case = case_of("C2D", SMALL["C2D"])
+    case = case_of(op, SMALL[op])
     problem = question_of(case.operator, case.numbers, inputs_of(case.plain)).problem
     with peer.limit(1):
         names = [c.name for c in peer.contestants(problem, 1)]
     assert names[:2] == ["torch", "torch channels-last"]
+    if torch.backends.mkldnn.is_available():
+        assert names[2:] == ["torch oneDNN", "torch oneDNN channels-last"]

@@ -1,8 +1,9 @@
 """The transposed convolution: an input and weights in, the upsampled output out.
 
-It is a plain convolution, with the kernel turned round, over a stage that spreads the input by the
-stride and pads it with zeros. The division by the stride stands in that stage alone, so that the
-sum keeps affine indices.
+Outputs that are a stride apart meet the same elements of the kernel, so each of these phases is a
+plain convolution with a part of the kernel, and a last stage puts them side by side. Where strides,
+padding and kernel do not fit, it is one convolution, with the kernel turned round, over a stage
+that spreads the input by the stride with zeros between. Either way the sum keeps affine indices.
 """
 
 from __future__ import annotations
@@ -70,9 +71,12 @@ def conv2d_transpose(
                 f"{op}: padding {pads[k]} in {'HW'[k]} leaves {extents[k]} elements of output; "
                 "make it smaller"
             )
-    P = _spread(X, spatial, strides, before, spread)
     acc, result = sum_dtypes(op, X.dtype, W.dtype, out_dtype)
     each = channels // groups
+    left = [p for p, _ in pads]
+    if max(strides) > 1 and max(dilations) == 1 and all(map(_in_phases, strides, left, kernel)):
+        return _phases(X, W, channel, spatial, strides, left, kernel, extents, groups, result, name)
+    P = _spread(X, spatial, strides, before, spread)
     rc = reduce_axis(each, name="rc")
     rh, rw = reduce_axis(kernel[0], name="rh"), reduce_axis(kernel[1], name="rw")
 
@@ -128,4 +132,68 @@ def _spread(
 
     name = "dilate" if max(strides) > 1 else "pad"
     out: Tensor = compute(shape, body, name=name)
+    return out
+
+
+def _in_phases(stride: int, pad: int, kernel: int) -> bool:
+    """Whether each phase meets as many elements of the kernel, at places that are affine in it."""
+    return kernel % stride == 0 and (pad % stride == 0 or stride == 2)
+
+
+def _phases(
+    X: Tensor, W: Tensor, channel: int, spatial: tuple[int, ...], strides: tuple[int, ...],
+    pads: list[int], kernel: list[int], extents: list[int], groups: int, result: DType, name: str,
+) -> Tensor:  # fmt: skip
+    """Output s*q + p, of phase p, is the sum over t of the input at q + (p + pad) // s - t with the
+    kernel at (p + pad) % s + s*t.
+    """
+    first = channel == 1
+    taps = [k // s for k, s in zip(kernel, strides, strict=True)]
+    odd = [pad % s for pad, s in zip(pads, strides, strict=True)]  # 0, or 1 where s is 2
+    places = [-(-n // s) for n, s in zip(extents, strides, strict=True)]
+    before = [t - 1 - pad // s for t, pad, s in zip(taps, pads, strides, strict=True)]
+    padded = [n + t - 1 + o for n, t, o in zip(places, taps, odd, strict=True)]
+    P = _spread(X, spatial, (1,) * len(spatial), before, padded)
+    acc, _ = sum_dtypes("conv2d_transpose", X.dtype, W.dtype, None)
+    channels = W.shape_ints[0 if first else 2]
+    per_group = W.shape_ints[1 if first else 3]
+    each = channels // groups
+    rc = reduce_axis(each, name="rc")
+    rh, rw = reduce_axis(taps[0], name="rh"), reduce_axis(taps[1], name="rw")
+
+    def body(*index: Value) -> Value:
+        n, phase, rest = index[0], index[1:3], (index[0], *index[3:])
+        f = rest[channel]
+        at = [n, *rest[1:]]
+        at[channel] = rc if groups == 1 else f // per_group * each + rc
+        column = f if groups == 1 else f % per_group
+        where_in_kernel = []
+        for d, r, p, s, t, o in zip(spatial, (rh, rw), phase, strides, taps, odd, strict=True):
+            at[d] = rest[d] + (p + r if o else r)
+            where_in_kernel.append((1 - p if o else p) + s * (t - 1 - r))
+        c = at[channel]
+        weight = W[c, column, *where_in_kernel] if first else W[*where_in_kernel, c, column]
+        axes = (rc, rh, rw) if first else (rh, rw, rc)
+        return cast(sum_over(cast(P[tuple(at)], acc) * cast(weight, acc), axis=axes), result)
+
+    labels = ["n", "h", "w"]
+    labels.insert(channel, "f")
+    shape = [X.shape_ints[0], *places]
+    shape.insert(channel, per_group * groups)
+    parts: Tensor = compute(
+        (shape[0], *strides, *shape[1:]), body, name=f"{name}_phases",
+        axes=(labels[0], "p", "q", *labels[1:]),
+    )  # fmt: skip
+
+    def together(*index: Value) -> Value:
+        at = list(index)
+        phase = []
+        for d, s in zip(spatial, strides, strict=True):
+            phase.append(index[d] % s)
+            at[d] = index[d] // s
+        return parts[at[0], *phase, *at[1:]]
+
+    for d, n in zip(spatial, extents, strict=True):
+        shape[d] = of(n)
+    out: Tensor = compute(shape, together, name=name, axes=labels)
     return out

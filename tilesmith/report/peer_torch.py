@@ -100,14 +100,12 @@ def _prepacked(p: Convolution, order: Any) -> Callable[[], Any]:
     if p.transposed:
         extra = [0] * count
         packed = ops._reorder_convolution_transpose_weight(
-            w.to_mkldnn(), padding, extra, stride, dilation, p.groups, list(x.shape)
+            w, padding, extra, stride, dilation, p.groups, list(x.shape)
         )
         return lambda: ops._convolution_transpose_pointwise(
             x, packed, bias, padding, extra, stride, dilation, p.groups, after, [], ""
         )
-    packed = ops._reorder_convolution_weight(
-        w.to_mkldnn(), padding, stride, dilation, p.groups, list(x.shape)
-    )
+    packed = ops._reorder_convolution_weight(w, padding, stride, dilation, p.groups, list(x.shape))
     return lambda: ops._convolution_pointwise(
         x, packed, bias, padding, stride, dilation, p.groups, after, [], ""
     )
