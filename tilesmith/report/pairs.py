@@ -26,7 +26,7 @@ class Turns:
     rounds: int = 21
     sample_seconds: float = 0.01
     rest: float = 0.0
-    close: float = 1.3
+    close: float = 1.5
     most_seconds: float = 15.0
     clock: Callable[[], float] = time.perf_counter
     sleep: Callable[[float], None] = time.sleep
@@ -102,7 +102,7 @@ def _first(call: Call, turns: Turns) -> float:
     turns.sleep(turns.rest)
     call()
     seen = []
-    for _ in range(5):
+    for _ in range(15):
         start = turns.clock()
         call()
         seen.append(turns.clock() - start)
