@@ -7,10 +7,11 @@ from __future__ import annotations
 import numpy as np
 
 import tilesmith as ts
+from tilesmith.codegen.artifact import Parameter
 from tilesmith.codegen.llvm.compiler import compile_ir
 from tilesmith.runtime.kernel import Kernel
 
-_ROUNDS = 20_000
+_ROUNDS = 100_000
 
 
 def _register_loop(kind: str, lanes: int, step: str, declare: str, chains: int) -> str:
@@ -31,33 +32,37 @@ def _register_loop(kind: str, lanes: int, step: str, declare: str, chains: int) 
     return "\n".join([*lines, " ret void", "}"])
 
 
-def _rate(source: str, operations: int, target: ts.Target) -> float:
-    from tilesmith.codegen.artifact import Parameter
-
+def _kernel(source: str, target: ts.Target) -> Kernel:
     memory = Parameter("memory", (4096,), ts.dtype("uint8"), True)
-    kernel = Kernel(compile_ir("peak", source, target, [memory]))
+    return Kernel(compile_ir("peak", source, target, [memory]))
+
+
+def _rate(source: str, operations: int, target: ts.Target) -> float:
+    kernel = _kernel(source, target)
     return operations * _ROUNDS / kernel.time(repeats=15, min_seconds=0.005).best
+
+
+def _multiply_adds(dtype: str, chains: int, target: ts.Target) -> tuple[str, int]:
+    """The source, and its operations in a round."""
+    d = ts.dtype(dtype)
+    kind = {"float16": "half", "float32": "float", "float64": "double"}[dtype]
+    lanes = target.lanes(d.bits)
+    name, t = f"@llvm.fma.v{lanes}f{d.bits}", f"<{lanes} x {kind}>"
+    step, declare = f"call {t} {name}(X, X, ACC)", f"declare {t} {name}({t}, {t}, {t})"
+    return _register_loop(kind, lanes, step, declare, chains), 2 * lanes * chains
 
 
 def multiply_add(dtype: str, target: ts.Target) -> float:
     """Floating-point operations a second of one core, all operands in registers."""
-    d = ts.dtype(dtype)
-    kind = {"float16": "half", "float32": "float", "float64": "double"}[dtype]
-    lanes = target.lanes(d.bits)
-    name = f"@llvm.fma.v{lanes}f{d.bits}"
-    t = f"<{lanes} x {kind}>"
-    best = 0.0
-    for chains in (10, 12, 16, 24):
-        if chains < target.num_vector_registers:
-            source = _register_loop(
-                kind,
-                lanes,
-                f"call {t} {name}(X, X, ACC)",
-                f"declare {t} {name}({t}, {t}, {t})",
-                chains,
-            )
-            best = max(best, _rate(source, 2 * lanes * chains, target))
-    return best
+    tried = [c for c in (10, 12, 16, 24) if c < target.num_vector_registers]
+    return max(_rate(*_multiply_adds(dtype, chains, target), target) for chains in tried)
+
+
+def multiply_add_call(dtype: str, target: ts.Target) -> tuple[Kernel, int]:
+    """The same as a kernel to be timed in turns with another, and the operations of a call."""
+    chains = 24 if target.num_vector_registers >= 32 else 12
+    source, operations = _multiply_adds(dtype, chains, target)
+    return _kernel(source, target), operations * _ROUNDS
 
 
 def dot_product(target: ts.Target) -> float | None:

@@ -14,17 +14,22 @@ def conv2d(size: int, inputs: int, outputs: int) -> ts.Function:
 
 
 def schedule(func: ts.Function, target: ts.Target) -> ts.Schedule:
-    pixels, channels = 6, target.lanes(32) * (4 if target.num_vector_registers >= 32 else 2)
+    # All registers but three are sums: two hold weights, one a value of the image. With few
+    # channels a tile, each weight that is loaded serves many pixels.
+    pixels, channels = 14 if target.num_vector_registers >= 32 else 6, 2 * target.lanes(32)
     sch = ts.Schedule(func)
     n, y, x, f, r, s, c = sch.loops("Y")
     y0, y1 = sch.split(y, [None, 8])
     x0, x1 = sch.split(x, [None, pixels])
     f0, f1 = sch.split(f, [None, channels])
-    c0, c1 = sch.split(c, [None, 2])
+    c0, c1 = sch.split(c, [None, 4])
     sch.reorder(n, y0, f0, y1, x0, r, s, c0, c1, x1, f1)
     sch.compute_at("pad", y0)  # a few rows at a time, so that they stay in the cache
     sch.vectorize(sch.loops("pad")[-1])
     sch.vectorize(f1)
     sch.unroll(c1, x1)
     sch.transform_layout("W", lambda r, s, c, f: (f // channels, r, s, c, f % channels))
+    sch.prefetch(c0, "W", 8)
+    sch.prefetch(x0, "Y", 0)  # its lines arrive while the sums are made
+    sch.prefetch(y0, "X", 1)
     return sch

@@ -35,15 +35,17 @@ def test_the_loop_with_most_arithmetic_asks() -> None:
     sch = rows(9, 256)
     sch.prefetch("y.i", "x", 1)
     sch.prefetch("y.i", "y", 0)
-    notes = loops(spread_fetches(lower(sch.func)))
+    notes = loops(spread_fetches(lower(sch.func), ts.cpu(1)))
     assert notes["y.i"] == {}
     # 1024 bytes in 16 turns: one line a turn; of x from the next row on
-    found = [s for s in statements(spread_fetches(lower(sch.func)).body) if isinstance(s, For)]
+    found = [
+        s for s in statements(spread_fetches(lower(sch.func), ts.cpu(1)).body) if isinstance(s, For)
+    ]
     (heavy,) = [s for s in found if s.notes]
     assert heavy.name == "e.j.0"
     assert heavy.notes == (
-        ("fetch", ("x", 0, 256, 1, "y.i", 256)),
-        ("fetch", ("y", 1, 0, 1, "y.i", 256)),
+        ("fetch", ("x", 0, 1, 256, 1, "y.i", 256, "e.j.0", 16)),
+        ("fetch", ("y", 1, 1, 0, 1, "y.i", 256, "e.j.0", 16)),
     )
 
 
@@ -69,14 +71,14 @@ def test_what_is_not_one_piece_stays_beside_the_access() -> None:
     sch.reorder(j, i)  # a column of tiles: rows of 8 that lie far apart
     sch.prefetch(j, "x", 1)
     before = lower(sch.func)
-    assert spread_fetches(before) == before
+    assert spread_fetches(before, ts.cpu(1)) == before
 
 
 def test_a_long_loop_does_not_ask_for_a_short_row() -> None:
     sch = rows(9, 16)  # one line, and 16 turns of the only loop that runs
     sch.prefetch("y.i", "x", 1)
     before = lower(sch.func)
-    assert spread_fetches(before) == before
+    assert spread_fetches(before, ts.cpu(1)) == before
 
 
 def test_a_result_of_this_turn_is_asked_for_before_it_is_written() -> None:
@@ -86,4 +88,32 @@ def test_a_result_of_this_turn_is_asked_for_before_it_is_written() -> None:
     sch = ts.Schedule(ts.function([x, y]))
     sch.prefetch(sch.loops("y")[0], "y", 0)
     before = lower(sch.func)
-    assert spread_fetches(before) == before
+    assert spread_fetches(before, ts.cpu(1)) == before
+
+
+def test_many_lines_are_spread_over_a_nest_and_go_to_the_second_level() -> None:
+    """Tiles of 32 rows are copied, then used in a nest of 32 x 64 turns."""
+    x, w = ts.placeholder((128, 1024), name="x"), ts.placeholder((1024, 64), name="w")
+    c = ts.compute((128, 1024), lambda i, j: x[i, j] + 1, name="c")
+    k = ts.reduce_axis(1024, name="k")
+    y = ts.compute((128, 64), lambda i, j: ts.sum(c[i, k] * w[k, j], axis=k), name="y")
+    sch = ts.Schedule(ts.function([x, w, y]))
+    i, _, _ = sch.loops("y")
+    i0, i1 = sch.split(i, [None, 32])
+    sch.compute_at("c", i0)
+    sch.prefetch(i0, "x", 1)
+    done = spread_fetches(lower(sch.func), ts.cpu(1))
+    (asks,) = [s for s in statements(done.body) if isinstance(s, For) and s.notes]
+    # 128 KB are 2048 lines: one for each turn of the two outer loops of the product
+    assert asks.name == "y.j"
+    (note,) = asks.notes
+    first = 32 * 1024
+    assert note == (
+        "fetch", ("x", 0, 2, first, 1, i0, first, "y.j", 16, i1, 64 * 16)
+    )  # fmt: skip
+    a = np.random.default_rng(0).standard_normal((128, 1024), dtype=np.float32)
+    b = np.random.default_rng(1).standard_normal((1024, 64), dtype=np.float32)
+    kernel = ts.build(sch, ts.cpu(1))
+    np.testing.assert_allclose(kernel(a, b), (a + 1) @ b, rtol=1e-3, atol=1e-3)
+    if ts.cpu().arch == "x86-64":
+        assert "prefetcht1" in kernel.assembly

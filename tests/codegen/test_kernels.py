@@ -4,6 +4,7 @@ instructions, odd sizes.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -329,3 +330,15 @@ def test_overlapping_vectors_and_scalars_of_one_row() -> None:
     sch.unroll(*window, f, h1)
     a, b = rand(1, 5, 9, 9), rand(5, 1, 3, 3)
     same(sch, ts.evaluate(func, a, b), a, b)
+
+
+@pytest.mark.skipif(ts.cpu().arch != "x86-64", reason="other processors always fuse")
+def test_a_processor_without_fused_multiply_add() -> None:
+    old = replace(ts.cpu(1), cpu="sandybridge", features=frozenset(), vector_bits=256)
+    x = ts.placeholder((9, 40), name="x")
+    y = ts.compute((9, 40), lambda i, j: ts.tanh(x[i, j] * 2 + 1) + ts.exp(x[i, j]), name="y")
+    func = ts.function([x, y])
+    a = rand(9, 40)
+    kernel = ts.build(vectorized(func), old)
+    np.testing.assert_allclose(kernel(a), ts.evaluate(func, a), rtol=1e-5, atol=1e-6)
+    assert "fma" not in kernel.assembly

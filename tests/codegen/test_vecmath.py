@@ -20,7 +20,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 ELEM = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
 BLOCK = 16  # arrays are padded to whole vectors of this many
 ONE = [op for op in vecmath.FUNCTIONS if op != "pow"]
-PLAIN: frozenset[str] = frozenset()
+PLAIN = frozenset({"fma"})
+OLD: frozenset[str] = frozenset()  # x86 without fused multiply-add
 
 llvm.initialize_all_targets()
 llvm.initialize_all_asmprinters()
@@ -69,8 +70,11 @@ def run(
     text, declarations = loop("f", op, Type(ELEM[x.dtype], lanes), ARCH, features)
     module = llvm.parse_assembly("\n".join([text, *sorted(declarations)]))
     module.verify()
+    words = (llvm.get_host_cpu_name(), HOST.flatten())
+    if not features and ARCH == "x86-64":
+        words = ("sandybridge", "")
     machine = llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=HOST.flatten(), opt=2
+        cpu=words[0], features=words[1], opt=2
     )
     engine = llvm.create_mcjit_compiler(module, machine)
     engine.finalize_object()
@@ -202,9 +206,9 @@ def test_float_over_all_bit_patterns(op: str) -> None:
     want = REFERENCE[op](x.astype(np.float64))
     plain = run(op, x, features=PLAIN)
     check(op, plain, want, x)
-    host = run(op, x)
-    if not same(host, plain):
-        check(op, host, want, x)
+    for other in (run(op, x), run(op, x, lanes=8, features=OLD)):
+        if not same(other, plain):
+            check(op, other, want, x)
 
 
 @needs_long_double
@@ -212,7 +216,7 @@ def test_float_over_all_bit_patterns(op: str) -> None:
 def test_double_over_random_bit_patterns(op: str) -> None:
     x = within(op, sweep64())
     want = REFERENCE[op](x.astype(np.longdouble))
-    for lanes, features in ((8, FEATURES), (4, PLAIN)):
+    for lanes, features in ((8, FEATURES), (4, PLAIN), (4, OLD)):
         check(op, run(op, x, lanes=lanes, features=features), want, x)
 
 
@@ -249,7 +253,7 @@ def powers(dtype: type[np.floating[Any]]) -> tuple[Array, Array]:
 
 
 @needs_long_double
-@pytest.mark.parametrize("features", [FEATURES, PLAIN])
+@pytest.mark.parametrize("features", [FEATURES, PLAIN, OLD])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_pow(dtype: type[np.floating[Any]], features: frozenset[str]) -> None:
     x, y = powers(dtype)
@@ -275,7 +279,7 @@ def test_ends_are_exact(dtype: type[np.floating[Any]]) -> None:
     for op, row in expected.items():
         known = np.array([v is not None for v in row])
         want = np.array([v for v in row if v is not None], dtype)
-        for lanes, features in ((16, FEATURES), (8, FEATURES), (4, PLAIN)):
+        for lanes, features in ((16, FEATURES), (8, FEATURES), (4, PLAIN), (4, OLD)):
             assert same(run(op, x, lanes=lanes, features=features)[known], want), op
 
 
@@ -287,8 +291,9 @@ def test_bounded_functions_stay_in_their_bounds(dtype: type[np.floating[Any]]) -
         assert np.abs(run(op, x.astype(dtype))).max() <= 1
 
 
-AVX512 = frozenset({"avx512f", "avx512vl"})
+AVX512 = frozenset({"avx512f", "avx512vl", "fma"})
 TARGETS = [
+    ("x86_64-unknown-linux-gnu", "x86-64-v2", "x86-64", OLD),
     ("x86_64-unknown-linux-gnu", "x86-64-v3", "x86-64", PLAIN),
     ("x86_64-unknown-linux-gnu", "skylake-avx512", "x86-64", AVX512),
     ("aarch64-unknown-linux-gnu", "neoverse-n1", "aarch64", PLAIN),

@@ -132,7 +132,15 @@ class Builder:
     def fneg(self, a: V) -> V:
         return self.value(a.type, f"fneg {a}")
 
+    @property
+    def fuses(self) -> bool:
+        """Whether the target multiplies and adds in one instruction."""
+        return self.arch == "aarch64" or "fma" in self.features
+
     def fma(self, a: V, b: V, c: V) -> V:
+        """a b + c, rounded once if the target can, else twice: never a call into a library."""
+        if not self.fuses:
+            return self.op("fadd", self.op("fmul", a, b), c)
         return self.call("llvm.fma", a.type, a, b, c)
 
     def call(self, intrinsic: str, result: Type, *args: V, overload: str | None = None) -> V:
@@ -161,11 +169,14 @@ class Builder:
         t = a.type.of(elem)
         return self.value(t, f"{op} {a} to {t}")
 
-    def prefetch(self, pointer: str, offset: int, elem: str, *, write: bool) -> None:
+    def prefetch(
+        self, pointer: str, offset: int, elem: str, *, write: bool, level: int = 1
+    ) -> None:
+        """A cache line to the first or second level of the cache."""
         name = "@llvm.prefetch.p0"
         self.declarations.setdefault(name, f"declare void {name}(ptr, i32, i32, i32)")
         at = self.value(PTR, f"getelementptr {elem}, ptr {pointer}, i64 {offset}")
-        self.emit(f"  call void {name}({at}, i32 {int(write)}, i32 3, i32 1)")
+        self.emit(f"  call void {name}({at}, i32 {int(write)}, i32 {4 - level}, i32 1)")
 
     def splat(self, a: V, lanes: int) -> V:
         """A scalar in every lane."""

@@ -216,24 +216,21 @@ class Cells:
                 self.builder.prefetch(base, at, str(storage_type(m.dtype)), write=write)
                 self.builder.lines = lines
 
-    def fetch(self, loop: str, note: tuple[str | int, ...]) -> None:
-        """Lines that this loop asks for on behalf of one around it (`spread_fetches`)."""
-        name, write, offset, each, *flat = note
+    def fetch(self, note: tuple[str | int, ...]) -> None:
+        """Lines that a loop asks for on behalf of one around it (`spread_fetches`)."""
+        name, write, level, offset, each, *flat = note
         m = self.memories[str(name)]
-        line = LINE // m.dtype.nbytes
-        strides = [*zip(map(str, flat[::2]), map(int, flat[1::2]), strict=True)]
         terms, at = [], int(offset)
-        for n, stride in (*strides, (loop, int(each) * line)):
+        for n, stride in zip(map(str, flat[::2]), map(int, flat[1::2]), strict=True):
             if isinstance(v := self.env[n], int):
                 at += stride * v
             else:
                 terms.append((n, stride))
         terms.sort(key=lambda t: (self.depth[t[0]], t[0]))
-        base = self._base(m, tuple(terms))
+        base, elem = self._base(m, tuple(terms)), str(storage_type(m.dtype))
         for k in range(int(each)):
-            self.builder.prefetch(
-                base, at + k * line, str(storage_type(m.dtype)), write=bool(write)
-            )
+            line = at + k * LINE // m.dtype.nbytes
+            self.builder.prefetch(base, line, elem, write=bool(write), level=int(level))
 
     def write(self, cell: Cell, value: V) -> None:
         """Into the registers of this frame. Cells that overlap it without being it go to memory

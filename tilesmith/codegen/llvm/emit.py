@@ -67,7 +67,7 @@ def emit_function(func: Function, target: Target) -> Emitted:
         )
     if target.kind != "cpu":
         raise BuildError(f"LLVM code is for CPUs; the target is {target.kind}")
-    lowered = spread_fetches(strip_vectors(lower(func), target))
+    lowered = spread_fetches(strip_vectors(lower(func), target), target)
     module = Module(target)
     Writer(module, lowered).entry()
     return Emitted(module.text(), module.workspace_nbytes, module.uses_threads)
@@ -296,7 +296,7 @@ class Writer(Values):
         self.unflatten(counter, chain)
         for key, note in s.notes:
             if key == "fetch" and isinstance(note, tuple):
-                self.fetch(s.name, note)
+                self.fetch(note)
         shadowed = dict(self.memories)
         self.body(s.body)
         self.memories = shadowed

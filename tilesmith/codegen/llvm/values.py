@@ -158,12 +158,9 @@ class Values(Cells):
                 return self._cast(self.expr(x), x.dtype, e.dtype)
         raise AssertionError(e)
 
-    def _has_fma(self) -> bool:
-        return self.target.arch == "aarch64" or "fma" in self.target.features
-
     def _sum(self, op: str, a: Expr, b: Expr) -> V:
         """A product on either side makes it one fused multiply-add."""
-        fused = self._has_fma()
+        fused = self.builder.fuses
         if fused and isinstance(b, Binary) and b.op == "mul":
             x, y, z = self.expr(b.a), self.expr(b.b), self.expr(a)
             if op == "sub":

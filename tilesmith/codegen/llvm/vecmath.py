@@ -19,6 +19,7 @@ from tilesmith.codegen.llvm.vecmath_parts import (
     expm1_bounded,
     fabs,
     format_of,
+    fused,
     horner,
     k,
     masked,
@@ -31,7 +32,8 @@ from tilesmith.codegen.llvm.vecmath_pow import power
 # margin (tests/codegen/test_vecmath.py sweeps millions of bit patterns), not proven. They hold for
 # denormals too: underflow is gradual. Zeros, infinities and NaN give what C's functions give.
 # sin and cos: for |x| up to SIN_RANGE; beyond, the result is within [-1, 1] and means nothing.
-# A target without fused multiply-add would call fma: there is no other path. exp, sigmoid, rsqrt
+# A target without fused multiply-add rounds products too, except where their low bits count; the
+# bounds hold there as well. exp, sigmoid, rsqrt
 # and pow of double use AVX-512's own instructions where b.features has them, so their last bit
 # depends on the target, and that of exp also on whether a vector has 16 floats; that of no other
 # function does.
@@ -174,7 +176,7 @@ def log(b: Builder, x: V) -> V:
         z = b.op("fmul", s, s)
         rest = b.fma(s, b.fma(z, horner(b, z, _LOG64), half_square), rest)
     rest = b.op("fsub", rest, half_square)
-    result = b.fma(e, k(b, x, hi), b.op("fadd", f, rest))
+    result = fused(b, e, k(b, x, hi), b.op("fadd", f, rest))
     if special:
         return result
     result = b.select(b.compare("olt", x, k(b, x, math.inf)), result, x)
@@ -218,7 +220,7 @@ def _sin_turned(b: Builder, x: V, half_turns: V, t: V) -> V:
     """sin(x - pi half_turns), negated when t's lowest bit is set."""
     r = x
     for part in _PI[x.type.elem]:
-        r = b.fma(half_turns, k(b, x, -float.fromhex(part)), r)
+        r = fused(b, half_turns, k(b, x, -float.fromhex(part)), r)
     y = b.op("fmul", r, r)
     s = b.fma(b.op("fmul", r, y), horner(b, y, _SIN[x.type.elem]), r)
     # beyond the documented range r is noise and s may be anything

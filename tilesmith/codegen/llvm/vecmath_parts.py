@@ -148,6 +148,34 @@ def horner(b: Builder, x: V, coefficients: Sequence[float]) -> V:
     return acc
 
 
+def fused(b: Builder, x: V, y: V, z: V) -> V:
+    """x y + z rounded once on every target, for where the low bits of the product are what counts.
+
+    Without an instruction for it, float goes by way of double, and double by Dekker's product.
+    """
+    if b.fuses:
+        return b.fma(x, y, z)
+    if x.type.elem == "float":
+        wide = [b.cast("fpext", v, "double") for v in (x, y, z)]
+        return b.cast("fptrunc", b.fma(*wide), "float")
+    p = b.op("fmul", x, y)
+    (x1, x2), (y1, y2) = _halves(b, x), _halves(b, y)
+    low = b.op("fsub", b.op("fmul", x1, y1), p)
+    for u, v in ((x1, y2), (x2, y1), (x2, y2)):
+        low = b.op("fadd", low, b.op("fmul", u, v))
+    s = b.op("fadd", p, z)  # and what this rounds off (Knuth)
+    back = b.op("fsub", s, p)
+    off = b.op("fadd", b.op("fsub", p, b.op("fsub", s, back)), b.op("fsub", z, back))
+    return b.op("fadd", s, b.op("fadd", low, off))
+
+
+def _halves(b: Builder, x: V) -> tuple[V, V]:
+    """x as a sum of two with half as many bits each (Veltkamp)."""
+    c = b.op("fmul", x, k(b, x, 2.0**27 + 1))
+    high = b.op("fsub", c, b.op("fsub", c, x))
+    return high, b.op("fsub", x, high)
+
+
 def at_most(b: Builder, x: V, limit: float) -> V:
     """min(x, limit), and NaN for NaN, in one instruction on both architectures."""
     bound = k(b, x, limit)
@@ -236,8 +264,8 @@ def exp_by_table(b: Builder, x: V) -> V:
     magic = k(b, x, f.magic / 32)
     t = b.fma(x, k(b, x, 1.0 / math.log(2.0)), magic)
     n = b.op("fsub", t, magic)
-    r = b.fma(n, k(b, x, -f.ln2[0]), x)
-    r = b.fma(n, k(b, x, -f.ln2[1]), r)
+    r = fused(b, n, k(b, x, -f.ln2[0]), x)
+    r = fused(b, n, k(b, x, -f.ln2[1]), r)
     low, high = (_table(x.type, [2.0 ** (i / 32) for i in range(at, at + 16)]) for at in (0, 16))
     root = b.target_call("llvm.x86.avx512.vpermi2var.ps.512", x.type, low, bits(b, t), high)
     rest = b.op("fmul", r, horner(b, r, _EXPM1_SHORT))
@@ -257,8 +285,8 @@ def exp_bounded(b: Builder, x: V) -> V:
     t = b.fma(x, k(b, x, 1.0 / (fold * math.log(2.0))), magic)
     n = b.op("fsub", t, magic)
     # Cody and Waite's reduction; the first fma is exact as the product's low bits cancel with x
-    r = b.fma(n, k(b, x, -fold * f.ln2[0]), x)
-    r = b.fma(n, k(b, x, -fold * f.ln2[1]), r)
+    r = fused(b, n, k(b, x, -fold * f.ln2[0]), x)
+    r = fused(b, n, k(b, x, -fold * f.ln2[1]), r)
     return _exp_scaled(b, r, n, t, fold)
 
 
@@ -278,7 +306,7 @@ def expm1_bounded(b: Builder, x: V) -> V:
     magic = k(b, x, f.magic + f.bias)
     t = b.fma(x, k(b, x, 1.0 / math.log(2.0)), magic)
     # One step is enough: what ln2 is off by times n matters less the further exp(x) is from 1.
-    r = b.fma(b.op("fsub", t, magic), k(b, x, -math.log(2.0)), x)
+    r = fused(b, b.op("fsub", t, magic), k(b, x, -math.log(2.0)), x)
     p = b.fma(b.op("fmul", r, r), horner(b, r, f.expm1), r)
     scale = power_of_two(b, t)
     return b.fma(p, scale, b.op("fsub", scale, k(b, x, 1.0)))

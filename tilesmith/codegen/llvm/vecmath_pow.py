@@ -13,6 +13,7 @@ from tilesmith.codegen.llvm.vecmath_parts import (
     bits,
     exp2_bounded,
     fabs,
+    fused,
     horner,
     k,
     power_of_two,
@@ -111,7 +112,7 @@ def _power32(b: Builder, a: V, y: V) -> V:
 def _product(b: Builder, x: V, y: V) -> tuple[V, V]:
     """x y exactly, as a sum of two."""
     p = b.op("fmul", x, y)
-    return p, b.fma(x, y, b.fneg(p))
+    return p, fused(b, x, y, b.fneg(p))
 
 
 def _sum(b: Builder, x: V, y: V) -> tuple[V, V]:
@@ -134,7 +135,7 @@ def _log2_pair(b: Builder, a: V) -> tuple[V, V]:
     inverse = b.op("fdiv", one, d)
     s = b.op("fmul", f, inverse)
     minus_s = b.fneg(s)
-    s_low = b.op("fmul", b.fma(minus_s, d_low, b.fma(minus_s, d, f)), inverse)
+    s_low = b.op("fmul", b.fma(minus_s, d_low, fused(b, minus_s, d, f)), inverse)
     z, z_low = _product(b, s, s)
     z_low = b.fma(b.op("fadd", s, s), s_low, z_low)
     third = k(b, a, _THIRD[0])

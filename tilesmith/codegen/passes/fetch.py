@@ -1,6 +1,6 @@
 """Prefetches of a loop whose body is several loops go to the one that computes most.
 A Function with "prefetch" notes goes in; where a note can be moved, a "fetch" note on that inner
-loop comes out: so many cache lines a turn, from a plain address.
+loop comes out: so many cache lines a turn, to a level of the cache, from a plain address.
 
 Asked for beside the accesses, a whole row would be wanted in the short loops that only read or
 write it, which then wait for memory, while the loop with the arithmetic leaves memory idle.
@@ -9,7 +9,9 @@ write it, which then wait for memory, while the loop with the arithmetic leaves 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 
+from tilesmith.base.target import Target
 from tilesmith.codegen.passes.access import Access, accesses
 from tilesmith.expr.ints import of
 from tilesmith.expr.nodes import ARITHMETIC, Binary, Expr, Load, Unary, children
@@ -21,7 +23,7 @@ _MOST_LINES = 16  # in one turn of the inner loop
 _FUNCTION = 10  # instructions that a function such as exp takes, roughly
 
 
-def spread_fetches(func: Function) -> Function:
+def spread_fetches(func: Function, target: Target) -> Function:
     params = {b.name: b for b in func.params}
 
     def go(s: Stmt) -> tuple[Stmt, ...]:
@@ -29,39 +31,53 @@ def spread_fetches(func: Function) -> Function:
             return (s,)
         for key, value in s.notes:
             if key == "prefetch" and isinstance(value, tuple) and value[0] in params:
-                s = _spread(s, params[str(value[0])], int(value[1]))
+                s = _spread(s, params[str(value[0])], int(value[1]), target)
         return (s,)
 
     return replace(func, body=rewrite(func.body, go))
 
 
-def _spread(loop: For, b: Buffer, distance: int) -> For:
+def _spread(loop: For, b: Buffer, distance: int, target: Target) -> For:
     span = _span(loop, b)
     if span is None:
         return loop
     first_use = next(k for k, s in enumerate(loop.body) if any(_uses(s, b)))
-    before = loop.body if distance else loop.body[:first_use]
-    heaviest = max(
-        (h for s in before if (h := _counted(s))), key=lambda h: _work([h]), default=None
-    )
-    if heaviest is None:
-        return loop
-    lines, turns = -(-span.elements * b.dtype.nbytes // LINE), heaviest.extent.const or 1
+    lines = -(-span.elements * b.dtype.nbytes // LINE)
+    chain = _chain(loop.body if distance else loop.body[:first_use], lines)
+    turns = prod(f.extent.const or 1 for f in chain)
     each = -(-lines // turns)
-    if each > _MOST_LINES or each * turns > 2 * lines:
+    if not chain or each > _MOST_LINES or each * turns > 2 * lines:
         return loop
-    terms = dict(span.outer)
-    offset = span.low + distance * terms.get(loop.name, 0)
-    flat = tuple(x for term in span.outer for x in term)
-    note: Note = (b.name, int(span.write), offset, each, *flat)
+    moving = dict(span.outer)
+    step = each * LINE // b.dtype.nbytes
+    for f in reversed(chain):  # the loops of the chain count the turns together
+        moving[f.name] = step
+        step *= f.extent.const or 1
+    level = 1 if 2 * lines * LINE <= target.l1_nbytes else 2
+    offset = span.low + distance * moving[loop.name]
+    flat = tuple(x for term in moving.items() for x in term)
+    note: Note = (b.name, int(span.write), level, offset, each, *flat)
 
     def put(s: Stmt) -> tuple[Stmt, ...]:
-        if isinstance(s, For) and s.name == heaviest.name:
+        if isinstance(s, For) and s.name == chain[-1].name:
             return (replace(s, notes=(*s.notes, ("fetch", note))),)
         return (s,)
 
     rest = tuple(n for n in loop.notes if n != ("prefetch", (b.name, distance)))
     return replace(loop, body=rewrite(loop.body, put), notes=rest)
+
+
+def _chain(body: tuple[Stmt, ...], lines: int) -> list[For]:
+    """Loops one inside the other, each with most of the work, until a turn asks for few lines."""
+    chain: list[For] = []
+    while lines > _MOST_LINES or not chain:
+        inner = [f for s in body if (f := _counted(s)) is not None]
+        if not inner:
+            break
+        chain.append(max(inner, key=lambda f: _work((f,))))
+        lines = -(-lines // (chain[-1].extent.const or 1))
+        body = chain[-1].body
+    return chain
 
 
 def _counted(s: Stmt) -> For | None:
@@ -73,7 +89,7 @@ def _counted(s: Stmt) -> For | None:
     return None
 
 
-def _work(body: list[For] | tuple[Stmt, ...]) -> int:
+def _work(body: tuple[Stmt, ...]) -> int:
     """Instructions, roughly."""
     total = 0
     for s in body:
