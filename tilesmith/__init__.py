@@ -81,6 +81,7 @@ from tilesmith.search.gbdt import Gbdt
 from tilesmith.search.recorded import Recorded, RecordedSpace
 from tilesmith.search.strategies import Random
 from tilesmith.search.transfer import Transfer
+from tilesmith.search.tree_gru import TreeGru
 from tilesmith.space.sets import ansor_rules, default_rules
 from tilesmith.space.spaces import SketchSpace, TemplateSpace, UnionSpace, variants
 from tilesmith.space.state import Derived, State
@@ -140,6 +141,7 @@ __all__ = [
     "Trace",
     "TraceError",
     "Transfer",
+    "TreeGru",
     "TuneError",
     "UnionSpace",
     "Value",

@@ -1,0 +1,64 @@
+"""AutoTVM's neural cost model: a recurrent network that goes up the loop tree of a program.
+Measurements in, a predictor out that scores rows of any variant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Literal
+
+import numpy as np
+
+from tilesmith.base.errors import TuneError
+from tilesmith.search.data import groups_of
+from tilesmith.search.features.tree import tree_of
+from tilesmith.search.protocol import Predictor
+from tilesmith.task.task import Measurement
+
+LOSSES = ("rank", "regression")
+_FEWEST = 8  # measurements that anything can be learned from
+
+
+@dataclass(frozen=True)
+class TreeGru:
+    """`rank` learns which of two programs of a task is the faster one, `regression` the share of
+    the best speed. A part of the measurements is held out, and training ends when it no longer
+    gains. The same measurements and seed give the same predictor unless `max_seconds` end it first.
+    """
+
+    hidden: int = 64
+    slots: int = 4  # of the memory that the nodes' states are gathered in
+    epochs: int = 60
+    learning_rate: float = 3e-3
+    loss: Literal["rank", "regression"] = "rank"
+    batch: int = 64
+    held_out: float = 0.15
+    patience: int = 10  # epochs without a gain
+    max_seconds: float = 30.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.loss not in LOSSES:
+            raise TuneError(f"loss {self.loss!r}; TreeGru has {' and '.join(LOSSES)}")
+        for name in ("hidden", "slots", "epochs", "batch"):
+            if getattr(self, name) < 1:
+                raise TuneError(f"{name} is {getattr(self, name)}; it must be at least 1")
+
+    def fit(self, measurements: Sequence[Measurement]) -> Predictor | None:
+        if find_spec("torch") is None:
+            raise TuneError(
+                "TreeGru needs PyTorch, which is not installed: pip install 'tilesmith[torch]'"
+            )
+        groups = groups_of(measurements)
+        labels = np.concatenate([g.labels for g in groups]) if groups else np.zeros(0)
+        if len(labels) < _FEWEST or labels.min() == labels.max():
+            return None
+        # PyTorch takes seconds to load: only who learns waits for it
+        from tilesmith.search.tree_network import Examples, train
+
+        examples = [
+            Examples(tree_of(g.variant), g.rows, g.labels, g.variant.task.key) for g in groups
+        ]
+        return train(self, examples)
