@@ -77,8 +77,9 @@ def softmax(X: Tensor, axis: int = -1, name: str = "softmax") -> Tensor:
         X.shape_ints, lambda *i: exp(widen(X[i]) - widen(top[rows.row(i)])), name=f"{name}_exp"
     )
     total = rows.fold(sum_over, lambda at, row: e[at], f"{name}_sum")
+    # The division is the same for a whole row, and leaves its loop; a product is cheap in vectors.
     out: Tensor = compute(
-        X.shape_ints, lambda *i: cast(e[i] / total[rows.row(i)], X.dtype), name=name
+        X.shape_ints, lambda *i: cast(e[i] * (1 / total[rows.row(i)]), X.dtype), name=name
     )
     return out
 
