@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 import tilesmith as ts
-from bench import peak
+from bench.peak import bandwidth
 from bench.table import Row, arguments, duel, finish
 from tilesmith.codegen.llvm.compiler import compile_ir
 from tilesmith.codegen.llvm.emit import emit_function
+from tilesmith.measure.peak import dot_product, multiply_add, multiply_add_call
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
 
@@ -40,20 +41,16 @@ def random(*shape: int) -> np.ndarray[Any, Any]:
 def machine(target: ts.Target) -> list[Row]:
     rows = []
     for d in ("float32", "float64"):
-        rows.append(Row(f"peak {d}, one core", peak.multiply_add(d, target) / 1e9, "GFLOP/s"))
+        rows.append(Row(f"peak {d}, one core", multiply_add(d, target) / 1e9, "GFLOP/s"))
     if "fp16" in target.features:
-        rows.append(
-            Row("peak float16, one core", peak.multiply_add("float16", target) / 1e9, "GFLOP/s")
-        )
-    if (rate := peak.dot_product(target)) is not None:
+        rows.append(Row("peak float16, one core", multiply_add("float16", target) / 1e9, "GFLOP/s"))
+    if (rate := dot_product(target)) is not None:
         rows.append(Row("peak int8 dot product, one core", rate / 1e9, "GOP/s"))
     for level, nbytes in (
         ("L1", target.l1_nbytes * 3 // 4), ("L2", target.l2_nbytes * 3 // 4),
         ("L3", min(target.l3_nbytes // 4, 8 << 20)), ("memory", 256 << 20),
     ):  # fmt: skip
-        rows.append(
-            Row(f"bandwidth {level}, one core", peak.bandwidth(nbytes, target) / 1e9, "GB/s")
-        )
+        rows.append(Row(f"bandwidth {level}, one core", bandwidth(nbytes, target) / 1e9, "GB/s"))
     return rows
 
 
@@ -151,7 +148,7 @@ def convolutions(target: ts.Target) -> list[Row]:
     work = 2 * 56 * 56 * 64 * 64 * 9 / 1e9
     name = "conv2d 3x3 56x56 64->64 NHWC, 1 thread"
     rows = []
-    limit, operations = peak.multiply_add_call("float32", here)
+    limit, operations = multiply_add_call("float32", here)
     memory = np.empty(4096, np.uint8)
     mine, theirs, ratio, spread = duel(
         lambda: kernel(x, packed, out=y), lambda: limit(out=memory), rounds=61

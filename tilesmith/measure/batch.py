@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import inf
 
 from tilesmith.measure.builders import Builders
 from tilesmith.measure.cores import Cores
@@ -43,36 +44,66 @@ class Batch:
     confirm: bool
     rng: random.Random
     spent: Spent
+    until: float  # of time.monotonic(): what has not been run by then is left out
     _kernels: dict[str, tuple[Trial, Built]] = field(default_factory=dict)  # by code
-    _now: float = float("inf")  # the incumbent's time when the batch began
+    _now: float = inf  # the incumbent's time when running began
+    _reached: bool = False  # whether a kernel has run well
 
-    def run(self, trials: Sequence[Trial], jobs: Sequence[Build], overlap: bool) -> None:
-        """A job per trial. Afterwards the verdict on each kernel is among those known, and a trial
-        without a kernel has a failure.
+    def run(
+        self,
+        trials: Mapping[str, Trial],
+        jobs: Mapping[str, Build],
+        beside: bool,
+        quiet: Callable[[], None],
+    ) -> None:
+        """A job per trial. Afterwards the verdict on each kernel that was reached is among those
+        known, and a trial without a kernel has a failure.
+
+        All cores build until those that run kernels have nothing left to build. From then on the
+        others go on, with this batch and then the next, if something may happen `beside` running;
+        if not, `quiet` returns when nothing does.
         """
         self.standing.trim()
+        cores, free = self.cores, self.cores.free if beside else ()
+        self.builders.want(jobs)
+        self.builders.allow(cores.all, free)
+        while self.builders.occupies(cores.run if beside else cores.all) and self._in_time:
+            self._receive(trials)
+            if self._is_late and self._kernels:
+                break
+        if not beside:
+            quiet()
+        if self._is_late:
+            self.builders.want({})
+        self.builders.allow(free, free)
         self._now = best = self._best_now()
-        self.builders.submit(enumerate(jobs))
-        self.builders.allow(self.cores.free if overlap else self.cores.all)
-        while (got := self._next_build()) is not None:
-            fresh = self._receive(trials[got[0]], got[1])
-            if overlap and fresh:
-                best = min(best, self._screen(trials[got[0]], best))
+        fresh: list[Trial] | None = [t for t, _ in self._kernels.values()]
+        while fresh is not None:
+            for t in fresh:
+                best = min(best, self._screen(t, best))
+            fresh = self._receive(trials)
         kernels = [t for t, _ in self._kernels.values()]
-        if not overlap:
-            for trial in kernels:
-                best = min(best, self._screen(trial, best))
         self._screen_again(kernels, best)
         with self._counted("racing"):
             self._race(kernels)
         for key, (trial, _) in self._kernels.items():
-            self.standing.remember(key, trial.verdict(self.rules))
+            if trial.reached:
+                self.standing.remember(key, trial.verdict(self.rules))
         keep = self.standing.incumbent
         self.runner.forget([t.slot for t in kernels if keep is None or t is not keep.trial])
 
     @property
     def _clock(self) -> Clock:
         return Busy(self.runner) if self.rules.processor_time else self.runner
+
+    @property
+    def _is_late(self) -> bool:
+        return time.monotonic() >= self.until
+
+    @property
+    def _in_time(self) -> bool:
+        """One kernel is better than none, however late it is."""
+        return not (self._is_late and (self.standing.known or self._reached))
 
     @contextmanager
     def _counted(self, what: str) -> Iterator[None]:
@@ -82,11 +113,19 @@ class Batch:
         finally:
             setattr(self.spent, what, getattr(self.spent, what) + time.perf_counter() - start)
 
-    def _next_build(self) -> tuple[int, Built | Failure] | None:
+    def _receive(self, trials: Mapping[str, Trial]) -> list[Trial] | None:
+        """The next that was built, if it is a kernel that has not been seen yet; None when there
+        is none to come.
+        """
+        patience = self.until - time.monotonic() if self.standing.known or self._kernels else inf
         with self._counted("waiting"):
-            return self.builders.take()
+            got = self.builders.take(patience)
+        if got is None:
+            return None
+        trial, outcome = trials[got[0]], got[1]
+        return [trial] if self._add(trial, outcome) else []
 
-    def _receive(self, trial: Trial, outcome: Built | Failure) -> bool:
+    def _add(self, trial: Trial, outcome: Built | Failure) -> bool:
         """Whether it is a kernel that has not been seen yet."""
         if isinstance(outcome, Failure):
             trial.failure = outcome
@@ -103,17 +142,19 @@ class Batch:
         """The incumbent's time, as the machine is now."""
         keep = self.standing.incumbent
         if keep is None:
-            return float("inf")
+            return inf
         try:
             slot, calls = keep.trial.entry
             sentinel = self.standing.sentinel
             return settle(self._clock, slot, calls, self.rules, sentinel, self.timeout)
         except Broken:
             self._depose(keep)
-            return float("inf")
+            return inf
 
     def _screen(self, trial: Trial, best: float) -> float:
-        """Its time; infinite when it failed."""
+        """Its time; infinite when it failed or came too late."""
+        if not self._in_time:
+            return inf
         limit = min(self.timeout, max(_MIN_LIMIT, _PATIENCE * best))
         try:
             with self._counted("checking"):
@@ -124,18 +165,19 @@ class Batch:
                 )
         except Broken as broken:
             trial.failure = broken.failure
-            return float("inf")
+            return inf
         finally:
             if trial.failure is not None or trial.timed.settled > self.rules.race_within * best:
                 self.runner.unload([trial.slot])
+        self._reached = True
         trial.contended = trial.timed.is_contended(self.rules)
         return trial.timed.settled
 
     def _screen_again(self, trials: Sequence[Trial], best: float) -> None:
         """Those that were disturbed have a second chance, if they may be good."""
         for t in trials:
-            promising = t.failure is None and t.timed.settled <= self.rules.cutoffs[0] * best
-            if promising and t.contended:
+            promising = t.timed.samples and t.timed.settled <= self.rules.cutoffs[0] * best
+            if promising and t.failure is None and t.contended and self._in_time:
                 before = t.timed.samples
                 self._screen(t, best)
                 if t.failure is None and t.contended:  # no better: all that is known counts
@@ -160,8 +202,8 @@ class Batch:
                 entrants = [t for t in entrants if t.failure is None]
 
     def _entrants(self, trials: Sequence[Trial]) -> list[Trial]:
-        good = [t for t in trials if t.failure is None]
-        if not good:
+        good = [t for t in trials if t.failure is None and t.reached]
+        if not good or not self._in_time:
             return []
         best = min(self._now, *(t.timed.settled for t in good))
         near = [t for t in good if t.timed.settled <= self.rules.race_within * best]

@@ -1,14 +1,14 @@
-"""The build workers of a run: jobs in, in the order given; Built kernels or Failures out, as they
-come.
+"""The build workers of a run: jobs by name in; Built kernels or Failures out, as they come.
 
-Each worker has a core of its own. Which of them may work at the moment is for the caller to say.
+Each worker has a core of its own. Which of them may work at the moment is for the caller to say,
+and which of them on jobs of the next batch.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from tilesmith.measure.faults import explain
@@ -28,7 +28,7 @@ class _Bench:
 
     core: int
     worker: Worker
-    job: int | None = None
+    job: str | None = None
     deadline: float = 0.0
     done: int = 0
 
@@ -39,50 +39,69 @@ class Builders:
     ) -> None:
         self._nursery, self._timeout, self._nbytes = nursery, timeout, memory_nbytes
         self._benches = [_Bench(c, self._spawn(c)) for c in cores]
-        self._waiting: deque[tuple[int, Build]] = deque()
-        self._done: deque[tuple[int, Outcome]] = deque()
-        self._allowed: Collection[int] = ()
+        self._waiting: deque[tuple[str, Build]] = deque()
+        self._ahead: deque[tuple[str, Build]] = deque()
+        self._done: dict[str, Outcome] = {}
+        self._wanted: set[str] = set()
+        self._cores: Collection[int] = ()
+        self._cores_ahead: Collection[int] = ()
 
     def _spawn(self, core: int) -> Worker:
         return self._nursery.spawn("build", Limits((core,), self._nbytes))
 
-    def submit(self, jobs: Iterable[tuple[int, Build]]) -> None:
-        self._waiting.extend(jobs)
+    def want(self, jobs: Mapping[str, Build]) -> None:
+        """These and no others from now on; what was built of them ahead is there already."""
+        self._ahead.clear()
+        for b in self._benches:
+            if b.job is not None and b.job not in jobs:
+                b.job = None
+                self._renew(b, kill=True)
+        self._wanted = set(jobs)
+        self._done = {name: made for name, made in self._done.items() if name in jobs}
+        begun = {*self._done, *(b.job for b in self._benches)}
+        self._waiting = deque((name, job) for name, job in jobs.items() if name not in begun)
 
-    @property
-    def pending(self) -> bool:
-        return bool(self._waiting) or self.busy
+    def begin(self, jobs: Mapping[str, Build]) -> None:
+        """These will be wanted next. The one method that another thread may call."""
+        self._ahead.extend(jobs.items())
 
-    @property
-    def busy(self) -> bool:
-        return any(b.job is not None for b in self._benches)
+    def allow(self, cores: Collection[int], ahead: Collection[int]) -> None:
+        """From now on jobs are handed out on these cores only; those of the next batch on cores
+        `ahead`, when nothing else is waiting.
+        """
+        self._cores, self._cores_ahead = cores, ahead
+        self._start()
+
+    def occupies(self, cores: Collection[int]) -> bool:
+        """Whether wanted jobs are waiting, or one of these cores is building."""
+        return bool(self._waiting) or any(b.job and b.core in cores for b in self._benches)
 
     @property
     def channels(self) -> list[Channel]:
         """To wait for beside one's own."""
         return [b.worker.channel for b in self._benches if b.job is not None]
 
-    def allow(self, cores: Collection[int]) -> None:
-        """From now on jobs are handed out on these cores only."""
-        self._allowed = cores
-        self._start()
-
     def _start(self) -> None:
         for b in self._benches:
-            if b.job is None and b.core in self._allowed and self._waiting:
-                if b.done >= _MAX_BUILDS:
-                    self._renew(b, kill=True)
-                number, job = self._waiting.popleft()
-                b.job, b.deadline = number, time.monotonic() + self._timeout
-                b.done += 1
-                try:
-                    b.worker.channel.send(job)
-                except Gone:
-                    self._died(b)
+            if b.job is None and b.core in self._cores and self._waiting:
+                self._hand_out(b, self._waiting)
+            elif b.job is None and b.core in self._cores_ahead and self._ahead:
+                self._hand_out(b, self._ahead)
 
-    def serve(self, readable: Collection[Channel]) -> None:
-        """Takes what has been built, and ends what takes too long."""
-        now = time.monotonic()
+    def _hand_out(self, b: _Bench, jobs: deque[tuple[str, Build]]) -> None:
+        if b.done >= _MAX_BUILDS:
+            self._renew(b, kill=True)
+        b.job, job = jobs.popleft()
+        b.deadline = time.monotonic() + self._timeout
+        b.done += 1
+        try:
+            b.worker.channel.send(job)
+        except Gone:
+            self._died(b)
+
+    def serve(self) -> None:
+        """Takes what has been built, ends what takes too long, and hands out more."""
+        now, readable = time.monotonic(), ready(self.channels, 0.0)
         for b in self._benches:
             if b.job is None:
                 continue
@@ -98,19 +117,25 @@ class Builders:
                 self._renew(b, kill=True)
         self._start()
 
-    def take(self) -> tuple[int, Outcome] | None:
-        """The next result, waited for; None when nothing is left to build."""
+    def take(self, seconds: float) -> tuple[str, Outcome] | None:
+        """The next result that is wanted, waited for so long at most; None when there is none."""
+        until = time.monotonic() + seconds
         self._start()
-        while not self._done:
-            if not self.busy:
+        while True:
+            for name in self._done:
+                if name in self._wanted:
+                    self._wanted.discard(name)
+                    return name, self._done.pop(name)
+            busy = [b for b in self._benches if b.job is not None]
+            if not self._wanted or not busy or time.monotonic() > until:
                 return None
-            nearest = min(b.deadline for b in self._benches if b.job is not None)
-            self.serve(ready(self.channels, time_left(nearest) + 0.001))
-        return self._done.popleft()
+            nearest = min(until, *(b.deadline for b in busy))
+            ready(self.channels, time_left(nearest) + 0.001)
+            self.serve()
 
     def _finish(self, b: _Bench, outcome: Outcome) -> None:
         assert b.job is not None
-        self._done.append((b.job, outcome))
+        self._done[b.job] = outcome
         b.job = None
 
     def _died(self, b: _Bench) -> None:

@@ -11,6 +11,7 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Self
 
 from tilesmith.base.errors import MeasureError, TargetError
@@ -18,7 +19,9 @@ from tilesmith.base.target import Target, cpu
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.ir.function import Function
 from tilesmith.measure.batch import Batch
+from tilesmith.measure.meanwhile import Meanwhile
 from tilesmith.measure.messages import Build
+from tilesmith.measure.protocol import Upcoming
 from tilesmith.measure.standing import Spent, Standing, Trial
 from tilesmith.measure.timing import Rules
 from tilesmith.measure.wire import Gone
@@ -72,24 +75,35 @@ class LocalRun:
         self._lock = threading.Lock()
         self._workshop = Workshop(settings.timeout, settings.memory_nbytes, settings.cold)
 
-    def measure(self, candidates: Sequence[Candidate]) -> list[Measurement]:
+    def measure(
+        self,
+        candidates: Sequence[Candidate],
+        upcoming: Upcoming | None = None,
+        until: float | None = None,
+    ) -> list[Measurement]:
+        end = float("inf") if until is None else until
+        ahead = None if upcoming is None else cache(upcoming)
         with self._lock:
             found: dict[int, Measurement] = {}
             by_task: dict[str, list[int]] = {}
             for i, c in enumerate(candidates):
                 by_task.setdefault(c.task.key, []).append(i)
             for numbers in by_task.values():
-                measured = self._measure_surely([candidates[i] for i in numbers])
-                found.update(zip(numbers, measured, strict=True))
-            return [found[i] for i in range(len(candidates))]
+                measured = self._measure_surely([candidates[i] for i in numbers], ahead, end)
+                found.update({i: m for i, m in zip(numbers, measured, strict=True) if m})
+            if ahead is not None:
+                ahead()
+            return [found[i] for i in sorted(found)]
 
-    def _measure_surely(self, candidates: Sequence[Candidate]) -> list[Measurement]:
+    def _measure_surely(
+        self, candidates: Sequence[Candidate], upcoming: Upcoming | None, until: float
+    ) -> list[Measurement | None]:
         try:
             for _ in range(2):  # someone may end our processes; once may be chance
                 if self._closed:
                     raise MeasureError("this run of a measurer is closed; open another one")
                 try:
-                    return self._measure(candidates)
+                    return self._measure(candidates, upcoming, until)
                 except Gone:
                     self._workshop.abandon()
             raise MeasureError("the measuring processes were ended twice in a row")
@@ -99,8 +113,10 @@ class LocalRun:
             self._workshop.abandon()
             raise
 
-    def _measure(self, candidates: Sequence[Candidate]) -> list[Measurement]:
-        """Of one task."""
+    def _measure(
+        self, candidates: Sequence[Candidate], upcoming: Upcoming | None, until: float
+    ) -> list[Measurement | None]:
+        """Of one task; None for those that time did not reach."""
         task = candidates[0].task
         _refuse_foreign(task.target)
         standing = self._standing.setdefault(task.key, Standing())
@@ -108,34 +124,45 @@ class LocalRun:
         if standing.incumbent is not None:
             crew.runner.add(standing.incumbent.trial.slot, standing.incumbent.built)
         trials: dict[str, Trial] = {}
-        building: list[Trial] = []
-        jobs: list[Build] = []
         for c in candidates:
-            if c.key in trials:
-                continue
-            self._slots += 1
-            trial = trials[c.key] = Trial(self._slots)
-            job = self._job(c)
-            if isinstance(job, Failure):
-                trial.failure = job
-            else:
-                building.append(trial)
-                jobs.append(job)
-        s, rules, spent = self._settings, self._settings.timing_rules, self.spent
+            if c.key not in trials:
+                self._slots += 1
+                trials[c.key] = Trial(self._slots)
+        jobs, failures = self._jobs(candidates)
+        for key, failure in failures.items():
+            trials[key].failure = failure
+        s, rules = self._settings, self._settings.timing_rules
         batch = Batch(
             crew.builders, crew.runner, crew.cores, standing, rules, s.timeout, s.confirm,
-            self._rng, spent,
+            self._rng, self.spent, until,
         )  # fmt: skip
-        batch.run(building, jobs, crew.overlaps(spent.building, spent.checking + spent.timing))
-        out = []
-        for c in candidates:
-            t = trials[c.key]
-            verdict = standing.known[t.key] if t.key else t.verdict(rules)
-            out.append(verdict.of(c, t.build_seconds))
-            if standing.incumbent is not None and t is standing.incumbent.trial:
-                standing.best = out[-1]
-        crew.crowded = 4 * sum(t.contended for t in building) > len(building)
-        return out
+
+        def look_ahead() -> None:
+            if upcoming is not None:
+                crew.builders.begin(self._jobs(upcoming())[0])
+
+        beside = crew.may_share
+        with Meanwhile(look_ahead, crew.cores.free or crew.cores.all) as meanwhile:
+            batch.run(trials, jobs, beside, meanwhile.wait)
+        crew.crowded = 4 * sum(t.contended for t in trials.values()) > len(trials)
+        return [self._measurement(c, trials[c.key], standing) for c in candidates]
+
+    def _measurement(self, c: Candidate, t: Trial, standing: Standing) -> Measurement | None:
+        verdict = standing.known.get(t.key)
+        if verdict is None:
+            if not t.reached:
+                return None
+            verdict = t.verdict(self._settings.timing_rules)
+        m = verdict.of(c, t.build_seconds)
+        if standing.incumbent is not None and t is standing.incumbent.trial:
+            standing.best = m
+        return m
+
+    def _jobs(self, candidates: Sequence[Candidate]) -> tuple[dict[str, Build], dict[str, Failure]]:
+        """By the candidates' keys."""
+        made = {c.key: self._job(c) for c in candidates}
+        jobs = {key: job for key, job in made.items() if isinstance(job, Build)}
+        return jobs, {key: job for key, job in made.items() if isinstance(job, Failure)}
 
     def _job(self, c: Candidate) -> Build | Failure:
         func, target = c.task.func, c.task.target

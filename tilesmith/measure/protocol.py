@@ -6,18 +6,30 @@ Implementations of one's own pass the suite in `tilesmith.testing.measurers`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, Self
 
 from tilesmith.task.task import Candidate, Measurement, Task
+
+Upcoming = Callable[[], Sequence[Candidate]]
 
 
 class Measuring(Protocol):
     """A run: it holds processes or machines until it is closed."""
 
-    def measure(self, candidates: Sequence[Candidate]) -> list[Measurement]:
+    def measure(
+        self,
+        candidates: Sequence[Candidate],
+        upcoming: Upcoming | None = None,
+        until: float | None = None,
+    ) -> list[Measurement]:
         """One measurement per candidate, in the order given. A candidate that cannot be measured
         has a failure; an exception means that measuring itself is broken.
+
+        `upcoming` is called once, perhaps in another thread, where and when that disturbs no
+        measurement, and gives the candidates that will come next: they may be prepared for already.
+        Its errors are raised here. `until` is a moment of time.monotonic(); candidates that were
+        not reached by then are left out.
         """
 
     def close(self) -> None:

@@ -21,12 +21,13 @@ from typing import Self
 import numpy as np
 
 from tilesmith.base.errors import MeasureError, ScheduleError
+from tilesmith.measure.protocol import Upcoming
 from tilesmith.measure.simulate import Simulator, simulate
 from tilesmith.schedule.trace import Trace
 from tilesmith.space.domains import Matrix
 from tilesmith.space.nearest import Rows, rows_by_variant
 from tilesmith.space.reopen import reopen
-from tilesmith.task.task import Candidate, Failure, Measurement, Task
+from tilesmith.task.task import Candidate, Failure, Measurement, Task, trust
 
 MISSING = ("fail", "nearest", "model")
 
@@ -60,7 +61,7 @@ class Table:
 
     def __init__(self, records: Sequence[Measurement]) -> None:
         self.exact: dict[str, Measurement] = {}
-        for m in sorted(records, key=lambda m: (not m.confirmed, m.contended, m.cost)):
+        for m in sorted(records, key=trust):
             self.exact.setdefault(m.candidate.key, m)
 
     @cached_property
@@ -101,9 +102,16 @@ class ReplayRun:
         self._closed = False
         self.asked = self.answered = 0
 
-    def measure(self, candidates: Sequence[Candidate]) -> list[Measurement]:
+    def measure(
+        self,
+        candidates: Sequence[Candidate],
+        upcoming: Upcoming | None = None,
+        until: float | None = None,
+    ) -> list[Measurement]:
         if self._closed:
             raise MeasureError("this run of a measurer is closed; open another one")
+        if upcoming is not None:
+            upcoming()
         return [self._one(c) for c in candidates]
 
     def _one(self, c: Candidate) -> Measurement:

@@ -5,7 +5,7 @@ that dies or hangs becomes a Failure of the kernel it was running, and is replac
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -35,19 +35,19 @@ class Broken(Exception):
         self.slot, self.failure = slot, failure
 
 
-class Meanwhile(Protocol):
+class Beside(Protocol):
     """What goes on while a kernel runs."""
 
     @property
     def channels(self) -> list[Channel]: ...
 
-    def serve(self, readable: Collection[Channel]) -> None: ...
+    def serve(self) -> None: ...
 
 
 class Runner:
-    def __init__(self, nursery: Nursery, limits: Limits, cold: bool, meanwhile: Meanwhile) -> None:
+    def __init__(self, nursery: Nursery, limits: Limits, cold: bool, beside: Beside) -> None:
         self._nursery, self._limits, self._cold = nursery, limits, cold
-        self._meanwhile = meanwhile
+        self._beside = beside
         self._worker: Worker | None = None
         self._kernels: dict[int, Built] = {}
         self._inside: set[int] = set()  # those that the worker has
@@ -117,11 +117,12 @@ class Runner:
         try:
             own.send(message)
             deadline = time.monotonic() + seconds
+            self._beside.serve()
             while True:
-                readable = ready([own, *self._meanwhile.channels], time_left(deadline))
+                readable = ready([own, *self._beside.channels], time_left(deadline))
                 if own in readable:
                     return own.receive()
-                self._meanwhile.serve(readable)
+                self._beside.serve()
                 if time.monotonic() > deadline:
                     end = self._nursery.reap(worker, kill=True)
                     self._worker = None

@@ -60,6 +60,11 @@ class Trial:
     def entry(self) -> tuple[int, int]:
         return self.slot, self.timed.calls
 
+    @property
+    def reached(self) -> bool:
+        """Whether there is something to say about it; not if time ran out before."""
+        return self.failure is not None or bool(self.timed.samples)
+
     def verdict(self, rules: Rules) -> Verdict:
         seconds = () if self.failure else self.timed.seconds(rules)
         return Verdict(seconds, self.failure, self.contended, self.confirmed)

@@ -47,6 +47,7 @@ class Rules:
     # A sample with less of the processor, or with more drift either way, is taken again.
     min_share: float = 0.9
     max_drift: float = 1.15
+    calm_drift: float = 1.015  # with no more than this the machine is as it usually is
     race_within: float = 1.15  # of the best
     max_entrants: int = 8
     rounds: int = 3  # between two halvings
@@ -70,15 +71,23 @@ class Timed:
     def clean(self, rules: Rules) -> list[Sample]:
         return [s for s in self.samples if rules.is_clean(s)]
 
+    def calm(self, rules: Rules) -> list[Sample]:
+        """Those that were taken while the machine was as it usually is."""
+        return [s for s in self.clean(rules) if s.drift <= rules.calm_drift]
+
     def seconds(self, rules: Rules) -> tuple[float, ...]:
-        """The clean samples, if they suffice: what another process or the machine's moods took is
-        not the kernel's time.
+        """The calm samples if they suffice, or else the clean ones: what another process or the
+        machine's moods took is not the kernel's time.
         """
-        clean = self.clean(rules)
-        enough = len(clean) >= min(rules.min_samples, len(self.samples))
-        return tuple(s.seconds for s in (clean if enough else self.samples))
+        for chosen in (self.calm(rules), self.clean(rules)):
+            if len(chosen) >= min(rules.min_samples, len(self.samples)):
+                return tuple(s.seconds for s in chosen)
+        return tuple(s.seconds for s in self.samples)
 
     def is_contended(self, rules: Rules) -> bool:
+        """Whether what is recorded was taken while the machine did something else."""
+        if len(self.calm(rules)) >= rules.min_samples:
+            return False
         return 2 * len(self.clean(rules)) < len(self.samples)
 
     @property
@@ -204,13 +213,17 @@ def duel(
     clock: Clock, challenger: tuple[int, int], pivot: tuple[int, int], rules: Rules,
     sentinel: Sentinel, rng: random.Random, timeout: float,
 ) -> Race:  # fmt: skip
-    """Round by round, until there are enough of them, or three have taken long."""
+    """Round by round, until there are enough of them in which the machine was calm, or three have
+    taken long.
+    """
     result = Race(dict([challenger]), pivot)
     slot, calls = challenger
-    for done in range(1, rules.confirm_rounds + 1):
+    for done in range(1, 3 * rules.confirm_rounds + 1):
         result.run(clock, [slot], 1, rules, sentinel, rng, timeout)
-        spent = calls * sum(s.seconds for s in result.samples[slot])
-        if done >= rules.rounds and spent > 2 * rules.max_seconds:
+        samples = result.samples[slot]
+        spent = calls * sum(s.seconds for s in samples)
+        calm = len(Timed(samples).calm(rules))
+        if calm >= rules.confirm_rounds or (done >= rules.rounds and spent > 2 * rules.max_seconds):
             break
     return result
 

@@ -27,19 +27,14 @@ class Crew:
     cores: Cores
     builders: Builders
     runner: Runner
-    # Whether much of the last batch was disturbed. Then nothing is built beside measuring: that
+    # Whether much of the last batch was disturbed. Then nothing is done beside measuring: that
     # would push whoever else uses the machine onto the core that measures.
     crowded: bool = False
 
-    def overlaps(self, building: float, running: float) -> bool:
-        """Whether building beside running is the faster way, given how many seconds both have taken
-        so far: with few cores and short kernels all should build, and then one run.
-        """
-        free = len(self.cores.free)
-        if free == 0 or self.crowded:
-            return False
-        in_turns = building / len(self.cores.all) + running
-        return max(building / free, running) <= in_turns
+    @property
+    def may_share(self) -> bool:
+        """Whether others may work on cores that do not run kernels while kernels run."""
+        return bool(self.cores.free) and not self.crowded
 
 
 class Workshop:

@@ -13,7 +13,7 @@ def open_database(place: str | os.PathLike[str]) -> SqlDatabase:
     """A SQLite file, which is made where there is none, or a server by its URL,
     `postgresql://user@host/name`. ":memory:" is a database that ends with the process.
     """
-    # Imported late: SQLAlchemy is a third of a second that only those pay who keep records.
+    # Imported late: SQLAlchemy takes up to a second, which only those pay who keep records.
     from tilesmith.records.sql import SqlDatabase
 
     return SqlDatabase(place)

@@ -8,6 +8,7 @@ class TestMine(MeasurerContract):
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from tilesmith.base.errors import MeasureError, TilesmithError
 from tilesmith.base.target import cpu
 from tilesmith.expr.dsl import compute, placeholder
 from tilesmith.ir.lower import function
-from tilesmith.measure.protocol import Measurer
+from tilesmith.measure.protocol import Measurer, Upcoming
 from tilesmith.schedule.kinds import Unroll
 from tilesmith.schedule.loops import Split
 from tilesmith.schedule.trace import Trace
@@ -52,10 +53,17 @@ class FakeRun:
         self._best: dict[str, float] = {}
         self.measured: list[Candidate] = []  # in the order asked for
 
-    def measure(self, candidates: Sequence[Candidate]) -> list[Measurement]:
+    def measure(
+        self,
+        candidates: Sequence[Candidate],
+        upcoming: Upcoming | None = None,
+        until: float | None = None,
+    ) -> list[Measurement]:
         if self._closed:
             raise MeasureError("this run of a measurer is closed; open another one")
         self.measured.extend(candidates)
+        if upcoming is not None:
+            upcoming()
         return [self._one(c) for c in candidates]
 
     def _one(self, c: Candidate) -> Measurement:
@@ -157,6 +165,47 @@ class MeasurerContract:
             measured = run.measure(candidates)
         assert [m.candidate for m in measured] == candidates
         assert all(m.seconds for m in measured)
+
+    def test_those_that_come_next_are_asked_for_once(self) -> None:
+        task = small_task()
+        asked = []
+
+        def upcoming() -> list[Candidate]:
+            asked.append(1)
+            return [split_by(3, task), split_by(6, task)]
+
+        with self.measurer.open(task) as run:
+            first = run.measure([split_by(2, task)], upcoming)
+            second = run.measure([split_by(6, task), split_by(3, task)])  # as announced
+            run.measure([split_by(4, task)], upcoming)
+            other = run.measure([split_by(8, task)])  # not as announced
+        assert len(asked) == 2
+        assert [m.candidate for m in (*first, *second, *other)] == [
+            split_by(n, task) for n in (2, 6, 3, 8)
+        ]
+        assert all(m.seconds for m in (*first, *second, *other))
+
+    def test_an_error_of_the_search_is_raised(self) -> None:
+        task = small_task()
+
+        def upcoming() -> list[Candidate]:
+            raise LookupError("no more ideas")
+
+        with self.measurer.open(task) as run:
+            with pytest.raises(LookupError, match="no more ideas"):
+                run.measure([split_by(2, task)], upcoming)
+            (after,) = run.measure([split_by(4, task)])
+        assert after.seconds
+
+    def test_what_comes_too_late_is_left_out(self) -> None:
+        task = small_task()
+        candidates = [split_by(n, task) for n in (2, 4, 8)]
+        with self.measurer.open(task) as run:
+            late = [m.candidate for m in run.measure(candidates, until=time.monotonic() - 1.0)]
+            assert late == [c for c in candidates if c in late]  # some of them, in order
+            again = run.measure(candidates, until=time.monotonic() + 600.0)
+        assert [m.candidate for m in again] == candidates
+        assert all(m.seconds for m in again)
 
     def test_two_runs_at_once(self) -> None:
         task = small_task()

@@ -8,6 +8,8 @@ import sys
 from dataclasses import dataclass, field
 from typing import TextIO
 
+from tilesmith.base.target import cpu
+from tilesmith.measure.peak import peak_of
 from tilesmith.tune.events import Progress
 
 _EVERY_SECONDS = 5.0  # between plain lines
@@ -34,20 +36,18 @@ class Terminal:
         self.stream.flush()
 
     def _line(self, p: Progress) -> str:
-        rate = p.trials / max(p.seconds, 1e-3)
         parts = [p.task.func.name, f"{p.trials} trials"]
         if p.known:
             parts.append(f"{p.known} known")
         if p.best is not None:
-            unit = f"{p.gflops:.1f} GFLOP/s" if p.task.func.flops else ""
-            parts.append(f"best {p.best.cost * 1e6:.1f} us {unit}".rstrip())
-        parts.append(f"{rate:.1f} trials/s")
+            parts.append(f"best {p.best.cost * 1e6:.1f} us{_share_of_peak(p)}")
+        parts.append(f"{p.rate:.1f} trials/s")
         if p.failures:
-            parts.append(f"{p.failures} failed")
-        if not p.finished and p.budget.seconds is not None:
-            parts.append(f"{max(0.0, p.budget.seconds - p.seconds):.0f} s left")
+            parts.append(", ".join(f"{n} {kind}" for kind, n in p.failures.items()) + " failed")
         if p.finished:
             parts.append(f"{p.seconds:.1f} s in all")
+        elif p.seconds_left is not None:
+            parts.append(f"{p.seconds_left:.0f} s left")
         return "  ".join(parts)
 
     def _plot(self, width: int = 60, height: int = 8) -> str:
@@ -67,3 +67,14 @@ class Terminal:
         rows.append(" " * 9 + "+" + "-" * width)
         rows.append(f"{'GFLOP/s':>9} 0 s{f'{end:.0f} s':>{width - 3}}")
         return "\n".join(rows) + "\n"
+
+
+def _share_of_peak(p: Progress) -> str:
+    """In GFLOP/s and against what the cores of the target could do with operands in registers."""
+    func, target = p.task.func, p.task.target
+    if not func.flops:
+        return ""
+    said = f" {p.gflops:.1f} GFLOP/s"
+    here = target.model == cpu().model and target.arch == cpu().arch
+    peak = peak_of(func.outputs[0].dtype, target.num_cores) if here else None
+    return said if peak is None else f"{said} ({1e11 * p.gflops / peak:.0f} % of peak)"

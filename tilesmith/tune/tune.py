@@ -4,10 +4,8 @@ measured is in the database after every batch, so that an interrupted run loses 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,39 +14,19 @@ from tilesmith.base.errors import TuneError
 from tilesmith.base.target import Target, cpu
 from tilesmith.ir.function import Function
 from tilesmith.measure.local import LocalMeasurer
-from tilesmith.measure.protocol import Measurer
+from tilesmith.measure.protocol import Measurer, Measuring
 from tilesmith.records.database import Database
 from tilesmith.runtime.build import build
 from tilesmith.runtime.kernel import Kernel
 from tilesmith.search.evolution import Evolution
-from tilesmith.search.protocol import Strategy
+from tilesmith.search.protocol import Search, Strategy
 from tilesmith.space.spaces import SketchSpace, Space
-from tilesmith.task.task import Budget, Measurement, Task
-from tilesmith.tune.events import Observer, Progress
+from tilesmith.task.task import Budget, Candidate, Task
+from tilesmith.tune.events import Observer
+from tilesmith.tune.run import Result, Run
 from tilesmith.tune.terminal import Terminal
 
 _DEFAULT = Budget(seconds=60)
-_BATCH = 16
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a run found. `curve` is (seconds, trials, best cost) at every improvement."""
-
-    task: Task
-    best: Measurement
-    trials: int
-    failures: dict[str, tuple[int, str]]  # by kind: how many, and the first text
-    curve: tuple[tuple[float, int, float], ...]
-    seconds: float
-
-    @cached_property
-    def kernel(self) -> Kernel:
-        return build(self.best.candidate.trace.apply(self.task.func), self.task.target)
-
-    @property
-    def gflops(self) -> float:
-        return self.task.func.flops / self.best.cost / 1e9
 
 
 def tune(
@@ -72,108 +50,41 @@ def tune(
     if budget.trials is None and budget.seconds is None:
         raise TuneError("a budget without trials and without seconds never ends; give one of them")
     task = Task(func, cpu() if target is None else target)
-    watchers = [*observers] if quiet else [Terminal(), *observers]
-    run = _Run(task, budget, database, watchers)
-    search = (strategy or Evolution()).start(
-        task, (space or SketchSpace()).sketches(task), np.random.default_rng(seed)
-    )
-    search.tell(run.known)
+    run = Run(task, budget, database, [*observers] if quiet else [Terminal(), *observers])
     if not run.spent:
+        # Opened first: its processes start while sketches are derived.
         with (measurer or LocalMeasurer()).open(task) as measuring:
+            sketches = (space or SketchSpace()).sketches(task)
+            search = (strategy or Evolution()).start(task, sketches, np.random.default_rng(seed))
+            search.tell(run.known)
             try:
-                while not run.spent:
-                    candidates = search.ask(run.batch)
-                    if not candidates:
-                        break  # the space is exhausted
-                    measured = measuring.measure(candidates)
-                    search.tell(measured)
-                    run.add(measured)
+                _spend(run, search, measuring)
             except KeyboardInterrupt:
                 if run.best is None:
                     raise
     return run.result()
 
 
-class _Run:
-    """The state of a run: what is known, what was spent."""
-
-    def __init__(
-        self, task: Task, budget: Budget, database: Database | None, watchers: Sequence[Observer]
-    ) -> None:
-        self.task, self.budget, self.database = task, budget, database
-        self.watchers = watchers
-        self.known = database.of(task) if database is not None else []
-        self.start = time.monotonic()
-        self.trials = 0
-        self.failures: dict[str, tuple[int, str]] = {}
-        self.best: Measurement | None = None
-        self.curve: list[tuple[float, int, float]] = []
-        for m in self.known:
-            self._improve(m)
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self.start
-
-    @property
-    def spent(self) -> bool:
-        b = self.budget
-        if b.trials is not None and self.trials + len(self.known) >= b.trials:
-            return True
-        return b.seconds is not None and self.seconds >= b.seconds
-
-    @property
-    def batch(self) -> int:
-        """Small at first, for an early kernel, and small enough to end in time."""
-        n = 8 if self.trials == 0 else _BATCH
-        if self.budget.trials is not None:
-            n = min(n, self.budget.trials - self.trials - len(self.known))
-        if self.budget.seconds is not None and self.trials:
-            rate = self.trials / max(self.seconds, 1e-3)
-            n = min(n, int(rate * (self.budget.seconds - self.seconds)))
-        return max(1, n)
-
-    def _improve(self, m: Measurement) -> None:
-        if m.failure is not None:
-            count, text = self.failures.get(m.failure.kind, (0, m.failure.text))
-            self.failures[m.failure.kind] = (count + 1, text)
-        elif m.seconds and (self.best is None or _better(m, self.best)):
-            self.best = m
-            self.curve.append((self.seconds, self.trials, m.cost))
-
-    def add(self, measured: Sequence[Measurement]) -> None:
-        if self.database is not None:
-            self.database.add(measured)
-        for m in measured:
-            self.trials += 1
-            self._improve(m)
-        self._report(tuple(measured))
-
-    def _report(self, latest: tuple[Measurement, ...], finished: bool = False) -> None:
-        failed = sum(count for count, _ in self.failures.values())
-        progress = Progress(
-            self.task, self.budget, self.seconds, self.trials, len(self.known), failed, self.best,
-            latest, finished,
-        )  # fmt: skip
-        for watch in self.watchers:
-            watch(progress)
-
-    def result(self) -> Result:
-        if self.best is None:
-            said = "; ".join(f"{kind}: {text}" for kind, (_, text) in self.failures.items())
-            why = said or "none was proposed, or the time was too short"
-            raise TuneError(f"no candidate of {self.task.func.name} could be measured: {why}")
-        self._report((), finished=True)
-        return Result(
-            self.task, self.best, self.trials, dict(self.failures), tuple(self.curve), self.seconds
-        )
-
-
-def _better(a: Measurement, b: Measurement) -> bool:
-    """What was confirmed is believed before what was not, and that before what was contended; the
-    faster one otherwise.
+def _spend(run: Run, search: Search, measuring: Measuring) -> None:
+    """The search is asked for the next batch while the present one is measured, so that it is told
+    of each one batch late. It ends when the budget is spent, or the space.
     """
-    return (not a.confirmed, a.contended, a.cost) < (not b.confirmed, b.contended, b.cost)
+    batch = _ask(search, run.batch())
+    while batch and not run.spent:
+        following: list[Candidate] = []
+        upcoming = partial(_ask, search, run.batch(len(batch)), following)
+        measured = measuring.measure(batch, upcoming, run.until)
+        search.tell(measured)
+        run.add(measured)
+        batch = following or _ask(search, run.batch())  # time may be left after all
+
+
+def _ask(search: Search, n: int, to: list[Candidate] | None = None) -> list[Candidate]:
+    """Up to n candidates, which are also put into `to`."""
+    found = search.ask(n) if n else []
+    if to is not None:
+        to += found
+    return found
 
 
 def best_kernel(
