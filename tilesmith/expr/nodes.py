@@ -146,6 +146,16 @@ def children(e: Expr) -> tuple[Expr, ...]:
             return ()
 
 
+def operations(e: Expr) -> int:
+    """About how many operations an expression is; an index with a division costs several, once per
+    lane.
+    """
+    here = 1
+    if isinstance(e, Load):
+        here += 8 * sum(1 for p in e.index for _ in opaque_atoms(p))
+    return here + sum(map(operations, children(e)))
+
+
 def map_children(e: Expr, f: Callable[[Expr], Expr]) -> Expr:
     match e:
         case Unary(x=x) | Cast(x=x):

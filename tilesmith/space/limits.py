@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tilesmith.expr.ints import Int, of, opaque_atoms, product, var
-from tilesmith.expr.nodes import Expr, Load, children
+from tilesmith.expr.ints import Int, of, product, var
+from tilesmith.expr.nodes import operations
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, For, walk
 from tilesmith.space.analysis import points
@@ -47,7 +47,7 @@ def limits_of(task: Task, func: Function) -> list[Limit]:
 
 def _cpu_limits(task: Task, path: tuple[For, ...], b: Block) -> Iterator[Limit]:
     target = task.target
-    cost = sum(code_of(w.value) for w in b.writes)
+    cost = sum(operations(w.value) for w in b.writes)
     for f in path:
         depth = f.note("unroll_depth")
         if isinstance(depth, str):
@@ -69,16 +69,6 @@ def _cpu_limits(task: Task, path: tuple[For, ...], b: Block) -> Iterator[Limit]:
     written = product(f.extent for f in unrolled) * cost
     yield Limit(f"{b.name}: code", written, _MOST_TILE_CODE)
     yield Limit(f"{b.name}: code of vectors", written * vector, _MOST_TILE_CODE * lanes)
-
-
-def code_of(e: Expr) -> int:
-    """About how many operations an expression is; an index with a division costs several, once per
-    lane.
-    """
-    here = 1
-    if isinstance(e, Load):
-        here += 8 * sum(1 for p in e.index for _ in opaque_atoms(p))
-    return here + sum(map(code_of, children(e)))
 
 
 def _gpu_limits(task: Task, func: Function) -> Iterator[Limit]:

@@ -1,35 +1,44 @@
 """Full tiles and tails: a loop is cut where a guard inside it changes its mind, so that most of its
-iterations carry no guard.
+iterations carry no guard. A Function with guards in, one with few out.
 
 A guard `p >= 0` inside loop v is looked at with all loops further in at their worst and at their
-best. Where the worst is >= 0
-the guard always holds, where the best is < 0 it never does; v is cut at those places. A part of a
-single iteration becomes a
-number, which lets the loops inside be cut in turn, until a tail is an exact smaller tile.
+best. Where the worst is >= 0 the guard always holds, where the best is < 0 it never does; v is cut
+at those places. A part of a single iteration becomes a number, which lets the loops inside be cut
+in turn, until a tail is an exact smaller tile.
+
+Code that is large is not cut loop by loop, since the copies multiply: the last counted loop that a
+guard depends on asks once per iteration, which costs nothing next to a tile, and has at most two
+copies of it (see tails.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
-from tilesmith.codegen.passes.access import substitute_body, tile_ranges
+from tilesmith.codegen.passes.access import substitute_body
 from tilesmith.codegen.passes.simplify import Ranges, simplify_body
-from tilesmith.expr.ints import Int, Unknown, bounds, of, var
-from tilesmith.expr.nodes import Expr, Select, children, condition_parts
+from tilesmith.codegen.passes.tails import (
+    Guard,
+    ends_of,
+    guards_of,
+    separated,
+    spatial,
+    weight,
+)
+from tilesmith.expr.ints import Int, of, var
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import For, If, Stmt, Store
+from tilesmith.ir.nodes import For, If, Stmt
 
-# Statements after unrolling that cutting may lead to in all. Past that a guard stays: code that
-# large does not pay.
-_LIMIT = 768
+# Operations that cutting may lead to in all. Past that a guard stays: code that large does not pay.
+_LIMIT = 4096
+# Operations of a body that may be copied for anything; a larger one for what most of it depends on.
+_LIGHT = 64
 _MOST_PARTS = 5
 
 
 def partition(func: Function) -> Function:
-    budget = [_LIMIT]
-    return replace(func, body=_body(func.body, {}, budget))
+    return replace(func, body=_body(func.body, {}, [_LIMIT]))
 
 
 def _body(body: tuple[Stmt, ...], ranges: Ranges, budget: list[int]) -> tuple[Stmt, ...]:
@@ -44,115 +53,103 @@ def _body(body: tuple[Stmt, ...], ranges: Ranges, budget: list[int]) -> tuple[St
     return tuple(out)
 
 
-def _loop(s: For, ranges: Ranges, budget: list[int]) -> tuple[Stmt, ...]:
-    n = s.extent.const
+def _loop(
+    s: For, ranges: Ranges, budget: list[int], held: tuple[For, ...] = ()
+) -> tuple[Stmt, ...]:
+    """`held` are parallel loops directly around: they stay one range, and are cut in here."""
     here = {**ranges, s.name: s.extent}
-    cuts = _cuts(s) if n is not None else []
-    # a loop that is written out anyway costs nothing to cut
-    cost = 0 if s.kind in ("unroll", "vectorize") else weight(s.body) * len(cuts)
-    if not cuts or len(cuts) + 1 > _MOST_PARTS or cost > budget[0]:
-        return (replace(s, body=_body(s.body, here, budget)),)
-    assert n is not None
-    budget[0] -= cost
-    ends = [0, *cuts, n]
-    parts: list[tuple[int, int, tuple[Stmt, ...]]] = []
-    for a, b in pairwise(ends):
-        if s.kind == "parallel":  # one parallel loop stays one: the parts become branches inside it
-            value = of(a) if b - a == 1 else var(s.name)
-            inner = simplify_body(_assume(s, a, b, value), here, {})
-        else:
-            value = of(a) if b - a == 1 else var(s.name) + a
-            part = {**ranges, s.name: of(b - a)}
-            inner = simplify_body(substitute_body(s.body, {s.name: value}), part, {})
-            here = part
-        if inner:
-            parts.append((a, b, _body(inner, here, budget)))
     if s.kind == "parallel":
-        branches: list[Stmt] = []
-        v = var(s.name)
-        for a, b, inner in parts:
-            conds = ((v - a,) if a else ()) + ((of(b - 1) - v,) if b < n else ())
-            branches.extend((If(conds, inner),) if conds else inner)
-        return (replace(s, body=tuple(branches)),) if branches else ()
+        (first, *others) = s.body
+        if not others and isinstance(first, For) and first.kind == "parallel":
+            return (replace(s, body=_loop(first, here, budget, (*held, s))),)
+        body = s.body
+        for f in (*held, s):
+            body = _by_value(f, body, here, budget)
+        return (replace(s, body=_body(body, here, budget)),)
+    cuts = _cuts(s, s.body)
+    if not _pays(s, cuts, budget):
+        body = s.body
+        if s.kind == "serial" and (total := weight(body)) > _LIGHT:
+            body = separated(s, body, here, total)
+        return (replace(s, body=_body(body, here, budget)),)
     out: list[Stmt] = []
-    for a, b, inner in parts:
+    for a, b in pairwise((0, *cuts, s.extent.const or 0)):
+        value = of(a) if b - a == 1 else var(s.name) + a
+        part = {**ranges, s.name: of(b - a)}
+        inner = simplify_body(substitute_body(s.body, {s.name: value}), part, {})
+        inner = _body(inner, part, budget)
         if b - a == 1:
             out.extend(inner)
-        else:
+        elif inner:
             out.append(replace(s, extent=of(b - a), body=inner))
     return tuple(out)
 
 
-def _assume(s: For, a: int, b: int, value: Int) -> tuple[Stmt, ...]:
+def _by_value(s: For, body: tuple[Stmt, ...], here: Ranges, budget: list[int]) -> tuple[Stmt, ...]:
+    """Parts of a parallel loop, as branches inside it: it stays one loop."""
+    cuts = _cuts(s, body)
+    if not _pays(replace(s, body=body), cuts, budget):
+        return body
+    v, n = var(s.name), s.extent.const or 0
+    out: list[Stmt] = []
+    for a, b in pairwise((0, *cuts, n)):
+        inner = simplify_body(_assume(s.name, body, a, b), here, {})
+        conds = ((v - a,) if a else ()) + ((of(b - 1) - v,) if b < n else ())
+        if inner:
+            out.extend((If(conds, inner),) if conds else inner)
+    return tuple(out)
+
+
+def _assume(name: str, body: tuple[Stmt, ...], a: int, b: int) -> tuple[Stmt, ...]:
     """The body with the guards that a <= v < b decides left out. v itself stays the same loop."""
     if b - a == 1:
-        return substitute_body(s.body, {s.name: value})
-    shifted = f"{s.name}.at"
-    moved = substitute_body(s.body, {s.name: var(shifted) + a})
+        return substitute_body(body, {name: of(a)})
+    shifted = f"{name}.at"
+    moved = substitute_body(body, {name: var(shifted) + a})
     decided = simplify_body(moved, {shifted: of(b - a)}, {})
-    return substitute_body(decided, {shifted: var(s.name) - a})
+    return substitute_body(decided, {shifted: var(name) - a})
 
 
-def _cuts(s: For) -> list[int]:
-    """Where some guard inside starts or stops to hold for good, strictly inside [0, extent)."""
+def _pays(s: For, cuts: list[int], budget: list[int]) -> bool:
+    if not cuts or len(cuts) + 1 > _MOST_PARTS:
+        return False
+    # a loop that is written out anyway costs nothing to cut
+    cost = 0 if s.kind in ("unroll", "vectorize") else weight(s.body) * len(cuts)
+    if cost > budget[0]:
+        return False
+    budget[0] -= cost
+    return True
+
+
+def _cuts(s: For, body: tuple[Stmt, ...]) -> list[int]:
+    """Where guards inside start or stop to hold for good, strictly inside [0, extent): all of them
+    if the body is small or written out anyway, else those that most of it depends on.
+    """
     n = s.extent.const
-    assert n is not None
-    found: set[int] = set()
-    for p, inner in _guards(s.body, {}):
-        if s.name not in p.names:
+    found: dict[int, int] = {}
+    guards = [g for g in guards_of(body) if s.name in g.cond.names]
+    if n is None or not guards:
+        return []
+    total = weight(body)
+    every = total <= _LIGHT or s.kind in ("unroll", "vectorize")
+    wait = not every and s.kind == "serial" and spatial(s.name, body)
+    for g in guards:
+        if wait and _waits(g):
             continue
-        try:
-            ends = bounds(p, inner)
-        except Unknown:
-            continue
-        for end in ends:
-            c, d = (
-                end.coefficient(s.name).const,
-                (end - end.coefficient(s.name) * var(s.name)).const,
-            )
-            if c is None or d is None or c == 0:
-                continue
-            # c*v + d >= 0 begins, or ends, to hold at v = cut
-            cut = -(d // c) if c > 0 else d // -c + 1
-            if 0 < cut < n:
-                found.add(cut)
-    return sorted(found)
+        for cut in {c for end in ends_of(g) if (c := _cut(end, s.name)) is not None and 0 < c < n}:
+            found[cut] = found.get(cut, 0) + g.work
+    return sorted(c for c, work in found.items() if every or 2 * work >= total)
 
 
-def _guards(body: tuple[Stmt, ...], inner: Ranges) -> Iterator[tuple[Int, Ranges]]:
-    for s in body:
-        match s:
-            case For():
-                yield from _guards(s.body, {**inner, s.name: s.extent})
-            case If():
-                around = {**inner, **tile_ranges(s.body)}
-                for p in s.conds:
-                    yield p, around
-                yield from _guards(s.body, inner)
-            case Store():
-                here = {**inner, **dict(s.tile)}
-                for w in s.writes:
-                    for p in _select_conditions(w.value):
-                        yield p, here
+def _waits(g: Guard) -> bool:
+    """Whether a counted loop further in can ask for itself."""
+    return not g.select and bool(g.cond.names & g.counted)
 
 
-def _select_conditions(e: Expr) -> Iterator[Int]:
-    if isinstance(e, Select):
-        yield from condition_parts(e.cond)[0]
-    for x in children(e):
-        yield from _select_conditions(x)
-
-
-def weight(body: tuple[Stmt, ...]) -> int:
-    """Statements after unrolling."""
-    total = 0
-    for s in body:
-        if isinstance(s, For):
-            n = s.extent.const or 1
-            times = n if s.kind == "unroll" else max(1, n // 8) if s.kind == "vectorize" else 1
-            total += times * weight(s.body)
-        elif isinstance(s, If):
-            total += weight(s.body)
-        else:
-            total += 1
-    return total
+def _cut(end: Int, name: str) -> int | None:
+    """c*v + d >= 0 begins, or ends, to hold at this v."""
+    step = end.coefficient(name)
+    c, d = step.const, (end - step * var(name)).const
+    if c is None or d is None or c == 0:
+        return None
+    return -(d // c) if c > 0 else d // -c + 1

@@ -79,7 +79,7 @@ def _conditions(conds: tuple[Int, ...], ranges: Ranges) -> tuple[Int, ...] | Non
     """Those that remain to be asked; None if one of them never holds."""
     keep: list[Int] = []
     for p in conds:
-        p = clean(p, ranges)
+        p = coarse(clean(p, ranges), ranges)
         truth = decide(p, ranges)
         if truth is False:
             return None
@@ -116,6 +116,23 @@ def decide(p: Int, ranges: Ranges) -> bool | None:
     if lo is not None and lo >= 0:
         return True
     return False if hi is not None and hi < 0 else None
+
+
+def coarse(p: Int, ranges: Ranges) -> Int:
+    """A condition that says the same as p >= 0 without the small steps that cannot change it: with
+    j in 4, `59 - 4*i - j >= 0` is `14 - i >= 0`.
+    """
+    steps = {abs(c) for m, c in p.terms.items() if m}
+    for step in sorted(steps - {1}, reverse=True):
+        large = Int({m: c for m, c in p.terms.items() if m and c % step == 0})
+        try:
+            low, high = bounds(p - large, ranges)
+        except Unknown:
+            continue
+        lo, hi = low.const, high.const
+        if lo is not None and hi is not None and lo // step == hi // step:
+            return Int({m: c // step for m, c in large.terms.items()}) + lo // step
+    return p
 
 
 def clean(p: Int, ranges: Ranges) -> Int:

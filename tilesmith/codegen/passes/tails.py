@@ -1,0 +1,177 @@
+"""What guards there are in a body and how much depends on them, and full tiles apart from tails: a
+body in, the same twice out, where an If tells which of the two it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import gcd
+
+from tilesmith.codegen.passes.access import accesses, substitute_body, tile_ranges
+from tilesmith.codegen.passes.simplify import Ranges, simplify_body
+from tilesmith.expr.ints import Int, Unknown, bounds, of, var
+from tilesmith.expr.nodes import Expr, Select, children, condition_parts, operations
+from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, statements
+
+Ends = tuple[Int, Int]
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """`cond` >= 0, asked inside the loops `inner`; so many operations depend on it."""
+
+    cond: Int
+    inner: Ranges
+    counted: frozenset[str]  # the loops of `inner` that are not written out
+    work: int
+    select: bool = False  # it chooses a value
+
+
+def guards_of(
+    body: tuple[Stmt, ...],
+    inner: Ranges | None = None,
+    counted: frozenset[str] = frozenset(),
+    times: int = 1,
+) -> Iterator[Guard]:
+    inner = inner or {}
+    for s in body:
+        match s:
+            case For():
+                more = frozenset() if s.kind in ("unroll", "vectorize") else {s.name}
+                within = {**inner, s.name: s.extent}
+                yield from guards_of(s.body, within, counted | more, times * _copies(s))
+            case If():
+                work = times * weight(s.body)
+                around = {**inner, **tile_ranges(s.body)}
+                for p in s.conds:
+                    yield Guard(p, around, counted, work)
+                yield from guards_of(s.body, inner, counted, times)
+            case Store():
+                here = {**inner, **dict(s.tile)}
+                work = times * weight((s,))
+                for w in s.writes:
+                    for p in _select_conditions(w.value):
+                        yield Guard(p, here, counted, work, select=True)
+
+
+def _select_conditions(e: Expr) -> Iterator[Int]:
+    if isinstance(e, Select):
+        yield from condition_parts(e.cond)[0]
+    for x in children(e):
+        yield from _select_conditions(x)
+
+
+def ends_of(g: Guard) -> tuple[Int, ...]:
+    """The condition with the loops inside at their worst and at their best."""
+    try:
+        return bounds(g.cond, g.inner)
+    except Unknown:
+        return ()
+
+
+def weight(body: tuple[Stmt, ...]) -> int:
+    """Operations after unrolling; about eight lanes are one."""
+    total = 0
+    for s in body:
+        if isinstance(s, For):
+            total += _copies(s) * weight(s.body)
+        elif isinstance(s, If):
+            total += weight(s.body)
+        elif isinstance(s, Store):
+            total += sum(operations(w.value) for w in s.writes)
+    return total
+
+
+def _copies(s: For) -> int:
+    n = s.extent.const or 1
+    return n if s.kind == "unroll" else max(1, n // 8) if s.kind == "vectorize" else 1
+
+
+def spatial(name: str, body: tuple[Stmt, ...]) -> bool:
+    """Whether every iteration writes elsewhere: then no value is carried from one to the next, and
+    a branch breaks up nothing.
+    """
+    own = {s.buffer.name for s in statements(body) if isinstance(s, Alloc)}
+    return all(
+        any(name in p.names for p in a.index)
+        for a in accesses(body)
+        if a.write and a.buffer not in own
+    )
+
+
+def separated(s: For, body: tuple[Stmt, ...], here: Ranges, total: int) -> tuple[Stmt, ...]:
+    """The body of a counted loop with what most of it depends on asked once: is this tile full, is
+    it the last and not full. Guards that a counted loop further in can ask wait for that.
+    """
+    if not spatial(s.name, body):
+        return body
+    groups: dict[Ends, int] = {}
+    for g in guards_of(body):
+        if s.name in g.cond.names and not g.select and not g.cond.names & g.counted:
+            match ends_of(g):
+                case (low, high):
+                    groups[low, high] = groups.get((low, high), 0) + g.work
+    wanted = [ends for ends, work in groups.items() if 2 * work >= total]
+    return _separate(s.name, body, here, wanted)
+
+
+def _separate(
+    name: str, body: tuple[Stmt, ...], here: Ranges, wanted: list[Ends]
+) -> tuple[Stmt, ...]:
+    if not wanted:
+        return body
+    (low, high), *others = wanted
+    full = _separate(name, _given(body, (low, high), True, {}), here, others)
+    out: list[Stmt] = [If((low,), full)]
+    if low != high:
+        out += _tail(name, body, here, low, high)
+    rest = simplify_body(_given(body, (low, high), False, {}), here, {})
+    if any(isinstance(t, Store) for t in statements(rest)):
+        out.append(If((-high - 1,), _separate(name, rest, here, others)))
+    return tuple(out)
+
+
+def _tail(name: str, body: tuple[Stmt, ...], here: Ranges, low: Int, high: Int) -> tuple[Stmt, ...]:
+    """Iterations in which the guard holds for some: low < 0 <= high. If there is only one, its loop
+    variable is known, and with it what of the tile is left.
+    """
+    steps = {m: c for m, c in low.terms.items() if m}
+    step = gcd(*steps.values())
+    start, stop = high - Int(steps), low - Int(steps)
+    move = Int(
+        {m: c // step for m, c in steps.items()}
+    )  # step*move + start >= 0 > step*move + stop
+    way = move.coefficient(name).const
+    a, b = start.const, stop.const
+    if a is not None and b is not None and way in (1, -1):
+        first, last = -(a // step), -(b // step) - 1
+        if first > last:
+            return ()
+        if first == last:
+            value = (of(first) - move + var(name) * way) * way
+            tail = simplify_body(substitute_body(body, {name: value}), here, {})
+            return (If((move - first, of(first) - move), tail),) if tail else ()
+    return (If((-low - 1, high), body),)
+
+
+def _given(body: tuple[Stmt, ...], ends: Ends, truth: bool, inner: Ranges) -> tuple[Stmt, ...]:
+    """The body where guards with these ends always, or never, hold."""
+    out: list[Stmt] = []
+    for s in body:
+        match s:
+            case For():
+                new = _given(s.body, ends, truth, {**inner, s.name: s.extent})
+                if new:
+                    out.append(For(s.name, s.extent, new, s.kind, s.notes))
+            case If():
+                around = {**inner, **tile_ranges(s.body)}
+                same = [p for p in s.conds if ends_of(Guard(p, around, frozenset(), 0)) == ends]
+                if same and not truth:
+                    continue
+                left = tuple(p for p in s.conds if p not in same)
+                new = _given(s.body, ends, truth, inner)
+                out.extend((If(left, new),) if left and new else new)
+            case _:
+                out.append(s)
+    return tuple(out)
