@@ -62,11 +62,24 @@ class Domain:
 
     def sample(self, rng: Rng, n: int) -> Matrix:
         """All rows alike, or, of tiles that need not divide, those more often that waste little."""
-        # take is ten times as fast as an index in brackets
+        out = np.empty((len(self.columns), n), np.int32)
+        self.sample_columns(rng, out)
+        return np.ascontiguousarray(out.T)
+
+    def sample_columns(self, rng: Rng, out: Matrix) -> None:
+        """The same, written to one line of `out` per column: several times as fast."""
+        if self.size == 1:
+            out[...] = self.table.T
+            return
         drawn = self._drawn
-        if drawn is None:
-            return self.table.take(rng.integers(0, self.size, n, np.int32), axis=0)
-        return self.table.take(drawn.take(rng.integers(0, len(drawn), n, np.int32)), axis=0)
+        at = rng.integers(0, self.size if drawn is None else len(drawn), out.shape[1], np.int32)
+        at = at if drawn is None else drawn.take(at)
+        for line, column in zip(out, self._by_column, strict=True):
+            column.take(at, out=line, mode="clip")  # bounds are known; clip does not copy first
+
+    @cached_property
+    def _by_column(self) -> Matrix:
+        return np.ascontiguousarray(self.table.T)
 
     @cached_property
     def _drawn(self) -> Numbers | None:
@@ -84,14 +97,15 @@ class Domain:
     def mutate(self, rng: Rng, rows: Matrix) -> Matrix:
         """A small change of each row; another choice where there is none."""
         at = self.index(rows)
-        after = at + rng.integers(1, max(self.size, 2), len(rows), np.int32)
-        after %= self.size
-        if self.tile and rows.shape[1] > 1:
-            table, counts = self._neighbours
-            many = counts.take(at)
-            pick = (rng.random(len(rows), np.float32) * many).astype(np.int64)
-            near = table.take(at * table.shape[1] + np.minimum(pick, many - 1), mode="clip")
-            np.copyto(after, near, where=many > 0)
+        if not self.tile or rows.shape[1] == 1:
+            return self.table.take(self._other(rng, at), axis=0)
+        table, counts = self._neighbours
+        many = counts.take(at)
+        pick = (rng.random(len(rows), np.float32) * many).astype(np.int64)
+        np.minimum(pick, many - 1, out=pick)
+        after = table.take(at * table.shape[1] + pick, mode="clip")
+        alone = np.flatnonzero(many == 0)
+        after[alone] = self._other(rng, at.take(alone))
         return np.asarray(self.table.take(after, axis=0))
 
     def neighbours(self, row: Matrix) -> Matrix:
@@ -101,6 +115,10 @@ class Domain:
             table, counts = self._neighbours
             return np.asarray(self.table.take(np.unique(table[at, : counts[at]]), axis=0))
         return np.asarray(np.delete(self.table, at, axis=0)) if at >= 0 else self.table
+
+    def _other(self, rng: Rng, at: Numbers) -> Numbers:
+        """Any row but the one at hand, if there is another."""
+        return np.asarray((at + rng.integers(1, max(self.size, 2), len(at))) % self.size)
 
     @cached_property
     def _neighbours(self) -> tuple[Numbers, Numbers]:

@@ -1,5 +1,6 @@
 """Limits that are known before anything is built: a lowered Function in, bounds on expressions over
-its size variables out.
+its size variables out. A warning is a bound that may be passed: the program is right, and likely
+slow.
 """
 
 from __future__ import annotations
@@ -7,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tilesmith.expr.ints import Int, of, product, var
+from tilesmith.expr.ints import Int, loops_of, of, product, var
 from tilesmith.expr.nodes import operations
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Block, For, walk
+from tilesmith.ir.nodes import Block, For, Path, walk
+from tilesmith.ir.regions import Box, box_of, extent, inner_ranges, union
 from tilesmith.space.analysis import points
 from tilesmith.task.task import Task
 
@@ -20,6 +22,8 @@ _MOST_CODE = 2048
 # Of a register tile: about 128 multiply-adds compile in a few dozen milliseconds, and four times as
 # many run no faster.
 _MOST_TILE_CODE = 640
+# Registers that one vector of a tile may span: more of them are better spent on another axis.
+_MOST_VECTORS = 8
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,10 @@ def _cpu_limits(task: Task, path: tuple[For, ...], b: Block) -> Iterator[Limit]:
     # A vector that is shorter than a register costs as much as a full one: both are bounded.
     lanes = target.lanes(max(32, b.writes[0].value.dtype.bits))
     vector = product(f.extent for f in path if f.kind == "vectorize")
+    if vector.const != 1:
+        nbytes = b.writes[0].value.dtype.bits // 8
+        most = _MOST_VECTORS * target.vector_bits // 8
+        yield Limit(f"{b.name}: vector bytes", vector * nbytes, most)
     if b.reducing:
         held = product(f.extent for f in unrolled if f.name not in b.reducing_loops)
         wide = product(
@@ -69,6 +77,40 @@ def _cpu_limits(task: Task, path: tuple[For, ...], b: Block) -> Iterator[Limit]:
     written = product(f.extent for f in unrolled) * cost
     yield Limit(f"{b.name}: code", written, _MOST_TILE_CODE)
     yield Limit(f"{b.name}: code of vectors", written * vector, _MOST_TILE_CODE * lanes)
+
+
+def warnings_of(task: Task, func: Function) -> list[Limit]:
+    """Where what one tile touches may not fit into the first cache."""
+    out = []
+    for path, b in walk(func.body):
+        touched = _innermost_nbytes(func, path, b)
+        if task.target.kind == "cpu" and touched is not None:
+            out.append(
+                Limit(f"{b.name}: bytes of the innermost tiles", touched, task.target.l1_nbytes)
+            )
+    return [x for x in out if x.value.const is None or x.value.const > x.most]
+
+
+def _innermost_nbytes(func: Function, path: Path, b: Block) -> Int | None:
+    """What the loops inside the outermost level of a tiled sum touch; None if it is not tiled."""
+    sums = [k for k, f in enumerate(path) if f.name in b.reducing_loops]
+    last = next((k for k in sums if k + 1 not in sums), None)
+    if last is None or last == sums[-1]:
+        return None
+    boxes: dict[str, Box] = {}
+    for name, index in (
+        *((w.buffer, w.index) for w in b.writes),
+        *((load.buffer, load.index) for load in b.loads),
+    ):
+        buffer = func.all_buffers[name]
+        inner = inner_ranges(path, b, path[last].name, buffer.scope)
+        at = [p.substitute(b.binding) for p in index]
+        boxes[name] = union(boxes.get(name), box_of(at, buffer.shape, inner, func.rules))
+    total = of(0)
+    for name, box in boxes.items():
+        nbytes = func.all_buffers[name].dtype.bits // 8
+        total = total + product(extent(span, func.rules) for span in box) * nbytes
+    return total if not loops_of(total) else None
 
 
 def _gpu_limits(task: Task, func: Function) -> Iterator[Limit]:

@@ -4,7 +4,7 @@ population of candidates is an integer matrix, one row each, and everything acts
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.expr.ints import FloorDiv, Int, Maximum, Opaque, product
+from tilesmith.expr.ints import Atom, FloorDiv, Int, Maximum, Monomial, product
 from tilesmith.ir.dependence import find_loop
 from tilesmith.ir.function import Function, instantiate
 from tilesmith.ir.nodes import walk
@@ -25,7 +25,7 @@ from tilesmith.schedule.sample import (
 )
 from tilesmith.schedule.trace import Trace
 from tilesmith.space.domains import Domain, Matrix, Rng, domain_of
-from tilesmith.space.limits import Limit, limits_of
+from tilesmith.space.limits import Limit, limits_of, warnings_of
 from tilesmith.task.task import Candidate, Task
 
 Column = np.ndarray[Any, Any]
@@ -128,21 +128,21 @@ class Variant:
 
     # populations
     def draw(self, rng: Rng, n: int) -> Matrix:
-        """Rows drawn uniformly, valid or not."""
-        out = np.empty((n, len(self.columns)), np.int32)
+        """Rows drawn from the domains, valid or not."""
+        out = np.empty((len(self.columns), n), np.int32)  # by columns, which is how they are filled
         for d, span in zip(self.domains, self.spans, strict=True):
-            out[:, span] = d.sample(rng, n) if d.size > 1 else d.table
-        self._fill(out)
-        return out
+            d.sample_columns(rng, out[span])
+        self._fill(out.T)
+        return out.T
 
     def sample(self, rng: Rng, n: int, attempts: int = 50) -> Matrix:
-        """Valid rows drawn uniformly; fewer than n only if they are very rare."""
+        """Valid rows, drawn independently; fewer than n only if they are very rare."""
         out = np.empty((n, len(self.columns)), np.int32)
         found = 0
         for _ in range(attempts + n // _CHUNK * 4):
             rows = self.draw(rng, min(_CHUNK, max(64, 2 * (n - found))))
             keep = np.flatnonzero(self.valid(rows))[: n - found]
-            out[found : found + len(keep)] = rows.take(keep, axis=0)
+            out[found : found + len(keep)] = rows.T.take(keep, axis=1).T
             found += len(keep)
             if found == n:
                 break
@@ -150,23 +150,23 @@ class Variant:
 
     def mutate(self, rng: Rng, rows: Matrix) -> Matrix:
         """One decision of each row changed; rows that would leave the limits stay as they are."""
-        weights = np.array([len(d.columns) if d.size > 1 else 0 for d in self.domains], float)
         new = rows.copy()
-        if not weights.any():
+        if not len(self._picks):
             return new
-        bounds = np.cumsum(weights) / weights.sum()
+        every = np.arange(len(self.domains) + 1)
         for start in range(0, len(rows), _CHUNK):
             part = new[start : start + _CHUNK]
-            pick = np.searchsorted(bounds, rng.random(len(part)), "right")
+            pick = self._picks.take(rng.integers(0, len(self._picks), len(part), np.int32))
+            order = np.argsort(pick, kind="stable")  # rows with the same decision side by side
+            changed = part.take(order, axis=0)
+            ends = np.searchsorted(pick.take(order), every)
             for k, (d, span) in enumerate(zip(self.domains, self.spans, strict=True)):
-                at = np.flatnonzero(pick == k)
-                if len(at):
-                    changed = part.take(at, axis=0)
-                    changed[:, span] = d.mutate(rng, changed[:, span])
-                    part[at] = changed
-            self._fill(part)
-            back = np.flatnonzero(~self.valid(part))
-            part[back] = rows[start + back]
+                if ends[k] < ends[k + 1]:
+                    columns = changed[ends[k] : ends[k + 1], span]
+                    columns[...] = d.mutate(rng, columns)
+            self._fill(changed)
+            keep = np.flatnonzero(self.valid(changed))
+            part[order.take(keep)] = changed.take(keep, axis=0)
         return new
 
     def neighbours(self, row: Matrix) -> Matrix:
@@ -181,38 +181,54 @@ class Variant:
         self._fill(out)
         return np.asarray(out[self.valid(out)])
 
+    @cached_property
+    def _picks(self) -> Column:
+        """The domains that leave a choice, each as many times as it has columns."""
+        times = [len(d.columns) if d.size > 1 else 0 for d in self.domains]
+        return np.repeat(np.arange(len(times), dtype=np.uint8), times)
+
     def cross(self, rng: Rng, a: Matrix, b: Matrix) -> Matrix:
         """Each node's decisions from one of the two parents; a child beyond the limits is its first
         parent.
         """
         names = list(dict.fromkeys(self.nodes))
+        at = [names.index(n) for n, d in zip(self.nodes, self.domains, strict=True)
+              for _ in d.columns]  # fmt: skip
+        node = np.array(at + [0] * len(self._derived))  # derived columns are computed anew
         new = a.copy()
         for start in range(0, len(a), _CHUNK):
             part, other = new[start : start + _CHUNK], b[start : start + _CHUNK]
-            take = rng.random((len(names), len(part)), dtype=np.float32) < 0.5
-            for node, span in zip(self.nodes, self.spans, strict=True):
-                np.copyto(part[:, span], other[:, span], where=take[names.index(node)][:, None])
-            self._fill(part)
-            back = np.flatnonzero(~self.valid(part))
-            part[back] = a[start + back]
+            take = rng.integers(0, 2, (len(part), len(names)), dtype=bool)
+            child = np.where(take.take(node, axis=1), other, part)
+            self._fill(child)
+            ok = self.valid(child)
+            np.copyto(part, child, where=ok[:, None])
         return new
 
     def valid(self, rows: Matrix) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Which rows keep all limits."""
         ok = np.ones(len(rows), bool)
         for start in range(0, len(rows), _CHUNK):
-            part = rows[start : start + _CHUNK]
             here = ok[start : start + _CHUNK]
-            for limit, f in self._compiled:
-                v = f(part)
+            values = self._limit_values(rows[start : start + _CHUNK])
+            for limit, v in zip(self.limits, values, strict=True):
                 here &= v <= limit.most
                 if limit.least:
                     here &= v >= limit.least
         return ok
 
+    def warnings(self, rows: Matrix) -> dict[str, np.ndarray[Any, np.dtype[np.bool_]]]:
+        """By name, which rows pass a bound that they should keep, such as the size of a cache."""
+        values = compile_ints([w.value for w in self._warnings], self.columns)(rows)
+        return {w.name: v > w.most for w, v in zip(self._warnings, values, strict=True)}
+
     @cached_property
-    def _compiled(self) -> tuple[tuple[Limit, Callable[[Matrix], Column]], ...]:
-        return tuple((limit, compile_int(limit.value, self.columns)) for limit in self.limits)
+    def _warnings(self) -> tuple[Limit, ...]:
+        return tuple(warnings_of(self.task, self.func))
+
+    @cached_property
+    def _limit_values(self) -> Callable[[Matrix], list[Column]]:
+        return compile_ints([limit.value for limit in self.limits], self.columns)
 
     # one row
     def decided(self, row: Matrix) -> Trace:
@@ -227,24 +243,43 @@ class Variant:
 
 
 def compile_int(p: Int, columns: tuple[str, ...]) -> Callable[[Matrix], Column]:
-    """A polynomial over columns, as a function of a whole matrix. Products are taken in 64 bits."""
+    """A polynomial over columns, as a function of a whole matrix."""
+    every = compile_ints([p], columns)
+    return lambda rows: every(rows)[0]
+
+
+def compile_ints(
+    values: Sequence[Int], columns: tuple[str, ...]
+) -> Callable[[Matrix], list[Column]]:
+    """Several polynomials at once: products that they share are taken once, in 64 bits."""
     index = {c: k for k, c in enumerate(columns)}
 
-    def at(q: Int, rows: Matrix) -> Column:
-        total: Column | None = None
-        for m, c in q.terms.items():
-            term: Column = np.full(len(rows), c, np.int64)
-            for a in m:
-                term *= rows[:, index[a]] if isinstance(a, str) else opaque(a, rows)
-            total = term if total is None else total + term
-        return np.zeros(len(rows), np.int64) if total is None else total
-
-    def opaque(a: Opaque, rows: Matrix) -> Column:
+    def of_factor(a: Atom, rows: Matrix, known: dict[Monomial, Column]) -> Column:
+        if isinstance(a, str):
+            return rows[:, index[a]].astype(np.int64)
         assert isinstance(a, Maximum | FloorDiv), a
-        left, right = at(a.a, rows), at(a.b, rows)
+        left, right = total(a.a, rows, known), total(a.b, rows, known)
         return np.maximum(left, right) if isinstance(a, Maximum) else left // right
 
-    return lambda rows: at(p, rows)
+    def of_product(m: Monomial, rows: Matrix, known: dict[Monomial, Column]) -> Column:
+        if m not in known:
+            last = of_factor(m[-1], rows, known)
+            known[m] = last if len(m) == 1 else of_product(m[:-1], rows, known) * last
+        return known[m]
+
+    def total(p: Int, rows: Matrix, known: dict[Monomial, Column]) -> Column:
+        out: Column | None = None
+        for m, c in p.terms.items():
+            term = of_product(m, rows, known) if m else np.ones(len(rows), np.int64)
+            term = term if c == 1 else term * c
+            out = term if out is None else out + term
+        return np.zeros(len(rows), np.int64) if out is None else out
+
+    def every(rows: Matrix) -> list[Column]:
+        known: dict[Monomial, Column] = {}
+        return [total(p, rows, known) for p in values]
+
+    return every
 
 
 def lower(task: Task, trace: Trace) -> Variant:
