@@ -76,8 +76,11 @@ OPERATORS = {
     "conv2d_28_64_64": _conv2d(28, 64, 64),
     "conv2d_14_128_256": _conv2d(14, 128, 256),
     "depthwise_56_64": _depthwise(56, 64),
+    "depthwise_28_160": _depthwise(28, 160),
     "softmax_512_1024": _softmax(512, 1024),
+    "softmax_256_768": _softmax(256, 768),
     "scores_128_12_64": _scores(128, 12, 64),
+    "scores_96_8_48": _scores(96, 8, 48),
 }
 
 
