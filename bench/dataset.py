@@ -6,7 +6,8 @@ here, and written as one compressed file of JSON lines for each task.
 Half of each task's programs are random, the other half comes of an evolution that knows them, in
 turns, so that good regions are dense. Fast programs are measured in several passes, minutes apart,
 and the fastest pass counts: what disturbs a machine only ever makes a program slower. All that was
-measured is in a database at once; another run goes on where one ended.
+measured is in a database at once; another run goes on where one ended, or where the files are, and
+measures again what was disturbed.
 """
 
 from __future__ import annotations
@@ -93,42 +94,35 @@ def load(folder: Path = DATA) -> dict[str, list[ts.Measurement]]:
 def turn(task: ts.Task, database: SqlDatabase, size: int, passes: int, deadline: float) -> bool:
     """Some more measurements of a task; whether there is more to do."""
     known = database.of(task)
-    times: dict[ts.Candidate, int] = defaultdict(int)
+    clean = {m.candidate: 0 for m in known}
     for m in known:
-        times[m.candidate] += 1
+        clean[m.candidate] += not m.contended
     rng = np.random.default_rng(len(known))
     again: list[ts.Candidate] = []
-    if len(times) < size:
-        strategy = ts.Evolution() if len(times) // TURN % 2 else ts.Random()
+    search = None
+    if len(clean) < size:
+        strategy = ts.Evolution(cost_model=None) if len(clean) // TURN % 2 else ts.Random()
         search = strategy.start(task, ts.SketchSpace().sketches(task), rng)
         search.tell(known)
     else:
         best = min(m.cost for m in known)
         near = {m.candidate for m in known if m.cost <= AGAIN_WITHIN * best}
-        again = sorted((c for c in near if times[c] < passes), key=lambda c: (times[c], c.key))
-        again = again[:TURN]
+        again = [c for c, n in clean.items() if n < (passes if c in near else 1)]
+        again = [again[k] for k in rng.permutation(len(again))[:TURN]]
         if not again:
             return False
-        again = [again[k] for k in rng.permutation(len(again))]
     with ts.LocalMeasurer(rules=QUICK, confirm=False, timeout=20.0).open(task) as run:
         done = 0
         while done < TURN and time.monotonic() < deadline:
-            if again:
-                candidates, again = again[:BATCH], again[BATCH:]
-            elif len(times) < size:
-                candidates = search.ask(min(BATCH, size - len(times)))
-                if not candidates:
-                    break
-            else:
+            candidates = again[done : done + BATCH] if search is None else search.ask(BATCH)
+            if not candidates:
                 break
             measured = run.measure(candidates)
             database.add(measured)
-            if len(times) < size:
+            if search is not None:
                 search.tell(measured)
-            for m in measured:
-                times[m.candidate] += 1
             done += len(measured)
-    return done > 0  # else the space is exhausted, or the time is
+    return done > 0
 
 
 def condensed(measurements: Sequence[ts.Measurement]) -> list[ts.Measurement]:
@@ -174,6 +168,8 @@ def main() -> None:
         for name, tensors in OPERATORS.items()
     }
     with ts.open_database(args.database) as database:
+        for path in args.to.glob("*.jsonl.xz"):
+            database.import_(path)
         todo = dict(tasks)
         while todo and time.monotonic() < deadline:
             name = min(todo, key=lambda name: database.count(tasks[name]))

@@ -17,11 +17,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import tilesmith as ts
 from bench.dataset import DATA, load
+from tilesmith.search.acquisition import upper_confidence_bound
 from tilesmith.search.metrics import pairwise_accuracy
 from tilesmith.search.protocol import Strategy
 from tilesmith.space.spaces import Space
@@ -44,16 +46,38 @@ class Limited:
         return (min(ts.RecordedSpace(self.records).sketches(task), key=lambda t: len(t.steps)),)
 
 
-def _always(strategy: Strategy) -> Callable[[Records], Strategy]:
-    return lambda others: strategy
+Make = Callable[[Records], Strategy]  # from the records of other tasks
 
 
-# What is made from the records of other tasks, and the space it searches.
-CONTESTANTS: dict[str, tuple[Callable[[Records], Strategy], Callable[[Records], Space]]] = {
-    RANDOM: (_always(ts.Random()), ts.RecordedSpace),
-    "evolution": (_always(ts.Evolution()), ts.RecordedSpace),
-    "limited space": (_always(ts.Evolution()), Limited),
-}
+def _evolution(**settings: Any) -> Make:
+    return lambda others: ts.Evolution(**settings)
+
+
+def _transfer(others: Records) -> Strategy:
+    return ts.Evolution(cost_model=ts.Transfer(others))
+
+
+CONTESTANTS: dict[str, tuple[Make, Callable[[Records], Space]]] = {
+    RANDOM: (lambda others: ts.Random(), ts.RecordedSpace),
+    "evolution": (_evolution(), ts.RecordedSpace),
+    # the ablations of Ansor
+    "no model": (_evolution(cost_model=None), ts.RecordedSpace),
+    "no fine-tuning": (_evolution(generations=0, local=0.0, measured=0.0), ts.RecordedSpace),
+    "limited space": (_evolution(), Limited),
+    # the comparisons of AutoTVM
+    "packed": (_evolution(cost_model=ts.Gbdt(loss="packed")), ts.RecordedSpace),
+    "regression": (_evolution(cost_model=ts.Gbdt(loss="regression")), ts.RecordedSpace),
+    "no diversity": (_evolution(diversity=0.0), ts.RecordedSpace),
+    "diversity x5": (_evolution(diversity=0.1), ts.RecordedSpace),
+    "expected improvement": (_evolution(cost_model=ts.Ensemble()), ts.RecordedSpace),
+    "upper confidence bound": (
+        _evolution(cost_model=ts.Ensemble(acquire=upper_confidence_bound)), ts.RecordedSpace
+    ),
+    "transfer": (_transfer, ts.RecordedSpace),
+    # what the defaults might be
+    "rank, depth 4": (_evolution(cost_model=ts.Gbdt(depth=4)), ts.RecordedSpace),
+    "rank, 60 trees": (_evolution(cost_model=ts.Gbdt(rounds=60)), ts.RecordedSpace),
+}  # fmt: skip
 
 
 def replay(name: str, records: Records, others: Records, how: str, trials: int, seed: int) -> Curve:
@@ -183,7 +207,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all curves here")
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw the curves, a file each")
     args = parser.parse_args()
-    data = load(args.data)
+    everything = data = load(args.data)
     if args.tasks:
         data = {name: data[name] for name in args.tasks}
     describe(data, args.replay)
@@ -191,7 +215,7 @@ def main() -> None:
     for name in dict.fromkeys([RANDOM, *args.only]):
         start = time.monotonic()
         for task, records in data.items():
-            others = [m for other, ms in data.items() if other != task for m in ms]
+            others = [m for other, ms in everything.items() if other != task for m in ms]
             trials = args.random_trials if name == RANDOM else args.trials
             curves[task][name] = [
                 replay(name, records, others, args.replay, trials, seed)
