@@ -28,6 +28,7 @@ MODELS: dict[str, CostModel] = {
     "rank": ts.Gbdt(loss="rank"),
     "packed": ts.Gbdt(loss="packed"),
     "regression": ts.Gbdt(loss="regression"),
+    "tree": ts.TreeGru(),
 }
 POPULATION = 100_000
 K = 30
@@ -121,7 +122,8 @@ def _status(what: str) -> int:
 
 def main() -> None:
     parser = arguments(__doc__ or "")
-    parser.add_argument("--models", nargs="+", choices=[*MODELS], default=[*MODELS])
+    quick = [name for name in MODELS if name != "tree"]  # which learns for minutes
+    parser.add_argument("--models", nargs="+", choices=[*MODELS], default=quick)
     parser.add_argument("--splits", type=int, default=3)
     parser.add_argument("--each", action="store_true", help="the figures of each task too")
     parser.add_argument("--data", type=Path, default=DATA)

@@ -203,17 +203,18 @@ class Relations:
 
     def _sample(self, rows: Matrix, out: Values) -> None:
         levels = np.ascontiguousarray(self.curves(rows).T)
-        used = column = 0
-        for depth in self.depths:
+        lines = np.zeros((CURVES * 4, SAMPLES, len(rows)), np.float32)
+        used = 0
+        for t, depth in enumerate(self.depths):
             counts, reuses, visits = levels[used : used + 3 * depth].reshape(3, depth, -1)
             used += 3 * depth
-            small = within(counts[::-1])
-            for y, at in (
-                (reuses[::-1], small), (counts[::-1], within(reuses[::-1])),
-                (visits[::-1], small), (counts, within(visits)),
-            ):  # fmt: skip
-                out[:, column : column + SAMPLES] = np.take_along_axis(y, at, axis=0).T
-                column += SAMPLES
+            inward = within(visits)
+            by_count, by_reuse = (depth - 1 - within(x[::-1]) for x in (counts, reuses))
+            for c, (y, at) in enumerate(
+                ((reuses, by_count), (counts, by_reuse), (visits, by_count), (counts, inward))
+            ):
+                y.take(at * len(rows) + np.arange(len(rows)), out=lines[4 * t + c], mode="clip")
+        out[:, : CURVES * 4 * SAMPLES] = lines.reshape(-1, len(rows)).T
 
 
 def within(x: Array) -> Array:
