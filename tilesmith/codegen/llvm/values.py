@@ -607,20 +607,22 @@ class Values(Cells):
         return v
 
     def reduce_pieces(self, s: Store, loop: str, pieces: list[tuple[int, int]]) -> None:
-        """A horizontal reduction over several vectors: they are joined lane by lane, then once
-        across.
+        """A horizontal reduction over several vectors: they are joined lane by lane in pairs, so that
+        no join waits for all before it, then once across.
         """
         (w,) = s.writes
         e = w.value
         assert isinstance(e, Binary)
-        whole: V | None = None
+        parts: list[V] = []
         for start, lanes in pieces:
             self.env[loop], self.lanes = Lane(start, lanes), lanes
             self._memo = {}
-            v = self._partial(e)
-            whole = v if whole is None else self.binary(e.op, whole, v, e.dtype)
-        assert whole is not None
-        total = self.binary(e.op, self.expr(e.a), self._across(whole, e), e.dtype)
+            parts.append(self._partial(e))
+        while len(parts) > 1:
+            pairs = zip(parts[::2], parts[1::2], strict=False)
+            last = parts[len(parts) & ~1 :]
+            parts = [*(self.binary(e.op, x, y, e.dtype) for x, y in pairs), *last]
+        total = self.binary(e.op, self.expr(e.a), self._across(parts[0], e), e.dtype)
         self._put(w, total)
 
     def _half(self, v: V, half: int, start: int) -> V:
