@@ -14,7 +14,7 @@ def loops(func: ts.Function) -> dict[str, dict[str, Note]]:
     return {s.name: dict(s.notes) for s in statements(func.body) if isinstance(s, For)}
 
 
-def rows(n: int, m: int) -> ts.Schedule:
+def rows(n: int, m: int, width: int = 16) -> ts.Schedule:
     """A row is read, computed with, and written, in three loops."""
     x = ts.placeholder((n, m), name="x")
     k = ts.reduce_axis(m, name="k")
@@ -26,7 +26,7 @@ def rows(n: int, m: int) -> ts.Schedule:
     for block in ("e", "top"):
         sch.compute_at(block, row)
     for block in ("e", "y"):
-        _, inner = sch.split(sch.loops(block)[-1], [None, 16])
+        _, inner = sch.split(sch.loops(block)[-1], [None, width])
         sch.vectorize(inner)
     return sch
 
@@ -47,6 +47,25 @@ def test_the_loop_with_most_arithmetic_asks() -> None:
         ("fetch", ("x", 0, 1, 256, 1, "y.i", 256, "e.j.0", 16)),
         ("fetch", ("y", 1, 1, 0, 1, "y.i", 256, "e.j.0", 16)),
     )
+
+
+def test_loops_of_as_many_turns_take_a_line_off_it() -> None:
+    sch = rows(9, 1024, width=64)
+    sch.prefetch("y.i", "x", 1)
+    sch.prefetch("y.i", "y", 0)
+    done = spread_fetches(lower(sch.func), ts.cpu(1))
+    found = {s.name: s.notes for s in statements(done.body) if isinstance(s, For) and s.notes}
+    # 64 lines each in 16 turns; what this turn writes is asked for before the loop that writes it
+    assert found == {
+        "y.j.0": (("fetch", ("x", 0, 1, 1024, 1, "y.i", 1024, "y.j.0", 16)),),
+        "e.j.0": (
+            ("fetch", ("x", 0, 1, 1024 + 16 * 16, 3, "y.i", 1024, "e.j.0", 48)),
+            ("fetch", ("y", 1, 1, 0, 4, "y.i", 1024, "e.j.0", 64)),
+        ),
+    }
+    a = np.random.default_rng(0).standard_normal((9, 1024), dtype=np.float32)
+    want = 2 * np.exp(a - a.max(1, keepdims=True))
+    np.testing.assert_allclose(ts.build(sch, ts.cpu(1))(a), want, rtol=1e-5, atol=1e-6)
 
 
 def test_the_same_is_computed() -> None:

@@ -607,8 +607,8 @@ class Values(Cells):
         return v
 
     def reduce_pieces(self, s: Store, loop: str, pieces: list[tuple[int, int]]) -> None:
-        """A horizontal reduction over several vectors: they are joined lane by lane in pairs, so that
-        no join waits for all before it, then once across.
+        """A horizontal reduction over several vectors: they are joined lane by lane, in pairs so
+        that no join waits for all before it, then once across.
         """
         (w,) = s.writes
         e = w.value

@@ -1,4 +1,4 @@
-"""Prefetches of a loop whose body is several loops go to the one that computes most.
+"""Prefetches of a loop whose body is several loops go mostly to the one that computes most.
 A Function with "prefetch" notes goes in; where a note can be moved, a "fetch" note on that inner
 loop comes out: so many cache lines a turn, to a level of the cache, from a plain address.
 
@@ -42,29 +42,47 @@ def _spread(loop: For, b: Buffer, distance: int, target: Target) -> For:
     if span is None:
         return loop
     first_use = next(k for k, s in enumerate(loop.body) if any(_uses(s, b)))
+    before = loop.body if distance else loop.body[:first_use]
     lines = -(-span.elements * b.dtype.nbytes // LINE)
-    chain = _chain(loop.body if distance else loop.body[:first_use], lines)
+    chain = _chain(before, lines)
     turns = prod(f.extent.const or 1 for f in chain)
     each = -(-lines // turns)
     if not chain or each > _MOST_LINES or each * turns > 2 * lines:
         return loop
-    moving = dict(span.outer)
-    step = each * LINE // b.dtype.nbytes
-    for f in reversed(chain):  # the loops of the chain count the turns together
-        moving[f.name] = step
-        step *= f.extent.const or 1
     level = 1 if 2 * lines * LINE <= target.l1_nbytes else 2
-    offset = span.low + distance * moving[loop.name]
-    flat = tuple(x for term in moving.items() for x in term)
-    note: Note = (b.name, int(span.write), level, offset, each, *flat)
+    size, moving = b.dtype.nbytes, dict(span.outer)
+    start = span.low + distance * moving[loop.name]
+    notes: dict[str, Note] = {}
+    for nest, share in _shares(before, chain, each):
+        terms, step = dict(moving), share * LINE // size
+        for f in reversed(nest):  # the loops of the nest count the turns together
+            terms[f.name] = step
+            step *= f.extent.const or 1
+        flat = tuple(x for term in terms.items() for x in term)
+        notes[nest[-1].name] = (b.name, int(span.write), level, start, share, *flat)
+        start += step
 
     def put(s: Stmt) -> tuple[Stmt, ...]:
-        if isinstance(s, For) and s.name == chain[-1].name:
-            return (replace(s, notes=(*s.notes, ("fetch", note))),)
+        if isinstance(s, For) and s.name in notes:
+            return (replace(s, notes=(*s.notes, ("fetch", notes[s.name]))),)
         return (s,)
 
     rest = tuple(n for n in loop.notes if n != ("prefetch", (b.name, distance)))
     return replace(loop, body=rewrite(loop.body, put), notes=rest)
+
+
+def _shares(body: tuple[Stmt, ...], chain: list[For], each: int) -> list[tuple[list[For], int]]:
+    """Loops with the lines of a turn: those beside the chosen one, of as many turns, take a line
+    off it unless they ask for something already, so that memory never rests.
+    """
+    shares: list[tuple[list[For], int]] = []
+    beside = [f for s in body if (f := _counted(s)) is not None] if len(chain) == 1 else []
+    for f in beside:
+        idle = f.name != chain[0].name and f.note("fetch") is None
+        if idle and each > 1 and f.extent == chain[0].extent:
+            shares.append(([f], 1))
+            each -= 1
+    return [*shares, (chain, each)]
 
 
 def _chain(body: tuple[Stmt, ...], lines: int) -> list[For]:
