@@ -14,6 +14,7 @@ from tilesmith.ir.dependence import find_block
 from tilesmith.ir.verify import verify
 from tilesmith.schedule.cache import CacheWrite
 from tilesmith.schedule.location import ReverseComputeAt
+from tilesmith.schedule.loops import Reorder
 from tilesmith.schedule.reduction import Rfactor
 from tilesmith.schedule.sample import SampleTile
 from tilesmith.schedule.trace import Trace
@@ -91,6 +92,25 @@ def test_no_rfactor_where_space_is_wide() -> None:
 def test_what_is_not_used_again_is_not_tiled(name: str) -> None:
     for sketch in sketches_of(task_of(name, FOUR_CORES), "ansor"):
         assert not any(isinstance(s, SampleTile) and s.parts > 2 for s in sketch)
+
+
+def outer_loops(sketch: Trace, block: str) -> tuple[str, ...]:
+    orders = [s.loops for s in sketch if isinstance(s, Reorder) and s.loops[0].startswith(block)]
+    return tuple(n for n in orders[0] if n.endswith(".0"))
+
+
+def test_the_order_of_the_outer_levels_is_a_choice() -> None:
+    """Either operand of a product can be the one that stays in the cache."""
+    sketches = sketches_of(task_of("matmul", FOUR_CORES), "default")
+    found = {outer_loops(s, "C.")[:2] for s in sketches}
+    assert found == {("C.i.0", "C.j.0"), ("C.j.0", "C.i.0")}
+
+
+def test_only_the_heaviest_block_has_both_orders() -> None:
+    """Choices multiply from block to block; the number of sketches must not run away."""
+    sketches = sketches_of(task_of("matmul-chain", FOUR_CORES), "default")
+    assert len({outer_loops(s, "AB.") for s in sketches}) == 2
+    assert len({outer_loops(s, "ABC.") for s in sketches}) == 1
 
 
 def winograd(tiles: int, channels: int, filters: int) -> ts.Function:

@@ -5,9 +5,11 @@ state's node out, or None. Parameters are fields, so a rule is an object with se
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from tilesmith.base.errors import ScheduleError
 from tilesmith.ir.dependence import find_block
+from tilesmith.ir.nodes import walk
 from tilesmith.schedule.cache import CacheRead, CacheWrite
 from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.location import ReverseComputeAt
@@ -128,26 +130,55 @@ def packable(state: State, axis: str | None) -> list[str]:
     return found
 
 
+def orders(state: State, axis: str | None, choose: bool) -> tuple[bool, ...]:
+    """Whether the vector's axis goes outermost in the outer levels: with `choose`, both ways.
+
+    The last loop of a level decides which operand stays in the cache meanwhile: with the vector's
+    axis last it is the one that this axis does not move, turned it is the one that it does move.
+    Further orders of the other axes differ in neither, so there are two and not all of them; and
+    only the block with the most work has both, since the choices of several blocks multiply.
+    """
+    b = state.block
+    others = [i for i in b.spatial if i.name != axis and i.extent.const != 1]
+    work = prod(analysis.points(b))
+    heaviest = all(prod(analysis.points(o)) <= work for _, o in walk(state.func.body))
+    return (False, True) if choose and axis is not None and others and heaviest else (False,)
+
+
+@dataclass(frozen=True)
+class Tiled:
+    """A state whose node was tiled, and the packed copies that are still to be placed."""
+
+    state: State
+    copies: tuple[str, ...] = ()
+    turned: bool = False
+
+    def placed(self, state: State, block: str) -> State:
+        """Packed copies are made at the boundary of an outer level, or, turned, inside the vector's
+        axis alone and used by all iterations of the others: a structural decision.
+        """
+        levels = state.levels_of(block)
+        places = [level[-1] for level in levels[:3] if level]
+        if self.turned and levels[0]:
+            places.insert(0, levels[0][0])
+        unique = tuple(dict.fromkeys(places))
+        return state.then(*(SampleLocation(c, unique) for c in self.copies))
+
+
 def tiled_states(
-    state: State, tiling: Tiling, axis: str | None, pack: bool
-) -> list[tuple[State, tuple[str, ...]]]:
-    """The node tiled; with `pack`, also with packed copies of operands, whose names come along."""
-    out: list[tuple[State, tuple[str, ...]]] = [(tiling.apply(state, axis), ())]
+    state: State, tiling: Tiling, axis: str | None, pack: bool, order: bool = False
+) -> list[Tiled]:
+    """The node tiled, in one order or in both; with `pack`, also with packed operands."""
+    out: list[Tiled] = []
     operands = packable(state, axis) if pack else []
-    if operands:
-        b = state.block
-        reads = [CacheRead(b.name, name) for name in operands]
-        copies = tuple(r.copy for r in reads)
-        out.append((tiling.apply(state.then(*reads, done=copies), axis), copies))
+    reads = [CacheRead(state.block.name, name) for name in operands]
+    copies = tuple(r.copy for r in reads)
+    for turned in orders(state, axis, order):
+        out.append(Tiled(tiling.apply(state, axis, turned), turned=turned))
+        if reads:
+            packed = state.then(*reads, done=copies)
+            out.append(Tiled(tiling.apply(packed, axis, turned), copies, turned))
     return out
-
-
-def place_copies(state: State, block: str, copies: tuple[str, ...]) -> State:
-    """Packed copies are made at the boundary of an outer level: a structural decision."""
-    levels = state.levels_of(block)
-    places = tuple(level[-1] for level in levels[:3] if level)
-    steps = [SampleLocation(c, places) for c in copies]
-    return state.then(*steps)
 
 
 @dataclass(frozen=True)
@@ -158,6 +189,7 @@ class TileAndFuse:
     levels: tuple[int, ...] = (1, 2)
     choose_axis: bool = False
     pack: bool = False
+    order: bool = False  # the order inside the outer levels is a choice
     final: bool = False  # else only where the block is a cache stage
 
     def __call__(self, state: State) -> Derived | None:
@@ -170,14 +202,14 @@ class TileAndFuse:
             for level in self.levels:
                 if self.tiling.structure[level - 1] != "S":
                     continue
-                for tiled, copies in tiled_states(state, self.tiling, axis, self.pack):
-                    loops = [x for part in tiled.levels_of(b.name)[:level] for x in part]
+                for tiled in tiled_states(state, self.tiling, axis, self.pack, self.order):
+                    loops = [x for part in tiled.state.levels_of(b.name)[:level] for x in part]
                     fuse = ReverseComputeAt(consumer.name, loops[-1])
                     try:
-                        fused = tiled.then(fuse, done=[consumer.name])
+                        fused = tiled.state.then(fuse, done=[consumer.name])
                     except ScheduleError:
                         continue
-                    made.append(place_copies(fused, b.name, copies))
+                    made.append(tiled.placed(fused, b.name))
         if not made:
             return None
         return Derived(tuple(made), self.final or b.name.endswith(".local"))
@@ -190,14 +222,15 @@ class Tile:
     tiling: Tiling
     choose_axis: bool = False
     pack: bool = False
+    order: bool = False
 
     def __call__(self, state: State) -> Derived | None:
         b = state.block
         if not analysis.has_data_reuse(state.func, b):
             return None
         made = [
-            place_copies(tiled, b.name, copies)
+            tiled.placed(tiled.state, b.name)
             for axis in vector_axes(state, self.choose_axis)
-            for tiled, copies in tiled_states(state, self.tiling, axis, self.pack)
+            for tiled in tiled_states(state, self.tiling, axis, self.pack, self.order)
         ]
         return Derived(tuple(made), final=True)

@@ -35,8 +35,8 @@ def ansor_rules(target: Target) -> tuple[Rule, ...]:
 
 
 def default_rules(target: Target) -> tuple[Rule, ...]:
-    """Tiles need not divide, the innermost tile lives in registers, the vector's axis and packed
-    copies of operands are choices.
+    """Tiles need not divide, the innermost tile lives in registers; the vector's axis, the order of
+    loops inside the outer levels and packed copies of operands are choices.
     """
     if target.kind != "cpu":
         return ansor_rules(target)
@@ -45,8 +45,8 @@ def default_rules(target: Target) -> tuple[Rule, ...]:
     return (
         InlineCheap(),
         AddRfactor(policy="any", max_innermost=16 * lanes),
-        TileAndFuse(tiling, choose_axis=True, pack=True),
-        Tile(tiling, choose_axis=True, pack=True),
+        TileAndFuse(tiling, choose_axis=True, pack=True, order=True),
+        Tile(tiling, choose_axis=True, pack=True, order=True),
         skip,
         CpuAnnotation(unroll_tiled=False),
     )

@@ -42,12 +42,18 @@ class Tiling:
     def num_reduce(self) -> int:
         return self.structure.count("R")
 
-    def apply(self, state: State, vector_axis: str | None = None) -> State:
-        """The block of the state's node, tiled. `vector_axis` is put innermost."""
+    def apply(self, state: State, vector_axis: str | None = None, turned: bool = False) -> State:
+        """The block of the state's node, tiled. `vector_axis` is put innermost in every level; with
+        `turned`, outermost in the levels before the last two spatial ones, which are those that
+        caches see.
+        """
         b = state.block
-        spatial = [i.name for i in b.spatial]
+        spatial = outward = [i.name for i in b.spatial]
         if vector_axis is not None:
-            spatial = [a for a in spatial if a != vector_axis] + [vector_axis]
+            others = [a for a in spatial if a != vector_axis]
+            spatial = outward = [*others, vector_axis]
+            if turned:
+                outward = [vector_axis, *others]
         steps: list[Step] = []
         parts: dict[str, tuple[str, ...]] = {}
         for i in b.iters:
@@ -68,7 +74,8 @@ class Tiling:
         s = r = 0
         for letter in self.structure:
             if letter == "S":
-                levels.append([parts[a][s] for a in spatial])
+                axes = outward if s < self.num_spatial - 2 else spatial
+                levels.append([parts[a][s] for a in axes])
                 s += 1
             else:
                 levels.append([parts[i.name][r] for i in b.reducing])
