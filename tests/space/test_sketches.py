@@ -88,6 +88,11 @@ def test_no_rfactor_where_space_is_wide() -> None:
         assert not any(isinstance(s, Rfactor) for s in sketch)
 
 
+def test_a_short_window_is_not_cut() -> None:
+    for sketch in sketches_of(task_of("max-pool2d", FOUR_CORES), "default"):
+        assert not any(isinstance(s, Rfactor) for s in sketch)
+
+
 @pytest.mark.parametrize("name", ["max-pool2d", "gelu"])
 def test_what_is_not_used_again_is_not_tiled(name: str) -> None:
     for sketch in sketches_of(task_of(name, FOUR_CORES), "ansor"):

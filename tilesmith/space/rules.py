@@ -50,6 +50,7 @@ class AddRfactor:
 
     max_innermost: int = 64
     policy: str = "divisors"
+    shortest: int = 0  # a loop of fewer iterations, such as a pooling window's, is not cut
 
     def __call__(self, state: State) -> Derived | None:
         func, b = state.func, state.block
@@ -60,6 +61,9 @@ class AddRfactor:
             return None
         # The outermost loop is cut for threads, the innermost for lanes: no fusing is needed.
         long = [i for i in b.reducing if i.extent.const != 1] or list(b.reducing)
+        long = [i for i in long if i.extent.const is None or i.extent.const >= self.shortest]
+        if not long:
+            return None
         made = []
         for axis, inward in ((long[0], False), (long[-1], True)):
             loop = f"{b.name}.{axis.name}"

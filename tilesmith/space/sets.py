@@ -44,7 +44,7 @@ def default_rules(target: Target) -> tuple[Rule, ...]:
     tiling = Tiling("SSRSRRS", policy="any", max_innermost=8 * lanes, lanes=lanes, registers=True)
     return (
         InlineCheap(),
-        AddRfactor(policy="any", max_innermost=16 * lanes),
+        AddRfactor(policy="any", max_innermost=16 * lanes, shortest=2 * lanes),
         TileAndFuse(tiling, choose_axis=True, pack=True, order=True),
         Tile(tiling, choose_axis=True, pack=True, order=True),
         skip,
