@@ -1,15 +1,22 @@
 """How many candidates are measured in a second, checking included, and where the time goes:
-`python -m bench.measuring [--seconds 15] [--json F]`.
+`python -m bench.measuring [--seconds 15] [--stability] [--json F]`.
 """
 
 from __future__ import annotations
 
 import importlib
 import random
+import statistics
+import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import combinations
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 import tilesmith as ts
 from bench.table import Row, arguments, finish
@@ -88,10 +95,61 @@ def measure(n: int, seconds: float, **settings: Any) -> list[Row]:
     return rows
 
 
+@contextmanager
+def loaded(busy: bool) -> Iterator[None]:
+    """With another process that takes all it gets of one core, or without."""
+    if not busy:
+        yield
+        return
+    neighbour = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        neighbour.kill()
+        neighbour.wait()
+
+
+def stability(seconds: float, busy: bool) -> list[Row]:
+    """Winners of three seeds, timed again side by side: whether they are as their records say."""
+    func = importlib.import_module("matmul").matmul(256)
+    with loaded(busy):
+        found = [
+            ts.tune(func, ts.cpu(1), budget=ts.Budget(seconds=seconds), seed=seed, quiet=True)
+            for seed in range(3)
+        ]
+        rng = random.Random(0)
+        a, b = (np.random.default_rng(k).random((256, 256), np.float32) for k in range(2))
+        out = np.empty((256, 256), np.float32)
+        samples: list[list[float]] = [[], [], []]
+        for _ in range(61):  # in rounds, each in another order
+            for k in rng.sample(range(3), 3):
+                timing = found[k].kernel.time(a, b, out=out, repeats=1, min_seconds=0.004)
+                samples[k].append(timing.median)
+    rows = []
+    load = "one core loaded" if busy else "nothing else running"
+    for i, j in combinations(range(3), 2):
+        ratio = statistics.median(x / y for x, y in zip(samples[i], samples[j], strict=True))
+        (low_i, high_i), (low_j, high_j) = (found[k].best.confidence for k in (i, j))
+        low, high = low_i / high_j, high_i / low_j
+        said = found[i].best.cost / found[j].best.cost
+        name = f"winner {i} / winner {j}, {load}"
+        rows.append(Row(name, ratio, "x", "records", said, ratio / said, (high - low) / 2))
+        off = max(0.0, low / ratio - 1, ratio / high - 1)
+        rows.append(Row("  beyond the stated confidence", 100 * off, "%"))
+    return rows
+
+
 def main() -> None:
     parser = arguments(__doc__ or "")
     parser.add_argument("--seconds", type=float, default=15.0, help="for each size")
+    parser.add_argument(
+        "--stability", action="store_true", help="winners of three seeds against their records"
+    )
     args = parser.parse_args()
+    if args.stability:
+        both = [row for busy in (False, True) for row in stability(args.seconds, busy)]
+        finish(both, args.json)
+        return
     rows = [row for n in GOALS for row in measure(n, args.seconds)]
     finish(rows, args.json)
 

@@ -215,7 +215,7 @@ def memory(trials: int) -> list[Row]:
     ]
 
 
-def loop(trials: int = 2000) -> list[Row]:
+def loop(trials: int = 300) -> list[Row]:
     """What a trial costs where measuring is free: the search and the loop around it."""
     func = operator("matmul", (512, 512, 512))
     strategy = Timed(ts.Evolution())

@@ -9,7 +9,7 @@ import time
 threads = int(sys.argv[2]) if len(sys.argv) > 2 and __name__ == "__main__" else 1
 os.environ.setdefault("OPENBLAS_NUM_THREADS", str(threads))  # before NumPy starts its own threads
 
-import numpy as np
+from beside_numpy import compare
 
 import tilesmith as ts
 
@@ -48,25 +48,8 @@ def main(n: int) -> None:
     start = time.perf_counter()
     kernel = ts.build(schedule(func, target), target)
     built = time.perf_counter() - start
-    rng = np.random.default_rng(0)
-    a, b = (rng.standard_normal((n, n), dtype=np.float32) for _ in range(2))
-    c, want = np.empty((n, n), np.float32), np.empty((n, n), np.float32)
-    ours, numpy = [], []
-    for _ in range(15):  # taken in turns, so that both see the same machine
-        for call, times in (
-            (lambda: np.matmul(a, b, out=want), numpy),
-            (lambda: kernel(a, b, out=c), ours),
-        ):
-            start = time.perf_counter()
-            call()
-            times.append(time.perf_counter() - start)
-    np.testing.assert_allclose(c, want, rtol=1e-3, atol=1e-3)
     print(f"float32 matmul {n} x {n} x {n}, {threads} thread(s), built in {built * 1e3:.0f} ms")
-    for name, times in (("numpy", numpy), ("tilesmith", ours)):
-        seconds = float(np.median(times))
-        print(f"  {name:10} {seconds * 1e3:8.2f} ms  {func.flops / seconds / 1e9:7.1f} GFLOP/s")
-    ratio = np.median(np.divide(numpy, ours))
-    print(f"  tilesmith is {ratio:.2f} times as fast as NumPy; results agree")
+    compare(kernel, func, n)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from tilesmith.measure.protocol import Upcoming
 from tilesmith.search.protocol import Search
 from tilesmith.testing.measurers import FakeMeasurer, FakeRun, seconds_by_digest
 from tilesmith.tune import run as run_module
+from tilesmith.tune import tune as tune_module
 
 
 def matmul(n: int = 48) -> ts.Function:
@@ -124,6 +125,27 @@ def test_seconds_are_honoured_and_used(each: float, monkeypatch: pytest.MonkeyPa
     assert abs(result.trials - 18 / each) <= max(2, 0.1 * 18 / each)
     asked = sum(len(keys) for word, keys in watched.said if word == "ask")
     assert asked - result.trials <= 32  # little is proposed in vain
+
+
+def test_a_slow_search_is_not_asked_at_the_last_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is being searched for when time is up has to be waited for."""
+    clock = Clock()
+    for module in (run_module, tune_module):
+        monkeypatch.setattr(module, "time", clock)
+
+    @dataclass(frozen=True)
+    class Thoughtful:
+        def start(self, *given: Any) -> Search:
+            search = ts.Random().start(*given)
+
+            def ask(n: int) -> list[ts.Candidate]:
+                clock.now += 4.0
+                return search.ask(n)
+
+            return SimpleNamespace(ask=ask, tell=search.tell)
+
+    result = tune(strategy=Thoughtful(), measurer=Slow(clock=clock), budget=ts.Budget(seconds=30))
+    assert 22 <= result.seconds <= 30.1
 
 
 def test_both_budgets_hold(monkeypatch: pytest.MonkeyPatch) -> None:

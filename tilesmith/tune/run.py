@@ -54,6 +54,7 @@ class Run:
         self.failures: dict[str, tuple[int, str]] = {}
         self.best: Measurement | None = None
         self.curve: list[tuple[float, int, float]] = []
+        self.searching = 0.0  # seconds that the latest question to the search took
         self._first = 0.0  # when the first batch was in: what came before is not a rate
         self._before = 0  # the trials of that batch
         for m in self.known:
@@ -83,7 +84,9 @@ class Run:
             n = min(n, self.budget.trials - have - len(self.known))
         if self.until is not None and self.trials > self._before:
             rate = (self.trials - self._before) / max(self.seconds - self._first, 1e-3)
-            n = min(n, int(1 + rate * (self.until - time.monotonic())) - under_way)
+            left = self.until - time.monotonic()
+            # A question that would be answered when time is up is not asked: it is waited for.
+            n = min(n, int(1 + rate * left) - under_way) if left > 1.5 * self.searching else 0
         return max(0, n)
 
     def add(self, measured: Sequence[Measurement]) -> None:

@@ -4,6 +4,7 @@ measured is in the database after every batch, so that an interrupted run loses 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -69,19 +70,23 @@ def _spend(run: Run, search: Search, measuring: Measuring) -> None:
     """The search is asked for the next batch while the present one is measured, so that it is told
     of each one batch late. It ends when the budget is spent, or the space.
     """
-    batch = _ask(search, run.batch())
+    batch = _ask(run, search, run.batch())
     while batch and not run.spent:
         following: list[Candidate] = []
-        upcoming = partial(_ask, search, run.batch(len(batch)), following)
+        upcoming = partial(_ask, run, search, run.batch(len(batch)), following)
         measured = measuring.measure(batch, upcoming, run.until)
         search.tell(measured)
         run.add(measured)
-        batch = following or _ask(search, run.batch())  # time may be left after all
+        batch = following or _ask(run, search, run.batch())  # time may be left after all
 
 
-def _ask(search: Search, n: int, to: list[Candidate] | None = None) -> list[Candidate]:
+def _ask(run: Run, search: Search, n: int, to: list[Candidate] | None = None) -> list[Candidate]:
     """Up to n candidates, which are also put into `to`."""
-    found = search.ask(n) if n else []
+    if not n:
+        return []
+    start = time.monotonic()
+    found = search.ask(n)
+    run.searching = time.monotonic() - start
     if to is not None:
         to += found
     return found
