@@ -75,11 +75,15 @@ from tilesmith.runtime.kernel import Kernel
 from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import PRIMITIVES, Trace
+from tilesmith.search.annealing import Annealing
 from tilesmith.search.ensemble import Ensemble
 from tilesmith.search.evolution import Evolution
 from tilesmith.search.gbdt import Gbdt
+from tilesmith.search.genetic import Genetic
+from tilesmith.search.grid import Grid
+from tilesmith.search.random import Random
+from tilesmith.search.random_model import RandomModel
 from tilesmith.search.recorded import Recorded, RecordedSpace
-from tilesmith.search.strategies import Random
 from tilesmith.search.transfer import Transfer
 from tilesmith.search.tree_gru import TreeGru
 from tilesmith.space.sets import ansor_rules, default_rules
@@ -101,6 +105,7 @@ __all__ = [
     "NEON_DOT_S8S8",
     "NEON_DOT_U8U8",
     "PRIMITIVES",
+    "Annealing",
     "ArgumentError",
     "Budget",
     "BuildError",
@@ -114,6 +119,8 @@ __all__ = [
     "Failure",
     "Function",
     "Gbdt",
+    "Genetic",
+    "Grid",
     "Intrinsic",
     "Kernel",
     "LocalMeasurer",
@@ -121,6 +128,7 @@ __all__ = [
     "Measurement",
     "Progress",
     "Random",
+    "RandomModel",
     "Recorded",
     "RecordedSpace",
     "RecordsError",

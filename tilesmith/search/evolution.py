@@ -17,7 +17,7 @@ from tilesmith.search.gbdt import Gbdt
 from tilesmith.search.picking import pick
 from tilesmith.search.population import Population, breed, merge, sample
 from tilesmith.search.protocol import CostModel, Predictor, Scores
-from tilesmith.search.strategies import RandomSearch
+from tilesmith.search.random import RandomSearch
 from tilesmith.space.domains import Matrix, Rng
 from tilesmith.space.variant import Variant
 from tilesmith.task.task import Candidate, Measurement, Task

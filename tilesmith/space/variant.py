@@ -116,15 +116,18 @@ class Variant:
         """The index-th row, for a grid: domains count like digits, the last one fastest."""
         if not 0 <= index < self.size:
             raise IndexError(f"row {index} of {self.size}")
-        parts = []
-        for d in reversed(self.domains):
-            index, at = divmod(index, d.size)
-            parts.append(d.table[at])
-        out = np.empty((1, len(self.columns)), np.int32)
-        for span, part in zip(self.spans, parts[::-1], strict=True):
-            out[:, span] = part
+        return np.asarray(self.rows(index, 1)[0])
+
+    def rows(self, start: int, count: int) -> Matrix:
+        """The rows from the start-th on, `count` of them or what is left."""
+        out = np.empty((max(0, min(count, self.size - start)), len(self.columns)), np.int32)
+        carried = np.arange(len(out))  # the start itself may be beyond 64 bits
+        for d, span in zip(reversed(self.domains), reversed(self.spans), strict=True):
+            start, digit = divmod(start, d.size)
+            carried, at = np.divmod(carried + digit, d.size)
+            out[:, span] = d.table.take(at, axis=0)
         self._fill(out)
-        return np.asarray(out[0])
+        return out
 
     # populations
     def draw(self, rng: Rng, n: int) -> Matrix:

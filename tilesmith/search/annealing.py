@@ -1,0 +1,213 @@
+"""Annealing: parallel Markov chains climb what a cost model predicts. Sketches and measurements in;
+plans of candidates out, the best that the chains came by, picked with regard to diversity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from heapq import heappush, heappushpop
+
+import numpy as np
+
+from tilesmith.schedule.trace import Trace
+from tilesmith.search.catalogue import Catalogue, Individual
+from tilesmith.search.draft import Draft
+from tilesmith.search.gbdt import Gbdt
+from tilesmith.search.picking import pick
+from tilesmith.search.protocol import CostModel, Predictor, Scores
+from tilesmith.search.random import RandomSearch
+from tilesmith.space.domains import Matrix, Rng
+from tilesmith.space.variant import Variant
+from tilesmith.task.task import Candidate, Measurement, Task
+
+_ROUNDS = 2  # plans in sequence that hold nothing new: then the rest is drawn
+_POOL = 4  # times a plan: what is kept for picking
+
+
+@dataclass(frozen=True)
+class Annealing:
+    """`chains` take up to `iterations` steps while the temperature falls linearly; they end early
+    when `early_stop` steps in sequence brought nothing worth keeping. Scores are in units of their
+    spread, so that a temperature means the same whatever the model predicts.
+
+    A plan holds `plan` candidates: the share `epsilon` is random, the others are picked among the
+    best, where a decision that no other candidate of the plan makes is worth `diversity`. The model
+    is fitted again after as many measurements; before it can predict, and without a model, the
+    analytic score takes its place. At most `variants` variants hold chains at a time.
+    """
+
+    chains: int = 128
+    iterations: int = 500
+    temperature: tuple[float, float] = (1.0, 0.0)
+    early_stop: int = 50
+    cost_model: CostModel | None = field(default_factory=Gbdt)
+    plan: int = 64
+    epsilon: float = 0.05
+    diversity: float = 0.02
+    variants: int = 8
+    draft: Draft = field(default_factory=Draft)
+
+    def start(self, task: Task, sketches: Sequence[Trace], rng: Rng) -> AnnealingSearch:
+        return AnnealingSearch(self, Catalogue(task, sketches), rng)
+
+
+@dataclass(frozen=True)
+class _Analytic:
+    draft: Draft
+
+    def predict(self, variant: Variant, rows: Matrix) -> Scores:
+        return self.draft.score(variant, rows)
+
+
+class AnnealingSearch:
+    def __init__(self, settings: Annealing, catalogue: Catalogue, rng: Rng) -> None:
+        self.settings, self.catalogue, self.rng = settings, catalogue, rng
+        self._random = RandomSearch(catalogue, rng)
+        self._predictor: Predictor = _Analytic(settings.draft)
+        self._told: list[Measurement] = []
+        self._fitted = 0  # how many of them the predictor has seen
+        self._states: dict[int, Matrix] = {}  # of the chains, by variant
+        self._plan: list[Individual | None] = []  # the next one last; None stands for a random one
+        self._fit()  # a model that knows other tasks can predict at once
+
+    def ask(self, n: int) -> list[Candidate]:
+        out: list[Candidate] = []
+        missed = 0
+        while len(out) < n and missed < _ROUNDS:
+            if not self._plan:
+                self._plan = self._make_plan()
+            found = self._take(n - len(out))
+            missed = 0 if found else missed + 1
+            out += found
+        return out + self._random.ask(n - len(out))
+
+    def tell(self, measurements: Sequence[Measurement]) -> None:
+        for m in measurements:
+            self.catalogue.adopt(m.candidate)
+            if m.candidate.task == self.catalogue.task:
+                self._told.append(m)
+        due = len(self._told) - self._fitted >= self.settings.plan
+        if due and any(m.failure is None for m in self._told):
+            self._fit()
+
+    def _fit(self) -> None:
+        model = self.settings.cost_model
+        learned = None if model is None else model.fit(self._told)
+        self._fitted = len(self._told)
+        if learned is not None:
+            self._predictor = learned
+            self._plan = []
+
+    def _take(self, n: int) -> list[Candidate]:
+        out: list[Candidate] = []
+        while self._plan and len(out) < n:
+            who = self._plan.pop()
+            if who is None:
+                out += self._random.ask(1)
+            else:
+                c = self.catalogue.propose(who.variant, np.array(who.row, np.int32))
+                out += [] if c is None else [c]
+        return out
+
+    def _make_plan(self) -> list[Individual | None]:
+        s = self.settings
+        drawn = int(s.epsilon * s.plan)
+        best = self._anneal()
+        found = best.found
+        chosen = pick(
+            s.plan - drawn,
+            [who.variant for _, who in found],
+            [np.array(who.row, np.int32) for _, who in found],
+            np.array([score for score, _ in found]),
+            s.diversity,
+        )
+        return [*[None] * drawn, *(found[i][1] for i in reversed(chosen))]
+
+    def _anneal(self) -> _Best:
+        """The chains go on from where they stand; the best rows that they come by."""
+        s = self.settings
+        scores, spread = self._settle()
+        best = _Best(self.catalogue, s.plan * (_POOL if s.diversity else 1))
+        for number, rows in self._states.items():
+            best.add(number, rows, scores[number])
+        first, last = s.temperature
+        idle = 0
+        for step in range(s.iterations):
+            temperature = first + (last - first) * step / s.iterations
+            news = [self._step(k, scores, spread, temperature, best) for k in self._states]
+            idle = 0 if any(news) else idle + 1
+            if idle >= s.early_stop:
+                break
+        return best
+
+    def _step(
+        self, number: int, scores: dict[int, Scores], spread: float, heat: float, best: _Best
+    ) -> bool:
+        """All chains of a variant move or stay; whether something new was worth keeping."""
+        variant, rows = self.catalogue.known(number), self._states[number]
+        moved = variant.mutate(self.rng, rows)
+        after = self._predictor.predict(variant, moved) / spread
+        chance = np.exp(np.minimum((after - scores[number]) / (heat + 1e-5), 0.0))
+        accepted = self.rng.random(len(rows)) < chance
+        self._states[number] = np.where(accepted[:, None], moved, rows)
+        scores[number] = np.where(accepted, after, scores[number])
+        return best.add(number, moved, after)
+
+    def _settle(self) -> tuple[dict[int, Scores], float]:
+        """Where the chains begin: where they stood, unless rows that are drawn now promise more by
+        what is known now. The scores of these states, and the spread that they are divided by.
+        """
+        s = self.settings
+        pool = dict(self._states)
+        numbers = self.catalogue.some(self.rng, s.variants)
+        for number in numbers:
+            drawn = self.catalogue.known(number).sample(self.rng, -(-s.chains // len(numbers)))
+            pool[number] = np.concatenate([pool[number], drawn]) if number in pool else drawn
+        pool = {number: rows for number, rows in pool.items() if len(rows)}
+        self._states = {}
+        if not pool:
+            return {}, 1.0
+        scores = {
+            k: self._predictor.predict(self.catalogue.known(k), rows) for k, rows in pool.items()
+        }
+        leading = sorted(pool, key=lambda k: -float(scores[k].max()))[: s.variants]
+        every = np.concatenate([scores[k] for k in leading])
+        spread = float(every.std()) or 1.0
+        least = np.sort(every)[-min(s.chains, len(every))]
+        for number in leading:
+            keep = scores[number] >= least
+            if keep.any():
+                self._states[number] = pool[number][keep]
+                scores[number] = scores[number][keep] / spread
+        return scores, spread
+
+
+class _Best:
+    """The highest scores among rows that were never proposed, at most `size` of them."""
+
+    def __init__(self, catalogue: Catalogue, size: int) -> None:
+        self.catalogue, self.size = catalogue, size
+        self._heap: list[tuple[float, int, Individual]] = []  # numbered, so that the older one wins
+        self._came: set[Individual] = set()
+
+    @property
+    def found(self) -> list[tuple[float, Individual]]:
+        return [(score, who) for score, _, who in sorted(self._heap, reverse=True)]
+
+    def add(self, number: int, rows: Matrix, scores: Scores) -> bool:
+        """Whether any of them belongs to the best so far and is new."""
+        least = self._heap[0][0] if len(self._heap) >= self.size else -np.inf
+        new = False
+        for i in np.flatnonzero(scores > least):
+            who = Individual(number, tuple(map(int, rows[i])))
+            if who in self._came or self.catalogue.seen(number, rows[i]):
+                continue
+            self._came.add(who)
+            entry = (float(scores[i]), -len(self._came), who)
+            if len(self._heap) < self.size:
+                heappush(self._heap, entry)
+                new = True
+            else:
+                new |= heappushpop(self._heap, entry) is not entry
+        return new

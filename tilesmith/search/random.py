@@ -1,0 +1,60 @@
+"""Random: sketches in, candidates drawn from the whole space out, each once. What drawing no longer
+finds is counted through, so that a small space is given to the last candidate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilesmith.schedule.trace import Trace
+from tilesmith.search.catalogue import Catalogue
+from tilesmith.search.grid import GridSearch
+from tilesmith.space.domains import Rng
+from tilesmith.task.task import Candidate, Measurement, Task
+
+_ROUNDS = 8  # in sequence, without a new candidate: then the rest is counted through
+_PATIENCE = 1 << 18
+
+
+@dataclass(frozen=True)
+class Random:
+    """Every variant as likely as any other, rows uniform within it."""
+
+    def start(self, task: Task, sketches: Sequence[Trace], rng: Rng) -> RandomSearch:
+        return RandomSearch(Catalogue(task, sketches), rng)
+
+
+class RandomSearch:
+    """Other searches share their catalogue with one of these, for the part of their proposals that
+    is random and for the end of a space.
+    """
+
+    def __init__(self, catalogue: Catalogue, rng: Rng) -> None:
+        self.catalogue, self.rng = catalogue, rng
+        self._rest = GridSearch(catalogue, _PATIENCE)
+        self._missed = 0
+
+    def ask(self, n: int) -> list[Candidate]:
+        out: list[Candidate] = []
+        while len(out) < n and self._missed < _ROUNDS:
+            found = self._draw(n - len(out))
+            self._missed = 0 if found else self._missed + 1
+            out += found
+        return out + self._rest.ask(n - len(out))
+
+    def tell(self, measurements: Sequence[Measurement]) -> None:
+        for m in measurements:
+            self.catalogue.adopt(m.candidate)
+
+    def _draw(self, n: int) -> list[Candidate]:
+        """Up to n new ones, evenly from as many variants as can be."""
+        numbers = self.catalogue.some(self.rng, n)
+        out: list[Candidate] = []
+        for k, number in enumerate(numbers):
+            share = -(-(n - len(out)) // (len(numbers) - k))
+            for row in self.catalogue.known(number).sample(self.rng, share):
+                c = self.catalogue.propose(number, row)
+                if c is not None:
+                    out.append(c)
+        return out
