@@ -155,8 +155,8 @@ class Domain:
 
 def encode(rows: Matrix) -> Numbers:
     """One number per row; two that differ are alike by a miracle only."""
-    out = rows[:, 0].astype(np.uint64)
-    for c in range(1, rows.shape[1]):
+    out = np.zeros(len(rows), np.uint64)
+    for c in range(rows.shape[1]):
         out *= _GOLDEN
         out += rows[:, c].astype(np.uint64)
     return out

@@ -11,10 +11,11 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from tilesmith.ir.nodes import For, If, Stmt, statements
+from tilesmith.ir.nodes import For, statements
 from tilesmith.search.features.graph import Array, Compiled, Graph, Term, Values
 from tilesmith.search.features.nest import Access, Nest, nests_of
 from tilesmith.search.features.operations import OPERATIONS, operations
+from tilesmith.search.features.runs import LoopRuns
 from tilesmith.space.domains import Matrix
 from tilesmith.space.variant import Variant
 
@@ -26,7 +27,6 @@ CURVES = 5  # touches that have their relations sampled
 SAMPLES = 20
 STEP = 1.5  # between samples, as powers of two: the last one is 2**28.5
 STATEMENTS = 2  # that have features of their own among the relations
-_TOO_MANY = 1e9
 _CHUNK = 512  # rows sampled at a time: their levels stay in the cache
 _OF_STATEMENT = len(OPERATIONS) + 8
 _OF_PROGRAM = 10
@@ -71,6 +71,7 @@ class Program:
     def __init__(self, variant: Variant) -> None:
         self.variant = variant
         self.graph = Graph(variant.columns)
+        self.runs = LoopRuns(self.graph, variant.func)
         self.nests = nests_of(self.graph, variant)
         self.loops = [s for s in statements(variant.func.body) if isinstance(s, For)]
 
@@ -83,57 +84,11 @@ class Program:
     def touches(self) -> list[Touch]:
         return [Touch(n, a) for n in self.ranked for a in n.accesses]
 
-    @cached_property
-    def written_out(self) -> dict[str, Term]:
-        """1 in the rows where code generation unrolls a loop, by the loop's name."""
-        out: dict[str, Term] = {}
-        for s in self.variant.func.body:
-            self._copies(s, self.graph.of(0), out)
-        return out
-
-    def _copies(self, s: Stmt, depth: Term, out: dict[str, Term]) -> Term:
-        """Copies that are made of what is inside, too many where a loop is left: loops are written
-        out from within as long as that makes at most `depth` copies.
-        """
-        g = self.graph
-        if isinstance(s, For | If):
-            note = s.note("unroll_depth") if isinstance(s, For) else None
-            here = depth if note is None else self._size(note)
-            inside = g.of(0)
-            for t in s.body:
-                inside = inside + self._copies(t, here, out)
-            return self._around(s, inside, here, out) if isinstance(s, For) else inside
-        return g.of(1)
-
-    def _around(self, f: For, inside: Term, depth: Term, out: dict[str, Term]) -> Term:
-        g = self.graph
-        if f.kind == "vectorize":
-            return inside
-        copies = inside * g.integer(f.extent)
-        if f.kind == "unroll":
-            out[f.name] = g.of(1)
-            return copies
-        if f.kind == "serial":
-            fits = (1 - self.parallel(f)) * (1 - (copies > depth))
-            out[f.name] = fits
-            return copies + (1 - fits) * _TOO_MANY
-        return g.of(_TOO_MANY)
-
-    def parallel(self, f: For) -> Term:
-        """1 in the rows where the loop runs in parallel."""
-        note = f.note("parallel_depth")
-        if f.kind == "serial" and isinstance(note, tuple):
-            return self._size(note[0]) > float(note[1])
-        return self.graph.of(float(f.kind == "parallel"))
-
-    def _size(self, note: object) -> Term:
-        return self.graph.column(note) if isinstance(note, str) else self.graph.of(float(str(note)))
-
     def kinds(self, f: For) -> dict[str, Term]:
         """Of KINDS, exactly one is 1 in each row."""
         g = self.graph
-        parallel = self.parallel(f)
-        unroll = self.written_out.get(f.name, g.of(0))
+        parallel = self.runs.parallel(f)
+        unroll = self.runs.written_out.get(f.name, g.of(0))
         fixed = {"blockIdx": "block", "threadIdx": "thread"}.get(f.kind.split(".")[0], f.kind)
         out = {k: g.of(float(fixed == k)) for k in KINDS}
         out |= {"parallel": parallel, "unroll": unroll}

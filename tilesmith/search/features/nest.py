@@ -23,6 +23,7 @@ from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, Buffer, For, Path, walk
 from tilesmith.ir.regions import terms_over
 from tilesmith.search.features.graph import Graph, Term
+from tilesmith.search.features.runs import LoopRuns
 from tilesmith.space.variant import Variant
 
 KINDS = ("vectorize", "unroll", "parallel")
@@ -64,8 +65,9 @@ class Access:
 
 
 class Nest:
-    def __init__(self, graph: Graph, variant: Variant, path: Path, block: Block) -> None:
-        self.graph, self.variant, self.path, self.block = graph, variant, path, block
+    def __init__(self, runs: LoopRuns, variant: Variant, path: Path, block: Block) -> None:
+        self.graph, self.runs = runs.graph, runs
+        self.variant, self.path, self.block = variant, path, block
 
     @cached_property
     def func(self) -> Function:
@@ -76,35 +78,24 @@ class Nest:
         g = self.graph
         reducing = self.block.reducing_loops
         tile = tuple(For(n, e, (), "unroll") for n, e in self.block.tile)
-        path = (*self.path, *tile)
-        depth = self.unroll_depth
-        copies, whole = g.of(1), g.of(1)
-        found: list[Loop] = []
-        for f in reversed(path):
-            extent = g.integer(f.extent)
-            is_kind = {k: g.of(float(f.kind == k)) for k in KINDS}
-            note = f.note("parallel_depth")
-            if isinstance(note, tuple) and f.kind == "serial":
-                is_kind["parallel"] = self._size(note[0]) > float(note[1])
-            if f.kind != "vectorize":
-                copies = copies * extent
-            if f.kind == "serial":
-                # loops are written out from within, as long as that makes few copies
-                whole = (copies > depth).where(0, is_kind["parallel"].where(0, whole))
-                is_kind["unroll"] = whole
-            elif f.kind not in ("unroll", "vectorize"):
-                whole = g.of(0)
-            found.append(Loop(f.name, extent, f.extent, f.name in reducing, f.kind, is_kind))
-        return tuple(reversed(found))
-
-    def _size(self, note: object) -> Term:
-        return self.graph.column(note) if isinstance(note, str) else self.graph.of(float(str(note)))
+        found = []
+        for f in (*self.path, *tile):
+            is_kind = {
+                "vectorize": g.of(float(f.kind == "vectorize")),
+                "unroll": self.runs.written_out.get(f.name, g.of(float(f.kind == "unroll"))),
+                "parallel": self.runs.parallel(f),
+            }
+            found.append(
+                Loop(f.name, g.integer(f.extent), f.extent, f.name in reducing, f.kind, is_kind)
+            )
+        return tuple(found)
 
     @cached_property
     def unroll_depth(self) -> Term:
-        for f in self.path:
+        """What the innermost note on it says."""
+        for f in reversed(self.path):
             if f.note("unroll_depth") is not None:
-                return self._size(f.note("unroll_depth"))
+                return self.runs.size(f.note("unroll_depth"))
         return self.graph.of(0)
 
     @cached_property
@@ -250,4 +241,5 @@ class Nest:
 
 def nests_of(graph: Graph, variant: Variant) -> tuple[Nest, ...]:
     """One per block, in program order."""
-    return tuple(Nest(graph, variant, path, b) for path, b in walk(variant.func.body))
+    runs = LoopRuns(graph, variant.func)
+    return tuple(Nest(runs, variant, path, b) for path, b in walk(variant.func.body))

@@ -1,0 +1,67 @@
+"""How each loop of a variant is run, row by row: what code generation will write out and what it
+will run in parallel, while the notes that say so are still open.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import For, If, Stmt
+from tilesmith.search.features.graph import Graph, Term
+
+_TOO_MANY = 1e9
+
+
+class LoopRuns:
+    """The closed form of `codegen/passes/notes.py`."""
+
+    def __init__(self, graph: Graph, func: Function) -> None:
+        self.graph, self.func = graph, func
+
+    @cached_property
+    def written_out(self) -> dict[str, Term]:
+        """1 in the rows where code generation unrolls a loop, by the loop's name."""
+        out: dict[str, Term] = {}
+        for s in self.func.body:
+            self._copies(s, self.graph.of(0), out)
+        return out
+
+    def _copies(self, s: Stmt, depth: Term, out: dict[str, Term]) -> Term:
+        """Copies that are made of what is inside, too many where a loop is left: loops are written
+        out from within as long as that makes at most `depth` copies.
+        """
+        g = self.graph
+        if isinstance(s, For | If):
+            note = s.note("unroll_depth") if isinstance(s, For) else None
+            here = depth if note is None else self.size(note)
+            inside = g.of(0)
+            for t in s.body:
+                inside = inside + self._copies(t, here, out)
+            return self._around(s, inside, here, out) if isinstance(s, For) else inside
+        return g.of(1)
+
+    def _around(self, f: For, inside: Term, depth: Term, out: dict[str, Term]) -> Term:
+        g = self.graph
+        if f.kind == "vectorize":
+            return inside
+        copies = inside * g.integer(f.extent)
+        if f.kind == "unroll":
+            out[f.name] = g.of(1)
+            return copies
+        if f.kind == "serial":
+            fits = (1 - self.parallel(f)) * (1 - (copies > depth))
+            out[f.name] = fits
+            return copies + (1 - fits) * _TOO_MANY
+        return g.of(_TOO_MANY)
+
+    def parallel(self, f: For) -> Term:
+        """1 in the rows where the loop runs in parallel."""
+        note = f.note("parallel_depth")
+        if f.kind == "serial" and isinstance(note, tuple):
+            return self.size(note[0]) > float(note[1])
+        return self.graph.of(float(f.kind == "parallel"))
+
+    def size(self, note: object) -> Term:
+        """A number, or the column that will say."""
+        return self.graph.column(note) if isinstance(note, str) else self.graph.of(float(str(note)))
