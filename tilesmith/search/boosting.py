@@ -36,6 +36,7 @@ def boost(settings: Gbdt, train: Programs, test: Programs | None) -> Any:
         {
             "max_depth": settings.depth, "eta": settings.learning_rate, "base_score": 0.0,
             "min_child_weight": 0, "gamma": 0.001, "nthread": settings.threads, "max_bin": 64,
+            "subsample": settings.sample, "colsample_bytree": settings.sample / 2,
             "seed": settings.seed, "tree_method": "hist", "disable_default_eval_metric": 1,
             "verbosity": 0,
         },

@@ -1,127 +1,171 @@
-"""An analytic score that needs no measurements: how fast the rows of a variant could be, from
-closed forms over its decision variables. It drafts the first candidates.
+"""An analytic score that needs no measurements: the cycles that the rows of a variant should take,
+from closed forms over its decision variables. It drafts the first candidates, and filters later.
+
+For each statement: instructions of its register tile against the ports of the machine, bytes that
+move between the caches, given which of its loops touch no more than each of them holds; and how
+evenly the cores share the work.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
-from typing import Any
 
 import numpy as np
 
-from tilesmith.expr.ints import Int, Rules, bounds, product, reduce_modulo
-from tilesmith.ir.nodes import Block, For, Path, walk
+from tilesmith.ir.nodes import Block, walk
+from tilesmith.search.features.graph import Compiled, Term
+from tilesmith.search.features.nest import Access, Nest, shared_nests
+from tilesmith.search.features.operations import operations
+from tilesmith.search.protocol import Scores
 from tilesmith.space.domains import Matrix
-from tilesmith.space.variant import Variant, compile_int
+from tilesmith.space.variant import Variant
 
-Score = np.ndarray[Any, np.dtype[np.float64]]
+# Instructions for an operation, by its kind; functions are polynomials.
+_COST = {"divmod": 6.0, "math": 12.0}
+_LATENCY = 4.0  # cycles until a sum can be added to
+_TAIL = (
+    0.95  # of its speed is left to a program for every tile that does not divide: its code grows
+)
 
 
 @dataclass(frozen=True)
 class Draft:
-    """Terms of the estimate; all are shares of the machine's peak that a row can hope for."""
+    """`ports` vector instructions and as many loads go out in a cycle; `bandwidth` is bytes a cycle
+    from the second and the third cache and from memory; `room` is the share of a cache that a tile
+    can count on.
+    """
 
-    ports: int = 2  # vector instructions, and loads, a cycle
+    ports: int = 2
+    bandwidth: tuple[float, float, float] = (32.0, 10.0, 4.0)
+    room: float = 0.75
 
-    def score(self, variant: Variant, rows: Matrix) -> Score:
-        """Higher is better: the share of the peak, over all blocks weighted by their work."""
+    def score(self, variant: Variant, rows: Matrix) -> Scores:
+        """Higher is better: the share of the machine's peak, over all statements."""
         if not len(rows):
             return np.zeros(0)
-        total = np.zeros(len(rows))
-        work = 0.0
-        for path, b in walk(variant.func.body):
-            points = prod(i.extent.const or 1 for i in b.iters)
-            seconds = points / np.maximum(self._share(variant, path, b, rows), 1e-6)
-            total = total + seconds * self._recomputed(variant, path, b, rows, points)
-            work += points
-        return np.asarray(work / np.maximum(total, 1e-9) * self._tails(variant, rows))
+        return np.asarray(_compiled(self, variant)(rows)[:, 0], np.float64) * _tails(variant, rows)
 
-    def _tails(self, variant: Variant, rows: Matrix) -> Score:
-        """Every tile that does not divide its loop costs code, and the time to compile it."""
-        out = np.ones(len(rows))
-        at = 0
-        for d in variant.domains:
-            width = len(d.columns)
-            if d.tile and d.extent:
-                inner = rows[:, at + 1 : at + width].prod(axis=1, dtype=np.int64)
-                out = out * np.where(d.extent % np.maximum(inner, 1) == 0, 1.0, 0.9)
-            at += width
-        return out
 
-    def _eval(self, variant: Variant, p: Int, rows: Matrix) -> Score:
-        return compile_int(p, variant.columns)(rows).astype(np.float64)
+@lru_cache(maxsize=1024)
+def _compiled(draft: Draft, variant: Variant) -> Compiled:
+    graph, nests = shared_nests(variant)
+    cycles = graph.of(0)
+    for n in nests:
+        cycles = cycles + _cycles(draft, n)
+    task = variant.task
+    work = sum(
+        prod(i.extent.const or 1 for i in b.iters) * _instructions(b)
+        for _, b in walk(task.func.body)
+    )
+    ideal = work / (task.target.lanes(32) * draft.ports * task.target.num_cores)
+    return graph.compile([ideal / cycles.maximum(1e-9)])
 
-    def _recomputed(
-        self, variant: Variant, path: Path, b: Block, rows: Matrix, points: int
-    ) -> Score:
-        """How often its points are visited: tiles that do not divide, boxes that overlap."""
-        visits = self._eval(variant, product(f.extent for f in path), rows)
-        return np.maximum(visits / max(points, 1), 1.0)
 
-    def _share(self, variant: Variant, path: Path, b: Block, rows: Matrix) -> Score:
-        target = variant.task.target
-        lanes = target.lanes(max(32, b.writes[0].value.dtype.bits))
-        vector = [f for f in path if f.kind == "vectorize"]
-        ones = np.ones(len(rows))
-        if not vector:
-            return ones / lanes
-        wide = self._eval(variant, product(f.extent for f in vector), rows)
-        vectors = np.ceil(wide / lanes)
-        filled = wide / (vectors * lanes)
-        reducing = b.reducing_loops
-        unrolled = [f for f in path if f.kind == "unroll" and f.name not in reducing]
-        held = self._eval(variant, product(f.extent for f in unrolled), rows)
-        tiles = held * vectors
-        if not b.reducing or vector[0].name in reducing:
-            return np.asarray(filled * np.minimum(1.0, 0.5 + tiles / 16))
-        # one reduction step: a multiply-add per accumulator, a load per row and per vector
-        cycles = np.maximum(np.maximum(tiles, held + vectors) / self.ports, 4.0)
-        steps = self._inner_steps(variant, path, b, rows)
-        spill = np.where(tiles > target.num_vector_registers - 4, 0.5, 1.0)
-        share = filled * (tiles / self.ports) / cycles * steps / (steps + 4) * spill
-        share = share * self._in_cache(variant, path, b, rows)
-        return np.asarray(share * self._balance(variant, path, rows))
+def _instructions(b: Block) -> float:
+    """Of one instance; a copy is one."""
+    counts = operations(b)
+    total = sum(c * _COST.get(name.split()[-1], 1.0) for name, c in counts.items())
+    return max(1.0, total)
 
-    def _inner_steps(self, variant: Variant, path: Path, b: Block, rows: Matrix) -> Score:
-        """Reduction steps that an accumulator stays in its register for."""
-        inner: list[For] = []
-        for f in reversed(path):
-            if f.name in b.reducing_loops:
-                inner.append(f)
-            elif f.kind not in ("unroll", "vectorize"):
-                break
-        return self._eval(variant, product(f.extent for f in inner), rows)
 
-    def _in_cache(self, variant: Variant, path: Path, b: Block, rows: Matrix) -> Score:
-        """What the loops inside the last outer level touch should fit the first or second cache."""
-        target = variant.task.target
-        half = max(1, len(path) // 2)
-        inner = {f.name: f.extent for f in path[half:]}
-        nbytes = np.zeros(len(rows))
-        rules: Rules = variant.func.rules
-        for load in {x.buffer: x for x in b.loads}.values():
-            size = self._eval(variant, self._span(b, load.index, inner, rules), rows)
-            nbytes = nbytes + size * load.dtype.nbytes
-        fits = np.where(
-            nbytes <= target.l1_nbytes, 1.0, np.where(nbytes <= target.l2_nbytes / 2, 0.95, 0.7)
-        )
-        return np.asarray(fits)
+def estimates(draft: Draft, n: Nest) -> list[Term]:
+    """Cycles of a statement on one core: to compute, and for what comes from each cache."""
+    return [_compute(draft, n), *_transfers(draft, n)]
 
-    def _span(self, b: Block, index: tuple[Int, ...], inner: dict[str, Int], rules: Rules) -> Int:
-        sizes = []
-        for p in index:
-            low, high = bounds(p.substitute(b.binding), inner)
-            sizes.append(reduce_modulo(high - low + 1, rules))
-        return product(s for s in sizes if all(n[0] == "#" for n in s.names))
 
-    def _balance(self, variant: Variant, path: Path, rows: Matrix) -> Score:
-        cores = variant.task.target.num_cores
-        depth = "#parallel"
-        if cores == 1 or depth not in variant.columns:
-            return np.ones(len(rows))
-        chosen = rows[:, variant.columns.index(depth)]
-        parts = np.ones(len(rows))
-        for k, f in enumerate(x for x in path if x.note("parallel_depth") is not None):
-            parts = parts * np.where(chosen > k, self._eval(variant, f.extent, rows), 1)
-        return np.asarray(parts / (np.ceil(parts / cores) * cores))
+def _cycles(draft: Draft, n: Nest) -> Term:
+    compute, *caches = estimates(draft, n)
+    longest, total = compute, compute
+    for t in caches:
+        longest, total = longest.maximum(t), total + t
+    cores = float(n.variant.task.target.num_cores)
+    parts = n.graph.of(1)
+    for loop in n.loops:
+        parts = parts * loop.is_kind["parallel"].where(loop.extent, 1)
+    rounds = (parts / cores).ceil()
+    # what waits for each other overlaps in part
+    return (longest + (total - longest) * 0.25) * (rounds / parts)
+
+
+def _compute(draft: Draft, n: Nest) -> Term:
+    """Steps of the register tile, each with its instructions, loads and loop."""
+    g = n.graph
+    target = n.variant.task.target
+    lanes = float(target.lanes(max(32, n.block.writes[0].value.dtype.bits)))
+    held, wide, written = g.of(1), g.of(1), g.of(1)
+    steps, going = g.of(1), g.of(1)
+    for loop in reversed(n.loops):
+        unroll, vector = loop.is_kind["unroll"], loop.is_kind["vectorize"]
+        wide = wide * vector.where(loop.extent, 1)
+        if loop.reducing:
+            written = written * unroll.where(loop.extent, 1)
+            steps = steps * going.where(loop.extent, 1)
+        else:
+            held = held * unroll.where(loop.extent, 1)
+            going = going * (unroll + vector).minimum(1).where(1, 1 - loop.moves)
+    vectors = (wide / lanes).ceil()
+    tile = held * vectors
+    turns = n.iterations / (held * wide)
+    loads = g.of(0)
+    for a in n.accesses:
+        if a.reads and not a.writes:
+            loads = loads + _loads(n, a, wide, vectors)
+    work = tile * _instructions(n.block)
+    turn = (work / draft.ports).maximum(loads / draft.ports)
+    if not n.block.reducing:
+        return turns * (turn.maximum(tile) + 1.5 / held)
+    spilled = tile > float(target.num_vector_registers - 2)
+    turn = turn.maximum(_LATENCY) * (1 + spilled)
+    # a loop turns once for the steps that are written out; sums come from memory and go back
+    return turns * (turn + 0.7 / written + 1.5 * tile / steps)
+
+
+def _loads(n: Nest, a: Access, wide: Term, vectors: Term) -> Term:
+    """Load instructions in one step of the tile: a vector at once where its elements are
+    neighbours, one by one where they are not.
+    """
+    g = n.graph
+    count = g.of(1)
+    for loop, moved, stride in zip(n.loops, a.moved, a.strides, strict=True):
+        if moved and not loop.reducing:
+            count = count * loop.is_kind["unroll"].where(loop.extent, 1)
+        if moved and loop.kind == "vectorize":
+            count = count * (vectors if stride.value == 1 else 2 * wide)
+    return count
+
+
+def _transfers(draft: Draft, n: Nest) -> list[Term]:
+    """Cycles for what comes from the second cache, the third, and memory."""
+    g = n.graph
+    target = n.variant.task.target
+    sizes = (target.l1_nbytes, target.l2_nbytes, target.l3_nbytes)
+    touched = []
+    for k in range(len(n.loops) + 1):
+        nbytes = g.of(0)
+        for a in n.accesses:
+            nbytes = nbytes + a.touched[k] * a.nbytes
+        touched.append(nbytes)
+    out = []
+    for size, speed in zip(sizes, draft.bandwidth, strict=True):
+        moved = g.of(0)
+        too_large = [t > size * draft.room for t in touched]
+        for a in n.accesses:
+            times = g.of(1)
+            for k, loop in enumerate(n.loops):
+                if not a.moved[k]:  # the same elements again, if they stay meanwhile
+                    times = times * too_large[k + 1].where(loop.extent, 1)
+            moved = moved + times * a.touched[0] * a.nbytes
+        out.append(moved / speed)
+    return out
+
+
+def _tails(variant: Variant, rows: Matrix) -> Scores:
+    """Every tile that does not divide its loop costs code, and the time to compile it."""
+    out = np.ones(len(rows))
+    for d, span in zip(variant.domains, variant.spans, strict=True):
+        if d.tile and d.extent:
+            inner = rows[:, span][:, 1:].prod(axis=1, dtype=np.int64)
+            out *= np.where(d.extent % np.maximum(inner, 1) == 0, 1.0, _TAIL)
+    return out

@@ -74,7 +74,8 @@ class Gbdt:
     """`loss` is "rank" (pairwise logistic), "packed" (Ansor's weighted squared error) or
     "regression"; `features` are those of "statements", or "relations", which are made to be alike
     for other shapes and operators. A share `held_out` of the programs decides when to stop, after
-    `patience` rounds without gain. Of more than `most` programs, the fastest and a sample of the
+    `patience` rounds without gain. Each tree sees a share `sample` of the statements, and half that
+    share of the features. Of more than `most` programs, the fastest and a sample of the
     others are used, so that fitting takes bounded time.
     """
 
@@ -84,7 +85,8 @@ class Gbdt:
     depth: int = 6
     learning_rate: float = 0.15
     held_out: float = 0.15
-    patience: int = 25
+    patience: int = 40
+    sample: float = 0.7
     fewest: int = 24
     most: int = 4000
     threads: int = 1

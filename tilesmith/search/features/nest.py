@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from tilesmith.expr.ints import (
     ONE,
@@ -243,3 +243,10 @@ def nests_of(graph: Graph, variant: Variant) -> tuple[Nest, ...]:
     """One per block, in program order."""
     runs = LoopRuns(graph, variant.func)
     return tuple(Nest(runs, variant, path, b) for path, b in walk(variant.func.body))
+
+
+@lru_cache(maxsize=1024)  # a variant is compared by identity
+def shared_nests(variant: Variant) -> tuple[Graph, tuple[Nest, ...]]:
+    """Those that several kinds of closed forms are made of."""
+    graph = Graph(variant.columns)
+    return graph, nests_of(graph, variant)

@@ -1,6 +1,7 @@
 """Features of every statement of a program, in Ansor's groups: arithmetic, how loops are run, the
 buffers it touches and how they are used again, arithmetic intensity, what it allocates, the loops
-around it; and of our own, what its register tile is. Sizes are on the scale of log2(1 + x).
+around it; and of our own, what its register tile is and the cycles of the analytic score. Sizes are
+on the scale of log2(1 + x).
 
 They are closed forms over a variant's columns, so a whole population is one matrix in and one out.
 """
@@ -10,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
-from tilesmith.search.features.graph import Compiled, Graph, Term, Values
-from tilesmith.search.features.nest import KINDS, Access, Loop, Nest, nests_of
+from tilesmith.search.draft import Draft, estimates
+from tilesmith.search.features.graph import Compiled, Term, Values
+from tilesmith.search.features.nest import KINDS, Access, Loop, Nest, shared_nests
 from tilesmith.search.features.operations import OPERATIONS, operations
 from tilesmith.space.domains import Matrix
 from tilesmith.space.variant import Variant
@@ -35,6 +37,7 @@ ACCESS = (
 TILE = (
     "accumulators", "vectors", "vector fill", "loads a step", "steps", "useful", "copies", "parts",
 )  # fmt: skip
+ESTIMATES = ("computing", "second cache", "third cache", "memory")
 NAMES = (
     *OPERATIONS,
     *(f"{kind}: {what}" for kind in KINDS for what in ("number", "product", "length", *POSITIONS)),
@@ -44,6 +47,7 @@ NAMES = (
     "allocated", "allocations", "allocations outside", "allocations inside",
     "iterations", "loops", "unroll depth",
     *(f"tile: {what}" for what in TILE),
+    *(f"estimate: {what}" for what in ESTIMATES),
 )  # fmt: skip
 
 
@@ -51,8 +55,7 @@ class Statements:
     """The features of a variant: `of(rows)` has the shape (rows, statements, features)."""
 
     def __init__(self, variant: Variant) -> None:
-        graph = Graph(variant.columns)
-        nests = nests_of(graph, variant)
+        graph, nests = shared_nests(variant)
         outputs: list[Term] = []
         for n in nests:
             outputs += _statement(n, nests)
@@ -84,7 +87,7 @@ def _statement(n: Nest, nests: tuple[Nest, ...]) -> list[Term]:
     loops = [loop.moves for loop in n.loops]
     out += [n.iterations.log(), sum(loops, g.of(0)), n.unroll_depth.log()]
     out += _tile(n)
-    return out
+    return out + [cycles.log() for cycles in estimates(Draft(), n)]
 
 
 def _annotation(n: Nest, kind: str) -> Iterator[Term]:
