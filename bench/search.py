@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +69,7 @@ CONTESTANTS: dict[str, tuple[Make, Callable[[Records], Space]]] = {
     # the comparisons of AutoTVM
     "packed": (_evolution(cost_model=ts.Gbdt(loss="packed")), ts.RecordedSpace),
     "regression": (_evolution(cost_model=ts.Gbdt(loss="regression")), ts.RecordedSpace),
+    "TreeGru": (_evolution(cost_model=ts.TreeGru()), ts.RecordedSpace),
     "no diversity": (_evolution(diversity=0.0), ts.RecordedSpace),
     "diversity x5": (_evolution(diversity=0.1), ts.RecordedSpace),
     "expected improvement": (_evolution(cost_model=ts.Ensemble()), ts.RecordedSpace),
@@ -80,13 +83,13 @@ CONTESTANTS: dict[str, tuple[Make, Callable[[Records], Space]]] = {
 }  # fmt: skip
 
 
-def replay(name: str, records: Records, others: Records, how: str, trials: int, seed: int) -> Curve:
+def replay(
+    strategy: Strategy, space: Space, records: Records, how: str, trials: int, seed: int
+) -> Curve:
     task = records[0].candidate.task
-    make, space = CONTESTANTS[name]
-    strategy = make(others)
     if how == "recorded":
         strategy = ts.Recorded(strategy, records)
-    search = strategy.start(task, space(records).sketches(task), np.random.default_rng(seed))
+    search = strategy.start(task, space.sketches(task), np.random.default_rng(seed))
     costs: list[float] = []
     with measurer_of(tuple(records), how).open(task) as run:
         while len(costs) < trials:
@@ -195,6 +198,30 @@ def describe(data: dict[str, list[ts.Measurement]], how: str) -> None:
         print(text, flush=True)
 
 
+@dataclass(frozen=True)
+class Job:
+    name: str
+    task: str
+    trials: int
+    seed: int
+
+
+_DATA: dict[str, list[ts.Measurement]] = {}  # set before processes are forked
+
+
+@cache
+def _contestant(name: str, task: str) -> Strategy:
+    """Made once in a process: one that transfers fits a model to all other tasks."""
+    return CONTESTANTS[name][0]([m for other, ms in _DATA.items() if other != task for m in ms])
+
+
+def _run(how: str, job: Job) -> tuple[Job, Curve]:
+    records = _DATA[job.task]
+    space = CONTESTANTS[job.name][1](records)
+    strategy = _contestant(job.name, job.task)
+    return job, replay(strategy, space, records, how, job.trials, job.seed)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
@@ -203,27 +230,29 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=[*CONTESTANTS], default=[*CONTESTANTS])
     parser.add_argument("--tasks", nargs="+", help="of the data set; all by default")
     parser.add_argument("--replay", choices=("model", "nearest", "recorded"), default="model")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that share the work")
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all curves here")
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw the curves, a file each")
     args = parser.parse_args()
-    everything = data = load(args.data)
-    if args.tasks:
-        data = {name: data[name] for name in args.tasks}
+    _DATA.update(load(args.data))
+    data = {name: _DATA[name] for name in args.tasks or _DATA}
     describe(data, args.replay)
-    curves: dict[str, dict[str, list[Curve]]] = {name: {} for name in data}
-    for name in dict.fromkeys([RANDOM, *args.only]):
-        start = time.monotonic()
-        for task, records in data.items():
-            others = [m for other, ms in everything.items() if other != task for m in ms]
-            trials = args.random_trials if name == RANDOM else args.trials
-            curves[task][name] = [
-                replay(name, records, others, args.replay, trials, seed)
-                for seed in range(args.seeds)
-            ]
-        print(f"{name}: {time.monotonic() - start:.0f} s", flush=True)
-        if args.json:
-            args.json.write_text(json.dumps(curves))
+    names = list(dict.fromkeys([RANDOM, *args.only]))
+    jobs = [
+        Job(name, task, args.random_trials if name == RANDOM else args.trials, seed)
+        for name in names for task in data for seed in range(args.seeds)
+    ]  # fmt: skip
+    curves: dict[str, dict[str, list[Curve]]] = {task: {n: [] for n in names} for task in data}
+    start = time.monotonic()
+    # Forked: the records and the simulators are made once.
+    with multiprocessing.get_context("fork").Pool(args.jobs) as pool:
+        for job, curve in pool.imap(partial(_run, args.replay), jobs):
+            curves[job.task][job.name].append(curve)
+            if job.seed == args.seeds - 1:
+                print(f"{time.monotonic() - start:6.0f} s  {job.name}, {job.task}", flush=True)
+    if args.json:
+        args.json.write_text(json.dumps(curves))
     report = Report(curves)
     report.show()
     if args.plots:
