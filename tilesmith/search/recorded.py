@@ -20,7 +20,7 @@ from tilesmith.space.nearest import Rows, rows_by_variant
 from tilesmith.space.reopen import reopen
 from tilesmith.task.task import Candidate, Measurement, Task
 
-_ATTEMPTS = 30  # rounds without a proposal of a variant that has records left
+_ATTEMPTS = 3  # rounds of proposals, of variants that have no records left perhaps
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,12 @@ class RecordedSearch:
             if not proposed:
                 break
             out += [c for p in proposed if (c := self._move(p)) is not None]
-        return out
+        # What the strategy no longer finds, in the order of the records.
+        return out + [self._take(key) for key in [*self._left][: n - len(out)]]
+
+    def _take(self, key: str) -> Candidate:
+        variant, at = self._left.pop(key)
+        return self._rows[variant].take(at)
 
     def _move(self, proposed: Candidate) -> Candidate | None:
         try:
@@ -76,13 +81,10 @@ class RecordedSearch:
         if rows is None or (at := rows.nearest(row)) < 0:
             return None
         self.moved.append(float(np.sqrt(rows.distances(row)[at])))
-        c = rows.take(at)
-        del self._left[c.key]
-        return c
+        return self._take(rows.items[at].key)
 
     def tell(self, measurements: Sequence[Measurement]) -> None:
         for m in measurements:
             if m.candidate.key in self._left:  # known from elsewhere: never to be proposed
-                key, at = self._left.pop(m.candidate.key)
-                self._rows[key].take(at)
+                self._take(m.candidate.key)
         self._search.tell(measurements)
