@@ -39,6 +39,18 @@ def assert_survives(func: Function) -> None:
     assert again.digest == func.digest
 
 
+def test_constants_survive_and_are_part_of_the_digest():
+    x, w = ts.placeholder((4, 5), name="X"), ts.placeholder((5, 3), name="W")
+    y = ts.ops.matmul(x, w, name="Y")
+    func = ts.function([x, w, y], constants=[w])
+    assert [b.scope for b in func.params] == ["global", "constant", "global"]
+    assert "W: constant float32[5, 3]" in str(func)
+    assert_survives(func)
+    assert func.digest != ts.function([x, w, y]).digest
+    with pytest.raises(ts.ExpressionError, match="none of its inputs"):
+        ts.function([x, w, y], constants=[y])
+
+
 @pytest.mark.parametrize("start", range(0, 400, 50))
 def test_random_programs_survive(start):
     for seed in range(start, start + 50):

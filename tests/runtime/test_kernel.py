@@ -15,6 +15,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import tilesmith as ts
 from tilesmith.base.dtype import dtype
 from tilesmith.base.errors import ArgumentError, BuildError
 from tilesmith.base.target import Target, cpu
@@ -429,3 +430,81 @@ def test_the_fast_way_to_an_address_is_in_use() -> None:
     assert arrays.address_of is arrays._fast_address
     for a in (A, B[1:], np.zeros((3, 0)), np.array(1.0)):
         assert arrays.address_of(a) == a.ctypes.data
+
+
+# bind
+def test_bound_calls_do_what_calls_do() -> None:
+    kernel = add_kernel()
+    a, b = (np.random.default_rng(k).random((3, 4), np.float32) for k in range(2))
+    call = kernel.bind(a, b)
+    first = call()
+    np.testing.assert_array_equal(first, a + b)
+    a += 1  # the very arrays are read, each time
+    assert call() is first
+    np.testing.assert_array_equal(first, a + b)
+
+
+def test_bound_calls_write_to_out_and_stay_apart() -> None:
+    kernel = add_kernel()
+    a, b = np.ones((3, 4), np.float32), np.ones((3, 4), np.float32)
+    out = np.zeros((3, 4), np.float32)
+    call, other = kernel.bind(a, b, out=out), kernel.bind(a, b)
+    assert call() is out
+    assert (out == 2).all()
+    out[...] = 0
+    assert (other() == 2).all()
+    assert (out == 0).all()
+
+
+def test_bound_arrays_stay_alive() -> None:
+    kernel = add_kernel((1000, 1000))
+    call = kernel.bind(np.ones((1000, 1000), np.float32), np.ones((1000, 1000), np.float32))
+    del kernel
+    gc.collect()
+    other = np.zeros((1000, 1000), np.float32)  # would take the memory that was freed
+    assert (call() == 2).all()
+    assert not other.any()
+
+
+def test_bind_checks_its_arrays() -> None:
+    kernel = add_kernel()
+    with pytest.raises(ArgumentError, match="takes 2 arrays"):
+        kernel.bind(np.ones((3, 4), np.float32))
+    with pytest.raises(ArgumentError, match="its shape must be"):
+        kernel.bind(np.ones((3, 4), np.float32), np.ones((4, 3), np.float32))
+    a = np.ones((3, 4), np.float32)
+    with pytest.raises(ArgumentError, match="overlaps"):
+        kernel.bind(a, np.ones((3, 4), np.float32), out=a)
+
+
+# pack
+def packed_kernel() -> tuple[ts.Function, Kernel]:
+    x, w = ts.placeholder((5, 6), name="X"), ts.placeholder((6, 8), name="W")
+    func = ts.function([x, w, ts.ops.matmul(x, w, name="Y")], constants=[w])
+    sch = ts.Schedule(func)
+    sch.transform_layout("W", lambda k, j: (j // 4, k, j % 4))
+    return func, ts.build(sch)
+
+
+def test_pack_brings_an_array_into_the_layout_of_the_kernel() -> None:
+    func, kernel = packed_kernel()
+    x = np.random.default_rng(0).random((5, 6), np.float32)
+    w = np.random.default_rng(1).random((6, 8), np.float32)
+    ready = kernel.pack("W", w)
+    assert ready.shape == (2, 6, 4)
+    np.testing.assert_array_equal(ready, w.reshape(6, 2, 4).transpose(1, 0, 2))
+    np.testing.assert_allclose(kernel(x, ready), ts.evaluate(func, x, w), rtol=1e-5)
+    assert kernel.pack("X", x) is x
+    sent = pickle.loads(pickle.dumps(kernel))
+    np.testing.assert_array_equal(sent.pack("W", w), ready)
+
+
+def test_what_is_not_packed_is_refused_and_told_how() -> None:
+    _, kernel = packed_kernel()
+    x, w = np.ones((5, 6), np.float32), np.ones((6, 8), np.float32)
+    with pytest.raises(ArgumentError, match=r"not packed; pass kernel.pack\('W', x\)"):
+        kernel(x, w)
+    with pytest.raises(ArgumentError, match=r"W has shape \[6, 9\].* wants \[6, 8\]"):
+        kernel.pack("W", np.ones((6, 9), np.float32))
+    with pytest.raises(ArgumentError, match="has no input 'Y'; it has X, W"):
+        kernel.pack("Y", x)

@@ -19,6 +19,7 @@ from cases import (
 )
 
 import tilesmith as ts
+from tilesmith.schedule.layout import TransformLayout
 from tilesmith.schedule.schedule import Schedule
 
 
@@ -65,6 +66,12 @@ def test_transform_layout_with_a_size_variable():
     (buffer,) = done.buffers
     assert [n.const for n in buffer.physical_shape] == [2, 6, 4]
     assert sch.trace.decide({"#v": 4}).apply(sch.origin) == done
+
+
+def test_a_layout_without_open_sizes_stays_as_it_was_written():
+    step = TransformLayout("C", ("d1 // #v", "d0", "d1 % #v", "d0 % 2"))
+    assert step.decide({"#w": 4}) == step
+    assert step.decide({"#v": 4}).layout[3] == "d0 % 2"
 
 
 def test_transform_layout_refuses():

@@ -34,3 +34,11 @@ def test_a_trace_without_decisions_is_the_only_row() -> None:
     variant, row = reopen(Candidate(Task(task.func, task.target), Trace()))
     assert row == ()
     assert variant.size == 1
+
+
+def test_the_only_row_is_its_own_child() -> None:
+    task = task_of("matmul", FOUR_CORES, small=True)
+    variant, _ = reopen(Candidate(Task(task.func, task.target), Trace()))
+    rng = np.random.default_rng(0)
+    rows = variant.sample(rng, 3)
+    assert variant.cross(rng, rows, rows).shape == variant.mutate(rng, rows).shape == (3, 0)

@@ -31,7 +31,7 @@ def case_of(op: str, shape: Sequence[int], batch: int = 1, wanted: Sequence[str]
     name = entry.operator
     full = with_batch(name, shape, batch)
     ours: Sequence[str | None] = [w for w in wanted if w in layouts(name)] or entry.layouts
-    functions = {w: operator(name, full, w) for w in ours or [None]}
+    functions = {w: operator(name, full, w, prepared=True) for w in ours or [None]}
     values = numbers(name, full)
     return Case(_NAMES[name], name, tuple(shape), batch, values, operator(name, full), functions)
 

@@ -15,6 +15,7 @@ from tilesmith.ir.function import Function
 from tilesmith.ir.lower import function
 
 Tensors = tuple[Tensor, ...]  # inputs, then the output
+_WEIGHTS = ("W", "bias", "scale", "shift")
 
 
 def _matmul(N: int, M: int, K: int, B: int = 1) -> Tensors:
@@ -220,12 +221,18 @@ def with_batch(name: str, shape: Sequence[int], batch: int) -> tuple[int, ...]:
     return tuple(values[p.name] for p in _of(name))
 
 
-def operator(name: str, shape: Sequence[int], layout: str | None = None) -> Function:
-    """The Function of a named operator; what is in brackets in its usage may be left out."""
+def operator(
+    name: str, shape: Sequence[int], layout: str | None = None, prepared: bool = False
+) -> Function:
+    """The Function of a named operator; what is in brackets in its usage may be left out. With
+    `prepared`, weights are constant: they may be packed ahead.
+    """
     numbers(name, shape)
     if layout is not None and layout not in layouts(name):
         known = ", ".join(layouts(name)) or "one way only"
         raise ArgumentError(f"{name} has no layout {layout!r}; it knows {known}")
     chosen = {} if layout is None else {"layout": layout}
     words = "_".join([name.replace("-", "_"), *map(str, shape), *chosen.values()])
-    return function(OPERATORS[name](*shape, **chosen), name=words)
+    tensors = OPERATORS[name](*shape, **chosen)
+    constants = [t for t in tensors if prepared and t.name in _WEIGHTS]
+    return function(tensors, name=words, constants=constants)

@@ -10,6 +10,7 @@ from math import prod
 
 from tilesmith.base.dtype import DType
 from tilesmith.base.target import Target, cpu
+from tilesmith.ir.nodes import Buffer
 
 # The one symbol that an object for a processor defines: void (ptr args, ptr workspace), where args
 # points at the data pointers of the parameters in calling order.
@@ -27,6 +28,8 @@ class Parameter:
     shape: tuple[int, ...]
     dtype: DType
     output: bool
+    # What the caller has, and how it lies here, where that is not row by row.
+    packed: Buffer | None = None
 
     @property
     def nbytes(self) -> int:

@@ -15,8 +15,14 @@ from tilesmith.ir.nodes import Block, Buffer, For, Iter, Stmt, Write
 from tilesmith.ir.verify import verify
 
 
-def function(tensors: Sequence[Tensor], name: str = "main") -> Function:
-    """The Function that computes the stages among `tensors` from the placeholders among them."""
+def function(
+    tensors: Sequence[Tensor], name: str = "main", constants: Sequence[Tensor] = ()
+) -> Function:
+    """The Function that computes the stages among `tensors` from the placeholders among them.
+
+    `constants` are those inputs that stay the same from call to call, such as weights: tuning may
+    choose how they lie in memory, and `kernel.pack` brings an array into that layout, once.
+    """
     for t in tensors:
         if not isinstance(t, Tensor):
             raise ExpressionError(
@@ -30,6 +36,11 @@ def function(tensors: Sequence[Tensor], name: str = "main") -> Function:
         raise ExpressionError(f"function({name!r}): list the inputs first, then the outputs")
     if len({id(t) for t in tensors}) != len(tensors):
         raise ExpressionError(f"function({name!r}) lists a tensor twice")
+    for t in constants:
+        if not any(t is x for x in inputs):
+            raise ExpressionError(
+                f"function({name!r}): the constant {t!r} is none of its inputs; list it there too"
+            )
     names = _name_params(tensors, name)
     stages = _in_order(outputs, inputs, name)
     _name_rest(stages, names)
@@ -39,7 +50,11 @@ def function(tensors: Sequence[Tensor], name: str = "main") -> Function:
         for t in s.tensors
         if t not in outputs
     ]
-    params = [Buffer(names[t.uid], t.shape_ints, t.dtype) for t in tensors]
+    fixed = {id(t) for t in constants}
+    params = [
+        Buffer(names[t.uid], t.shape_ints, t.dtype, "constant" if id(t) in fixed else "global")
+        for t in tensors
+    ]
     body: tuple[Stmt, ...] = ()
     for s, label in zip(stages, _labels(stages, names), strict=True):
         body += _nest(s, label, names)

@@ -28,7 +28,9 @@ when all its Ints are >= 0. *Alloc* makes a buffer that lives until the end of t
 statements it stands in. *Sync* is a barrier among the threads that share the buffers of a scope.
 
 A buffer's `scope` says where it lives: "global" (memory), "local" (private to a thread, registers
-if they suffice), "shared" (a GPU block's). Distinct buffers never overlap.
+if they suffice), "shared" (a GPU block's), or, of an input, "constant" (memory whose contents stay
+the same from call to call, so that the caller may bring them into any layout ahead). Distinct
+buffers never overlap.
 """
 
 from __future__ import annotations

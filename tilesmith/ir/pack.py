@@ -9,6 +9,7 @@ import numpy as np
 from tilesmith.base.errors import ArgumentError
 from tilesmith.expr.ints import FloorDiv, Int
 from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import Buffer
 
 
 def pack(func: Function, name: str, array: Any) -> np.ndarray[Any, Any]:
@@ -19,10 +20,15 @@ def pack(func: Function, name: str, array: Any) -> np.ndarray[Any, Any]:
     if buf is None:
         names = ", ".join(b.name for b in func.params)
         raise ArgumentError(f"{func.name} has no parameter {name!r}; it has {names}")
+    return packed(buf, array, func.name)
+
+
+def packed(buf: Buffer, array: Any, taker: str) -> np.ndarray[Any, Any]:
+    """The same for a parameter that is at hand; `taker` is named where the shape is wrong."""
     a = np.asarray(array)
     shape = tuple(n.const for n in buf.shape)
     if a.shape != shape:
-        raise ArgumentError(f"{name} has shape {list(a.shape)}; {func.name} wants {list(shape)}")
+        raise ArgumentError(f"{buf.name} has shape {list(a.shape)}; {taker} wants {list(shape)}")
     if buf.layout is None:
         return a if a.flags.c_contiguous else a.copy()
     where = np.indices(a.shape, sparse=True)

@@ -33,7 +33,8 @@ def show(func: Function) -> str:
 
 
 def _param(b: Buffer) -> str:
-    return f"{b.name}: {b.dtype.name}[{', '.join(map(str, b.shape))}]{_storage(b)}"
+    constant = "constant " if b.scope == "constant" else ""
+    return f"{b.name}: {constant}{b.dtype.name}[{', '.join(map(str, b.shape))}]{_storage(b)}"
 
 
 def _storage(b: Buffer) -> str:

@@ -143,9 +143,10 @@ def compare(
 def _timed(case: Case, row: Row, kernel: Kernel, peers: Sequence[Peer], turns: Turns) -> Row:
     plain = inputs_of(case.plain)
     question = question_of(case.operator, case.numbers, plain)
-    ours = to_layout(case.operator, row.layout, plain)
-    out = kernel(*ours)
-    answer = from_layout(row.layout, out)
+    arrays = to_layout(case.operator, row.layout, plain)
+    names = [p.name for p in kernel.artifact.inputs]
+    ours = kernel.bind(*map(kernel.pack, names, arrays))
+    answer = from_layout(row.layout, ours())
     contestants: list[Contestant] = []
     for p in peers:
         contestants += p.contestants(question.problem, row.threads)
@@ -154,7 +155,7 @@ def _timed(case: Case, row: Row, kernel: Kernel, peers: Sequence[Peer], turns: T
         if why is not None:
             return replace(row, error=f"ours and {c.name}: {why}")
     calls = {c.name: c.run for c in contestants}
-    return _filled(row, case, contest(lambda: kernel(*ours, out=out), calls, turns))
+    return _filled(row, case, contest(ours, calls, turns))
 
 
 def _filled(row: Row, case: Case, result: Contest) -> Row:

@@ -68,4 +68,5 @@ def _parameter(buffer: Buffer, output: bool) -> Parameter:
         if extent.const is None:
             raise BuildError(f"parameter {buffer.name!r} has the open extent {extent}")
         shape.append(extent.const)
-    return Parameter(buffer.name, tuple(shape), buffer.dtype, output)
+    packed = None if buffer.layout is None else buffer
+    return Parameter(buffer.name, tuple(shape), buffer.dtype, output, packed)

@@ -62,8 +62,13 @@ class TransformLayout(Step):
 
     def decide(self, sizes: Mapping[str, int]) -> TransformLayout:
         env = {n: of(v) for n, v in sizes.items()}
-        texts = (parse_int(text).substitute(env) for text in self.layout)
-        return replace(self, layout=tuple(map(str, texts)))
+
+        def put(text: str) -> str:
+            p = parse_int(text)
+            # As it was written where nothing changes: steps are compared by their text.
+            return text if p.names.isdisjoint(env) else str(p.substitute(env))
+
+        return replace(self, layout=tuple(map(put, self.layout)))
 
     def apply(self, func: Function) -> Function:
         buf = find_buffer(func, self.buffer)

@@ -124,6 +124,14 @@ def has_data_reuse(func: Function, b: Block) -> bool:
     return missing >= 2 or (missing >= 1 and bool(b.reducing))
 
 
+def shared_axes(b: Block) -> frozenset[str]:
+    """Spatial iterators that move along every operand: a batch, or groups."""
+    axes = frozenset(i.name for i in b.spatial)
+    for load in b.loads:
+        axes &= frozenset(n for p in load.index for n in p.names)
+    return axes
+
+
 def elementwise_match(func: Function, b: Block, target: Block) -> bool:
     """Along the chain from b to target each block has one consumer, the same shape, and reads
     element for element.

@@ -4,6 +4,7 @@ state's node out, or None. Parameters are fields, so a rule is an object with se
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
@@ -17,6 +18,7 @@ from tilesmith.schedule.loops import Reorder, Split
 from tilesmith.schedule.reduction import Rfactor
 from tilesmith.schedule.sample import SampleLocation, SampleTile
 from tilesmith.space import analysis
+from tilesmith.space.packing import copied, packing, prepared
 from tilesmith.space.state import Derived, State
 from tilesmith.space.tiling import Tiling
 
@@ -117,23 +119,6 @@ def vector_axes(state: State, choose: bool) -> list[str | None]:
     return [None] if not axes else [*axes] if choose else [axes[0]]
 
 
-def packable(state: State, axis: str | None) -> list[str]:
-    """Inputs that the vector axis moves along and that are used again: worth a packed copy."""
-    b = state.block
-    spatial = {i.name for i in b.spatial if i.extent.const != 1}
-    inputs = {p.name for p in state.func.inputs}
-    found = []
-    for name in dict.fromkeys(load.buffer for load in b.loads):
-        used: set[str] = set()
-        for load in b.loads:
-            if load.buffer == name:
-                for p in load.index:
-                    used |= p.names
-        if name in inputs and axis in used and spatial - used:
-            found.append(name)
-    return found
-
-
 def orders(state: State, axis: str | None, choose: bool) -> tuple[bool, ...]:
     """Whether the vector's axis goes outermost in the outer levels: with `choose`, both ways.
 
@@ -154,17 +139,18 @@ class Tiled:
     """A state whose node was tiled, and the packed copies that are still to be placed."""
 
     state: State
+    axis: str | None
+    turned: bool
     copies: tuple[str, ...] = ()
-    turned: bool = False
 
     def placed(self, state: State, block: str) -> State:
-        """Packed copies are made at the boundary of an outer level, or, turned, inside the vector's
-        axis alone and used by all iterations of the others: a structural decision.
+        """Packed copies are made at the boundary of an outer level, or, turned, right inside the
+        vector's axis and used by all iterations of the axes behind it: a structural decision.
         """
         levels = state.levels_of(block)
         places = [level[-1] for level in levels[:3] if level]
         if self.turned and levels[0]:
-            places.insert(0, levels[0][0])
+            places.insert(0, f"{block}.{self.axis}.0")
         unique = tuple(dict.fromkeys(places))
         return state.then(*(SampleLocation(c, unique) for c in self.copies))
 
@@ -172,17 +158,31 @@ class Tiled:
 def tiled_states(
     state: State, tiling: Tiling, axis: str | None, pack: bool, order: bool = False
 ) -> list[Tiled]:
-    """The node tiled, in one order or in both; with `pack`, also with packed operands."""
+    """The node tiled, in one order or in both; with `pack`, also with packed operands. Constant
+    operands are packed in any case: that is done ahead.
+    """
     out: list[Tiled] = []
-    operands = packable(state, axis) if pack else []
-    reads = [CacheRead(state.block.name, name) for name in operands]
+    name = state.block.name
+    constants = prepared(state) if pack else []
+    reads = [CacheRead(name, operand) for operand in copied(state, axis)] if pack else []
     copies = tuple(r.copy for r in reads)
     for turned in orders(state, axis, order):
-        out.append(Tiled(tiling.apply(state, axis, turned), turned=turned))
+        plain = tiling.apply(state, axis, turned)
+        out.append(Tiled(packed(plain, name, tiling, axis, constants), axis, turned))
         if reads:
-            packed = state.then(*reads, done=copies)
-            out.append(Tiled(tiling.apply(packed, axis, turned), copies, turned))
+            tiled = tiling.apply(state.then(*reads, done=copies), axis, turned)
+            tiled = packed(tiled, name, tiling, axis, (*constants, *copies))
+            out.append(Tiled(tiled, axis, turned, copies))
     return out
+
+
+def packed(
+    state: State, block: str, tiling: Tiling, axis: str | None, buffers: Iterable[str]
+) -> State:
+    """These buffers lie in the order of the block's tile."""
+    b = find_block(state.func, block)[1]
+    steps = (step for name in buffers for step in packing(b, name, axis, tiling.innermost(b)))
+    return state.then(*steps)
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,11 @@ def show_sketch(task: Task, sketch: Trace) -> str:
         structural = isinstance(step, SampleLocation | SamplePermutation)
         if not (structural and step.decision is None):  # type: ignore[attr-defined]
             func = step.apply(func)
-    lines: list[str] = []
+    lines = [
+        f"  {b.name} lies as [{', '.join(map(str, b.layout))}]"
+        for b in (*func.params, *func.buffers)
+        if b.layout is not None
+    ]
     for s in func.body:
         lines.extend(_lines(s, 1))
     lines.append("  to decide:")

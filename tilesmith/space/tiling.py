@@ -6,10 +6,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilesmith.ir.nodes import Block
 from tilesmith.schedule.kinds import Unroll, Vectorize
 from tilesmith.schedule.loops import Reorder, Split
 from tilesmith.schedule.sample import SampleTile
 from tilesmith.schedule.step import Step
+from tilesmith.space import analysis
 from tilesmith.space.state import State
 
 
@@ -42,10 +44,14 @@ class Tiling:
     def num_reduce(self) -> int:
         return self.structure.count("R")
 
+    def innermost(self, b: Block) -> dict[str, str]:
+        """The sizes of the innermost tile, by spatial axis."""
+        return {i.name: f"#{b.name}.{i.name}.{self.num_spatial - 1}" for i in b.spatial}
+
     def apply(self, state: State, vector_axis: str | None = None, turned: bool = False) -> State:
         """The block of the state's node, tiled. `vector_axis` is put innermost in every level; with
         `turned`, outermost in the levels before the last two spatial ones, which are those that
-        caches see.
+        caches see. Axes of all operands, as of a batch, stay outside of it: they share nothing.
         """
         b = state.block
         spatial = outward = [i.name for i in b.spatial]
@@ -53,7 +59,8 @@ class Tiling:
             others = [a for a in spatial if a != vector_axis]
             spatial = outward = [*others, vector_axis]
             if turned:
-                outward = [vector_axis, *others]
+                batch = [a for a in others if a in analysis.shared_axes(b)]
+                outward = [*batch, vector_axis, *(a for a in others if a not in batch)]
         steps: list[Step] = []
         parts: dict[str, tuple[str, ...]] = {}
         for i in b.iters:

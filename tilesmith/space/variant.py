@@ -197,7 +197,8 @@ class Variant:
         names = list(dict.fromkeys(self.nodes))
         at = [names.index(n) for n, d in zip(self.nodes, self.domains, strict=True)
               for _ in d.columns]  # fmt: skip
-        node = np.array(at + [0] * len(self._derived))  # derived columns are computed anew
+        # Derived columns are computed anew. The type is said because there may be none at all.
+        node = np.array(at + [0] * len(self._derived), np.intp)
         new = a.copy()
         for start in range(0, len(a), _CHUNK):
             part, other = new[start : start + _CHUNK], b[start : start + _CHUNK]

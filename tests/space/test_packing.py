@@ -1,0 +1,97 @@
+"""Layouts of operands: tiles are read from front to back, and packed programs mean the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from suite import SMALL
+from test_properties import Guarded, legal_variants, offspring
+
+import tilesmith as ts
+from tilesmith.cli.operators import operator
+from tilesmith.ir.dependence import find_block
+from tilesmith.ir.nodes import Block
+from tilesmith.schedule.cache import CacheRead
+from tilesmith.schedule.layout import TransformLayout
+from tilesmith.space.packing import layout_of
+from tilesmith.space.spaces import SketchSpace
+from tilesmith.testing.meaning import assert_close
+
+INNER = dict.fromkeys(("n", "b", "h", "i", "j", "w", "f"), "#t")
+
+
+def block_of(name: str, layout: str | None = None, block: str = "Y") -> Block:
+    return find_block(operator(name, SMALL[name], layout), block)[1]
+
+
+def test_a_matrix_lies_in_panels() -> None:
+    b = block_of("matmul", block="C")
+    assert layout_of(b, "B", "j", INNER) == ("d1 // #t", "d0", "d1 % #t")
+    assert layout_of(b, "A", "j", INNER) == ("d0 // #t", "d1", "d0 % #t")
+
+
+def test_the_vector_goes_last_whatever_the_order_of_dimensions() -> None:
+    b = block_of("transpose-batch-matmul", block="S")  # K[b, j, h, k]
+    assert layout_of(b, "K", "j", INNER) == (
+        "d0 // #t", "d2 // #t", "d1 // #t", "d3", "d0 % #t", "d2 % #t", "d1 % #t",
+    )  # fmt: skip
+    b = block_of("conv2d", "NCHW")  # W[f, rc, rh, rw]
+    assert layout_of(b, "W", "f", INNER) == ("d0 // #t", "d1", "d2", "d3", "d0 % #t")
+
+
+def test_windows_have_no_tiles() -> None:
+    b = block_of("conv2d", "NHWC")  # pad[n, h + rh, w + rw, rc]
+    last = layout_of(b, "pad", "w", INNER)
+    assert last == ("d0 // #t", "d1", "d3", "d0 % #t", "d2")
+
+
+def prepared(name: str, layout: str | None) -> ts.Function:
+    return operator(name, SMALL[name], layout, prepared=True)
+
+
+CONVOLUTIONS = [
+    (name, layout)
+    for name in SMALL
+    if "conv" in name
+    for layout in ((None,) if name == "capsule-conv2d" else ("NCHW", "NHWC"))
+]
+
+
+@pytest.mark.parametrize(("name", "layout"), CONVOLUTIONS)
+def test_prepared_weights_are_not_copied_and_match_the_oracle(
+    name: str, layout: str | None
+) -> None:
+    rng = np.random.default_rng([5, *map(ord, name)])
+    task = ts.Task(prepared(name, layout), ts.cpu(2))
+    arguments = Guarded(task.func, rng)
+    sketches = SketchSpace().sketches(task)
+    steps = [s for sketch in sketches for s in sketch.steps]
+    assert not any(isinstance(s, CacheRead) and s.buffer == "W" for s in steps)
+    assert any(isinstance(s, TransformLayout) and s.buffer == "W" for s in steps)
+    for k in rng.integers(len(sketches), size=3):
+        for v in legal_variants(task, sketches[k], rng, 1):
+            for row in offspring(v, rng, 4)[::5]:
+                func = v.function(row)
+                assert func == v.decided(row).apply(task.func)
+                kernel = ts.build(func, task.target)
+                names = [b.name for b in func.inputs]
+                arrays = map(kernel.pack, names, arguments.inputs)
+                assert_close(kernel(*arrays), arguments.want, f"{v.decided(row)}")
+
+
+def test_a_constant_of_two_readers_stays_as_it_is() -> None:
+    x, w = ts.placeholder((8, 8), name="X"), ts.placeholder((8, 8), name="W")
+    y = ts.ops.matmul(ts.ops.matmul(x, w, name="T"), w, name="Y")
+    task = ts.Task(ts.function([x, w, y], constants=[w]), ts.cpu(1))
+    steps = [s for sketch in SketchSpace().sketches(task) for s in sketch.steps]
+    assert not any(isinstance(s, TransformLayout) and s.buffer == "W" for s in steps)
+
+
+def test_tuning_prepares_weights() -> None:
+    func = prepared("conv2d", "NHWC")
+    result = ts.tune(func, ts.cpu(1), budget=ts.Budget(trials=6), quiet=True)
+    assert not result.failures, result.failures
+    rng = np.random.default_rng(0)
+    x, w = (rng.random(tuple(n.const or 0 for n in b.shape), np.float32) for b in func.inputs)
+    kernel = result.kernel
+    assert_close(kernel(x, kernel.pack("W", w)), ts.evaluate(func, x, w), "tuned")

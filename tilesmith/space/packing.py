@@ -1,0 +1,81 @@
+"""How operands of a tiled block should lie: a state and the axis of its vectors in; which operands
+are worth a layout of their own, and the layout in which the tile reads them from front to back,
+out.
+"""
+
+from __future__ import annotations
+
+from tilesmith.expr.ints import Int
+from tilesmith.ir.dependence import readers
+from tilesmith.ir.nodes import Block
+from tilesmith.schedule.layout import TransformLayout
+from tilesmith.schedule.step import Step
+from tilesmith.space.state import State
+
+_OUTSIDE, _SUMMED, _HELD, _VECTOR = range(4)
+
+
+def copied(state: State, axis: str | None) -> list[str]:
+    """Inputs that the vector's axis moves along and that are used again: worth a packed copy. Those
+    that stay the same from call to call need none.
+    """
+    b = state.block
+    spatial = {i.name for i in b.spatial if i.extent.const != 1}
+    inputs = {p.name for p in state.func.inputs if p.scope != "constant"}
+    found = []
+    for name, indices in _reads(b).items():
+        used = {n for index in indices for p in index for n in p.names}
+        if name in inputs and axis in used and spatial - used:
+            found.append(name)
+    return found
+
+
+def prepared(state: State) -> list[str]:
+    """Constant inputs that nobody else reads: the caller packs them ahead."""
+    return [
+        p.name
+        for p in state.func.inputs
+        if p.scope == "constant"
+        and p.layout is None
+        and [r.name for r in readers(state.func, p.name)] == [state.block.name]
+    ]
+
+
+def packing(b: Block, buffer: str, axis: str | None, inner: dict[str, str]) -> list[Step]:
+    """The step that brings an operand into the order of the block's tile; none where it lies well
+    as it is. `inner` are the sizes of the innermost tile by axis.
+    """
+    layout = layout_of(b, buffer, axis, inner)
+    return [TransformLayout(buffer, layout)] if layout else []
+
+
+def layout_of(b: Block, buffer: str, axis: str | None, inner: dict[str, str]) -> tuple[str, ...]:
+    """Tiles follow each other as the loops go: first the dimensions outside of the sum, then those
+    of the sum, and last what is held in registers, the vector's dimension innermost. A dimension
+    that several axes move along, as in a window, has no tiles.
+
+        B[k, j], vectors along j, 32 of them in a tile    ->    [j // 32, k, j % 32]
+    """
+    places = _reads(b)[buffer]
+    vector = {k for index in places for k, p in enumerate(index) if axis in p.names}
+    if len(places) > 1 or len(vector) > 1:  # no one order is that of all loads
+        return ()
+    order = {i.name: k for k, i in enumerate(b.iters)} | {axis: len(b.iters)}
+    pieces: list[tuple[int, int, str]] = []  # sorted: by kind, then as the loops go
+    for k, p in enumerate(places[0]):
+        at = min((order[n] for n in p.names if n in order), default=0)
+        if p.name in inner:
+            pieces.append((_OUTSIDE, at, f"d{k} // {inner[p.name]}"))
+            pieces.append((_VECTOR if k in vector else _HELD, at, f"d{k} % {inner[p.name]}"))
+        else:
+            pieces.append((_VECTOR if k in vector else _SUMMED, at, f"d{k}"))
+    layout = tuple(text for _, _, text in sorted(pieces))
+    return () if layout == tuple(f"d{k}" for k in range(len(layout))) else layout
+
+
+def _reads(b: Block) -> dict[str, list[tuple[Int, ...]]]:
+    """The places at which each buffer is read, each once."""
+    found: dict[str, dict[tuple[Int, ...], None]] = {}
+    for load in b.loads:
+        found.setdefault(load.buffer, {})[load.index] = None
+    return {name: list(indices) for name, indices in found.items()}
