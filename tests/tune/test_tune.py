@@ -115,3 +115,35 @@ def test_plain_lines_and_a_curve_where_there_is_no_terminal(capsys: Any) -> None
     assert "trials/s" in said
     assert "GFLOP/s 0 s" in said
     assert "\r" not in said
+
+
+def test_the_state_of_the_search_goes_with_the_records(tmp_path: Path) -> None:
+    func = matmul()
+    task = ts.Task(func, ts.cpu(1))
+    sketches = ts.SketchSpace().sketches(task)
+    strategy = ts.Evolution(population=64, generations=1, cost_model=None)
+    with ts.open_database(str(tmp_path / "t.db")) as db:
+        ts.tune(
+            func, ts.cpu(1), budget=ts.Budget(trials=24), database=db, strategy=strategy,
+            measurer=FakeMeasurer(), quiet=True, seed=3,
+        )  # fmt: skip
+        state = db.load_state(task, "search")
+        assert state is not None
+        known = db.of(task)
+    proposals = []
+    for seed in (0, 1):  # the state says how chance goes on, not the seed
+        search = strategy.start(task, sketches, np.random.default_rng(seed))
+        search.tell(known)
+        search.resume(state)
+        proposals.append([c.key for c in search.ask(8)])
+    assert proposals[0] == proposals[1]
+    search.resume(b"not a state")  # ignored
+
+
+def test_a_function_without_decisions_is_tuned() -> None:
+    x = ts.placeholder((8,), name="x")
+    func = ts.function([x, ts.compute((8,), lambda i: x[i] + 1, name="y")], name="increment")
+    result = ts.tune(
+        func, ts.cpu(1), budget=ts.Budget(trials=4), measurer=FakeMeasurer(), quiet=True
+    )
+    assert result.trials >= 1

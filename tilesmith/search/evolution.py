@@ -4,11 +4,14 @@ judged by the learned model, and the most promising of them are proposed.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
+from tilesmith.base.digest import digest
 from tilesmith.schedule.trace import Trace
 from tilesmith.search.catalogue import Catalogue, Individual
 from tilesmith.search.descent import Descent
@@ -96,6 +99,27 @@ class EvolutionSearch:
                 self._descent.tell(who, m)
         self._best.sort(key=lambda b: b[0])
         del self._best[self.settings.population :]
+
+    def state(self) -> bytes:
+        """Chance, and what the variants promise; the model is fitted anew to the records."""
+        promise = [[k, v] for k, v in self._promise.items() if np.isfinite(v)]
+        return json.dumps(
+            {"space": self._space, "rng": self.rng.bit_generator.state, "promise": promise}
+        ).encode()
+
+    def resume(self, state: bytes) -> None:
+        try:
+            found = json.loads(state)
+            if found["space"] != self._space:
+                return
+            self.rng.bit_generator.state = found["rng"]
+            self._promise = {int(k): float(v) for k, v in found["promise"]}
+        except (ValueError, KeyError, TypeError):
+            return
+
+    @cached_property
+    def _space(self) -> str:
+        return digest(*(t.to_json() for t in self.catalogue.traces))
 
     def _fit(self) -> None:
         """When the measurements have grown by a share since the last time."""

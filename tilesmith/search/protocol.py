@@ -8,7 +8,7 @@ Implementations of one's own pass the suites in `tilesmith.testing.strategies` a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -27,6 +27,19 @@ class Search(Protocol):
 
     def tell(self, measurements: Sequence[Measurement]) -> None:
         """What was measured, also of candidates that others proposed."""
+        ...
+
+
+@runtime_checkable
+class Resumable(Protocol):
+    """A search whose state goes with the records: another run, told the same measurements, goes on
+    from it.
+    """
+
+    def state(self) -> bytes: ...
+
+    def resume(self, state: bytes) -> None:
+        """A state of another space, or of another version, is ignored."""
         ...
 
 

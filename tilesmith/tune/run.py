@@ -13,6 +13,7 @@ from tilesmith.base.errors import TuneError
 from tilesmith.records.database import Database
 from tilesmith.runtime.build import build
 from tilesmith.runtime.kernel import Kernel
+from tilesmith.search.protocol import Resumable, Search
 from tilesmith.task.task import Budget, Measurement, Task, trust
 from tilesmith.tune.events import Observer, Progress
 
@@ -20,6 +21,8 @@ from tilesmith.tune.events import Observer, Progress
 # so that what a search costs is shared by many. They depend on the number of trials alone: with the
 # same measurements, the same seed proposes the same candidates.
 _BATCHES = ((0, 4), (4, 8), (12, 16), (44, 32), (512, 64))
+
+_STATE = "search"  # its name in the database
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,17 @@ class Run:
             # A question that would be answered when time is up is not asked: it is waited for.
             n = min(n, int(1 + rate * left) - under_way) if left > 1.5 * self.searching else 0
         return max(0, n)
+
+    def keep(self, search: Search) -> None:
+        """The state of the search, with the records."""
+        if self.database is not None and isinstance(search, Resumable):
+            self.database.save_state(self.task, _STATE, search.state())
+
+    def restore(self, search: Search) -> None:
+        if self.database is not None and isinstance(search, Resumable):
+            state = self.database.load_state(self.task, _STATE)
+            if state is not None:
+                search.resume(state)
 
     def add(self, measured: Sequence[Measurement]) -> None:
         if self.database is not None:

@@ -58,6 +58,7 @@ def tune(
             sketches = (space or SketchSpace()).sketches(task)
             search = (strategy or Evolution()).start(task, sketches, np.random.default_rng(seed))
             search.tell(run.known)
+            run.restore(search)
             try:
                 _spend(run, search, measuring)
             except KeyboardInterrupt:
@@ -77,6 +78,7 @@ def _spend(run: Run, search: Search, measuring: Measuring) -> None:
         measured = measuring.measure(batch, upcoming, run.until)
         search.tell(measured)
         run.add(measured)
+        run.keep(search)
         batch = following or _ask(run, search, run.batch())  # time may be left after all
 
 
