@@ -149,6 +149,8 @@ def export(database: SqlDatabase, tasks: dict[str, ts.Task], folder: Path) -> No
     folder.mkdir(parents=True, exist_ok=True)
     for name, task in tasks.items():
         rows = [(task_row(task), record_row(m)) for m in condensed(database.of(task))]
+        if not rows:  # on another machine, or not yet: what is there stays
+            continue
         path = folder / f"{name}.jsonl.xz"
         write_lines(path, rows)
         print(f"{path}: {len(rows)} programs, {path.stat().st_size / 1024:.0f} KiB")

@@ -152,11 +152,13 @@ class Report:
         print(
             "\nSpeed after so many trials, as a share of the best known (geometric mean of tasks)"
         )
-        print(f"{'':24}" + "".join(f"{n:>10}" for n in CHECKPOINTS))
+        shortest = min(len(c) for cs in self.curves.values() for x in cs.values() for c in x)
+        checkpoints = [n for n in CHECKPOINTS if n <= shortest]
+        print(f"{'':24}" + "".join(f"{n:>10}" for n in checkpoints))
         for name in names:
             shares = (
                 statistics.geometric_mean(self.speed(t, name, n) for t in tasks)
-                for n in CHECKPOINTS
+                for n in checkpoints
             )
             print(f"{name:24}" + "".join(f"{s:10.3f}" for s in shares))
 
