@@ -31,12 +31,15 @@ _ATTEMPTS = 4  # populations without a new candidate after which the rest is dra
 @dataclass(frozen=True)
 class Evolution:
     """One round: `population` rows, a share `measured` of them the best so far, the others the best
-    by the draft of `drafts` times as many; then `generations` of breeding. A share `epsilon` of
-    what is proposed is random, a share `local` are neighbours of the best candidate.
+    by the draft of `drafts` times as many; then `generations` of breeding. Of what is proposed, a
+    share `epsilon` is random, `local` are neighbours of the best candidate, and of the rest `fresh`
+    are from before any breeding: what is bred to please a model may please it alone. For the same
+    reason a child must have at least `drafted` of the draft's score that most parents have.
 
     At most `variants` are looked at in a round. `diversity` is what a decision that is new to a
-    batch is worth, in standard deviations of the score. Without a cost model, what was measured
-    best is varied, and the draft picks.
+    batch is worth, in standard deviations of the score. The model is fitted again when measurements
+    have grown by the share `refit`; `patience` neighbours without gain end the descent. Without a
+    cost model, what was measured best is varied, and the draft picks.
     """
 
     population: int = 1024
@@ -46,6 +49,8 @@ class Evolution:
     measured: float = 0.2
     epsilon: float = 0.05
     local: float = 0.2
+    fresh: float = 0.7
+    drafted: float = 1.0
     diversity: float = 0.02
     variants: int = 8
     drafts: int = 4
@@ -86,7 +91,10 @@ class EvolutionSearch:
             missing = n - len(out) - chance
             if missing <= 0:
                 break
-            out += self._propose(self._evolve(), missing)
+            first = self._first()
+            drafted = first, first.scores(self.catalogue, self._score)
+            out += self._propose(drafted, int(missing * s.fresh + self.rng.random()))
+            out += self._propose(self._evolve(*drafted), n - len(out) - chance)
         return out + self._random.ask(n - len(out))
 
     def tell(self, measurements: Sequence[Measurement]) -> None:
@@ -168,15 +176,16 @@ class EvolutionSearch:
         near = self._descent.neighbours()
         return near, near.scores(self.catalogue, self._score)
 
-    def _evolve(self) -> tuple[Population, Scores]:
-        """All that was bred, with scores."""
+    def _evolve(self, people: Population, scores: Scores) -> tuple[Population, Scores]:
+        """All that was bred from them, with scores."""
         s = self.settings
-        people = self._first()
-        scores = people.scores(self.catalogue, self._score)
+        least = self._least(people)
         everyone, all_scores = people, scores
         for _ in range(s.generations if len(people) else 0):
             parents = people.take(self._select(scores, s.population))
             people = breed(self.catalogue, self.rng, parents, s.crossover, s.moved)
+            draft = people.scores(self.catalogue, s.draft.score)
+            people = people.take(np.flatnonzero(draft >= least))
             scores = people.scores(self.catalogue, self._score)
             everyone = Population((*everyone.groups, *people.groups))
             all_scores = np.concatenate([all_scores, scores])
@@ -189,6 +198,13 @@ class EvolutionSearch:
             self._promise[k] = max(self._promise.get(k, -np.inf), best)
             at += len(rows)
         return everyone, all_scores
+
+    def _least(self, people: Population) -> float:
+        """What the draft must say of a child: a model is easily fooled far from what it knows."""
+        if not len(people):
+            return 0.0
+        draft = people.scores(self.catalogue, self.settings.draft.score)
+        return self.settings.drafted * float(np.quantile(draft, 0.25))
 
     def _select(self, scores: Scores, count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """By rank: the best of a thousand has about twenty times the chance of the middle one."""
