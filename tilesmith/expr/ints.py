@@ -85,7 +85,7 @@ def _key(atom: Atom) -> str:
 
 
 class Int:
-    __slots__ = ("_hash", "_names", "_text", "terms")
+    __slots__ = ("_hash", "_names", "_plain", "_text", "terms")
     terms: dict[Monomial, int]
 
     def __init__(self, terms: dict[Monomial, int]) -> None:
@@ -93,6 +93,7 @@ class Int:
         self._hash: int | None = None
         self._text: str | None = None
         self._names: frozenset[str] | None = None
+        self._plain: bool | None = None
 
     # arithmetic
     def __add__(self, other: IntLike) -> Int:
@@ -119,7 +120,18 @@ class Int:
 
     def __sub__(self, other: IntLike) -> Int:
         o = other if isinstance(other, Int) else _number(other)
-        return NotImplemented if o is None else self + -o
+        if o is None:
+            return NotImplemented
+        if not o.terms:
+            return self
+        terms = dict(self.terms)
+        for m, c in o.terms.items():
+            n = terms.get(m, 0) - c
+            if n:
+                terms[m] = n
+            else:
+                del terms[m]
+        return Int(terms)
 
     def __rsub__(self, other: IntLike) -> Int:
         o = _number(other)
@@ -171,6 +183,9 @@ class Int:
             self._hash = hash(frozenset(self.terms.items()))
         return self._hash
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return Int, (self.terms,)  # what was worked out about it does not travel
+
     def __repr__(self) -> str:
         if self._text is None:
             order = sorted(self.terms.items(), key=lambda t: (-len(t[0]), tuple(map(_key, t[0]))))
@@ -215,19 +230,39 @@ class Int:
             self._names = frozenset(found)
         return self._names
 
+    @property
+    def plain(self) -> bool:
+        """Whether it is made of names alone, without opaque atoms."""
+        if self._plain is None:
+            self._plain = all(type(a) is str for m in self.terms for a in m)
+        return self._plain
+
     def substitute(self, env: Mapping[str, Int]) -> Int:
         """Names replaced; opaque atoms are made anew, so they simplify."""
         if not env or self.names.isdisjoint(env):
             return self
-        out = ZERO
+        terms: dict[Monomial, int] = {}
         for m, c in self.terms.items():
-            term = Int({(): c})
-            for a in m:
-                if isinstance(a, str):
-                    term = term * (env[a] if a in env else Int({(a,): 1}))
+            new: Int | None = None
+            if len(m) == 1 and type(m[0]) is str:
+                new, factor = env.get(m[0]), c
+            elif m:
+                new, factor = self._product(m, env), c
+            for k, d in ((m, c),) if new is None else new.terms.items():
+                n = terms.get(k, 0) + (d if new is None else d * factor)
+                if n:
+                    terms[k] = n
                 else:
-                    term = term * a.substitute(env)
-            out = out + term
+                    del terms[k]
+        return Int(terms)
+
+    def _product(self, m: Monomial, env: Mapping[str, Int]) -> Int:
+        out = ONE
+        for a in m:
+            if isinstance(a, str):
+                out = out * (env[a] if a in env else Int({(a,): 1}))
+            else:
+                out = out * a.substitute(env)
         return out
 
     def coefficient(self, name: str) -> Int:
@@ -272,7 +307,7 @@ def atom(a: Atom) -> Int:
 
 def opaque_atoms(p: Int) -> Iterator[Opaque]:
     """Every opaque atom, also those inside others."""
-    for m in p.terms:
+    for m in () if p.plain else p.terms:
         for a in m:
             if isinstance(a, Opaque):
                 yield a
@@ -285,7 +320,7 @@ def map_atoms(p: Int, f: Callable[[Opaque], Int]) -> Int:
     """f over the opaque atoms that are no floor division or maximum; those are made anew around the
     result.
     """
-    if not any(isinstance(a, Opaque) for m in p.terms for a in m):
+    if p.plain:
         return p
     out = ZERO
     for m, c in p.terms.items():
@@ -385,7 +420,7 @@ def nonnegative(p: Int) -> bool:
     one, look at the signs.
     """
     if all(c >= 0 for c in p.terms.values()):
-        return not any(isinstance(a, Opaque) for m in p.terms for a in m)
+        return p.plain
     if len(p.terms) == 1 or not any(map(is_size, p.names)):
         return False
     shifted = ZERO
@@ -421,6 +456,8 @@ def bounds(p: Int, inner: Mapping[str, Int]) -> tuple[Int, Int]:
     """
     if p.names.isdisjoint(inner):
         return p, p
+    if p.plain and (found := _affine_bounds(p, inner)) is not None:
+        return found
     low: dict[Monomial, int] = {}
     coefficients: dict[Atom, Int] = {}
     for m, c in p.terms.items():
@@ -462,6 +499,26 @@ def bounds(p: Int, inner: Mapping[str, Int]) -> tuple[Int, Int]:
         else:
             raise Unknown(f"the sign of {factor} is not known")
     return lo, hi
+
+
+def _affine_bounds(p: Int, inner: Mapping[str, Int]) -> tuple[Int, Int] | None:
+    """The same in plain numbers, for sums of loops with known extents."""
+    low = high = 0
+    rest: dict[Monomial, int] = {}
+    for m, c in p.terms.items():
+        if len(m) > 1:
+            return None
+        extent = inner.get(m[0]) if m else None  # type: ignore[arg-type]
+        if extent is None:
+            rest[m] = c
+        elif (n := extent.const) is None:
+            return None
+        elif c > 0:
+            high += c * (n - 1)
+        else:
+            low += c * (n - 1)
+    free = Int(rest)
+    return free + low, free + high
 
 
 Rules = Mapping[Monomial, Int]

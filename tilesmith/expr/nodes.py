@@ -134,41 +134,37 @@ def as_index(e: Expr) -> Int:
             return atom(Dynamic(e))
 
 
+# These run for every node of every candidate: plain tests, where a match would cost three times.
 def children(e: Expr) -> tuple[Expr, ...]:
-    match e:
-        case Unary(x=x) | Cast(x=x):
-            return (x,)
-        case Binary(a=a, b=b):
-            return (a, b)
-        case Select(cond=c, a=a, b=b):
-            return (c, a, b)
-        case _:
-            return ()
+    if isinstance(e, Binary):
+        return e.a, e.b
+    if isinstance(e, (Unary, Cast)):
+        return (e.x,)
+    if isinstance(e, Select):
+        return e.cond, e.a, e.b
+    return ()
 
 
 def operations(e: Expr) -> int:
     """About how many operations an expression is; an index with a division costs several, once per
     lane.
     """
-    here = 1
     if isinstance(e, Load):
-        here += 8 * sum(1 for p in e.index for _ in opaque_atoms(p))
-    return here + sum(map(operations, children(e)))
+        return 1 + 8 * sum(1 for p in e.index if not p.plain for _ in opaque_atoms(p))
+    return 1 + sum(map(operations, children(e)))
 
 
 def map_children(e: Expr, f: Callable[[Expr], Expr]) -> Expr:
-    match e:
-        case Unary(x=x) | Cast(x=x):
-            y = f(x)
-            return e if y is x else replace(e, x=y)
-        case Binary(a=a, b=b):
-            a2, b2 = f(a), f(b)
-            return e if a2 is a and b2 is b else replace(e, a=a2, b=b2)
-        case Select(cond=c, a=a, b=b):
-            c2, a2, b2 = f(c), f(a), f(b)
-            return e if c2 is c and a2 is a and b2 is b else Select(c2, a2, b2, e.dtype)
-        case _:
-            return e
+    if isinstance(e, Binary):
+        a, b = f(e.a), f(e.b)
+        return e if a is e.a and b is e.b else Binary(e.op, a, b, e.dtype)
+    if isinstance(e, Select):
+        c, a, b = f(e.cond), f(e.a), f(e.b)
+        return e if c is e.cond and a is e.a and b is e.b else Select(c, a, b, e.dtype)
+    if isinstance(e, (Unary, Cast)):
+        x = f(e.x)
+        return e if x is e.x else replace(e, x=x)
+    return e
 
 
 def _map_index(index: tuple[Int, ...], f: Callable[[Int], Int]) -> tuple[Int, ...]:
@@ -180,15 +176,13 @@ def map_ints(e: Expr, f: Callable[[Int], Int]) -> Expr:
     """f over every Int of the expression. f must go through `Int.substitute` to reach inside
     Dynamic atoms.
     """
-    match e:
-        case IntValue(value=p):
-            q = f(p)
-            return e if q is p else IntValue(q, e.dtype)
-        case Load(buffer=b, index=ix):
-            new = _map_index(ix, f)
-            return e if new is ix else Load(b, new, e.dtype)
-        case _:
-            return map_children(e, lambda x: map_ints(x, f))
+    if isinstance(e, Load):
+        new = _map_index(e.index, f)
+        return e if new is e.index else Load(e.buffer, new, e.dtype)
+    if isinstance(e, IntValue):
+        p = f(e.value)
+        return e if p is e.value else IntValue(p, e.dtype)
+    return map_children(e, lambda x: map_ints(x, f))
 
 
 def map_loads(e: Expr, f: Callable[[Load], Expr]) -> Expr:
@@ -216,6 +210,8 @@ def loads_of(e: Expr) -> Iterator[Load]:
     if isinstance(e, Load):
         yield e
     for p in own_ints(e):
+        if p.plain:
+            continue
         for a in opaque_atoms(p):
             if isinstance(a, Dynamic):
                 yield from loads_of(a.expr)
@@ -224,13 +220,9 @@ def loads_of(e: Expr) -> Iterator[Load]:
 
 
 def own_ints(e: Expr) -> tuple[Int, ...]:
-    match e:
-        case IntValue(value=p):
-            return (p,)
-        case Load(index=ix):
-            return ix
-        case _:
-            return ()
+    if isinstance(e, Load):
+        return e.index
+    return (e.value,) if isinstance(e, IntValue) else ()
 
 
 def ints_of(e: Expr) -> Iterator[Int]:

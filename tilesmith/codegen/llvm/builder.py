@@ -5,13 +5,13 @@ and reads as what it is.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, replace
+from functools import cache
+from typing import NamedTuple
 
 from tilesmith.base.dtype import DType
 
 
-@dataclass(frozen=True, slots=True)
-class Type:
+class Type(NamedTuple):
     """A scalar, or a vector of `lanes` of them."""
 
     elem: str  # "float", "double", "half", "i1", "i8", "i32", "i64", "ptr"
@@ -41,8 +41,7 @@ class Type:
         return Type(elem, self.lanes)
 
 
-@dataclass(frozen=True, slots=True)
-class V:
+class V(NamedTuple):
     """An SSA name or a constant, with its type."""
 
     name: str
@@ -57,6 +56,7 @@ I1, I8, I32, I64, PTR, F32, F64 = (
 )
 
 
+@cache
 def storage_type(d: DType, lanes: int = 1) -> Type:
     """How an element lies in memory. bfloat16 travels as i16: no target needs a call."""
     if d.kind == "f":
@@ -182,7 +182,7 @@ class Builder:
         """A scalar in every lane."""
         if lanes == 1:
             return a
-        t = replace(a.type, lanes=lanes)
+        t = Type(a.type.elem, lanes)
         if a.name[0] != "%":
             return V("zeroinitializer" if a.name == "0" else f"splat ({a})", t)
         one = self.value(t, f"insertelement {t} poison, {a}, i64 0")

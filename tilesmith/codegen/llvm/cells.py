@@ -5,6 +5,7 @@ memory only when they must.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tilesmith.base.dtype import DType
 from tilesmith.base.target import Target
@@ -22,8 +23,7 @@ class Lane:
     lanes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(NamedTuple):
     """An access taken apart: known loops folded into the offset, run-time loops as terms, lanes as
     a stride, the rest opaque.
     """
@@ -32,6 +32,16 @@ class Address:
     terms: Terms
     offset: int
     stride: int
+    opaque: tuple[tuple[Monomial, int], ...]
+
+
+class _Plan(NamedTuple):
+    """What of an address stays the same while loops around it are written out."""
+
+    indices: tuple[Int, ...]  # kept, so that its identity is not another's
+    offset: int
+    known: tuple[tuple[str, int], ...]  # loops that are written out, or are lanes
+    terms: Terms
     opaque: tuple[tuple[Monomial, int], ...]
 
 
@@ -46,40 +56,42 @@ class Cells:
         self.places: dict[tuple[str, int], str] = {}
         self.tangled: set[int] = set()  # memories of which overlapping cells were read
         self.label = "entry"
-        self._flat: dict[tuple[int, tuple[Int, ...]], tuple[tuple[Monomial, int], ...]] = {}
+        # by memory and index, as long as the run-time loops around stay the same
+        self.plans: dict[tuple[int, int], _Plan] = {}
 
     # addresses
     def address(self, name: str, index: tuple[Int, ...]) -> Address:
         m = self.memories[name]
-        key = (m.serial, index)
-        flat = self._flat.get(key)
-        if flat is None:
-            total = of(0)
-            for p, stride in zip(index, m.strides, strict=True):
-                total = total + p * stride
-            flat = self._flat[key] = tuple(total.terms.items())
-        offset = stride = 0
-        terms: dict[str, int] = {}
-        opaque = []
-        env = self.env
-        for mono, c in flat:
-            if not mono:
-                offset += c
-                continue
-            name0 = mono[0]
-            if len(mono) > 1 or not isinstance(name0, str):
-                opaque.append((mono, c))
-                continue
-            v = env[name0]
-            if isinstance(v, int):
+        key = (m.serial, id(index))
+        plan = self.plans.get(key)
+        if plan is None:
+            plan = self.plans[key] = self._plan(m, index)
+        offset, stride, env = plan.offset, 0, self.env
+        for loop, c in plan.known:
+            v = env[loop]
+            if type(v) is int:
                 offset += c * v
-            elif isinstance(v, Lane):
-                offset += c * v.start
-                stride += c
             else:
-                terms[name0] = terms.get(name0, 0) + c
-        ordered = tuple(sorted(terms.items(), key=lambda t: (self.depth[t[0]], t[0])))
-        return Address(m, ordered, offset, stride, tuple(opaque))
+                offset += c * v.start  # type: ignore[union-attr]
+                stride += c
+        return Address(m, plan.terms, offset, stride, plan.opaque)
+
+    def _plan(self, m: Memory, index: tuple[Int, ...]) -> _Plan:
+        total = of(0)
+        for p, stride in zip(index, m.strides, strict=True):
+            total = total + p * stride
+        terms, known, opaque, offset = [], [], [], 0
+        for mono, c in total.terms.items():
+            if not mono:
+                offset = c
+            elif len(mono) > 1 or not isinstance(loop := mono[0], str):
+                opaque.append((mono, c))
+            elif isinstance(self.env[loop], V):
+                terms.append((loop, c))
+            else:
+                known.append((loop, c))
+        terms.sort(key=lambda t: (self.depth[t[0]], t[0]))
+        return _Plan(index, offset, tuple(known), tuple(terms), tuple(opaque))
 
     def pointer(self, m: Memory, terms: Terms, offset: int) -> str:
         base = self._base(m, terms)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -58,7 +59,7 @@ def compile_ir(
     """Machine code of a module that defines `tilesmith_entry`; the source kept suits `llc`."""
     made = _machine(target)
     text = source if "target triple" in source else made.header + source
-    with LLVM_LOCK:
+    with LLVM_LOCK, _few_passes():
         code: bytes = made.machine.emit_object(_parse(name, text))
     return Artifact(
         name=name,
@@ -76,9 +77,28 @@ def compile_ir(
 def assembly(artifact: Artifact) -> str:
     """The machine code as text, compiled again for what the artifact was compiled for."""
     made = _machine_of(artifact.target.arch, artifact.cpu, artifact.features)
-    with LLVM_LOCK:
+    with LLVM_LOCK, _few_passes():
         text: str = made.machine.emit_assembly(_parse(artifact.name, artifact.source))
     return text
+
+
+# Passes that take four tenths of LLVM's time and find nothing: the emitter steps pointers along
+# with loops, and computes an address beside its use.
+_IDLE = ("-disable-lsr", "-disable-cgp")
+
+
+@contextmanager
+def _few_passes() -> Iterator[None]:
+    """LLVM has these switches for the whole process; they are turned back for others who compile
+    here.
+    """
+    for option in _IDLE:
+        llvm.set_option("tilesmith", f"{option}=true")
+    try:
+        yield
+    finally:
+        for option in _IDLE:
+            llvm.set_option("tilesmith", f"{option}=false")
 
 
 def _parse(name: str, text: str) -> Any:

@@ -288,6 +288,7 @@ class Writer(Values):
         name, done = b.fresh("L")[1:], b.fresh("X")[1:]
         counter = V(f"%{name}.i", I64)
         self.frames.append(frame)
+        plans, self.plans = self.plans, {}
         b.lines = frame.lines
         self.label = name
         self.env[s.name] = counter
@@ -302,6 +303,7 @@ class Writer(Values):
         self.memories = shadowed
         self.close_cells(frame)
         self.frames.pop()
+        self.plans = plans
         for gone in (s.name, *(f.name for f in chain)):
             del self.env[gone], self.ranges[gone], self.depth[gone]
         latch, lines = self.label, start.lines

@@ -64,25 +64,29 @@ class CellMap(dict[Cell, Held]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._near: dict[int, dict[Terms, dict[int, set[Cell]]]] = {}
+        self._near: dict[int, dict[Terms, dict[int, dict[Cell, None]]]] = {}
 
-    def _bucket(self, cell: Cell) -> set[Cell]:
+    def _bucket(self, cell: Cell) -> dict[Cell, None]:
+        """In the order in which they came, so that the code is the same in every process."""
         groups = self._near.setdefault(cell.memory, {}).setdefault(cell.terms, {})
-        return groups.setdefault(cell.offset // _REACH, set())
+        return groups.setdefault(cell.offset // _REACH, {})
 
     def __setitem__(self, cell: Cell, held: Held) -> None:
         if cell not in self:
-            self._bucket(cell).add(cell)
+            self._bucket(cell)[cell] = None
         super().__setitem__(cell, held)
 
     def __delitem__(self, cell: Cell) -> None:
-        self._bucket(cell).discard(cell)
+        self._bucket(cell).pop(cell, None)
         super().__delitem__(cell)
 
     def touching(self, cell: Cell) -> list[Cell]:
         """Others that may share an element with it."""
+        near = self._near.get(cell.memory)
+        if near is None:
+            return []
         out: list[Cell] = []
-        for terms, buckets in self._near.get(cell.memory, {}).items():
+        for terms, buckets in near.items():
             if terms != cell.terms:
                 out += [c for bucket in buckets.values() for c in bucket]
                 continue

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from tilesmith.expr.ints import Int
 from tilesmith.expr.nodes import Expr, Load, loads_of, map_ints, map_loads
-from tilesmith.ir.nodes import Alloc, For, If, Path, Stmt, Store, Write
+from tilesmith.ir.nodes import For, If, Path, Stmt, Store, Write
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,8 @@ def substitute_body(body: tuple[Stmt, ...], env: dict[str, Int]) -> tuple[Stmt, 
     for s in body:
         match s:
             case For():
-                out.append(replace(s, body=substitute_body(s.body, env)))
+                inner = substitute_body(s.body, env)
+                out.append(For(s.name, s.extent, inner, s.kind, s.notes))
             case If():
                 conds = tuple(map(put, s.conds))
                 out.append(If(conds, substitute_body(s.body, env)))
@@ -76,9 +77,7 @@ def substitute_body(body: tuple[Stmt, ...], env: dict[str, Int]) -> tuple[Stmt, 
                 operands = tuple(
                     (n, replace(x, index=tuple(map(put, x.index)))) for n, x in s.operands
                 )
-                out.append(replace(s, writes=writes, operands=operands))
-            case Alloc():
-                out.append(s)
+                out.append(Store(writes, s.tile, s.intrinsic, operands))
             case _:
                 out.append(s)
     return tuple(out)

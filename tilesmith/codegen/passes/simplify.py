@@ -21,7 +21,7 @@ from tilesmith.expr.ints import (
 )
 from tilesmith.expr.nodes import Expr, Select, condition_parts, map_children, map_ints
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import For, If, Stmt, Store, Write
+from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, Write
 
 Ranges = dict[str, Int]
 
@@ -42,23 +42,28 @@ def simplify_body(body: tuple[Stmt, ...], ranges: Ranges, env: dict[str, Int]) -
                     out.extend(simplify_body(s.body, ranges, {**env, s.name: ZERO}))
                     continue
                 inner = simplify_body(s.body, {**ranges, s.name: s.extent}, env)
-                if inner:
-                    out.append(replace(s, body=inner))
+                if not idle(inner):
+                    out.append(For(s.name, s.extent, inner, s.kind, s.notes))
             case If():
                 around = {**ranges, **tile_ranges(s.body)}
                 conds = _conditions(tuple(p.substitute(env) for p in s.conds), around)
                 if conds is None:
                     continue
                 inner = simplify_body(s.body, ranges, env)
-                if inner and conds:
-                    out.append(If(conds, inner))
-                else:
+                if not conds:
                     out.extend(inner)
+                elif not idle(inner):
+                    out.append(If(conds, inner))
             case Store():
                 out.append(_store(s, ranges, env))
             case _:
                 out.append(s)
     return tuple(out)
+
+
+def idle(body: tuple[Stmt, ...]) -> bool:
+    """Whether it does nothing but make buffers."""
+    return all(isinstance(s, Alloc) for s in body)
 
 
 def _store(s: Store, ranges: Ranges, env: dict[str, Int]) -> Store:
@@ -72,7 +77,7 @@ def _store(s: Store, ranges: Ranges, env: dict[str, Int]) -> Store:
 
     writes = tuple(Write(w.buffer, tuple(map(put, w.index)), value(w.value)) for w in s.writes)
     operands = tuple((n, replace(x, index=tuple(map(put, x.index)))) for n, x in s.operands)
-    return replace(s, writes=writes, operands=operands)
+    return Store(writes, s.tile, s.intrinsic, operands)
 
 
 def _conditions(conds: tuple[Int, ...], ranges: Ranges) -> tuple[Int, ...] | None:
@@ -137,7 +142,7 @@ def coarse(p: Int, ranges: Ranges) -> Int:
 
 def clean(p: Int, ranges: Ranges) -> Int:
     """Floor divisions and maxima whose value does not move within the ranges become numbers."""
-    if not any(isinstance(a, Opaque) for m in p.terms for a in m):
+    if p.plain:
         return p
     env: dict[Opaque, Int] = {}
     for a in opaque_atoms(p):
