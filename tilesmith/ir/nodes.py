@@ -231,7 +231,12 @@ def rewrite(body: tuple[Stmt, ...], f: Callable[[Stmt], tuple[Stmt, ...]]) -> tu
             if not inner:
                 same = False
                 continue
-            t = s if inner is s.body else replace(s, body=inner)
+            if inner is s.body:
+                t = s
+            elif isinstance(s, For):
+                t = For(s.name, s.extent, inner, s.kind, s.notes)
+            else:
+                t = If(s.conds, inner)
         new = f(t)
         same = same and len(new) == 1 and new[0] is s
         out.extend(new)
@@ -246,7 +251,7 @@ def map_bindings(b: Block, f: Callable[[Int], Int]) -> Block:
     """f over all that speaks of loops."""
     return replace(
         b,
-        iters=tuple(replace(i, bind=f(i.bind)) for i in b.iters),
+        iters=tuple(Iter(i.name, i.kind, i.extent, f(i.bind)) for i in b.iters),
         where=frozenset(map(f, b.where)),
     )
 

@@ -14,7 +14,7 @@ from tilesmith.codegen.llvm.carry import carried_cells
 from tilesmith.codegen.llvm.cells import Lane
 from tilesmith.codegen.llvm.frames import Frame, Memory
 from tilesmith.codegen.llvm.values import Values
-from tilesmith.codegen.passes.access import accesses, tile_ranges
+from tilesmith.codegen.passes.access import tile_ranges
 from tilesmith.codegen.passes.compact import compact
 from tilesmith.codegen.passes.fetch import spread_fetches
 from tilesmith.codegen.passes.guards import hoist_guards
@@ -26,6 +26,7 @@ from tilesmith.codegen.passes.partition import partition
 from tilesmith.codegen.passes.simplify import simplify
 from tilesmith.codegen.passes.strips import strip_vectors
 from tilesmith.expr.ints import Int, of
+from tilesmith.expr.nodes import loads_of
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Buffer, For, If, Stmt, Store, Sync, statements
 
@@ -270,7 +271,7 @@ class Writer(Values):
         names = frozenset({s.name, *(f.name for f in chain)})
         touched, written = self.touched(s.body)
         cells = carried_cells(self, s.body, names)
-        for serial in touched:
+        for serial in sorted(touched):
             if serial in cells:
                 self.settle(serial, cells[serial])
             else:
@@ -336,9 +337,16 @@ class Writer(Values):
 
     def touched(self, body: tuple[Stmt, ...]) -> tuple[set[int], frozenset[int]]:
         """The memories from outside that a body uses, and those it writes."""
-        used = [a for a in accesses(body) if a.buffer in self.memories]
-        all_ = {self.memories[a.buffer].serial for a in used}
-        return all_, frozenset(self.memories[a.buffer].serial for a in used if a.write)
+        used: set[str] = set()
+        written: set[str] = set()
+        for s in statements(body):
+            if isinstance(s, Store):
+                for w in s.writes:
+                    written.add(w.buffer)
+                    used.update(load.buffer for load in loads_of(w.value))
+        outside = {n: m.serial for n, m in self.memories.items()}
+        wrote = frozenset(outside[n] for n in written if n in outside)
+        return {outside[n] for n in used if n in outside} | wrote, wrote
 
     def partial_tile(self, s: If) -> None:
         """An instruction whose tile is not whole here: the tile is done element by element."""
@@ -364,7 +372,7 @@ class Writer(Values):
             return
         b = self.builder
         touched, written = self.touched(s.body)
-        for serial in touched:
+        for serial in sorted(touched):
             self.flush_memory(serial, drop=serial in written)
         cond: V | None = None
         for p in uniform:

@@ -39,6 +39,7 @@ class Values(Cells):
         self.mask: V | None = None  # lanes, or the one scalar, that are wanted
         self.dummy: str | None = None
         self._memo: dict[tuple[int, str], V] = {}
+        self._pieces: dict[int, tuple[For, list[tuple[int, int]]]] = {}
         self.entry_lines: list[str] = []
 
     # integers
@@ -697,8 +698,11 @@ class Values(Cells):
     # vectors
     def pieces_of(self, s: For) -> list[tuple[int, int]]:
         """A vectorized loop as (start, lanes): whole registers, then smaller powers of two."""
+        if (known := self._pieces.get(id(s))) is not None:
+            return known[1]
         n, width, at = s.extent.const or 0, lanes_of(s.body, self.target), 0
-        out = []
+        out: list[tuple[int, int]] = []
+        self._pieces[id(s)] = s, out  # with the loop, so that its identity is not another's
         while at < n:
             while width > n - at:
                 width //= 2
