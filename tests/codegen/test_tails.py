@@ -13,7 +13,7 @@ from tilesmith.codegen.passes.simplify import coarse
 from tilesmith.codegen.passes.tails import guards_of
 from tilesmith.expr.ints import of, var
 from tilesmith.expr.nodes import loads_of
-from tilesmith.ir.nodes import For, Stmt, Store, statements
+from tilesmith.ir.nodes import For, If, Stmt, Store, statements
 
 NAMES = ("i", "j", "k")
 
@@ -117,3 +117,20 @@ def test_a_copy_with_a_border_does_not_multiply_the_tile() -> None:
     sch.unroll(w1)
     sch.vectorize(loops["f"])
     assert copies(sch.func) == 1, f"{lower(sch.func)}"
+
+
+def test_a_loop_that_only_makes_a_buffer_goes() -> None:
+    """With tiles of 6 in 16 the last tile is 4 long: where its guard never holds nothing is left
+    but the buffer that the tile would have used.
+    """
+    x = ts.placeholder((16,), name="X")
+    y = ts.compute((16,), lambda i: x[i] + 1.0, name="T")
+    z = ts.compute((16,), lambda i: y[i] * 2.0, name="Y")
+    sch = ts.Schedule(ts.function([x, z]))
+    _, i1 = sch.split(sch.loops("Y")[0], [4, 6])
+    sch.compute_at("T", i1)
+    for s in statements(lower(sch.func).body):
+        if isinstance(s, For | If):
+            assert any(isinstance(t, Store) for t in statements(s.body)), f"{lower(sch.func)}"
+    data = np.arange(16, dtype=np.float32)
+    np.testing.assert_array_equal(ts.build(sch)(data), (data + 1) * 2)

@@ -59,7 +59,7 @@ def compile_ir(
     """Machine code of a module that defines `tilesmith_entry`; the source kept suits `llc`."""
     made = _machine(target)
     text = source if "target triple" in source else made.header + source
-    with LLVM_LOCK, _few_passes():
+    with LLVM_LOCK, few_passes():
         code: bytes = made.machine.emit_object(_parse(name, text))
     return Artifact(
         name=name,
@@ -77,7 +77,7 @@ def compile_ir(
 def assembly(artifact: Artifact) -> str:
     """The machine code as text, compiled again for what the artifact was compiled for."""
     made = _machine_of(artifact.target.arch, artifact.cpu, artifact.features)
-    with LLVM_LOCK, _few_passes():
+    with LLVM_LOCK, few_passes():
         text: str = made.machine.emit_assembly(_parse(artifact.name, artifact.source))
     return text
 
@@ -88,7 +88,7 @@ _IDLE = ("-disable-lsr", "-disable-cgp")
 
 
 @contextmanager
-def _few_passes() -> Iterator[None]:
+def few_passes() -> Iterator[None]:
     """LLVM has these switches for the whole process; they are turned back for others who compile
     here.
     """
