@@ -382,6 +382,7 @@ def test_bounds_are_symbolic():
     assert bounds(i % n, {"i": n}) == (ZERO, n - 1)
     assert bounds(i // n, {"i": m * n}) == (ZERO, (m * n - 1) // n)
     assert bounds(n, {"i": m}) == (n, n)
+    assert bounds(i % 64 % n, {"i": of(256)}) == (ZERO, n - 1)  # a remainder of a remainder
 
 
 @pytest.mark.parametrize("p", [i * j, i // (j + 1), maximum(i, n), (n - m) * i])

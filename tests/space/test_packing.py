@@ -12,6 +12,7 @@ from tilesmith.cli.operators import operator
 from tilesmith.ir.dependence import find_block
 from tilesmith.ir.nodes import Block
 from tilesmith.schedule.cache import CacheRead
+from tilesmith.schedule.iterators import SplitIterator
 from tilesmith.schedule.layout import TransformLayout
 from tilesmith.space.packing import layout_of
 from tilesmith.space.spaces import SketchSpace
@@ -43,6 +44,24 @@ def test_windows_have_no_tiles() -> None:
     b = block_of("conv2d", "NHWC")  # pad[n, h + rh, w + rw, rc]
     last = layout_of(b, "pad", "w", INNER)
     assert last == ("d0 // #t", "d1", "d3", "d0 % #t", "d2")
+
+
+def test_groups_lie_apart() -> None:
+    func = operator("group-conv2d", SMALL["group-conv2d"], "NHWC")  # two groups of three
+    b = find_block(SplitIterator("Y", "f", 3).apply(func), "Y")[1]
+    inner = {"f_outer": "#g", "f_inner": "#t"}
+    assert layout_of(b, "W", "f_inner", inner) == (
+        "(d3 // 3) // #g", "(d3 % 3) // #t", "d0", "d1", "d2", "(d3 // 3) % #g", "(d3 % 3) % #t",
+    )  # fmt: skip
+
+
+def test_what_vectors_cannot_be_loaded_from_is_always_copied() -> None:
+    task = ts.Task(operator("transpose-batch-matmul", (7, 3, 5)), ts.cpu(1))
+    for sketch in SketchSpace().sketches(task):
+        assert CacheRead("S", "K") in sketch.steps
+    task = ts.Task(operator("matmul", (7, 3, 5)), ts.cpu(1))
+    copied = [CacheRead("C", "B") in sketch.steps for sketch in SketchSpace().sketches(task)]
+    assert sorted(copied) == [False, False, True, True]
 
 
 def prepared(name: str, layout: str | None) -> ts.Function:

@@ -470,19 +470,21 @@ def bounds(p: Int, inner: Mapping[str, Int]) -> tuple[Int, Int]:
         rest = list(m)
         rest.remove(moving[0])
         coefficients[moving[0]] = coefficients.get(moving[0], ZERO) + Int({tuple(rest): c})
-    for a in coefficients:  # s*x - s*b*(x // b) is s*(x % b), which lies in [0, s*(b - 1)]
-        if isinstance(a, FloorDiv):
-            scale = exact_quotient(-coefficients[a], a.b)
-            if scale is None or not nonnegative(scale):
-                continue
-            rest_p = p - scale * (a.a - a.b * atom(a))
-            if any(a in m for m in rest_p.terms):
-                continue
-            rest_low, rest_high = bounds(rest_p, inner)
-            x_low, x_high = bounds(a.a, inner)
-            if nonnegative(x_low) and nonnegative(a.b - 1 - x_high):
-                return rest_low + scale * x_low, rest_high + scale * x_high
-            return rest_low, rest_high + scale * (a.b - 1)
+    divisions = [a for a in coefficients if isinstance(a, FloorDiv)]
+    if len(divisions) > 1:  # what a remainder is taken of may be one itself: the outer ones first
+        divisions.sort(key=lambda a: -sum(1 for _ in opaque_atoms(a.a)))
+    for d in divisions:  # s*x - s*b*(x // b) is s*(x % b), which lies in [0, s*(b - 1)]
+        scale = exact_quotient(-coefficients[d], d.b)
+        if scale is None or not nonnegative(scale):
+            continue
+        rest_p = p - scale * (d.a - d.b * atom(d))
+        if any(d in m for m in rest_p.terms):
+            continue
+        rest_low, rest_high = bounds(rest_p, inner)
+        x_low, x_high = bounds(d.a, inner)
+        if nonnegative(x_low) and nonnegative(d.b - 1 - x_high):
+            return rest_low + scale * x_low, rest_high + scale * x_high
+        return rest_low, rest_high + scale * (d.b - 1)
     lo = hi = Int(low)
     for a, factor in coefficients.items():
         if isinstance(a, str):

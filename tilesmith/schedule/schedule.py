@@ -16,6 +16,7 @@ from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Intrinsic, walk
 from tilesmith.schedule.cache import CacheRead, CacheWrite, SetScope, StorageAlign
 from tilesmith.schedule.inline import Inline, ReverseInline
+from tilesmith.schedule.iterators import SplitIterator
 from tilesmith.schedule.kinds import Annotate, Bind, Parallel, Pipeline, Unroll, Vectorize
 from tilesmith.schedule.layout import Pad, TransformLayout
 from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
@@ -76,6 +77,13 @@ class Schedule:
 
     def reorder(self, *loops: str) -> None:
         self.apply(Reorder(loops))
+
+    def split_iterator(self, block: str, iterator: str, factor: int) -> tuple[str, str]:
+        """Returns the names of the two loops."""
+        step = SplitIterator(block, iterator, factor)
+        self.apply(step)
+        outer, inner = step.parts
+        return f"{block}.{outer}", f"{block}.{inner}"
 
     def parallel(self, *loops: str) -> None:
         """Several directly nested loops run as one."""

@@ -16,6 +16,7 @@ from tilesmith.ir.nodes import Intrinsic
 from tilesmith.schedule.automatic import AutoParallel, AutoUnroll, AutoVectorize
 from tilesmith.schedule.cache import CacheRead, CacheWrite, SetScope, StorageAlign
 from tilesmith.schedule.inline import Inline, ReverseInline
+from tilesmith.schedule.iterators import SplitIterator
 from tilesmith.schedule.kinds import Annotate, Bind, Parallel, Pipeline, Unroll, Vectorize
 from tilesmith.schedule.layout import Pad, TransformLayout
 from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
@@ -33,9 +34,9 @@ from tilesmith.schedule.step import Step
 from tilesmith.schedule.unit import Blockize, Tensorize
 
 PRIMITIVES: tuple[type[Step], ...] = (
-    Split, Fuse, Reorder, Parallel, Vectorize, Unroll, Bind, Annotate, Pipeline, ComputeAt,
-    ReverseComputeAt, Inline, ReverseInline, CacheRead, CacheWrite, SetScope, StorageAlign,
-    Rfactor, DecomposeReduction, TransformLayout, Pad, Blockize, Tensorize,
+    Split, Fuse, Reorder, SplitIterator, Parallel, Vectorize, Unroll, Bind, Annotate, Pipeline,
+    ComputeAt, ReverseComputeAt, Inline, ReverseInline, CacheRead, CacheWrite, SetScope,
+    StorageAlign, Rfactor, DecomposeReduction, TransformLayout, Pad, Blockize, Tensorize,
     SampleTile, SampleChoice, SampleLocation, SamplePermutation, AutoParallel, AutoVectorize,
     AutoUnroll, Require,
 )  # fmt: skip

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from math import prod
 
-from tilesmith.expr.ints import Int
+from tilesmith.expr.ints import FloorDiv, Int, opaque_atoms
 from tilesmith.expr.nodes import Expr, Load, Select, Unary, children
 from tilesmith.ir.dependence import find_block, readers, writers, written
 from tilesmith.ir.function import Function
@@ -130,6 +130,19 @@ def shared_axes(b: Block) -> frozenset[str]:
     for load in b.loads:
         axes &= frozenset(n for p in load.index for n in p.names)
     return axes
+
+
+def division(b: Block) -> tuple[str, int] | None:
+    """An iterator that an operand's index divides, and by what, where that leaves no rest."""
+    extents = {i.name: i.extent.const for i in b.iters}
+    for load in b.loads:
+        for p in load.index:
+            for a in opaque_atoms(p):
+                if isinstance(a, FloorDiv) and (it := a.a.name) in extents:
+                    n, c = extents[it], a.b.const
+                    if n and c and n % c == 0:
+                        return it, c
+    return None
 
 
 def elementwise_match(func: Function, b: Block, target: Block) -> bool:

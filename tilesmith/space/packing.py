@@ -5,7 +5,7 @@ out.
 
 from __future__ import annotations
 
-from tilesmith.expr.ints import Int
+from tilesmith.expr.ints import Int, exact_quotient, var
 from tilesmith.ir.dependence import readers
 from tilesmith.ir.nodes import Block
 from tilesmith.schedule.layout import TransformLayout
@@ -28,6 +28,18 @@ def copied(state: State, axis: str | None) -> list[str]:
         if name in inputs and axis in used and spatial - used:
             found.append(name)
     return found
+
+
+def is_across(b: Block, buffer: str, axis: str | None) -> bool:
+    """Whether the vector's axis moves along another dimension than the last: a vector would be
+    loaded element by element, which a packed copy does once.
+    """
+    return any(
+        p.coefficient(axis).const == 1
+        for index in _reads(b)[buffer]
+        for p in index[:-1]
+        if axis is not None and axis in p.names
+    )
 
 
 def prepared(state: State) -> list[str]:
@@ -63,14 +75,30 @@ def layout_of(b: Block, buffer: str, axis: str | None, inner: dict[str, str]) ->
     order = {i.name: k for k, i in enumerate(b.iters)} | {axis: len(b.iters)}
     pieces: list[tuple[int, int, str]] = []  # sorted: by kind, then as the loops go
     for k, p in enumerate(places[0]):
-        at = min((order[n] for n in p.names if n in order), default=0)
-        if p.name in inner:
-            pieces.append((_OUTSIDE, at, f"d{k} // {inner[p.name]}"))
-            pieces.append((_VECTOR if k in vector else _HELD, at, f"d{k} % {inner[p.name]}"))
-        else:
-            pieces.append((_VECTOR if k in vector else _SUMMED, at, f"d{k}"))
+        for name, text in _coordinates(b, p, f"d{k}"):
+            at = min((order[n] for n in ({name} if name else p.names) if n in order), default=0)
+            last = name == axis or (name is None and k in vector)
+            if name in inner:
+                pieces.append((_OUTSIDE, at, f"{text} // {inner[name]}"))
+                pieces.append((_VECTOR if last else _HELD, at, f"{text} % {inner[name]}"))
+            else:
+                pieces.append((_VECTOR if last else _SUMMED, at, text))
     layout = tuple(text for _, _, text in sorted(pieces))
     return () if layout == tuple(f"d{k}" for k in range(len(layout))) else layout
+
+
+def _coordinates(b: Block, p: Int, text: str) -> list[tuple[str | None, str]]:
+    """The axes that a dimension consists of, and the place along each; None for a mixture. An axis
+    may have been divided: then the dimension is both of its parts.
+    """
+    if p.name is not None:
+        return [(p.name, text)]
+    extents = {i.name: i.extent for i in b.iters}
+    for n in sorted(p.names):
+        rest = exact_quotient(p - var(n), extents[n]) if n in extents else None
+        if rest is not None and rest.name is not None:
+            return [(rest.name, f"({text} // {extents[n]})"), (n, f"({text} % {extents[n]})")]
+    return [(None, text)]
 
 
 def _reads(b: Block) -> dict[str, list[tuple[Int, ...]]]:

@@ -13,12 +13,13 @@ from tilesmith.ir.dependence import find_block
 from tilesmith.ir.nodes import walk
 from tilesmith.schedule.cache import CacheRead, CacheWrite
 from tilesmith.schedule.inline import Inline
+from tilesmith.schedule.iterators import SplitIterator
 from tilesmith.schedule.location import ReverseComputeAt
 from tilesmith.schedule.loops import Reorder, Split
 from tilesmith.schedule.reduction import Rfactor
 from tilesmith.schedule.sample import SampleLocation, SampleTile
 from tilesmith.space import analysis
-from tilesmith.space.packing import copied, packing, prepared
+from tilesmith.space.packing import copied, is_across, packing, prepared
 from tilesmith.space.state import Derived, State
 from tilesmith.space.tiling import Tiling
 
@@ -44,6 +45,22 @@ class InlineCheap:
             return Derived((state.then(Inline(b.name)),), final=True)
         except ScheduleError:
             return None
+
+
+def split_divided(state: State) -> Derived | None:
+    """A sum that finds an operand by dividing an iterator, as the group of a channel, runs over
+    groups and what is in them. A consumer that takes over its elements has to know them undivided,
+    so that it is also left as it is where there is one.
+    """
+    func, b = state.func, state.block
+    found = analysis.division(b) if b.reducing and not state.levels_of(b.name) else None
+    if found is None:
+        return None
+    try:
+        after = state.then(SplitIterator(b.name, *found))
+    except ScheduleError:
+        return None
+    return Derived((after,), final=analysis.fusible_consumer(func, b) is None)
 
 
 @dataclass(frozen=True)
@@ -158,18 +175,18 @@ class Tiled:
 def tiled_states(
     state: State, tiling: Tiling, axis: str | None, pack: bool, order: bool = False
 ) -> list[Tiled]:
-    """The node tiled, in one order or in both; with `pack`, also with packed operands. Constant
-    operands are packed in any case: that is done ahead.
+    """The node tiled, in one order or in both; with `pack`, also with packed operands. Those that
+    vectors cannot be loaded from are packed in any case, and so are constant ones, ahead.
     """
     out: list[Tiled] = []
     name = state.block.name
     constants = prepared(state) if pack else []
-    reads = [CacheRead(name, operand) for operand in copied(state, axis)] if pack else []
-    copies = tuple(r.copy for r in reads)
+    operands = copied(state, axis) if pack else []
+    needed = tuple(x for x in operands if is_across(state.block, x, axis))
     for turned in orders(state, axis, order):
-        plain = tiling.apply(state, axis, turned)
-        out.append(Tiled(packed(plain, name, tiling, axis, constants), axis, turned))
-        if reads:
+        for chosen in dict.fromkeys((needed, tuple(operands))):
+            reads = [CacheRead(name, operand) for operand in chosen]
+            copies = tuple(r.copy for r in reads)
             tiled = tiling.apply(state.then(*reads, done=copies), axis, turned)
             tiled = packed(tiled, name, tiling, axis, (*constants, *copies))
             out.append(Tiled(tiled, axis, turned, copies))

@@ -5,7 +5,15 @@ from __future__ import annotations
 from tilesmith.base.dtype import FLOAT32
 from tilesmith.base.target import Target
 from tilesmith.space.annotation import CpuAnnotation
-from tilesmith.space.rules import AddCacheWrite, AddRfactor, InlineCheap, Tile, TileAndFuse, skip
+from tilesmith.space.rules import (
+    AddCacheWrite,
+    AddRfactor,
+    InlineCheap,
+    Tile,
+    TileAndFuse,
+    skip,
+    split_divided,
+)
 from tilesmith.space.rules_gpu import CrossThreadReduction, GpuAnnotation, TileForGpu
 from tilesmith.space.state import Rule
 from tilesmith.space.tiling import Tiling
@@ -44,6 +52,7 @@ def default_rules(target: Target) -> tuple[Rule, ...]:
     tiling = Tiling("SSRSRRS", policy="any", max_innermost=8 * lanes, lanes=lanes, registers=True)
     return (
         InlineCheap(),
+        split_divided,
         AddRfactor(policy="any", max_innermost=16 * lanes, shortest=2 * lanes),
         TileAndFuse(tiling, choose_axis=True, pack=True, order=True),
         Tile(tiling, choose_axis=True, pack=True, order=True),

@@ -20,6 +20,7 @@ from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, walk
 from tilesmith.schedule.cache import CacheRead, CacheWrite, SetScope, StorageAlign
 from tilesmith.schedule.inline import Inline, ReverseInline
+from tilesmith.schedule.iterators import SplitIterator
 from tilesmith.schedule.kinds import Annotate, Bind, Parallel, Pipeline, Unroll, Vectorize
 from tilesmith.schedule.layout import Pad, TransformLayout
 from tilesmith.schedule.location import ComputeAt, ReverseComputeAt, fresh
@@ -188,6 +189,15 @@ class _Draw:
         if self.rng.random() < 0.1:  # no hole: more than enough iterations
             factors[hole] = -(-extent // prod(inner)) + int(self.rng.integers(0, 2))
         return Split(name, tuple(factors))
+
+    def split_iterator(self) -> Step | None:
+        b = self.block()
+        if not b.iters:
+            return None
+        i = self.one_of(b.iters)
+        extent = i.extent.const or 1
+        divisors = [d for d in range(1, extent + 1) if extent % d == 0]
+        return SplitIterator(b.name, i.name, self.one_of(divisors))
 
     def fuse(self) -> Step | None:
         nest = self.nest()
