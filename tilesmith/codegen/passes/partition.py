@@ -31,7 +31,7 @@ from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import For, If, Stmt
 
 # Operations that cutting may lead to in all. Past that a guard stays: code that large does not pay.
-_LIMIT = 2048
+_LIMIT = 4096
 # Operations of a body that may be copied for anything; a larger one for what most of it depends on.
 _LIGHT = 64
 _MOST_PARTS = 5
@@ -72,21 +72,17 @@ def _loop(
         if s.kind == "serial" and (total := weight(body)) > _LIGHT:
             body = separated(s, body, here, total)
         return (replace(s, body=_body(body, here, budget)),)
-    parts: dict[int, tuple[Stmt, ...]] = {}
-    spans = list(pairwise((0, *cuts, s.extent.const or 0)))
-    left = s.extent.const or 0
-    for a, b in sorted(spans, key=lambda span: span[0] - span[1]):
+    out: list[Stmt] = []
+    for a, b in pairwise((0, *cuts, s.extent.const or 0)):
         value = of(a) if b - a == 1 else var(s.name) + a
         part = {**ranges, s.name: of(b - a)}
         inner = simplify_body(substitute_body(s.body, {s.name: value}), part, {})
-        share = [budget[0] * (b - a) // left]  # a border need not be fast
-        kept = budget[0] - share[0]
-        inner = _body(inner, part, share)
-        budget[0], left = kept + share[0], left - (b - a)
-        if b - a > 1 and not idle(inner):
-            inner = (For(s.name, of(b - a), inner, s.kind, s.notes),)
-        parts[a] = inner
-    return tuple(t for a, _ in spans for t in parts[a])
+        inner = _body(inner, part, budget)
+        if b - a == 1:
+            out.extend(inner)
+        elif not idle(inner):
+            out.append(For(s.name, of(b - a), inner, s.kind, s.notes))
+    return tuple(out)
 
 
 def _by_value(s: For, body: tuple[Stmt, ...], here: Ranges, budget: list[int]) -> tuple[Stmt, ...]:
