@@ -42,8 +42,8 @@ class Evolution:
     cost model, what was measured best is varied, and the draft picks.
     """
 
-    population: int = 1024
-    generations: int = 4
+    population: int = 512
+    generations: int = 3
     crossover: float = 0.3
     moved: float = 0.05
     measured: float = 0.2
@@ -53,8 +53,8 @@ class Evolution:
     drafted: float = 1.0
     diversity: float = 0.02
     variants: int = 8
-    drafts: int = 4
-    refit: float = 0.15
+    drafts: int = 8
+    refit: float = 0.25
     patience: int = 60
     draft: Draft = field(default_factory=Draft)
     cost_model: CostModel | None = field(default_factory=Gbdt)

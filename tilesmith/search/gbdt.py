@@ -81,11 +81,11 @@ class Gbdt:
 
     loss: str = "rank"
     features: str = "statements"
-    rounds: int = 160
+    rounds: int = 100
     depth: int = 6
     learning_rate: float = 0.15
     held_out: float = 0.15
-    patience: int = 40
+    patience: int = 25
     sample: float = 0.7
     fewest: int = 24
     most: int = 4000
