@@ -439,3 +439,11 @@ def test_evaluating_data_dependent_atoms():
 
     p = 2 * atom(Read()) * i + maximum(i, j) // 2
     assert evaluate_int(p, {"i": 3, "j": 5}, lambda a: 10 if isinstance(a, Read) else 0) == 62
+
+
+def test_bounds_of_a_remainder_of_a_quotient() -> None:
+    d = var("d")
+    p = d // 32 - 4 * (d // 128)  # (d // 32) % 4
+    assert bounds(p, {"d": of(512)}) == (of(0), of(3))
+    assert {v // 32 - 4 * (v // 128) for v in range(512)} == {0, 1, 2, 3}
+    assert bounds(5 * p + var("e"), {"d": of(512), "e": of(2)}) == (of(0), of(16))

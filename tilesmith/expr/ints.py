@@ -485,6 +485,14 @@ def bounds(p: Int, inner: Mapping[str, Int]) -> tuple[Int, Int]:
         if nonnegative(x_low) and nonnegative(d.b - 1 - x_high):
             return rest_low + scale * x_low, rest_high + scale * x_high
         return rest_low, rest_high + scale * (d.b - 1)
+    for d in divisions:  # s*(x // a) - s*b*(x // (a*b)) is s*((x // a) % b)
+        for e in divisions:
+            times = exact_quotient(d.b, e.b) if e is not d and e.a == d.a else None
+            scale = coefficients[e]
+            if times is not None and coefficients[d] == -scale * times and nonnegative(scale):
+                rest_p = p - scale * (atom(e) - times * atom(d))
+                rest_low, rest_high = bounds(rest_p, inner)
+                return rest_low, rest_high + scale * (times - 1)
     lo = hi = Int(low)
     for a, factor in coefficients.items():
         if isinstance(a, str):
