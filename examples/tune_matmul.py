@@ -26,7 +26,7 @@ def main() -> None:
     compare(result.kernel, func, n)
     print("the schedule it found:")
     numbers = ("sample_tile", "sample_choice")
-    steps = [s for s in result.best.candidate.trace if s.name not in numbers]
+    steps = [s for s in result.best.candidate.trace.resolved if s.name not in numbers]
     print("\n".join(f"  {s}" for s in steps))
 
 
