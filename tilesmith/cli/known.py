@@ -120,7 +120,8 @@ def trace(
     if json:
         print(steps.to_json())
     else:  # a decision says in words what the step after it has in numbers
-        print("\n".join(str(s) for s in steps if not isinstance(s, SampleTile | SampleChoice)))
+        shown = [s for s in steps.resolved if not isinstance(s, SampleTile | SampleChoice)]
+        print("\n".join(map(str, shown)))
     if program:
         print(f"\n{steps.apply(m.candidate.task.func)}")
 
