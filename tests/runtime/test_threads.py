@@ -135,6 +135,33 @@ def test_idle_workers_sleep_and_leave_signals_to_python() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
 
 
+_MOVED = """
+import ctypes, os
+from pathlib import Path
+here = ctypes.CDLL(None).sched_getcpu
+cores = os.sched_getaffinity(0)
+Region(30).run("slow", 30, 3)
+threads = {int(t.name) for t in Path("/proc/self/task").iterdir()} - {os.getpid()}
+threads = {t for t in threads if os.sched_getaffinity(t) != cores}
+assert len(threads) == 2, threads
+for core in list(cores)[:4] * 3:
+    os.sched_setaffinity(0, {core})
+    os.sched_setaffinity(0, cores)
+    before = here()
+    Region(30).run("visit", 30, 3)
+    if before == here() == core:
+        for t in threads:
+            assert os.sched_getaffinity(t) == cores - {core}, (core, os.sched_getaffinity(t))
+print("end")
+"""
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_workers_keep_off_the_core_that_the_caller_has_moved_to() -> None:
+    done = _python(_MOVED)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+
+
 @pytest.mark.parametrize(
     "script",
     [

@@ -14,6 +14,9 @@ the system did not run in time is not waited for) and waits for what is RUNNING.
 work spins for some 40 us, so that the next region of a kernel starts within a microsecond, then
 sleeps in a futex on its state.
 
+Workers keep off the caller's core: woken there, they would wait for the caller, not help it. When
+the system has moved the caller since the last region, they are told to keep off its new one.
+
 Sleeping and posting cannot miss each other: the worker says that it sleeps, then the kernel looks
 at its state; the caller writes the state, then looks who sleeps; all four in one total order.
 
@@ -74,13 +77,15 @@ _FUTEX = {"x86-64": 202, "aarch64": 98}
 # 3 WAITED (running, and the caller sleeps until it is done). The futex operations are
 # FUTEX_WAIT_PRIVATE (128) and FUTEX_WAKE_PRIVATE (129).
 _POOL = """
-%Slot = type { i32, i32, ptr, ptr, i64, i64, [88 x i8] } ; state, sleeps, body, ctx, n, chunk
+; state, sleeps, body, ctx, n, chunk, thread
+%Slot = type { i32, i32, ptr, ptr, i64, i64, i64, [80 x i8] }
 @slots = internal global [$MAX_WORKERS x %Slot] zeroinitializer, align 128
 %Line = type { i64, [120 x i8] }
 @lock = internal global %Line zeroinitializer, align 128
 @next = internal global %Line zeroinitializer, align 128
 @sleepers = internal global %Line zeroinitializer, align 128
 @workers = internal global %Line zeroinitializer, align 128
+@kept_off = internal global i32 -1 ; the core
 
 declare i64 @syscall(i64, ...)
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
@@ -88,7 +93,7 @@ declare i32 @pthread_attr_init(ptr)
 declare i32 @pthread_attr_setstacksize(ptr, i64)
 declare i32 @pthread_attr_setdetachstate(ptr, i32)
 declare i32 @pthread_attr_destroy(ptr)
-declare i32 @pthread_attr_setaffinity_np(ptr, i64, ptr)
+declare i32 @pthread_setaffinity_np(i64, i64, ptr)
 declare i32 @sched_getaffinity(i32, i64, ptr)
 declare i32 @sched_getcpu()
 declare i64 @llvm.ctpop.i64(i64)
@@ -186,11 +191,9 @@ tell:
 ; threads of Python, which must be the ones they interrupt, but for those that report a crash.
 define internal void @start(i64 %wanted) nounwind noinline {
 entry:
-  %mask = alloca [128 x i8], align 8
   %attr = alloca [128 x i8], align 16
   %all = alloca [128 x i8], align 16
   %before = alloca [128 x i8], align 16
-  %thread = alloca i64
   %e0 = call i32 @sigfillset(ptr %all)
   %e1 = call i32 @sigdelset(ptr %all, i32 4)
   %e2 = call i32 @sigdelset(ptr %all, i32 6)
@@ -201,11 +204,38 @@ entry:
   %e7 = call i32 @pthread_attr_init(ptr %attr)
   %e8 = call i32 @pthread_attr_setstacksize(ptr %attr, i64 $STACK_NBYTES)
   %e9 = call i32 @pthread_attr_setdetachstate(ptr %attr, i32 1)
-  ; Workers keep off the caller's core: woken there, they would wait for the caller, not help it.
+  br label %more
+more:
+  %have = load i64, ptr @workers
+  %enough = icmp uge i64 %have, %wanted
+  br i1 %enough, label %done, label %create
+create:
+  %slot = getelementptr [$MAX_WORKERS x %Slot], ptr @slots, i64 0, i64 %have
+  %thread.p = getelementptr %Slot, ptr %slot, i64 0, i32 6
+  %failed = call i32 @pthread_create(ptr %thread.p, ptr %attr, ptr @worker, ptr %slot)
+  %ok = icmp eq i32 %failed, 0
+  br i1 %ok, label %count, label %done
+count:
+  %now = add i64 %have, 1
+  store i64 %now, ptr @workers
+  store i32 -1, ptr @kept_off
+  br label %more
+done:
+  %e10 = call i32 @pthread_attr_destroy(ptr %attr)
+  %e11 = call i32 @pthread_sigmask(i32 2, ptr %before, ptr null)
+  ret void
+}
+
+; Takes the caller's core from all workers, where it leaves them another.
+define internal void @keep_off(i32 %cpu) nounwind noinline {
+entry:
+  %mask = alloca [128 x i8], align 8
+  store i32 %cpu, ptr @kept_off
   call void @llvm.memset.p0.i64(ptr %mask, i8 0, i64 128, i1 false)
-  %e13 = call i32 @sched_getaffinity(i32 0, i64 128, ptr %mask)
-  %cpu = call i32 @sched_getcpu()
-  br label %tally
+  %e0 = call i32 @sched_getaffinity(i32 0, i64 128, ptr %mask)
+  %count = load i64, ptr @workers
+  %named = icmp ult i32 %cpu, 1024
+  br i1 %named, label %tally, label %done
 tally:
   %word = phi i64 [0, %entry], [%word.next, %tally]
   %sum = phi i64 [0, %entry], [%sum.next, %tally]
@@ -218,10 +248,10 @@ tally:
   br i1 %counted, label %known, label %tally
 known:
   %several = icmp ugt i64 %sum.next, 1
-  %named = icmp ult i32 %cpu, 1024
-  %apart = and i1 %several, %named
-  br i1 %apart, label %keep_off, label %more
-keep_off:
+  %some = icmp ne i64 %count, 0
+  %apart = and i1 %several, %some
+  br i1 %apart, label %clear, label %done
+clear:
   %cpu.wide = zext i32 %cpu to i64
   %at = lshr i64 %cpu.wide, 6
   %own.p = getelementptr i64, ptr %mask, i64 %at
@@ -231,24 +261,16 @@ keep_off:
   %rest = xor i64 %bit, -1
   %others = and i64 %own, %rest
   store i64 %others, ptr %own.p
-  %e12 = call i32 @pthread_attr_setaffinity_np(ptr %attr, i64 128, ptr %mask)
-  br label %more
-more:
-  %have = load i64, ptr @workers
-  %enough = icmp uge i64 %have, %wanted
-  br i1 %enough, label %done, label %create
-create:
-  %slot = getelementptr [$MAX_WORKERS x %Slot], ptr @slots, i64 0, i64 %have
-  %failed = call i32 @pthread_create(ptr %thread, ptr %attr, ptr @worker, ptr %slot)
-  %ok = icmp eq i32 %failed, 0
-  br i1 %ok, label %count, label %done
-count:
-  %now = add i64 %have, 1
-  store i64 %now, ptr @workers
-  br label %more
+  br label %each
+each:
+  %i = phi i64 [0, %clear], [%i.next, %each]
+  %thread.p = getelementptr [$MAX_WORKERS x %Slot], ptr @slots, i64 0, i64 %i, i32 6
+  %thread = load i64, ptr %thread.p
+  %e1 = call i32 @pthread_setaffinity_np(i64 %thread, i64 128, ptr %mask)
+  %i.next = add i64 %i, 1
+  %more = icmp ult i64 %i.next, %count
+  br i1 %more, label %each, label %done
 done:
-  %e10 = call i32 @pthread_attr_destroy(ptr %attr)
-  %e11 = call i32 @pthread_sigmask(i32 2, ptr %before, ptr null)
   ret void
 }
 
@@ -277,9 +299,17 @@ alone:
 staff:
   %have = load i64, ptr @workers
   %enough = icmp uge i64 %have, %others
-  br i1 %enough, label %open, label %hire
+  br i1 %enough, label %where, label %hire
 hire:
   call void @start(i64 %others)
+  br label %where
+where:
+  %cpu = call i32 @sched_getcpu()
+  %old = load i32, ptr @kept_off
+  %stayed = icmp eq i32 %cpu, %old
+  br i1 %stayed, label %open, label %moved
+moved:
+  call void @keep_off(i32 %cpu)
   br label %open
 open:
   %hired = load i64, ptr @workers
@@ -372,6 +402,7 @@ define void @tilesmith_reset_threads() nounwind {
   store i64 0, ptr @lock
   store i64 0, ptr @sleepers
   store i64 0, ptr @workers
+  store i32 -1, ptr @kept_off
   ret void
 }
 
