@@ -74,8 +74,12 @@ def breed(
     changed; a few go to another variant of the same sketch that has parents too.
     """
     out: list[tuple[int, Matrix]] = []
-    present = [number for number, _ in parents.groups]
+    together: dict[int, list[Matrix]] = {}
     for number, rows in parents.groups:
+        together.setdefault(number, []).append(rows)
+    present = list(together)
+    for number, parts in together.items():
+        rows = np.concatenate(parts)
         v = catalogue.known(number)
         mates = rows.take(rng.integers(0, len(rows), len(rows)), axis=0)
         chosen = rng.random(len(rows)) < crossover
