@@ -17,15 +17,21 @@ from tilesmith.base.errors import (
 )
 from tilesmith.base.target import Target, cpu
 from tilesmith.expr.dsl import (
-    Tensor,
-    Value,
     amax,
     amin,
     argmax,
     argmin,
-    cast,
-    ceil,
     compute,
+    placeholder,
+    prod,
+    reduce,
+    reduce_axis,
+    size,
+    sum,
+)
+from tilesmith.expr.functions import absolute as abs
+from tilesmith.expr.functions import (
+    ceil,
     cos,
     erf,
     exp,
@@ -34,26 +40,14 @@ from tilesmith.expr.dsl import (
     log,
     maximum,
     minimum,
-    placeholder,
-    power,
-    prod,
-    reduce,
-    reduce_axis,
     rsqrt,
     sigmoid,
     sin,
-    size,
     sqrt,
-    sum,
     tanh,
-    where,
 )
-from tilesmith.expr.dsl import (
-    absolute as abs,
-)
-from tilesmith.expr.dsl import (
-    round_ as round,
-)
+from tilesmith.expr.functions import round_ as round
+from tilesmith.expr.values import Tensor, Value, cast, power, where
 from tilesmith.ir.evaluate import evaluate
 from tilesmith.ir.function import Function, instantiate
 from tilesmith.ir.interpreter import interpret

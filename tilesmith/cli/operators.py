@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 
 import tilesmith.ops as ops
 from tilesmith.base.errors import ArgumentError
-from tilesmith.expr.dsl import Tensor, compute, placeholder, reduce_axis
+from tilesmith.expr.dsl import compute, placeholder, reduce_axis
 from tilesmith.expr.dsl import sum as sum_over
+from tilesmith.expr.values import Tensor
 from tilesmith.ir.function import Function
 from tilesmith.ir.lower import function
 

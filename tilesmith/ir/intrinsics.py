@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from tilesmith.base.dtype import INT32
-from tilesmith.expr.dsl import cast, compute, placeholder, reduce_axis
+from tilesmith.expr.dsl import compute, placeholder, reduce_axis
 from tilesmith.expr.dsl import sum as sum_over
+from tilesmith.expr.values import cast
 from tilesmith.ir.function import Function
 from tilesmith.ir.lower import function
 from tilesmith.ir.nodes import Intrinsic

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilesmith.base.errors import ExpressionError
-from tilesmith.expr.dsl import Tensor
 from tilesmith.expr.ints import Int
+from tilesmith.expr.values import Tensor
 
 PerDim = int | Sequence[int]
 Padding = int | Sequence[int | Sequence[int]]

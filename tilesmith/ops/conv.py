@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 from tilesmith.base.dtype import DType
 from tilesmith.base.errors import ExpressionError
-from tilesmith.expr.dsl import Tensor, Value, cast, compute, reduce_axis
+from tilesmith.expr.dsl import compute, reduce_axis
 from tilesmith.expr.dsl import sum as sum_over
+from tilesmith.expr.values import Tensor, Value, cast
 from tilesmith.ops.arguments import (
     Padding,
     PerDim,

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from tilesmith.base.dtype import DType
 from tilesmith.base.errors import ExpressionError
-from tilesmith.expr.dsl import Tensor, Value, cast, compute, reduce_axis, where
+from tilesmith.expr.dsl import compute, reduce_axis
 from tilesmith.expr.dsl import sum as sum_over
 from tilesmith.expr.ints import of
+from tilesmith.expr.values import Tensor, Value, cast, where
 from tilesmith.ops.arguments import (
     Padding,
     PerDim,

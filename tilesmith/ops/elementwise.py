@@ -10,8 +10,9 @@ from collections.abc import Callable
 
 from tilesmith.base.dtype import BOOL, DType
 from tilesmith.base.errors import ExpressionError
-from tilesmith.expr import dsl
-from tilesmith.expr.dsl import Number, Tensor, Value, compute
+from tilesmith.expr import functions, values
+from tilesmith.expr.dsl import compute
+from tilesmith.expr.values import Number, Tensor, Value
 from tilesmith.ops.arguments import axis_of, need_equal, need_tensor
 from tilesmith.ops.broadcast import broadcast_shape, read_broadcast
 from tilesmith.ops.precision import widen
@@ -30,7 +31,7 @@ def _smooth(op: str, X: Tensor, f: Callable[[Value], Value], name: str) -> Tenso
 
     def g(x: Value) -> Value:
         y = f(widen(x))
-        return dsl.cast(y, x.dtype) if x.dtype.is_float else y
+        return values.cast(y, x.dtype) if x.dtype.is_float else y
 
     return _each(op, X, g, name)
 
@@ -57,32 +58,32 @@ def _joined(
 
 # of two tensors, or of a tensor and a number
 def add(A: Term, B: Term, name: str = "add") -> Tensor:
-    return _joined("add", A, B, lambda a, b: dsl.binary("add", a, b), name)
+    return _joined("add", A, B, lambda a, b: values.binary("add", a, b), name)
 
 
 def subtract(A: Term, B: Term, name: str = "subtract") -> Tensor:
-    return _joined("subtract", A, B, lambda a, b: dsl.binary("sub", a, b), name)
+    return _joined("subtract", A, B, lambda a, b: values.binary("sub", a, b), name)
 
 
 def multiply(A: Term, B: Term, name: str = "multiply") -> Tensor:
-    return _joined("multiply", A, B, lambda a, b: dsl.binary("mul", a, b), name)
+    return _joined("multiply", A, B, lambda a, b: values.binary("mul", a, b), name)
 
 
 def divide(A: Term, B: Term, name: str = "divide") -> Tensor:
     """A / B; of two integers it is a float32."""
-    return _joined("divide", A, B, lambda a, b: dsl.binary("div", a, b), name)
+    return _joined("divide", A, B, lambda a, b: values.binary("div", a, b), name)
 
 
 def maximum(A: Term, B: Term, name: str = "maximum") -> Tensor:
-    return _joined("maximum", A, B, dsl.maximum, name)
+    return _joined("maximum", A, B, functions.maximum, name)
 
 
 def minimum(A: Term, B: Term, name: str = "minimum") -> Tensor:
-    return _joined("minimum", A, B, dsl.minimum, name)
+    return _joined("minimum", A, B, functions.minimum, name)
 
 
 def power(A: Term, B: Term, name: str = "power") -> Tensor:
-    return _joined("power", A, B, dsl.power, name)
+    return _joined("power", A, B, values.power, name)
 
 
 def bias_add(X: Tensor, bias: Tensor, axis: int = 1, name: str = "bias_add") -> Tensor:
@@ -98,7 +99,7 @@ def bias_add(X: Tensor, bias: Tensor, axis: int = 1, name: str = "bias_add") -> 
 
 # of one tensor
 def cast(X: Tensor, dtype: str | DType, name: str = "cast") -> Tensor:
-    return _each("cast", X, lambda x: dsl.cast(x, dtype), name)
+    return _each("cast", X, lambda x: values.cast(x, dtype), name)
 
 
 def negative(X: Tensor, name: str = "negative") -> Tensor:
@@ -106,45 +107,45 @@ def negative(X: Tensor, name: str = "negative") -> Tensor:
 
 
 def absolute(X: Tensor, name: str = "absolute") -> Tensor:
-    return _each("absolute", X, dsl.absolute, name)
+    return _each("absolute", X, functions.absolute, name)
 
 
 def exp(X: Tensor, name: str = "exp") -> Tensor:
-    return _each("exp", X, dsl.exp, name)
+    return _each("exp", X, functions.exp, name)
 
 
 def log(X: Tensor, name: str = "log") -> Tensor:
-    return _each("log", X, dsl.log, name)
+    return _each("log", X, functions.log, name)
 
 
 def sqrt(X: Tensor, name: str = "sqrt") -> Tensor:
-    return _each("sqrt", X, dsl.sqrt, name)
+    return _each("sqrt", X, functions.sqrt, name)
 
 
 def erf(X: Tensor, name: str = "erf") -> Tensor:
-    return _each("erf", X, dsl.erf, name)
+    return _each("erf", X, functions.erf, name)
 
 
 def tanh(X: Tensor, name: str = "tanh") -> Tensor:
-    return _each("tanh", X, dsl.tanh, name)
+    return _each("tanh", X, functions.tanh, name)
 
 
 def sigmoid(X: Tensor, name: str = "sigmoid") -> Tensor:
-    return _each("sigmoid", X, dsl.sigmoid, name)
+    return _each("sigmoid", X, functions.sigmoid, name)
 
 
 def relu(X: Tensor, name: str = "relu") -> Tensor:
-    return _each("relu", X, lambda x: dsl.maximum(x, 0), name)
+    return _each("relu", X, lambda x: functions.maximum(x, 0), name)
 
 
 def leaky_relu(X: Tensor, alpha: float = 0.01, name: str = "leaky_relu") -> Tensor:
     """x, or alpha * x below 0."""
-    return _each("leaky_relu", X, lambda x: dsl.where(x > 0, x, x * alpha), name)
+    return _each("leaky_relu", X, lambda x: values.where(x > 0, x, x * alpha), name)
 
 
 def silu(X: Tensor, name: str = "silu") -> Tensor:
     """x * sigmoid(x), also known as swish."""
-    return _smooth("silu", X, lambda x: x * dsl.sigmoid(x), name)
+    return _smooth("silu", X, lambda x: x * functions.sigmoid(x), name)
 
 
 def gelu(X: Tensor, approximate: str = "none", name: str = "gelu") -> Tensor:
@@ -154,10 +155,10 @@ def gelu(X: Tensor, approximate: str = "none", name: str = "gelu") -> Tensor:
 
     def by_tanh(x: Value) -> Value:
         inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
-        return 0.5 * x * (1.0 + dsl.tanh(inner))
+        return 0.5 * x * (1.0 + functions.tanh(inner))
 
     def by_erf(x: Value) -> Value:
-        return 0.5 * x * (1.0 + dsl.erf(x * math.sqrt(0.5)))
+        return 0.5 * x * (1.0 + functions.erf(x * math.sqrt(0.5)))
 
     return _smooth("gelu", X, by_tanh if approximate == "tanh" else by_erf, name)
 
@@ -171,8 +172,8 @@ def clip(X: Tensor, low: Number | None, high: Number | None, name: str = "clip")
         raise ExpressionError(f"clip: low {low} is above high {high}; it must not be")
 
     def f(x: Value) -> Value:
-        y = x if low is None else dsl.maximum(x, low)
-        return y if high is None else dsl.minimum(y, high)
+        y = x if low is None else functions.maximum(x, low)
+        return y if high is None else functions.minimum(y, high)
 
     return _each("clip", X, f, name)
 
@@ -187,7 +188,7 @@ def where(cond: Tensor, A: Term, B: Term, name: str = "where") -> Tensor:
 
     def body(*index: Value) -> Value:
         a, b = (read_broadcast(x, index) if isinstance(x, Tensor) else x for x in (A, B))
-        return dsl.where(read_broadcast(cond, index), a, b)
+        return values.where(read_broadcast(cond, index), a, b)
 
     out: Tensor = compute(shape, body, name=name)
     return out

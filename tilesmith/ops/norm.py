@@ -8,21 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tilesmith.base.errors import ExpressionError
-from tilesmith.expr.dsl import (
-    Axis,
-    Tensor,
-    Value,
-    amax,
-    cast,
-    compute,
-    exp,
-    log,
-    reduce_axis,
-    rsqrt,
-    sqrt,
-)
+from tilesmith.expr.dsl import amax, compute, reduce_axis
 from tilesmith.expr.dsl import sum as sum_over
+from tilesmith.expr.functions import exp, log, rsqrt, sqrt
 from tilesmith.expr.ints import ONE, product
+from tilesmith.expr.values import Axis, Tensor, Value, cast
 from tilesmith.ops.arguments import axis_of, need_equal, need_tensor, show_shape
 from tilesmith.ops.precision import widen
 

@@ -7,18 +7,10 @@ window counts.
 from __future__ import annotations
 
 from tilesmith.base.errors import ExpressionError
-from tilesmith.expr.dsl import (
-    Axis,
-    Tensor,
-    Value,
-    amax,
-    cast,
-    compute,
-    maximum,
-    minimum,
-    reduce_axis,
-)
+from tilesmith.expr.dsl import amax, compute, reduce_axis
 from tilesmith.expr.dsl import sum as sum_over
+from tilesmith.expr.functions import maximum, minimum
+from tilesmith.expr.values import Axis, Tensor, Value, cast
 from tilesmith.ops.arguments import (
     Padding,
     PerDim,

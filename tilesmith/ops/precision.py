@@ -8,7 +8,7 @@ from __future__ import annotations
 from tilesmith.base.dtype import BOOL, FLOAT32, INT32, DType, promote
 from tilesmith.base.dtype import dtype as dtype_named
 from tilesmith.base.errors import ExpressionError
-from tilesmith.expr.dsl import Value, cast
+from tilesmith.expr.values import Value, cast
 
 
 def accumulator(d: DType) -> DType:

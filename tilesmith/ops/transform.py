@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilesmith.base.errors import ExpressionError
-from tilesmith.expr.dsl import Number, Tensor, Value, compute, where
+from tilesmith.expr.dsl import compute
 from tilesmith.expr.ints import ONE, Int, IntLike, exact_quotient, of, product
+from tilesmith.expr.values import Number, Tensor, Value, where
 from tilesmith.ops.arguments import axis_of, need_equal, need_tensor, pad_pairs, show_shape
 from tilesmith.ops.window import padded
 

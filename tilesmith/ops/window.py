@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tilesmith.base.errors import ExpressionError
-from tilesmith.expr.dsl import Number, Tensor, Value, compute, where
+from tilesmith.expr.dsl import compute
+from tilesmith.expr.values import Number, Tensor, Value, where
 
 
 def output_extent(

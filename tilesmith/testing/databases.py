@@ -15,7 +15,8 @@ import pytest
 
 from tilesmith.base.errors import RecordsError, TraceError
 from tilesmith.base.target import Target
-from tilesmith.expr.dsl import compute, maximum, placeholder
+from tilesmith.expr.dsl import compute, placeholder
+from tilesmith.expr.functions import maximum
 from tilesmith.ir.function import Function
 from tilesmith.ir.lower import function
 from tilesmith.records.database import Database

@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from tilesmith.expr import dsl
-from tilesmith.expr.dsl import Tensor, Value, compute, placeholder, reduce_axis
+from tilesmith.expr import dsl, functions, values
+from tilesmith.expr.dsl import compute, placeholder, reduce_axis
 from tilesmith.expr.nodes import loads_of
+from tilesmith.expr.values import Tensor, Value
 from tilesmith.ir.function import Function
 from tilesmith.ir.lower import function
 from tilesmith.task.inputs import index_limits
@@ -118,16 +119,16 @@ class _Program:
 
     def soft(self, v: Value) -> Any:
         """A bounded function of v, so that long chains stay finite."""
-        return self.one_of(dsl.tanh, dsl.sigmoid, dsl.sin)(v)
+        return self.one_of(functions.tanh, functions.sigmoid, functions.sin)(v)
 
     def elementwise(self, name: str) -> Any:
         x = self.source((0, 1, 2, 3))
         y = self.operand(extents(x))
         f = self.one_of(
-            lambda a, b: dsl.maximum(a, 0) + b * 0.5,
-            lambda a, b: dsl.tanh(a) * b,
-            lambda a, b: dsl.where(a > b, a, b) * 0.75,
-            lambda a, b: dsl.sigmoid(a + b),
+            lambda a, b: functions.maximum(a, 0) + b * 0.5,
+            lambda a, b: functions.tanh(a) * b,
+            lambda a, b: values.where(a > b, a, b) * 0.75,
+            lambda a, b: functions.sigmoid(a + b),
         )
         return compute(x.shape, lambda *i: f(x[i], y[i]), name=name)
 
@@ -168,7 +169,7 @@ class _Program:
                 at[d] = v
             v = x[tuple(at)]
             if op is dsl.prod:
-                v = 1.0 + 0.25 * dsl.sin(v)
+                v = 1.0 + 0.25 * functions.sin(v)
             return op(v, axis=tuple(axes.values()))
 
         return compute([shape[d] for d in keep], body, name=name)
@@ -200,7 +201,7 @@ class _Program:
 
         def padded(i: tuple[Any, ...], y: Any) -> Value:
             inside = (y >= pad) & (y < n + pad)
-            return dsl.where(inside, x[(*i, y - pad)], 0.0)
+            return values.where(inside, x[(*i, y - pad)], 0.0)
 
         if self.chance(0.5):
             stage = compute(
@@ -225,7 +226,7 @@ class _Program:
         d = int(self.rng.integers(1, 3))
         return compute(
             (*front, n),
-            lambda *i: x[i] - dsl.where(i[-1] >= d, x[(*i[:-1], i[-1] - d)], 1.0),
+            lambda *i: x[i] - values.where(i[-1] >= d, x[(*i[:-1], i[-1] - d)], 1.0),
             name=name,
         )
 
@@ -249,22 +250,22 @@ class _Program:
             case 1:  # the running maximum and sum of an online softmax
 
                 def join(p: Any, q: Any) -> Any:
-                    m = dsl.maximum(p[0], q[0])
-                    return m, p[1] * dsl.exp(p[0] - m) + q[1] * dsl.exp(q[0] - m)
+                    m = functions.maximum(p[0], q[0])
+                    return m, p[1] * functions.exp(p[0] - m) + q[1] * functions.exp(q[0] - m)
 
                 return compute(
                     front,
                     lambda *i: dsl.reduce(
-                        (x[(*i, k)], dsl.cast(1.0, x.dtype)), join, (-1e30, 0), k
+                        (x[(*i, k)], values.cast(1.0, x.dtype)), join, (-1e30, 0), k
                     ),
                     name=name,
                 )
             case _:
-                return compute(x.shape, lambda *i: (x[i] + 1, dsl.tanh(x[i])), name=name)
+                return compute(x.shape, lambda *i: (x[i] + 1, functions.tanh(x[i])), name=name)
 
     def mask(self, name: str) -> Any:
         x = self.source((2,))
-        return compute(x.shape, lambda i, j: dsl.where(i >= j, x[i, j], i - j), name=name)
+        return compute(x.shape, lambda i, j: values.where(i >= j, x[i, j], i - j), name=name)
 
     def regroup(self, name: str) -> Any:
         if self.chance(0.5):
@@ -276,7 +277,7 @@ class _Program:
         m = int(self.one_of(1, 2, 3))
         rows = -(-n // m)
         return compute(
-            (rows, m), lambda i, j: dsl.where(i * m + j < n, x[i * m + j], 0.5), name=name
+            (rows, m), lambda i, j: values.where(i * m + j < n, x[i * m + j], 0.5), name=name
         )
 
     def scalar(self, name: str) -> Any:
@@ -291,14 +292,16 @@ class _Program:
         k = reduce_axis(depth, name="k")
         total = compute(
             (n, m),
-            lambda i, j: dsl.sum(dsl.cast(a[i, k], "int32") * dsl.cast(b[k, j], "int32"), axis=k),
+            lambda i, j: dsl.sum(
+                values.cast(a[i, k], "int32") * values.cast(b[k, j], "int32"), axis=k
+            ),
             name=f"{name}i",
         )
         self.stages.append(total)
         if self.chance(0.3):
             return total
         self.read.add(total.uid)
-        return compute((n, m), lambda i, j: dsl.cast(total[i, j], "float64") * 0.125, name=name)
+        return compute((n, m), lambda i, j: values.cast(total[i, j], "float64") * 0.125, name=name)
 
     def function(self) -> Function:
         stages = list({t.uid: t for t in self.stages}.values())
