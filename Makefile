@@ -10,7 +10,7 @@ demo: $(VENV)/run.stamp
 	$(BIN)/python examples/tune_matmul.py
 
 test: lint
-	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest tests -n 2 --dist worksteal
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check tilesmith tests bench examples

@@ -18,6 +18,7 @@ import pytest
 
 import tilesmith as ts
 from tilesmith.measure.local import LocalRun
+from tilesmith.measure.nursery import Nursery
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -103,6 +104,14 @@ def test_processes_end_with_the_run() -> None:
         workers = group(run._workshop.nursery.pid)
         assert len(workers) >= 3
     assert gone(workers)
+
+
+def test_a_run_that_is_closed_before_its_processes_are_up_says_nothing(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    nursery = Nursery()
+    nursery.close()
+    assert capfd.readouterr() == ("", "")
 
 
 def test_processes_end_with_their_owner() -> None:

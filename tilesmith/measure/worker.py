@@ -185,10 +185,10 @@ def main(fd: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control = adopt(fd)
     keeper = Keeper(control)
-    control.send(os.getpid())
     gc.collect()
     gc.freeze()  # so that collecting in a child does not copy the pages of its parent
-    with suppress(Gone):
+    with suppress(Gone):  # perhaps before there was anything to do
+        control.send(os.getpid())
         keeper.serve()
     keeper.close()
 
