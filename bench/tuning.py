@@ -28,8 +28,6 @@ from tilesmith.search.protocol import Search
 from tilesmith.space.domains import Rng
 from tilesmith.testing.measurers import FakeMeasurer
 
-NEAR = 1.1  # a run is near its best when it is within a tenth of it
-
 
 @dataclass(frozen=True)
 class Subject:
@@ -103,7 +101,6 @@ class Kept:
 class Outcome:
     result: ts.Result
     first: float  # seconds until there was a kernel
-    near: float  # seconds until it was near the best
     shares: dict[str, float]  # of the wall clock
 
     @property
@@ -118,7 +115,6 @@ def tune(s: Subject, seconds: float, seed: int) -> Outcome:
         measurer=measurer, seed=seed, quiet=True,
     )  # fmt: skip
     spent = measurer.runs[0].spent
-    near = next(t for t, _, cost in result.curve if cost <= NEAR * result.best.cost)
     parts = {
         "search, beside measuring": strategy.spent["ask"],
         "learning, between batches": strategy.spent["tell"],
@@ -129,7 +125,7 @@ def tune(s: Subject, seconds: float, seed: int) -> Outcome:
         "racing and confirming": spent.racing,
     }
     shares = {name: 100 * x / result.seconds for name, x in parts.items()}
-    return Outcome(result, result.curve[0][0], near, shares)
+    return Outcome(result, result.curve[0][0], shares)
 
 
 def beside(s: Subject, kernel: ts.Kernel) -> list[tuple[str, float, float, float, float]]:
@@ -175,7 +171,7 @@ def summary(s: Subject, runs: Sequence[Outcome], peak: float) -> list[Row]:
     rows.append(Row("  failed", statistics.median(failed), "%"))
     for name, values in (
         ("first kernel after", [r.first for r in runs]),
-        ("within 10 % of its best after", [r.near for r in runs]),
+        ("within 10 % of its best after", [r.result.near for r in runs]),
         ("asked for, and taken", [r.result.seconds for r in runs]),
     ):
         rows.append(Row(f"  {name}", statistics.median(values), "s", spread=spread(values)))

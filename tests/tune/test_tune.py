@@ -38,6 +38,10 @@ def test_trials_are_honoured_and_events_come() -> None:
     costs = [cost for _, _, cost in result.curve]
     assert costs == sorted(costs, reverse=True)
     assert result.best.cost == costs[-1]
+    assert 0 < result.near <= result.curve[-1][0]
+    assert [cost for t, _, cost in result.curve if t < result.near] == [
+        cost for cost in costs if cost > 1.1 * costs[-1]
+    ]
 
 
 def test_resume_repeats_nothing_and_a_warm_database_answers_at_once(tmp_path: Path) -> None:
@@ -50,7 +54,7 @@ def test_resume_repeats_nothing_and_a_warm_database_answers_at_once(tmp_path: Pa
         assert len(known) == len(set(known)) == 50
         assert second.best.cost <= first.best.cost
         warm = fake(func, database=db, budget=ts.Budget(trials=50), measurer=Refusing())
-        assert warm.trials == 0
+        assert (warm.trials, warm.near) == (0, 0.0)
         assert warm.best.candidate.key == second.best.candidate.key
 
 

@@ -19,7 +19,8 @@ libraries, in turns: peer, ours, peer, ours. `ratio` is the median of the paired
 time over ours, so above 1 ours is faster; `±` is half the distance between their quartiles. The
 peer is the fastest of the libraries in its own best layout, with weights prepared ahead, in
 inference mode, warm. Answers are compared with each other before anything is timed. What tuning
-took stands beside each result.
+took stands beside each result, and after how many seconds of it (`near s`) the kernel was within a
+tenth of what it ended with.
 """
 
 

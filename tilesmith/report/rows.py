@@ -34,6 +34,7 @@ class Row:
     layout: str | None = None
     gflops: float | None = None
     tuning_seconds: float = 0.0
+    near_seconds: float = 0.0  # until the kernel was within a tenth of what it ended with
     trials: int = 0
     peers: dict[str, float] = field(default_factory=dict)  # microseconds of each
     machine: str = ""
@@ -92,7 +93,7 @@ def ordered(rows: Sequence[Row]) -> list[Row]:
 
 HEADER = (
     "op", "shape", "threads", "ours us", "GFLOP/s", "best peer", "its us", "ratio", "±",
-    "tuning s", "trials",
+    "tuning s", "near s", "trials",
 )  # fmt: skip
 
 
@@ -103,7 +104,7 @@ def cells(r: Row) -> tuple[str, ...]:
     return (
         r.op, shape, str(r.threads), _number(r.value, 1), _number(r.gflops, 1), r.peer or "-",
         _number(r.peer_value, 1), _number(r.ratio, 2), _number(r.spread, 2),
-        f"{r.tuning_seconds:.0f}", str(r.trials),
+        f"{r.tuning_seconds:.0f}", f"{r.near_seconds:.0f}", str(r.trials),
     )  # fmt: skip
 
 

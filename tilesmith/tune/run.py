@@ -44,6 +44,11 @@ class Result:
     def gflops(self) -> float:
         return self.task.func.flops / self.best.cost / 1e9
 
+    @property
+    def near(self) -> float:
+        """Seconds until the best was within a tenth of what it is now; 0 if records had it."""
+        return next(t for t, _, cost in self.curve if cost <= 1.1 * self.best.cost)
+
 
 class Run:
     def __init__(
@@ -119,7 +124,7 @@ class Run:
             self.failures[m.failure.kind] = (count + 1, text)
         elif m.seconds and (self.best is None or trust(m) < trust(self.best)):
             self.best = m
-            self.curve.append((self.seconds, self.trials, m.cost))
+            self.curve.append((self.seconds if self.trials else 0.0, self.trials, m.cost))
 
     def _report(self, latest: tuple[Measurement, ...], finished: bool = False) -> None:
         failures = {kind: count for kind, (count, _) in self.failures.items()}
