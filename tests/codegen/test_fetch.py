@@ -7,7 +7,8 @@ import numpy as np
 import tilesmith as ts
 from tilesmith.codegen.llvm.emit import lower
 from tilesmith.codegen.passes.fetch import spread_fetches
-from tilesmith.ir.nodes import For, Note, statements
+from tilesmith.ir.nodes import For, Note, Stmt, statements
+from tilesmith.schedule.automatic import AutoPrefetch
 
 
 def loops(func: ts.Function) -> dict[str, dict[str, Note]]:
@@ -136,3 +137,22 @@ def test_many_lines_are_spread_over_a_nest_and_go_to_the_second_level() -> None:
     np.testing.assert_allclose(kernel(a, b), (a + 1) @ b, rtol=1e-3, atol=1e-3)
     if ts.cpu().arch == "x86-64":
         assert "prefetcht1" in kernel.assembly
+
+
+def test_a_loop_over_rows_finds_by_itself_what_to_ask_for() -> None:
+    asked, found = rows(9, 1024, width=64), rows(9, 1024, width=64)
+    asked.prefetch("y.i", "x", 1)
+    asked.prefetch("y.i", "y", 0)
+    found.apply(AutoPrefetch(1))
+    want, have = (spread_fetches(lower(s.func), ts.cpu(1)).body for s in (asked, found))
+    assert loops_of(have) == loops_of(want)
+    idle = rows(9, 1024, width=64)
+    idle.apply(AutoPrefetch(0))
+    assert not loops_of(spread_fetches(lower(idle.func), ts.cpu(1)).body)
+
+
+def loops_of(body: tuple[Stmt, ...]) -> dict[str, list[Note]]:
+    """What each loop fetches, if anything."""
+    every = {s.name: s.notes for s in statements(body) if isinstance(s, For)}
+    fetched = {n: [v for key, v in notes if key == "fetch"] for n, notes in every.items()}
+    return {n: notes for n, notes in fetched.items() if notes}

@@ -87,7 +87,7 @@ def test_vectorizing_the_outer_dimension_scatters() -> None:
 
 
 @pytest.mark.parametrize("op", ["sum", "amax", "amin", "prod"])
-@pytest.mark.parametrize("n", [1, 7, 16, 100])
+@pytest.mark.parametrize("n", [1, 7, 16, 100, 333])
 def test_horizontal_reductions(op: str, n: int) -> None:
     x = ts.placeholder((5, n), name="x")
     k = ts.reduce_axis(n, name="k")

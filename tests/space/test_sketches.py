@@ -11,6 +11,7 @@ from suite import FOUR_CORES, SUITE, V100, sketches_of, task_of
 import tilesmith as ts
 from tilesmith.cli.operators import operator
 from tilesmith.ir.dependence import find_block
+from tilesmith.ir.nodes import For, walk
 from tilesmith.ir.verify import verify
 from tilesmith.schedule.cache import CacheWrite
 from tilesmith.schedule.location import ReverseComputeAt
@@ -215,3 +216,17 @@ def test_gpu_limits_hold_before_anything_is_built() -> None:
     assert shared.max() <= task.target.shared_nbytes
     every = v.draw(rng, 2000)
     assert not v.valid(every).all()
+
+
+def test_rows_of_a_softmax_are_gone_through_in_one_loop_that_fetches_ahead() -> None:
+    """What a person writes is in the space: all stages inside the loop over rows."""
+    task = task_of("softmax", FOUR_CORES)
+    (sketch,) = sketches_of(task, "default")
+    nests = [len(v.func.body) for v in variants(task, sketch)]
+    assert min(nests) == 1
+    v = next(v for v in variants(task, sketch) if len(v.func.body) == 1)
+    (row,) = v.func.body
+    assert isinstance(row, For)
+    assert {b.name for _, b in walk(row.body)} == {"Y_max", "Y_exp", "Y_sum", "Y"}
+    assert row.note("fetch_ahead") == "#prefetch"
+    assert "#prefetch" in v.columns

@@ -263,6 +263,9 @@ class Combiner:
         return tuple(put(v) for v in self.values)
 
 
+COMBINERS = ("add", "mul", "max", "min")
+
+
 def plain_combiner(op: str, dtype: DType) -> Combiner:
     neutral = {"add": 0, "mul": 1, "max": dtype.lowest(), "min": dtype.highest()}[op]
     value = Binary(op, Arg("x0", dtype), Arg("y0", dtype), dtype)

@@ -53,6 +53,31 @@ class AutoParallel(Step):
 
 
 @dataclass(frozen=True, slots=True)
+class AutoPrefetch(Step):
+    """A loop whose body is several loops, as one over rows that are gone through a few times, asks
+    for what comes next if `turns` is 1: the inputs of its next iteration, and the outputs of this
+    one. Code generation does that where it is one piece of memory.
+
+    for i in 8:                 for i in 8:  # fetch_ahead=1
+      for k in 64: ...     ->     for k in 64: ...
+      for j in 64: ...            for j in 64: ...
+    """
+
+    name: ClassVar[str] = "auto_prefetch"
+    turns: Size
+
+    def apply(self, func: Function) -> Function:
+        return replace(func, body=tuple(self._nest(s) for s in func.body))
+
+    def _nest(self, s: Stmt) -> Stmt:
+        if not isinstance(s, For) or s.kind not in ("serial", "parallel"):
+            return s
+        if len(s.body) > 1:
+            return replace(s, notes=(*s.notes, ("fetch_ahead", self.turns)))
+        return replace(s, body=tuple(map(self._nest, s.body)))
+
+
+@dataclass(frozen=True, slots=True)
 class AutoVectorize(Step):
     """The innermost loop of a block runs in vectors, if the block is there and that is legal and
     of use: what it writes moves by one element along it, or a plain sum goes over it.

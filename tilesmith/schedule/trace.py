@@ -13,7 +13,7 @@ from tilesmith.base.errors import TraceError
 from tilesmith.ir.function import Function
 from tilesmith.ir.intrinsics import INTRINSICS
 from tilesmith.ir.nodes import Intrinsic
-from tilesmith.schedule.automatic import AutoParallel, AutoUnroll, AutoVectorize
+from tilesmith.schedule.automatic import AutoParallel, AutoPrefetch, AutoUnroll, AutoVectorize
 from tilesmith.schedule.cache import CacheRead, CacheWrite, SetScope, StorageAlign
 from tilesmith.schedule.inline import Inline, ReverseInline
 from tilesmith.schedule.iterators import SplitIterator
@@ -37,8 +37,8 @@ PRIMITIVES: tuple[type[Step], ...] = (
     Split, Fuse, Reorder, SplitIterator, Parallel, Vectorize, Unroll, Bind, Annotate, Pipeline,
     ComputeAt, ReverseComputeAt, Inline, ReverseInline, CacheRead, CacheWrite, SetScope,
     StorageAlign, Rfactor, DecomposeReduction, TransformLayout, Pad, Blockize, Tensorize,
-    SampleTile, SampleChoice, SampleLocation, SamplePermutation, AutoParallel, AutoVectorize,
-    AutoUnroll, Require,
+    SampleTile, SampleChoice, SampleLocation, SamplePermutation, AutoParallel, AutoPrefetch,
+    AutoVectorize, AutoUnroll, Require,
 )  # fmt: skip
 
 VERSION = 1

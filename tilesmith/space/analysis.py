@@ -198,6 +198,15 @@ def common_outer_axes(func: Function, b: Block, c: Block) -> int:
     return best or 0
 
 
+def moved_by(consumer: Block, b: Block) -> frozenset[str]:
+    """The loops around a consumer that move what it reads of a block."""
+    names: set[str] = set()
+    for load in consumer.loads:
+        if load.buffer in written(b):
+            names |= {n for p in load.index for n in p.substitute(consumer.binding).names}
+    return frozenset(names)
+
+
 def points(b: Block) -> tuple[int, int]:
     """Extents multiplied: spatial, reducing. Open sizes count as 1."""
     spatial = prod(i.extent.const or 1 for i in b.spatial)

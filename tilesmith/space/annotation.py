@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tilesmith.ir.dependence import find_block
 from tilesmith.ir.nodes import Block, walk
-from tilesmith.schedule.automatic import AutoParallel, AutoUnroll, AutoVectorize
+from tilesmith.schedule.automatic import AutoParallel, AutoPrefetch, AutoUnroll, AutoVectorize
 from tilesmith.schedule.sample import SampleChoice, SampleLocation
 from tilesmith.space import analysis
 from tilesmith.space.state import Derived, State
@@ -22,6 +22,8 @@ class CpuAnnotation:
     max_parallel: int = 4
     locations: bool = True
     unroll_tiled: bool = True
+    repeat: bool = True  # also places where the same elements would be computed several times
+    prefetch: bool = False  # where nothing is tiled, so that memory is what is waited for
 
     def __call__(self, state: State) -> Derived | None:
         return None
@@ -38,6 +40,8 @@ class CpuAnnotation:
             if b.reducing and (self.unroll_tiled or b.name not in tiled):
                 column = f"#{b.name}.unroll"
                 state = state.then(SampleChoice(column, self.unroll), AutoUnroll(b.name, column))
+        if self.prefetch and not tiled and any(isinstance(s, SampleLocation) for s in state.steps):
+            state = state.then(SampleChoice("#prefetch", (0, 1)), AutoPrefetch("#prefetch"))
         if state.task.target.num_cores > 1:
             values = tuple(range(1, self.max_parallel + 1))
             state = state.then(
@@ -71,5 +75,8 @@ class CpuAnnotation:
         else:
             path, _ = find_block(state.func, last.name)
             loops = [f.name for f in path if f.name not in last.reducing_loops]
+            if not self.repeat:
+                moving = analysis.moved_by(last, b)
+                loops = loops[: max((k + 1 for k, n in enumerate(loops) if n in moving), default=0)]
         inline = () if b.combiner is not None or len(after) > 1 else ("inline",)
         return ("root", *inline, *loops)

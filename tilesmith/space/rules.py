@@ -70,6 +70,7 @@ class AddRfactor:
     max_innermost: int = 64
     policy: str = "divisors"
     shortest: int = 0  # a loop of fewer iterations, such as a pooling window's, is not cut
+    rows: int = 0  # with so many sums a core none is cut: lanes hold partial results anyway
 
     def __call__(self, state: State) -> Derived | None:
         func, b = state.func, state.block
@@ -77,6 +78,8 @@ class AddRfactor:
         if b.combiner is None or not analysis.more_parallel_in_reduction(func, b, cores):
             return None
         if b.name.endswith(".local") or not b.init or f"{b.name}.rf" in state.done:
+            return None
+        if self.rows and analysis.points(b)[0] >= self.rows * cores:
             return None
         # The outermost loop is cut for threads, the innermost for lanes: no fusing is needed.
         long = [i for i in b.reducing if i.extent.const != 1] or list(b.reducing)

@@ -53,9 +53,9 @@ def default_rules(target: Target) -> tuple[Rule, ...]:
     return (
         InlineCheap(),
         split_divided,
-        AddRfactor(policy="any", max_innermost=16 * lanes, shortest=2 * lanes),
+        AddRfactor(policy="any", max_innermost=16 * lanes, shortest=2 * lanes, rows=4),
         TileAndFuse(tiling, choose_axis=True, pack=True, order=True),
         Tile(tiling, choose_axis=True, pack=True, order=True),
         skip,
-        CpuAnnotation(unroll_tiled=False),
+        CpuAnnotation(unroll_tiled=False, repeat=False, prefetch=True),
     )

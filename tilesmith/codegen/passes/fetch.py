@@ -32,9 +32,19 @@ def spread_fetches(func: Function, target: Target) -> Function:
         for key, value in s.notes:
             if key == "prefetch" and isinstance(value, tuple) and value[0] in params:
                 s = _spread(s, params[str(value[0])], int(value[1]), target)
+            elif key == "fetch_ahead" and value:
+                s = _fetched_ahead(s, func, target)
         return (s,)
 
     return replace(func, body=rewrite(func.body, go))
+
+
+def _fetched_ahead(loop: For, func: Function, target: Target) -> For:
+    """The inputs of the next iteration, then the outputs of this one."""
+    outputs = {b.name for b in func.outputs}
+    for b in sorted(func.params, key=lambda b: b.name in outputs):
+        loop = _spread(loop, b, 0 if b.name in outputs else 1, target)
+    return loop
 
 
 def _spread(loop: For, b: Buffer, distance: int, target: Target) -> For:

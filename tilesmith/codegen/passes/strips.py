@@ -1,4 +1,6 @@
-"""A vectorized loop longer than a few registers becomes a loop over strips of them, and a rest."""
+"""A vectorized loop longer than a few registers becomes a loop over strips of them, and a rest. A
+sum over it is kept in the lanes of the strip, and joined across once, behind the loop.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,19 @@ from dataclasses import replace
 from tilesmith.base.dtype import BOOL, DType
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.access import substitute_body
-from tilesmith.expr.ints import of, var
-from tilesmith.expr.nodes import Const, Expr, IntValue, children
+from tilesmith.expr.ints import Int, of, var
+from tilesmith.expr.nodes import (
+    COMBINERS,
+    Binary,
+    Const,
+    Expr,
+    IntValue,
+    Load,
+    children,
+    plain_combiner,
+)
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import For, Stmt, Store, rewrite, statements
+from tilesmith.ir.nodes import Alloc, Buffer, For, Stmt, Store, Write, rewrite, statements
 
 _VECTORS = 8  # so many registers are written out side by side
 
@@ -23,16 +34,63 @@ def strip_vectors(func: Function, target: Target) -> Function:
         strip = lanes_of(s.body, target) * _VECTORS // 2
         if n <= 2 * strip:
             return (s,)
+        joined = _joined(s)
         outer, inner = f"{s.name}.strip", f"{s.name}.lane"
         whole = substitute_body(s.body, {s.name: var(outer) * strip + var(inner)})
         loop = For(outer, of(n // strip), (replace(s, name=inner, extent=of(strip), body=whole),))
+        loops: tuple[Stmt, ...] = (loop,) if joined is None else _kept_in_lanes(loop, joined)
         rest = n % strip
         if not rest:
-            return (loop,)
+            return loops
         tail = substitute_body(s.body, {s.name: var(s.name) + (n - rest)})
-        return (loop, replace(s, extent=of(rest), body=tail))
+        return (*loops, replace(s, extent=of(rest), body=tail))
 
     return replace(func, body=rewrite(func.body, go))
+
+
+def _joined(s: For) -> Write | None:
+    """The one element that all iterations of a loop are joined into, if that is all it does."""
+    if len(s.body) != 1 or not isinstance(t := s.body[0], Store) or len(t.writes) != 1:
+        return None
+    (w,) = t.writes
+    e = w.value
+    if t.intrinsic is not None or not isinstance(e, Binary) or not isinstance(e.a, Load):
+        return None
+    if e.op not in COMBINERS:
+        return None
+    own = e.a.buffer == w.buffer and e.a.index == w.index
+    return w if own and not any(s.name in p.names for p in w.index) else None
+
+
+def _kept_in_lanes(loop: For, w: Write) -> tuple[Stmt, ...]:
+    """A loop over strips that joins into `w`, by way of one partial result for each lane.
+
+    for s in 16:                            for l in 64: part[l] = 0    # all three vectorized
+      for l in 64:  # vectorize      ->     for s in 16:
+        y[] += x[64*s + l]                    for l in 64: part[l] += x[64*s + l]
+                                            for l in 64: y[] += part[l]
+    """
+    (lanes,) = loop.body
+    assert isinstance(lanes, For)
+    (store,) = lanes.body
+    assert isinstance(store, Store)
+    e = store.writes[0].value
+    assert isinstance(e, Binary)
+    part = Buffer(f"{lanes.name}.part", (lanes.extent,), e.dtype, "local")
+    at = (var(lanes.name),)
+    held = Load(part.name, at, e.dtype)
+
+    def each(buffer: str, index: tuple[Int, ...], value: Expr) -> For:
+        return replace(lanes, body=(Store((Write(buffer, index, value),)),))
+
+    neutral = plain_combiner(e.op, e.dtype).identity[0]
+    step = each(part.name, at, replace(e, a=held))
+    return (
+        Alloc(part),
+        each(part.name, at, neutral),
+        replace(loop, body=(step,)),
+        each(w.buffer, w.index, replace(e, a=Load(w.buffer, w.index, e.dtype), b=held)),
+    )
 
 
 def lanes_of(body: tuple[Stmt, ...], target: Target) -> int:

@@ -99,6 +99,14 @@ class Nest:
         return self.graph.of(0)
 
     @cached_property
+    def fetched_ahead(self) -> Term:
+        """1 in the rows where a loop around it asks memory for what comes next."""
+        for f in self.path:
+            if f.note("fetch_ahead") is not None:
+                return self.runs.size(f.note("fetch_ahead"))
+        return self.graph.of(0)
+
+    @cached_property
     def inside(self) -> tuple[Term, ...]:
         """Iterations of loops k, k+1, ...; the last is 1."""
         out = [self.graph.of(1)]

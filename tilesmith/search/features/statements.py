@@ -45,7 +45,7 @@ NAMES = (
     *(f"buffer {k}: {what}" for k in range(BUFFERS) for what in ACCESS),
     *(f"intensity at {k + 1} of {SAMPLES}" for k in range(SAMPLES)),
     "allocated", "allocations", "allocations outside", "allocations inside",
-    "iterations", "loops", "unroll depth",
+    "iterations", "loops", "unroll depth", "fetched ahead",
     *(f"tile: {what}" for what in TILE),
     *(f"estimate: {what}" for what in ESTIMATES),
 )  # fmt: skip
@@ -85,7 +85,7 @@ def _statement(n: Nest, nests: tuple[Nest, ...]) -> list[Term]:
     out += _intensity(n, sum(counts.values()))
     out += _allocation(n, nests)
     loops = [loop.moves for loop in n.loops]
-    out += [n.iterations.log(), sum(loops, g.of(0)), n.unroll_depth.log()]
+    out += [n.iterations.log(), sum(loops, g.of(0)), n.unroll_depth.log(), n.fetched_ahead]
     out += _tile(n)
     return out + [cycles.log() for cycles in estimates(Draft(), n)]
 

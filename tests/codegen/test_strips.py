@@ -1,0 +1,38 @@
+"""Long vectorized loops: how they are cut, and where a sum over one is kept meanwhile."""
+
+from __future__ import annotations
+
+import tilesmith as ts
+from tilesmith.base.target import Target
+from tilesmith.codegen.llvm.emit import lower
+from tilesmith.codegen.passes.strips import strip_vectors
+from tilesmith.ir.nodes import Alloc, For, Store, statements
+
+TARGET = Target.named("skylake-avx512")
+
+
+def row_sums(n: int) -> ts.Schedule:
+    x = ts.placeholder((5, n), name="x")
+    k = ts.reduce_axis(n, name="k")
+    y = ts.compute((5,), lambda i: ts.sum(x[i, k], axis=k), name="y")
+    sch = ts.Schedule(ts.function([x, y]))
+    sch.vectorize("y.k")
+    return sch
+
+
+def test_a_long_sum_is_kept_in_lanes() -> None:
+    done = strip_vectors(lower(row_sums(200).func), TARGET)
+    (part,) = [s.buffer for s in statements(done.body) if isinstance(s, Alloc)]
+    assert [e.const for e in part.shape] == [64]
+    (strips,) = [s for s in statements(done.body) if isinstance(s, For) and s.name == "y.k.strip"]
+    inside = [s for s in statements(strips.body) if isinstance(s, Store)]
+    assert [w.buffer for s in inside for w in s.writes] == [part.name]
+    joined = [s for s in statements(done.body) if isinstance(s, Store)]
+    # the start, the start of the lanes, the strips, across the lanes, the rest
+    wrote = [w.buffer for s in joined for w in s.writes]
+    assert wrote == ["y", part.name, part.name, "y", "y"]
+
+
+def test_a_short_sum_needs_no_lanes_of_its_own() -> None:
+    done = strip_vectors(lower(row_sums(100).func), TARGET)
+    assert not any(isinstance(s, Alloc) for s in statements(done.body))
