@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from math import prod
+from math import gcd, prod
 
 import numpy as np
 
+from tilesmith.expr.ints import product
+from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, walk
 from tilesmith.search.features.graph import Compiled, Term
 from tilesmith.search.features.nest import Access, Nest, shared_nests
@@ -24,10 +26,12 @@ from tilesmith.space.variant import Variant
 
 # Instructions for an operation, by its kind; functions are polynomials.
 _COST = {"divmod": 6.0, "math": 12.0}
+_WAY = 4096  # bytes of one way of the first cache: what an address says without translation
+_WAYS = 16  # of the other caches
+LINE = 64  # bytes
+_RUN = 256.0  # bytes that could have come while a piece of memory is waited for
 _LATENCY = 4.0  # cycles until a sum can be added to
-_TAIL = (
-    0.95  # of its speed is left to a program for every tile that does not divide: its code grows
-)
+_TAIL = 0.98  # of its speed is left for every tile that does not divide: its code grows
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,8 @@ def _compute(draft: Draft, n: Nest) -> Term:
         if a.reads and not a.writes:
             loads = loads + _loads(n, a, wide, vectors)
     work = tile * _instructions(n.block)
-    turn = (work / draft.ports).maximum(loads / draft.ports)
+    # loads go beside arithmetic, but not always
+    turn = (work.maximum(loads) + 0.2 * work.minimum(loads)) / draft.ports
     if not n.block.reducing:
         return turns * (turn.maximum(tile) + 1.5 / held)
     spilled = tile > float(target.num_vector_registers - 2)
@@ -138,28 +143,83 @@ def _loads(n: Nest, a: Access, wide: Term, vectors: Term) -> Term:
 
 
 def _transfers(draft: Draft, n: Nest) -> list[Term]:
-    """Cycles for what comes from the second cache, the third, and memory."""
+    """Cycles for what comes from the second cache, the third, and memory. What all of the program
+    touches may be in a cache from the call before, and what an intermediate buffer holds is there
+    from when it was computed: it only comes from further away if it does not stay meanwhile.
+    """
     g = n.graph
     target = n.variant.task.target
     sizes = (target.l1_nbytes, target.l2_nbytes, target.l3_nbytes)
-    touched = []
-    for k in range(len(n.loops) + 1):
+    whole = g.of(_footprint(n.func))
+    touched = [whole]
+    for k in range(1, len(n.loops) + 1):
         nbytes = g.of(0)
         for a in n.accesses:
             nbytes = nbytes + a.touched[k] * a.nbytes
         touched.append(nbytes)
+    each = [a.touched[0] * (a.nbytes * (2 if a.reads and a.writes else 1)) * _slowed(n, a)
+            for a in n.accesses]  # fmt: skip
     out = []
     for size, speed in zip(sizes, draft.bandwidth, strict=True):
+        gone = [t > size * draft.room for t in touched]
         moved = g.of(0)
-        too_large = [t > size * draft.room for t in touched]
-        for a in n.accesses:
-            times = g.of(1)
+        for a, nbytes in zip(n.accesses, each, strict=True):
+            times = gone[a.home]
             for k, loop in enumerate(n.loops):
                 if not a.moved[k]:  # the same elements again, if they stay meanwhile
-                    times = times * too_large[k + 1].where(loop.extent, 1)
-            moved = moved + times * a.touched[0] * a.nbytes
+                    away = gone[k + 1].maximum(_crowded(n, a, k + 1, size))
+                    times = times * away.where(loop.extent, 1)
+            moved = moved + times * nbytes
         out.append(moved / speed)
     return out
+
+
+def _footprint(func: Function) -> float:
+    """Bytes of all arguments."""
+    return float(sum(b.dtype.nbytes * (product(b.shape).const or 0) for b in func.params))
+
+
+def _in_rows(a: Access) -> bool:
+    """Whether it lies row by row, and not close together: a copy, or a layout made for its use."""
+    return not a.home and a.buffer.layout is None and len(a.buffer.shape) > 1
+
+
+def _slowed(n: Nest, a: Access) -> Term:
+    """How many times as long pieces of rows take as one long piece, which comes before it is asked
+    for: short ones, and those whose lines are gone before they are used up.
+    """
+    g = n.graph
+    if not _in_rows(a):
+        return g.of(1)
+    rows = [g.product(spans[:-1]) for spans in a.spans]
+    run, still = g.of(0), g.of(1)  # still: no loop so far goes to another row
+    tile = len(n.loops)  # where what registers hold at once begins
+    for k in range(len(n.loops) - 1, -1, -1):
+        if n.loops[k].kind not in ("unroll", "vectorize"):
+            first = still * (rows[k] > rows[k + 1])
+            run, still = run + first * a.spans[k + 1][-1], still - first
+        elif tile == k + 1:
+            tile = k
+    run = run + still * a.spans[0][-1]
+    slowed = 1 + _RUN / (run * a.nbytes).maximum(1)
+    again = _crowded(n, a, tile, n.variant.task.target.l1_nbytes)
+    return slowed * again.where(LINE / a.nbytes / 2, 1)
+
+
+def _crowded(n: Nest, a: Access, level: int, size: int) -> Term:
+    """1 where rows push each other out: a multiple of a power of two apart, they share the same few
+    places of each way of the cache.
+    """
+    g = n.graph
+    if not _in_rows(a) or a.writes:  # a tile of the output is in registers
+        return g.of(0)
+    way = max(_WAY, size // _WAYS)
+    taken, stride = g.of(a.nbytes), a.nbytes
+    for span, extent in zip(reversed(a.spans[level]), reversed(a.buffer.shape), strict=True):
+        apart = gcd(stride, way)
+        taken = span * (span > 1).where(taken.maximum(apart), taken)
+        stride *= extent.const or 1
+    return taken > float(size - way)
 
 
 def _tails(variant: Variant, rows: Matrix) -> Scores:

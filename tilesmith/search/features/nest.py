@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import takewhile
 
 from tilesmith.expr.ints import (
     ONE,
@@ -58,6 +59,8 @@ class Access:
     runs: tuple[Term, Term]
     strides: tuple[Term, ...]  # elements that one step of each loop moves by
     moved: tuple[bool, ...]  # whether each loop occurs in an index
+    spans: tuple[tuple[Term, ...], ...]  # what is touched below each loop, by dimension
+    home: int  # how many loops all uses of the buffer share, where it is made anew each time
 
     @property
     def nbytes(self) -> int:
@@ -175,7 +178,22 @@ class Nest:
         strides = tuple(self._stride(buffer, bound[0], loop.name) for loop in self.loops)
         names = {n for ix in bound for p in ix for n in p.names}
         moved = tuple(loop.name in names for loop in self.loops)
-        return Access(buffer, reads, writes, tuple(touched), runs, strides, moved)
+        by_level = tuple(tuple(s[k] for s in spans) for k in range(depth + 1))
+        home = self._home(buffer.name)
+        return Access(buffer, reads, writes, tuple(touched), runs, strides, moved, by_level, home)
+
+    def _home(self, buffer: str) -> int:
+        """Of an intermediate buffer; others stay from call to call."""
+        if all(b.name != buffer for b in self.func.buffers):
+            return 0
+        shared = len(self.path)
+        for path, b in walk(self.func.body):
+            if any(w.buffer == buffer for w in b.writes) or any(
+                x.buffer == buffer for x in b.loads
+            ):
+                same = (f.name == g.name for f, g in zip(path, self.path, strict=False))
+                shared = min(shared, sum(takewhile(bool, same)))
+        return shared
 
     def _spans(self, buffer: Buffer, d: int, bound: list[tuple[Int, ...]]) -> Iterator[Term]:
         """How far dimension d is touched below each loop, from all of them to none."""

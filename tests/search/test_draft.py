@@ -1,0 +1,59 @@
+"""What the analytic score knows of memory: measured on a machine, stated here as an order."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import tilesmith as ts
+from tilesmith.base.target import Target
+from tilesmith.cli.operators import operator
+from tilesmith.search.draft import Draft
+from tilesmith.space.spaces import SketchSpace, variants
+from tilesmith.space.variant import Variant
+from tilesmith.task.task import Task
+
+TARGET = Target.named("cascadelake").with_cores(1)
+Tiles = dict[str, tuple[int, ...]]
+
+
+def matmul(n: int, packed: bool) -> Variant:
+    """B as it lies, or copied in the order of the tile; the columns outermost in both."""
+    task = Task(operator("matmul", (n, n, n)), TARGET)
+    sketch = SketchSpace().sketches(task)[3 if packed else 2]
+    return next(variants(task, sketch))
+
+
+def score(v: Variant, tiles: Tiles) -> float:
+    row = np.array([[tiles[c.split(".")[-2]][int(c[-1])] for c in v.columns]], np.int32)
+    assert v.valid(row)[0]
+    return float(Draft().score(v, row)[0])
+
+
+def panels(n: int, rows: int, columns: int) -> Tiles:
+    """A panel of B stays in the second cache while all rows of A go by."""
+    return {
+        "i": (1, 1, -(-n // rows), rows), "j": (n // columns, 1, 1, columns), "k": (1, n // 2, 2)
+    }  # fmt: skip
+
+
+def test_short_pieces_of_rows_far_apart_are_worth_a_packed_copy() -> None:
+    tiles = panels(1024, 6, 64)
+    assert score(matmul(1024, packed=True), tiles) > 2 * score(matmul(1024, packed=False), tiles)
+
+
+def test_no_more_rows_a_page_apart_than_the_first_cache_has_ways() -> None:
+    """As many rows of A as there are ways, and each pushes the others out; at another distance
+    they do not.
+    """
+    apart, near = matmul(1024, packed=True), matmul(1008, packed=True)
+    assert score(apart, panels(1024, 4, 32)) > score(apart, panels(1024, 8, 32))
+    assert score(near, panels(1008, 4, 48)) < score(near, panels(1008, 8, 48))
+
+
+def test_what_is_computed_row_by_row_is_still_in_the_cache() -> None:
+    task = ts.Task(operator("softmax", (2048, 2048)), TARGET)
+    (sketch,) = SketchSpace().sketches(task)
+    found = {len(v.func.body): v for v in variants(task, sketch)}
+    rows = {n: v.sample(np.random.default_rng(0), 1) for n, v in found.items()}
+    by_row, apart = (float(Draft().score(found[n], rows[n])[0]) for n in (1, max(found)))
+    assert by_row > 1.2 * apart
