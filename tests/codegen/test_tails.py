@@ -13,7 +13,7 @@ from tilesmith.codegen.passes.simplify import coarse
 from tilesmith.codegen.passes.tails import guards_of
 from tilesmith.expr.ints import of, var
 from tilesmith.expr.nodes import loads_of
-from tilesmith.ir.nodes import For, If, Stmt, Store, statements
+from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, statements
 
 NAMES = ("i", "j", "k")
 
@@ -117,6 +117,43 @@ def test_a_copy_with_a_border_does_not_multiply_the_tile() -> None:
     sch.unroll(w1)
     sch.vectorize(loops["f"])
     assert copies(sch.func) == 1, f"{lower(sch.func)}"
+
+
+def test_the_guard_of_a_sum_is_cut_before_that_of_a_copy() -> None:
+    """The tile of 3 does not divide 14. The copy of the padded input has more operations written
+    down, and conditions of its own, but the sum is where time goes.
+    """
+    x, w = ts.placeholder((1, 14, 14, 64), name="X"), ts.placeholder((3, 3, 64, 32), name="W")
+    y = ts.ops.conv2d(x, w, padding=1, layout="NHWC", name="Y")
+    sch = ts.Schedule(ts.function([x, w, y]))
+    pad = next(b for b in sch.blocks if b != "Y")
+    loops = dict(zip("nhwfrsc", sch.loops("Y"), strict=True))
+    h0, h1 = sch.split(loops["h"], [None, 2])
+    w0, w1 = sch.split(loops["w"], [None, 3])
+    sch.reorder(h0, w0, loops["r"], loops["s"], loops["c"], h1, w1, loops["f"])
+    sch.compute_at(pad, w0)
+    sch.unroll(h1, w1)
+    sch.vectorize(loops["f"])
+    sch.vectorize(sch.loops(pad)[-1])
+    inner = [s for s in statements(lower(sch.func).body) if isinstance(s, For)]
+    sums = [s for s in inner if s.name.startswith("Y.rc")]
+    assert 1 <= len(sums) <= 2, f"{lower(sch.func)}"
+    assert not any(isinstance(t, If) for s in sums for t in statements(s.body))
+
+
+def test_rows_of_a_buffer_do_not_all_meet_in_the_same_place_of_a_cache() -> None:
+    def rows(channels: int) -> int | None:
+        x = ts.placeholder((6, channels), name="X")
+        t = ts.compute((6, channels), lambda i, c: x[i, c] + 1.0, name="T")
+        z = ts.compute((6, channels), lambda i, c: t[5 - i, c] * 2.0, name="Y")
+        func = ts.function([x, z])
+        data = np.arange(6 * channels, dtype=np.float32).reshape(6, channels)
+        np.testing.assert_allclose(ts.build(func)(data), (data[::-1] + 1) * 2)
+        (made,) = [s.buffer for s in statements(lower(func).body) if isinstance(s, Alloc)]
+        return made.shape[-1].const
+
+    assert rows(1024) == 1024 + 16  # 4 KiB, and a line
+    assert rows(1000) == 1000
 
 
 def test_a_loop_that_only_makes_a_buffer_goes() -> None:

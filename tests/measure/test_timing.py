@@ -62,6 +62,22 @@ def test_long_kernels_are_called_once_or_twice() -> None:
     assert machine.calls(1) == 1
 
 
+def test_the_first_call_of_a_long_kernel_tells_more() -> None:
+    machine = Machine({1: 0.15, 2: 0.0015})
+    assert len(screen(machine, 1, 0.15, 0.1, RULES, Sentinel(), 10).samples) == 1
+    assert not machine.asked
+    screen(machine, 2, 0.0015, 0.001, RULES, Sentinel(), 10)  # caches may have been cold
+    assert machine.asked
+
+
+def test_races_of_long_kernels_have_few_rounds() -> None:
+    machine = Machine({1: 0.1, 2: 0.11, 9: 0.12})
+    found = race(machine, {1: 1, 2: 1}, (9, 1), RULES, Sentinel(), random.Random(0), 10)
+    assert found.winner == 1
+    assert machine.calls(2) == 1
+    assert machine.calls(9) == 2
+
+
 def test_a_slow_machine_is_noticed() -> None:
     machine, sentinel = Machine({1: 0.002}), Sentinel()
     for _ in range(10):
@@ -114,7 +130,7 @@ def test_halving_spends_little_on_losers() -> None:
 def test_duels_of_long_kernels_are_short() -> None:
     machine = Machine({1: 0.5, 2: 0.6})
     duel(machine, (1, 1), (2, 1), RULES, Sentinel(), random.Random(0), 10)
-    assert machine.calls(1) == RULES.rounds
+    assert machine.calls(1) == 2
 
 
 def believed(new: float, seed: int) -> bool:

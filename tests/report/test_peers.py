@@ -73,6 +73,13 @@ def test_a_layout_of_ours_means_the_same(op: str) -> None:
         np.testing.assert_allclose(from_layout(layout, y), want, rtol=1e-4, atol=1e-4)
 
 
+def test_both_layouts_are_tried_where_channels_do_not_fill_a_vector() -> None:
+    lanes = ts.cpu().lanes(32)
+    assert list(case_of("C2D", (5, 3, lanes, 3, 1, 1)).functions) == ["NHWC"]
+    assert set(case_of("C2D", (5, 3, lanes - 1, 3, 1, 1)).functions) == {"NHWC", "NCHW"}
+    assert list(case_of("C2D", (5, 3, 1, 3, 1, 1), 1, ["NHWC"]).functions) == ["NHWC"]
+
+
 def test_the_work_of_a_transposed_convolution_leaves_out_zeros() -> None:
     case = case_of("T2D", (4, 512, 256, 4, 2, 1))
     assert case.work == 2 * 4 * 4 * 512 * 256 * 4 * 4

@@ -122,3 +122,27 @@ def test_draft_prefers_a_register_tile_that_fills_the_machine() -> None:
     poor[at["#C.i.2"]], poor[at["#C.i.3"]] = 132, 1
     scores = Draft().score(v, np.stack([good, poor]))
     assert scores[0] > 1.5 * scores[1]
+
+
+def test_the_draft_sees_that_overlapping_windows_take_registers() -> None:
+    """With the steps of a window written out, what they share stays in registers: beside half of
+    the sums that there is room for that saves loads, beside all of them it is too much.
+    """
+    x, w = ts.placeholder((1, 58, 64), name="X"), ts.placeholder((3, 64, 32), name="W")
+    func = ts.function([x, w, ts.ops.conv1d(x, w, layout="NWC", name="Y")], name="conv")
+    task = ts.Task(func, ts.cpu(1))
+    v = next(ts.variants(task, ts.SketchSpace().sketches(task)[0]))
+    lanes, registers = task.target.lanes(32), task.target.num_vector_registers
+    at = {c: k for k, c in enumerate(v.columns)}
+
+    def score(sums: int, steps: int) -> float:
+        row = np.ones(len(v.columns), np.int32)
+        row[at["#Y.w.0"]], row[at["#Y.w.3"]] = -(-56 // sums), sums
+        row[at["#Y.f.0"]], row[at["#Y.f.3"]] = 32 // lanes, lanes
+        row[at["#Y.rw.1"]], row[at["#Y.rw.2"]] = 3 // steps, steps
+        row[at["#Y.rc.1"]] = 64
+        return float(Draft().score(v, row[None])[0])
+
+    half, full = registers // 2 - 2, registers - 4
+    assert score(half, 3) >= score(half, 1)
+    assert score(full, 3) < 0.8 * score(full, 1)

@@ -63,3 +63,17 @@ def test_a_vector_of_a_tile_spans_a_few_registers(dtype: str) -> None:
     nbytes = rows[:, v.columns.index("#C.j.3")] * np.dtype(dtype).itemsize
     assert nbytes.max() <= 8 * task.target.vector_bits // 8
     assert "C: vector bytes" in {x.name for x in v.limits}
+
+
+def test_a_register_tile_leaves_room_for_its_operands() -> None:
+    """One register too few costs half of the speed: sums, the vectors they share, and one more."""
+    task = ts.Task(task_of("matmul", FOUR_CORES).func, FOUR_CORES)
+    v = next(variants(task, sketches_of(task, "default")[0]))
+    rows = v.sample(np.random.default_rng(0), 2000)
+    lanes, registers = task.target.lanes(32), task.target.num_vector_registers
+    held = rows[:, v.columns.index("#C.i.3")]
+    vectors = -(-rows[:, v.columns.index("#C.j.3")] // lanes)
+    full = rows[:, v.columns.index("#C.j.3")] % lanes == 0
+    taken = (held * vectors + vectors + 1)[full]
+    assert taken.max() <= registers
+    assert taken.max() >= registers - 2

@@ -148,6 +148,28 @@ def test_a_slow_search_is_not_asked_at_the_last_moment(monkeypatch: pytest.Monke
     assert 22 <= result.seconds <= 30.1
 
 
+def test_a_search_that_takes_all_the_time_still_has_its_first_batch_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    for module in (run_module, tune_module):
+        monkeypatch.setattr(module, "time", clock)
+
+    @dataclass(frozen=True)
+    class Endless:
+        def start(self, *given: Any) -> Search:
+            search = ts.Random().start(*given)
+
+            def ask(n: int) -> list[ts.Candidate]:
+                clock.now += 50.0
+                return search.ask(n)
+
+            return SimpleNamespace(ask=ask, tell=search.tell)
+
+    result = tune(strategy=Endless(), budget=ts.Budget(seconds=30))
+    assert result.trials == 4
+
+
 def test_both_budgets_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(run_module, "time", clock)

@@ -30,9 +30,12 @@ def case_of(op: str, shape: Sequence[int], batch: int = 1, wanted: Sequence[str]
     entry = _entry(op)
     name = entry.operator
     full = with_batch(name, shape, batch)
-    ours: Sequence[str | None] = [w for w in wanted if w in layouts(name)] or entry.layouts
-    functions = {w: operator(name, full, w, prepared=True) for w in ours or [None]}
     values = numbers(name, full)
+    ours: Sequence[str | None] = [w for w in wanted if w in layouts(name)] or entry.layouts
+    lanes = cpu().lanes(32)
+    if not wanted and ours and values.get("CO", lanes) < lanes:
+        ours = layouts(name)  # channels do not fill a vector; places may
+    functions = {w: operator(name, full, w, prepared=True) for w in ours or [None]}
     return Case(_NAMES[name], name, tuple(shape), batch, values, operator(name, full), functions)
 
 

@@ -31,6 +31,7 @@ from tilesmith.task.task import Failure
 
 # A kernel may take so many times the best before it is given up, but a second in any case.
 _PATIENCE, _MIN_LIMIT = 200.0, 1.0
+_FINISH = 12  # calls of the best that a race and its confirmation take: a winner needs them in time
 
 
 @dataclass(slots=True)
@@ -144,16 +145,17 @@ class Batch:
         if keep is None:
             return inf
         try:
-            slot, calls = keep.trial.entry
             sentinel = self.standing.sentinel
-            return settle(self._clock, slot, calls, self.rules, sentinel, self.timeout)
+            slot, timed = keep.trial.slot, keep.trial.timed
+            return settle(self._clock, slot, timed, self.rules, sentinel, self.timeout)
         except Broken:
             self._depose(keep)
             return inf
 
     def _screen(self, trial: Trial, best: float) -> float:
         """Its time; infinite when it failed or came too late."""
-        if not self._in_time:
+        rest = self.until - time.monotonic()
+        if not self._in_time or (self._reached and rest < _FINISH * best < inf):
             return inf
         limit = min(self.timeout, max(_MIN_LIMIT, _PATIENCE * best))
         try:

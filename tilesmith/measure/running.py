@@ -183,9 +183,10 @@ class RunWorker:
         workspace.bytes[...] = _FLOAT_POISON
         for p, place in loaded.outputs:
             place.tight.bytes[...] = _FLOAT_POISON if p.dtype.is_float else _INTEGER_POISON
-        start = time.perf_counter()
+        busy, start = time.thread_time(), time.perf_counter()
         self._repeat(loaded.entry, ctypes.addressof(loaded.checked), workspace.address, 1)
-        seconds = time.perf_counter() - start
+        # what another process took meanwhile says nothing of the kernel
+        seconds = min(time.perf_counter() - start, time.thread_time() - busy)
         for p, place in loaded.outputs:
             if not place.tight.is_intact:
                 return Failure("bounds", f"wrote before the begin of {p.name}")

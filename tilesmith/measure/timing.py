@@ -40,10 +40,12 @@ class Rules:
     sample_seconds: float = 0.001  # shorter kernels are called several times per sample
     min_samples: int = 3
     min_seconds: float = 0.006  # of all samples together
-    max_seconds: float = 0.25  # after this, fewer samples must do
+    max_seconds: float = 0.1  # after this, fewer samples must do: long ones vary less
     # How much slower than the best one may be after so many samples, and be sampled again.
     cutoffs: tuple[float, ...] = (2.0, 1.6, 1.3)
     first_cutoff: float = 2.5  # of the first call, which meets cold caches
+    long_cutoff: float = 1.4  # of a first call that takes so long that caches hardly matter
+    long_seconds: float = 0.02
     # A sample with less of the processor, or with more drift either way, is taken again.
     min_share: float = 0.9
     max_drift: float = 1.15
@@ -56,6 +58,11 @@ class Rules:
     # Count the time that the processor gave, not the clock on the wall: for kernels of one thread,
     # on a machine that is never idle.
     processor_time: bool = False
+
+    def gives_up(self, first: float, best: float) -> bool:
+        """Whether a first call tells enough: a slow kernel costs as much as many good ones."""
+        cutoff = self.long_cutoff if first >= self.long_seconds else self.first_cutoff
+        return first > self.sample_seconds and first > cutoff * best
 
     def is_clean(self, s: Sample) -> bool:
         return s.share >= self.min_share and 1 / self.max_drift <= s.drift <= self.max_drift
@@ -118,7 +125,7 @@ def screen(
     timeout: float,
 ) -> Timed:  # fmt: skip
     """`first` is the time of a first call, `best` that of the fastest kernel known, or infinite."""
-    if first > rules.sample_seconds and first > rules.first_cutoff * best:
+    if rules.gives_up(first, best):
         return Timed([Sample(first, 1.0)])
     timed = Timed(calls=_calls(first, rules))
     spent = 0.0
@@ -141,10 +148,12 @@ def screen(
 
 
 def settle(
-    clock: Clock, slot: int, calls: int, rules: Rules, sentinel: Sentinel, timeout: float
+    clock: Clock, slot: int, timed: Timed, rules: Rules, sentinel: Sentinel, timeout: float
 ) -> float:
-    """A kernel's time as the machine usually is, from a few samples."""
-    samples = clock.times(((REFERENCE, 1), (slot, calls)) * rules.min_samples, timeout)
+    """A known kernel's time as the machine usually is, from a few samples."""
+    most = ceil(rules.max_seconds / (timed.settled * timed.calls))
+    order = ((REFERENCE, 1), (slot, timed.calls)) * min(rules.min_samples, most)
+    samples = clock.times(order, timeout)
     pairs = zip(samples[0::2], samples[1::2], strict=True)
     return statistics.median(s.seconds / sentinel.drift(r, rules) for r, s in pairs)
 
@@ -170,13 +179,17 @@ class Race:
         self, clock: Clock, alive: Sequence[int], count: int, rules: Rules, sentinel: Sentinel,
         rng: random.Random, timeout: float,
     ) -> None:  # fmt: skip
+        spent = 0.0
         for _ in range(count):
+            if spent >= rules.max_seconds:
+                break
             slots = sorted({self._pivot, *alive})
             rng.shuffle(slots)
             order = [(REFERENCE, 1), *((s, self._calls[s]) for s in slots)]
             reference, *samples = clock.times(order, timeout * len(order))
             drift = sentinel.drift(reference, rules)
             got = dict(zip(slots, samples, strict=True))
+            spent += got[self._pivot].seconds * self._calls[self._pivot]
             for s, sample in got.items():
                 self.samples[s].append(replace(sample, drift=drift))
             for s in alive:
@@ -213,7 +226,7 @@ def duel(
     clock: Clock, challenger: tuple[int, int], pivot: tuple[int, int], rules: Rules,
     sentinel: Sentinel, rng: random.Random, timeout: float,
 ) -> Race:  # fmt: skip
-    """Round by round, until there are enough of them in which the machine was calm, or three have
+    """Round by round, until there are enough of them in which the machine was calm, or two have
     taken long.
     """
     result = Race(dict([challenger]), pivot)
@@ -223,7 +236,7 @@ def duel(
         samples = result.samples[slot]
         spent = calls * sum(s.seconds for s in samples)
         calm = len(Timed(samples).calm(rules))
-        if calm >= rules.confirm_rounds or (done >= rules.rounds and spent > 2 * rules.max_seconds):
+        if calm >= rules.confirm_rounds or (done >= 2 and spent > 2 * rules.max_seconds):
             break
     return result
 

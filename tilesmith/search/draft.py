@@ -32,6 +32,7 @@ LINE = 64  # bytes
 _RUN = 256.0  # bytes that could have come while a piece of memory is waited for
 _LATENCY = 4.0  # cycles until a sum can be added to
 _TAIL = 0.98  # of its speed is left for every tile that does not divide: its code grows
+_SHARED = 0.35  # of the shorter of computing and loading comes on top: they wait for each other
 
 
 @dataclass(frozen=True)
@@ -113,16 +114,20 @@ def _compute(draft: Draft, n: Nest) -> Term:
     vectors = (wide / lanes).ceil()
     tile = held * vectors
     turns = n.iterations / (held * wide)
-    loads = g.of(0)
+    loads, kept = g.of(0), g.of(0)
     for a in n.accesses:
         if a.reads and not a.writes:
-            loads = loads + _loads(n, a, wide, vectors)
+            each = _loads(n, a, wide, vectors)
+            share = _new_share(n, a)
+            loads = loads + each * share
+            # what several steps read is kept from one to the next
+            kept = kept + (g.of(1) > share).where(each * share * (written - 1), 0)
     work = tile * _instructions(n.block)
-    # loads go beside arithmetic, but not always
-    turn = (work.maximum(loads) + 0.2 * work.minimum(loads)) / draft.ports
+    turn = (work.maximum(loads) + work.minimum(loads) * _SHARED) / draft.ports
     if not n.block.reducing:
         return turns * (turn.maximum(tile) + 1.5 / held)
-    spilled = tile > float(target.num_vector_registers - 2)
+    # beside the sums stand the vectors that they share, and one more operand
+    spilled = tile + vectors + kept.maximum(1) > float(target.num_vector_registers)
     turn = turn.maximum(_LATENCY) * (1 + spilled)
     # a loop turns once for the steps that are written out; sums come from memory and go back
     return turns * (turn + 0.7 / written + 1.5 * tile / steps)
@@ -140,6 +145,20 @@ def _loads(n: Nest, a: Access, wide: Term, vectors: Term) -> Term:
         if moved and loop.kind == "vectorize":
             count = count * (vectors if stride.value == 1 else 2 * wide)
     return count
+
+
+def _new_share(n: Nest, a: Access) -> Term:
+    """Of the elements that the written-out steps read, those that no earlier one did: fewer than
+    all where windows overlap.
+    """
+    first = len(n.loops)
+    while first and n.loops[first - 1].kind in ("unroll", "vectorize"):
+        first -= 1
+    read = n.graph.of(1)
+    for loop, moved in zip(n.loops[first:], a.moved[first:], strict=True):
+        if moved:
+            read = read * loop.extent
+    return (a.touched[first] / read).minimum(1)
 
 
 def _transfers(draft: Draft, n: Nest) -> list[Term]:

@@ -5,7 +5,7 @@ judged by the learned model, and the most promising of them are proposed.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -18,7 +18,7 @@ from tilesmith.search.descent import Descent
 from tilesmith.search.draft import Draft
 from tilesmith.search.gbdt import Gbdt
 from tilesmith.search.picking import pick
-from tilesmith.search.population import Population, breed, merge, sample
+from tilesmith.search.population import Population, Score, breed, merge, sample
 from tilesmith.search.protocol import CostModel, Predictor, Scores
 from tilesmith.search.random import RandomSearch
 from tilesmith.space.domains import Matrix, Rng
@@ -31,10 +31,12 @@ _ATTEMPTS = 4  # populations without a new candidate after which the rest is dra
 @dataclass(frozen=True)
 class Evolution:
     """One round: `population` rows, a share `measured` of them the best so far, the others the best
-    by the draft of `drafts` times as many; then `generations` of breeding. Of what is proposed, a
-    share `epsilon` is random, `local` are neighbours of the best candidate, and of the rest `fresh`
-    are from before any breeding: what is bred to please a model may please it alone. For the same
-    reason a child must have at least `drafted` of the draft's score that most parents have.
+    by the draft of `drafts` times as many; until the cost model knows anything, half of those are
+    bred for the draft, for `refined` generations. Then come `generations` of breeding. Of what is
+    proposed, a share `epsilon` is random, `local` are neighbours of the best candidate, and of the
+    rest `fresh` are from before this breeding: what is bred to please a model may please it alone.
+    For the same reason a child must have at least `drafted` of the draft's score that most parents
+    have.
 
     At most `variants` are looked at in a round. `diversity` is what a decision that is new to a
     batch is worth, in standard deviations of the score. The model is fitted again when measurements
@@ -54,6 +56,7 @@ class Evolution:
     diversity: float = 0.02
     variants: int = 8
     drafts: int = 8
+    refined: int = 4
     refit: float = 0.25
     patience: int = 60
     draft: Draft = field(default_factory=Draft)
@@ -73,6 +76,8 @@ class EvolutionSearch:
         self._promise: dict[int, float] = {}  # the best score seen in each variant
         self._predictor: Predictor | None = None
         self._fitted = -1
+        # What the draft must say of a child: a model is easily fooled far from what it knows.
+        self._least = 0.0
         if settings.cost_model is not None:  # one that knows other tasks can begin at once
             self._fit()
 
@@ -179,19 +184,13 @@ class EvolutionSearch:
     def _evolve(self, people: Population, scores: Scores) -> tuple[Population, Scores]:
         """All that was bred from them, with scores."""
         s = self.settings
-        least = self._least(people)
-        everyone, all_scores = people, scores
-        for _ in range(s.generations if len(people) else 0):
-            parents = people.take(self._select(scores, s.population))
-            people = breed(self.catalogue, self.rng, parents, s.crossover, s.moved)
-            draft = people.scores(self.catalogue, s.draft.score)
-            people = people.take(np.flatnonzero(draft >= least))
-            scores = people.scores(self.catalogue, self._score)
-            everyone = Population((*everyone.groups, *people.groups))
-            all_scores = np.concatenate([all_scores, scores])
-            # the best stay among the parents
-            keep = np.argsort(-all_scores, kind="stable")[: s.population]
-            people, scores = everyone.take(keep), all_scores[np.sort(keep)]
+        least = self._least
+
+        def drafted(children: Population) -> Population:
+            draft = children.scores(self.catalogue, s.draft.score)
+            return children.take(np.flatnonzero(draft >= least))
+
+        everyone, all_scores = self._bred(people, scores, s.generations, self._score, drafted)
         at = 0
         for k, rows in everyone.groups:
             best = float(all_scores[at : at + len(rows)].max(initial=-np.inf))
@@ -199,12 +198,23 @@ class EvolutionSearch:
             at += len(rows)
         return everyone, all_scores
 
-    def _least(self, people: Population) -> float:
-        """What the draft must say of a child: a model is easily fooled far from what it knows."""
-        if not len(people):
-            return 0.0
-        draft = people.scores(self.catalogue, self.settings.draft.score)
-        return self.settings.drafted * float(np.quantile(draft, 0.25))
+    def _bred(
+        self, people: Population, scores: Scores, generations: int, score: Score,
+        chosen: Callable[[Population], Population] = lambda children: children,
+    ) -> tuple[Population, Scores]:  # fmt: skip
+        """They and all their descendants; of the children, those that are chosen."""
+        s = self.settings
+        everyone, all_scores = people, scores
+        for _ in range(generations if len(people) else 0):
+            parents = people.take(self._select(scores, s.population))
+            people = chosen(breed(self.catalogue, self.rng, parents, s.crossover, s.moved))
+            scores = people.scores(self.catalogue, score)
+            everyone = Population((*everyone.groups, *people.groups))
+            all_scores = np.concatenate([all_scores, scores])
+            # the best stay among the parents
+            keep = np.argsort(-all_scores, kind="stable")[: s.population]
+            people, scores = everyone.take(keep), all_scores[np.sort(keep)]
+        return everyone, all_scores
 
     def _select(self, scores: Scores, count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """By rank: the best of a thousand has about twenty times the chance of the middle one."""
@@ -216,15 +226,22 @@ class EvolutionSearch:
     def _first(self) -> Population:
         """The first generation of a round."""
         s = self.settings
-        numbers = self._variants()
-        drafted = sample(self.catalogue, self.rng, numbers, s.drafts * s.population)
+        drafted = sample(self.catalogue, self.rng, self._variants(), s.drafts * s.population)
         draft = drafted.scores(self.catalogue, s.draft.score)
-        keep = np.argsort(-draft, kind="stable")[: int(s.population * (1 - s.measured))]
-        people = drafted.take(keep)
+        count = int(s.population * (1 - s.measured))
+        people, draft = _top(drafted, draft, count)
         rows: dict[int, list[tuple[int, ...]]] = {}
         for _, who in self._best[: int(s.population * s.measured)]:
             rows.setdefault(who.variant, []).append(who.row)
         known = Population(tuple((k, np.array(r, np.int32)) for k, r in rows.items()))
+        known_draft = known.scores(self.catalogue, s.draft.score)
+        if len(people):
+            typical = np.quantile(np.concatenate([draft, known_draft]), 0.25)
+            self._least = s.drafted * float(typical)
+        if self._predictor is None and s.refined:
+            refined, scores = self._bred(people, draft, s.refined, s.draft.score)
+            people, _ = _top(people, draft, count // 2)
+            people = merge(*people.groups, *_top(refined, scores, count - count // 2)[0].groups)
         return merge(*people.groups, *known.groups)
 
     def _variants(self) -> list[int]:
@@ -233,3 +250,9 @@ class EvolutionSearch:
         best = sorted(self._promise, key=lambda k: -self._promise[k])[: most // 2]
         others = [k for k in self.catalogue.some(self.rng, most) if k not in best]
         return best + others[: most - len(best)]
+
+
+def _top(people: Population, scores: Scores, count: int) -> tuple[Population, Scores]:
+    """The best of them, in their order."""
+    keep = np.sort(np.argsort(-scores, kind="stable")[:count])
+    return people.take(keep), scores[keep]

@@ -14,6 +14,8 @@ from tilesmith.search.protocol import Scores
 from tilesmith.space.domains import Matrix, Rng, encode
 from tilesmith.space.variant import Variant
 
+Score = Callable[[Variant, Matrix], Scores]
+
 
 @dataclass(frozen=True, eq=False)
 class Population:
@@ -29,7 +31,7 @@ class Population:
             for row in rows:
                 yield number, row
 
-    def scores(self, catalogue: Catalogue, score: Callable[[Variant, Matrix], Scores]) -> Scores:
+    def scores(self, catalogue: Catalogue, score: Score) -> Scores:
         parts = [score(catalogue.known(number), rows) for number, rows in self.groups]
         return np.concatenate(parts) if parts else np.zeros(0)
 

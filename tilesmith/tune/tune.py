@@ -69,16 +69,19 @@ def tune(
 
 def _spend(run: Run, search: Search, measuring: Measuring) -> None:
     """The search is asked for the next batch while the present one is measured, so that it is told
-    of each one batch late. It ends when the budget is spent, or the space.
+    of each one batch late. It ends when the budget is spent, or the space; but one kernel is better
+    than none, however long it took to think of it.
     """
     batch = _ask(run, search, run.batch())
-    while batch and not run.spent:
+    while batch:
         following: list[Candidate] = []
         upcoming = partial(_ask, run, search, run.batch(len(batch)), following)
         measured = measuring.measure(batch, upcoming, run.until)
         search.tell(measured)
         run.add(measured)
         run.keep(search)
+        if run.spent:
+            break
         batch = following or _ask(run, search, run.batch())  # time may be left after all
 
 

@@ -24,6 +24,7 @@ from tilesmith.codegen.passes.lower_blocks import lower_blocks
 from tilesmith.codegen.passes.notes import resolve_notes
 from tilesmith.codegen.passes.partition import partition
 from tilesmith.codegen.passes.simplify import simplify
+from tilesmith.codegen.passes.stagger import stagger_rows
 from tilesmith.codegen.passes.strips import strip_vectors
 from tilesmith.expr.ints import Int, of
 from tilesmith.expr.nodes import loads_of
@@ -37,6 +38,7 @@ PASSES = (
     compact,
     widen_private_buffers,
     apply_layouts,
+    stagger_rows,
     simplify,
     hoist_guards,
     partition,

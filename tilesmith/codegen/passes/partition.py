@@ -13,13 +13,15 @@ copies of it (see tails.py).
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from tilesmith.codegen.passes.access import substitute_body
 from tilesmith.codegen.passes.simplify import Ranges, idle, simplify_body
 from tilesmith.codegen.passes.tails import (
     Guard,
+    effort,
     ends_of,
     guards_of,
     separated,
@@ -35,65 +37,102 @@ _LIMIT = 4096
 # Operations of a body that may be copied for anything; a larger one for what most of it depends on.
 _LIGHT = 64
 _MOST_PARTS = 5
+_HEAVY = 0.05  # of the running time, from which on a loop is cut before others
 
 
 def partition(func: Function) -> Function:
-    return replace(func, body=_body(func.body, {}, [_LIMIT]))
+    """Where time goes has the first choice: the rest, such as copies, gets what is left."""
+    cutting = _Cutting(_LIMIT)
+    body = _body(func.body, {}, cutting, 1.0)
+    cutting.heavy = False
+    return replace(func, body=_body(body, {}, cutting, 1.0))
 
 
-def _body(body: tuple[Stmt, ...], ranges: Ranges, budget: list[int]) -> tuple[Stmt, ...]:
+@dataclass(slots=True)
+class _Cutting:
+    """Operations that may still be added, and which loops it is about."""
+
+    budget: int
+    heavy: bool = True
+
+    def concerns(self, share: float) -> bool:
+        return (share >= _HEAVY) == self.heavy
+
+
+def _body(
+    body: tuple[Stmt, ...], ranges: Ranges, cutting: _Cutting, share: float
+) -> tuple[Stmt, ...]:
+    """`share` is that of the whole Function's running time."""
     out: list[Stmt] = []
+    total = effort(body) or 1
     for s in body:
+        own = share * effort((s,)) / total
         if isinstance(s, For):
-            out.extend(_loop(s, ranges, budget))
+            out.extend(_loop(s, ranges, cutting, own))
         elif isinstance(s, If):
-            out.append(replace(s, body=_body(s.body, ranges, budget)))
+            out.append(replace(s, body=_body(s.body, ranges, cutting, own)))
         else:
             out.append(s)
     return tuple(out)
 
 
 def _loop(
-    s: For, ranges: Ranges, budget: list[int], held: tuple[For, ...] = ()
+    s: For, ranges: Ranges, cutting: _Cutting, share: float, held: tuple[For, ...] = ()
 ) -> tuple[Stmt, ...]:
     """`held` are parallel loops directly around: they stay one range, and are cut in here."""
     here = {**ranges, s.name: s.extent}
     if s.kind == "parallel":
         (first, *others) = s.body
         if not others and isinstance(first, For) and first.kind == "parallel":
-            return (replace(s, body=_loop(first, here, budget, (*held, s))),)
+            return (replace(s, body=_loop(first, here, cutting, share, (*held, s))),)
         body = s.body
-        for f in (*held, s):
-            body = _by_value(f, body, here, budget)
-        return (replace(s, body=_body(body, here, budget)),)
-    cuts = _cuts(s, s.body)
-    if not _pays(s, cuts, budget):
+        if cutting.concerns(share):
+            for f in (*held, s):
+                body = _by_value(f, body, here, cutting)
+        return (replace(s, body=_body(body, here, cutting, share)),)
+    cuts = _cuts(s, s.body) if cutting.concerns(share) else []
+    parts = list(_parts(s, cuts, ranges)) if len(cuts) < _MOST_PARTS else []
+    if not _pays(s.body, [inner for _, _, inner in parts], s.kind, cutting):
         body = s.body
-        if s.kind == "serial" and (total := weight(body)) > _LIGHT:
-            body = separated(s, body, here, total)
-        return (replace(s, body=_body(body, here, budget)),)
+        if cutting.heavy and s.kind == "serial" and weight(body) > _LIGHT:
+            body = separated(s, body, here)
+        return (replace(s, body=_body(body, here, cutting, share)),)
     out: list[Stmt] = []
-    for a, b in pairwise((0, *cuts, s.extent.const or 0)):
-        value = of(a) if b - a == 1 else var(s.name) + a
-        part = {**ranges, s.name: of(b - a)}
-        inner = simplify_body(substitute_body(s.body, {s.name: value}), part, {})
-        inner = _body(inner, part, budget)
-        if b - a == 1:
+    for n, part, inner in parts:
+        inner = _body(inner, part, cutting, share)
+        if n == 1:
             out.extend(inner)
         elif not idle(inner):
-            out.append(For(s.name, of(b - a), inner, s.kind, s.notes))
+            out.append(For(s.name, of(n), inner, s.kind, s.notes))
     return tuple(out)
 
 
-def _by_value(s: For, body: tuple[Stmt, ...], here: Ranges, budget: list[int]) -> tuple[Stmt, ...]:
+def _parts(
+    s: For, cuts: list[int], ranges: Ranges
+) -> Iterator[tuple[int, Ranges, tuple[Stmt, ...]]]:
+    """How many iterations each part has, what is known of the loops around, and what it does."""
+    if not cuts:
+        return
+    for a, b in pairwise((0, *cuts, s.extent.const or 0)):
+        value = of(a) if b - a == 1 else var(s.name) + a
+        part = {**ranges, s.name: of(b - a)}
+        yield b - a, part, simplify_body(substitute_body(s.body, {s.name: value}), part, {})
+
+
+def _by_value(s: For, body: tuple[Stmt, ...], here: Ranges, cutting: _Cutting) -> tuple[Stmt, ...]:
     """Parts of a parallel loop, as branches inside it: it stays one loop."""
     cuts = _cuts(s, body)
-    if not _pays(replace(s, body=body), cuts, budget):
+    if not 0 < len(cuts) < _MOST_PARTS:
         return body
     v, n = var(s.name), s.extent.const or 0
+    parts: list[tuple[int, int, tuple[Stmt, ...]]] = [
+        (a, b, simplify_body(_assume(s.name, body, a, b), here, {}))
+        for a, b in pairwise((0, *cuts, n))
+    ]
+    if not _pays(body, [inner for _, _, inner in parts], s.kind, cutting):
+        return body
     out: list[Stmt] = []
-    for a, b in pairwise((0, *cuts, n)):
-        inner = simplify_body(_assume(s.name, body, a, b), here, {})
+    for a, b, inner in parts:
         conds = ((v - a,) if a else ()) + ((of(b - 1) - v,) if b < n else ())
         if inner:
             out.extend((If(conds, inner),) if conds else inner)
@@ -110,14 +149,16 @@ def _assume(name: str, body: tuple[Stmt, ...], a: int, b: int) -> tuple[Stmt, ..
     return substitute_body(decided, {shifted: var(name) - a})
 
 
-def _pays(s: For, cuts: list[int], budget: list[int]) -> bool:
-    if not cuts or len(cuts) + 1 > _MOST_PARTS:
+def _pays(
+    body: tuple[Stmt, ...], parts: list[tuple[Stmt, ...]], kind: str, cutting: _Cutting
+) -> bool:
+    if not parts:
         return False
     # a loop that is written out anyway costs nothing to cut
-    cost = 0 if s.kind in ("unroll", "vectorize") else weight(s.body) * len(cuts)
-    if cost > budget[0]:
+    more = 0 if kind in ("unroll", "vectorize") else sum(map(weight, parts)) - weight(body)
+    if more > cutting.budget:
         return False
-    budget[0] -= cost
+    cutting.budget -= max(0, more)
     return True
 
 
@@ -130,8 +171,8 @@ def _cuts(s: For, body: tuple[Stmt, ...]) -> list[int]:
     guards = [g for g in guards_of(body) if s.name in g.cond.names]
     if n is None or not guards:
         return []
-    total = weight(body)
-    every = total <= _LIGHT or s.kind in ("unroll", "vectorize")
+    total = effort(body)
+    every = weight(body) <= _LIGHT or s.kind in ("unroll", "vectorize")
     wait = not every and s.kind == "serial" and spatial(s.name, body)
     for g in guards:
         if wait and _waits(g):

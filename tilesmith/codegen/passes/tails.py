@@ -4,7 +4,7 @@ body in, the same twice out, where an If tells which of the two it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import gcd
 
@@ -19,7 +19,7 @@ Ends = tuple[Int, Int]
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """`cond` >= 0, asked inside the loops `inner`; so many operations depend on it."""
+    """`cond` >= 0, asked inside the loops `inner`; so many operations that run depend on it."""
 
     cond: Int
     inner: Ranges
@@ -40,16 +40,16 @@ def guards_of(
             case For():
                 more = frozenset() if s.kind in ("unroll", "vectorize") else {s.name}
                 within = {**inner, s.name: s.extent}
-                yield from guards_of(s.body, within, counted | more, times * _copies(s))
+                yield from guards_of(s.body, within, counted | more, times * _turns(s))
             case If():
-                work = times * weight(s.body)
+                work = times * effort(s.body)
                 around = {**inner, **tile_ranges(s.body)}
                 for p in s.conds:
                     yield Guard(p, around, counted, work)
                 yield from guards_of(s.body, inner, counted, times)
             case Store():
                 here = {**inner, **dict(s.tile)}
-                work = times * weight((s,))
+                work = times * effort((s,))
                 for w in s.writes:
                     for p in _select_conditions(w.value):
                         yield Guard(p, here, counted, work, select=True)
@@ -71,21 +71,34 @@ def ends_of(g: Guard) -> tuple[Int, ...]:
 
 
 def weight(body: tuple[Stmt, ...]) -> int:
-    """Operations after unrolling; about eight lanes are one."""
+    """Operations after unrolling, which is what a copy costs; about eight lanes are one."""
+    return _count(body, _copies)
+
+
+def effort(body: tuple[Stmt, ...]) -> int:
+    """Operations that run: what is read or filled once is little beside a sum over it."""
+    return _count(body, _turns)
+
+
+def _count(body: tuple[Stmt, ...], times: Callable[[For], int]) -> int:
     total = 0
     for s in body:
         if isinstance(s, For):
-            total += _copies(s) * weight(s.body)
+            total += times(s) * _count(s.body, times)
         elif isinstance(s, If):
-            total += weight(s.body)
+            total += _count(s.body, times)
         elif isinstance(s, Store):
             total += sum(operations(w.value) for w in s.writes)
     return total
 
 
-def _copies(s: For) -> int:
+def _turns(s: For) -> int:
     n = s.extent.const or 1
-    return n if s.kind == "unroll" else max(1, n // 8) if s.kind == "vectorize" else 1
+    return max(1, n // 8) if s.kind == "vectorize" else n
+
+
+def _copies(s: For) -> int:
+    return _turns(s) if s.kind in ("unroll", "vectorize") else 1
 
 
 def spatial(name: str, body: tuple[Stmt, ...]) -> bool:
@@ -100,7 +113,7 @@ def spatial(name: str, body: tuple[Stmt, ...]) -> bool:
     )
 
 
-def separated(s: For, body: tuple[Stmt, ...], here: Ranges, total: int) -> tuple[Stmt, ...]:
+def separated(s: For, body: tuple[Stmt, ...], here: Ranges) -> tuple[Stmt, ...]:
     """The body of a counted loop with what most of it depends on asked once: is this tile full, is
     it the last and not full. Guards that a counted loop further in can ask wait for that.
     """
@@ -112,7 +125,8 @@ def separated(s: For, body: tuple[Stmt, ...], here: Ranges, total: int) -> tuple
             match ends_of(g):
                 case (low, high):
                     groups[low, high] = groups.get((low, high), 0) + g.work
-    wanted = [ends for ends, work in groups.items() if 2 * work >= total]
+    most = effort(body)
+    wanted = [ends for ends, work in groups.items() if 2 * work >= most]
     return _separate(s.name, body, here, wanted)
 
 
