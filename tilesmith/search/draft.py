@@ -176,7 +176,7 @@ def _transfers(draft: Draft, n: Nest) -> list[Term]:
         for a in n.accesses:
             nbytes = nbytes + a.touched[k] * a.nbytes
         touched.append(nbytes)
-    each = [a.touched[0] * (a.nbytes * (2 if a.reads and a.writes else 1)) * _slowed(n, a)
+    each = [a.touched[0] * (a.nbytes * (2 if a.reads and a.writes else 1)) * _slowed(draft, n, a)
             for a in n.accesses]  # fmt: skip
     out = []
     for size, speed in zip(sizes, draft.bandwidth, strict=True):
@@ -186,7 +186,7 @@ def _transfers(draft: Draft, n: Nest) -> list[Term]:
             times = gone[a.home]
             for k, loop in enumerate(n.loops):
                 if not a.moved[k]:  # the same elements again, if they stay meanwhile
-                    away = gone[k + 1].maximum(_crowded(n, a, k + 1, size))
+                    away = gone[k + 1].maximum(_crowded(draft, n, a, k + 1, size))
                     times = times * away.where(loop.extent, 1)
             moved = moved + times * nbytes
         out.append(moved / speed)
@@ -203,7 +203,7 @@ def _in_rows(a: Access) -> bool:
     return not a.home and a.buffer.layout is None and len(a.buffer.shape) > 1
 
 
-def _slowed(n: Nest, a: Access) -> Term:
+def _slowed(draft: Draft, n: Nest, a: Access) -> Term:
     """How many times as long pieces of rows take as one long piece, which comes before it is asked
     for: short ones, and those whose lines are gone before they are used up.
     """
@@ -221,11 +221,11 @@ def _slowed(n: Nest, a: Access) -> Term:
             tile = k
     run = run + still * a.spans[0][-1]
     slowed = 1 + _RUN / (run * a.nbytes).maximum(1)
-    again = _crowded(n, a, tile, n.variant.task.target.l1_nbytes)
+    again = _crowded(draft, n, a, tile, n.variant.task.target.l1_nbytes)
     return slowed * again.where(LINE / a.nbytes / 2, 1)
 
 
-def _crowded(n: Nest, a: Access, level: int, size: int) -> Term:
+def _crowded(draft: Draft, n: Nest, a: Access, level: int, size: int) -> Term:
     """1 where rows push each other out: a multiple of a power of two apart, they share the same few
     places of each way of the cache.
     """
@@ -238,7 +238,7 @@ def _crowded(n: Nest, a: Access, level: int, size: int) -> Term:
         apart = gcd(stride, way)
         taken = span * (span > 1).where(taken.maximum(apart), taken)
         stride *= extent.const or 1
-    return taken > float(size - way)
+    return taken > size * draft.room
 
 
 def _tails(variant: Variant, rows: Matrix) -> Scores:

@@ -175,7 +175,7 @@ class Nest:
         g, depth = self.graph, len(self.loops)
         touched = [g.product([s[k] for s in spans]) for k in range(depth + 1)]
         runs = self._runs(buffer, [s[0] for s in spans])
-        strides = tuple(self._stride(buffer, bound[0], loop.name) for loop in self.loops)
+        strides = tuple(self._stride(buffer, bound[0], loop) for loop in self.loops)
         names = {n for ix in bound for p in ix for n in p.names}
         moved = tuple(loop.name in names for loop in self.loops)
         by_level = tuple(tuple(s[k] for s in spans) for k in range(depth + 1))
@@ -249,14 +249,18 @@ class Nest:
             length = length * joined.where(spans[d], 1)
         return g.product(spans) / length, length
 
-    def _stride(self, buffer: Buffer, index: tuple[Int, ...], loop: str) -> Term:
-        """Row-major: a packed copy is not made yet where the features look."""
+    def _stride(self, buffer: Buffer, index: tuple[Int, ...], loop: Loop) -> Term:
+        """Row-major, but for vectors: a layout of its own has neighbours where these go along."""
         g = self.graph
+        if buffer.layout is not None and loop.kind == "vectorize":
+            last = {int(n[1:]) for n in buffer.layout[-1].names if n[0] == "d"}
+            if any(loop.name in index[d].names for d in last):
+                return g.of(1)
         step = g.of(0)
         width = ONE
         for p, extent in zip(reversed(index), reversed(buffer.shape), strict=True):
-            if loop in p.names:
-                terms = terms_over(p, {loop: ONE})
+            if loop.name in p.names:
+                terms = terms_over(p, {loop.name: ONE})
                 if terms:
                     step = step + g.integer(terms[0][0] * width)
                 else:
