@@ -11,7 +11,7 @@ import pytest
 
 def tilesmith(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "tilesmith.cli.main", *words],
+        [sys.executable, "-m", "tilesmith", *words],
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
 

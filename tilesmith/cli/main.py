@@ -56,7 +56,3 @@ def tilesmith(
     ] = False,
 ) -> None:
     """Fast tensor programs by searching."""
-
-
-if __name__ == "__main__":
-    app()
