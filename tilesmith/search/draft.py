@@ -30,7 +30,7 @@ _WAY = 4096  # bytes of one way of the first cache: what an address says without
 _WAYS = 16  # of the other caches
 LINE = 64  # bytes
 _RUN = 256.0  # bytes that could have come while a piece of memory is waited for
-_LATENCY = 4.0  # cycles until a sum can be added to
+_LATENCY = 5.0  # cycles until a sum can be added to: four, and what is lost on the way
 _TAIL = 0.98  # of its speed is left for every tile that does not divide: its code grows
 _SHARED = 0.35  # of the shorter of computing and loading comes on top: they wait for each other
 
@@ -113,7 +113,8 @@ def _compute(draft: Draft, n: Nest) -> Term:
             going = going * (unroll + vector).minimum(1).where(1, 1 - loop.moves)
     vectors = (wide / lanes).ceil()
     tile = held * vectors
-    turns = n.iterations / (held * wide)
+    # a tail is a smaller tile: it takes less than a full one, if more than its share
+    turns = (n.iterations + 2 * (n.iterations * 0.7).maximum(n.points)) / (3 * held * wide)
     loads, kept = g.of(0), g.of(0)
     for a in n.accesses:
         if a.reads and not a.writes:
@@ -203,6 +204,18 @@ def _in_rows(a: Access) -> bool:
     return not a.home and a.buffer.layout is None and len(a.buffer.shape) > 1
 
 
+def _row_dims(a: Access) -> int:
+    """How many of the last dimensions are a row: one that is shorter than a line is no piece of
+    its own.
+    """
+    nbytes, count = a.nbytes, 0
+    for extent in reversed(a.buffer.shape):
+        nbytes, count = nbytes * (extent.const or LINE), count + 1
+        if nbytes >= LINE:
+            break
+    return count
+
+
 def _slowed(draft: Draft, n: Nest, a: Access) -> Term:
     """How many times as long pieces of rows take as one long piece, which comes before it is asked
     for: short ones, and those whose lines are gone before they are used up.
@@ -210,16 +223,18 @@ def _slowed(draft: Draft, n: Nest, a: Access) -> Term:
     g = n.graph
     if not _in_rows(a):
         return g.of(1)
-    rows = [g.product(spans[:-1]) for spans in a.spans]
+    inner = _row_dims(a)
+    rows = [g.product(spans[:-inner]) for spans in a.spans]
+    runs = [g.product(spans[-inner:]) for spans in a.spans]
     run, still = g.of(0), g.of(1)  # still: no loop so far goes to another row
     tile = len(n.loops)  # where what registers hold at once begins
     for k in range(len(n.loops) - 1, -1, -1):
         if n.loops[k].kind not in ("unroll", "vectorize"):
             first = still * (rows[k] > rows[k + 1])
-            run, still = run + first * a.spans[k + 1][-1], still - first
+            run, still = run + first * runs[k + 1], still - first
         elif tile == k + 1:
             tile = k
-    run = run + still * a.spans[0][-1]
+    run = run + still * runs[0]
     slowed = 1 + _RUN / (run * a.nbytes).maximum(1)
     again = _crowded(draft, n, a, tile, n.variant.task.target.l1_nbytes)
     return slowed * again.where(LINE / a.nbytes / 2, 1)
@@ -231,6 +246,8 @@ def _crowded(draft: Draft, n: Nest, a: Access, level: int, size: int) -> Term:
     """
     g = n.graph
     if not _in_rows(a) or a.writes:  # a tile of the output is in registers
+        return g.of(0)
+    if all(p.name != a.buffer.name for p in n.func.params):  # rows of ours are moved apart
         return g.of(0)
     way = max(_WAY, size // _WAYS)
     taken, stride = g.of(a.nbytes), a.nbytes

@@ -39,9 +39,10 @@ class Evolution:
     have.
 
     At most `variants` are looked at in a round. `diversity` is what a decision that is new to a
-    batch is worth, in standard deviations of the score. The model is fitted again when measurements
-    have grown by the share `refit`; `patience` neighbours without gain end the descent. Without a
-    cost model, what was measured best is varied, and the draft picks.
+    batch is worth, in standard deviations of the score; `first_diversity` while there is only the
+    draft, which may be wrong about a whole family of programs. The model is fitted again when
+    measurements have grown by the share `refit`; `patience` neighbours without gain end the
+    descent. Without a cost model, what was measured best is varied, and the draft picks.
     """
 
     population: int = 512
@@ -54,6 +55,7 @@ class Evolution:
     fresh: float = 0.7
     drafted: float = 1.0
     diversity: float = 0.02
+    first_diversity: float = 0.2
     variants: int = 8
     drafts: int = 8
     refined: int = 4
@@ -161,12 +163,13 @@ class EvolutionSearch:
             return []
         ranked = np.array(new)[np.argsort(-scores[new], kind="stable")[: 16 * count]]
         spread = float(scores[ranked].std()) or 1.0
+        s = self.settings
         chosen = pick(
             2 * count,
             [members[i][0] for i in ranked],
             [members[i][1] for i in ranked],
             scores[ranked] / spread,
-            self.settings.diversity,
+            s.first_diversity if self._predictor is None else s.diversity,
         )
         out: list[Candidate] = []
         for i in chosen:  # twice as many, since two rows may be the same program
