@@ -228,3 +228,14 @@ def test_a_function_stated_with_numbers_is_the_one_with_numbers_put_in():
 
     put = ts.instantiate(state(ts.size("M"), ts.size("N")), {"#M": 3, "#N": 5})
     assert str(put) == str(state(3, 5))
+
+
+def test_sums_over_large_windows_are_taken_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w = ts.placeholder((2, 9, 8, 5), name="X"), ts.placeholder((3, 3, 5, 4), name="W")
+    func = ts.function([x, w, ts.ops.conv2d(x, w, stride=2, layout="NHWC", name="Y")])
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(s, dtype=np.float32) for s in ((2, 9, 8, 5), (3, 3, 5, 4))]
+    want = ts.evaluate(func, *arrays)
+    for most in (1, 300, 700):
+        monkeypatch.setattr(oracle, "_COPIED_ELEMENTS", most)
+        np.testing.assert_allclose(ts.evaluate(func, *arrays), want, rtol=1e-5, atol=1e-5)

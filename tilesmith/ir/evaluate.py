@@ -37,6 +37,7 @@ from tilesmith.ir.nodes import Block, walk
 Array = np.ndarray[Any, Any]
 # Elements of one temporary; larger iteration spaces are cut along their first axis.
 _CHUNK_ELEMENTS = 1 << 23
+_COPIED_ELEMENTS = 1 << 24
 
 
 def evaluate(func: Function, *arrays: Any) -> Any:
@@ -240,11 +241,35 @@ def _contract(b: Block, memory: dict[str, Array]) -> bool:
     out = "".join(letter[i.name] for i in b.spatial)
     if any(not any(c in t for t in terms) for c in out):
         return False
-    result = np.einsum(f"{','.join(terms)}->{out}", *views, optimize=True)
     target = memory[w.buffer]
-    total = target + result
+    total = target + _einsum(terms, out, views)
     target[...] = (total.astype(np.int64) if whole else total).astype(target.dtype)
     return True
+
+
+def _einsum(terms: list[str], out: str, views: list[Array]) -> Array:
+    """In pieces along an axis of the result: for BLAS, einsum copies a view of overlapping windows,
+    which can be hundreds of times as large as the array behind it.
+    """
+    expression = f"{','.join(terms)}->{out}"
+    size = max(v.size for v in views)
+    extent = {
+        c: n for t, v in zip(terms, views, strict=True) for c, n in zip(t, v.shape, strict=True)
+    }
+    (largest,) = [t for t, v in zip(terms, views, strict=True) if v.size == size][:1]
+    axis = max((c for c in out if c in largest), key=extent.__getitem__, default=None)
+    if size <= _COPIED_ELEMENTS or axis is None:
+        return np.asarray(np.einsum(expression, *views, optimize=True))
+    step = max(1, extent[axis] * _COPIED_ELEMENTS // size)
+    parts = []
+    for start in range(0, extent[axis], step):
+        piece = slice(start, start + step)
+        cut = [
+            v[tuple(piece if c == axis else slice(None) for c in t)]
+            for t, v in zip(terms, views, strict=True)
+        ]
+        parts.append(np.einsum(expression, *cut, optimize=True))
+    return np.concatenate(parts, axis=out.index(axis))
 
 
 class _At:
