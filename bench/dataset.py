@@ -1,12 +1,7 @@
-"""The recorded data set of the tests: programs of several operators, measured here and written as
-compressed files of JSON lines.
+"""The recorded data set of the tests: programs of several operators, drawn at random as `ts.Random`
+draws them, measured here, and written as one compressed file of JSON lines for each task.
 
     python -m bench.dataset --minutes 25
-
-`<task>.jsonl.xz` are programs drawn at random as `ts.Random` draws them, and nothing else: what a
-model knows of them, and how soon a search finds the best of them, is judged on these. With
-`<task>.evolved.jsonl.xz`, which evolutions without a learned model came by, good regions are dense
-enough for a simulator of the machine.
 
 Each process has a physical core of its own. Fast programs are measured in several passes, the last
 ones by half as many processes, and the fastest pass counts: what disturbs a machine only ever makes
@@ -32,12 +27,10 @@ from tilesmith.measure.cores import siblings, usable_cores
 from tilesmith.measure.timing import Rules
 from tilesmith.records.lines import write_lines
 from tilesmith.records.rows import record_row, task_row
-from tilesmith.search.protocol import Strategy
 
 DATA = Path(__file__).parent.parent / "tests" / "data"
 BATCH = 32
 TURN = 96  # programs of a task that one process measures at a time
-DRAWN, EVOLVED = "", ".evolved"  # in the names of files
 # Processor time, as the machine may have other work; and a first call, which is timed by the clock
 # on the wall, decides nothing.
 QUICK = Rules(
@@ -93,26 +86,19 @@ OPERATORS = {
 }
 
 
-def load(folder: Path = DATA, evolved: bool = False) -> dict[str, list[ts.Measurement]]:
-    """The data set by the names of its tasks: what was drawn, or with what was evolved as well."""
-    found: dict[str, list[ts.Measurement]] = defaultdict(list)
-    for path in sorted(folder.glob("*.jsonl.xz")):
-        if evolved or EVOLVED not in path.name:
-            found[path.name.split(".")[0]] += ts.read_records(path)
+def load(folder: Path = DATA) -> dict[str, list[ts.Measurement]]:
+    """The data set by the names of its tasks."""
+    found = {path.name.split(".")[0]: ts.read_records(path) for path in folder.glob("*.jsonl.xz")}
     return {name: found[name] for name in sorted(found)}
 
 
 @dataclass(frozen=True)
 class Turn:
-    """Work for one process: candidates to measure again, or else to be found. Evolution is told
-    what is `known`; drawing needs no more than a number.
-    """
+    """Work for one process: candidates to measure again, or else to be drawn by this number."""
 
     name: str
-    kind: str
     number: int
     again: tuple[ts.Candidate, ...] = ()
-    known: tuple[ts.Measurement, ...] = ()
     until: float = float("inf")
 
 
@@ -120,10 +106,8 @@ def measure(turn: Turn) -> tuple[Turn, list[ts.Measurement]]:
     if time.time() >= turn.until:
         return turn, []
     task = tasks()[turn.name]
-    strategy: Strategy = ts.Evolution(cost_model=None) if turn.kind == EVOLVED else ts.Random()
     rng = np.random.default_rng([turn.number, int(task.key[:8], 16)])
-    search = strategy.start(task, ts.SketchSpace().sketches(task), rng)
-    search.tell(turn.known)
+    search = ts.Random().start(task, ts.SketchSpace().sketches(task), rng)
     out: list[ts.Measurement] = []
     with ts.LocalMeasurer(rules=QUICK, confirm=False, timeout=20.0).open(task) as run:
         while time.time() < turn.until:
@@ -132,9 +116,8 @@ def measure(turn: Turn) -> tuple[Turn, list[ts.Measurement]]:
             if not asked:
                 break
             found = run.measure(asked)
-            search.tell(found)
             out += found
-    return replace(turn, again=(), known=()), out
+    return replace(turn, again=()), out
 
 
 def tasks() -> dict[str, ts.Task]:
@@ -145,51 +128,42 @@ def tasks() -> dict[str, ts.Task]:
 
 
 class Collection:
-    """All that was measured, by task and kind, and the processes that measure more."""
+    """All that was measured, by task, and the processes that measure more."""
 
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
         self.folder, self.tasks = folder, {name: tasks()[name] for name in names}
-        self.found: dict[tuple[str, str], list[ts.Measurement]] = {}
+        self.found: dict[str, list[ts.Measurement]] = {}
         for name, task in self.tasks.items():
-            for kind in (DRAWN, EVOLVED):
-                path = folder / f"{name}{kind}.jsonl.xz"
-                known = ts.read_records(path) if path.exists() else []
-                # on another machine they would be another task's
-                self.found[name, kind] = [m for m in known if m.candidate.task == task]
+            path = folder / f"{name}.jsonl.xz"
+            known = ts.read_records(path) if path.exists() else []
+            # those of another machine are another task's
+            self.found[name] = [m for m in known if m.candidate.task == task]
 
-    def size(self, name: str, kind: str) -> int:
-        return len({m.candidate.key for m in self.found[name, kind]})
+    def size(self, name: str) -> int:
+        return len({m.candidate.key for m in self.found[name]})
 
-    def collect(self, kind: str, size: int, processes: int, until: float) -> None:
-        """Until every task has so many programs."""
-        most = -(-size // TURN)
-        numbers = {n: -(-self.size(n, kind) // TURN) for n in self.tasks}
-        rounds = range(min(numbers.values()), most)
+    def draw(self, size: int, processes: int, until: float) -> None:
+        """Until every task has so many programs; all tasks grow alike."""
+        known = {name: -(-self.size(name) // TURN) for name in self.tasks}
         turns = [
-            Turn(name, kind, k, known=self._known(name, kind), until=until)
-            for k in rounds for name in self.tasks if k >= numbers[name]
+            Turn(name, k, until=until)
+            for k in range(-(-size // TURN)) for name in self.tasks if k >= known[name]
         ]  # fmt: skip
         self._run(turns, processes)
-
-    def _known(self, name: str, kind: str) -> tuple[ts.Measurement, ...]:
-        """Evolutions know what was drawn, and differ by their numbers."""
-        return tuple(self.found[name, DRAWN]) if kind == EVOLVED else ()
 
     def again(self, passes: int, processes: int, until: float) -> None:
         """Fast programs, and what was disturbed, once more."""
         turns = []
-        for (name, kind), known in self.found.items():
+        for name, known in self.found.items():
             counts = {m.candidate: 0 for m in known}
             for m in known:
                 counts[m.candidate] += not m.contended
-            costs = [m.cost for k in (DRAWN, EVOLVED) for m in self.found[name, k]]
-            limit = AGAIN_WITHIN * min(costs, default=0.0)
+            limit = AGAIN_WITHIN * min((m.cost for m in known), default=0.0)
             near = {m.candidate for m in known if m.cost <= limit}
             todo = [c for c, n in counts.items() if n < (passes if c in near else 1)]
             parts = range(0, len(todo), TURN)
-            turns += [Turn(name, kind, k, tuple(todo[k : k + TURN]), until=until) for k in parts]
-        turns.sort(key=lambda turn: turn.number)
-        self._run(turns, processes)
+            turns += [Turn(name, k, tuple(todo[k : k + TURN]), until) for k in parts]
+        self._run(sorted(turns, key=lambda turn: turn.number), processes)
 
     def _run(self, turns: Iterable[Turn], processes: int) -> None:
         groups = list(dict.fromkeys(frozenset(siblings(c)) for c in usable_cores()))
@@ -200,18 +174,17 @@ class Collection:
         began = time.monotonic()
         with ProcessPoolExecutor(min(processes, len(groups)), start, _pin, (free,)) as pool:
             for turn, measured in pool.map(measure, turns):
-                self.found[turn.name, turn.kind] += measured
-                count = self.size(turn.name, turn.kind)
-                seconds = time.monotonic() - began
-                print(f"{seconds:5.0f} s  {turn.name}{turn.kind}: {count} programs", flush=True)
+                self.found[turn.name] += measured
+                seconds, count = time.monotonic() - began, self.size(turn.name)
+                print(f"{seconds:5.0f} s  {turn.name}: {count} programs", flush=True)
         self.export()
 
     def export(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        for (name, kind), measurements in self.found.items():
+        for name, measurements in self.found.items():
             rows = [(task_row(self.tasks[name]), record_row(m)) for m in condensed(measurements)]
             if rows:  # on another machine, or not yet: what is there stays
-                write_lines(self.folder / f"{name}{kind}.jsonl.xz", rows)
+                write_lines(self.folder / f"{name}.jsonl.xz", rows)
 
 
 def _pin(free: multiprocessing.SimpleQueue[frozenset[int]]) -> None:
@@ -241,8 +214,7 @@ def _short(m: ts.Measurement) -> ts.Measurement:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=25.0)
-    parser.add_argument("--size", type=int, default=1200, help="programs drawn of each task")
-    parser.add_argument("--evolved", type=int, default=384, help="programs evolved of each task")
+    parser.add_argument("--size", type=int, default=1440, help="programs of each task")
     parser.add_argument("--passes", type=int, default=3, help="of the fast ones")
     parser.add_argument("--processes", type=int, default=len(usable_cores()))
     parser.add_argument("--tasks", nargs="+", choices=[*OPERATORS], default=[*OPERATORS])
@@ -254,8 +226,7 @@ def main() -> None:
     def share(of_time: float) -> float:
         return float(start + 60 * args.minutes * of_time)
 
-    known.collect(DRAWN, args.size, args.processes, share(0.6))
-    known.collect(EVOLVED, args.evolved, args.processes, share(0.75))
+    known.draw(args.size, args.processes, share(0.75))
     for k in range(2, args.passes + 1):
         known.again(k, max(1, args.processes // 2), share(0.75 + 0.25 * (k - 1) / args.passes))
     for path in sorted(args.to.glob("*.jsonl.xz")):

@@ -16,8 +16,9 @@ import multiprocessing
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,8 @@ Curve = list[float]  # the best cost after 1, 2, ... trials
 
 BATCH, FIRST_BATCH = 16, 8
 RANDOM = "random"
-CHECKPOINTS = (16, 32, 64, 128, 200)
+CHECKPOINTS = (8, 16, 32, 64, 128, 200)
+NEAR = (1.2, 1.1, 1.05)  # of the best known
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,9 @@ CONTESTANTS: dict[str, tuple[Make, Callable[[Records], Space]]] = {
     "rank, depth 4": (_evolution(cost_model=ts.Gbdt(depth=4)), ts.RecordedSpace),
     "rank, 60 trees": (_evolution(cost_model=ts.Gbdt(rounds=60)), ts.RecordedSpace),
 }  # fmt: skip
+
+
+SLOW = ("transfer", "TreeGru")  # begin first, so that nobody waits for them at the end
 
 
 def replay(
@@ -131,8 +136,7 @@ class Report:
     def best(self, task: str) -> float:
         return min(c[-1] for cs in self.curves[task].values() for c in cs)
 
-    def trials(self, task: str, name: str) -> float:
-        target = self.target(task)
+    def trials(self, task: str, name: str, target: float) -> float:
         return statistics.median(trials_to(c, target) for c in self.curves[task][name])
 
     def speed(self, task: str, name: str, trials: int) -> float:
@@ -143,12 +147,15 @@ class Report:
     def show(self) -> None:
         tasks, names = [*self.curves], [*next(iter(self.curves.values()))]
         longest = max(len(c) for cs in self.curves.values() for c in cs[RANDOM])
-        print(f"\nTrials until the best of {longest} random ones is reached (median over seeds)")
-        print(f"{'':24}" + "".join(f"{t[:18]:>20}" for t in tasks) + f"{'median':>10}")
-        for name in names:
-            counts = [self.trials(t, name) for t in tasks]
-            cells = "".join(f"{_count(n):>20}" for n in counts)
-            print(f"{name:24}{cells}{_count(statistics.median(counts)):>10}")
+        self._table(
+            f"Trials until the best of {longest} random ones is reached",
+            {t: self.target(t) for t in tasks},
+        )
+        for near in NEAR:
+            self._table(
+                f"Trials until a program takes at most {near} of the best one's time",
+                {t: near * self.best(t) for t in tasks},
+            )
         print(
             "\nSpeed after so many trials, as a share of the best known (geometric mean of tasks)"
         )
@@ -161,6 +168,14 @@ class Report:
                 for n in checkpoints
             )
             print(f"{name:24}" + "".join(f"{s:10.3f}" for s in shares))
+
+    def _table(self, title: str, targets: dict[str, float]) -> None:
+        print(f"\n{title} (median over seeds)")
+        print(f"{'':24}" + "".join(f"{t[:18]:>20}" for t in targets) + f"{'median':>10}")
+        for name in next(iter(self.curves.values())):
+            counts = [self.trials(t, name, target) for t, target in targets.items()]
+            cells = "".join(f"{_count(n):>20}" for n in counts)
+            print(f"{name:24}{cells}{_count(statistics.median(counts)):>10}")
 
     def plot(self, folder: Path) -> None:
         import matplotlib
@@ -186,7 +201,10 @@ def _count(n: float) -> str:
     return "not" if n == float("inf") else f"{n:.0f}"
 
 
-def describe(data: dict[str, list[ts.Measurement]], how: str) -> None:
+def describe(data: dict[str, list[ts.Measurement]], how: str, threads: int) -> None:
+    if how == "model":
+        with ThreadPoolExecutor(threads) as pool:  # fitting simulators is BLAS
+            list(pool.map(partial(_simulator, how), data.values()))
     for name, records in data.items():
         text = f"{name}: {len(records)} records"
         table = measurer_of(tuple(records), how).tables[records[0].candidate.task.key]
@@ -200,28 +218,32 @@ def describe(data: dict[str, list[ts.Measurement]], how: str) -> None:
         print(text, flush=True)
 
 
+def _simulator(how: str, records: Records) -> object:
+    return measurer_of(tuple(records), how).tables[records[0].candidate.task.key].simulator
+
+
 @dataclass(frozen=True)
 class Job:
+    """All seeds: a strategy that transfers fits a model to all other tasks, once."""
+
     name: str
     task: str
     trials: int
-    seed: int
+    seeds: int
 
 
 _DATA: dict[str, list[ts.Measurement]] = {}  # set before processes are forked
 
 
-@cache
-def _contestant(name: str, task: str) -> Strategy:
-    """Made once in a process: one that transfers fits a model to all other tasks."""
-    return CONTESTANTS[name][0]([m for other, ms in _DATA.items() if other != task for m in ms])
-
-
-def _run(how: str, job: Job) -> tuple[Job, Curve]:
+def _run(how: str, job: Job) -> tuple[Job, list[Curve]]:
     records = _DATA[job.task]
-    space = CONTESTANTS[job.name][1](records)
-    strategy = _contestant(job.name, job.task)
-    return job, replay(strategy, space, records, how, job.trials, job.seed)
+    make, space = CONTESTANTS[job.name]
+    strategy = make([m for other, ms in _DATA.items() if other != job.task for m in ms])
+    curves = [
+        replay(strategy, space(records), records, how, job.trials, seed)
+        for seed in range(job.seeds)
+    ]
+    return job, curves
 
 
 def main() -> None:
@@ -239,20 +261,19 @@ def main() -> None:
     args = parser.parse_args()
     _DATA.update(load(args.data))
     data = {name: _DATA[name] for name in args.tasks or _DATA}
-    describe(data, args.replay)
+    describe(data, args.replay, args.jobs)
     names = list(dict.fromkeys([RANDOM, *args.only]))
     jobs = [
-        Job(name, task, args.random_trials if name == RANDOM else args.trials, seed)
-        for name in names for task in data for seed in range(args.seeds)
+        Job(name, task, args.random_trials if name == RANDOM else args.trials, args.seeds)
+        for name in sorted(names, key=lambda name: name not in SLOW) for task in data
     ]  # fmt: skip
     curves: dict[str, dict[str, list[Curve]]] = {task: {n: [] for n in names} for task in data}
     start = time.monotonic()
     # Forked: the records and the simulators are made once.
     with multiprocessing.get_context("fork").Pool(args.jobs) as pool:
-        for job, curve in pool.imap(partial(_run, args.replay), jobs):
-            curves[job.task][job.name].append(curve)
-            if job.seed == args.seeds - 1:
-                print(f"{time.monotonic() - start:6.0f} s  {job.name}, {job.task}", flush=True)
+        for job, found in pool.imap_unordered(partial(_run, args.replay), jobs):
+            curves[job.task][job.name] = found
+            print(f"{time.monotonic() - start:6.0f} s  {job.name}, {job.task}", flush=True)
     if args.json:
         args.json.write_text(json.dumps(curves))
     report = Report(curves)

@@ -36,10 +36,11 @@ def test_each_program_is_one_row_of_a_variant(records: list[ts.Measurement]) -> 
         assert variant.candidate(np.array(row)) == m.candidate
 
 
-def test_programs_differ_and_good_ones_are_dense(records: list[ts.Measurement]) -> None:
+def test_programs_are_as_chance_gives_them(records: list[ts.Measurement]) -> None:
+    """Most are slow; some are not, so that there is something to be found."""
     labels = labels_of(records)
-    assert np.quantile(labels, 0.2) < 0.25
-    assert (labels > 0.5).sum() >= 30
+    assert np.median(labels) < 0.1
+    assert (labels > 0.3).sum() >= 30
 
 
 @pytest.mark.parametrize("records", FILES[::4], indirect=True)

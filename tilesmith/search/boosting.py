@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xgboost
 
-from tilesmith.search.losses import Numbers, loss_of
+from tilesmith.search.losses import Numbers, level, loss_of
 from tilesmith.search.metrics import pairwise_accuracy
 
 if TYPE_CHECKING:
@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 
 
 def boost(settings: Gbdt, train: Programs, test: Programs | None) -> Any:
-    """Rounds of trees, each fitted to the slope of the loss; the custom objective is what lets
-    statements share the error of their program.
+    """Rounds of trees, each fitted to the slope of the loss, which begin where the base ends; the
+    custom objective is what lets statements share the error of their program.
     """
     loss = loss_of(settings.loss)
-    matrix = xgboost.DMatrix(train.features, nthread=settings.threads)
-    held_out = None if test is None else xgboost.DMatrix(test.features, nthread=settings.threads)
+    start = train.base + level(loss, train.base, train.labels, train.tasks)
+    matrix = _matrix(settings, train, start)
+    held_out = None if test is None else _matrix(settings, test, test.base)
 
     def objective(margins: Numbers, _: Any) -> tuple[Numbers, Numbers]:
         scores: Numbers = np.bincount(train.packs, margins, len(train.labels)).astype(float)
@@ -50,3 +51,9 @@ def boost(settings: Gbdt, train: Programs, test: Programs | None) -> Any:
         verbose_eval=False,
     )  # fmt: skip
     return model if held_out is None else model[: model.best_iteration + 1]
+
+
+def _matrix(settings: Gbdt, data: Programs, start: Numbers) -> Any:
+    """The statements of a program begin with equal shares of its score."""
+    shares = start / np.bincount(data.packs, minlength=len(start))
+    return xgboost.DMatrix(data.features, base_margin=shares[data.packs], nthread=settings.threads)

@@ -1,22 +1,24 @@
-"""Gbdt: gradient-boosted trees over the features of statements. A program's score is the sum over
-its statements, whatever the loss.
+"""Gbdt: gradient-boosted trees over the features of statements. They learn what the base, an
+analytic score or another model, leaves to be learned. A program's score is the base's and the sum
+over its statements, whatever the loss.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from tilesmith.base.errors import TuneError
 from tilesmith.search.data import Group, groups_of
+from tilesmith.search.draft import Draft
 from tilesmith.search.features.context import relation_features
 from tilesmith.search.features.graph import Values
 from tilesmith.search.features.statements import statements_of
 from tilesmith.search.losses import Groups, Numbers, loss_of
-from tilesmith.search.protocol import Scores
+from tilesmith.search.protocol import Predictor, Scores
 from tilesmith.space.domains import Matrix, Rng
 from tilesmith.space.variant import Variant
 from tilesmith.task.task import Measurement
@@ -26,12 +28,13 @@ FEATURES = ("statements", "relations")
 
 @dataclass(frozen=True, eq=False)
 class Programs:
-    """Training data: features of all statements, which program each belongs to, and labels and
-    tasks of the programs.
+    """Training data: features of all statements, which program each belongs to, and what the base
+    says of the programs, their labels and tasks.
     """
 
     features: Values
     packs: Groups
+    base: Numbers
     labels: Numbers
     tasks: Groups
 
@@ -40,47 +43,59 @@ class Programs:
         number = np.full(len(self.labels), -1)
         number[keep] = np.arange(len(keep))
         rows = np.flatnonzero(number[self.packs] >= 0)
+        packs = number[self.packs[rows]]
         return Programs(
-            self.features[rows], number[self.packs[rows]], self.labels[keep], self.tasks[keep]
+            self.features[rows], packs, self.base[keep], self.labels[keep], self.tasks[keep]
         )
 
 
-def features_of(kind: str, variant: Variant, rows: Matrix) -> Values:
-    """In the shape (programs, statements, features); relations are of the whole program."""
+def features_of(kind: str, base: Scores, variant: Variant, rows: Matrix) -> Values:
+    """In the shape (programs, statements, features); relations are of the whole program, and so is
+    what the base says, the last feature.
+    """
     if kind == "relations":
-        return relation_features(variant, rows)[:, None]
-    return statements_of(variant).of(rows)
+        x = relation_features(variant, rows)[:, None]
+    else:
+        x = statements_of(variant).of(rows)
+    last = np.broadcast_to(base.astype(np.float32)[:, None, None], (*x.shape[:2], 1))
+    return np.concatenate([x, last], axis=2)
 
 
-def programs_of(groups: Sequence[Group], kind: str = "statements") -> Programs:
+def programs_of(groups: Sequence[Group], kind: str, base: Predictor) -> Programs:
+    said = [base.predict(g.variant, g.rows) for g in groups]
     features: list[Values] = []
     packs: list[Groups] = []
     numbers: dict[str, int] = {}
     tasks: list[int] = []
     count = 0
-    for g in groups:
-        x = features_of(kind, g.variant, g.rows)
+    for g, scores in zip(groups, said, strict=True):
+        x = features_of(kind, scores, g.variant, g.rows)
         n, s, width = x.shape
         features.append(x.reshape(n * s, width))
         packs.append(np.repeat(np.arange(count, count + n), s))
         tasks += [numbers.setdefault(g.variant.task.key, len(numbers))] * n
         count += n
     labels = np.concatenate([g.labels for g in groups])
-    return Programs(np.concatenate(features), np.concatenate(packs), labels, np.array(tasks))
+    return Programs(
+        np.concatenate(features), np.concatenate(packs), np.concatenate(said), labels,
+        np.array(tasks),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Gbdt:
     """`loss` is "rank" (pairwise logistic), "packed" (Ansor's weighted squared error) or
     "regression"; `features` are those of "statements", or "relations", which are made to be alike
-    for other shapes and operators. A share `held_out` of the programs decides when to stop, after
-    `patience` rounds without gain. Each tree sees a share `sample` of the statements, and half that
-    share of the features. Of more than `most` programs, the fastest and a sample of the
-    others are used, so that fitting takes bounded time.
+    for other shapes and operators. What `base` says is corrected by the trees, and a feature of
+    theirs: the draft, or a model that knows other tasks. A share `held_out` of the programs decides
+    when to stop, after `patience` rounds without gain. Each tree sees a share `sample` of the
+    statements, and half that share of the features. Of more than `most` programs, the fastest and a
+    sample of the others are used, so that fitting takes bounded time.
     """
 
     loss: str = "rank"
     features: str = "statements"
+    base: Predictor = field(default_factory=Draft)
     rounds: int = 100
     depth: int = 6
     learning_rate: float = 0.15
@@ -109,11 +124,11 @@ class Gbdt:
         from tilesmith.search.boosting import boost
 
         rng = np.random.default_rng(self.seed)
-        data = self._bounded(programs_of(groups, self.features), rng)
+        data = self._bounded(programs_of(groups, self.features, self.base), rng)
         order = rng.permutation(len(data.labels))
         cut = int(len(order) * self.held_out) if len(order) >= 4 * self.fewest else 0
         train, test = data.part(np.sort(order[cut:])), data.part(np.sort(order[:cut]))
-        return GbdtPredictor(boost(self, train, test if cut else None), self.features)
+        return GbdtPredictor(boost(self, train, test if cut else None), self.features, self.base)
 
     def _bounded(self, data: Programs, rng: Rng) -> Programs:
         n = len(data.labels)
@@ -128,11 +143,13 @@ class Gbdt:
 class GbdtPredictor:
     booster: Any
     features: str
+    base: Predictor
 
     def predict(self, variant: Variant, rows: Matrix) -> Scores:
         if not len(rows):
             return np.zeros(0)
-        x = features_of(self.features, variant, rows)
+        base = self.base.predict(variant, rows)
+        x = features_of(self.features, base, variant, rows)
         n, s, width = x.shape
         out = self.booster.inplace_predict(x.reshape(n * s, width), predict_type="margin")
-        return np.asarray(np.asarray(out, np.float64).reshape(n, s).sum(axis=1))
+        return np.asarray(base + np.asarray(out, np.float64).reshape(n, s).sum(axis=1))

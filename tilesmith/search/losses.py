@@ -1,5 +1,6 @@
 """What a cost model minimises, as gradients: scores and labels of programs in, the slope and the
-curvature of the loss at each score out.
+curvature of the loss at each score out. A score counts doublings of speed; a label is a share of
+the best speed.
 """
 
 from __future__ import annotations
@@ -16,17 +17,22 @@ Groups = np.ndarray[Any, np.dtype[np.int64]]  # the task of each program, number
 Loss = Callable[[Numbers, Numbers, Groups], tuple[Numbers, Numbers]]
 
 _PARTNERS = 24  # programs that each one is compared with, in one step
-_MARGIN = 0.01  # labels nearer than this are noise
+MARGIN = 0.03  # labels that differ by a smaller share are noise
+_SLOWEST = 2.0**-10  # a label: what fails or is slower is that slow
+
+
+def doublings(labels: Numbers) -> Numbers:
+    return np.asarray(np.log2(np.maximum(labels, _SLOWEST)))
 
 
 def packed(scores: Numbers, labels: Numbers, groups: Groups) -> tuple[Numbers, Numbers]:
-    """Squared error, weighted by speed: what is slow need only be known to be slow (Ansor)."""
-    weight = np.maximum(labels, 1e-3)
-    return (scores - labels) * weight, weight
+    """Squared error, weighted by speed as Ansor's: what is slow need only be known to be slow."""
+    weight = np.maximum(labels, 0.02)
+    return (scores - doublings(labels)) * weight, weight
 
 
 def regression(scores: Numbers, labels: Numbers, groups: Groups) -> tuple[Numbers, Numbers]:
-    return scores - labels, np.ones_like(scores)
+    return scores - doublings(labels), np.ones_like(scores)
 
 
 def rank(scores: Numbers, labels: Numbers, groups: Groups) -> tuple[Numbers, Numbers]:
@@ -40,17 +46,24 @@ def rank(scores: Numbers, labels: Numbers, groups: Groups) -> tuple[Numbers, Num
         # distances grow, so that neighbours and strangers both count
         shift = max(1, round((n / 2) ** (step / _PARTNERS)))
         low, high = order[:-shift], order[shift:]
-        gap = labels[high] - labels[low]
-        use = (groups[low] == groups[high]) & (gap > _MARGIN)
+        differ = labels[low] < (1 - MARGIN) * labels[high]
+        use = (groups[low] == groups[high]) & differ
         low, high = low[use], high[use]
         weight = np.maximum(labels[high], 0.05)  # the order among the best matters most
         wrong = 1 / (1 + np.exp(np.clip(scores[high] - scores[low], -50, 50)))
         slope, bend = weight * wrong, weight * wrong * (1 - wrong)
-        np.subtract.at(grad, high, slope)
-        np.add.at(grad, low, slope)
-        np.add.at(hess, high, bend)
-        np.add.at(hess, low, bend)
+        grad += np.bincount(low, slope, n) - np.bincount(high, slope, n)
+        hess += np.bincount(low, bend, n) + np.bincount(high, bend, n)
     return grad, hess
+
+
+def level(loss: Loss, scores: Numbers, labels: Numbers, groups: Groups) -> Numbers:
+    """What the scores of each task are too low by: programs of two tasks are never compared, so
+    nothing has to be learned of it.
+    """
+    slope, bend = loss(scores, labels, groups)
+    off: Numbers = -np.bincount(groups, slope) / np.maximum(np.bincount(groups, bend), 1e-6)
+    return off[groups]
 
 
 LOSSES: dict[str, Loss] = {"packed": packed, "rank": rank, "regression": regression}

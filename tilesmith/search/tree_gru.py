@@ -5,7 +5,7 @@ Measurements in, a predictor out that scores rows of any variant.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Literal
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from tilesmith.base.errors import TuneError
 from tilesmith.search.data import groups_of
+from tilesmith.search.draft import Draft
 from tilesmith.search.features.tree import tree_of
 from tilesmith.search.protocol import Predictor
 from tilesmith.task.task import Measurement
@@ -23,9 +24,10 @@ _FEWEST = 8  # measurements that anything can be learned from
 
 @dataclass(frozen=True)
 class TreeGru:
-    """`rank` learns which of two programs of a task is the faster one, `regression` the share of
-    the best speed. A part of the measurements is held out, and training ends when it no longer
-    gains. The same measurements and seed give the same predictor unless `max_seconds` end it first.
+    """`rank` learns which of two programs of a task is the faster one, `regression` by how many
+    doublings it is slower than the best; both correct what `base` says. A part of the measurements
+    is held out, and training ends when it no longer gains. The same measurements and seed give the
+    same predictor unless `max_seconds` end it first.
     """
 
     hidden: int = 64
@@ -37,6 +39,7 @@ class TreeGru:
     held_out: float = 0.15
     patience: int = 10  # epochs without a gain
     max_seconds: float = 30.0
+    base: Predictor = field(default_factory=Draft)
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -59,6 +62,10 @@ class TreeGru:
         from tilesmith.search.tree_network import Examples, train
 
         examples = [
-            Examples(tree_of(g.variant), g.rows, g.labels, g.variant.task.key) for g in groups
-        ]
+            Examples(
+                tree_of(g.variant), g.rows, self.base.predict(g.variant, g.rows), g.labels,
+                g.variant.task.key,
+            )
+            for g in groups
+        ]  # fmt: skip
         return train(self, examples)

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tilesmith.search.features.tree import NODE_WIDTH, Tree, tree_of
-from tilesmith.search.protocol import Scores
+from tilesmith.search.losses import MARGIN, doublings
+from tilesmith.search.protocol import Predictor, Scores
 from tilesmith.space.domains import Matrix
 from tilesmith.space.variant import Variant
 
@@ -33,10 +34,11 @@ _FEWEST_HELD_OUT = 6  # fewer would end the training by chance
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Measured rows of one variant."""
+    """Measured rows of one variant, and what the base says of them."""
 
     tree: Tree
     rows: Matrix
+    base: Scores
     labels: Scores
     task: str
 
@@ -168,6 +170,7 @@ class Network(nn.Module):  # type: ignore[misc]
 @dataclass(frozen=True, eq=False)
 class TreePredictor:
     network: Network
+    base: Predictor
 
     def predict(self, variant: Variant, rows: Matrix) -> Scores:
         tree = tree_of(variant)
@@ -176,7 +179,7 @@ class TreePredictor:
             for start in range(0, len(rows), _CHUNK):
                 x = torch.from_numpy(tree.of(rows[start : start + _CHUNK]))
                 out[start : start + len(x)] = self.network(levels_of([(tree, x)]), len(x)).numpy()
-        return out
+        return out + self.base.predict(variant, rows)
 
 
 @contextmanager
@@ -200,7 +203,7 @@ def train(settings: TreeGru, examples: Sequence[Examples]) -> TreePredictor:
         nodes = torch.cat([e.features.flatten(0, 1) for e in examples])
         network = Network(settings.hidden, settings.slots, nodes)
         _Training(settings, examples, network).run()
-    return TreePredictor(network.eval())
+    return TreePredictor(network.eval(), settings.base)
 
 
 class _Training:
@@ -208,6 +211,7 @@ class _Training:
         self.settings, self.examples, self.network = settings, examples, network
         self.rng = np.random.default_rng(settings.seed)
         self.labels = [torch.from_numpy(e.labels.astype(np.float32)) for e in examples]
+        self.base = [torch.from_numpy(e.base.astype(np.float32)) for e in examples]
         every = [(g, r) for g, e in enumerate(examples) for r in range(len(e.rows))]
         order = self.rng.permutation(len(every))
         held = round(settings.held_out * len(every))
@@ -268,9 +272,11 @@ class _Training:
         batch = [(self.examples[g].tree, self.examples[g].features[at]) for g, at in picked.items()]
         labels = torch.cat([self.labels[g][at] for g, at in picked.items()])
         scores = self.network(levels_of(batch), len(labels))
+        scores = scores + torch.cat([self.base[g][at] for g, at in picked.items()])
         if self.settings.loss == "regression":
-            return functional.mse_loss(scores, labels)
-        # which of two is faster, by how much faster it is
-        weight = (labels[:, None] - labels[None, :]).clamp(min=0)
+            return functional.mse_loss(scores, torch.from_numpy(doublings(labels.numpy())))
+        # which of two is faster; the order among the best matters most
+        differ = labels[None, :] < (1 - MARGIN) * labels[:, None]
+        weight = differ * labels[:, None].clamp(min=0.05)
         wrong = functional.softplus(scores[None, :] - scores[:, None])
         return (weight * wrong).sum() / weight.sum().clamp(min=1e-6)
