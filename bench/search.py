@@ -5,7 +5,9 @@ trials until random search's best is reached, and how fast the best program is a
 
 What was recorded answers as it was; of other programs a simulator fitted to the records speaks
 (see `tilesmith.measure.simulate`; its error is printed). With `--replay recorded` the strategies
-are kept to recorded programs instead, with `--replay nearest` the nearest record answers.
+are kept to recorded programs instead, with `--replay nearest` the nearest record answers. With
+`--replay listed` there is no strategy but a choice among all records: whatever the contestant's
+model, fitted to what was chosen so far, likes best.
 """
 
 from __future__ import annotations
@@ -27,8 +29,10 @@ import numpy as np
 import tilesmith as ts
 from bench.dataset import DATA, load
 from tilesmith.search.acquisition import upper_confidence_bound
+from tilesmith.search.data import groups_of
+from tilesmith.search.draft import Draft
 from tilesmith.search.metrics import pairwise_accuracy
-from tilesmith.search.protocol import Strategy
+from tilesmith.search.protocol import CostModel, Strategy
 from tilesmith.space.spaces import Space
 
 Records = Sequence[ts.Measurement]
@@ -36,6 +40,7 @@ Curve = list[float]  # the best cost after 1, 2, ... trials
 
 BATCH, FIRST_BATCH = 16, 8
 RANDOM = "random"
+REPLAYS = ("model", "nearest", "recorded", "listed")
 CHECKPOINTS = (8, 16, 32, 64, 128, 200)
 NEAR = (1.2, 1.1, 1.05)  # of the best known
 
@@ -48,6 +53,40 @@ class Limited:
 
     def sketches(self, task: ts.Task) -> tuple[ts.Trace, ...]:
         return (min(ts.RecordedSpace(self.records).sketches(task), key=lambda t: len(t.steps)),)
+
+
+@dataclass(frozen=True)
+class Listed:
+    """Chooses among records, by a cost model; by the draft as long as the model knows nothing."""
+
+    model: CostModel | None
+    records: Records
+
+    def start(self, task: ts.Task, sketches: object, rng: np.random.Generator) -> ListedSearch:
+        return ListedSearch(self, rng)
+
+
+class ListedSearch:
+    def __init__(self, settings: Listed, rng: np.random.Generator) -> None:
+        self.settings, self.rng = settings, rng
+        self._groups = groups_of(settings.records)
+        self._left = set(range(len(settings.records)))
+        self._told: list[ts.Measurement] = []
+
+    def ask(self, n: int) -> list[ts.Candidate]:
+        model, records = self.settings.model, self.settings.records
+        predictor = None if model is None else model.fit(self._told)
+        scores = np.full(len(records), -np.inf)
+        for g in self._groups:
+            scores[g.at] = (predictor or Draft()).predict(g.variant, g.rows)
+        order = self.rng.permutation(len(records))  # ties are in no one's favour
+        order = order[np.argsort(-scores[order], kind="stable")]
+        best = [int(k) for k in order if k in self._left][:n]
+        self._left -= set(best)
+        return [records[k].candidate for k in best]
+
+    def tell(self, measurements: Records) -> None:
+        self._told += measurements
 
 
 Make = Callable[[Records], Strategy]  # from the records of other tasks
@@ -81,7 +120,7 @@ CONTESTANTS: dict[str, tuple[Make, Callable[[Records], Space]]] = {
     "transfer": (_transfer, ts.RecordedSpace),
     # what the defaults might be
     "rank, depth 4": (_evolution(cost_model=ts.Gbdt(depth=4)), ts.RecordedSpace),
-    "rank, 60 trees": (_evolution(cost_model=ts.Gbdt(rounds=60)), ts.RecordedSpace),
+    "rank, 120 trees": (_evolution(cost_model=ts.Gbdt(rounds=120)), ts.RecordedSpace),
 }  # fmt: skip
 
 
@@ -92,8 +131,11 @@ def replay(
     strategy: Strategy, space: Space, records: Records, how: str, trials: int, seed: int
 ) -> Curve:
     task = records[0].candidate.task
-    if how == "recorded":
+    if how == "recorded" or (how == "listed" and isinstance(strategy, ts.Random)):
         strategy = ts.Recorded(strategy, records)
+    elif how == "listed":
+        assert isinstance(strategy, ts.Evolution), "it has a model"
+        strategy = Listed(strategy.cost_model, records)
     search = strategy.start(task, space.sketches(task), np.random.default_rng(seed))
     costs: list[float] = []
     with measurer_of(tuple(records), how).open(task) as run:
@@ -115,7 +157,9 @@ def measurer_of(records: Records, how: str) -> ts.ReplayMeasurer:
     """Made once for a task: it fits a simulator."""
     key = records[0].candidate.task.key, how
     if key not in _MEASURERS:
-        _MEASURERS[key] = ts.ReplayMeasurer(records, "fail" if how == "recorded" else how)
+        _MEASURERS[key] = ts.ReplayMeasurer(
+            records, "fail" if how in ("recorded", "listed") else how
+        )
     return _MEASURERS[key]
 
 
@@ -253,7 +297,7 @@ def main() -> None:
     parser.add_argument("--random-trials", type=int, default=1000)
     parser.add_argument("--only", nargs="+", choices=[*CONTESTANTS], default=[*CONTESTANTS])
     parser.add_argument("--tasks", nargs="+", help="of the data set; all by default")
-    parser.add_argument("--replay", choices=("model", "nearest", "recorded"), default="model")
+    parser.add_argument("--replay", choices=REPLAYS, default="model")
     parser.add_argument("--jobs", type=int, default=1, help="processes that share the work")
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all curves here")

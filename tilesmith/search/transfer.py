@@ -22,7 +22,7 @@ class Transfer:
 
     records: Sequence[Measurement]
     local: Gbdt = field(default_factory=Gbdt)
-    shared: Gbdt = field(default_factory=lambda: Gbdt(most=20_000))
+    shared: Gbdt = field(default_factory=lambda: Gbdt(rounds=100, most=20_000))
 
     @cached_property
     def _known(self) -> Predictor | None:
