@@ -34,7 +34,6 @@ class TestEnsembleByItsUpperBound(CostModelContract):
 
 class TestEnsembleByExpectedImprovement(CostModelContract):
     model = ts.Ensemble(ts.Gbdt(rounds=40), members=3)
-    learns = False  # what may surprise comes first, not what is fast on average
 
 
 class TestTransfer(CostModelContract):

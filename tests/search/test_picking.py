@@ -10,7 +10,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tilesmith.search.acquisition import expected_improvement, upper_confidence_bound
+from tilesmith.search.acquisition import (
+    expected_improvement,
+    log_expected_improvement,
+    upper_confidence_bound,
+)
 from tilesmith.search.picking import pick
 
 
@@ -106,3 +110,13 @@ def test_expected_improvement_of_what_is_certain_and_of_what_is_hopeless():
 def test_upper_confidence_bound():
     got = upper_confidence_bound(np.array([0.5, 0.4]), np.array([0.1, 0.3]), 0.9, width=2.0)
     np.testing.assert_allclose(got, [0.7, 1.0])
+
+
+def test_the_logarithm_of_expected_improvement_goes_on_where_that_is_zero():
+    mean = np.linspace(-60, 2, 400)
+    got = log_expected_improvement(mean, np.ones(400), 0.5)
+    near = mean > -5
+    want = np.log(expected_improvement(mean[near], np.ones(near.sum()), 0.5))
+    np.testing.assert_allclose(got[near], want, rtol=0.02)
+    assert np.isfinite(got).all()
+    assert (np.diff(got) > 0).all()

@@ -38,9 +38,9 @@ class Annealing:
     """
 
     chains: int = 128
-    iterations: int = 500
+    iterations: int = 160
     temperature: tuple[float, float] = (1.0, 0.0)
-    early_stop: int = 50
+    early_stop: int = 25
     cost_model: CostModel | None = field(default_factory=Gbdt)
     plan: int = 64
     epsilon: float = 0.05

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tilesmith.search.acquisition import Acquisition, expected_improvement
+from tilesmith.search.acquisition import Acquisition, log_expected_improvement
 from tilesmith.search.data import Group, groups_of
 from tilesmith.search.gbdt import Gbdt
 from tilesmith.search.protocol import CostModel, Predictor, Scores
@@ -40,12 +40,12 @@ def standardise(predictor: Predictor, groups: Sequence[Group]) -> Standardised:
 @dataclass(frozen=True)
 class Ensemble:
     """`members` models, each fitted to a bootstrap sample; `acquire` makes one number of their mean
-    and spread: `expected_improvement`, `upper_confidence_bound`, or one of your own.
+    and spread: `log_expected_improvement`, `upper_confidence_bound`, or one of your own.
     """
 
     model: CostModel = field(default_factory=Gbdt)
     members: int = 4
-    acquire: Acquisition = expected_improvement
+    acquire: Acquisition = log_expected_improvement
     seed: int = 0
 
     def fit(self, measurements: Sequence[Measurement]) -> EnsemblePredictor | None:
