@@ -57,3 +57,13 @@ def test_what_is_computed_row_by_row_is_still_in_the_cache() -> None:
     rows = {n: v.sample(np.random.default_rng(0), 1) for n, v in found.items()}
     by_row, apart = (float(Draft().score(found[n], rows[n])[0]) for n in (1, max(found)))
     assert by_row > 1.2 * apart
+
+
+def test_a_packed_operand_is_read_along_its_tile() -> None:
+    """The vector's axis is not the last one of K, but it is that of the copy."""
+    task = Task(operator("transpose-batch-matmul", (128, 12, 64)), TARGET)
+    v = next(variants(task, SketchSpace().sketches(task)[1]))
+    fixed: Tiles = {"b": (1, 1, 1, 1), "h": (12, 1, 1, 1), "k": (1, 16, 4)}
+    wide = score(v, fixed | {"i": (1, 1, 22, 6), "j": (2, 1, 1, 64)})
+    narrow = score(v, fixed | {"i": (1, 1, 5, 26), "j": (8, 1, 1, 16)})
+    assert wide > 1.2 * narrow
