@@ -29,7 +29,7 @@ _COST = {"divmod": 6.0, "math": 12.0}
 _WAY = 4096  # bytes of one way of the first cache: what an address says without translation
 _WAYS = 16  # of the other caches
 LINE = 64  # bytes
-_RUN = 256.0  # bytes that could have come while a piece of memory is waited for
+_RUNS = (64.0, 256.0, 256.0)  # bytes that each could send while a piece of memory is waited for
 _LATENCY = 5.0  # cycles until a sum can be added to: four, and what is lost on the way
 _TAIL = 0.98  # of its speed is left for every tile that does not divide: its code grows
 _SHARED = 0.35  # of the shorter of computing and loading comes on top: they wait for each other
@@ -81,7 +81,8 @@ def _instructions(b: Block) -> float:
 
 def estimates(draft: Draft, n: Nest) -> list[Term]:
     """Cycles of a statement on one core: to compute, and for what comes from each cache."""
-    return [_compute(draft, n), *_transfers(draft, n)]
+    streamed, waited = _transfers(draft, n)
+    return [_compute(draft, n) + waited, *streamed]
 
 
 def _cycles(draft: Draft, n: Nest) -> Term:
@@ -166,10 +167,13 @@ def _new_share(n: Nest, a: Access) -> Term:
     return (a.touched[first] / read).minimum(1)
 
 
-def _transfers(draft: Draft, n: Nest) -> list[Term]:
+def _transfers(draft: Draft, n: Nest) -> tuple[list[Term], Term]:
     """Cycles for what comes from the second cache, the third, and memory. What all of the program
     touches may be in a cache from the call before, and what an intermediate buffer holds is there
     from when it was computed: it only comes from further away if it does not stay meanwhile.
+
+    Operands come while others are computed with; sums that come back to be added to are waited for,
+    and these cycles are the second result.
     """
     g = n.graph
     target = n.variant.task.target
@@ -181,21 +185,24 @@ def _transfers(draft: Draft, n: Nest) -> list[Term]:
         for a in n.accesses:
             nbytes = nbytes + a.touched[k] * a.nbytes
         touched.append(nbytes)
-    each = [a.touched[0] * (a.nbytes * (2 if a.reads and a.writes else 1)) * _slowed(draft, n, a)
-            for a in n.accesses]  # fmt: skip
-    out = []
-    for size, speed in zip(sizes, draft.bandwidth, strict=True):
+    streamed, waited = [], g.of(0)
+    for size, speed, run in zip(sizes, draft.bandwidth, _RUNS, strict=True):
         gone = [t > size * draft.room for t in touched]
         moved = g.of(0)
-        for a, nbytes in zip(n.accesses, each, strict=True):
+        for a in n.accesses:
+            nbytes = a.touched[0] * (a.nbytes * (2 if a.reads and a.writes else 1))
+            nbytes = nbytes * _slowed(draft, n, a, run)
             times = gone[a.home]
             for k, loop in enumerate(n.loops):
                 if not a.moved[k]:  # the same elements again, if they stay meanwhile
                     away = gone[k + 1].maximum(_crowded(draft, n, a, k + 1, size))
                     times = times * away.where(loop.extent, 1)
-            moved = moved + times * nbytes
-        out.append(moved / speed)
-    return out
+            if a.reads and a.writes:
+                waited = waited + times * nbytes / speed
+            else:
+                moved = moved + times * nbytes
+        streamed.append(moved / speed)
+    return streamed, waited
 
 
 def _footprint(func: Function) -> float:
@@ -220,7 +227,7 @@ def _row_dims(a: Access) -> int:
     return count
 
 
-def _slowed(draft: Draft, n: Nest, a: Access) -> Term:
+def _slowed(draft: Draft, n: Nest, a: Access, wait: float) -> Term:
     """How many times as long pieces of rows take as one long piece, which comes before it is asked
     for: short ones, and those whose lines are gone before they are used up.
     """
@@ -231,17 +238,24 @@ def _slowed(draft: Draft, n: Nest, a: Access) -> Term:
     rows = [g.product(spans[:-inner]) for spans in a.spans]
     runs = [g.product(spans[-inner:]) for spans in a.spans]
     run, still = g.of(0), g.of(1)  # still: no loop so far goes to another row
-    tile = len(n.loops)  # where what registers hold at once begins
     for k in range(len(n.loops) - 1, -1, -1):
         if n.loops[k].kind not in ("unroll", "vectorize"):
             first = still * (rows[k] > rows[k + 1])
             run, still = run + first * runs[k + 1], still - first
-        elif tile == k + 1:
-            tile = k
     run = run + still * runs[0]
-    slowed = 1 + _RUN / (run * a.nbytes).maximum(1)
-    again = _crowded(draft, n, a, tile, n.variant.task.target.l1_nbytes)
+    slowed = 1 + wait / (run * a.nbytes).maximum(1)
+    if a.writes:
+        return slowed
+    again = _crowded(draft, n, a, _tile(n), n.variant.task.target.l1_nbytes)
     return slowed * again.where(LINE / a.nbytes / 2, 1)
+
+
+def _tile(n: Nest) -> int:
+    """The first of the loops that are written out around the statement, for registers to hold."""
+    k = len(n.loops)
+    while k and n.loops[k - 1].kind in ("unroll", "vectorize"):
+        k -= 1
+    return k
 
 
 def _crowded(draft: Draft, n: Nest, a: Access, level: int, size: int) -> Term:
@@ -249,7 +263,7 @@ def _crowded(draft: Draft, n: Nest, a: Access, level: int, size: int) -> Term:
     places of each way of the cache.
     """
     g = n.graph
-    if not _in_rows(a) or a.writes:  # a tile of the output is in registers
+    if not _in_rows(a):
         return g.of(0)
     if all(p.name != a.buffer.name for p in n.func.params):  # rows of ours are moved apart
         return g.of(0)
@@ -259,7 +273,10 @@ def _crowded(draft: Draft, n: Nest, a: Access, level: int, size: int) -> Term:
         apart = gcd(stride, way)
         taken = span * (span > 1).where(taken.maximum(apart), taken)
         stride *= extent.const or 1
-    return taken > size * draft.room
+    crowded = taken > size * draft.room
+    if a.writes:  # what is no more than the register tile is in no cache
+        crowded = crowded * (a.touched[level] > a.touched[_tile(n)])
+    return crowded
 
 
 def _tails(variant: Variant, rows: Matrix) -> Scores:
