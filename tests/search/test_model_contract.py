@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+
+import numpy as np
 
 import tilesmith as ts
 from tilesmith.search.acquisition import upper_confidence_bound
@@ -38,3 +41,18 @@ class TestEnsembleByExpectedImprovement(CostModelContract):
 
 class TestTransfer(CostModelContract):
     model = ts.Transfer(measured(candidates(drawn(matmul_task(96, 16, 32), 100, 3))))
+
+
+def test_programs_that_were_held_out_end_a_fit_that_gains_nothing() -> None:
+    """Costs by chance can be learned by heart only; those held out tell."""
+    task = matmul_task()
+    known = measured(candidates(drawn(task, 300, 1)))
+    rng = np.random.default_rng(0)
+    chance = [replace(m, seconds=(float(rng.uniform(1e-4, 1e-3)),)) for m in known]
+    rounds = {}
+    for many in (100, 1000):
+        fitted = ts.Gbdt(rounds=80, many=many, held_out=0.3, patience=5).fit(chance)
+        assert fitted is not None
+        rounds[many] = fitted.booster.num_boosted_rounds()
+    assert rounds[1000] == 80  # too few programs to hold some out
+    assert rounds[100] < 60

@@ -87,9 +87,11 @@ class Gbdt:
     """`loss` is "rank" (pairwise logistic), "packed" (Ansor's weighted squared error) or
     "regression"; `features` are those of "statements", or "relations", which are made to be alike
     for other shapes and operators. What `base` says is corrected by the trees, and a feature of
-    theirs: the draft, or a model that knows other tasks. Each tree sees a share `sample` of the
-    statements, and half that share of the features. Of more than `most` programs, the fastest and a
-    sample of the others are used, so that fitting takes bounded time.
+    theirs: the draft, or a model that knows other tasks. Of `many` programs or more, a share
+    `held_out` is not learned from and decides when to stop, after `patience` rounds without gain;
+    of fewer it would cost more than it tells. Each tree sees a share `sample` of the statements,
+    and half that share of the features. Of more than `most` programs, the fastest and a sample of
+    the others are used, so that fitting takes bounded time.
     """
 
     loss: str = "rank"
@@ -98,6 +100,9 @@ class Gbdt:
     rounds: int = 60
     depth: int = 6
     learning_rate: float = 0.15
+    held_out: float = 0.1
+    patience: int = 15
+    many: int = 512
     sample: float = 0.7
     fewest: int = 24
     most: int = 4000
@@ -109,6 +114,8 @@ class Gbdt:
         if self.features not in FEATURES:
             known = " and ".join(FEATURES)
             raise TuneError(f"unknown features {self.features!r}; there are {known}")
+        if not 0 <= self.held_out < 1:
+            raise TuneError(f"held_out is a share of the programs below 1, not {self.held_out}")
 
     def fit(self, measurements: Sequence[Measurement]) -> GbdtPredictor | None:
         groups = groups_of(measurements)
@@ -120,7 +127,10 @@ class Gbdt:
 
         rng = np.random.default_rng(self.seed)
         data = self._bounded(programs_of(groups, self.features, self.base), rng)
-        return GbdtPredictor(boost(self, data), self.features, self.base)
+        order = rng.permutation(len(data.labels))
+        cut = int(len(order) * self.held_out) if len(order) >= self.many else 0
+        train, test = data.part(np.sort(order[cut:])), data.part(np.sort(order[:cut]))
+        return GbdtPredictor(boost(self, train, test if cut else None), self.features, self.base)
 
     def _bounded(self, data: Programs, rng: Rng) -> Programs:
         n = len(data.labels)
