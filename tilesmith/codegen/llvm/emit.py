@@ -13,7 +13,7 @@ from tilesmith.codegen.llvm.builder import I64, Builder, V
 from tilesmith.codegen.llvm.carry import carried_cells
 from tilesmith.codegen.llvm.cells import Lane
 from tilesmith.codegen.llvm.frames import Frame, Memory
-from tilesmith.codegen.llvm.values import Values
+from tilesmith.codegen.llvm.stores import Stores
 from tilesmith.codegen.passes.access import tile_ranges
 from tilesmith.codegen.passes.compact import compact
 from tilesmith.codegen.passes.fetch import spread_fetches
@@ -104,8 +104,10 @@ class Module:
         return "\n".join([*lines, *self.functions, *ends]) + "\n"
 
 
-class Writer(Values):
-    """Writes one LLVM function. `Values` gives expressions, and through `Cells` memory."""
+class Writer(Stores):
+    """Writes one LLVM function. Stores come from `Stores`, and through it expressions from `Values`
+    and memory from `Cells`.
+    """
 
     def __init__(self, module: Module, func: Function) -> None:
         super().__init__(module.target, Builder(module.target.arch))

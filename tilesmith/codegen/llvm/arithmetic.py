@@ -1,0 +1,204 @@
+"""Operations on values that are at hand: scalars and vectors in, scalars and vectors out."""
+
+from __future__ import annotations
+
+from tilesmith.base.dtype import BOOL, DType
+from tilesmith.base.errors import BuildError
+from tilesmith.codegen.llvm import vecmath
+from tilesmith.codegen.llvm.builder import Type, V
+from tilesmith.codegen.llvm.cells import Cells
+from tilesmith.expr.nodes import (
+    COMPARISONS,
+)
+
+
+class Arithmetic(Cells):
+    def match(self, x: V, y: V) -> tuple[V, V]:
+        """Both with as many lanes."""
+        if x.type.lanes == y.type.lanes:
+            return x, y
+        return (
+            (self.splat(x, y.type.lanes), y)
+            if x.type.lanes == 1
+            else (x, self.splat(y, x.type.lanes))
+        )
+
+    def splat(self, v: V, lanes: int) -> V:
+        if v.type.lanes == lanes:
+            return v
+        if v.name[0] != "%":
+            return self.builder.splat(v, lanes)
+        key = (v.name, lanes)
+        for frame in reversed(self.frames):
+            if key in frame.splats:
+                return frame.splats[key]
+        out = self.builder.splat(v, lanes)
+        self.frames[-1].splats[key] = out
+        return out
+
+    def _and(self, outer: V | None, c: V) -> V:
+        if outer is None:
+            return c
+        return self.builder.op("and", *self.match(outer, c))
+
+    def unary(self, op: str, x: V, d: DType) -> V:
+        b = self.builder
+        match op:
+            case "neg":
+                return b.fneg(x) if x.type.is_float else b.op("sub", b.const(x.type, 0), x)
+            case "not":
+                return b.op("xor", x, b.const(x.type, True))
+            case "abs":
+                if x.type.is_float:
+                    return b.call("llvm.fabs", x.type, x)
+                if d.kind == "u":
+                    return x
+                return b.select(
+                    b.compare("slt", x, b.const(x.type, 0)), b.op("sub", b.const(x.type, 0), x), x
+                )
+        if x.type.elem == "half":  # the polynomials are for float and double
+            wide = vecmath.emit(b, op, b.cast("fpext", x, "float"))
+            return b.cast("fptrunc", wide, "half")
+        return vecmath.emit(b, op, x)
+
+    def binary(self, op: str, x: V, y: V, d: DType) -> V:
+        b = self.builder
+        if op in COMPARISONS:
+            if d.is_float:
+                return b.compare({"ne": "une"}.get(op, f"o{op}"), x, y)
+            sign = "" if op in ("eq", "ne") else "s" if d.kind == "i" else "u"
+            return b.compare(f"{sign}{op}", x, y)
+        match op:
+            case "and" | "or":
+                return b.op(op, x, y)
+            case "max" | "min":
+                return self._extreme(op, x, y, d)
+        if d.is_float:
+            match op:
+                case "add" | "sub" | "mul" | "div":
+                    return b.op(f"f{op}", x, y)
+                case "floordiv":
+                    return self.unary("floor", b.op("fdiv", x, y), d)
+                case "mod":
+                    whole = self.unary("floor", b.op("fdiv", x, y), d)
+                    return b.op("fsub", x, b.op("fmul", whole, y))
+                case "pow":
+                    if x.type.elem == "half":
+                        wide = vecmath.pow(
+                            b, b.cast("fpext", x, "float"), b.cast("fpext", y, "float")
+                        )
+                        return b.cast("fptrunc", wide, "half")
+                    return vecmath.pow(b, x, y)
+        match op:
+            case "add" | "sub" | "mul":
+                return b.op(op, x, y)
+            case "floordiv":
+                return self._floordiv(x, y, signed=d.kind == "i")
+            case "mod":
+                return self._mod(x, y, signed=d.kind == "i")
+        raise BuildError(f"{op} of {d} has no code")
+
+    def _extreme(self, op: str, x: V, y: V, d: DType) -> V:
+        b = self.builder
+        if not d.is_float:
+            if d is BOOL:
+                return b.op("or" if op == "max" else "and", x, y)
+            sign = "s" if d.kind == "i" else "u"
+            return b.select(b.compare(f"{sign}{'gt' if op == 'max' else 'lt'}", x, y), x, y)
+        if self.target.arch == "aarch64":  # one instruction, and it hands a NaN on
+            return b.call("llvm.maximum" if op == "max" else "llvm.minimum", x.type, x, y)
+        # An x86 maximum gives its second operand when either is NaN. A constant comes first, and a
+        # NaN comes through by itself. Else x does so, and what is done about a NaN in y does not
+        # lengthen the chain of maxima into an accumulator, which is x.
+        if y.name[0] != "%":
+            x, y = y, x
+        test = "ogt" if op == "max" else "olt"
+        if x.name[0] != "%":
+            return b.select(b.compare(test, x, y), x, y)
+        picked = b.select(b.compare(test, y, x), y, x)
+        return b.select(b.compare("ord", y, y), picked, y)
+
+    def _safe_divisor(self, x: V, y: V, signed: bool) -> tuple[V, V | None]:
+        """A divisor that never traps, and where it was zero."""
+        b, t = self.builder, y.type
+        if y.name[0] != "%" and "x i" not in y.name:
+            n = y.name if t.lanes == 1 else y.name.split()[-1].rstrip(")")
+            if n not in ("0", "-1", "zeroinitializer"):
+                return y, None
+        zero = b.compare("eq", y, b.const(t, 0))
+        bad = zero
+        if signed:
+            least = b.compare("eq", x, b.const(t, -(1 << t.bits - 1)))
+            minus = b.compare("eq", y, b.const(t, -1))
+            bad = b.op("or", zero, b.op("and", least, minus))
+        return b.select(bad, b.const(t, 1), y), zero
+
+    def _floordiv(self, x: V, y: V, *, signed: bool) -> V:
+        b, t = self.builder, x.type
+        safe, zero = self._safe_divisor(x, y, signed)
+        if not signed:
+            q = b.op("udiv", x, safe)
+        else:
+            q = b.op("sdiv", x, safe)
+            r = b.op("sub", x, b.op("mul", q, safe))
+            apart = b.compare("slt", b.op("xor", r, safe), b.const(t, 0))
+            off = b.op("and", b.compare("ne", r, b.const(t, 0)), apart)
+            q = b.select(off, b.op("sub", q, b.const(t, 1)), q)
+        return q if zero is None else b.select(zero, b.const(t, 0), q)
+
+    def _mod(self, x: V, y: V, *, signed: bool) -> V:
+        b, t = self.builder, x.type
+        safe, zero = self._safe_divisor(x, y, signed)
+        if not signed:
+            r = b.op("urem", x, safe)
+        else:
+            r = b.op("srem", x, safe)
+            apart = b.compare("slt", b.op("xor", r, safe), b.const(t, 0))
+            off = b.op("and", b.compare("ne", r, b.const(t, 0)), apart)
+            r = b.select(off, b.op("add", r, safe), r)
+        return r if zero is None else b.select(zero, b.const(t, 0), r)
+
+    def _cast(self, v: V, have: DType, want: DType) -> V:
+        b = self.builder
+        if have is want:
+            return v
+        t = self.compute_type(want).elem
+        if want is BOOL:
+            zero = b.const(v.type, 0)
+            return b.compare("une" if v.type.is_float else "ne", v, zero)
+        if (
+            v.name[0] not in "%<"
+            and v.type.lanes == 1
+            and not v.type.is_float
+            and not want.is_float
+        ):
+            return V(
+                str(want.wrap(int(v.name))) if v.name.lstrip("-").isdigit() else v.name, Type(t)
+            )
+        if v.type.is_float and want.is_float:
+            v = self._round_to(v, have, want)
+            bits = Type(t).bits
+            if bits == v.type.bits:
+                return v
+            return b.cast("fpext" if bits > v.type.bits else "fptrunc", v, t)
+        if v.type.is_float:
+            # out of a narrow range is wrapped, not undefined
+            wide = t if int(t[1:]) >= 32 else "i32"
+            out = b.cast("fptoui" if want.kind == "u" and wide == t else "fptosi", v, wide)
+            return out if wide == t else b.cast("trunc", out, t)
+        if want.is_float:
+            return b.cast("sitofp" if have.kind == "i" else "uitofp", v, t)
+        bits = int(t[1:])
+        if bits == v.type.bits:
+            return v
+        return b.cast(
+            "trunc" if bits < v.type.bits else "sext" if have.kind == "i" else "zext", v, t
+        )
+
+    def _round_to(self, v: V, have: DType, want: DType) -> V:
+        """A cast to a half type rounds even where that type is computed with in float."""
+        if want.bits == 16 and self.compute_type(want).elem == "float":
+            if v.type.elem == "double":
+                v = self.builder.cast("fptrunc", v, "float")
+            return self.widen(self.narrow(v, want), want)
+        return v
