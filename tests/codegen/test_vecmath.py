@@ -300,7 +300,9 @@ TARGETS = [
 ]
 
 
-@pytest.mark.parametrize(("triple", "cpu", "arch", "features"), TARGETS, ids=[t[1] for t in TARGETS])
+@pytest.mark.parametrize(
+    ("triple", "cpu", "arch", "features"), TARGETS, ids=[t[1] for t in TARGETS]
+)
 def test_assembly_has_no_calls(triple: str, cpu: str, arch: str, features: frozenset[str]) -> None:
     text, declarations = [f'target triple = "{triple}"'], set()
     for op in vecmath.FUNCTIONS:
