@@ -60,17 +60,22 @@ class Ensemble:
                 fitted.append(standardise(predictor, groups))
         if not fitted:
             return None
-        means = [np.mean([p.predict(g.variant, g.rows) for p in fitted], axis=0) for g in groups]
-        best = float(np.max(np.concatenate(means)))
-        return EnsemblePredictor(tuple(fitted), best, self.acquire)
+        said = np.concatenate(
+            [np.stack([p.predict(g.variant, g.rows) for p in fitted]) for g in groups], axis=1
+        )
+        best, usual = float(said.mean(axis=0).max()), float(said.std(axis=0).mean())
+        return EnsemblePredictor(tuple(fitted), best, usual, self.acquire)
 
 
 @dataclass(frozen=True, eq=False)
 class EnsemblePredictor:
     members: tuple[Standardised, ...]
     best: float  # mean score of the most promising program that was measured
+    usual: float  # spread among the members
     acquire: Acquisition
 
     def predict(self, variant: Variant, rows: Matrix) -> Scores:
         scores = np.stack([p.predict(variant, rows) for p in self.members])
-        return self.acquire(scores.mean(axis=0), scores.std(axis=0), self.best)
+        # A few members agree by chance now and then: their spread is taken halfway to the usual one.
+        spread = np.sqrt((scores.var(axis=0) + self.usual**2) / 2)
+        return self.acquire(scores.mean(axis=0), spread, self.best)
