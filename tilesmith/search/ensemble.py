@@ -76,6 +76,6 @@ class EnsemblePredictor:
 
     def predict(self, variant: Variant, rows: Matrix) -> Scores:
         scores = np.stack([p.predict(variant, rows) for p in self.members])
-        # A few members agree by chance now and then: their spread is taken halfway to the usual one.
+        # A few members may agree by chance: their spread is taken halfway to the usual one.
         spread = np.sqrt((scores.var(axis=0) + self.usual**2) / 2)
         return self.acquire(scores.mean(axis=0), spread, self.best)
