@@ -5,6 +5,7 @@ from __future__ import annotations
 import tilesmith as ts
 from tilesmith.base.target import Target
 from tilesmith.codegen.llvm.emit import lower
+from tilesmith.codegen.passes.notes import resolve_notes
 from tilesmith.codegen.passes.strips import strip_vectors
 from tilesmith.ir.nodes import Alloc, For, Store, statements
 
@@ -36,3 +37,21 @@ def test_a_long_sum_is_kept_in_lanes() -> None:
 def test_a_short_sum_needs_no_lanes_of_its_own() -> None:
     done = strip_vectors(lower(row_sums(100).func), TARGET)
     assert not any(isinstance(s, Alloc) for s in statements(done.body))
+
+
+def test_long_vectors_are_not_written_out_a_thousand_times() -> None:
+    """256 rows of 128 lanes are 2048 instructions, more than a depth of 512 allows."""
+    x = ts.placeholder((256, 128), name="X")
+    k = ts.reduce_axis(256, name="k")
+    y = ts.compute((128,), lambda j: ts.sum(x[k, j], axis=k), name="Y")
+    func = ts.function([x, y])
+    kinds = {}
+    for lanes in (16, 128):
+        sch = ts.Schedule(func)
+        outer, inner = sch.split("Y.j", [None, lanes])
+        sch.reorder(outer, "Y.k", inner)
+        sch.vectorize(inner)
+        sch.annotate("Y.k", "unroll_depth", 512)
+        loops = [s for s in statements(resolve_notes(sch.func).body) if isinstance(s, For)]
+        kinds[lanes] = next(s.kind for s in loops if s.name == "Y.k")
+    assert kinds == {16: "unroll", 128: "serial"}

@@ -156,6 +156,10 @@ class Block:
 
 Note = str | int | tuple[str | int, ...]
 
+# Lanes that count as one copy of a statement, where `unroll_depth` bounds the copies: a longer
+# vector is several instructions.
+COPY_LANES = 16
+
 
 @dataclass(frozen=True, slots=True)
 class For:

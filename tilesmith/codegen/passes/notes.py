@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import For, If, Stmt, rewrite
+from tilesmith.ir.nodes import COPY_LANES, For, If, Stmt, rewrite
 
 
 def resolve_notes(func: Function) -> Function:
@@ -22,7 +22,7 @@ def _parallel(s: Stmt) -> tuple[Stmt, ...]:
     return (s,)
 
 
-def _unroll(s: Stmt, depth: int) -> tuple[Stmt, int | None]:
+def _unroll(s: Stmt, depth: int) -> tuple[Stmt, float | None]:
     """`unroll_depth` n on a loop: loops inside it, innermost first, and it itself are written out
     while that makes at most n copies. Returns the copies so far, None if a loop was left.
     """
@@ -38,9 +38,11 @@ def _unroll(s: Stmt, depth: int) -> tuple[Stmt, int | None]:
     if any(x is not y for x, y in zip(body, s.body, strict=True)):
         s = replace(s, body=body)
     copies = _total(inner)
-    if copies is None or s.kind == "vectorize":
-        return s, copies
+    if copies is None:
+        return s, None
     n = s.extent.const or 1
+    if s.kind == "vectorize":
+        return s, copies * max(n, COPY_LANES) / COPY_LANES
     if s.kind == "unroll":
         return s, copies * n
     if s.kind == "serial" and here and copies * n <= here:
@@ -48,8 +50,8 @@ def _unroll(s: Stmt, depth: int) -> tuple[Stmt, int | None]:
     return s, None
 
 
-def _total(inner: list[tuple[Stmt, int | None]]) -> int | None:
-    total = 0
+def _total(inner: list[tuple[Stmt, float | None]]) -> float | None:
+    total = 0.0
     for _, copies in inner:
         if copies is None:
             return None

@@ -7,7 +7,7 @@ from __future__ import annotations
 from functools import cached_property
 
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import For, If, Stmt
+from tilesmith.ir.nodes import COPY_LANES, For, If, Stmt
 from tilesmith.search.features.graph import Graph, Term
 
 _TOO_MANY = 1e9
@@ -44,7 +44,7 @@ class LoopRuns:
     def _around(self, f: For, inside: Term, depth: Term, out: dict[str, Term]) -> Term:
         g = self.graph
         if f.kind == "vectorize":
-            return inside
+            return inside * g.integer(f.extent).maximum(COPY_LANES) / COPY_LANES
         copies = inside * g.integer(f.extent)
         if f.kind == "unroll":
             out[f.name] = g.of(1)
