@@ -167,7 +167,7 @@ class Collection:
 
     def _run(self, turns: Iterable[Turn], processes: int) -> None:
         groups = list(dict.fromkeys(frozenset(siblings(c)) for c in usable_cores()))
-        start = multiprocessing.get_context("fork")
+        start = multiprocessing.get_context("spawn")
         free = start.SimpleQueue()
         for group in groups[-processes:]:  # the first one has the system's chores
             free.put(group)

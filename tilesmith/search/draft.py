@@ -18,7 +18,7 @@ from tilesmith.expr.ints import product
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, walk
 from tilesmith.search.features.graph import Compiled, Term
-from tilesmith.search.features.nest import Access, Nest, shared_nests
+from tilesmith.search.features.nest import LINE, Access, Nest, shared_nests
 from tilesmith.search.features.operations import operations
 from tilesmith.search.protocol import Scores
 from tilesmith.space.domains import Matrix
@@ -28,7 +28,6 @@ from tilesmith.space.variant import Variant
 _COST = {"divmod": 6.0, "math": 12.0}
 _WAY = 4096  # bytes of one way of the first cache: what an address says without translation
 _WAYS = 16  # of the other caches
-LINE = 64  # bytes
 _RUNS = (64.0, 256.0, 256.0)  # bytes that each could send while a piece of memory is waited for
 _LATENCY = 5.0  # cycles until a sum can be added to: four, and what is lost on the way
 _TAIL = 0.98  # of its speed is left for every tile that does not divide: its code grows
@@ -157,9 +156,7 @@ def _new_share(n: Nest, a: Access) -> Term:
     """Of the elements that the written-out steps read, those that no earlier one did: fewer than
     all where windows overlap.
     """
-    first = len(n.loops)
-    while first and n.loops[first - 1].kind in ("unroll", "vectorize"):
-        first -= 1
+    first = _tile(n)
     read = n.graph.of(1)
     for loop, moved in zip(n.loops[first:], a.moved[first:], strict=True):
         if moved:

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 
 import numpy as np
 
@@ -158,10 +159,12 @@ class EvolutionSearch:
         if count <= 0 or not len(people):
             return []
         members = list(people.members())
-        new = [i for i, (k, row) in enumerate(members) if not self.catalogue.seen(k, row)]
-        if not new:
+        best = (
+            i for i in np.argsort(-scores, kind="stable") if not self.catalogue.seen(*members[i])
+        )
+        ranked = np.fromiter(islice(best, 16 * count), np.int64)
+        if not len(ranked):
             return []
-        ranked = np.array(new)[np.argsort(-scores[new], kind="stable")[: 16 * count]]
         spread = float(scores[ranked].std()) or 1.0
         s = self.settings
         chosen = pick(

@@ -28,6 +28,7 @@ from tilesmith.search.features.runs import LoopRuns
 from tilesmith.space.variant import Variant
 
 KINDS = ("vectorize", "unroll", "parallel")
+LINE = 64  # bytes of a cache line
 
 
 @dataclass(frozen=True, eq=False)

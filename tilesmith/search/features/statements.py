@@ -13,14 +13,13 @@ from functools import lru_cache
 
 from tilesmith.search.draft import Draft, estimates
 from tilesmith.search.features.graph import Compiled, Term, Values
-from tilesmith.search.features.nest import KINDS, Access, Loop, Nest, shared_nests
+from tilesmith.search.features.nest import KINDS, LINE, Access, Loop, Nest, shared_nests
 from tilesmith.search.features.operations import OPERATIONS, operations
 from tilesmith.space.domains import Matrix
 from tilesmith.space.variant import Variant
 
 BUFFERS = 5  # of a statement, that are looked at
 SAMPLES = 10  # of the intensity curve
-LINE = 64  # bytes of a cache line
 POSITIONS = (
     "none", "inner spatial", "middle spatial", "outer spatial", "inner reduce", "middle reduce",
     "outer reduce", "mixed",
