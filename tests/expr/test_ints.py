@@ -447,3 +447,19 @@ def test_bounds_of_a_remainder_of_a_quotient() -> None:
     assert bounds(p, {"d": of(512)}) == (of(0), of(3))
     assert {v // 32 - 4 * (v // 128) for v in range(512)} == {0, 1, 2, 3}
     assert bounds(5 * p + var("e"), {"d": of(512), "e": of(2)}) == (of(0), of(16))
+
+
+def test_bounds_of_parts_of_a_remainder() -> None:
+    """A tile that does not divide a group: the quotient's normal form spreads over two terms."""
+    d = var("d")
+    for n in range(1, 20):
+        for m in range(1, 20):
+            quotient, rest = (d % n) // m, (d % n) % m
+            for p, f in (
+                (quotient, lambda v, n=n, m=m: v % n // m),
+                (rest, lambda v, n=n, m=m: v % n % m),
+            ):
+                values = [f(v) for v in range(4 * n)]
+                low, high = bounds(p, {"d": of(4 * n)})
+                assert (low.const, high.const) == (0, high.const)
+                assert max(values) <= (high.const or 0) <= max(values + [m - 1] * (p == rest))

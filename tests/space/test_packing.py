@@ -114,3 +114,18 @@ def test_tuning_prepares_weights() -> None:
     x, w = (rng.random(tuple(n.const or 0 for n in b.shape), np.float32) for b in func.inputs)
     kernel = result.kernel
     assert_close(kernel(x, kernel.pack("W", w)), ts.evaluate(func, x, w), "tuned")
+
+
+def test_groups_that_tiles_do_not_divide_are_packed_ahead() -> None:
+    """15 channels a group: every valid row lowers, and its kernel is right."""
+    func = operator("group-conv2d", (4, 8, 60, 3, 1, 1), "NHWC", prepared=True)
+    task, rng = ts.Task(func, ts.cpu(1)), np.random.default_rng(0)
+    arrays = [rng.standard_normal([n.const for n in b.shape], np.float32) for b in func.inputs]
+    want = ts.evaluate(func, *arrays)
+    for sketch in SketchSpace().sketches(task):
+        for v in legal_variants(task, sketch, rng, 1):
+            rows = offspring(v, rng, 4)
+            made = [v.decided(row).apply(func) for row in rows]
+            kernel = ts.build(made[0], task.target)
+            names = [b.name for b in func.inputs]
+            assert_close(kernel(*map(kernel.pack, names, arrays)), want, f"{v.decided(rows[0])}")

@@ -493,6 +493,16 @@ def bounds(p: Int, inner: Mapping[str, Int]) -> tuple[Int, Int]:
                 rest_p = p - scale * (atom(e) - times * atom(d))
                 rest_low, rest_high = bounds(rest_p, inner)
                 return rest_low, rest_high + scale * (times - 1)
+    for d in divisions:  # s*(x // b) - s*t*e is s*((x - t*b*e) // b), where x may hold e as well
+        for e in divisions:
+            scale = coefficients[d]
+            if e is d or d.b.const is None or e not in set(opaque_atoms(d.a)):
+                continue
+            times = exact_quotient(-coefficients[e], scale) if nonnegative(scale) else None
+            if times is not None:
+                rest_low, rest_high = bounds(p - scale * (atom(d) - times * atom(e)), inner)
+                x_low, x_high = bounds(d.a - times * d.b * atom(e), inner)
+                return rest_low + scale * (x_low // d.b), rest_high + scale * (x_high // d.b)
     lo = hi = Int(low)
     for a, factor in coefficients.items():
         if isinstance(a, str):
