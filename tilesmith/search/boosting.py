@@ -18,14 +18,14 @@ def boost(settings: Gbdt, train: Programs, test: Programs | None) -> Any:
     """Rounds of trees, each fitted to the slope of the loss, which begin where the base ends; the
     custom objective is what lets statements share the error of their program.
     """
-    loss = loss_of(settings.loss)
-    start = train.base + level(loss, train.base, train.labels, train.tasks)
+    slopes = loss_of(settings.loss)(train.labels, train.tasks)
+    start = train.base + level(slopes, train.base, train.tasks)
     matrix = _matrix(settings, train, start)
     held_out = None if test is None else _matrix(settings, test, test.base)
 
     def objective(margins: Numbers, _: Any) -> tuple[Numbers, Numbers]:
         scores: Numbers = np.bincount(train.packs, margins, len(train.labels)).astype(float)
-        slope, bend = loss(scores, train.labels, train.tasks)
+        slope, bend = slopes(scores)
         return slope[train.packs], np.maximum(bend[train.packs], 1e-6)
 
     def accuracy(margins: Numbers, _: Any) -> tuple[str, float]:

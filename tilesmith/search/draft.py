@@ -17,7 +17,7 @@ import numpy as np
 from tilesmith.expr.ints import product
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, walk
-from tilesmith.search.features.graph import Compiled, Term
+from tilesmith.search.features.graph import Compiled, Term, Values
 from tilesmith.search.features.nest import LINE, Access, Nest, shared_nests
 from tilesmith.search.features.operations import operations
 from tilesmith.search.protocol import Scores
@@ -53,11 +53,25 @@ class Draft:
 
     def predict(self, variant: Variant, rows: Matrix) -> Scores:
         """The score as doublings of speed, which is what learned models predict too."""
-        return np.asarray(np.log2(np.maximum(self.score(variant, rows), 1e-9)))
+        return doublings(self.score(variant, rows))
+
+    def with_tails(self, variant: Variant, rows: Matrix, shares: Values) -> Scores:
+        """`predict`, where `share_of_peak` was computed already, together with other terms."""
+        return doublings(np.asarray(shares, np.float64) * _tails(variant, rows))
+
+
+def doublings(scores: Scores) -> Scores:
+    return np.asarray(np.log2(np.maximum(scores, 1e-9)))
 
 
 @lru_cache(maxsize=1024)
 def _compiled(draft: Draft, variant: Variant) -> Compiled:
+    share = share_of_peak(draft, variant)
+    return share.graph.compile([share])
+
+
+@lru_cache(maxsize=1024)
+def share_of_peak(draft: Draft, variant: Variant) -> Term:
     graph, nests = shared_nests(variant)
     cycles = graph.of(0)
     for n in nests:
@@ -68,7 +82,7 @@ def _compiled(draft: Draft, variant: Variant) -> Compiled:
         for _, b in walk(task.func.body)
     )
     ideal = work / (task.target.lanes(32) * draft.ports * task.target.num_cores)
-    return graph.compile([ideal / cycles.maximum(1e-9)])
+    return ideal / cycles.maximum(1e-9)
 
 
 def _instructions(b: Block) -> float:

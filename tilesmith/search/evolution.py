@@ -19,8 +19,8 @@ from tilesmith.search.descent import Descent
 from tilesmith.search.draft import Draft
 from tilesmith.search.gbdt import Gbdt
 from tilesmith.search.picking import pick
-from tilesmith.search.population import Population, Score, breed, merge, sample
-from tilesmith.search.protocol import CostModel, Predictor, Scores
+from tilesmith.search.population import Population, breed, merge, sample
+from tilesmith.search.protocol import Corrector, CostModel, Predictor, Scores
 from tilesmith.search.random import RandomSearch
 from tilesmith.space.domains import Matrix, Rng
 from tilesmith.space.variant import Variant
@@ -80,7 +80,7 @@ class EvolutionSearch:
         self._predictor: Predictor | None = None
         self._fitted = -1
         # What the draft must say of a child: a model is easily fooled far from what it knows.
-        self._least = 0.0
+        self._least = -np.inf
         if settings.cost_model is not None:  # one that knows other tasks can begin at once
             self._fit()
 
@@ -151,7 +151,7 @@ class EvolutionSearch:
     def _score(self, variant: Variant, rows: Matrix) -> Scores:
         if self._predictor is not None:
             return self._predictor.predict(variant, rows)
-        return self.settings.draft.score(variant, rows)
+        return self.settings.draft.predict(variant, rows)
 
     def _propose(self, scored: tuple[Population, Scores], count: int) -> list[Candidate]:
         """The best batch of that size."""
@@ -189,14 +189,7 @@ class EvolutionSearch:
 
     def _evolve(self, people: Population, scores: Scores) -> tuple[Population, Scores]:
         """All that was bred from them, with scores."""
-        s = self.settings
-        least = self._least
-
-        def drafted(children: Population) -> Population:
-            draft = children.scores(self.catalogue, s.draft.score)
-            return children.take(np.flatnonzero(draft >= least))
-
-        everyone, all_scores = self._bred(people, scores, s.generations, self._score, drafted)
+        everyone, all_scores = self._bred(people, scores, self.settings.generations, self._approved)
         at = 0
         for k, rows in everyone.groups:
             best = float(all_scores[at : at + len(rows)].max(initial=-np.inf))
@@ -204,17 +197,36 @@ class EvolutionSearch:
             at += len(rows)
         return everyone, all_scores
 
+    def _approved(self, children: Population) -> tuple[Population, Scores]:
+        """Those that are good enough for the draft, with scores."""
+        both = [self._with_draft(self.catalogue.known(k), rows) for k, rows in children.groups]
+        if not both:
+            return children, np.zeros(0)
+        scores, said = (np.concatenate(part) for part in zip(*both, strict=True))
+        good = np.flatnonzero(said >= self._least)
+        return children.take(good), scores[good]
+
+    def _with_draft(self, variant: Variant, rows: Matrix) -> tuple[Scores, Scores]:
+        """What the model and what the draft predicts; the model may have asked the draft."""
+        draft, model = self.settings.draft, self._predictor
+        if isinstance(model, Corrector) and model.base == draft:
+            return model.with_base(variant, rows)
+        said = draft.predict(variant, rows)
+        return (said if model is None else model.predict(variant, rows)), said
+
+    def _drafted(self, children: Population) -> tuple[Population, Scores]:
+        return children, children.scores(self.catalogue, self.settings.draft.predict)
+
     def _bred(
-        self, people: Population, scores: Scores, generations: int, score: Score,
-        chosen: Callable[[Population], Population] = lambda children: children,
+        self, people: Population, scores: Scores, generations: int,
+        judge: Callable[[Population], tuple[Population, Scores]],
     ) -> tuple[Population, Scores]:  # fmt: skip
-        """They and all their descendants; of the children, those that are chosen."""
+        """They and all their descendants, with scores, as far as the judge lets them live."""
         s = self.settings
         everyone, all_scores = people, scores
         for _ in range(generations if len(people) else 0):
             parents = people.take(self._select(scores, s.population))
-            people = chosen(breed(self.catalogue, self.rng, parents, s.crossover, s.moved))
-            scores = people.scores(self.catalogue, score)
+            people, scores = judge(breed(self.catalogue, self.rng, parents, s.crossover, s.moved))
             everyone = Population((*everyone.groups, *people.groups))
             all_scores = np.concatenate([all_scores, scores])
             # the best stay among the parents
@@ -233,19 +245,19 @@ class EvolutionSearch:
         """The first generation of a round."""
         s = self.settings
         drafted = sample(self.catalogue, self.rng, self._variants(), s.drafts * s.population)
-        draft = drafted.scores(self.catalogue, s.draft.score)
+        draft = drafted.scores(self.catalogue, s.draft.predict)
         count = int(s.population * (1 - s.measured))
         people, draft = _top(drafted, draft, count)
         rows: dict[int, list[tuple[int, ...]]] = {}
         for _, who in self._best[: int(s.population * s.measured)]:
             rows.setdefault(who.variant, []).append(who.row)
         known = Population(tuple((k, np.array(r, np.int32)) for k, r in rows.items()))
-        known_draft = known.scores(self.catalogue, s.draft.score)
+        known_draft = known.scores(self.catalogue, s.draft.predict)
         if len(people):
             typical = np.quantile(np.concatenate([draft, known_draft]), 0.25)
-            self._least = s.drafted * float(typical)
+            self._least = float(typical) + float(np.log2(max(s.drafted, 1e-9)))
         if self._predictor is None and s.refined:
-            refined, scores = self._bred(people, draft, s.refined, s.draft.score)
+            refined, scores = self._bred(people, draft, s.refined, self._drafted)
             people, _ = _top(people, draft, count // 2)
             people = merge(*people.groups, *_top(refined, scores, count - count // 2)[0].groups)
         return merge(*people.groups, *known.groups)

@@ -49,28 +49,34 @@ class Programs:
         )
 
 
-def features_of(kind: str, base: Scores, variant: Variant, rows: Matrix) -> Values:
+def features_of(
+    kind: str, base: Predictor, variant: Variant, rows: Matrix
+) -> tuple[Values, Scores]:
     """In the shape (programs, statements, features); relations are of the whole program, and so is
-    what the base says, the last feature.
+    what the base says, the last feature and the second result.
     """
+    if kind == "statements" and isinstance(base, Draft):
+        return statements_of(variant, base).with_draft(rows)
+    said = base.predict(variant, rows)
     if kind == "relations":
         x = relation_features(variant, rows)[:, None]
     else:
         x = statements_of(variant).of(rows)
-    last = np.broadcast_to(base.astype(np.float32)[:, None, None], (*x.shape[:2], 1))
-    return np.concatenate([x, last], axis=2)
+    last = np.broadcast_to(said.astype(np.float32)[:, None, None], (*x.shape[:2], 1))
+    return np.concatenate([x, last], axis=2), said
 
 
 def programs_of(groups: Sequence[Group], kind: str, base: Predictor) -> Programs:
-    said = [base.predict(g.variant, g.rows) for g in groups]
+    said: list[Scores] = []
     features: list[Values] = []
     packs: list[Groups] = []
     numbers: dict[str, int] = {}
     tasks: list[int] = []
     count = 0
-    for g, scores in zip(groups, said, strict=True):
-        x = features_of(kind, scores, g.variant, g.rows)
+    for g in groups:
+        x, scores = features_of(kind, base, g.variant, g.rows)
         n, s, width = x.shape
+        said.append(scores)
         features.append(x.reshape(n * s, width))
         packs.append(np.repeat(np.arange(count, count + n), s))
         tasks += [numbers.setdefault(g.variant.task.key, len(numbers))] * n
@@ -148,10 +154,12 @@ class GbdtPredictor:
     base: Predictor
 
     def predict(self, variant: Variant, rows: Matrix) -> Scores:
+        return self.with_base(variant, rows)[0]
+
+    def with_base(self, variant: Variant, rows: Matrix) -> tuple[Scores, Scores]:
         if not len(rows):
-            return np.zeros(0)
-        base = self.base.predict(variant, rows)
-        x = features_of(self.features, base, variant, rows)
+            return np.zeros(0), np.zeros(0)
+        x, base = features_of(self.features, self.base, variant, rows)
         n, s, width = x.shape
         out = self.booster.inplace_predict(x.reshape(n * s, width), predict_type="margin")
-        return np.asarray(base + np.asarray(out, np.float64).reshape(n, s).sum(axis=1))
+        return np.asarray(base + np.asarray(out, np.float64).reshape(n, s).sum(axis=1)), base

@@ -55,6 +55,18 @@ class Predictor(Protocol):
         ...
 
 
+@runtime_checkable
+class Corrector(Predictor, Protocol):
+    """A predictor that corrects another one, and can tell what that one says at no extra price."""
+
+    @property
+    def base(self) -> Predictor: ...
+
+    def with_base(self, variant: Variant, rows: Matrix) -> tuple[Scores, Scores]:
+        """What both predict."""
+        ...
+
+
 class CostModel(Protocol):
     def fit(self, measurements: Sequence[Measurement]) -> Predictor | None:
         """What these measurements teach, failures among them; they may be of several tasks. None

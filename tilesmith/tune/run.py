@@ -20,7 +20,7 @@ from tilesmith.tune.events import Observer, Progress
 # Small batches at first, for an early kernel and because there is much to learn; larger ones later,
 # so that what a search costs is shared by many. They depend on the number of trials alone: with the
 # same measurements, the same seed proposes the same candidates.
-_BATCHES = ((0, 4), (4, 8), (12, 16), (44, 32), (140, 64))
+_BATCHES = ((0, 4), (4, 8), (12, 16), (44, 32), (140, 64), (460, 128))
 
 _STATE = "search"  # its name in the database
 

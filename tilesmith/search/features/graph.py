@@ -21,11 +21,11 @@ Array = np.ndarray[Any, Any]
 Operation = Callable[..., Any]
 
 _CHUNK = 2048  # rows at a time: what is computed on the way stays in the second-level cache
-_ONE = np.float32(1)
+_ONE = np.array(1, np.float32)  # arrays: NumPy takes longer to convert a scalar than to add
 
 
 def _greater(a: Array, b: Array) -> Array:
-    return np.multiply(np.greater(a, b), _ONE)
+    return np.greater(a, b).astype(np.float32)
 
 
 def _log(a: Array) -> Array:
@@ -236,7 +236,7 @@ class Compiled:
         columns = np.ascontiguousarray(rows.T, np.float32)
         values: list[Any] = [None] * self._count
         for slot, how in self._start:
-            values[slot] = columns[how] if isinstance(how, int) else np.float32(how)
+            values[slot] = columns[how] if isinstance(how, int) else np.array(how, np.float32)
         for f, args, slot, places in self._steps:
             x = values[slot] = f(*[values[a] for a in args])
             for k in places:

@@ -1,7 +1,7 @@
 """Features of every statement of a program, in Ansor's groups: arithmetic, how loops are run, the
 buffers it touches and how they are used again, arithmetic intensity, what it allocates, the loops
-around it; and of our own, what its register tile is and the cycles of the analytic score. Sizes are
-on the scale of log2(1 + x).
+around it; and of our own, what its register tile is, the cycles of the analytic score, and that
+score itself, which is the whole program's. Sizes are on the scale of log2(1 + x).
 
 They are closed forms over a variant's columns, so a whole population is one matrix in and one out.
 """
@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
-from tilesmith.search.draft import Draft, estimates
+from tilesmith.search.draft import Draft, estimates, share_of_peak
 from tilesmith.search.features.graph import Compiled, Term, Values
 from tilesmith.search.features.nest import KINDS, LINE, Access, Loop, Nest, shared_nests
 from tilesmith.search.features.operations import OPERATIONS, operations
+from tilesmith.search.protocol import Scores
 from tilesmith.space.domains import Matrix
 from tilesmith.space.variant import Variant
 
@@ -47,30 +48,42 @@ NAMES = (
     "iterations", "loops", "unroll depth", "fetched ahead",
     *(f"tile: {what}" for what in TILE),
     *(f"estimate: {what}" for what in ESTIMATES),
+    "draft",
 )  # fmt: skip
+
+_DRAFT = Draft()
 
 
 class Statements:
     """The features of a variant: `of(rows)` has the shape (rows, statements, features)."""
 
-    def __init__(self, variant: Variant) -> None:
+    def __init__(self, variant: Variant, draft: Draft) -> None:
         graph, nests = shared_nests(variant)
         outputs: list[Term] = []
+        share = share_of_peak(draft, variant)
         for n in nests:
-            outputs += _statement(n, nests)
+            outputs += [*_statement(draft, n, nests), share]
+        self.variant, self.draft = variant, draft
         self.count = len(nests)
         self._compiled: Compiled = graph.compile(outputs)
 
     def of(self, rows: Matrix) -> Values:
-        return self._compiled(rows).reshape(len(rows), self.count, len(NAMES))
+        return self.with_draft(rows)[0]
+
+    def with_draft(self, rows: Matrix) -> tuple[Values, Scores]:
+        """Features, and what the draft predicts: both for little more than the price of one."""
+        x = self._compiled(rows).reshape(len(rows), self.count, len(NAMES))
+        said = self.draft.with_tails(self.variant, rows, x[:, 0, -1])
+        x[:, :, -1] = said[:, None]
+        return x, said
 
 
 @lru_cache(maxsize=1024)  # a variant is compared by identity
-def statements_of(variant: Variant) -> Statements:
-    return Statements(variant)
+def statements_of(variant: Variant, draft: Draft = _DRAFT) -> Statements:
+    return Statements(variant, draft)
 
 
-def _statement(n: Nest, nests: tuple[Nest, ...]) -> list[Term]:
+def _statement(draft: Draft, n: Nest, nests: tuple[Nest, ...]) -> list[Term]:
     g = n.graph
     counts = operations(n.block)
     out = [(n.iterations * counts[name]).log() for name in OPERATIONS]
@@ -86,7 +99,7 @@ def _statement(n: Nest, nests: tuple[Nest, ...]) -> list[Term]:
     loops = [loop.moves for loop in n.loops]
     out += [n.iterations.log(), sum(loops, g.of(0)), n.unroll_depth.log(), n.fetched_ahead]
     out += _tile(n)
-    return out + [cycles.log() for cycles in estimates(Draft(), n)]
+    return out + [cycles.log() for cycles in estimates(draft, n)]
 
 
 def _annotation(n: Nest, kind: str) -> Iterator[Term]:
