@@ -24,8 +24,10 @@ from tilesmith.codegen.passes.lower_blocks import lower_blocks
 from tilesmith.codegen.passes.notes import resolve_notes
 from tilesmith.codegen.passes.partition import partition
 from tilesmith.codegen.passes.simplify import simplify
+from tilesmith.codegen.passes.squares import TRANSPOSE, transpose_squares
 from tilesmith.codegen.passes.stagger import stagger_rows
 from tilesmith.codegen.passes.strips import strip_vectors
+from tilesmith.codegen.passes.undivide import split_at_divisions
 from tilesmith.expr.ints import Int, of
 from tilesmith.expr.nodes import loads_of
 from tilesmith.ir.function import Function
@@ -40,6 +42,7 @@ PASSES = (
     apply_layouts,
     stagger_rows,
     simplify,
+    split_at_divisions,
     hoist_guards,
     partition,
 )
@@ -70,7 +73,9 @@ def emit_function(func: Function, target: Target) -> Emitted:
         )
     if target.kind != "cpu":
         raise BuildError(f"LLVM code is for CPUs; the target is {target.kind}")
-    lowered = spread_fetches(strip_vectors(lower(func), target), target)
+    lowered = lower(func)
+    for fit in (transpose_squares, strip_vectors, spread_fetches):
+        lowered = fit(lowered, target)
     module = Module(target)
     Writer(module, lowered).entry()
     return Emitted(module.text(), module.workspace_nbytes, module.uses_threads)
@@ -228,6 +233,8 @@ class Writer(Stores):
             return
         if s.kind == "parallel" and self.target.num_cores > 1 and not self.in_parallel:
             self.parallel(s)
+        elif s.note(TRANSPOSE):
+            self.square(s)
         elif s.kind == "unroll" or n == 1:
             self.unrolled += n
             if self.unrolled > _MOST_UNROLLED:

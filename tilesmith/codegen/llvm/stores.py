@@ -10,6 +10,7 @@ from tilesmith.base.errors import BuildError
 from tilesmith.codegen.llvm.builder import I64, Type, V, storage_type
 from tilesmith.codegen.llvm.cells import Address, Lane
 from tilesmith.codegen.llvm.frames import Cell, Memory
+from tilesmith.codegen.llvm.transpose import transpose
 from tilesmith.codegen.llvm.values import Values
 from tilesmith.codegen.passes.strips import lanes_of
 from tilesmith.expr.ints import Int
@@ -31,6 +32,30 @@ class Stores(Values):
         values = [self._horizontal(w) or self.expr(w.value) for w in s.writes]
         for w, v in zip(s.writes, values, strict=True):
             self._put(w, v)
+
+    def square(self, s: For) -> None:
+        """Two loops around a store (`transpose_squares`): the elements of the outer one are loaded
+        at once, those of the inner one stored.
+        """
+        (inner,) = s.body
+        assert isinstance(inner, For)
+        (store,) = inner.body
+        assert isinstance(store, Store)
+        (w,) = store.writes
+        self.lanes = side = s.extent.const or 1
+        self.ranges |= {s.name: s.extent, inner.name: inner.extent}
+        rows = []
+        self.env[s.name] = Lane(0, side)
+        for k in range(side):
+            self.env[inner.name], self._memo = k, {}
+            rows.append(self.splat(self.expr(w.value), side))
+        self.env[inner.name] = Lane(0, side)
+        for k, column in enumerate(transpose(self.builder, rows)):
+            self.env[s.name] = k
+            self._put(w, column)
+        self.lanes = 1
+        for f in (s, inner):
+            del self.env[f.name], self.ranges[f.name]
 
     def _put(self, w: Write, v: V) -> None:
         a = self.address(w.buffer, w.index)

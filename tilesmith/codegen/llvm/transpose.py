@@ -1,0 +1,61 @@
+"""A square of values turned in registers: its rows go in as vectors, its columns come out.
+
+Pairs of elements are zipped within pieces of 128 bits, which every target has an instruction for;
+then the pieces are sorted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilesmith.codegen.llvm.builder import Builder, V
+
+_PIECE = 128  # bits within which elements are zipped
+
+
+def transpose(b: Builder, rows: list[V]) -> list[V]:
+    side = len(rows)
+    piece = min(side, _PIECE // rows[0].type.bits)
+    groups = [_zipped(b, rows[k : k + piece], piece) for k in range(0, side, piece)]
+    # now element p of a group has, in its q-th piece, a part of the column q * piece + p
+    columns = [_sorted(b, [g[p] for g in groups], piece) for p in range(piece)]
+    return [columns[k % piece][k // piece] for k in range(side)]
+
+
+def _zipped(b: Builder, rows: list[V], piece: int) -> list[V]:
+    """Each piece of so many rows turned by itself."""
+    lanes = rows[0].type.lanes
+    half = piece // 2
+    for _ in range(piece.bit_length() - 1):
+        low, high = ([*_zip(lanes, piece, start)] for start in (0, half))
+        pairs = zip(rows[:half], rows[half:], strict=True)
+        rows = [_shuffle(b, x, y, order) for x, y in pairs for order in (low, high)]
+    return rows
+
+
+def _zip(lanes: int, piece: int, start: int) -> Iterator[int]:
+    """Of two vectors, the elements of half of every piece in turns."""
+    for at in range(0, lanes, piece):
+        for k in range(piece // 2):
+            yield from (at + start + k, lanes + at + start + k)
+
+
+def _sorted(b: Builder, rows: list[V], piece: int) -> list[V]:
+    """A square of pieces turned: the even ones of two neighbours to the front, then the odd ones,
+    as often as it takes.
+    """
+    lanes = rows[0].type.lanes
+    count = len(rows)
+    for _ in range(count.bit_length() - 1):
+        pairs = list(zip(rows[::2], rows[1::2], strict=True))
+        even, odd = (
+            [k + e for k in range(first, 2 * lanes, 2 * piece) for e in range(piece)]
+            for first in (0, piece)
+        )
+        rows = [_shuffle(b, x, y, order) for order in (even, odd) for x, y in pairs]
+    return rows
+
+
+def _shuffle(b: Builder, x: V, y: V, order: list[int]) -> V:
+    picks = ", ".join(f"i32 {k}" for k in order)
+    return b.value(x.type, f"shufflevector {x}, {y}, <{len(order)} x i32> <{picks}>")
