@@ -7,7 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tilesmith.measure.messages import REFERENCE, Sample
+from tilesmith.measure.standing import Trial
 from tilesmith.measure.timing import Busy, Rules, Sentinel, duel, is_believed, race, screen
+from tilesmith.schedule.trace import Trace
+from tilesmith.task.task import Candidate, trust
+from tilesmith.testing.databases import task_of
 
 RULES = Rules()
 
@@ -92,19 +96,40 @@ def test_a_slow_machine_is_noticed() -> None:
     assert not timed.is_contended(RULES)
 
 
+def test_records_of_different_moods_can_be_compared() -> None:
+    """The machine is half as fast the next day: seconds differ, normal ones do not."""
+    machine, found = Machine({1: 0.002, 2: 0.0021}), []
+    for slot, slowness in ((1, 1.9), (2, 1.0)):
+        machine.slowness = slowness
+        trial = Trial(slot, timed=screen(machine, slot, 0.002, 0.002, RULES, Sentinel(), 10))
+        found.append(trial.verdict(RULES).of(Candidate(task_of(), Trace()), 0.0))
+    slow, fast = found
+    assert slow.cost > 1.5 * fast.cost
+    assert abs(slow.normal_cost / fast.normal_cost - 0.002 / 0.0021) < 0.03
+    assert trust(slow) < trust(fast)
+    low, high = slow.normal_confidence
+    assert low <= slow.normal_cost <= high
+
+
+def test_a_preempted_reference_does_not_make_a_kernel_look_fast() -> None:
+    sample, reference = Sample(0.002, 1.0), Sample(8e-4, 0.125)
+    (judged,) = Sentinel().judge(reference, [sample], RULES)
+    assert judged.reference == 1e-4
+
+
 def test_a_shared_processor_is_noticed() -> None:
     machine = Machine({1: 0.002}, share=0.5)
     timed = screen(machine, 1, 0.002, 0.002, RULES, Sentinel(), 10)
     assert timed.is_contended(RULES)
     assert len(timed.samples) > RULES.min_samples  # it has tried
-    assert timed.seconds(RULES)
+    assert timed.recorded(RULES)
 
 
 def test_samples_of_a_shared_processor_do_not_count() -> None:
     machine = Machine({1: 0.002}, noise=0.0)
     timed = screen(machine, 1, 0.002, 0.002, RULES, Sentinel(), 10)
     timed.samples.insert(0, Sample(0.009, 0.3))
-    assert max(timed.seconds(RULES)) < 0.003
+    assert max(s.seconds for s in timed.recorded(RULES)) < 0.003
 
 
 def test_races_find_the_fastest_while_the_machine_wanders() -> None:
@@ -149,6 +174,6 @@ def test_processor_time_is_what_a_preempted_kernel_took() -> None:
     """Another process has the core for most of the time."""
     machine = Machine({1: 0.008}, noise=0.0, share=0.25)
     timed = screen(Busy(machine), 1, 0.008, float("inf"), RULES, Sentinel(), 10)
-    assert set(timed.seconds(RULES)) == {0.002}
+    assert {s.seconds for s in timed.recorded(RULES)} == {0.002}
     assert not timed.is_contended(RULES)
     assert screen(machine, 1, 0.008, float("inf"), RULES, Sentinel(), 10).is_contended(RULES)

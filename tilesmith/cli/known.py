@@ -175,7 +175,7 @@ def _ranked(known: Sequence[Measurement]) -> list[Measurement]:
         return []
     best = min(good, key=trust)
     rest = (m for m in good if m is not best)
-    return [best, *sorted(rest, key=lambda m: (m.contended, m.cost))]
+    return [best, *sorted(rest, key=lambda m: (m.contended, m.normal_cost))]
 
 
 def _record(place: str, task: str, record: str) -> Measurement:

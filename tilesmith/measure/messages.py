@@ -124,6 +124,7 @@ class Sample:
     seconds: float  # of one call
     share: float  # of that time the processor was ours
     drift: float = 1.0  # of the reference kernel just before, against its usual time
+    reference: float = 0.0  # seconds of that kernel; 0 if it did not run
 
     @property
     def settled(self) -> float:

@@ -29,6 +29,7 @@ class Verdict:
     """What is kept of a kernel."""
 
     seconds: tuple[float, ...]
+    references: tuple[float, ...]
     failure: Failure | None
     contended: bool
     confirmed: bool
@@ -41,6 +42,7 @@ class Verdict:
             self.contended,
             self.confirmed,
             build_seconds,
+            references=self.references,
         )
 
 
@@ -66,8 +68,11 @@ class Trial:
         return self.failure is not None or bool(self.timed.samples)
 
     def verdict(self, rules: Rules) -> Verdict:
-        seconds = () if self.failure else self.timed.seconds(rules)
-        return Verdict(seconds, self.failure, self.contended, self.confirmed)
+        samples = [] if self.failure else self.timed.recorded(rules)
+        return Verdict(
+            tuple(s.seconds for s in samples), tuple(s.reference for s in samples),
+            self.failure, self.contended, self.confirmed,
+        )  # fmt: skip
 
 
 @dataclass(slots=True)

@@ -82,14 +82,14 @@ class Timed:
         """Those that were taken while the machine was as it usually is."""
         return [s for s in self.clean(rules) if s.drift <= rules.calm_drift]
 
-    def seconds(self, rules: Rules) -> tuple[float, ...]:
+    def recorded(self, rules: Rules) -> list[Sample]:
         """The calm samples if they suffice, or else the clean ones: what another process or the
         machine's moods took is not the kernel's time.
         """
         for chosen in (self.calm(rules), self.clean(rules)):
             if len(chosen) >= min(rules.min_samples, len(self.samples)):
-                return tuple(s.seconds for s in chosen)
-        return tuple(s.seconds for s in self.samples)
+                return chosen
+        return self.samples
 
     def is_contended(self, rules: Rules) -> bool:
         """Whether what is recorded was taken while the machine did something else."""
@@ -107,6 +107,13 @@ class Sentinel:
 
     def __init__(self) -> None:
         self._seen: deque[float] = deque(maxlen=200)
+
+    def judge(self, reference: Sample, samples: Sequence[Sample], rules: Rules) -> list[Sample]:
+        """The samples that followed it, with what it says about them."""
+        drift = self.drift(reference, rules)
+        # what another process took of the reference's time says nothing of how fast the machine is
+        own = reference.seconds * reference.share
+        return [replace(s, drift=drift, reference=own) for s in samples]
 
     def drift(self, reference: Sample, rules: Rules) -> float:
         """The usual time is a low quantile of the latest ones, so that a clock that settles down is
@@ -138,7 +145,7 @@ def screen(
         if better > 2 * timed.calls and n == 0:  # the first call was slow, or took no time
             timed.calls = better
             continue
-        timed.samples.append(replace(sample, drift=sentinel.drift(reference, rules)))
+        timed.samples += sentinel.judge(reference, [sample], rules)
         if _is_hopeless(timed.samples, best, rules):
             break
         enough = len(timed.clean(rules)) >= rules.min_samples and spent >= rules.min_seconds
@@ -187,11 +194,10 @@ class Race:
             rng.shuffle(slots)
             order = [(REFERENCE, 1), *((s, self._calls[s]) for s in slots)]
             reference, *samples = clock.times(order, timeout * len(order))
-            drift = sentinel.drift(reference, rules)
-            got = dict(zip(slots, samples, strict=True))
+            got = dict(zip(slots, sentinel.judge(reference, samples, rules), strict=True))
             spent += got[self._pivot].seconds * self._calls[self._pivot]
             for s, sample in got.items():
-                self.samples[s].append(replace(sample, drift=drift))
+                self.samples[s].append(sample)
             for s in alive:
                 self.ratios[s].append(got[s].seconds / got[self._pivot].seconds)
 

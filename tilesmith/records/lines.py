@@ -38,6 +38,7 @@ def line_of(task: TaskRow, row: RecordRow) -> str:
             "codegen": task.codegen,
             "trace": json.loads(row.trace),
             "seconds": json.loads(row.samples),
+            "references": json.loads(row.reference_samples),
             "failure": None if row.failure is None else [row.failure, row.failure_text],
             "contended": bool(row.contended),
             "confirmed": bool(row.confirmed),
@@ -127,6 +128,7 @@ def _read(line: str) -> tuple[TaskRow, RecordRow]:
         confirmed=bool(data["confirmed"]),
         build_seconds=_float(data["build_seconds"]),
         when=_float(data["when"]),
+        references=tuple(_float(s) for s in data.get("references", ())),  # older lines have none
     )
     made_by = json.dumps(data["versions"], sort_keys=True)
     row = row_of(m, digest(key, trace), trace, made_by)

@@ -47,6 +47,8 @@ class RecordRow(NamedTuple):
     build_seconds: float
     at: float
     versions: str
+    reference_samples: str
+    normal_cost: float | None  # the best has the least
 
 
 def task_row(task: Task) -> TaskRow:
@@ -67,7 +69,8 @@ def record_row(m: Measurement) -> RecordRow:
 def row_of(m: Measurement, candidate: str, trace: str, made_by: str) -> RecordRow:
     """For a measurement whose trace need not be understood here: its text and key are given."""
     samples = json.dumps(list(map(float, m.seconds)))
-    cost = float(m.cost)
+    references = json.dumps(list(map(float, m.references)))
+    cost, normal_cost = float(m.cost), float(m.normal_cost)
     kind = None if m.failure is None else _clean(m.failure.kind)
     text = "" if m.failure is None else _clean(m.failure.text)
     if m.failure is not None or not math.isfinite(cost):
@@ -87,7 +90,9 @@ def row_of(m: Measurement, candidate: str, trace: str, made_by: str) -> RecordRo
         candidate=candidate,
         trace=trace,
         samples=samples,
+        reference_samples=references,
         cost=cost if math.isfinite(cost) else None,
+        normal_cost=normal_cost if math.isfinite(normal_cost) else None,
         standing=standing,
         failure=kind,
         failure_text=text,
@@ -113,6 +118,7 @@ def measurement(
         confirmed=bool(row.confirmed),
         build_seconds=row.build_seconds,
         when=row.at,
+        references=tuple(json.loads(row.reference_samples)),
     )
 
 

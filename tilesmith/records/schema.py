@@ -46,7 +46,9 @@ records = sa.Table(
     sa.Column("build_seconds", sa.Double, nullable=False),
     sa.Column("at", sa.Double, nullable=False),
     sa.Column("versions", sa.Text, nullable=False),
-    sa.Index("tilesmith_records_best", "task_id", "standing", "cost", "id"),
+    sa.Column("reference_samples", sa.Text, nullable=False),
+    sa.Column("normal_cost", sa.Double),
+    sa.Index("tilesmith_records_best", "task_id", "standing", "normal_cost", "id"),
     sa.Index("tilesmith_records_of", "task_id", "id"),
     # The time comes first, so that new rows go to the end of the index and not all over it.
     sa.Index("tilesmith_records_once", "at", "identity", unique=True),
@@ -79,8 +81,22 @@ def _to_2(c: sa.Connection) -> None:
     made.create(c)
 
 
+def _to_3(c: sa.Connection) -> None:
+    """Records say how fast the machine was, and are ordered by what they cost apart from that."""
+    real = sa.Double().compile(dialect=c.dialect)
+    for statement in (
+        "ALTER TABLE tilesmith_records ADD COLUMN reference_samples TEXT NOT NULL DEFAULT '[]'",
+        f"ALTER TABLE tilesmith_records ADD COLUMN normal_cost {real}",
+        "UPDATE tilesmith_records SET normal_cost = cost",
+        "DROP INDEX tilesmith_records_best",
+        "CREATE INDEX tilesmith_records_best ON tilesmith_records "
+        "(task_id, standing, normal_cost, id)",
+    ):
+        c.execute(sa.text(statement))
+
+
 # The k-th takes version k + 1 to version k + 2.
-MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (_to_2,)
+MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (_to_2, _to_3)
 VERSION = len(MIGRATIONS) + 1
 
 

@@ -82,7 +82,7 @@ class SqlDatabase:
         query = (
             sa.select(*_RECORD)
             .where(_of(task), records.c.standing <= MEASURED)
-            .order_by(records.c.standing, records.c.cost, records.c.id)
+            .order_by(records.c.standing, records.c.normal_cost, records.c.id)
             .limit(1)
         )
         with self._at.reading() as c:
@@ -188,7 +188,7 @@ class SqlDatabase:
             if failures:
                 gone += c.execute(records.delete().where(records.c.standing == FAILED)).rowcount
             if keep is not None:
-                order = (records.c.standing, records.c.cost, records.c.id)
+                order = (records.c.standing, records.c.normal_cost, records.c.id)
                 place = sa.func.row_number().over(partition_by=records.c.task_id, order_by=order)
                 ranked = sa.select(records.c.id, place.label("place"))
                 inner = ranked.where(records.c.standing < FAILED).subquery()

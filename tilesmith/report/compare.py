@@ -90,7 +90,7 @@ def tuned(func: Function, target: Target, seconds: float, database: Database) ->
         kernel = best_kernel(func, target, database=database)
         return Tuned(kernel, kernel.time(repeats=3).median, spent, near, database.count(task))
     kernel = build(best.candidate.trace.apply(func), target)
-    return Tuned(kernel, best.cost, spent, near, database.count(task))
+    return Tuned(kernel, best.normal_cost, spent, near, database.count(task))
 
 
 def inputs_of(func: Function, seed: int = 0) -> list[Array]:

@@ -38,9 +38,12 @@ def labels_of(measurements: Sequence[Measurement]) -> Scores:
     for m in measurements:
         if m.failure is None:
             key = m.candidate.task.key
-            best[key] = min(best.get(key, np.inf), m.cost)
+            best[key] = min(best.get(key, np.inf), m.normal_cost)
     return np.array(
-        [best[m.candidate.task.key] / m.cost if m.failure is None else 0.0 for m in measurements]
+        [
+            best[m.candidate.task.key] / m.normal_cost if m.failure is None else 0.0
+            for m in measurements
+        ]
     )
 
 

@@ -60,7 +60,9 @@ def better(a: Measurement, b: Measurement) -> bool:
     """Whether a is faster than b beyond doubt: Welch's test on the raw samples; the medians alone
     where there are too few of them.
     """
-    if len(a.seconds) < 3 or len(b.seconds) < 3:
-        return a.cost < b.cost
-    error = sqrt(variance(a.seconds) / len(a.seconds) + variance(b.seconds) / len(b.seconds))
-    return fmean(b.seconds) - fmean(a.seconds) > _DOUBT * error and a.cost < b.cost
+    less = a.normal_cost < b.normal_cost
+    x, y = a.normal_seconds, b.normal_seconds
+    if len(x) < 3 or len(y) < 3:
+        return less
+    error = sqrt(variance(x) / len(x) + variance(y) / len(y))
+    return less and fmean(y) - fmean(x) > _DOUBT * error

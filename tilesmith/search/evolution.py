@@ -111,7 +111,7 @@ class EvolutionSearch:
             if m.candidate.task == self.catalogue.task:
                 self._told.append(m)
             if who is not None and m.failure is None:
-                self._best.append((m.cost, who))
+                self._best.append((m.normal_cost, who))
                 self._descent.tell(who, m)
         self._best.sort(key=lambda b: b[0])
         del self._best[self.settings.population :]

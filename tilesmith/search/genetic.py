@@ -60,7 +60,7 @@ class GeneticSearch:
         for m in measurements:
             who = self.catalogue.adopt(m.candidate)
             if who is not None:
-                self._speeds[who] = 1 / m.cost if m.failure is None and m.cost > 0 else 0.0
+                self._speeds[who] = 1 / m.normal_cost if m.failure is None and m.cost > 0 else 0.0
         if len(self._speeds) >= self.settings.population:
             best = sorted((self._elite | self._speeds).items(), key=lambda e: -e[1])
             self._elite = dict(best[: self.settings.elite])

@@ -74,7 +74,8 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Seconds of single calls, or why there are none.
+    """Seconds of single calls, or why there are none. `references` are those of a kernel that is
+    always the same, just before each of them: they tell how fast the machine was at that moment.
 
     A contended measurement was taken while the machine did something else: it may teach, but
     never win. `confirmed` means that it was repeated in a fresh process against the incumbent.
@@ -87,6 +88,7 @@ class Measurement:
     confirmed: bool = False
     build_seconds: float = 0.0
     when: float = field(default_factory=time.time)
+    references: tuple[float, ...] = ()
 
     @property
     def cost(self) -> float:
@@ -95,21 +97,48 @@ class Measurement:
 
     @property
     def confidence(self) -> tuple[float, float]:
-        """A 95 % interval of the median, from the order of the samples alone."""
-        n = len(self.seconds)
-        if n == 0:
-            return float("inf"), float("inf")
-        order = sorted(self.seconds)
-        reach = 0.98 * n**0.5  # 1.96 * sqrt(n) / 2: the binomial spread of the median's rank
-        low, high = int(max(0, (n - 1) / 2 - reach)), int(min(n - 1, (n - 1) / 2 + reach + 0.999))
-        return order[low], order[high]
+        return _confidence(self.seconds)
+
+    @property
+    def normal_seconds(self) -> tuple[float, ...]:
+        """As on a machine whose reference kernel takes 100 us: what the machine's moods do to both
+        is taken out. The seconds as they are where there are no references.
+        """
+        if len(self.references) != len(self.seconds) or min(self.references, default=0.0) <= 0:
+            return self.seconds
+        pairs = zip(self.seconds, self.references, strict=True)
+        return tuple(s * (_REFERENCE_SECONDS / r) for s, r in pairs)
+
+    @property
+    def normal_cost(self) -> float:
+        """The median of those: what measurements of different moments are compared by."""
+        normal = self.normal_seconds
+        return statistics.median(normal) if normal else float("inf")
+
+    @property
+    def normal_confidence(self) -> tuple[float, float]:
+        return _confidence(self.normal_seconds)
+
+
+_REFERENCE_SECONDS = 1e-4
+
+
+def _confidence(samples: tuple[float, ...]) -> tuple[float, float]:
+    """A 95 % interval of the median, from the order of the samples alone."""
+    n = len(samples)
+    if n == 0:
+        return float("inf"), float("inf")
+    order = sorted(samples)
+    reach = 0.98 * n**0.5  # 1.96 * sqrt(n) / 2: the binomial spread of the median's rank
+    low, high = int(max(0, (n - 1) / 2 - reach)), int(min(n - 1, (n - 1) / 2 + reach + 0.999))
+    return order[low], order[high]
 
 
 def trust(m: Measurement) -> tuple[bool, bool, float]:
     """What sorts the best to the front: what was confirmed is believed before what was not, and
     that before what was contended; the faster one otherwise.
     """
-    return not m.confirmed, m.contended, m.cost
+    return not m.confirmed, m.contended, m.normal_cost
 
 
 def failures_by_kind(measurements: Iterable[Measurement]) -> dict[str, tuple[int, str]]:

@@ -108,6 +108,7 @@ class DatabaseContract:
             measured(task, 3, (), Failure("crash")),
             measured(task, 4, ()),
             measured(task, 5, (1.0, 2.0), Failure("timeout", "x" * 100_000)),
+            replace(measured(task, 6, (1.0, 2.0)), references=(1e-4, 1 / 3)),
         ]
         db.add(every)
         assert db.of(task) == every
@@ -153,6 +154,14 @@ class DatabaseContract:
         median = measured(task, 5, (0.9, 0.1, 5.0))
         db.add([median])
         assert db.best(task) == median
+        db.close()
+
+    def test_what_a_slow_moment_took_does_not_count_against_it(self, tmp_path: Path) -> None:
+        db, task = self.open(tmp_path), task_of()
+        slow = replace(measured(task, 1, (3.0,) * 3), references=(4e-4,) * 3)
+        fast = replace(measured(task, 2, (2.0,) * 3), references=(1e-4,) * 3)
+        db.add([fast, slow])
+        assert db.best(task) == slow
         db.close()
 
     def test_the_first_of_equals_is_best(self, tmp_path: Path) -> None:
