@@ -36,6 +36,7 @@ from tilesmith.ir.nodes import (
     If,
     Intrinsic,
     Iter,
+    Matrix,
     Stmt,
     Store,
     Sync,
@@ -146,7 +147,7 @@ class _Reader:
         match data:
             case [name, kind, shape]:
                 return Buffer(_name(name), self.integers(shape), _dtype(kind))
-            case [name, kind, shape, scope, layout, align]:
+            case [name, kind, shape, scope, layout, align, *basis] if len(basis) <= 1:
                 return Buffer(
                     _name(name),
                     self.integers(shape),
@@ -154,6 +155,7 @@ class _Reader:
                     _name(scope),
                     None if layout is None else self.integers(layout),
                     None if align is None else _align(align),
+                    _basis(basis[0]) if basis else (),
                 )
         raise ValueError(f"{data!r} is no buffer")
 
@@ -261,6 +263,12 @@ def _dtype(data: Any) -> DType:
 def _align(data: Any) -> tuple[int, int, int]:
     dimension, multiple, offset = data
     return _number(dimension), _number(multiple), _number(offset)
+
+
+def _basis(data: Any) -> tuple[tuple[int, Matrix], ...]:
+    return tuple(
+        (_number(d), tuple(tuple(map(float, row)) for row in rows)) for d, rows in _list(data)
+    )
 
 
 def _note(data: Any) -> Any:

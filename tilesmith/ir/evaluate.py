@@ -33,6 +33,7 @@ from tilesmith.expr.nodes import (
 )
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, walk
+from tilesmith.ir.pack import in_basis
 
 Array = np.ndarray[Any, Any]
 # Elements of one temporary; larger iteration spaces are cut along their first axis.
@@ -50,11 +51,11 @@ def evaluate(func: Function, *arrays: Any) -> Any:
     memory: dict[str, Array] = {}
     for b, x in zip(func.inputs, arrays, strict=True):
         a = np.asarray(x)
-        if a.shape != (shape := _shape(b.shape)):
+        if a.shape != (shape := _shape(b.given_shape)):
             raise ArgumentError(
                 f"{b.name} has shape {list(a.shape)}, {func.name} wants {list(shape)}"
             )
-        memory[b.name] = a.astype(b.dtype.numpy, copy=False)
+        memory[b.name] = in_basis(b, a.astype(b.dtype.numpy, copy=False))
     for b in (*func.outputs, *func.buffers):
         memory[b.name] = np.zeros(_shape(b.shape), b.dtype.numpy)
     with np.errstate(all="ignore"):

@@ -30,6 +30,7 @@ from tilesmith.expr.nodes import (
 )
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Stmt, Store, Sync, Write
+from tilesmith.ir.pack import in_basis
 
 Array = np.ndarray[Any, Any]
 
@@ -41,9 +42,10 @@ def interpret(func: Function, *arrays: Any) -> Any:
     memory: dict[str, Array] = {}
     for b, a in zip(func.inputs, arrays, strict=True):
         memory[b.name] = np.array(a, dtype=b.dtype.numpy)
-        found, shape = list(memory[b.name].shape), [e.const for e in b.shape]
+        found, shape = list(memory[b.name].shape), [e.const for e in b.given_shape]
         if None not in shape and found != shape:
             raise ArgumentError(f"{b.name} has shape {found}, {func.name} wants {shape}")
+        memory[b.name] = in_basis(b, memory[b.name])
     for b in (*func.outputs, *func.buffers):
         memory[b.name] = _garbage(b)
     with np.errstate(all="ignore"):

@@ -43,6 +43,8 @@ from tilesmith.base.dtype import DType
 from tilesmith.expr.ints import Int, bounds, of
 from tilesmith.expr.nodes import Combiner, Expr, Load, loads_of, map_ints, map_loads
 
+Matrix = tuple[tuple[float, ...], ...]  # rows
+
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
@@ -56,6 +58,15 @@ class Buffer:
     # (dimension, multiple, offset): the stride of that physical dimension is made = offset (mod
     # multiple), in elements.
     align: tuple[int, int, int] | None = None
+    # (dimension, matrix): what the caller has was multiplied by the matrix along that dimension,
+    # ahead; of a constant only. `shape` is the one behind that.
+    basis: tuple[tuple[int, Matrix], ...] = ()
+
+    @property
+    def given_shape(self) -> tuple[Int, ...]:
+        """Of what the caller has."""
+        columns = {d: of(len(rows[0])) for d, rows in self.basis}
+        return tuple(columns.get(d, n) for d, n in enumerate(self.shape))
 
     @property
     def physical_shape(self) -> tuple[Int, ...]:

@@ -1,4 +1,6 @@
-"""An array in a parameter's logical shape in, the same elements as the kernel wants them out."""
+"""An array in a parameter's logical shape in, the same elements as the kernel wants them out: in
+the layout, and the basis, that primitives gave the parameter.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,10 @@ def pack(func: Function, name: str, array: Any) -> np.ndarray[Any, Any]:
 def packed(buf: Buffer, array: Any, taker: str) -> np.ndarray[Any, Any]:
     """The same for a parameter that is at hand; `taker` is named where the shape is wrong."""
     a = np.asarray(array)
-    shape = tuple(n.const for n in buf.shape)
+    shape = tuple(n.const for n in buf.given_shape)
     if a.shape != shape:
         raise ArgumentError(f"{buf.name} has shape {list(a.shape)}; {taker} wants {list(shape)}")
+    a = in_basis(buf, a)
     if buf.layout is None:
         return a if a.flags.c_contiguous else a.copy()
     where = np.indices(a.shape, sparse=True)
@@ -36,6 +39,15 @@ def packed(buf: Buffer, array: Any, taker: str) -> np.ndarray[Any, Any]:
     out = _aligned(tuple(n.const or 0 for n in buf.physical_shape), a.dtype)
     out[tuple(np.broadcast_to(_at(p, grids), a.shape) for p in buf.layout)] = a
     return out
+
+
+def in_basis(buf: Buffer, a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """What the caller has, multiplied along the dimensions that a primitive asked for."""
+    out = a
+    for d, rows in buf.basis:
+        moved = np.tensordot(np.array(rows), out.astype(np.float64, copy=False), (1, d))
+        out = np.moveaxis(moved, 0, d)
+    return out.astype(a.dtype, copy=False)
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:

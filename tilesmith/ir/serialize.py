@@ -130,7 +130,8 @@ class _Writer:
         plain = [b.name, b.dtype.name, self.integers(b.shape)]
         if (b.scope, b.layout, b.align) == ("global", None, None):
             return plain
-        return [*plain, b.scope, None if b.layout is None else self.integers(b.layout), b.align]
+        layout = None if b.layout is None else self.integers(b.layout)
+        return [*plain, b.scope, layout, b.align, *([b.basis] if b.basis else [])]
 
     def stmt(self, s: Stmt) -> list[Any]:
         match s:

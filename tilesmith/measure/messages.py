@@ -87,7 +87,7 @@ class Built:
     def key(self) -> str:
         """Equal for kernels that do the same in the same way."""
         a = self.artifact
-        layouts = repr([(b.name, b.layout) for b in self.params])
+        layouts = repr([(b.name, b.layout, b.basis) for b in self.params])
         return digest(a.code.hex(), layouts, str(a.workspace_nbytes), str(a.parameters))
 
 

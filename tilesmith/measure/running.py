@@ -141,7 +141,7 @@ class RunWorker:
 
     def _place(self, p: Parameter, buffer: Buffer) -> _Place:
         """Memory of a parameter in the layout a kernel wants, kept for the next one that does."""
-        key = (p.name, repr((buffer.layout, p.shape)))
+        key = (p.name, repr((buffer.layout, buffer.basis, p.shape)))
         if key not in self._places:
             self._make_room(p.name)
             tight = Region(p.name, p.nbytes)

@@ -85,7 +85,7 @@ def reject(array: Array, p: Parameter) -> NoReturn:
         name = "ml_dtypes.bfloat16" if p.dtype.name == "bfloat16" else f"np.{p.dtype.numpy.name}"
         raise ArgumentError(f"{got}; pass x.astype({name})")
     if array.shape != p.shape:
-        if p.packed is not None and array.shape == tuple(n.const for n in p.packed.shape):
+        if p.packed is not None and array.shape == tuple(n.const for n in p.packed.given_shape):
             raise ArgumentError(f"{got}, which is not packed; pass kernel.pack({p.name!r}, x)")
         raise ArgumentError(f"{got}; its shape must be {p.shape}")
     if not array.flags.c_contiguous:

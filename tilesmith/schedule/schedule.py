@@ -25,6 +25,7 @@ from tilesmith.schedule.reduction import DecomposeReduction, Rfactor
 from tilesmith.schedule.step import Size, Step
 from tilesmith.schedule.trace import Trace
 from tilesmith.schedule.unit import Blockize, Tensorize
+from tilesmith.schedule.winograd import Winograd
 
 
 class Schedule:
@@ -144,6 +145,11 @@ class Schedule:
     def decompose_reduction(self, block: str, loop: str) -> str:
         self.apply(DecomposeReduction(block, loop))
         return f"{block}.init"
+
+    def winograd(self, block: str, *taps: str) -> tuple[str, str]:
+        """Returns the names of the blocks that read the image and that sum products."""
+        self.apply(Winograd(block, taps))
+        return f"{block}.tiles", f"{block}.products"
 
     def pad(self, block: str, multiples: dict[str, int]) -> str:
         """Returns the name of the block that computes; `block` now crops."""

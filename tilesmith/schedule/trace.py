@@ -32,11 +32,12 @@ from tilesmith.schedule.sample import (
 )
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.unit import Blockize, Tensorize
+from tilesmith.schedule.winograd import Winograd
 
 PRIMITIVES: tuple[type[Step], ...] = (
     Split, Fuse, Reorder, SplitIterator, Parallel, Vectorize, Unroll, Bind, Annotate, Pipeline,
     ComputeAt, ReverseComputeAt, Inline, ReverseInline, CacheRead, CacheWrite, SetScope,
-    StorageAlign, Rfactor, DecomposeReduction, TransformLayout, Pad, Blockize, Tensorize,
+    StorageAlign, Rfactor, DecomposeReduction, Winograd, TransformLayout, Pad, Blockize, Tensorize,
     SampleTile, SampleChoice, SampleLocation, SamplePermutation, AutoParallel, AutoPrefetch,
     AutoVectorize, AutoUnroll, Require,
 )  # fmt: skip

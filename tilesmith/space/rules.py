@@ -18,6 +18,7 @@ from tilesmith.schedule.location import ReverseComputeAt
 from tilesmith.schedule.loops import Reorder, Split
 from tilesmith.schedule.reduction import Rfactor
 from tilesmith.schedule.sample import SampleLocation, SampleTile
+from tilesmith.schedule.winograd import Winograd, filtering_of, less_products
 from tilesmith.space import analysis
 from tilesmith.space.packing import copied, is_across, packing, prepared
 from tilesmith.space.state import Derived, State
@@ -61,6 +62,37 @@ def split_divided(state: State) -> Derived | None:
     except ScheduleError:
         return None
     return Derived((after,), final=analysis.fusible_consumer(func, b) is None)
+
+
+@dataclass(frozen=True)
+class FilterWindows:
+    """Sums over windows of three constant weights are made with fewer products, by Winograd's
+    method: over the last `most` windows. It pays where what comes before and behind the products
+    is little beside them: `least` is how many sums an element is used in, and how long they are.
+    """
+
+    most: int = 2
+    least: int = 16
+    gain: float = 1.4  # products of the plain sum for each that is left
+
+    def __call__(self, state: State) -> Derived | None:
+        func, b = state.func, state.block
+        found = filtering_of(func, b) if not state.levels_of(b.name) else None
+        if found is None:
+            return None
+        extents = {i.name: i.extent.const or 1 for i in b.iters}
+        seen = {n for p in found.image.index for n in p.names}
+        windows = found.windows[-self.most :]
+        taps = {w.tap for w in windows}
+        uses = prod(extents[i.name] for i in b.spatial if i.name not in seen)
+        terms = prod(extents[i.name] for i in b.reducing if i.name not in taps)
+        gain = prod(less_products(extents[w.place]) for w in windows)
+        if min(uses, terms) < self.least or gain < self.gain:
+            return None
+        try:
+            return Derived((state.then(Winograd(b.name, tuple(w.tap for w in windows))),))
+        except ScheduleError:
+            return None
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from tilesmith.space.annotation import CpuAnnotation
 from tilesmith.space.rules import (
     AddCacheWrite,
     AddRfactor,
+    FilterWindows,
     InlineCheap,
     Tile,
     TileAndFuse,
@@ -53,6 +54,7 @@ def default_rules(target: Target) -> tuple[Rule, ...]:
     return (
         InlineCheap(),
         split_divided,
+        FilterWindows(),
         AddRfactor(policy="any", max_innermost=16 * lanes, shortest=2 * lanes, rows=4),
         TileAndFuse(tiling, choose_axis=True, pack=True, order=True),
         Tile(tiling, choose_axis=True, pack=True, order=True),

@@ -15,7 +15,7 @@ from tilesmith.ir.nodes import Alloc, Buffer, Stmt, Store, rewrite, statements
 def apply_layouts(func: Function) -> Function:
     found = {b.name: b for b in func.params}
     found |= {s.buffer.name: s.buffer for s in statements(func.body) if isinstance(s, Alloc)}
-    if all(b.layout is None for b in found.values()):
+    if all(b.layout is None and not b.basis for b in found.values()):
         return func
 
     def move(name: str, index: tuple[Int, ...]) -> tuple[Int, ...]:
@@ -26,7 +26,7 @@ def apply_layouts(func: Function) -> Function:
         return tuple(p.substitute(env) for p in layout)
 
     def flat(b: Buffer) -> Buffer:
-        return replace(b, shape=b.physical_shape, layout=None)
+        return replace(b, shape=b.physical_shape, layout=None, basis=())
 
     def go(s: Stmt) -> tuple[Stmt, ...]:
         if isinstance(s, Store):

@@ -1,0 +1,78 @@
+"""Windows with fewer products: where the rule offers them, and that such candidates are right."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from test_properties import legal_variants, offspring
+
+import tilesmith as ts
+from tilesmith.cli.operators import operator
+from tilesmith.schedule.winograd import Winograd
+from tilesmith.space.spaces import SketchSpace
+from tilesmith.testing.meaning import assert_close
+
+CASES = {
+    "conv1d": (10, 16, 18, 3, 1, 1),
+    "conv2d": (5, 16, 20, 3, 1, 1),
+    "conv3d": (4, 16, 16, 3, 1, 1, 3),
+    "group-conv2d": (4, 32, 32, 3, 1, 1, 2),
+    "conv2d-bn-relu": (5, 16, 16, 3, 1, 1),
+}
+
+
+def filtered(func: ts.Function, cores: int = 1) -> tuple[list[ts.Trace], int]:
+    sketches = SketchSpace().sketches(ts.Task(func, ts.cpu(cores)))
+    made = [s for s in sketches if any(isinstance(x, Winograd) for x in s.steps)]
+    return made, len(sketches) - len(made)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_candidates_match_the_oracle(name: str, layout: str) -> None:
+    rng = np.random.default_rng([7, *map(ord, name)])
+    func = operator(name, CASES[name], layout, prepared=True)
+    arrays = [rng.standard_normal([n.const for n in b.shape], np.float32) for b in func.inputs]
+    want = ts.evaluate(func, *arrays)
+    sketches, plain = filtered(func, 2)
+    assert sketches
+    assert plain
+    task = ts.Task(func, ts.cpu(2))
+    for k in rng.integers(len(sketches), size=2):
+        for v in legal_variants(task, sketches[k], rng, 1):
+            for row in offspring(v, rng, 4)[::5]:
+                made = v.function(row)
+                assert made == v.decided(row).apply(func)
+                kernel = ts.build(made, task.target)
+                given = [kernel.pack(b.name, a) for b, a in zip(func.inputs, arrays, strict=True)]
+                assert_close(kernel(*given), want, f"{v.decided(row)}")
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("conv2d", (8, 16, 16, 3, 2, 1)),  # every other place
+        ("conv2d", (8, 16, 16, 5, 1, 2)),
+        ("conv2d", (8, 4, 16, 3, 1, 1)),  # a sum is soon done
+        ("conv2d", (8, 16, 4, 3, 1, 1)),  # an element is not used often
+        ("conv2d", (1, 16, 16, 3, 1, 1)),  # one result of two is wanted
+        ("dilated-conv2d", (8, 16, 16, 3, 1, 2)),
+        ("depthwise-conv2d", (8, 16, 3, 1, 1)),
+    ],
+)
+def test_where_it_does_not_pay_there_is_none(name: str, shape: tuple[int, ...]) -> None:
+    assert not filtered(operator(name, shape, "NHWC", prepared=True))[0]
+
+
+def test_weights_that_change_from_call_to_call_stay_as_they_are() -> None:
+    assert not filtered(operator("conv2d", (8, 16, 16, 3, 1, 1), "NHWC"))[0]
+
+
+def test_tuning_finds_and_measures_them() -> None:
+    func = operator("conv2d", (8, 16, 16, 3, 1, 1), "NHWC", prepared=True)
+    task = ts.Task(func, ts.cpu(1))
+    space = type("Filtered", (), {"sketches": lambda self, task: filtered(task.func)[0]})()
+    result = ts.tune(func, task.target, budget=ts.Budget(trials=4), space=space, quiet=True)
+    assert not result.failures, result.failures
+    trace = result.best.candidate.trace
+    assert any(isinstance(s, Winograd) for s in trace.steps)
