@@ -31,6 +31,9 @@ class Group:
     labels: Scores
     at: np.ndarray[tuple[int], np.dtype[np.int64]]
 
+    def part(self, keep: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Group:
+        return Group(self.variant, self.rows[keep], self.labels[keep], self.at[keep])
+
 
 def labels_of(measurements: Sequence[Measurement]) -> Scores:
     """Best cost of its task / cost; 0 for a failure."""

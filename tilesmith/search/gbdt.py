@@ -111,7 +111,7 @@ class Gbdt:
     many: int = 512
     sample: float = 0.7
     fewest: int = 24
-    most: int = 4000
+    most: int = 2000
     threads: int = 1
     seed: int = 0
 
@@ -124,27 +124,32 @@ class Gbdt:
             raise TuneError(f"held_out is a share of the programs below 1, not {self.held_out}")
 
     def fit(self, measurements: Sequence[Measurement]) -> GbdtPredictor | None:
-        groups = groups_of(measurements)
+        rng = np.random.default_rng(self.seed)
+        groups = self._bounded(groups_of(measurements), rng)
         labels = [y for g in groups for y in g.labels]
         if len(labels) < self.fewest or len(set(labels)) < 2:
             return None
         # A leaf file loads XGBoost, which takes a second: here, when a model is first fitted.
         from tilesmith.search.boosting import boost
 
-        rng = np.random.default_rng(self.seed)
-        data = self._bounded(programs_of(groups, self.features, self.base), rng)
-        order = rng.permutation(len(data.labels))
+        train, test = programs_of(groups, self.features, self.base), None
+        order = rng.permutation(len(labels))
         cut = int(len(order) * self.held_out) if len(order) >= self.many else 0
-        train, test = data.part(np.sort(order[cut:])), data.part(np.sort(order[:cut]))
-        return GbdtPredictor(boost(self, train, test if cut else None), self.features, self.base)
+        if cut:
+            train, test = train.part(np.sort(order[cut:])), train.part(np.sort(order[:cut]))
+        return GbdtPredictor(boost(self, train, test), self.features, self.base)
 
-    def _bounded(self, data: Programs, rng: Rng) -> Programs:
-        n = len(data.labels)
-        if n <= self.most:
-            return data
-        best = np.argsort(-data.labels, kind="stable")
-        others = rng.choice(best[self.most // 2 :], self.most - self.most // 2, replace=False)
-        return data.part(np.sort(np.concatenate([best[: self.most // 2], others])))
+    def _bounded(self, groups: list[Group], rng: Rng) -> list[Group]:
+        labels = np.concatenate([g.labels for g in groups]) if groups else np.zeros(0)
+        if len(labels) <= self.most:
+            return groups
+        best = np.argsort(-labels, kind="stable")
+        keep = np.zeros(len(labels), bool)
+        keep[best[: self.most // 2]] = True
+        others = best[self.most // 2 :]
+        keep[rng.choice(others, self.most - self.most // 2, replace=False)] = True
+        parts = np.split(keep, np.cumsum([len(g.labels) for g in groups])[:-1])
+        return [g.part(k) for g, k in zip(groups, parts, strict=True) if k.any()]
 
 
 @dataclass(frozen=True, eq=False)
