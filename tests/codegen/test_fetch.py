@@ -156,3 +156,28 @@ def loops_of(body: tuple[Stmt, ...]) -> dict[str, list[Note]]:
     every = {s.name: s.notes for s in statements(body) if isinstance(s, For)}
     fetched = {n: [v for key, v in notes if key == "fetch"] for n, notes in every.items()}
     return {n: notes for n, notes in fetched.items() if notes}
+
+
+def test_loops_inside_each_other_ask_for_the_next_row() -> None:
+    """A turn of the innermost loop is 256 bytes, too little to be asked for a turn ahead; of the
+    next one it is a row.
+    """
+    x = ts.placeholder((3, 5, 512), name="x")
+    axes = [ts.reduce_axis(n, name=f"k{d}") for d, n in enumerate((3, 5, 512))]
+    y = ts.compute((), lambda: ts.sum(x[tuple(axes)], axis=axes), name="y")
+    sch = ts.Schedule(ts.function([x, y]))
+    _, inner = sch.split("y.k2", [None, 64])
+    sch.vectorize(inner)
+    sch.apply(AutoPrefetch(1))
+    assert loops(sch.func)["y.k0"] == {"fetch_ahead": 1}
+    notes = loops(spread_fetches(lower(sch.func), ts.cpu(1)))
+    fetch = ("x", 0, 1, 512, 4, "y.k0", 5 * 512, "y.k1", 512, "y.k2.0", 64)
+    assert notes["y.k2.0"] == {"fetch": fetch}
+    a = np.random.default_rng(0).integers(-4, 4, (3, 5, 512)).astype(np.float32)
+    assert ts.build(sch, ts.cpu(1))(a) == a.sum()
+
+
+def test_a_loop_around_several_has_the_note_itself() -> None:
+    sch = rows(9, 256)
+    sch.apply(AutoPrefetch(1))
+    assert [name for name, notes in loops(sch.func).items() if notes] == ["y.i"]

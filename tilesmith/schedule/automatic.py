@@ -56,7 +56,8 @@ class AutoParallel(Step):
 class AutoPrefetch(Step):
     """A loop whose body is several loops, as one over rows that are gone through a few times, asks
     for what comes next if `turns` is 1: the inputs of its next iteration, and the outputs of this
-    one. Code generation does that where it is one piece of memory.
+    one. Code generation does that where it is one piece of memory. Where loops are directly inside
+    each other the first has the note, and it is done for the last whose iterations are worth it.
 
     for i in 8:                 for i in 8:  # fetch_ahead=1
       for k in 64: ...     ->     for k in 64: ...
@@ -67,14 +68,24 @@ class AutoPrefetch(Step):
     turns: Size
 
     def apply(self, func: Function) -> Function:
-        return replace(func, body=tuple(self._nest(s) for s in func.body))
+        return replace(func, body=tuple(map(self._nest, func.body)))
 
     def _nest(self, s: Stmt) -> Stmt:
         if not isinstance(s, For) or s.kind not in ("serial", "parallel"):
             return s
-        if len(s.body) > 1:
-            return replace(s, notes=(*s.notes, ("fetch_ahead", self.turns)))
-        return replace(s, body=tuple(map(self._nest, s.body)))
+        if len(s.body) == 1 and self._several(s.body[0]):
+            return replace(s, body=(self._nest(s.body[0]),))
+        if not isinstance(s.body[0], For) and len(s.body) == 1:
+            return s
+        return replace(s, notes=(*s.notes, ("fetch_ahead", self.turns)))
+
+    def _several(self, s: Stmt) -> bool:
+        """Whether there is a loop of several at the end of those inside each other."""
+        while isinstance(s, For) and s.kind in ("serial", "parallel"):
+            if len(s.body) > 1:
+                return True
+            s = s.body[0]
+        return False
 
 
 @dataclass(frozen=True, slots=True)

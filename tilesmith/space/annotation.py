@@ -40,7 +40,7 @@ class CpuAnnotation:
             if b.reducing and (self.unroll_tiled or b.name not in tiled):
                 column = f"#{b.name}.unroll"
                 state = state.then(SampleChoice(column, self.unroll), AutoUnroll(b.name, column))
-        if self.prefetch and not tiled and any(isinstance(s, SampleLocation) for s in state.steps):
+        if self.prefetch and not tiled:
             state = state.then(SampleChoice("#prefetch", (0, 1)), AutoPrefetch("#prefetch"))
         if state.task.target.num_cores > 1:
             values = tuple(range(1, self.max_parallel + 1))

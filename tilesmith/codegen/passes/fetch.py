@@ -20,6 +20,7 @@ from tilesmith.ir.nodes import Buffer, For, Note, Stmt, Store, rewrite
 
 LINE = 64  # bytes
 _MOST_LINES = 16  # in one turn of the inner loop
+_WORTH = 1024  # bytes: less is asked for too late to be there a turn later
 _FUNCTION = 10  # instructions that a function such as exp takes, roughly
 
 
@@ -41,10 +42,19 @@ def spread_fetches(func: Function, target: Target) -> Function:
 
 def _fetched_ahead(loop: For, func: Function, target: Target) -> For:
     """The inputs of the next iteration, then the outputs of this one."""
+    inner = _counted(loop.body[0]) if len(loop.body) == 1 else None
+    if inner is loop.body[0] and _turn_nbytes(inner, func) >= _WORTH:
+        return replace(loop, body=(_fetched_ahead(inner, func, target),))
     outputs = {b.name for b in func.outputs}
     for b in sorted(func.params, key=lambda b: b.name in outputs):
         loop = _spread(loop, b, 0 if b.name in outputs else 1, target)
     return loop
+
+
+def _turn_nbytes(loop: For, func: Function) -> int:
+    """The most that one turn of a loop goes through in one piece."""
+    spans = [(_span(loop, b), b) for b in func.params if any(_uses(loop, b))]
+    return max((s.elements * b.dtype.nbytes for s, b in spans if s is not None), default=0)
 
 
 def _spread(loop: For, b: Buffer, distance: int, target: Target) -> For:
