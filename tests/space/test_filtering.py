@@ -1,4 +1,6 @@
-"""Windows with fewer products: where the rule offers them, and that such candidates are right."""
+"""Windows with fewer products, and without zeros: where rules offer them, and that such candidates
+are right.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from test_properties import legal_variants, offspring
 
 import tilesmith as ts
 from tilesmith.cli.operators import operator
+from tilesmith.schedule.sample import SampleTile
 from tilesmith.schedule.winograd import Winograd
+from tilesmith.schedule.zeros import SkipZeros
 from tilesmith.space.spaces import SketchSpace
 from tilesmith.testing.meaning import assert_close
 
@@ -76,3 +80,45 @@ def test_tuning_finds_and_measures_them() -> None:
     assert not result.failures, result.failures
     trace = result.best.candidate.trace
     assert any(isinstance(s, Winograd) for s in trace.steps)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("conv3d", (15, 2, 18, 5, 1, 2, 4)),
+        ("conv2d", (28, 3, 20, 7, 2, 3)),
+        ("dilated-conv2d", (14, 3, 17, 3, 1, 2)),
+    ],
+)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_what_padding_put_in_is_left_out(name: str, shape: tuple[int, ...], layout: str) -> None:
+    rng = np.random.default_rng([9, *map(ord, name)])
+    func = operator(name, shape, layout, prepared=True)
+    arrays = [rng.standard_normal([n.const for n in b.shape], np.float32) for b in func.inputs]
+    want = ts.evaluate(func, *arrays)
+    task = ts.Task(func, ts.cpu(2))
+    sketches = SketchSpace().sketches(task)
+    assert all(any(isinstance(x, SkipZeros) for x in s.steps) for s in sketches)
+    for k in rng.integers(len(sketches), size=2):
+        for v in legal_variants(task, sketches[k], rng, 1):
+            for row in offspring(v, rng, 4)[::5]:
+                made = v.function(row)
+                assert made == v.decided(row).apply(func)
+                kernel = ts.build(made, task.target)
+                given = [kernel.pack(b.name, a) for b, a in zip(func.inputs, arrays, strict=True)]
+                assert_close(kernel(*given), want, f"{v.decided(row)}")
+
+
+def test_what_the_zeros_depend_on_is_no_part_of_the_register_tile() -> None:
+    func = operator("conv2d", (28, 3, 20, 7, 2, 3), "NHWC", prepared=True)
+    for sketch in SketchSpace().sketches(ts.Task(func, ts.cpu(1))):
+        tiles = {s.loop: s.max_innermost for s in sketch.steps if isinstance(s, SampleTile)}
+        assert (tiles["Y.h"], tiles["Y.rh"]) == (1, 1)
+        assert tiles["Y.w"] > 1
+
+
+@pytest.mark.parametrize("shape", [(56, 16, 16, 3, 2, 1), (7, 16, 16, 3, 2, 1)])
+def test_few_zeros_and_short_rows_are_not_worth_it(shape: tuple[int, ...]) -> None:
+    func = operator("conv2d", shape, "NHWC", prepared=True)
+    for sketch in SketchSpace().sketches(ts.Task(func, ts.cpu(1))):
+        assert not any(isinstance(x, SkipZeros) for x in sketch.steps)

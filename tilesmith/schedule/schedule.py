@@ -26,6 +26,7 @@ from tilesmith.schedule.step import Size, Step
 from tilesmith.schedule.trace import Trace
 from tilesmith.schedule.unit import Blockize, Tensorize
 from tilesmith.schedule.winograd import Winograd
+from tilesmith.schedule.zeros import SkipZeros
 
 
 class Schedule:
@@ -150,6 +151,9 @@ class Schedule:
         """Returns the names of the blocks that read the image and that sum products."""
         self.apply(Winograd(block, taps))
         return f"{block}.tiles", f"{block}.products"
+
+    def skip_zeros(self, block: str, *taps: str) -> None:
+        self.apply(SkipZeros(block, taps))
 
     def pad(self, block: str, multiples: dict[str, int]) -> str:
         """Returns the name of the block that computes; `block` now crops."""

@@ -19,6 +19,7 @@ from tilesmith.schedule.loops import Reorder, Split
 from tilesmith.schedule.reduction import Rfactor
 from tilesmith.schedule.sample import SampleLocation, SampleTile
 from tilesmith.schedule.winograd import Winograd, filtering_of, less_products
+from tilesmith.schedule.zeros import SkipZeros, edges_of, share_of_zeros
 from tilesmith.space import analysis
 from tilesmith.space.packing import copied, is_across, packing, prepared
 from tilesmith.space.state import Derived, State
@@ -93,6 +94,28 @@ class FilterWindows:
             return Derived((state.then(Winograd(b.name, tuple(w.tap for w in windows))),))
         except ScheduleError:
             return None
+
+
+@dataclass(frozen=True)
+class LeaveOutZeros:
+    """Sums over windows skip what padding put in, along dimensions where that is a share `least`
+    of the products. These dimensions are then no part of the register tile, so that the question
+    is asked outside of it: the last one never is among them, and must be `room` long.
+    """
+
+    least: float = 0.04
+    room: int = 14
+
+    def __call__(self, state: State) -> Derived | None:
+        func, b = state.func, state.block
+        if b.domain or state.levels_of(b.name):
+            return None
+        *edges, last = edges_of(func, b) or (None,)
+        extents = {i.name: i.extent.const or 0 for i in b.iters}
+        if last is None or extents[last.place] < self.room:
+            return None
+        taps = tuple(e.tap for e in edges if e and share_of_zeros(e, extents) >= self.least)
+        return Derived((state.then(SkipZeros(b.name, taps)),), final=True) if taps else None
 
 
 @dataclass(frozen=True)

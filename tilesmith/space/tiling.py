@@ -61,6 +61,8 @@ class Tiling:
             if turned:
                 batch = [a for a in others if a in analysis.shared_axes(b)]
                 outward = [*batch, vector_axis, *(a for a in others if a not in batch)]
+        # a guard that a sum depends on is asked outside of the register tile
+        asked = {n for p in b.domain for n in p.names}
         steps: list[Step] = []
         parts: dict[str, tuple[str, ...]] = {}
         for i in b.iters:
@@ -72,6 +74,8 @@ class Tiling:
             most = self.max_innermost
             if i.kind == "R" and self.num_reduce >= 3:
                 most = self.unroll_reduce
+            if i.name in asked and not vector:
+                most = 1
             policy = "vector" if vector and self.policy == "any" else self.policy
             sample = SampleTile(loop, count, policy, most, self.lanes if vector else 1)
             split = Split(loop, sample.columns, exact=sample.exact)

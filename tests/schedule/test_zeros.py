@@ -1,0 +1,67 @@
+"""skip_zeros: a sum over windows leaves out what padding put in, and the program means the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from cases import assert_kept, refuse
+
+import tilesmith as ts
+from tilesmith.cli.operators import operator
+from tilesmith.ir.dependence import find_block
+from tilesmith.schedule.schedule import Schedule
+from tilesmith.schedule.zeros import edges_of, share_of_zeros
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "layout", "taps"),
+    [
+        ("conv2d", (6, 2, 3, 3, 1, 1), "NHWC", ("rh", "rw")),
+        ("conv2d", (7, 2, 3, 3, 2, 1), "NCHW", ("rh",)),
+        ("conv3d", (4, 2, 2, 3, 1, 1, 3), "NHWC", ("rd", "rh")),
+        ("dilated-conv2d", (7, 2, 3, 3, 1, 2), "NHWC", ("rw",)),
+        ("depthwise-conv2d", (5, 4, 3, 1, 1), "NHWC", ("rh", "rw")),
+        ("group-conv2d", (5, 4, 4, 3, 1, 1, 2), "NHWC", ("rh", "rw")),
+    ],
+)
+def test_the_meaning_stays(
+    name: str, shape: tuple[int, ...], layout: str, taps: tuple[str, ...]
+) -> None:
+    sch = Schedule(operator(name, shape, layout))
+    sch.skip_zeros("Y", *taps)
+    assert_kept(sch)
+
+
+def test_zeros_are_not_multiplied_with() -> None:
+    """At the upper left corner the first weights meet nothing but zeros."""
+    func = operator("conv2d", (5, 2, 3, 3, 1, 1), "NHWC")
+    sch = Schedule(func)
+    sch.skip_zeros("Y", "rh", "rw")
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal([n.const or 0 for n in b.shape], np.float32) for b in func.inputs)
+    w[0, 0] = np.inf
+    assert np.isnan(ts.interpret(func, x, w)[0, 0, 0]).all()
+    for y in (ts.interpret(sch.func, x, w), ts.build(sch, ts.cpu(1))(x, w)):
+        assert np.isfinite(y[0, 0, 0]).all()
+
+
+def test_edges_know_how_much_they_leave_out() -> None:
+    func = operator("conv3d", (224, 3, 64, 7, 2, 3), "NHWC")
+    b = find_block(func, "Y")[1]
+    extents = {i.name: i.extent.const or 0 for i in b.iters}
+    edges = {e.tap: e for e in edges_of(func, b)}
+    assert {t: e.place for t, e in edges.items()} == {"rd": "d", "rh": "h", "rw": "w"}
+    assert share_of_zeros(edges["rd"], extents) == pytest.approx(6 / 56)
+    assert share_of_zeros(edges["rh"], extents) == pytest.approx(6 / 784)
+
+
+def test_skip_zeros_refuses():
+    none = "no taps that meet the zeros of a padded operand"
+    f = operator("conv2d", (6, 2, 3, 3, 1, 1), "NHWC")
+    refuse(f, lambda s: s.skip_zeros("Y"), "zeros of Y", "it has ['rh', 'rw']")
+    refuse(f, lambda s: s.skip_zeros("Y", "rc"), "zeros of Y", none)
+    bare = operator("conv2d", (6, 2, 3, 3, 1, 0), "NHWC")
+    refuse(bare, lambda s: s.skip_zeros("Y", "rh"), "zeros of Y", none)
+    pool = operator("max-pool2d", (6, 2, 3, 2, 1))
+    block = Schedule(pool).blocks[-1]
+    refuse(pool, lambda s: s.skip_zeros(block, "rh"), none)

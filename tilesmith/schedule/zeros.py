@@ -1,0 +1,95 @@
+"""Products with zeros that padding put in: a sum over windows in, the same sum without them out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from tilesmith.base.errors import ScheduleError
+from tilesmith.expr.ints import Int, of
+from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Load, Select, condition_parts
+from tilesmith.ir.dependence import find_block, writers
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import Block, rewrite_blocks
+from tilesmith.schedule.step import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """At `place` and `tap` the sum reads what is inside only where all of `inside` are >= 0."""
+
+    place: str
+    tap: str
+    inside: tuple[Int, ...]
+
+
+def edges_of(func: Function, b: Block) -> tuple[Edge, ...]:
+    """Where a sum of products multiplies with zeros of a padded operand, by dimension."""
+    if b.combiner is None or b.combiner.op != "add" or not b.init:
+        return ()
+    value = b.writes[0].value
+    if not (isinstance(value, Binary) and value.op == "mul"):
+        return ()
+    kinds = {i.name: i.kind for i in b.iters}
+    found: dict[tuple[str, str], tuple[Int, ...]] = {}
+    for p in (p for factor in (value.a, value.b) for p in _inside(func, factor)):
+        names = sorted(p.names, key=lambda n: kinds.get(n, ""))  # reducing before spatial
+        if [kinds.get(n) for n in names] == ["R", "S"]:
+            tap, place = names
+            found[place, tap] = (*found.get((place, tap), ()), p)
+    return tuple(Edge(*names, inside) for names, inside in found.items())
+
+
+def share_of_zeros(e: Edge, extents: Mapping[str, int]) -> float:
+    """Of the products along this dimension."""
+    points = [(i, r) for i in range(extents[e.place]) for r in range(extents[e.tap])]
+    alive = sum(
+        all((p.substitute({e.place: of(i), e.tap: of(r)}).const or 0) >= 0 for p in e.inside)
+        for i, r in points
+    )
+    return 1 - alive / max(len(points), 1)
+
+
+def _inside(func: Function, factor: Expr) -> tuple[Int, ...]:
+    """What must be >= 0 for an operand that is padded with zeros to be anything else."""
+    load = factor.x if isinstance(factor, Cast) else factor
+    made = writers(func, load.buffer) if isinstance(load, Load) else []
+    if not isinstance(load, Load) or len(made) != 1 or len(made[0].writes) != 1:
+        return ()
+    value, index = made[0].writes[0].value, made[0].writes[0].index
+    if made[0].combiner is not None or not isinstance(value, Select):
+        return ()
+    if not (isinstance(value.b, Const) and value.b.value == 0) or any(
+        p.name is None for p in index
+    ):
+        return ()
+    env = {p.name: at for p, at in zip(index, load.index, strict=True) if p.name is not None}
+    return tuple(p.substitute(env) for p in condition_parts(value.cond)[0])
+
+
+@dataclass(frozen=True, slots=True)
+class SkipZeros(Step):
+    """A sum over windows leaves out the taps that fall on the zeros around an image. A weight that
+    is not finite no longer makes them NaN.
+
+    Y[i] += P[i + r] * W[r]    ->    Y[i] += P[i + r] * W[r] if 0 <= i + r - 1 < n
+    """
+
+    name: ClassVar[str] = "skip_zeros"
+    block: str
+    taps: tuple[str, ...]
+
+    def apply(self, func: Function) -> Function:
+        _, b = find_block(func, self.block)
+        edges = {e.tap: e for e in edges_of(func, b)}
+        if not self.taps or {*self.taps} - edges.keys():
+            raise ScheduleError(
+                f"cannot skip zeros of {self.block}: {list(self.taps)} are no taps that meet the "
+                f"zeros of a padded operand; it has {[*edges]}"
+            )
+        inside = {p for t in self.taps for p in edges[t].inside}
+        body = rewrite_blocks(
+            func.body, lambda o: replace(o, domain=o.domain | inside) if o.name == b.name else o
+        )
+        return replace(func, body=body)
