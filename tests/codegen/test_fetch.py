@@ -181,3 +181,19 @@ def test_a_loop_around_several_has_the_note_itself() -> None:
     sch = rows(9, 256)
     sch.apply(AutoPrefetch(1))
     assert [name for name, notes in loops(sch.func).items() if notes] == ["y.i"]
+
+
+def test_a_body_that_is_written_out_asks_beside_its_accesses() -> None:
+    """Rows of 256 bytes: four of them ahead."""
+    x = ts.placeholder((40, 64), name="x")
+    axes = [ts.reduce_axis(n, name=f"k{d}") for d, n in enumerate((40, 64))]
+    y = ts.compute((), lambda: ts.sum(x[tuple(axes)], axis=axes), name="y")
+    sch = ts.Schedule(ts.function([x, y]))
+    sch.vectorize("y.k1")
+    sch.apply(AutoPrefetch(1))
+    notes = loops(spread_fetches(lower(sch.func), ts.cpu(1)))
+    assert notes["y.k0"]["prefetch"] == ("x", 4)
+    kernel = ts.build(sch, ts.cpu(1))
+    assert kernel.source.count("call void @llvm.prefetch") == 4
+    a = np.random.default_rng(0).integers(-4, 4, (40, 64)).astype(np.float32)
+    assert kernel(a) == a.sum()

@@ -16,7 +16,7 @@ from tilesmith.codegen.passes.access import Access, accesses
 from tilesmith.expr.ints import of
 from tilesmith.expr.nodes import ARITHMETIC, Binary, Expr, Load, Unary, children
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Buffer, For, Note, Stmt, Store, rewrite
+from tilesmith.ir.nodes import Buffer, For, Note, Stmt, Store, rewrite, statements
 
 LINE = 64  # bytes
 _MOST_LINES = 16  # in one turn of the inner loop
@@ -46,9 +46,22 @@ def _fetched_ahead(loop: For, func: Function, target: Target) -> For:
     if inner is loop.body[0] and _turn_nbytes(inner, func) >= _WORTH:
         return replace(loop, body=(_fetched_ahead(inner, func, target),))
     outputs = {b.name for b in func.outputs}
+    if not any(_counted(s) for s in statements(loop.body)):
+        return _asked_beside(loop, [b for b in func.params if b.name not in outputs])
     for b in sorted(func.params, key=lambda b: b.name in outputs):
         loop = _spread(loop, b, 0 if b.name in outputs else 1, target)
     return loop
+
+
+def _asked_beside(loop: For, inputs: list[Buffer]) -> For:
+    """A body that is written out asks beside its accesses, a few turns ahead if these are short."""
+    notes = list(loop.notes)
+    for b in inputs:
+        span = _span(loop, b) if any(_uses(loop, b)) else None
+        if span is not None:
+            turns = -(-_WORTH // (span.elements * b.dtype.nbytes))
+            notes.append(("prefetch", (b.name, turns)))
+    return replace(loop, notes=tuple(notes))
 
 
 def _turn_nbytes(loop: For, func: Function) -> int:
