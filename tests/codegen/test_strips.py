@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
+
 import tilesmith as ts
 from tilesmith.base.target import Target
 from tilesmith.codegen.llvm.emit import lower
@@ -55,3 +58,24 @@ def test_long_vectors_are_not_written_out_a_thousand_times() -> None:
         loops = [s for s in statements(resolve_notes(sch.func).body) if isinstance(s, For)]
         kinds[lanes] = next(s.kind for s in loops if s.name == "Y.k")
     assert kinds == {16: "unroll", 128: "serial"}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("n", [16, 37, 300])
+def test_extremes_across_lanes_hand_on_a_nan(dtype: str, n: int) -> None:
+    """Wherever it stands, and only if it is there; infinities are numbers."""
+    x = ts.placeholder((n, n), dtype, name="x")
+    k = ts.reduce_axis(n, name="k")
+    for op, reference in ((ts.amax, np.max), (ts.amin, np.min)):
+        y = ts.compute((n,), lambda i, op=op: op(x[i, k], axis=k), name="y")
+        sch = ts.Schedule(ts.function([x, y]))
+        sch.vectorize("y.k")
+        rng = np.random.default_rng(n)
+        a = rng.standard_normal((n, n)).astype(x.dtype.numpy)
+        for i in range(0, n, 2):
+            a[i, i] = np.nan
+        a[1] = np.inf
+        a[3, ::2], a[3, 1::2] = -np.inf, np.inf
+        want = reference(a.astype(np.float64), axis=1)
+        got = ts.build(sch, ts.cpu(1))(a).astype(np.float64)
+        np.testing.assert_array_equal(got, want)

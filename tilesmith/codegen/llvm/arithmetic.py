@@ -118,6 +118,12 @@ class Arithmetic(Cells):
         picked = b.select(b.compare(test, y, x), y, x)
         return b.select(b.compare("ord", y, y), picked, y)
 
+    def extreme_of_numbers(self, op: str, x: V, y: V, d: DType) -> V:
+        """The larger or the smaller where neither is a NaN: one x86 instruction."""
+        return self.builder.select(
+            self.builder.compare("ogt" if op == "max" else "olt", x, y), x, y
+        )
+
     def _safe_divisor(self, x: V, y: V, signed: bool) -> tuple[V, V | None]:
         """A divisor that never traps, and where it was zero."""
         b, t = self.builder, y.type

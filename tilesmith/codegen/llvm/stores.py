@@ -4,6 +4,7 @@ computes.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from tilesmith.base.errors import BuildError
@@ -145,11 +146,21 @@ class Stores(Values):
         return v
 
     def _across(self, v: V, e: Binary) -> V:
+        """The lanes joined in halves. A NaN among them is asked for once, beside that, where each
+        maximum would have to do so after the one before.
+        """
+        join, found = self.binary, None
+        if e.op in ("max", "min") and v.type.is_float and self.target.arch != "aarch64":
+            join = self.extreme_of_numbers
+            nan = self.builder.compare("uno", v, v)
+            found = self.builder.call("llvm.vector.reduce.or", Type("i1"), nan)
         while v.type.lanes > 1:
             half = v.type.lanes // 2
             low, high = (self._half(v, half, k) for k in (0, half))
-            v = self.binary(e.op, low, high, e.dtype)
-        return v
+            v = join(e.op, low, high, e.dtype)
+        if found is None:
+            return v
+        return self.builder.select(found, self.builder.const(v.type, math.nan), v)
 
     def reduce_pieces(self, s: Store, loop: str, pieces: list[tuple[int, int]]) -> None:
         """A horizontal reduction over several vectors: they are joined lane by lane, in pairs so
