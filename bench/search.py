@@ -39,7 +39,8 @@ Records = Sequence[ts.Measurement]
 Curve = list[float]  # the best cost after 1, 2, ... trials
 
 BATCH, FIRST_BATCH = 16, 8
-RANDOM = "random"
+TUNED_BEFORE = 96  # trials that tasks have had, from which is transferred
+RANDOM, TUNED = "random", "transfer, tuned"
 REPLAYS = ("model", "nearest", "recorded", "listed")
 CHECKPOINTS = (8, 16, 32, 64, 128, 200)
 NEAR = (1.2, 1.1, 1.05)  # of the best known
@@ -118,18 +119,21 @@ CONTESTANTS: dict[str, tuple[Make, Callable[[Records], Space]]] = {
         _evolution(cost_model=ts.Ensemble(acquire=upper_confidence_bound)), ts.RecordedSpace
     ),
     "transfer": (_transfer, ts.RecordedSpace),
+    TUNED: (_transfer, ts.RecordedSpace),  # from tasks that have been tuned
     # what the defaults might be
     "rank, depth 4": (_evolution(cost_model=ts.Gbdt(depth=4)), ts.RecordedSpace),
     "rank, 120 trees": (_evolution(cost_model=ts.Gbdt(rounds=120)), ts.RecordedSpace),
 }  # fmt: skip
 
 
-SLOW = ("transfer", "TreeGru")  # begin first, so that nobody waits for them at the end
+SLOW = (TUNED, "transfer", "TreeGru")  # begin first: nobody waits for them at the end
 
 
 def replay(
-    strategy: Strategy, space: Space, records: Records, how: str, trials: int, seed: int
-) -> Curve:
+    strategy: Strategy, space: Space, records: Records, how: str, trials: int, seed: int,
+    keep: list[ts.Measurement] | None = None,
+) -> Curve:  # fmt: skip
+    """What is measured on the way is also put into `keep`."""
     task = records[0].candidate.task
     if how == "recorded" or (how == "listed" and isinstance(strategy, ts.Random)):
         strategy = ts.Recorded(strategy, records)
@@ -147,6 +151,8 @@ def replay(
             measured = run.measure(candidates)
             search.tell(measured)
             costs += [m.cost for m in measured]
+            if keep is not None:
+                keep += measured
     return [float(c) for c in np.minimum.accumulate(costs)]
 
 
@@ -220,6 +226,27 @@ class Report:
             counts = [self.trials(t, name, target) for t, target in targets.items()]
             cells = "".join(f"{_count(n):>20}" for n in counts)
             print(f"{name:24}{cells}{_count(statistics.median(counts)):>10}")
+        self._transfers(targets)
+
+    def _transfers(self, targets: dict[str, float]) -> None:
+        """Trials with transfer as a share of those of a cold start, for all shapes of an operator
+        together; a run that does not get there counts with its length.
+        """
+        names = [*next(iter(self.curves.values()))]
+        for name in names:
+            if not name.startswith("transfer") or "evolution" not in names:
+                continue
+            spent: dict[str, list[tuple[float, float]]] = {}
+            for t, target in targets.items():
+                pair = [
+                    statistics.median(min(trials_to(c, target), len(c)) for c in self.curves[t][n])
+                    for n in (name, "evolution")
+                ]
+                spent.setdefault(t.split("_")[0], []).append((pair[0], pair[1]))
+            shares = {op: sum(w for w, _ in x) / sum(c for _, c in x) for op, x in spent.items()}
+            each = ", ".join(f"{op} {x:.2f}" for op, x in shares.items())
+            middle = statistics.median(shares.values())
+            print(f"{name} / evolution: median of the operators {middle:.2f} ({each})")
 
     def plot(self, folder: Path) -> None:
         import matplotlib
@@ -276,13 +303,24 @@ class Job:
     seeds: int
 
 
-_DATA: dict[str, list[ts.Measurement]] = {}  # set before processes are forked
+# Set before processes are forked: what was recorded, and what tuning each task finds.
+_DATA: dict[str, list[ts.Measurement]] = {}
+_FOUND: dict[str, list[ts.Measurement]] = {}
+
+
+def _tune(task: str) -> list[ts.Measurement]:
+    """As records are where someone works: most are of programs that a search liked."""
+    found: list[ts.Measurement] = []
+    records, strategy = _DATA[task], ts.Evolution()
+    replay(strategy, ts.RecordedSpace(records), records, "model", TUNED_BEFORE, 100, found)
+    return found
 
 
 def _run(how: str, job: Job) -> tuple[Job, list[Curve]]:
     records = _DATA[job.task]
     make, space = CONTESTANTS[job.name]
-    strategy = make([m for other, ms in _DATA.items() if other != job.task for m in ms])
+    sources = (_DATA, _FOUND) if job.name == TUNED else (_DATA,)
+    strategy = make([m for s in sources for t, ms in s.items() if t != job.task for m in ms])
     curves = [
         replay(strategy, space(records), records, how, job.trials, seed)
         for seed in range(job.seeds)
@@ -314,6 +352,9 @@ def main() -> None:
     curves: dict[str, dict[str, list[Curve]]] = {task: {n: [] for n in names} for task in data}
     start = time.monotonic()
     # Forked: the records and the simulators are made once.
+    if TUNED in names:
+        with multiprocessing.get_context("fork").Pool(args.jobs) as pool:
+            _FOUND.update(zip(_DATA, pool.map(_tune, _DATA, chunksize=1), strict=True))
     with multiprocessing.get_context("fork").Pool(args.jobs) as pool:
         for job, found in pool.imap_unordered(partial(_run, args.replay), jobs):
             curves[job.task][job.name] = found

@@ -75,6 +75,23 @@ class Catalogue:
                 there = rows[to == k]
                 yield others[int(k)], there[v.valid(there)]
 
+    def like(self, others: Sequence[Candidate]) -> Iterator[tuple[int, Matrix]]:
+        """Programs of other tasks, as near as this space has them: the same sketch and structural
+        decisions, with the nearest numbers.
+        """
+        rows: dict[int, list[tuple[int, ...]]] = {}
+        for c in others:
+            try:
+                there, row = reopen(c)
+                number = self._numbers.get(there.trace)
+                here = None if number is None else self.variant(number)
+            except ScheduleError:
+                continue
+            if number is not None and here is not None and here.columns == there.columns:
+                rows.setdefault(number, []).append(row)
+        for number, found in rows.items():
+            yield number, self.known(number).adapt(np.array(found, np.int32))
+
     def seen(self, number: int, row: Matrix) -> bool:
         return Individual(number, tuple(map(int, row))) in self._rows
 

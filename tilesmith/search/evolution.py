@@ -20,7 +20,7 @@ from tilesmith.search.draft import Draft
 from tilesmith.search.gbdt import Gbdt
 from tilesmith.search.picking import pick
 from tilesmith.search.population import Population, breed, merge, sample
-from tilesmith.search.protocol import Corrector, CostModel, Predictor, Scores
+from tilesmith.search.protocol import Corrector, CostModel, Experienced, Predictor, Scores
 from tilesmith.search.random import RandomSearch
 from tilesmith.space.domains import Matrix, Rng
 from tilesmith.space.variant import Variant
@@ -39,6 +39,9 @@ class Evolution:
     For the same reason a child must have at least `drafted` of the draft's score that most parents
     have.
 
+    With a cost model that has seen other tasks, a share `familiar` of a batch are the like of what
+    was fast there, while there are any.
+
     At most `variants` are looked at in a round. `diversity` is what a decision that is new to a
     batch is worth, in standard deviations of the score; `first_diversity` while there is only the
     draft, which may be wrong about a whole family of programs. The model is fitted again when
@@ -53,6 +56,7 @@ class Evolution:
     measured: float = 0.2
     epsilon: float = 0.05
     local: float = 0.2
+    familiar: float = 0.5
     fresh: float = 0.7
     drafted: float = 1.0
     diversity: float = 0.02
@@ -81,6 +85,9 @@ class EvolutionSearch:
         self._fitted = -1
         # What the draft must say of a child: a model is easily fooled far from what it knows.
         self._least = -np.inf
+        self._familiar = Population(())
+        if isinstance(settings.cost_model, Experienced):
+            self._familiar = merge(*catalogue.like(settings.cost_model.familiar()))
         if settings.cost_model is not None:  # one that knows other tasks can begin at once
             self._fit()
 
@@ -95,6 +102,9 @@ class EvolutionSearch:
             near = self._propose(self._neighbours(), int(n * s.local + self.rng.random()))
             self._descent.propose(len(near))
             out += near
+        if len(self._familiar):
+            scored = self._familiar, self._familiar.scores(self.catalogue, self._score)
+            out += self._propose(scored, int((n - len(out)) * s.familiar + self.rng.random()))
         for _ in range(_ATTEMPTS):
             missing = n - len(out) - chance
             if missing <= 0:
@@ -260,7 +270,7 @@ class EvolutionSearch:
             refined, scores = self._bred(people, draft, s.refined, self._drafted)
             people, _ = _top(people, draft, count // 2)
             people = merge(*people.groups, *_top(refined, scores, count - count // 2)[0].groups)
-        return merge(*people.groups, *known.groups)
+        return merge(*people.groups, *known.groups, *self._familiar.groups)
 
     def _variants(self) -> list[int]:
         """Half of them those that promise most, the others at random."""

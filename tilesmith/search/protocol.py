@@ -67,6 +67,15 @@ class Corrector(Predictor, Protocol):
         ...
 
 
+@runtime_checkable
+class Experienced(Protocol):
+    """A cost model that has seen other tasks."""
+
+    def familiar(self) -> Sequence[Candidate]:
+        """Programs of those tasks that were fast: a search may begin with the like of them."""
+        ...
+
+
 class CostModel(Protocol):
     def fit(self, measurements: Sequence[Measurement]) -> Predictor | None:
         """What these measurements teach, failures among them; they may be of several tasks. None

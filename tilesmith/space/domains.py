@@ -60,6 +60,17 @@ class Domain:
     def contains(self, rows: Matrix) -> np.ndarray[Any, np.dtype[np.bool_]]:
         return np.asarray(self.index(rows) >= 0)
 
+    def nearest(self, rows: Matrix) -> Matrix:
+        """The choices most like these, which may be of a loop of another extent: the inner a factor
+        is, the more it counts, and the outermost makes up for the rest.
+        """
+        width = len(self.columns)
+        weights = 2.0 ** np.arange(width) if self.tile else np.ones(width)
+        weights[0] *= 0.1 if self.tile and width > 1 else 1.0
+        table, wanted = (np.log2(np.maximum(x, 0) + 0.5) for x in (self.table, rows))
+        at = [int(np.argmin(np.abs(table - w) @ weights)) for w in wanted]
+        return self.table.take(np.array(at, np.int64), axis=0)
+
     def sample(self, rng: Rng, n: int) -> Matrix:
         """All rows alike, or, of tiles that need not divide, those more often that waste little."""
         out = np.empty((len(self.columns), n), np.int32)

@@ -82,6 +82,14 @@ class Variant:
         self._fill(out)
         return out
 
+    def adapt(self, rows: Matrix) -> Matrix:
+        """Rows of a variant of another task that has the same columns, as far as they can be had
+        here: the nearest choices, of which those are left out that break a limit.
+        """
+        parts = [d.nearest(rows[:, span]) for d, span in zip(self.domains, self.spans, strict=True)]
+        found = self.complete(np.concatenate([*parts, rows[:, :0]], axis=1).astype(np.int32))
+        return np.asarray(found[self.valid(found)])
+
     @cached_property
     def spans(self) -> tuple[slice, ...]:
         at, out = 0, []
