@@ -29,8 +29,8 @@ class Transfer:
 
     records: Sequence[Measurement]
     fastest: int = 8
-    share: float = 0.75
-    fading: float = 64.0
+    share: float = 1.0
+    fading: float = 256.0
     local: Gbdt = field(default_factory=Gbdt)
     shared: Gbdt = field(default_factory=lambda: Gbdt(rounds=100, most=20_000))
 
