@@ -147,10 +147,11 @@ _SIN = {
 
 
 def exp(b: Builder, x: V) -> V:
+    # every processor with byte vectors of this width has vrange too
+    if avx512(b, x.type) == "ps.512" and "avx512bw" in b.features:
+        return exp_by_table(b, x)
     f = format_of(x)
-    short = avx512(b, x.type) == "ps.512"
-    bounded = at_least(b, at_most(b, x, f.exp_high), f.exp_low)
-    return exp_by_table(b, bounded) if short else exp_bounded(b, bounded)
+    return exp_bounded(b, at_least(b, at_most(b, x, f.exp_high), f.exp_low))
 
 
 def sigmoid(b: Builder, x: V) -> V:
