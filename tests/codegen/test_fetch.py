@@ -197,3 +197,12 @@ def test_a_body_that_is_written_out_asks_beside_its_accesses() -> None:
     assert kernel.source.count("call void @llvm.prefetch") == 4
     a = np.random.default_rng(0).integers(-4, 4, (40, 64)).astype(np.float32)
     assert kernel(a) == a.sum()
+
+
+def test_two_rows_ahead() -> None:
+    sch = rows(9, 256)
+    sch.apply(AutoPrefetch(2))
+    done = spread_fetches(lower(sch.func), ts.cpu(1))
+    fetches = [v for s in statements(done.body) if isinstance(s, For) for _, v in s.notes]
+    asked = {f[0]: f[3] for f in fetches if isinstance(f, tuple)}
+    assert asked == {"x": 2 * 256, "y": 0}  # what comes in two turns, and what this one writes

@@ -55,9 +55,9 @@ class AutoParallel(Step):
 @dataclass(frozen=True, slots=True)
 class AutoPrefetch(Step):
     """A loop whose body is several loops, as one over rows that are gone through a few times, asks
-    for what comes next if `turns` is 1: the inputs of its next iteration, and the outputs of this
-    one. Code generation does that where it is one piece of memory. Where loops are directly inside
-    each other the first has the note, and it is done for the last whose iterations are worth it.
+    for what comes so many `turns` later, if any: the inputs of that iteration, and the outputs of
+    this one. Code generation does it where it is one piece of memory. Where loops are directly
+    inside each other the first has the note, and the last whose iterations are worth it does it.
 
     for i in 8:                 for i in 8:  # fetch_ahead=1
       for k in 64: ...     ->     for k in 64: ...

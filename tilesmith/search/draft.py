@@ -109,7 +109,7 @@ def _cycles(draft: Draft, n: Nest) -> Term:
         parts = parts * loop.is_kind["parallel"].where(loop.extent, 1)
     rounds = (parts / cores).ceil()
     # what waits for each other overlaps in part, more of it where memory is asked in time
-    alone = 0.25 - 0.15 * n.fetched_ahead
+    alone = 0.25 - 0.15 * n.fetched_ahead.minimum(1)
     return (longest + (total - longest) * alone) * (rounds / parts)
 
 

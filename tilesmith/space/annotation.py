@@ -41,7 +41,7 @@ class CpuAnnotation:
                 column = f"#{b.name}.unroll"
                 state = state.then(SampleChoice(column, self.unroll), AutoUnroll(b.name, column))
         if self.prefetch and not tiled:
-            state = state.then(SampleChoice("#prefetch", (0, 1)), AutoPrefetch("#prefetch"))
+            state = state.then(SampleChoice("#prefetch", (0, 1, 2)), AutoPrefetch("#prefetch"))
         if state.task.target.num_cores > 1:
             values = tuple(range(1, self.max_parallel + 1))
             state = state.then(

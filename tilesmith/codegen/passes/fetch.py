@@ -33,33 +33,33 @@ def spread_fetches(func: Function, target: Target) -> Function:
         for key, value in s.notes:
             if key == "prefetch" and isinstance(value, tuple) and value[0] in params:
                 s = _spread(s, params[str(value[0])], int(value[1]), target)
-            elif key == "fetch_ahead" and value:
-                s = _fetched_ahead(s, func, target)
+            elif key == "fetch_ahead" and isinstance(value, int) and value:
+                s = _fetched_ahead(s, value, func, target)
         return (s,)
 
     return replace(func, body=rewrite(func.body, go))
 
 
-def _fetched_ahead(loop: For, func: Function, target: Target) -> For:
-    """The inputs of the next iteration, then the outputs of this one."""
+def _fetched_ahead(loop: For, distance: int, func: Function, target: Target) -> For:
+    """The inputs of an iteration to come, then the outputs of this one."""
     inner = _counted(loop.body[0]) if len(loop.body) == 1 else None
     if inner is loop.body[0] and _turn_nbytes(inner, func) >= _WORTH:
-        return replace(loop, body=(_fetched_ahead(inner, func, target),))
+        return replace(loop, body=(_fetched_ahead(inner, distance, func, target),))
     outputs = {b.name for b in func.outputs}
     if not any(_counted(s) for s in statements(loop.body)):
-        return _asked_beside(loop, [b for b in func.params if b.name not in outputs])
+        return _asked_beside(loop, distance, [b for b in func.params if b.name not in outputs])
     for b in sorted(func.params, key=lambda b: b.name in outputs):
-        loop = _spread(loop, b, 0 if b.name in outputs else 1, target)
+        loop = _spread(loop, b, 0 if b.name in outputs else distance, target)
     return loop
 
 
-def _asked_beside(loop: For, inputs: list[Buffer]) -> For:
+def _asked_beside(loop: For, distance: int, inputs: list[Buffer]) -> For:
     """A body that is written out asks beside its accesses, a few turns ahead if these are short."""
     notes = list(loop.notes)
     for b in inputs:
         span = _span(loop, b) if any(_uses(loop, b)) else None
         if span is not None:
-            turns = -(-_WORTH // (span.elements * b.dtype.nbytes))
+            turns = -(-_WORTH * distance // (span.elements * b.dtype.nbytes))
             notes.append(("prefetch", (b.name, turns)))
     return replace(loop, notes=tuple(notes))
 

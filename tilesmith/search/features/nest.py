@@ -104,7 +104,7 @@ class Nest:
 
     @cached_property
     def fetched_ahead(self) -> Term:
-        """1 in the rows where a loop around it asks memory for what comes next."""
+        """In each row, by how many turns a loop around it asks memory for what comes next."""
         for f in self.path:
             if f.note("fetch_ahead") is not None:
                 return self.runs.size(f.note("fetch_ahead"))
