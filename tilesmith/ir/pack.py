@@ -43,11 +43,9 @@ def packed(buf: Buffer, array: Any, taker: str) -> np.ndarray[Any, Any]:
 
 def in_basis(buf: Buffer, a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """What the caller has, multiplied along the dimensions that a primitive asked for."""
-    out = a
     for d, rows in buf.basis:
-        moved = np.tensordot(np.array(rows), out.astype(np.float64, copy=False), (1, d))
-        out = np.moveaxis(moved, 0, d)
-    return out.astype(a.dtype, copy=False)
+        a = np.moveaxis(np.tensordot(np.array(rows, a.dtype), a, (1, d)), 0, d)
+    return a
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:

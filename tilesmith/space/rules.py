@@ -68,8 +68,9 @@ def split_divided(state: State) -> Derived | None:
 @dataclass(frozen=True)
 class FilterWindows:
     """Sums over windows of three constant weights are made with fewer products, by Winograd's
-    method: over the last `most` windows. It pays where what comes before and behind the products
-    is little beside them: `least` is how many sums an element is used in, and how long they are.
+    method: over the `most` windows that save most. It pays where what comes before and behind the
+    products is little beside them: `least` is how many sums an element is used in, and how long
+    they are.
     """
 
     most: int = 2
@@ -83,11 +84,13 @@ class FilterWindows:
             return None
         extents = {i.name: i.extent.const or 1 for i in b.iters}
         seen = {n for p in found.image.index for n in p.names}
-        windows = found.windows[-self.most :]
+        gains = {w.tap: less_products(extents[w.place]) for w in found.windows}
+        best = sorted(found.windows, key=lambda w: gains[w.tap])[-self.most :]
+        windows = [w for w in found.windows if w in best]
         taps = {w.tap for w in windows}
         uses = prod(extents[i.name] for i in b.spatial if i.name not in seen)
         terms = prod(extents[i.name] for i in b.reducing if i.name not in taps)
-        gain = prod(less_products(extents[w.place]) for w in windows)
+        gain = prod(gains[w.tap] for w in windows)
         if min(uses, terms) < self.least or gain < self.gain:
             return None
         try:
