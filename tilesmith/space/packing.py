@@ -73,6 +73,7 @@ def layout_of(b: Block, buffer: str, axis: str | None, inner: dict[str, str]) ->
     if len(places) > 1 or len(vector) > 1:  # no one order is that of all loads
         return ()
     order = {i.name: k for k, i in enumerate(b.iters)} | {axis: len(b.iters)}
+    spatial = {i.name for i in b.spatial}
     pieces: list[tuple[int, int, str]] = []  # sorted: by kind, then as the loops go
     for k, p in enumerate(places[0]):
         for name, text in _coordinates(b, p, f"d{k}"):
@@ -82,7 +83,8 @@ def layout_of(b: Block, buffer: str, axis: str | None, inner: dict[str, str]) ->
                 pieces.append((_OUTSIDE, at, f"{text} // {inner[name]}"))
                 pieces.append((_VECTOR if last else _HELD, at, f"{text} % {inner[name]}"))
             else:
-                pieces.append((_VECTOR if last else _SUMMED, at, text))
+                kind = _OUTSIDE if name in spatial else _SUMMED
+                pieces.append((_VECTOR if last else kind, at, text))
     layout = tuple(text for _, _, text in sorted(pieces))
     return () if layout == tuple(f"d{k}" for k in range(len(layout))) else layout
 

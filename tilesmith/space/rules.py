@@ -259,7 +259,7 @@ def packed(
 ) -> State:
     """These buffers lie in the order of the block's tile."""
     b = find_block(state.func, block)[1]
-    steps = (step for name in buffers for step in packing(b, name, axis, tiling.innermost(b)))
+    steps = (step for name in buffers for step in packing(b, name, axis, tiling.innermost(b, axis)))
     return state.then(*steps)
 
 

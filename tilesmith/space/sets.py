@@ -51,7 +51,9 @@ def default_rules(target: Target) -> tuple[Rule, ...]:
     if target.kind != "cpu":
         return ansor_rules(target)
     lanes = target.lanes(FLOAT32.bits)
-    tiling = Tiling("SSRSRRS", policy="any", max_innermost=8 * lanes, lanes=lanes, registers=True)
+    tiling = Tiling(
+        "SSRSRRS", "any", max_innermost=8 * lanes, lanes=lanes, registers=True, batches=False
+    )
     return (
         InlineCheap(),
         split_divided,

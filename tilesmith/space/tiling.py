@@ -29,6 +29,7 @@ class Tiling:
     unroll_reduce: int = 8
     lanes: int = 1
     registers: bool = False  # the innermost tile is written out, to live in registers
+    batches: bool = True  # axes of all operands are tiled too; their tiles share nothing
 
     def __post_init__(self) -> None:
         if not self.structure or set(self.structure) - {"S", "R"}:
@@ -44,9 +45,17 @@ class Tiling:
     def num_reduce(self) -> int:
         return self.structure.count("R")
 
-    def innermost(self, b: Block) -> dict[str, str]:
-        """The sizes of the innermost tile, by spatial axis."""
-        return {i.name: f"#{b.name}.{i.name}.{self.num_spatial - 1}" for i in b.spatial}
+    def innermost(self, b: Block, vector_axis: str | None = None) -> dict[str, str]:
+        """The sizes of the innermost tile, by spatial axis that is tiled."""
+        whole = self._whole(b, vector_axis)
+        last = self.num_spatial - 1
+        return {i.name: f"#{b.name}.{i.name}.{last}" for i in b.spatial if i.name not in whole}
+
+    def _whole(self, b: Block, vector_axis: str | None) -> frozenset[str]:
+        """Axes that have a loop in the outermost level only."""
+        return frozenset(
+            a for a in analysis.shared_axes(b) if not self.batches and a != vector_axis
+        )
 
     def apply(self, state: State, vector_axis: str | None = None, turned: bool = False) -> State:
         """The block of the state's node, tiled. `vector_axis` is put innermost in every level; with
@@ -54,7 +63,12 @@ class Tiling:
         caches see. Axes of all operands, as of a batch, stay outside of it: they share nothing.
         """
         b = state.block
-        spatial = outward = [i.name for i in b.spatial]
+        whole = self._whole(b, vector_axis)
+        spatial = [i.name for i in b.spatial]
+        spatial = outward = [
+            *(a for a in spatial if a in whole),
+            *(a for a in spatial if a not in whole),
+        ]
         if vector_axis is not None:
             others = [a for a in spatial if a != vector_axis]
             spatial = outward = [*others, vector_axis]
@@ -70,6 +84,9 @@ class Tiling:
             if count == 0:
                 continue
             loop = f"{b.name}.{i.name}"
+            if i.name in whole:
+                parts[i.name] = (loop,)
+                continue
             vector = i.name == vector_axis
             most = self.max_innermost
             if i.kind == "R" and self.num_reduce >= 3:
@@ -86,7 +103,7 @@ class Tiling:
         for letter in self.structure:
             if letter == "S":
                 axes = outward if s < self.num_spatial - 2 else spatial
-                levels.append([parts[a][s] for a in axes])
+                levels.append([parts[a][s] for a in axes if s < len(parts[a])])
                 s += 1
             else:
                 levels.append([parts[i.name][r] for i in b.reducing])
