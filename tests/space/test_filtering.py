@@ -122,3 +122,10 @@ def test_few_zeros_and_short_rows_are_not_worth_it(shape: tuple[int, ...]) -> No
     func = operator("conv2d", shape, "NHWC", prepared=True)
     for sketch in SketchSpace().sketches(ts.Task(func, ts.cpu(1))):
         assert not any(isinstance(x, SkipZeros) for x in sketch.steps)
+
+
+def test_the_products_are_tiled_where_elements_are_used_again() -> None:
+    func = operator("conv2d", CASES["conv2d"], "NHWC", prepared=True)
+    for sketch in filtered(func)[0]:
+        tiled = {s.loop for s in sketch.steps if isinstance(s, SampleTile)}
+        assert tiled == {f"Y.products.{axis}" for axis in ("n", "h_w", "f", "rc")}

@@ -4,13 +4,13 @@ out with four products for two neighbouring results instead of six.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from tilesmith.base.dtype import BOOL, INT64, DType
 from tilesmith.base.errors import ScheduleError
-from tilesmith.expr.ints import Int, of, var
+from tilesmith.expr.ints import Int, of, product, var
 from tilesmith.expr.nodes import Binary, Const, Expr, IntValue, Load, Select
 from tilesmith.ir.dependence import find_block, only_writer, readers
 from tilesmith.ir.function import Function
@@ -23,6 +23,8 @@ from tilesmith.schedule.step import Step
 #     p0 = (x0 - x2) g0    p1 = (x1 + x2) g1    p2 = (x1 - x2) g2    p3 = (x1 - x3) g3
 #     y0 = p0 + p1 + p2    y1 = p1 - p2 - p3
 RESULTS, TAPS, PRODUCTS = 2, 3, 4
+K = TypeVar("K")
+T = TypeVar("T")
 _FILTER: Matrix = ((1.0, 0.0, 0.0), (0.5, 0.5, 0.5), (-0.5, 0.5, -0.5), (0.0, 0.0, 1.0))
 
 
@@ -150,15 +152,34 @@ class _Rewritten:
         extents = {i.name: i.extent for i in b.iters}
         self._pairs = {w.place: (extents[w.place] + 1) // RESULTS for w in windows}
         self._dims = {w.image_dim: w for w in windows}
+        # The places of all windows are one axis, of which a register tile takes any number.
+        self._pair = "_".join(self._pairs)
+        self._last_dim = max(self._dims)
+        self._last_place = [i.name for i in b.spatial if i.name in self._pairs][-1]
         taps = tuple(of(PRODUCTS) for _ in windows)
-        shape = (
-            self._pairs[self._dims[d].place] if d in self._dims else n
-            for d, n in enumerate(self._image.shape)
-        )
-        sums = (self._pairs.get(i.name, i.extent) for i in b.spatial)
+        count = product(self._pairs.values())
+        shape = self._joined(dict(enumerate(self._image.shape)), self._dims, self._last_dim, count)
+        extents = {i.name: i.extent for i in b.spatial}
+        sums = self._joined(extents, self._pairs, self._last_place, count)
         self._tiles = Buffer(f"{b.name}.tiles", (*taps, *shape), self._image.dtype)
         self._products = Buffer(f"{b.name}.products", (*taps, *sums), self._result.dtype)
         self.buffers = (self._tiles, self._products)
+
+    @staticmethod
+    def _joined(items: Mapping[K, T], joined: Container[K], last: K, one: T) -> tuple[T, ...]:
+        """The items, with `one` in the place of the last of those that are joined."""
+        kept = ((k, one if k == last else x) for k, x in items.items())
+        return tuple(x for k, x in kept if k == last or k not in joined)
+
+    def _halves(self, pair: Int) -> dict[str, Int]:
+        """Half of each place, by the number of their pair."""
+        out: dict[str, Int] = {}
+        for place, n in reversed(self._pairs.items()):
+            out[place] = pair - pair // n * n
+            pair = pair // n
+        first = next(iter(self._pairs))
+        out[first] += pair * self._pairs[first]  # the outermost has no remainder
+        return out
 
     @property
     def blocks(self) -> tuple[Block, ...]:
@@ -174,8 +195,11 @@ class _Rewritten:
     def _before(self) -> Block:
         """Sums and differences of the image's neighbours."""
         taps = [w.tap for w in self._windows]
-        axes = [f"ax{d}" for d in range(len(self._image.shape))]
-        names = (*taps, *axes)
+        pair = var(self._pair)
+        halves = self._halves(pair)
+        axes = {d: var(f"ax{d}") for d in range(len(self._image.shape))}
+        index = (*map(var, taps), *self._joined(axes, self._dims, self._last_dim, pair))
+        axes |= {d: halves[w.place] for d, w in self._dims.items()}
 
         def at(position: list[Int], left: tuple[Window, ...]) -> Expr:
             if not left:
@@ -192,11 +216,11 @@ class _Rewritten:
             one = _equal(tap, 1)
             return _plus_or_minus(one, moved((tap + 2) // 3), moved(tap // 3 + 2))
 
-        value = at([var(a) for a in axes], self._windows)
+        value = at([*axes.values()], self._windows)
         iters = tuple(
-            Iter(n, "S", e, var(n)) for n, e in zip(names, self._tiles.shape, strict=True)
+            Iter(p.name or "", "S", e, p) for p, e in zip(index, self._tiles.shape, strict=True)
         )
-        write = Write(self._tiles.name, tuple(map(var, names)), value)
+        write = Write(self._tiles.name, index, value)
         return Block(self._tiles.name, iters, (write,))
 
     def _read(self, index: list[Int]) -> Expr:
@@ -215,30 +239,31 @@ class _Rewritten:
         b, image, weights = self._b, self._found.image, self._found.weights
         taps = {w.tap for w in self._windows}
         before = tuple(var(w.tap) for w in self._windows)
-        position = [
-            var(self._dims[d].place) if d in self._dims else p for d, p in enumerate(image.index)
-        ]
+        pair = Iter(self._pair, "S", product(self._pairs.values()), var(self._pair))
+        index = dict(enumerate(image.index))
+        position = self._joined(index, self._dims, self._last_dim, pair.bind)
         tile = Load(self._tiles.name, (*before, *position), image.dtype)
-        product = Binary("mul", tile, weights, b.writes[0].value.dtype)
-        iters = (
+        term = Binary("mul", tile, weights, b.writes[0].value.dtype)
+        spatial = (
             *(Iter(w.tap, "S", of(PRODUCTS), of(0)) for w in self._windows),
-            *(replace(i, extent=self._pairs.get(i.name, i.extent)) for i in b.spatial),
-            *(i for i in b.reducing if i.name not in taps),
+            *self._joined({i.name: i for i in b.spatial}, self._pairs, self._last_place, pair),
         )
-        at = (*before, *(var(i.name) for i in b.spatial))
-        write = Write(self._products.name, at, product)
-        return replace(b, name=self._products.name, iters=iters, writes=(write,))
+        rest = (i for i in b.reducing if i.name not in taps)
+        write = Write(self._products.name, tuple(var(i.name) for i in spatial), term)
+        return replace(b, name=self._products.name, iters=(*spatial, *rest), writes=(write,))
 
     def _behind(self) -> Block:
         """Results from sums and differences of the products."""
         b = self._b
         dtype = self._result.dtype
+        pair = of(0)
+        for place, n in self._pairs.items():
+            pair = pair * n + var(place) // RESULTS
+        axes = {i.name: var(i.name) for i in b.spatial}
+        index = self._joined(axes, self._pairs, self._last_place, pair)
 
         def at(taps: tuple[Int, ...], left: tuple[Window, ...]) -> Expr:
             if not left:
-                index = (
-                    var(i.name) // (RESULTS if i.name in self._pairs else 1) for i in b.spatial
-                )
                 return Load(self._products.name, (*taps, *index), dtype)
             place, rest = var(left[0].place), left[1:]
             odd = place - place // RESULTS * RESULTS

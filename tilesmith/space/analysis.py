@@ -132,6 +132,16 @@ def shared_axes(b: Block) -> frozenset[str]:
     return axes
 
 
+def batch_axes(b: Block) -> frozenset[str]:
+    """Those of them that have a dimension of their own in every operand: where such an axis goes
+    on, nothing is used again.
+    """
+    axes = shared_axes(b)
+    for load in b.loads:
+        axes &= frozenset(p.name for p in load.index if p.name is not None)
+    return axes
+
+
 def division(b: Block) -> tuple[str, int] | None:
     """An iterator that an operand's index divides, and by what, where that leaves no rest."""
     extents = {i.name: i.extent.const for i in b.iters}

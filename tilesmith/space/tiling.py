@@ -29,7 +29,7 @@ class Tiling:
     unroll_reduce: int = 8
     lanes: int = 1
     registers: bool = False  # the innermost tile is written out, to live in registers
-    batches: bool = True  # axes of all operands are tiled too; their tiles share nothing
+    whole: int = 0  # axes so short along which nothing is used again have one loop, outside
 
     def __post_init__(self) -> None:
         if not self.structure or set(self.structure) - {"S", "R"}:
@@ -53,9 +53,8 @@ class Tiling:
 
     def _whole(self, b: Block, vector_axis: str | None) -> frozenset[str]:
         """Axes that have a loop in the outermost level only."""
-        return frozenset(
-            a for a in analysis.shared_axes(b) if not self.batches and a != vector_axis
-        )
+        short = {i.name for i in b.spatial if (i.extent.const or self.whole + 1) <= self.whole}
+        return frozenset(a for a in analysis.batch_axes(b) if a in short and a != vector_axis)
 
     def apply(self, state: State, vector_axis: str | None = None, turned: bool = False) -> State:
         """The block of the state's node, tiled. `vector_axis` is put innermost in every level; with
