@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilesmith.ir.dependence import find_block
-from tilesmith.ir.nodes import Block, walk
+from tilesmith.ir.nodes import Block, For, walk
 from tilesmith.schedule.automatic import AutoParallel, AutoPrefetch, AutoUnroll, AutoVectorize
 from tilesmith.schedule.sample import SampleChoice, SampleLocation
 from tilesmith.space import analysis
@@ -36,8 +36,10 @@ class CpuAnnotation:
         blocks = [b for _, b in walk(state.func.body)]
         for b in blocks:
             state = state.then(AutoVectorize(b.name))
+        counted = {b.name for path, b in walk(state.func.body) if any(map(_counts, path))}
         for b in blocks:
-            if b.reducing and (self.unroll_tiled or b.name not in tiled):
+            # a block that is one vector has nothing to write out
+            if b.reducing and b.name in counted and (self.unroll_tiled or b.name not in tiled):
                 column = f"#{b.name}.unroll"
                 state = state.then(SampleChoice(column, self.unroll), AutoUnroll(b.name, column))
         if self.prefetch and not tiled:
@@ -80,3 +82,7 @@ class CpuAnnotation:
                 loops = loops[: max((k + 1 for k, n in enumerate(loops) if n in moving), default=0)]
         inline = () if b.combiner is not None or len(after) > 1 else ("inline",)
         return ("root", *inline, *loops)
+
+
+def _counts(f: For) -> bool:
+    return f.kind != "vectorize"
