@@ -207,3 +207,13 @@ def test_progress_says_what_is_left_and_what_failed() -> None:
     assert all(x is not None for x in left)
     assert left[-1] == 0.0
     assert last.gflops == pytest.approx(result.gflops)
+
+
+def test_one_slow_question_does_not_end_a_run() -> None:
+    """The first fit of a model loads a library; two slow ones in a row are the rule."""
+    run = run_module.Run(ts.Task(matmul(), ts.cpu(1)), ts.Budget(seconds=1000), None, [])
+    run.asked(0.1)
+    run.asked(900.0)
+    assert run.searching == 0.1
+    run.asked(800.0)
+    assert run.searching == 800.0

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 
 from tilesmith.base.errors import TuneError
 from tilesmith.records.database import Database
@@ -62,7 +63,7 @@ class Run:
         self.failures: dict[str, tuple[int, str]] = {}
         self.best: Measurement | None = None
         self.curve: list[tuple[float, int, float]] = []
-        self.searching = 0.0  # seconds that the latest question to the search took
+        self._asked = (inf, inf)  # seconds that the latest two questions to the search took
         self._first = 0.0  # when the first batch was in: what came before is not a rate
         self._before = 0  # the trials of that batch
         for m in self.known:
@@ -71,6 +72,17 @@ class Run:
     @property
     def seconds(self) -> float:
         return time.monotonic() - self.start
+
+    def asked(self, seconds: float) -> None:
+        """A question to the search took so long."""
+        self._asked = (self._asked[1], seconds)
+
+    @property
+    def searching(self) -> float:
+        """What the next question should take: the first fit of a model, which loads a library, is
+        not the rule.
+        """
+        return min(self._asked)
 
     @property
     def until(self) -> float | None:

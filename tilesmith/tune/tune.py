@@ -91,7 +91,7 @@ def _ask(run: Run, search: Search, n: int, to: list[Candidate] | None = None) ->
         return []
     start = time.monotonic()
     found = search.ask(n)
-    run.searching = time.monotonic() - start
+    run.asked(time.monotonic() - start)
     if to is not None:
         to += found
     return found
