@@ -7,7 +7,8 @@ import numpy as np
 import tilesmith as ts
 from tilesmith.base.target import Target
 from tilesmith.cli.operators import operator
-from tilesmith.search.draft import Draft
+from tilesmith.search.draft import Draft, estimates
+from tilesmith.search.features.nest import shared_nests
 from tilesmith.space.spaces import SketchSpace, variants
 from tilesmith.space.variant import Variant
 from tilesmith.task.task import Task
@@ -67,3 +68,18 @@ def test_a_packed_operand_is_read_along_its_tile() -> None:
     wide = score(v, fixed | {"i": (1, 1, 22, 6), "j": (2, 1, 1, 64)})
     narrow = score(v, fixed | {"i": (1, 1, 5, 26), "j": (8, 1, 1, 16)})
     assert wide > 1.2 * narrow
+
+
+def test_what_is_divided_once_for_a_row_costs_nothing() -> None:
+    """Rows that are found by dividing come as fast as others; lanes that divide do not."""
+    x = ts.placeholder((64, 64), name="X")
+
+    def cycles(row: int, lane: int) -> float:
+        y = ts.compute((64, 64), lambda i, j: x[i // row, j // lane] + 1.0, name="Y")
+        task = Task(ts.function([x, y]), TARGET)
+        v = next(variants(task, SketchSpace().sketches(task)[0]))
+        graph, (nest,) = shared_nests(v)
+        computing = graph.compile([estimates(Draft(), nest)[0]])
+        return float(computing(v.sample(np.random.default_rng(0), 1))[0, 0])
+
+    assert cycles(2, 1) == cycles(1, 1) < cycles(1, 2)

@@ -14,7 +14,7 @@ from math import gcd, prod
 
 import numpy as np
 
-from tilesmith.expr.ints import product
+from tilesmith.expr.ints import FloorDiv, opaque_atoms, product
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, walk
 from tilesmith.search.features.graph import Compiled, Term, Values
@@ -88,8 +88,17 @@ def share_of_peak(draft: Draft, variant: Variant) -> Term:
 def _instructions(b: Block) -> float:
     """Of one instance; a copy is one."""
     counts = operations(b)
+    counts["int divmod"] -= _divided_for_rows(b)
     total = sum(c * _COST.get(name.split()[-1], 1.0) for name, c in counts.items())
     return max(1.0, total)
+
+
+def _divided_for_rows(b: Block) -> int:
+    """Divisions in the places of what is read that the lanes do not move: done once for a row."""
+    last = b.writes[0].index[-1:]
+    lanes = {n for p in last for n in p.names}
+    atoms = (a for load in b.loads for p in load.index for a in opaque_atoms(p))
+    return sum(isinstance(a, FloorDiv) and not a.names() & lanes for a in atoms)
 
 
 def estimates(draft: Draft, n: Nest) -> list[Term]:
