@@ -6,12 +6,13 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import tilesmith as ts
+from tilesmith.cli.operators import operator
 from tilesmith.measure.messages import REFERENCE, Sample
 from tilesmith.measure.standing import Trial
 from tilesmith.measure.timing import Busy, Rules, Sentinel, duel, is_believed, race, screen
 from tilesmith.schedule.trace import Trace
-from tilesmith.task.task import Candidate, trust
-from tilesmith.testing.databases import task_of
+from tilesmith.task.task import Candidate, Task, trust
 
 RULES = Rules()
 
@@ -99,10 +100,11 @@ def test_a_slow_machine_is_noticed() -> None:
 def test_records_of_different_moods_can_be_compared() -> None:
     """The machine is half as fast the next day: seconds differ, normal ones do not."""
     machine, found = Machine({1: 0.002, 2: 0.0021}), []
+    candidate = Candidate(Task(operator("matmul", (8, 8, 8)), ts.cpu(1)), Trace())
     for slot, slowness in ((1, 1.9), (2, 1.0)):
         machine.slowness = slowness
         trial = Trial(slot, timed=screen(machine, slot, 0.002, 0.002, RULES, Sentinel(), 10))
-        found.append(trial.verdict(RULES).of(Candidate(task_of(), Trace()), 0.0))
+        found.append(trial.verdict(RULES).of(candidate, 0.0))
     slow, fast = found
     assert slow.cost > 1.5 * fast.cost
     assert abs(slow.normal_cost / fast.normal_cost - 0.002 / 0.0021) < 0.03

@@ -37,7 +37,8 @@ class Evolution:
     proposed, a share `epsilon` is random, `local` are neighbours of the best candidate, and of the
     rest `fresh` are from before this breeding: what is bred to please a model may please it alone.
     For the same reason a child must have at least `drafted` of the draft's score that most parents
-    have.
+    have. A small batch is chosen from a smaller population: `each` for a candidate, but a quarter
+    at least.
 
     With a cost model that has seen other tasks, a share `familiar` of a batch are the like of what
     was fast there, while there are any.
@@ -50,6 +51,7 @@ class Evolution:
     """
 
     population: int = 512
+    each: int = 12
     generations: int = 3
     crossover: float = 0.3
     moved: float = 0.05
@@ -83,6 +85,7 @@ class EvolutionSearch:
         self._promise: dict[int, float] = {}  # the best score seen in each variant
         self._predictor: Predictor | None = None
         self._fitted = -1
+        self._size = settings.population
         # What the draft must say of a child: a model is easily fooled far from what it knows.
         self._least = -np.inf
         self._familiar = Population(())
@@ -95,6 +98,7 @@ class EvolutionSearch:
         if n <= 0:
             return []
         s = self.settings
+        self._size = min(s.population, max(s.population // 4, s.each * n))
         self._fit()
         out: list[Candidate] = []
         chance = int(n * s.epsilon + self.rng.random())
@@ -235,12 +239,12 @@ class EvolutionSearch:
         s = self.settings
         everyone, all_scores = people, scores
         for _ in range(generations if len(people) else 0):
-            parents = people.take(self._select(scores, s.population))
+            parents = people.take(self._select(scores, self._size))
             people, scores = judge(breed(self.catalogue, self.rng, parents, s.crossover, s.moved))
             everyone = Population((*everyone.groups, *people.groups))
             all_scores = np.concatenate([all_scores, scores])
             # the best stay among the parents
-            keep = np.argsort(-all_scores, kind="stable")[: s.population]
+            keep = np.argsort(-all_scores, kind="stable")[: self._size]
             people, scores = everyone.take(keep), all_scores[np.sort(keep)]
         return everyone, all_scores
 
@@ -254,12 +258,12 @@ class EvolutionSearch:
     def _first(self) -> Population:
         """The first generation of a round."""
         s = self.settings
-        drafted = sample(self.catalogue, self.rng, self._variants(), s.drafts * s.population)
+        drafted = sample(self.catalogue, self.rng, self._variants(), s.drafts * self._size)
         draft = drafted.scores(self.catalogue, s.draft.predict)
-        count = int(s.population * (1 - s.measured))
+        count = int(self._size * (1 - s.measured))
         people, draft = _top(drafted, draft, count)
         rows: dict[int, list[tuple[int, ...]]] = {}
-        for _, who in self._best[: int(s.population * s.measured)]:
+        for _, who in self._best[: int(self._size * s.measured)]:
             rows.setdefault(who.variant, []).append(who.row)
         known = Population(tuple((k, np.array(r, np.int32)) for k, r in rows.items()))
         known_draft = known.scores(self.catalogue, s.draft.predict)
