@@ -113,6 +113,16 @@ def test_records_of_different_moods_can_be_compared() -> None:
     assert low <= slow.normal_cost <= high
 
 
+def test_a_kernel_that_is_given_up_is_on_the_same_scale() -> None:
+    machine, sentinel = Machine({1: 0.002, 2: 0.01}, noise=0.0, slowness=0.5), Sentinel()
+    good = Trial(1, timed=screen(machine, 1, 0.001, float("inf"), RULES, sentinel, 10))
+    bad = Trial(2, timed=screen(machine, 2, 0.005, 0.001, RULES, sentinel, 10))
+    candidate = Candidate(Task(operator("matmul", (8, 8, 8)), ts.cpu(1)), Trace())
+    fast, slow = (t.verdict(RULES).of(candidate, 0.0) for t in (good, bad))
+    assert slow.seconds == (0.005,)  # its first call sufficed
+    assert abs(slow.normal_cost / fast.normal_cost - 5) < 1e-6
+
+
 def test_a_preempted_reference_does_not_make_a_kernel_look_fast() -> None:
     sample, reference = Sample(0.002, 1.0), Sample(8e-4, 0.125)
     (judged,) = Sentinel().judge(reference, [sample], RULES)

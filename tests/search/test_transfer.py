@@ -84,6 +84,9 @@ def test_a_search_begins_with_the_like_of_what_was_fast() -> None:
     assert like
     found = [search.catalogue.individual(c) for c in search.ask(8)]
     assert sum((w.variant, w.row) in like for w in found if w) >= min(3, len(like))
+    search.ask(32)  # the rest of them
+    search.ask(8)
+    assert not len(search._familiar)  # they are not scored for ever
 
 
 def test_what_others_teach_fades() -> None:

@@ -4,6 +4,8 @@ are right.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from test_properties import legal_variants, offspring
@@ -31,17 +33,11 @@ def filtered(func: ts.Function, cores: int = 1) -> tuple[list[ts.Trace], int]:
     return made, len(sketches) - len(made)
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-def test_candidates_match_the_oracle(name: str, layout: str) -> None:
-    rng = np.random.default_rng([7, *map(ord, name)])
-    func = operator(name, CASES[name], layout, prepared=True)
+def check_candidates(task: ts.Task, sketches: Sequence[ts.Trace], rng: np.random.Generator) -> None:
+    """A few rows of two of the sketches, and what is bred from them, against the oracle."""
+    func = task.func
     arrays = [rng.standard_normal([n.const for n in b.shape], np.float32) for b in func.inputs]
     want = ts.evaluate(func, *arrays)
-    sketches, plain = filtered(func, 2)
-    assert sketches
-    assert plain
-    task = ts.Task(func, ts.cpu(2))
     for k in rng.integers(len(sketches), size=2):
         for v in legal_variants(task, sketches[k], rng, 1):
             for row in offspring(v, rng, 4)[::5]:
@@ -50,6 +46,18 @@ def test_candidates_match_the_oracle(name: str, layout: str) -> None:
                 kernel = ts.build(made, task.target)
                 given = [kernel.pack(b.name, a) for b, a in zip(func.inputs, arrays, strict=True)]
                 assert_close(kernel(*given), want, f"{v.decided(row)}")
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_candidates_match_the_oracle(name: str, layout: str) -> None:
+    rng = np.random.default_rng([7, *map(ord, name)])
+    func = operator(name, CASES[name], layout, prepared=True)
+    sketches, plain = filtered(func, 2)
+    assert sketches
+    assert plain
+    task = ts.Task(func, ts.cpu(2))
+    check_candidates(task, sketches, rng)
 
 
 @pytest.mark.parametrize(
@@ -94,19 +102,10 @@ def test_tuning_finds_and_measures_them() -> None:
 def test_what_padding_put_in_is_left_out(name: str, shape: tuple[int, ...], layout: str) -> None:
     rng = np.random.default_rng([9, *map(ord, name)])
     func = operator(name, shape, layout, prepared=True)
-    arrays = [rng.standard_normal([n.const for n in b.shape], np.float32) for b in func.inputs]
-    want = ts.evaluate(func, *arrays)
     task = ts.Task(func, ts.cpu(2))
     sketches = SketchSpace().sketches(task)
     assert all(any(isinstance(x, SkipZeros) for x in s.steps) for s in sketches)
-    for k in rng.integers(len(sketches), size=2):
-        for v in legal_variants(task, sketches[k], rng, 1):
-            for row in offspring(v, rng, 4)[::5]:
-                made = v.function(row)
-                assert made == v.decided(row).apply(func)
-                kernel = ts.build(made, task.target)
-                given = [kernel.pack(b.name, a) for b, a in zip(func.inputs, arrays, strict=True)]
-                assert_close(kernel(*given), want, f"{v.decided(row)}")
+    check_candidates(task, sketches, rng)
 
 
 def test_what_the_zeros_depend_on_is_no_part_of_the_register_tile() -> None:

@@ -128,7 +128,7 @@ class _Writer:
     # statements
     def buffer(self, b: Buffer) -> list[Any]:
         plain = [b.name, b.dtype.name, self.integers(b.shape)]
-        if (b.scope, b.layout, b.align) == ("global", None, None):
+        if (b.scope, b.layout, b.align, b.basis) == ("global", None, None, ()):
             return plain
         layout = None if b.layout is None else self.integers(b.layout)
         return [*plain, b.scope, layout, b.align, *([b.basis] if b.basis else [])]

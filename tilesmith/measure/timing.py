@@ -115,6 +115,11 @@ class Sentinel:
         own = reference.seconds * reference.share
         return [replace(s, drift=drift, reference=own) for s in samples]
 
+    @property
+    def latest(self) -> float:
+        """Seconds that the reference took last; 0 if it never ran."""
+        return self._seen[-1] if self._seen else 0.0
+
     def drift(self, reference: Sample, rules: Rules) -> float:
         """The usual time is a low quantile of the latest ones, so that a clock that settles down is
         not taken for a neighbour for ever. A machine has moods (a shared core, a throttled clock)
@@ -133,7 +138,7 @@ def screen(
 ) -> Timed:  # fmt: skip
     """`first` is the time of a first call, `best` that of the fastest kernel known, or infinite."""
     if rules.gives_up(first, best):
-        return Timed([Sample(first, 1.0)])
+        return Timed([Sample(first, 1.0, reference=sentinel.latest)])
     timed = Timed(calls=_calls(first, rules))
     spent = 0.0
     for n in range(4 * rules.min_samples):

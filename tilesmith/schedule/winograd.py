@@ -23,8 +23,8 @@ from tilesmith.schedule.step import Step
 #     p0 = (x0 - x2) g0    p1 = (x1 + x2) g1    p2 = (x1 - x2) g2    p3 = (x1 - x3) g3
 #     y0 = p0 + p1 + p2    y1 = p1 - p2 - p3
 RESULTS, TAPS, PRODUCTS = 2, 3, 4
-K = TypeVar("K")
-T = TypeVar("T")
+_K = TypeVar("_K")
+_T = TypeVar("_T")
 _FILTER: Matrix = ((1.0, 0.0, 0.0), (0.5, 0.5, 0.5), (-0.5, 0.5, -0.5), (0.0, 0.0, 1.0))
 
 
@@ -166,7 +166,7 @@ class _Rewritten:
         self.buffers = (self._tiles, self._products)
 
     @staticmethod
-    def _joined(items: Mapping[K, T], joined: Container[K], last: K, one: T) -> tuple[T, ...]:
+    def _joined(items: Mapping[_K, _T], joined: Container[_K], last: _K, one: _T) -> tuple[_T, ...]:
         """The items, with `one` in the place of the last of those that are joined."""
         kept = ((k, one if k == last else x) for k, x in items.items())
         return tuple(x for k, x in kept if k == last or k not in joined)

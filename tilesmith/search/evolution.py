@@ -108,7 +108,11 @@ class EvolutionSearch:
             out += near
         if len(self._familiar):
             scored = self._familiar, self._familiar.scores(self.catalogue, self._score)
-            out += self._propose(scored, int((n - len(out)) * s.familiar + self.rng.random()))
+            count = int((n - len(out)) * s.familiar + self.rng.random())
+            like = self._propose(scored, count)
+            out += like
+            if count and not like:  # all have been proposed
+                self._familiar = Population(())
         for _ in range(_ATTEMPTS):
             missing = n - len(out) - chance
             if missing <= 0:
