@@ -123,6 +123,13 @@ def test_a_kernel_that_is_given_up_is_on_the_same_scale() -> None:
     assert abs(slow.normal_cost / fast.normal_cost - 5) < 1e-6
 
 
+def test_one_slow_reference_does_not_make_a_kernel_look_fast() -> None:
+    sentinel = Sentinel()
+    for seconds in (1e-4, 1e-4, 3e-4):
+        (judged,) = sentinel.judge(Sample(seconds, 1.0), [Sample(0.002, 1.0)], RULES)
+    assert judged.reference == 1e-4
+
+
 def test_a_preempted_reference_does_not_make_a_kernel_look_fast() -> None:
     sample, reference = Sample(0.002, 1.0), Sample(8e-4, 0.125)
     (judged,) = Sentinel().judge(reference, [sample], RULES)

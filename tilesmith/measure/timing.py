@@ -107,18 +107,20 @@ class Sentinel:
 
     def __init__(self) -> None:
         self._seen: deque[float] = deque(maxlen=200)
+        # Moods last: the median of a few tells them from an accident of one sample.
+        self._recent: deque[float] = deque(maxlen=9)
 
     def judge(self, reference: Sample, samples: Sequence[Sample], rules: Rules) -> list[Sample]:
         """The samples that followed it, with what it says about them."""
         drift = self.drift(reference, rules)
         # what another process took of the reference's time says nothing of how fast the machine is
-        own = reference.seconds * reference.share
-        return [replace(s, drift=drift, reference=own) for s in samples]
+        self._recent.append(reference.seconds * reference.share)
+        return [replace(s, drift=drift, reference=self.latest) for s in samples]
 
     @property
     def latest(self) -> float:
-        """Seconds that the reference took last; 0 if it never ran."""
-        return self._seen[-1] if self._seen else 0.0
+        """Seconds that the reference took of late; 0 if it never ran."""
+        return statistics.median(self._recent) if self._recent else 0.0
 
     def drift(self, reference: Sample, rules: Rules) -> float:
         """The usual time is a low quantile of the latest ones, so that a clock that settles down is
