@@ -7,6 +7,7 @@ from tilesmith.base.errors import BuildError
 from tilesmith.codegen.llvm import vecmath
 from tilesmith.codegen.llvm.builder import Type, V
 from tilesmith.codegen.llvm.cells import Cells
+from tilesmith.codegen.llvm.copies import Operand
 from tilesmith.expr.nodes import (
     COMPARISONS,
 )
@@ -24,16 +25,27 @@ class Arithmetic(Cells):
         )
 
     def splat(self, v: V, lanes: int) -> V:
+        """A scalar in every lane. That of an operand is an operand too, at hand for all copies."""
         if v.type.lanes == lanes:
             return v
         if v.name[0] != "%":
             return self.builder.splat(v, lanes)
+        rec = self.recording
+        of = rec.names.get(v.name) if rec is not None else None
+        if rec is None or of is None:
+            return self._in_all_lanes(v, lanes)
+        lines, self.builder.lines = self.builder.lines, rec.around
+        out = self._in_all_lanes(v, lanes)
+        self.builder.lines = lines
+        rec.add(out, Operand(None, of, lanes))
+        return out
+
+    def _in_all_lanes(self, v: V, lanes: int) -> V:
         key = (v.name, lanes)
         for frame in reversed(self.frames):
             if key in frame.splats:
                 return frame.splats[key]
-        out = self.builder.splat(v, lanes)
-        self.frames[-1].splats[key] = out
+        out = self.frames[-1].splats[key] = self.builder.splat(v, lanes)
         return out
 
     def _and(self, outer: V | None, c: V) -> V:

@@ -104,6 +104,12 @@ class Builder:
         self._next += 1
         return f"%{hint}{self._next}"
 
+    def names(self, count: int) -> list[str]:
+        """Those that so many calls of `value` would give."""
+        first = self._next + 1
+        self._next += count
+        return [f"%v{k}" for k in range(first, first + count)]
+
     def emit(self, line: str) -> None:
         self.lines.append(line)
 

@@ -5,14 +5,17 @@ memory only when they must.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 from typing import NamedTuple
 
 from tilesmith.base.dtype import DType
 from tilesmith.base.target import Target
 from tilesmith.codegen.llvm.builder import Builder, Type, V, storage_type
+from tilesmith.codegen.llvm.copies import Copy, Place, Recording
 from tilesmith.codegen.llvm.frames import Cell, Frame, Held, Memory, Terms
 from tilesmith.codegen.passes.fetch import LINE
 from tilesmith.expr.ints import Int, Monomial, of
+from tilesmith.ir.nodes import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +61,24 @@ class Cells:
         self.label = "entry"
         # by memory and index, as long as the run-time loops around stay the same
         self.plans: dict[tuple[int, int], _Plan] = {}
+        self.copies: dict[tuple[int, int], tuple[Store, Copy]] = {}
+        self.recording: Recording | None = None
 
     # addresses
+    def place(self, name: str, index: tuple[Int, ...], lanes: int) -> Place:
+        """What `address` knows before the loops that are written out have numbers."""
+        m = self.memories[name]
+        plan = self.plans[m.serial, id(index)]
+        return Place(m, plan.terms, plan.offset, plan.known, lanes)
+
+    def cell_at(self, place: Place) -> Cell:
+        m, terms, offset, known, lanes = place
+        env = self.env
+        for loop, c in known:
+            v = env[loop]
+            offset += c * (v if type(v) is int else v.start)  # type: ignore[union-attr]
+        return Cell(m.serial, terms, offset, lanes)
+
     def address(self, name: str, index: tuple[Int, ...]) -> Address:
         m = self.memories[name]
         key = (m.serial, id(index))
@@ -141,6 +160,8 @@ class Cells:
         """The value of a cell, from the nearest frame that holds it, else from memory as far out as
         it may be loaded.
         """
+        if (held := self.frames[-1].cells.get(cell)) is not None:
+            return held.value
         top = len(self.frames) - 1
         at = top
         while True:
@@ -191,7 +212,7 @@ class Cells:
         lines = self.builder.lines
         self.builder.lines = frame.lines
         for f in self.frames:  # a stale overlap must reach memory first
-            for other in f.cells.touching(cell):
+            for other in f.cells.touching(cell) if cell.memory in f.cells.near else ():
                 self.tangled.add(cell.memory)
                 if (held := f.cells[other]).dirty:
                     self._write_out(other, held)
@@ -353,11 +374,8 @@ class Cells:
     def _align(self, m: Memory, cell: Cell) -> int:
         """What is known of the address; our own buffers begin at a cache line."""
         size = m.dtype.nbytes
-        best = m.align
-        for step in (cell.offset, *(s for _, s in cell.terms)):
-            while step * size % best:
-                best //= 2
-        return max(min(best, 64), size)
+        known = gcd(m.align, cell.offset * size, *[step * size for _, step in cell.terms])
+        return max(min(known, 64), size)
 
     def widen(self, raw: V, d: DType) -> V:
         """From memory's form to the one that is computed with."""

@@ -224,6 +224,7 @@ class Writer(Stores):
                     )
             self.places[key] = name
         m = self.bind(b, self.places[key], 64)
+        self.copies.clear()  # the name stands for another memory now
         self.frames[-1].owned.add(m.serial)
 
     def loop(self, s: For) -> None:
@@ -255,10 +256,10 @@ class Writer(Stores):
     def vector_loop(self, s: For) -> None:
         self.ranges[s.name] = s.extent
         pieces = self.pieces_of(s)
-        full = [p for p in pieces if p[1] == pieces[0][1]]
-        if len(full) > 1 and self.sums_up(s, full[0]):
+        if len(pieces) > 1 and pieces[1][1] == pieces[0][1] and self.sums_up(s, pieces[0]):
             store = s.body[0]
             assert isinstance(store, Store)
+            full = [p for p in pieces if p[1] == pieces[0][1]]
             self.reduce_pieces(store, s.name, full)
             pieces = pieces[len(full) :]
         for start, lanes in pieces:
@@ -300,7 +301,7 @@ class Writer(Stores):
         name, done = b.fresh("L")[1:], b.fresh("X")[1:]
         counter = V(f"%{name}.i", I64)
         self.frames.append(frame)
-        plans, self.plans = self.plans, {}
+        plans, copies, self.plans, self.copies = self.plans, self.copies, {}, {}
         b.lines = frame.lines
         self.label = name
         self.env[s.name] = counter
@@ -315,7 +316,7 @@ class Writer(Stores):
         self.memories = shadowed
         self.close_cells(frame)
         self.frames.pop()
-        self.plans = plans
+        self.plans, self.copies = plans, copies
         for gone in (s.name, *(f.name for f in chain)):
             del self.env[gone], self.ranges[gone], self.depth[gone]
         latch, lines = self.label, start.lines

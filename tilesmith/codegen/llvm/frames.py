@@ -64,11 +64,11 @@ class CellMap(dict[Cell, Held]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._near: dict[int, dict[Terms, dict[int, dict[Cell, None]]]] = {}
+        self.near: dict[int, dict[Terms, dict[int, dict[Cell, None]]]] = {}
 
     def _bucket(self, cell: Cell) -> dict[Cell, None]:
         """In the order in which they came, so that the code is the same in every process."""
-        groups = self._near.setdefault(cell.memory, {}).setdefault(cell.terms, {})
+        groups = self.near.setdefault(cell.memory, {}).setdefault(cell.terms, {})
         return groups.setdefault(cell.offset // _REACH, {})
 
     def __setitem__(self, cell: Cell, held: Held) -> None:
@@ -82,7 +82,7 @@ class CellMap(dict[Cell, Held]):
 
     def touching(self, cell: Cell) -> list[Cell]:
         """Others that may share an element with it."""
-        near = self._near.get(cell.memory)
+        near = self.near.get(cell.memory)
         if near is None:
             return []
         out: list[Cell] = []

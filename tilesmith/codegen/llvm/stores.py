@@ -10,6 +10,7 @@ from typing import Any
 from tilesmith.base.errors import BuildError
 from tilesmith.codegen.llvm.builder import I64, Type, V, storage_type
 from tilesmith.codegen.llvm.cells import Address, Lane
+from tilesmith.codegen.llvm.copies import Copy, Recording, repeats
 from tilesmith.codegen.llvm.frames import Cell, Memory
 from tilesmith.codegen.llvm.transpose import transpose
 from tilesmith.codegen.llvm.values import Values
@@ -26,13 +27,64 @@ from tilesmith.ir.nodes import For, Store, Write, walk
 class Stores(Values):
     # writes
     def store(self, s: Store) -> None:
-        self._memo = {}
         if s.intrinsic is not None:
+            self._memo = {}
             self._intrinsic(s)
             return
-        values = [self._horizontal(w) or self.expr(w.value) for w in s.writes]
-        for w, v in zip(s.writes, values, strict=True):
+        if self.mask is None and self._repeats(s):
+            key = (id(s), self.lanes)
+            if (known := self.copies.get(key)) is not None:
+                self._again(known[1])
+            elif (copy := self._first(s)) is not None:
+                self.copies[key] = s, copy
+            return
+        for w, v in self._values(s):
             self._put(w, v)
+
+    def _values(self, s: Store) -> list[tuple[Write, V]]:
+        self._memo = {}
+        return [(w, self._horizontal(w) or self.expr(w.value)) for w in s.writes]
+
+    def _repeats(self, s: Store) -> bool:
+        if id(s) not in self._repeating:
+            self._repeating[id(s)] = s, repeats([w.value for w in s.writes])
+        return self._repeating[id(s)][1]
+
+    def _first(self, s: Store) -> Copy | None:
+        """The store, and what other copies of it take from this one."""
+        b = self.builder
+        rec = self.recording = Recording(b.lines)
+        b.lines = rec.lines
+        values = self._values(s)
+        writes = []
+        for w, v in values:
+            a = self.address(w.buffer, w.index)
+            lanes = self.lanes if a.stride else 1
+            if a.opaque or a.stride not in (0, 1):
+                rec.unlike = True
+            elif lanes > 1:
+                v = self.splat(v, lanes)
+            writes.append((self.place(w.buffer, w.index, lanes), v))
+        self.recording, b.lines = None, rec.around
+        b.lines += rec.lines
+        for (w, _), (_, v) in zip(values, writes, strict=True):
+            self._put(w, v)
+        return rec.copy(writes)
+
+    def _again(self, copy: Copy) -> None:
+        b = self.builder
+        values: list[V] = []
+        for place, of, lanes in copy.operands:
+            if place is None:
+                values.append(self.splat(values[of], lanes))
+            else:
+                values.append(self.read(place.memory, self.cell_at(place)))
+        names = [v.name for v in values] + b.names(copy.fresh)
+        if copy.fresh:
+            b.lines.append(copy.text.format(*names))
+        for target, gap, t in copy.writes:
+            name = gap if isinstance(gap, str) else names[gap]
+            self.write(self.cell_at(target), V(name, t))
 
     def square(self, s: For) -> None:
         """Two loops around a store (`transpose_squares`): the elements of the outer one are loaded

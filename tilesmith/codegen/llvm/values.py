@@ -9,6 +9,7 @@ from tilesmith.base.target import Target
 from tilesmith.codegen.llvm.arithmetic import Arithmetic
 from tilesmith.codegen.llvm.builder import I64, Builder, Type, V, storage_type
 from tilesmith.codegen.llvm.cells import Address, Lane
+from tilesmith.codegen.llvm.copies import Operand
 from tilesmith.codegen.llvm.frames import Cell, Memory
 from tilesmith.expr.ints import FloorDiv, Int, Maximum, Opaque, Unknown, bounds
 from tilesmith.expr.nodes import (
@@ -23,7 +24,7 @@ from tilesmith.expr.nodes import (
     Unary,
     children,
 )
-from tilesmith.ir.nodes import For
+from tilesmith.ir.nodes import For, Store
 
 
 class Values(Arithmetic):
@@ -33,6 +34,7 @@ class Values(Arithmetic):
         self.mask: V | None = None  # lanes, or the one scalar, that are wanted
         self.dummy: str | None = None
         self._memo: dict[tuple[int, str], V] = {}
+        self._repeating: dict[int, tuple[Store, bool]] = {}
         self._pieces: dict[int, tuple[For, list[tuple[int, int]]]] = {}
         self.entry_lines: list[str] = []
 
@@ -171,8 +173,18 @@ class Values(Arithmetic):
         m = a.memory
         lanes = self.lanes if a.stride else 1
         guarded = self.mask is not None and not self._in_bounds(e, m)
+        rec = self.recording
         if not a.opaque and a.stride in (0, 1) and not guarded:
-            return self.read(m, Cell(m.serial, a.terms, a.offset, lanes))
+            cell = Cell(m.serial, a.terms, a.offset, lanes)
+            if rec is None:
+                return self.read(m, cell)
+            self.builder.lines = rec.around
+            v = self.read(m, cell)
+            self.builder.lines = rec.lines
+            rec.add(v, Operand(self.place(e.buffer, e.index, lanes)))
+            return v
+        if rec is not None:
+            rec.unlike = True
         self.flush_memory(m.serial, drop=False)
         if a.opaque:
             return self._gather(a, e)

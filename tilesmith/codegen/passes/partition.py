@@ -24,6 +24,7 @@ from tilesmith.codegen.passes.tails import (
     effort,
     ends_of,
     guards_of,
+    is_guarded,
     separated,
     spatial,
     weight,
@@ -64,9 +65,12 @@ def _body(
 ) -> tuple[Stmt, ...]:
     """`share` is that of the whole Function's running time."""
     out: list[Stmt] = []
-    total = effort(body) or 1
+    total = effort(body) or 1 if len(body) > 1 else 1
     for s in body:
-        own = share * effort((s,)) / total
+        if not is_guarded((s,)):
+            out.append(s)
+            continue
+        own = share * effort((s,)) / total if len(body) > 1 else share
         if isinstance(s, For):
             out.extend(_loop(s, ranges, cutting, own))
         elif isinstance(s, If):

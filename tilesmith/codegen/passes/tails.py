@@ -55,6 +55,19 @@ def guards_of(
                         yield Guard(p, here, counted, work, select=True)
 
 
+def is_guarded(body: tuple[Stmt, ...]) -> bool:
+    """Whether `guards_of` finds any."""
+    return any(
+        isinstance(s, If)
+        or (isinstance(s, For) and is_guarded(s.body))
+        or (
+            isinstance(s, Store)
+            and any(True for w in s.writes for _ in _select_conditions(w.value))
+        )
+        for s in body
+    )
+
+
 def _select_conditions(e: Expr) -> Iterator[Int]:
     if isinstance(e, Select):
         yield from condition_parts(e.cond)[0]
