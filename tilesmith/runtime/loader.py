@@ -19,9 +19,10 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from tilesmith.base.errors import BuildError
+from tilesmith.base.llvm_lock import LLVM_LOCK
 from tilesmith.base.target import cpu
 from tilesmith.codegen.artifact import ENTRY, PARALLEL_FOR, Artifact, obstacle
-from tilesmith.codegen.llvm.compiler import LLVM_LOCK, compile_ir, initialize
+from tilesmith.codegen.llvm.compiler import compile_ir, initialize
 from tilesmith.runtime.threads import REPEAT, RESET, pool_source
 
 _numbers = itertools.count()

@@ -17,7 +17,8 @@ import numpy as np
 from tilesmith.expr.ints import FloorDiv, opaque_atoms, product
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, walk
-from tilesmith.search.features.graph import Compiled, Term, Values
+from tilesmith.search.features.graph import Term
+from tilesmith.search.features.machine import Compiled, Values
 from tilesmith.search.features.nest import LINE, Access, Nest, shared_nests
 from tilesmith.search.features.operations import operations
 from tilesmith.search.protocol import Scores

@@ -15,7 +15,7 @@ from tilesmith.base.errors import TuneError
 from tilesmith.search.data import Group, groups_of
 from tilesmith.search.draft import Draft
 from tilesmith.search.features.context import relation_features
-from tilesmith.search.features.graph import Values
+from tilesmith.search.features.machine import Values
 from tilesmith.search.features.statements import statements_of
 from tilesmith.search.losses import Groups, Numbers, loss_of
 from tilesmith.search.protocol import Predictor, Scores

@@ -6,9 +6,7 @@ allocates registers and schedules.
 
 from __future__ import annotations
 
-import os
 import re
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,17 +16,9 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from tilesmith.base.errors import BuildError
+from tilesmith.base.llvm_lock import LLVM_LOCK
 from tilesmith.base.target import Target, cpu
 from tilesmith.codegen.artifact import Artifact, Parameter
-
-# All use of LLVM holds this lock, and so does a fork: a child must never inherit LLVM in the middle
-# of a compilation.
-LLVM_LOCK = threading.RLock()
-os.register_at_fork(
-    before=LLVM_LOCK.acquire,
-    after_in_parent=LLVM_LOCK.release,
-    after_in_child=LLVM_LOCK.release,
-)
 
 _TRIPLES = {"x86-64": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unknown-linux-gnu"}
 

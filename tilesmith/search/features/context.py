@@ -12,7 +12,8 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from tilesmith.ir.nodes import For, statements
-from tilesmith.search.features.graph import Array, Compiled, Graph, Term, Values
+from tilesmith.search.features.graph import Array, Graph, Term
+from tilesmith.search.features.machine import Compiled, Values
 from tilesmith.search.features.nest import Access, Nest, nests_of
 from tilesmith.search.features.operations import OPERATIONS, operations
 from tilesmith.search.features.runs import LoopRuns
@@ -146,7 +147,7 @@ class Relations:
         touches = program.touches[:CURVES]
         self.depths = [len(t.counts) for t in touches]
         levels = [x for t in touches for x in (*t.counts, *t.reuses, *t.visits)]
-        self.curves = program.graph.compile([program.graph.make(np.log2, x) for x in levels])
+        self.curves = program.graph.compile([x.log2() for x in levels])
         self.plain = program.graph.compile(_plain(program))
 
     def __call__(self, rows: Matrix) -> Values:

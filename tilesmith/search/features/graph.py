@@ -1,5 +1,5 @@
 """Closed forms over a variant's columns: terms are built by plain arithmetic, equal ones are one
-term, and all that is asked for becomes a list of NumPy calls on a whole matrix of rows.
+term, and all that is asked for becomes a program that runs over a whole matrix of rows.
 
 Numbers are float32: sizes are exact as long as comparing them matters, and logarithms are four
 times as fast.
@@ -14,22 +14,35 @@ from typing import Any
 import numpy as np
 
 from tilesmith.expr.ints import FloorDiv, Int, Maximum
+from tilesmith.search.features.machine import Compiled, Values, bits_of
+from tilesmith.search.features.machine_code import CODES
 from tilesmith.space.domains import Matrix
 
-Values = np.ndarray[Any, np.dtype[np.float32]]
 Array = np.ndarray[Any, Any]
-Operation = Callable[..., Any]
-
-_CHUNK = 2048  # rows at a time: what is computed on the way stays in the second-level cache
-_ONE = np.array(1, np.float32)  # arrays: NumPy takes longer to convert a scalar than to add
 
 
-def _greater(a: Array, b: Array) -> Array:
-    return np.greater(a, b).astype(np.float32)
+def interpolate(share: float, *points: Array) -> Array:
+    """The line through the points, all xs (ascending) and then all ys, at a share of the last x."""
+    half = len(points) // 2
+    xs, ys = points[:half], points[half:]
+    at = np.float32(share) * xs[-1]
+    x0, y0, x1, y1 = xs[0], ys[0], xs[0], ys[0]
+    for k in range(half - 1):
+        passed = xs[k] < at
+        x0, y0 = np.where(passed, xs[k], x0), np.where(passed, ys[k], y0)
+        x1, y1 = np.where(passed, xs[k + 1], x1), np.where(passed, ys[k + 1], y1)
+    part = (at - x0) / np.maximum(x1 - x0, np.float32(1e-9))
+    return np.asarray(y0 + np.clip(part, 0, 1) * (y1 - y0), np.float32)
 
 
-def _log(a: Array) -> Array:
-    return np.log2(a + _ONE)
+# What the machine's operations mean, in NumPy: folds constants, and is what it is tested against.
+MEANING: dict[str, Callable[..., Any]] = {
+    "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide,
+    "minimum": np.minimum, "maximum": np.maximum,
+    "ceil": np.ceil, "log2": np.log2, "curve": interpolate,
+    "greater": lambda a, b: np.greater(a, b).astype(np.float32),
+    "floor_divide": lambda a, b: np.floor(a / b),  # exact below 2**24
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,14 +57,14 @@ class Term:
         o = self.graph.of(other)
         if self.value == 0:
             return o
-        return self if o.value == 0 else self.graph.make(np.add, self, o)
+        return self if o.value == 0 else self.graph.make("add", self, o)
 
     def __radd__(self, other: float) -> Term:
         return self + other
 
     def __sub__(self, other: Term | float) -> Term:
         o = self.graph.of(other)
-        return self if o.value == 0 else self.graph.make(np.subtract, self, o)
+        return self if o.value == 0 else self.graph.make("subtract", self, o)
 
     def __rsub__(self, other: float) -> Term:
         return self.graph.of(other) - self
@@ -62,34 +75,37 @@ class Term:
             return o
         if o.value == 1 or self.value == 0:
             return self
-        return self.graph.make(np.multiply, self, o)
+        return self.graph.make("multiply", self, o)
 
     def __rmul__(self, other: float) -> Term:
         return self * other
 
     def __truediv__(self, other: Term | float) -> Term:
         o = self.graph.of(other)
-        return self if o.value == 1 else self.graph.make(np.divide, self, o)
+        return self if o.value == 1 else self.graph.make("divide", self, o)
 
     def __rtruediv__(self, other: float) -> Term:
         return self.graph.of(other) / self
 
     def __gt__(self, other: Term | float) -> Term:
         """1 where it holds, else 0."""
-        return self.graph.make(_greater, self, self.graph.of(other))
+        return self.graph.make("greater", self, self.graph.of(other))
 
     def minimum(self, other: Term | float) -> Term:
-        return self.graph.make(np.minimum, self, self.graph.of(other))
+        return self.graph.make("minimum", self, self.graph.of(other))
 
     def maximum(self, other: Term | float) -> Term:
-        return self.graph.make(np.maximum, self, self.graph.of(other))
+        return self.graph.make("maximum", self, self.graph.of(other))
 
     def ceil(self) -> Term:
-        return self.graph.make(np.ceil, self)
+        return self.graph.make("ceil", self)
 
     def log(self) -> Term:
         """log2(1 + x), the scale on which sizes are alike."""
-        return self.graph.make(_log, self)
+        return (self + 1).log2()
+
+    def log2(self) -> Term:
+        return self.graph.make("log2", self)
 
     def where(self, yes: Term | float, no: Term | float) -> Term:
         """`yes` in the rows where this is 1, `no` where it is 0. Arithmetic does that several times
@@ -108,7 +124,8 @@ class Term:
 class Graph:
     def __init__(self, columns: Sequence[str]) -> None:
         self.at = {c: k for k, c in enumerate(columns)}
-        self.made: list[tuple[Operation, tuple[int, ...]] | int | float] = []
+        # How each term is made: a column, a constant, or (operation, share on a curve, arguments).
+        self.made: list[tuple[str, float, tuple[int, ...]] | int | float] = []
         self._terms: dict[Any, Term] = {}
         self._integers: dict[Int, Term] = {}
 
@@ -117,17 +134,18 @@ class Graph:
             return x
         return self._terms.get(x) or self._new(x, float(x), float(x))
 
-    def make(self, f: Operation, *args: Term) -> Term:
-        key = (f, *(a.number for a in args))
+    def make(self, operation: str, *args: Term, share: float = 0.0) -> Term:
+        key = (operation, share, tuple([a.number for a in args]))
         found = self._terms.get(key)
         if found is not None:
             return found
-        if all(a.value is not None for a in args):
-            with np.errstate(all="ignore"):
-                folded = self.of(float(f(*(np.float32(a.value or 0) for a in args))))
-            self._terms[key] = folded
-            return folded
-        return self._new(key, (f, key[1:]))
+        known = [a.value for a in args if a.value is not None]
+        if len(known) < len(args):
+            return self._new(key, key)
+        with np.errstate(all="ignore"):
+            folded = self.of(float(_apply(key, [np.float32(x) for x in known])))
+        self._terms[key] = folded
+        return folded
 
     def _new(self, key: Any, how: Any, value: float | None = None) -> Term:
         found = self._terms[key] = Term(self, len(self.made), value)
@@ -151,7 +169,7 @@ class Graph:
                         term = term * self.integer(a.a).maximum(self.integer(a.b))
                     elif isinstance(a, FloorDiv):
                         left, right = self.integer(a.a), self.integer(a.b)
-                        term = term * self.make(np.floor_divide, left, right)
+                        term = term * self.make("floor_divide", left, right)
                     else:
                         raise ValueError(f"{a} has no closed form over the columns")
                 found = found + term
@@ -166,103 +184,88 @@ class Graph:
 
     def curve(self, xs: Sequence[Term], ys: Sequence[Term], samples: int) -> list[Term]:
         """A line through the points (xs ascending), at equal shares of its last x."""
-
-        def line(*points: Array) -> Array:
-            return interpolate(points[: len(xs)], points[len(xs) :], samples)
-
-        if all(t.value is not None for t in (*xs, *ys)):
-            known = line(*(np.full(1, t.value, np.float32) for t in (*xs, *ys)))
-            return [self.of(float(y)) for y in known[:, 0]]
-        whole = self._new(line, (line, tuple(t.number for t in (*xs, *ys))))
-        return [
-            self._new((line, k), (lambda at, k=k: at[k], (whole.number,))) for k in range(samples)
-        ]
+        shares = np.arange(1, samples + 1, dtype=np.float32) / np.float32(samples)
+        return [self.make("curve", *xs, *ys, share=float(s)) for s in shares]
 
     def compile(self, outputs: Sequence[Term]) -> Compiled:
-        return Compiled(self, outputs)
+        """Rows in, a matrix with one line per row and one column per output out."""
+        return _Assembly(self, outputs).program
+
+    def evaluate(self, outputs: Sequence[Term], rows: Matrix) -> Values:
+        """The same as what is compiled gives, by NumPy and one term after the other."""
+        values: list[Array] = []
+        with np.errstate(all="ignore"):
+            for how in self.made:
+                if isinstance(how, tuple):
+                    values.append(_apply(how, [values[a] for a in how[2]]))
+                elif isinstance(how, int):
+                    values.append(rows[:, how].astype(np.float32))
+                else:
+                    values.append(np.full(len(rows), how, np.float32))
+        return np.stack([values[t.number] for t in outputs], axis=1)
 
 
-class Compiled:
-    """Rows in, a matrix with one line per row and one column per output out."""
+def _apply(how: tuple[str, float, tuple[int, ...]], args: Sequence[Any]) -> Any:
+    operation, share, _ = how
+    return MEANING[operation](*([share] if operation == "curve" else []), *args)
+
+
+class _Assembly:
+    """A program for the machine in the making: steps in the order in which terms were made, and
+    slots that go to another term when theirs is no longer needed.
+    """
 
     def __init__(self, graph: Graph, outputs: Sequence[Term]) -> None:
-        self.width = len(outputs)
-        self._constants = [(k, t.value) for k, t in enumerate(outputs) if t.value is not None]
-        wanted: dict[int, list[int]] = {}
-        for k, t in enumerate(outputs):
-            if t.value is None:
-                wanted.setdefault(t.number, []).append(k)
-        last: dict[int, int] = {}
-        needed = set(wanted)
-        for number in range(len(graph.made) - 1, -1, -1):
-            how = graph.made[number]
-            if number in needed and isinstance(how, tuple):
-                for a in how[1]:
-                    needed.add(a)
-                    last.setdefault(a, number)
-        # what is no longer needed gives its place to another
-        slots: dict[int, int] = {}
+        self.made = graph.made
+        self.steps: list[tuple[int, int, int, int]] = []
+        self.points: list[tuple[int, list[int]]] = []  # of curves, by their step
+        self.slots: dict[int, int] = {}
+        self.count = 0
+        wanted = [t.number for t in outputs if t.value is None]
+        last = self._last_uses(wanted)
         free: list[int] = []
-        count = 0
-        self._start: list[tuple[int, int | float]] = []
-        self._steps: list[tuple[Operation, tuple[int, ...], int, list[int]]] = []
-        for number in sorted(needed):
-            how = graph.made[number]
-            args: tuple[int, ...] = ()
+        for number in sorted(last):
+            how = self.made[number]
+            args = [self.slots[a] for a in how[2]] if isinstance(how, tuple) else []
             if isinstance(how, tuple):
-                args = tuple(slots[a] for a in how[1])
-                free += {slots[a] for a in how[1] if last[a] == number}
-            if free and isinstance(how, tuple):
-                slots[number] = free.pop()
-            else:
-                slots[number], count = count, count + 1
-            if isinstance(how, tuple):
-                self._steps.append((how[0], args, slots[number], wanted.get(number, [])))
-            else:
-                self._start.append((slots[number], how))
-                self._steps.append((_same, (slots[number],), slots[number], wanted.get(number, [])))
-        self._count = count
+                free += {self.slots[a] for a in how[2] if last[a] == number}
+            if not free:
+                free.append(self.count)
+                self.count += 1
+            self.slots[number] = free.pop()
+            self._step(how, args, self.slots[number])
+        for place, t in enumerate(outputs):  # in this order, since neighbours share cache lines
+            if t.value is None:
+                self.steps.append((CODES["output"], self.slots[t.number], place, 0))
+        line = np.array([t.value or 0 for t in outputs], np.float32)
+        self.program = Compiled(self._words(), len(self.steps), self.count, line)
 
-    def __call__(self, rows: Matrix) -> Values:
-        out = np.empty((len(rows), self.width), np.float32)
-        with np.errstate(all="ignore"):
-            for start in range(0, len(rows), _CHUNK):
-                part = rows[start : start + _CHUNK]
-                out[start : start + len(part)] = self._lines(part).T
-        return out
+    def _last_uses(self, wanted: Sequence[int]) -> dict[int, int]:
+        """Of every term that is needed; outputs are needed to the end."""
+        last = dict.fromkeys(wanted, len(self.made))
+        for number in range(len(self.made) - 1, -1, -1):
+            how = self.made[number]
+            if number in last and isinstance(how, tuple):
+                for a in how[2]:
+                    last.setdefault(a, number)
+        return last
 
-    def _lines(self, rows: Matrix) -> Values:
-        lines = np.empty((self.width, len(rows)), np.float32)
-        columns = np.ascontiguousarray(rows.T, np.float32)
-        values: list[Any] = [None] * self._count
-        for slot, how in self._start:
-            values[slot] = columns[how] if isinstance(how, int) else np.array(how, np.float32)
-        for f, args, slot, places in self._steps:
-            x = values[slot] = f(*[values[a] for a in args])
-            for k in places:
-                lines[k] = x
-        for k, v in self._constants:
-            lines[k] = v
-        return lines
+    def _step(
+        self, how: tuple[str, float, tuple[int, ...]] | int | float, args: list[int], to: int
+    ) -> None:
+        if isinstance(how, int):
+            self.steps.append((CODES["column"], how, 0, to))
+        elif isinstance(how, float):
+            self.steps.append((CODES["constant"], bits_of(how), 0, to))
+        elif how[0] == "curve":
+            self.points.append((len(self.steps), args))
+            self.steps.append((CODES["curve"], 0, bits_of(how[1]), to))
+        else:
+            self.steps.append((CODES[how[0]], args[0], args[-1], to))
 
-
-def _same(x: Array) -> Array:
-    return x
-
-
-def interpolate(xs: Sequence[Array], ys: Sequence[Array], samples: int) -> Array:
-    """For each row, the line through (xs, ys) at 1/samples, 2/samples, ... of its last x."""
-    points = np.stack(np.broadcast_arrays(*xs, *ys))
-    x, y, n = points[: len(xs)], points[len(xs) :], points.shape[1]
-    at = np.arange(1, samples + 1, dtype=np.float32)[:, None] / np.float32(samples) * x[-1]
-    right = np.zeros((samples, n), np.int32)
-    for level in x[:-1]:
-        right += level < at
-    left = np.maximum(right - 1, 0)
-    row = np.arange(n, dtype=np.int32)
-    x, y = x.ravel(), y.ravel()
-    right = right * n + row
-    left = left * n + row
-    x0, y0 = x.take(left), y.take(left)
-    share = (at - x0) / np.maximum(x.take(right) - x0, np.float32(1e-9))
-    return np.asarray(y0 + np.clip(share, 0, 1) * (y.take(right) - y0))
+    def _words(self) -> np.ndarray[Any, np.dtype[np.int32]]:
+        words = [w for step in self.steps for w in step]
+        for step, points in self.points:
+            words[4 * step + 1] = len(words)
+            words += [len(points) // 2, *points]
+        return np.array(words, np.int32)

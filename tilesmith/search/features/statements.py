@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from tilesmith.search.draft import Draft, estimates, share_of_peak
-from tilesmith.search.features.graph import Compiled, Term, Values
+from tilesmith.search.features.graph import Term
+from tilesmith.search.features.machine import Compiled, Values
 from tilesmith.search.features.nest import KINDS, LINE, Access, Loop, Nest, shared_nests
 from tilesmith.search.features.operations import OPERATIONS, operations
 from tilesmith.search.protocol import Scores

@@ -10,7 +10,8 @@ from functools import lru_cache
 
 from tilesmith.ir.nodes import Block, For, If, Stmt
 from tilesmith.search.features.context import LOOP_WIDTH, TOUCHES, Program
-from tilesmith.search.features.graph import Term, Values
+from tilesmith.search.features.graph import Term
+from tilesmith.search.features.machine import Values
 from tilesmith.search.features.nest import Nest
 from tilesmith.search.features.operations import OPERATIONS, operations
 from tilesmith.space.domains import Matrix

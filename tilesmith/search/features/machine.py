@@ -1,0 +1,78 @@
+"""A vector machine: a program of arithmetic over slots, and rows of whole numbers in; one line of
+numbers per row out. It is one native function that interprets any program, compiled once.
+
+A step is four numbers: what to do, two arguments and where the result goes. Rows are taken in
+blocks, a slot has a number for each row of the block, and each step goes over a whole slot by
+vectors, so that finding out what to do costs next to nothing and all slots stay in the cache.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tilesmith.base.llvm_lock import LLVM_LOCK
+from tilesmith.search.features.machine_code import BLOCK, LANES, source
+from tilesmith.space.domains import Matrix
+
+Values = np.ndarray[Any, np.dtype[np.float32]]
+
+
+@cache
+def _load() -> tuple[Callable[..., None], Any]:
+    """The function, and what keeps its code."""
+    # It loads 60 MB: here, when something is scored for the first time.
+    from llvmlite import binding as llvm
+
+    with LLVM_LOCK:
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        processor = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
+            cpu=llvm.get_host_cpu_name(),
+            features=llvm.get_host_cpu_features().flatten(),
+            opt=2,
+            reloc="pic",
+            jit=True,
+        )
+        linker = llvm.create_lljit_compiler(processor, use_jit_link=True)
+        builder = llvm.JITLibraryBuilder().add_ir(source()).add_current_process()
+        library = builder.export_symbol("evaluate").link(linker, "rows")
+    n, pointer = ctypes.c_int64, ctypes.c_void_p
+    signature = ctypes.CFUNCTYPE(None, pointer, n, pointer, n, n, n, pointer, pointer, pointer, n)
+    return signature(library["evaluate"]), library
+
+
+@dataclass(frozen=True, eq=False)
+class Compiled:
+    """`words` are the steps, four numbers each, and then the points of curves; `line` is what every
+    line begins as, before outputs are written to it.
+    """
+
+    words: np.ndarray[Any, np.dtype[np.int32]]
+    steps: int
+    slots: int
+    line: Values
+
+    def __call__(self, rows: Matrix) -> Values:
+        evaluate, _ = _load()
+        rows = np.asarray(rows, np.int32)
+        down, across = (s // rows.itemsize for s in rows.strides)
+        out = np.empty((len(rows), len(self.line)), np.float32)
+        slots = np.empty(self.slots * BLOCK + LANES, np.float32)
+        start = slots.ctypes.data
+        start += -start % 64  # vectors are aligned
+        evaluate(
+            self.words.ctypes.data, self.steps, rows.ctypes.data, len(rows), down, across,
+            start, self.line.ctypes.data, out.ctypes.data, out.shape[1],
+        )  # fmt: skip
+        return out
+
+
+def bits_of(x: float) -> int:
+    """Of a float, as a signed whole number."""
+    return int(np.float32(x).view(np.int32))
