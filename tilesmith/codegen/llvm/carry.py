@@ -16,7 +16,7 @@ from tilesmith.expr.nodes import Expr, Load, Select, children, loads_of
 from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, statements
 
 if TYPE_CHECKING:
-    from tilesmith.codegen.llvm.emit import Writer
+    from tilesmith.codegen.llvm.statements import Statements
 
 _MOST_CELLS = 96  # three register files: more would only be spilled, and compiles slowly
 
@@ -24,7 +24,7 @@ Span = list[tuple[int, int]]  # the values a loop takes while it is written out:
 
 
 def carried_cells(
-    writer: Writer, body: tuple[Stmt, ...], moving: frozenset[str]
+    writer: Statements, body: tuple[Stmt, ...], moving: frozenset[str]
 ) -> dict[int, set[Cell]]:
     """For each memory that may be carried, the cells of it that the body touches."""
     dirty = {c.memory for f in writer.frames for c, h in f.cells.items() if h.dirty}
@@ -61,7 +61,7 @@ Local = dict[str, Span | None]
 Found = tuple[str, tuple[Int, ...], Local, bool]
 
 
-def _accesses(writer: Writer, body: tuple[Stmt, ...], local: Local) -> Iterator[Found]:
+def _accesses(writer: Statements, body: tuple[Stmt, ...], local: Local) -> Iterator[Found]:
     """(buffer, index, loops inside, whether it happens in every iteration)."""
     for s in body:
         match s:
@@ -104,7 +104,7 @@ def _loads(e: Expr, guarded: bool) -> Iterator[tuple[Load, bool]]:
 
 
 def _cells(
-    writer: Writer, name: str, index: tuple[Int, ...], local: Local, moving: frozenset[str]
+    writer: Statements, name: str, index: tuple[Int, ...], local: Local, moving: frozenset[str]
 ) -> set[Cell] | None:
     """None if the address moves with a run-time loop inside, or is not plain."""
     m = writer.memories[name]

@@ -1,20 +1,16 @@
-"""Function in, LLVM IR text out: the pass list, the loops, the threads. Values and memory have
-files of their own.
+"""Function in, LLVM IR text out: the pass list, the functions of a kernel, its threads. Statements,
+values and memory have files of their own.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import prod
 
 from tilesmith.base.errors import BuildError
 from tilesmith.base.target import Target
-from tilesmith.codegen.llvm.builder import I64, Builder, V
-from tilesmith.codegen.llvm.carry import carried_cells
-from tilesmith.codegen.llvm.cells import Lane
-from tilesmith.codegen.llvm.frames import Frame, Memory
-from tilesmith.codegen.llvm.stores import Stores
-from tilesmith.codegen.passes.access import tile_ranges
+from tilesmith.codegen.llvm.builder import I64, V
+from tilesmith.codegen.llvm.frames import Frame
+from tilesmith.codegen.llvm.statements import Module, Statements
 from tilesmith.codegen.passes.compact import compact
 from tilesmith.codegen.passes.fetch import spread_fetches
 from tilesmith.codegen.passes.guards import hoist_guards
@@ -24,14 +20,13 @@ from tilesmith.codegen.passes.lower_blocks import lower_blocks
 from tilesmith.codegen.passes.notes import resolve_notes
 from tilesmith.codegen.passes.partition import partition
 from tilesmith.codegen.passes.simplify import simplify
-from tilesmith.codegen.passes.squares import TRANSPOSE, transpose_squares
+from tilesmith.codegen.passes.squares import transpose_squares
 from tilesmith.codegen.passes.stagger import stagger_rows
 from tilesmith.codegen.passes.strips import strip_vectors
 from tilesmith.codegen.passes.undivide import split_at_divisions
-from tilesmith.expr.ints import Int, of
-from tilesmith.expr.nodes import loads_of
+from tilesmith.expr.ints import of
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Alloc, Buffer, For, If, Stmt, Store, Sync, statements
+from tilesmith.ir.nodes import For, Stmt
 
 # What happens to a Function before it is written down, in order.
 PASSES = (
@@ -46,9 +41,6 @@ PASSES = (
     hoist_guards,
     partition,
 )
-
-_STACK_NBYTES = 16 << 10  # larger buffers go to the workspace: a stack overflow is no error message
-_MOST_UNROLLED = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,52 +73,15 @@ def emit_function(func: Function, target: Target) -> Emitted:
     return Emitted(module.text(), module.workspace_nbytes, module.uses_threads)
 
 
-class Module:
-    """What several functions of one kernel share."""
-
-    def __init__(self, target: Target) -> None:
-        self.target = target
-        self.functions: list[str] = []
-        self.declarations: dict[str, str] = {}
-        self.workspace_nbytes = 0
-        self.uses_threads = False
-        self.serial = 0
-        self.metadata = 0
-
-    def reserve(self, nbytes: int) -> int:
-        """A place in the workspace."""
-        at = self.workspace_nbytes
-        self.workspace_nbytes += -(-nbytes // 64) * 64
-        return at
-
-    def text(self) -> str:
-        lines = [*self.declarations.values(), ""]
-        if self.uses_threads:
-            lines.insert(0, "declare void @tilesmith_parallel_for(ptr, ptr, i64, i64)")
-        ends = ["", '!0 = !{!"llvm.loop.unroll.disable"}']
-        # each loop has a node of its own that keeps LLVM from unrolling it again
-        ends += [f"!{k} = distinct !{{!{k}, !0}}" for k in range(1, self.metadata + 1)]
-        return "\n".join([*lines, *self.functions, *ends]) + "\n"
-
-
-class Writer(Stores):
-    """Writes one LLVM function. Stores come from `Stores`, and through it expressions from `Values`
-    and memory from `Cells`.
+class Writer(Statements):
+    """Writes one LLVM function. What is in it comes from `Statements`, through that stores from
+    `Stores`, expressions from `Values` and memory from `Cells`.
     """
 
     def __init__(self, module: Module, func: Function) -> None:
-        super().__init__(module.target, Builder(module.target.arch))
-        self.module, self.func = module, func
-        self.builder.declarations = module.declarations
-        self.builder.features = module.target.features
-        self.entry_lines: list[str] = []
-        self.in_parallel = False
-        self.thread = "0"
-        self.workspace = "%workspace"
-        self.unrolled = 0
-        self.flattened: list[For] = []  # the loops that the next counted loop stands for
+        super().__init__(module)
+        self.func = func
 
-    # functions
     def entry(self) -> None:
         params = []
         for k, p in enumerate(self.func.params):
@@ -173,253 +128,6 @@ class Writer(Stores):
             "",
         ]
         return "\n".join(body)
-
-    def bind(self, b: Buffer, pointer: str, align: int) -> Memory:
-        self.module.serial += 1
-        numbers = tuple(_number(n, b) for n in b.strides)
-        shape = tuple(_number(n, b) for n in b.shape)
-        m = Memory(b.name, pointer, b.dtype, numbers, shape, self.module.serial, align)
-        self.memories[b.name] = m
-        return m
-
-    # statements
-    def body(self, body: tuple[Stmt, ...]) -> None:
-        for s in body:
-            match s:
-                case For():
-                    self.loop(s)
-                case If():
-                    self.branch(s)
-                case Store():
-                    self.store(s)
-                case Alloc(buffer=b):
-                    self.alloc(b)
-                case Sync():
-                    pass
-                case _:
-                    raise AssertionError(s)
-
-    def alloc(self, b: Buffer) -> None:
-        nbytes = max(1, _number(b.size, b)) * b.dtype.nbytes
-        key = (b.name, nbytes)
-        if key not in self.places:
-            if nbytes <= _STACK_NBYTES:
-                name = self.builder.fresh("stack")
-                self.entry_lines.append(f"  {name} = alloca [{nbytes} x i8], align 64")
-            else:
-                name = self.builder.fresh("scratch")
-                copies = self.target.num_cores if self.in_parallel else 1
-                room = -(-nbytes // 64) * 64
-                at = self.module.reserve(room * copies)
-                if self.in_parallel:
-                    skip = self.builder.fresh("skip")
-                    self.entry_lines.append(f"  {skip}.t = mul i64 {self.thread}, {room}")
-                    self.entry_lines.append(f"  {skip} = add i64 {skip}.t, {at}")
-                    self.entry_lines.append(
-                        f"  {name} = getelementptr i8, ptr {self.workspace}, i64 {skip}"
-                    )
-                else:
-                    self.entry_lines.append(
-                        f"  {name} = getelementptr i8, ptr {self.workspace}, i64 {at}"
-                    )
-            self.places[key] = name
-        m = self.bind(b, self.places[key], 64)
-        self.copies.clear()  # the name stands for another memory now
-        self.frames[-1].owned.add(m.serial)
-
-    def loop(self, s: For) -> None:
-        n = s.extent.const
-        assert n is not None
-        if n == 0:
-            return
-        if s.kind == "parallel" and self.target.num_cores > 1 and not self.in_parallel:
-            self.parallel(s)
-        elif s.note(TRANSPOSE):
-            self.square(s)
-        elif s.kind == "unroll" or n == 1:
-            self.unrolled += n
-            if self.unrolled > _MOST_UNROLLED:
-                raise BuildError(
-                    f"loop {s.name} of {n} unrolls to more than {_MOST_UNROLLED} copies; "
-                    "unroll fewer loops, or split them first"
-                )
-            self.ranges[s.name] = s.extent
-            for k in range(n):
-                self.env[s.name] = k
-                self.body(s.body)
-            del self.env[s.name], self.ranges[s.name]
-        elif s.kind == "vectorize":
-            self.vector_loop(s)
-        else:
-            self.counted(s, V("0", I64), V(str(n), I64))
-
-    def vector_loop(self, s: For) -> None:
-        self.ranges[s.name] = s.extent
-        pieces = self.pieces_of(s)
-        if len(pieces) > 1 and pieces[1][1] == pieces[0][1] and self.sums_up(s, pieces[0]):
-            store = s.body[0]
-            assert isinstance(store, Store)
-            full = [p for p in pieces if p[1] == pieces[0][1]]
-            self.reduce_pieces(store, s.name, full)
-            pieces = pieces[len(full) :]
-        for start, lanes in pieces:
-            self.env[s.name] = Lane(start, lanes) if lanes > 1 else start
-            self.lanes = lanes
-            self.body(s.body)
-        self.lanes = 1
-        del self.env[s.name], self.ranges[s.name]
-
-    def sums_up(self, s: For, piece: tuple[int, int]) -> bool:
-        """Whether the loop does nothing but join its lanes into one element."""
-        if len(s.body) != 1 or not isinstance(t := s.body[0], Store) or len(t.writes) != 1:
-            return False
-        self.env[s.name], self.lanes = Lane(*piece), piece[1]
-        return piece[1] > 1 and t.intrinsic is None and self._joins_lanes(t.writes[0])
-
-    def counted(self, s: For, begin: V, end: V) -> None:
-        """A real loop, of at least one iteration, with the cells that it carries."""
-        b = self.builder
-        chain, self.flattened = self.flattened, []
-        names = frozenset({s.name, *(f.name for f in chain)})
-        touched, written = self.touched(s.body)
-        cells = carried_cells(self, s.body, names)
-        for serial in sorted(touched):
-            if serial in cells:
-                self.settle(serial, cells[serial])
-            else:
-                self.flush_memory(serial, drop=serial in written)
-        carried = frozenset(cells)
-        innermost = not any(
-            isinstance(t, For) and t.kind in ("serial", "parallel") for t in statements(s.body)
-        )
-        stepped = s.name if innermost and not chain else None
-        wanted = [v for key, v in s.notes if key == "prefetch" and isinstance(v, tuple)]
-        prefetch = {str(v[0]): int(v[1]) for v in wanted}
-        frame = Frame("loop", names, written, carried, stepped, prefetch)
-        frame.starts_at = None if begin.name == "0" else begin.name
-        before, start = self.label, self.frames[-1]
-        name, done = b.fresh("L")[1:], b.fresh("X")[1:]
-        counter = V(f"%{name}.i", I64)
-        self.frames.append(frame)
-        plans, copies, self.plans, self.copies = self.plans, self.copies, {}, {}
-        b.lines = frame.lines
-        self.label = name
-        self.env[s.name] = counter
-        self.ranges[s.name] = s.extent
-        self.depth[s.name] = len(self.frames) - 1
-        self.unflatten(counter, chain)
-        for key, note in s.notes:
-            if key == "fetch" and isinstance(note, tuple):
-                self.fetch(note)
-        shadowed = dict(self.memories)
-        self.body(s.body)
-        self.memories = shadowed
-        self.close_cells(frame)
-        self.frames.pop()
-        self.plans, self.copies = plans, copies
-        for gone in (s.name, *(f.name for f in chain)):
-            del self.env[gone], self.ranges[gone], self.depth[gone]
-        latch, lines = self.label, start.lines
-        lines.append(f"  br label %{name}")
-        lines.append(f"{name}:")
-        lines.append(
-            f"  {counter.name} = phi i64 [{begin.name}, %{before}], [{counter.name}.n, %{latch}]"
-        )
-        for cell, (phi, entry) in frame.phis.items():
-            final = frame.cells[cell].value
-            lines.append(
-                f"  {phi} = phi {entry.type} [{entry.name}, %{before}], [{final.name}, %{latch}]"
-            )
-        for p, first, step, elem in frame.pointer_phis:
-            lines.append(f"  {p} = phi ptr [{first}, %{before}], [{p}.n, %{latch}]")
-            frame.lines.append(f"  {p}.n = getelementptr inbounds {elem}, ptr {p}, i64 {step}")
-        lines += frame.head
-        lines += frame.lines
-        self.module.metadata += 1
-        lines.append(f"  {counter.name}.n = add nuw nsw i64 {counter.name}, 1")
-        lines.append(f"  {counter.name}.c = icmp ult i64 {counter.name}.n, {end.name}")
-        lines.append(
-            f"  br i1 {counter.name}.c, label %{name}, label %{done}, "
-            f"!llvm.loop !{self.module.metadata}"
-        )
-        lines.append(f"{done}:")
-        b.lines = lines
-        self.label = done
-        self.adopt_cells(frame)
-
-    def touched(self, body: tuple[Stmt, ...]) -> tuple[set[int], frozenset[int]]:
-        """The memories from outside that a body uses, and those it writes."""
-        used: set[str] = set()
-        written: set[str] = set()
-        for s in statements(body):
-            if isinstance(s, Store):
-                for w in s.writes:
-                    written.add(w.buffer)
-                    used.update(load.buffer for load in loads_of(w.value))
-        outside = {n: m.serial for n, m in self.memories.items()}
-        wrote = frozenset(outside[n] for n in written if n in outside)
-        return {outside[n] for n in used if n in outside} | wrote, wrote
-
-    def partial_tile(self, s: If) -> None:
-        """An instruction whose tile is not whole here: the tile is done element by element."""
-        for t in s.body:
-            assert isinstance(t, Store)
-            stmt: Stmt = If(s.conds, (Store(t.writes),))
-            for name, extent in reversed(t.tile):
-                stmt = For(name, extent, (stmt,))
-            self.body((stmt,))
-
-    def branch(self, s: If) -> None:
-        if any(p.names & tile_ranges(s.body).keys() for p in s.conds):
-            self.partial_tile(s)
-            return
-        uniform = [p for p in s.conds if not self.varies(p)]
-        varying = [p for p in s.conds if self.varies(p)]
-        numbers = [self.number(p) for p in uniform]
-        if any(n is not None and n < 0 for n in numbers):
-            return
-        uniform = [p for p, n in zip(uniform, numbers, strict=True) if n is None]
-        if not uniform:
-            self.masked(varying, s.body)
-            return
-        b = self.builder
-        touched, written = self.touched(s.body)
-        for serial in sorted(touched):
-            self.flush_memory(serial, drop=serial in written)
-        cond: V | None = None
-        for p in uniform:
-            ok = b.compare("sge", self.integer(p), V("0", I64))
-            cond = ok if cond is None else b.op("and", cond, ok)
-        assert cond is not None
-        yes, done = b.fresh("T")[1:], b.fresh("E")[1:]
-        b.emit(f"  br {cond}, label %{yes}, label %{done}")
-        b.emit(f"{yes}:")
-        outer = self.frames[-1]
-        frame = Frame("branch", frozenset(), written, lines=outer.lines)
-        self.frames.append(frame)
-        self.label = yes
-        shadowed = dict(self.memories)
-        self.masked(varying, s.body)
-        self.memories = shadowed
-        self.close_cells(frame)
-        self.frames.pop()
-        b.emit(f"  br label %{done}")
-        b.emit(f"{done}:")
-        self.label = done
-
-    def masked(self, varying: list[Int], body: tuple[Stmt, ...]) -> None:
-        """Some lanes only: what is written there goes to memory under a mask."""
-        if not varying:
-            self.body(body)
-            return
-        before = self.mask
-        for p in varying:
-            ok = self.builder.compare(
-                "sge", self.integer(p), self.builder.const(self.integer(p).type, 0)
-            )
-            self.mask = ok if self.mask is None else self.builder.op("and", self.mask, ok)
-        self.body(body)
-        self.mask = before
 
     # threads
     def parallel(self, s: For) -> None:
@@ -497,25 +205,3 @@ class Writer(Stores):
             return
         self.flattened = chain
         self.counted(For("+".join(f.name for f in chain), of(total), inner), begin, end)
-
-    def unflatten(self, counter: V, chain: list[For]) -> None:
-        b, rest = self.builder, counter
-        for k, f in enumerate(chain):
-            below = prod(g.extent.const or 0 for g in chain[k + 1 :])
-            here = rest
-            if below > 1:
-                here = b.op("udiv", rest, V(str(below), I64))
-                rest = b.op("sub", rest, b.op("mul", here, V(str(below), I64)))
-            self.env[f.name] = here
-            self.ranges[f.name] = f.extent
-            self.depth[f.name] = len(self.frames) - 1
-        frame = self.frames[-1]
-        frame.head += frame.lines
-        frame.lines.clear()
-
-
-def _number(p: Int, b: Buffer) -> int:
-    n = p.const
-    if n is None:
-        raise BuildError(f"{b.name} has the open size {p}")
-    return n
