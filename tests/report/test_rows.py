@@ -108,6 +108,9 @@ def test_the_page_says_what_where_and_how(tmp_path: Path) -> None:
     table_lines = [line for line in text.splitlines() if line.startswith("| C2D | 7")]
     assert table_lines[0].count("|") == 13
     assert "![" not in page(ROWS, Path("rows.json"), Path("page.md"))
+    text = page(ROWS, tmp_path / "build" / "rows.json", tmp_path / "docs" / "page.md")
+    assert str(tmp_path) not in text
+    assert "--json build/rows.json --page docs/page.md" in text
 
 
 def test_the_chart_is_a_picture(tmp_path: Path) -> None:

@@ -26,7 +26,8 @@ tenth of what it ended with.
 
 def page(rows: Sequence[Row], json: Path, where: Path, chart: Path | None = None) -> str:
     """`where` is the page's own place, which the chart's name is relative to."""
-    parts = [_LEAD.format(json=json, page=where)]
+    said_json, said_page = _said(json), _said(where)
+    parts = [_LEAD.format(json=said_json, page=said_page)]
     if chart is not None:
         name = os.path.relpath(chart, where.parent)
         parts.append(f"![The ratio to the best peer, by operator]({name})\n")
@@ -37,11 +38,16 @@ def page(rows: Sequence[Row], json: Path, where: Path, chart: Path | None = None
     parts += ["\n## Geometric means\n", *_means(rows), "\n## All cases\n", *_cases(rows)]
     parts.append(
         f"\n## Again\n\n```\npip install -e '.[peers,report]'\n"
-        f"tilesmith bench suite --seconds 180 --db suite.db --json {json} --page {where}\n```\n\n"
+        f"tilesmith bench suite --seconds 180 --db suite.db --json {said_json} --page {said_page}\n```\n\n"
         "A case that is in the JSON already is not run again; an interrupted suite goes on. "
         "`tilesmith bench C2D 56 64 64 1 1 0` does one case.\n"
     )
     return "\n".join(parts)
+
+
+def _said(path: Path) -> Path:
+    """Where it lies on this machine is of no use on another."""
+    return Path(*path.parts[-2:]) if path.is_absolute() else path
 
 
 def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
