@@ -12,7 +12,7 @@ from tilesmith.report.rows import HEADER, Row, cells, means
 
 _LEAD = """# Performance
 
-This page is written by `tilesmith bench suite --json {json} --page {page}`; do not edit it by hand.
+This page is written by `tilesmith bench suite {files}`; do not edit it by hand.
 
 Each case of the operator suite (float32) is tuned once, then timed in one process beside the
 libraries, in turns: peer, ours, peer, ours. `ratio` is the median of the paired ratios, the peer's
@@ -26,8 +26,8 @@ tenth of what it ended with.
 
 def page(rows: Sequence[Row], json: Path, where: Path, chart: Path | None = None) -> str:
     """`where` is the page's own place, which the chart's name is relative to."""
-    said_json, said_page = _said(json), _said(where)
-    parts = [_LEAD.format(json=said_json, page=said_page)]
+    files = f"--json {_said(json)} --page {_said(where)}"
+    parts = [_LEAD.format(files=files)]
     if chart is not None:
         name = os.path.relpath(chart, where.parent)
         parts.append(f"![The ratio to the best peer, by operator]({name})\n")
@@ -38,7 +38,7 @@ def page(rows: Sequence[Row], json: Path, where: Path, chart: Path | None = None
     parts += ["\n## Geometric means\n", *_means(rows), "\n## All cases\n", *_cases(rows)]
     parts.append(
         f"\n## Again\n\n```\npip install -e '.[peers,report]'\n"
-        f"tilesmith bench suite --seconds 180 --db suite.db --json {said_json} --page {said_page}\n```\n\n"
+        f"tilesmith bench suite --seconds 180 --db suite.db {files}\n```\n\n"
         "A case that is in the JSON already is not run again; an interrupted suite goes on. "
         "`tilesmith bench C2D 56 64 64 1 1 0` does one case.\n"
     )
