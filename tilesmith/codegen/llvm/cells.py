@@ -270,8 +270,9 @@ class Cells:
         first.
         """
         here = self.frames[-1].cells
-        if cell in here and cell.memory not in self.tangled:  # nothing held overlaps it
-            here[cell] = Held(value, True)
+        held = here.get(cell)
+        if held is not None and cell.memory not in self.tangled:  # nothing held overlaps it
+            held.value, held.dirty = value, True
             return
         for frame in reversed(self.frames):
             for other in frame.cells.touching(cell):

@@ -175,15 +175,16 @@ def _cuts(s: For, body: tuple[Stmt, ...]) -> list[int]:
     guards = [g for g in guards_of(body) if s.name in g.cond.names]
     if n is None or not guards:
         return []
-    total = effort(body)
-    every = weight(body) <= _LIGHT or s.kind in ("unroll", "vectorize")
+    every = s.kind in ("unroll", "vectorize") or weight(body) <= _LIGHT
     wait = not every and s.kind == "serial" and spatial(s.name, body)
     for g in guards:
         if wait and _waits(g):
             continue
-        for cut in {c for end in ends_of(g) if (c := _cut(end, s.name)) is not None and 0 < c < n}:
-            found[cut] = found.get(cut, 0) + g.work
-    return sorted(c for c, work in found.items() if every or 2 * work >= total)
+        ends = {_cut(end, s.name) for end in ends_of(g.cond, g.inner)}
+        for cut in (c for c in ends if c is not None and 0 < c < n):
+            found[cut] = found.get(cut, 0) + (0 if every else g.work)
+    total = 0 if every or not found else effort(body)
+    return sorted(c for c, work in found.items() if 2 * work >= total)
 
 
 def _waits(g: Guard) -> bool:

@@ -19,13 +19,19 @@ Ends = tuple[Int, Int]
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """`cond` >= 0, asked inside the loops `inner`; so many operations that run depend on it."""
+    """`cond` >= 0, asked inside the loops `inner`, so many times for this body."""
 
     cond: Int
     inner: Ranges
     counted: frozenset[str]  # the loops of `inner` that are not written out
-    work: int
+    times: int
+    body: tuple[Stmt, ...]
     select: bool = False  # it chooses a value
+
+    @property
+    def work(self) -> int:
+        """The operations that run and depend on it."""
+        return self.times * effort(self.body)
 
 
 def guards_of(
@@ -42,17 +48,15 @@ def guards_of(
                 within = {**inner, s.name: s.extent}
                 yield from guards_of(s.body, within, counted | more, times * _turns(s))
             case If():
-                work = times * effort(s.body)
                 around = {**inner, **tile_ranges(s.body)}
                 for p in s.conds:
-                    yield Guard(p, around, counted, work)
+                    yield Guard(p, around, counted, times, s.body)
                 yield from guards_of(s.body, inner, counted, times)
             case Store():
                 here = {**inner, **dict(s.tile)}
-                work = times * effort((s,))
                 for w in s.writes:
                     for p in _select_conditions(w.value):
-                        yield Guard(p, here, counted, work, select=True)
+                        yield Guard(p, here, counted, times, (s,), select=True)
 
 
 def is_guarded(body: tuple[Stmt, ...]) -> bool:
@@ -75,10 +79,10 @@ def _select_conditions(e: Expr) -> Iterator[Int]:
         yield from _select_conditions(x)
 
 
-def ends_of(g: Guard) -> tuple[Int, ...]:
-    """The condition with the loops inside at their worst and at their best."""
+def ends_of(cond: Int, inner: Ranges) -> tuple[Int, ...]:
+    """A condition with the loops inside at their worst and at their best."""
     try:
-        return bounds(g.cond, g.inner)
+        return bounds(cond, inner)
     except Unknown:
         return ()
 
@@ -135,7 +139,7 @@ def separated(s: For, body: tuple[Stmt, ...], here: Ranges) -> tuple[Stmt, ...]:
     groups: dict[Ends, int] = {}
     for g in guards_of(body):
         if s.name in g.cond.names and not g.select and not g.cond.names & g.counted:
-            match ends_of(g):
+            match ends_of(g.cond, g.inner):
                 case (low, high):
                     groups[low, high] = groups.get((low, high), 0) + g.work
     most = effort(body)
@@ -193,7 +197,7 @@ def _given(body: tuple[Stmt, ...], ends: Ends, truth: bool, inner: Ranges) -> tu
                     out.append(For(s.name, s.extent, new, s.kind, s.notes))
             case If():
                 around = {**inner, **tile_ranges(s.body)}
-                same = [p for p in s.conds if ends_of(Guard(p, around, frozenset(), 0)) == ends]
+                same = [p for p in s.conds if ends_of(p, around) == ends]
                 if same and not truth:
                     continue
                 left = tuple(p for p in s.conds if p not in same)
