@@ -98,7 +98,7 @@ def test_what_others_teach_fades() -> None:
     task = here[0].candidate.task
     v = Catalogue(task, ts.SketchSpace().sketches(task)).known(0)
     rows = v.sample(np.random.default_rng(0), 20)
-    full, base = found[0].known.with_base(v, rows)
+    full, base = found[0].known.with_base([(v, rows)])
     assert abs(full - base).max() > 0.1
     assert Faded(found[0].known, 0.0).predict(v, rows) == pytest.approx(base)
     assert Faded(found[0].known, 1.0).predict(v, rows) == pytest.approx(full)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import lru_cache
 
 from tilesmith.base.errors import TraceError
 from tilesmith.expr.ints import Int, of, var
@@ -14,6 +15,7 @@ from tilesmith.expr.ints import Int, of, var
 _SIZE = re.compile(r"#[A-Za-z_][\w.]*")
 
 
+@lru_cache(maxsize=4096)  # every candidate has the layouts of its sketch
 def parse_int(text: str) -> Int:
     """Names may be size variables; they are written with a leading #."""
     sizes: dict[str, str] = {}

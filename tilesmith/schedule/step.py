@@ -33,8 +33,9 @@ class Step:
                 return tuple(map(put, value))
             return sizes.get(value, value) if isinstance(value, str) else value
 
-        changes = {f.name: put(getattr(self, f.name)) for f in fields(self)}
-        return replace(self, **changes)
+        old = {f.name: getattr(self, f.name) for f in fields(self)}
+        new = {name: put(value) for name, value in old.items()}
+        return replace(self, **new) if new != old else self
 
     def to_json(self) -> list[Any]:
         return [self.name, {f.name: getattr(self, f.name) for f in fields(self)}]

@@ -61,12 +61,11 @@ class Trace:
         """
         own = {c for s in self.steps if isinstance(s, NumericSample) for c in s.columns}
         others = {n: v for n, v in sizes.items() if n not in own}
-        return Trace(
-            tuple(
-                s.decide(sizes) if isinstance(s, NumericSample) else s.decide(others)
-                for s in self.steps
-            )
-        )
+        steps = []
+        for s in self.steps:
+            known = sizes if isinstance(s, NumericSample) else others
+            steps.append(s.decide(known) if known else s)
+        return Trace(tuple(steps))
 
     @property
     def decisions(self) -> dict[str, int]:

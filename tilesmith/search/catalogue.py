@@ -39,7 +39,7 @@ class Catalogue:
         self._variants: dict[int, Variant | None] = {}
         self._proposed: dict[str, Individual] = {}
         self._seen: set[str] = set()
-        self._rows: set[Individual] = set()
+        self._rows: set[tuple[int, ...]] = set()  # variant and row
 
     def __len__(self) -> int:
         return len(self.traces)
@@ -93,7 +93,7 @@ class Catalogue:
             yield number, self.known(number).adapt(np.array(found, np.int32))
 
     def seen(self, number: int, row: Matrix) -> bool:
-        return Individual(number, tuple(map(int, row))) in self._rows
+        return (number, *row.tolist()) in self._rows
 
     def some(self, rng: Rng, n: int) -> list[int]:
         """Numbers of up to n variants that can be lowered, in random order."""
@@ -107,13 +107,11 @@ class Catalogue:
 
     def propose(self, number: int, row: Matrix) -> Candidate | None:
         """The candidate of a row; None if it was there before or its numbers do not go together."""
-        who = Individual(number, tuple(int(v) for v in row))
-        if who in self._rows:
+        if self.seen(number, row):
             return None
-        self._rows.add(who)
-        v = self.variant(number)
-        assert v is not None
-        c = v.candidate(row)
+        who = Individual(number, tuple(row.tolist()))
+        self._rows.add((number, *who.row))
+        c = self.known(number).candidate(row)
         if c.key in self._seen:
             return None
         self._seen.add(c.key)
@@ -132,7 +130,7 @@ class Catalogue:
         who = self._proposed.get(c.key) or self._find(c)
         if who is not None:
             self._proposed[c.key] = who
-            self._rows.add(who)
+            self._rows.add((who.variant, *who.row))
         return who
 
     def _find(self, c: Candidate) -> Individual | None:

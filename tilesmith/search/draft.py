@@ -17,8 +17,8 @@ import numpy as np
 from tilesmith.expr.ints import FloorDiv, opaque_atoms, product
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, walk
-from tilesmith.search.features.graph import Term
-from tilesmith.search.features.machine import Compiled, Values
+from tilesmith.search.features.graph import Graph, Term
+from tilesmith.search.features.machine import Compiled
 from tilesmith.search.features.nest import LINE, Access, Nest, shared_nests
 from tilesmith.search.features.operations import operations
 from tilesmith.search.protocol import Scores
@@ -48,31 +48,22 @@ class Draft:
 
     def score(self, variant: Variant, rows: Matrix) -> Scores:
         """Higher is better: the share of the machine's peak, over all statements."""
-        if not len(rows):
-            return np.zeros(0)
-        return np.asarray(_compiled(self, variant)(rows)[:, 0], np.float64) * _tails(variant, rows)
+        return np.exp2(self.predict(variant, rows))
 
     def predict(self, variant: Variant, rows: Matrix) -> Scores:
         """The score as doublings of speed, which is what learned models predict too."""
-        return doublings(self.score(variant, rows))
-
-    def with_tails(self, variant: Variant, rows: Matrix, shares: Values) -> Scores:
-        """`predict`, where `share_of_peak` was computed already, together with other terms."""
-        return doublings(np.asarray(shares, np.float64) * _tails(variant, rows))
-
-
-def doublings(scores: Scores) -> Scores:
-    return np.asarray(np.log2(np.maximum(scores, 1e-9)))
+        return _compiled(self, variant)(rows)[:, 0].astype(np.float64)
 
 
 @lru_cache(maxsize=1024)
 def _compiled(draft: Draft, variant: Variant) -> Compiled:
-    share = share_of_peak(draft, variant)
-    return share.graph.compile([share])
+    said = doublings(draft, variant)
+    return said.graph.compile([said])
 
 
 @lru_cache(maxsize=1024)
-def share_of_peak(draft: Draft, variant: Variant) -> Term:
+def doublings(draft: Draft, variant: Variant) -> Term:
+    """What is predicted, as a term."""
     graph, nests = shared_nests(variant)
     cycles = graph.of(0)
     for n in nests:
@@ -83,7 +74,8 @@ def share_of_peak(draft: Draft, variant: Variant) -> Term:
         for _, b in walk(task.func.body)
     )
     ideal = work / (task.target.lanes(32) * draft.ports * task.target.num_cores)
-    return ideal / cycles.maximum(1e-9)
+    share = ideal / cycles.maximum(1e-9) * _tails(variant, graph)
+    return share.maximum(1e-9).log2()
 
 
 def _instructions(b: Block) -> float:
@@ -300,11 +292,12 @@ def _crowded(draft: Draft, n: Nest, a: Access, level: int, size: int) -> Term:
     return crowded
 
 
-def _tails(variant: Variant, rows: Matrix) -> Scores:
+def _tails(variant: Variant, graph: Graph) -> Term:
     """Every tile that does not divide its loop costs code, and the time to compile it."""
-    out = np.ones(len(rows))
-    for d, span in zip(variant.domains, variant.spans, strict=True):
+    out = graph.of(1)
+    for d in variant.domains:
         if d.tile and d.extent:
-            inner = rows[:, span][:, 1:].prod(axis=1, dtype=np.int64)
-            out *= np.where(d.extent % np.maximum(inner, 1) == 0, 1.0, _TAIL)
+            inner = graph.product([graph.column(c) for c in d.columns[1:]]).maximum(1)
+            left = d.extent - d.extent // inner * inner
+            out = out * (left > 0).where(_TAIL, 1)
     return out

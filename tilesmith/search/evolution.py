@@ -22,8 +22,7 @@ from tilesmith.search.picking import pick
 from tilesmith.search.population import Population, breed, merge, sample
 from tilesmith.search.protocol import Corrector, CostModel, Experienced, Predictor, Scores
 from tilesmith.search.random import RandomSearch
-from tilesmith.space.domains import Matrix, Rng
-from tilesmith.space.variant import Variant
+from tilesmith.space.domains import Rng
 from tilesmith.task.task import Candidate, Measurement, Task
 
 _ATTEMPTS = 4  # populations without a new candidate after which the rest is drawn at random
@@ -107,7 +106,7 @@ class EvolutionSearch:
             self._descent.propose(len(near))
             out += near
         if len(self._familiar):
-            scored = self._familiar, self._familiar.scores(self.catalogue, self._score)
+            scored = self._familiar, self._scores(self._familiar)
             count = int((n - len(out)) * s.familiar + self.rng.random())
             like = self._propose(scored, count)
             out += like
@@ -118,7 +117,7 @@ class EvolutionSearch:
             if missing <= 0:
                 break
             first = self._first()
-            drafted = first, first.scores(self.catalogue, self._score)
+            drafted = first, self._scores(first)
             out += self._propose(drafted, int(missing * s.fresh + self.rng.random()))
             out += self._propose(self._evolve(*drafted), n - len(out) - chance)
         return out + self._random.ask(n - len(out))
@@ -166,10 +165,11 @@ class EvolutionSearch:
             self._predictor = predictor or self._predictor
             self._fitted = len(self._told)
 
-    def _score(self, variant: Variant, rows: Matrix) -> Scores:
-        if self._predictor is not None:
-            return self._predictor.predict(variant, rows)
-        return self.settings.draft.predict(variant, rows)
+    def _scores(self, people: Population) -> Scores:
+        model = self._predictor
+        if isinstance(model, Corrector):
+            return model.with_base(people.parts(self.catalogue))[0]
+        return people.scores(self.catalogue, (model or self.settings.draft).predict)
 
     def _propose(self, scored: tuple[Population, Scores], count: int) -> list[Candidate]:
         """The best batch of that size."""
@@ -203,7 +203,7 @@ class EvolutionSearch:
 
     def _neighbours(self) -> tuple[Population, Scores]:
         near = self._descent.neighbours()
-        return near, near.scores(self.catalogue, self._score)
+        return near, self._scores(near)
 
     def _evolve(self, people: Population, scores: Scores) -> tuple[Population, Scores]:
         """All that was bred from them, with scores."""
@@ -217,20 +217,17 @@ class EvolutionSearch:
 
     def _approved(self, children: Population) -> tuple[Population, Scores]:
         """Those that are good enough for the draft, with scores."""
-        both = [self._with_draft(self.catalogue.known(k), rows) for k, rows in children.groups]
-        if not both:
-            return children, np.zeros(0)
-        scores, said = (np.concatenate(part) for part in zip(*both, strict=True))
+        scores, said = self._with_draft(children)
         good = np.flatnonzero(said >= self._least)
         return children.take(good), scores[good]
 
-    def _with_draft(self, variant: Variant, rows: Matrix) -> tuple[Scores, Scores]:
+    def _with_draft(self, people: Population) -> tuple[Scores, Scores]:
         """What the model and what the draft predicts; the model may have asked the draft."""
         draft, model = self.settings.draft, self._predictor
         if isinstance(model, Corrector) and model.base == draft:
-            return model.with_base(variant, rows)
-        said = draft.predict(variant, rows)
-        return (said if model is None else model.predict(variant, rows)), said
+            return model.with_base(people.parts(self.catalogue))
+        said = people.scores(self.catalogue, draft.predict)
+        return (said if model is None else self._scores(people)), said
 
     def _drafted(self, children: Population) -> tuple[Population, Scores]:
         return children, children.scores(self.catalogue, self.settings.draft.predict)

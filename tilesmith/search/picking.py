@@ -33,18 +33,18 @@ def pick(
     if diversity == 0:
         return [int(i) for i in np.argsort(-scores, kind="stable")[:count]]
     parts = decisions(variants, rows)
-    holders = _holders(parts)
+    holders, ends = _holders(parts)
     worth = np.array(scores, float) + diversity * (parts >= 0).sum(axis=1)
-    taken = np.zeros(len(holders), bool)
+    taken = {-1}
     out: list[int] = []
     for _ in range(count):
         best = int(np.argmax(worth))
         out.append(best)
         worth[best] = -np.inf
-        for part in parts[best]:
-            if part >= 0 and not taken[part]:  # no longer new to those that share it
-                taken[part] = True
-                worth[holders[part]] -= diversity
+        for part in parts[best].tolist():
+            if part not in taken:  # no longer new to those that share it
+                taken.add(part)
+                worth[holders[ends[part] : ends[part + 1]]] -= diversity
     return out
 
 
@@ -52,23 +52,22 @@ def decisions(variants: Sequence[int], rows: Sequence[Matrix]) -> Numbers:
     """A line for each row with a number for each of its decisions: the same one wherever variant,
     column and value are the same. Lines of variants with few columns end in -1.
     """
-    numbers = np.asarray(variants, np.int64)
-    out = np.full((len(rows), max(map(len, rows), default=0)), -1, np.int64)
-    used = 0
-    for number in np.unique(numbers):
-        members = np.flatnonzero(numbers == number)
-        matrix = np.stack([rows[int(i)] for i in members])
-        for column in range(matrix.shape[1]):
-            values, which = np.unique(matrix[:, column], return_inverse=True)
-            out[members, column] = used + which
-            used += len(values)
+    widths = np.array([len(r) for r in rows], np.int64)
+    out = np.full((len(rows), widths.max(initial=0)), -1, np.int64)
+    there = np.arange(out.shape[1]) < widths[:, None]
+    values = np.concatenate([*rows, np.zeros(0, np.int64)]).astype(np.int64)
+    which, columns = np.nonzero(there)
+    # one number for all three: values have 32 bits, and of variants and columns there are few
+    keys = np.asarray(variants, np.int64)[which] * out.shape[1] + columns << 32
+    out[there] = np.unique(keys + values, return_inverse=True)[1]
     return out
 
 
-def _holders(parts: Numbers) -> list[Numbers]:
-    """For each decision, the lines it stands in."""
+def _holders(parts: Numbers) -> tuple[Numbers, list[int]]:
+    """The lines that each decision stands in, one decision after the other, and where each begins;
+    the last end too.
+    """
     lines, columns = np.nonzero(parts >= 0)
     held = parts[lines, columns]
-    order = np.argsort(held, kind="stable")
     ends = np.cumsum(np.bincount(held))
-    return np.split(lines[order], ends[:-1])
+    return lines[np.argsort(held, kind="stable")], [0, *ends.tolist()]

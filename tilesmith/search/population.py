@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilesmith.search.catalogue import Catalogue
-from tilesmith.search.protocol import Scores
+from tilesmith.search.protocol import Part, Scores
 from tilesmith.space.domains import Matrix, Rng, encode
 from tilesmith.space.variant import Variant
 
@@ -31,9 +31,12 @@ class Population:
             for row in rows:
                 yield number, row
 
+    def parts(self, catalogue: Catalogue) -> list[Part]:
+        return [(catalogue.known(number), rows) for number, rows in self.groups]
+
     def scores(self, catalogue: Catalogue, score: Score) -> Scores:
-        parts = [score(catalogue.known(number), rows) for number, rows in self.groups]
-        return np.concatenate(parts) if parts else np.zeros(0)
+        found = [score(variant, rows) for variant, rows in self.parts(catalogue)]
+        return np.concatenate(found) if found else np.zeros(0)
 
     def take(self, at: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Population:
         """Those members, with repetition if asked for."""

@@ -18,6 +18,7 @@ from tilesmith.space.variant import Variant
 from tilesmith.task.task import Candidate, Measurement, Task
 
 Scores = np.ndarray[Any, np.dtype[np.float64]]
+Part = tuple[Variant, Matrix]  # rows of a variant
 
 
 class Search(Protocol):
@@ -62,8 +63,8 @@ class Corrector(Predictor, Protocol):
     @property
     def base(self) -> Predictor: ...
 
-    def with_base(self, variant: Variant, rows: Matrix) -> tuple[Scores, Scores]:
-        """What both predict."""
+    def with_base(self, parts: Sequence[Part]) -> tuple[Scores, Scores]:
+        """What both predict of the rows of several variants, one after the other."""
         ...
 
 

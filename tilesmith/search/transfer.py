@@ -67,5 +67,5 @@ class Faded:
     share: float
 
     def predict(self, variant: Variant, rows: Matrix) -> Scores:
-        scores, base = self.known.with_base(variant, rows)
+        scores, base = self.known.with_base([(variant, rows)])
         return np.asarray(base + self.share * (scores - base))

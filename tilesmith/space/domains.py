@@ -166,11 +166,13 @@ class Domain:
 
 def encode(rows: Matrix) -> Numbers:
     """One number per row; two that differ are alike by a miracle only."""
-    out = np.zeros(len(rows), np.uint64)
-    for c in range(rows.shape[1]):
-        out *= _GOLDEN
-        out += rows[:, c].astype(np.uint64)
-    return out
+    return np.asarray(rows.astype(np.uint64) @ _powers(rows.shape[1]))
+
+
+@cache
+def _powers(count: int) -> Numbers:
+    """Of the golden number, the highest first, modulo 2**64."""
+    return np.array([pow(int(_GOLDEN), k, 1 << 64) for k in reversed(range(count))], np.uint64)
 
 
 def _smallest_primes(n: int) -> np.ndarray[Any, np.dtype[np.int32]]:

@@ -87,6 +87,12 @@ class Term:
     def __rtruediv__(self, other: float) -> Term:
         return self.graph.of(other) / self
 
+    def __floordiv__(self, other: Term | float) -> Term:
+        return self.graph.make("floor_divide", self, self.graph.of(other))
+
+    def __rfloordiv__(self, other: float) -> Term:
+        return self.graph.of(other) // self
+
     def __gt__(self, other: Term | float) -> Term:
         """1 where it holds, else 0."""
         return self.graph.make("greater", self, self.graph.of(other))
@@ -168,8 +174,7 @@ class Graph:
                     elif isinstance(a, Maximum):
                         term = term * self.integer(a.a).maximum(self.integer(a.b))
                     elif isinstance(a, FloorDiv):
-                        left, right = self.integer(a.a), self.integer(a.b)
-                        term = term * self.make("floor_divide", left, right)
+                        term = term * (self.integer(a.a) // self.integer(a.b))
                     else:
                         raise ValueError(f"{a} has no closed form over the columns")
                 found = found + term

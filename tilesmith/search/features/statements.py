@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
-from tilesmith.search.draft import Draft, estimates, share_of_peak
+import numpy as np
+
+from tilesmith.search.draft import Draft, doublings, estimates
 from tilesmith.search.features.graph import Term
 from tilesmith.search.features.machine import Compiled, Values
 from tilesmith.search.features.nest import KINDS, LINE, Access, Loop, Nest, shared_nests
@@ -61,10 +63,9 @@ class Statements:
     def __init__(self, variant: Variant, draft: Draft) -> None:
         graph, nests = shared_nests(variant)
         outputs: list[Term] = []
-        share = share_of_peak(draft, variant)
+        said = doublings(draft, variant)
         for n in nests:
-            outputs += [*_statement(draft, n, nests), share]
-        self.variant, self.draft = variant, draft
+            outputs += [*_statement(draft, n, nests), said]
         self.count = len(nests)
         self._compiled: Compiled = graph.compile(outputs)
 
@@ -74,9 +75,7 @@ class Statements:
     def with_draft(self, rows: Matrix) -> tuple[Values, Scores]:
         """Features, and what the draft predicts: both for little more than the price of one."""
         x = self._compiled(rows).reshape(len(rows), self.count, len(NAMES))
-        said = self.draft.with_tails(self.variant, rows, x[:, 0, -1])
-        x[:, :, -1] = said[:, None]
-        return x, said
+        return x, x[:, 0, -1].astype(np.float64)
 
 
 @lru_cache(maxsize=1024)  # a variant is compared by identity
