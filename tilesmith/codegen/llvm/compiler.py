@@ -72,9 +72,9 @@ def assembly(artifact: Artifact) -> str:
     return text
 
 
-# Passes that take four tenths of LLVM's time and find nothing: the emitter steps pointers along
-# with loops, and computes an address beside its use.
-_IDLE = ("-disable-lsr", "-disable-cgp")
+# Passes that take half of LLVM's time and find nothing: the emitter steps pointers along with
+# loops, computes an address beside its use, and means a select where it writes one.
+_IDLE = ("-disable-lsr", "-disable-cgp", "-disable-select-optimize")
 
 
 @contextmanager
