@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import Any, ClassVar, Self
 
 from tilesmith.base.errors import TraceError
@@ -33,12 +34,18 @@ class Step:
                 return tuple(map(put, value))
             return sizes.get(value, value) if isinstance(value, str) else value
 
-        old = {f.name: getattr(self, f.name) for f in fields(self)}
+        old = self._values
         new = {name: put(value) for name, value in old.items()}
         return replace(self, **new) if new != old else self
 
     def to_json(self) -> list[Any]:
-        return [self.name, {f.name: getattr(self, f.name) for f in fields(self)}]
+        return [self.name, self._values]
+
+    @property
+    def _values(self) -> dict[str, Any]:
+        """Of its fields, by name."""
+        kind: Any = type(self)
+        return {name: getattr(self, name) for name in _names(kind)}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Step:
@@ -56,6 +63,12 @@ class Step:
     def __str__(self) -> str:
         parts = [f"{f.name}={_text(getattr(self, f.name))}" for f in fields(self)]
         return f"{self.name}({', '.join(parts)})"
+
+
+@cache
+def _names(kind: type[Step]) -> tuple[str, ...]:
+    """Of a step's fields: `dataclasses.fields` takes longer than all that is done with them."""
+    return tuple(f.name for f in fields(kind))
 
 
 def freeze(value: Any) -> Any:

@@ -66,7 +66,7 @@ class Catalogue:
         and they keep its limits.
         """
         others = [k for k in among if k != number and self._sketch[k] == self._sketch[number]]
-        if not others:
+        if not others or not len(rows):
             return
         to = rng.integers(0, len(others), len(rows))
         for k in np.unique(to):

@@ -94,10 +94,11 @@ def _divided_for_rows(b: Block) -> int:
     return sum(isinstance(a, FloorDiv) and not a.names() & lanes for a in atoms)
 
 
-def estimates(draft: Draft, n: Nest) -> list[Term]:
+@lru_cache(maxsize=1024)  # the draft and the features both ask for them
+def estimates(draft: Draft, n: Nest) -> tuple[Term, ...]:
     """Cycles of a statement on one core: to compute, and for what comes from each cache."""
     streamed, waited = _transfers(draft, n)
-    return [_compute(draft, n) + waited, *streamed]
+    return (_compute(draft, n) + waited, *streamed)
 
 
 def _cycles(draft: Draft, n: Nest) -> Term:

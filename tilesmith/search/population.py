@@ -41,14 +41,15 @@ class Population:
     def take(self, at: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Population:
         """Those members, with repetition if asked for."""
         at = np.sort(at)
-        out = []
-        start = 0
-        for number, rows in self.groups:
-            here = at[(at >= start) & (at < start + len(rows))] - start
-            if len(here):
-                out.append((number, rows.take(here, axis=0)))
-            start += len(rows)
-        return Population(tuple(out))
+        starts = np.cumsum([0, *(len(rows) for _, rows in self.groups)])
+        ends = np.searchsorted(at, starts).tolist()
+        return Population(
+            tuple(
+                (number, rows.take(at[ends[k] : ends[k + 1]] - starts[k], axis=0))
+                for k, (number, rows) in enumerate(self.groups)
+                if ends[k] < ends[k + 1]
+            )
+        )
 
 
 def merge(*groups: tuple[int, Matrix]) -> Population:

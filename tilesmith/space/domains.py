@@ -116,7 +116,8 @@ class Domain:
         np.minimum(pick, many - 1, out=pick)
         after = table.take(at * table.shape[1] + pick, mode="clip")
         alone = np.flatnonzero(many == 0)
-        after[alone] = self._other(rng, at.take(alone))
+        if len(alone):
+            after[alone] = self._other(rng, at.take(alone))
         return np.asarray(self.table.take(after, axis=0))
 
     def neighbours(self, row: Matrix) -> Matrix:

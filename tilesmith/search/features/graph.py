@@ -222,8 +222,8 @@ class _Assembly:
 
     def __init__(self, graph: Graph, outputs: Sequence[Term]) -> None:
         self.made = graph.made
-        self.steps: list[tuple[int, int, int, int]] = []
-        self.points: list[tuple[int, list[int]]] = []  # of curves, by their step
+        self.words: list[int] = []
+        self.points: list[tuple[int, list[int]]] = []  # of curves, and where that is to be said
         self.slots: dict[int, int] = {}
         self.count = 0
         wanted = [t.number for t in outputs if t.value is None]
@@ -241,9 +241,13 @@ class _Assembly:
             self._step(how, args, self.slots[number])
         for place, t in enumerate(outputs):  # in this order, since neighbours share cache lines
             if t.value is None:
-                self.steps.append((CODES["output"], self.slots[t.number], place, 0))
+                self.words += (CODES["output"], self.slots[t.number], place, 0)
+        steps = len(self.words) // 4
+        for at, points in self.points:
+            self.words[at] = len(self.words)
+            self.words += (len(points) // 2, *points)
         line = np.array([t.value or 0 for t in outputs], np.float32)
-        self.program = Compiled(self._words(), len(self.steps), self.count, line)
+        self.program = Compiled(np.array(self.words, np.int32), steps, self.count, line)
 
     def _last_uses(self, wanted: Sequence[int]) -> dict[int, int]:
         """Of every term that is needed; outputs are needed to the end."""
@@ -259,18 +263,11 @@ class _Assembly:
         self, how: tuple[str, float, tuple[int, ...]] | int | float, args: list[int], to: int
     ) -> None:
         if isinstance(how, int):
-            self.steps.append((CODES["column"], how, 0, to))
+            self.words += (CODES["column"], how, 0, to)
         elif isinstance(how, float):
-            self.steps.append((CODES["constant"], bits_of(how), 0, to))
+            self.words += (CODES["constant"], bits_of(how), 0, to)
         elif how[0] == "curve":
-            self.points.append((len(self.steps), args))
-            self.steps.append((CODES["curve"], 0, bits_of(how[1]), to))
+            self.points.append((len(self.words) + 1, args))
+            self.words += (CODES["curve"], 0, bits_of(how[1]), to)
         else:
-            self.steps.append((CODES[how[0]], args[0], args[-1], to))
-
-    def _words(self) -> np.ndarray[Any, np.dtype[np.int32]]:
-        words = [w for step in self.steps for w in step]
-        for step, points in self.points:
-            words[4 * step + 1] = len(words)
-            words += [len(points) // 2, *points]
-        return np.array(words, np.int32)
+            self.words += (CODES[how[0]], args[0], args[-1], to)

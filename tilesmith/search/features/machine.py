@@ -44,7 +44,7 @@ def _load() -> tuple[Callable[..., None], Any]:
         library = builder.export_symbol("evaluate").link(linker, "rows")
     n, pointer = ctypes.c_int64, ctypes.c_void_p
     signature = ctypes.CFUNCTYPE(None, pointer, n, pointer, n, n, n, pointer, pointer, pointer, n)
-    return signature(library["evaluate"]), library
+    return signature(library["evaluate"]), (linker, library)
 
 
 @dataclass(frozen=True, eq=False)
