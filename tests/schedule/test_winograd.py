@@ -1,4 +1,4 @@
-"""winograd: sums over windows of three weights with fewer products, and the program means the
+"""winograd: sums over windows of constant weights with fewer products, and the program means the
 same.
 """
 
@@ -41,6 +41,52 @@ def test_the_meaning_stays(func: ts.Function, taps: tuple[str, ...]) -> None:
     assert function_from_json(function_to_json(again)) == again
 
 
+@pytest.mark.parametrize(
+    ("func", "taps", "results"),
+    [
+        (conv("conv2d", 9, 2, 3, 7, 2, 3), ("rh",), 2),
+        (conv("conv2d", 9, 2, 3, 7, 2, 3), ("rh",), 4),  # five places are no multiple of four
+        (conv("conv2d", 8, 2, 3, 3, 2, 1), ("rh", "rw"), 2),
+        (conv("conv2d", 7, 2, 3, 5, 1, 2, layout="NCHW"), ("rw",), 3),
+        (conv("conv2d", 6, 2, 3, 3, 1, 1), ("rh", "rw"), 4),
+        (conv("conv1d", 17, 2, 3, 5, 3, 2), ("rw",), 2),  # two windows have two taps, one has one
+        (conv("dilated-conv2d", 9, 2, 3, 3, 2, 2), ("rw", "rh"), 2),  # taps as far as places
+        (conv("conv3d", 7, 2, 2, 7, 2, 3, 4), ("rd", "rh"), 2),
+    ],
+)
+def test_longer_windows_and_strides(func: ts.Function, taps: tuple[str, ...], results: int) -> None:
+    sch = Schedule(func)
+    sch.winograd("Y", *taps, results=results)
+    assert_kept(sch)
+    again = sch.func
+    assert function_from_json(function_to_json(again)) == again
+
+
+def test_a_stride_parts_a_window_whose_products_are_summed() -> None:
+    sch = Schedule(conv("conv1d", 224, 3, 8, 7, 2, 3))
+    _, products = sch.winograd("Y", "rw", results=4)
+    _, b = find_block(sch.func, products)
+    extents = {i.name: (i.kind, i.extent.const) for i in b.iters}
+    assert extents["rw"] == ("S", 7)
+    assert extents["rw_phase"] == ("R", 2)
+    assert extents["w"] == ("S", 28)
+    assert len(b.domain) == 1  # 13 of 14 products for 4 results, which were 28
+
+
+def test_zeros_may_be_left_out_along_other_windows() -> None:
+    func = conv("conv3d", 8, 2, 3, 3, 1, 1, 4)
+    sch = Schedule(func)
+    sch.skip_zeros("Y", "rd")
+    sch.winograd("Y", "rh", results=4)
+    assert_kept(sch)
+
+    def along_the_same(s):
+        s.skip_zeros("Y", "rh")
+        s.winograd("Y", "rh")
+
+    refuse(func, along_the_same, "winograd Y", "some taps of rh are skipped")
+
+
 def test_winograd(golden):
     sch = Schedule(conv("conv1d", 6, 2, 3, 3, 1, 0))
     tiles, products = sch.winograd("Y", "rw")
@@ -70,12 +116,16 @@ def test_the_weights_are_brought_into_their_basis_ahead() -> None:
 
 
 def test_winograd_refuses():
-    none = "are no windows of three constant weights"
+    none = "are no windows of constant weights"
     f = conv("conv2d", 6, 2, 3, 3, 1, 1)
     refuse(f, lambda s: s.winograd("Y"), "winograd Y", "it has ['rh', 'rw']")
     refuse(f, lambda s: s.winograd("Y", "rc"), "winograd Y", none)
-    refuse(conv("conv2d", 6, 2, 3, 3, 2, 1), lambda s: s.winograd("Y", "rw"), "winograd Y", none)
-    refuse(conv("conv2d", 6, 2, 3, 5, 1, 1), lambda s: s.winograd("Y", "rw"), "winograd Y", none)
+    far = conv("conv2d", 6, 2, 3, 3, 3, 1)  # no tap is used again
+    refuse(far, lambda s: s.winograd("Y", "rw"), "winograd Y", none)
+    apart = conv("dilated-conv2d", 8, 2, 3, 3, 1, 1)
+    refuse(apart, lambda s: s.winograd("Y", "rw"), "winograd Y", none)
+    many = "16 results of 3 taps of rw take too many products"
+    refuse(f, lambda s: s.winograd("Y", "rw", results=16), "winograd Y", many)
     changing = operator("conv2d", (6, 2, 3, 3, 1, 1), "NHWC")
     refuse(changing, lambda s: s.winograd("Y", "rw"), "winograd Y", none)
 

@@ -38,7 +38,7 @@ SMALL: dict[str, tuple[int, ...]] = {
     "conv3d": (5, 2, 3, 3, 1, 1, 3),
     "group-conv2d": (5, 4, 6, 3, 2, 1, 2),
     "dilated-conv2d": (7, 3, 5, 3, 1, 2),
-    "depthwise-conv2d": (7, 5, 3, 1, 1),
+    "depthwise-conv2d": (7, 9, 3, 1, 1),
     "conv2d-transpose": (3, 2, 3, 4, 2, 1),
     "capsule-conv2d": (5, 3, 2, 3, 2, 1, 2),
     "norm": (30, 43),

@@ -177,3 +177,14 @@ def test_contiguous_axes_of_the_output_come_first() -> None:
     assert ask(analysis.contiguous_axes, f, "C") == ["j"]
     t = func_of(X, ts.compute((6, 8), lambda i, j: X[j, i], name="T"))
     assert ask(analysis.contiguous_axes, t, "T") == ["j", "i"]
+
+
+def test_batch_axes_have_places_of_their_own() -> None:
+    a, b = ts.placeholder((6, 4), name="A"), ts.placeholder((6, 5), name="B")
+    r = ts.reduce_axis(2, name="r")
+    parted = ts.compute((3, 4, 5), lambda p, i, j: ts.sum(a[2 * p + r, i] * b[2 * p + r, j], r))
+    func = func_of(a, b, parted)
+    assert analysis.batch_axes(analysis.block(func, parted.name)) == {"p"}
+    shared = ts.compute((5, 4, 5), lambda p, i, j: ts.sum(a[p + r, i] * b[p + r, j], r))
+    func = func_of(a, b, shared)
+    assert analysis.batch_axes(analysis.block(func, shared.name)) == set()

@@ -12,6 +12,8 @@ from test_properties import legal_variants, offspring
 
 import tilesmith as ts
 from tilesmith.cli.operators import operator
+from tilesmith.schedule.kinds import Unroll
+from tilesmith.schedule.loops import Fuse
 from tilesmith.schedule.sample import SampleTile
 from tilesmith.schedule.winograd import Winograd
 from tilesmith.schedule.zeros import SkipZeros
@@ -63,8 +65,8 @@ def test_candidates_match_the_oracle(name: str, layout: str) -> None:
 @pytest.mark.parametrize(
     ("name", "shape"),
     [
-        ("conv2d", (8, 16, 16, 3, 2, 1)),  # every other place
-        ("conv2d", (8, 16, 16, 5, 1, 2)),
+        ("conv2d", (8, 16, 16, 3, 2, 1)),  # every other place: little is saved
+        ("conv1d", (16, 3, 16, 7, 2, 3)),  # rows behind the window are short
         ("conv2d", (8, 4, 16, 3, 1, 1)),  # a sum is soon done
         ("conv2d", (8, 16, 4, 3, 1, 1)),  # an element is not used often
         ("conv2d", (1, 16, 16, 3, 1, 1)),  # one result of two is wanted
@@ -74,6 +76,38 @@ def test_candidates_match_the_oracle(name: str, layout: str) -> None:
 )
 def test_where_it_does_not_pay_there_is_none(name: str, shape: tuple[int, ...]) -> None:
     assert not filtered(operator(name, shape, "NHWC", prepared=True))[0]
+
+
+LONGER = {
+    "conv1d": (26, 16, 18, 7, 2, 3),
+    "conv2d": (18, 3, 20, 7, 2, 3),
+    "conv3d": (15, 2, 18, 5, 1, 2, 4),
+    "dilated-conv2d": (18, 5, 16, 5, 2, 4),
+}
+
+
+@pytest.mark.parametrize("name", LONGER)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_longer_windows_match_the_oracle(name: str, layout: str) -> None:
+    rng = np.random.default_rng([8, *map(ord, name)])
+    func = operator(name, LONGER[name], layout, prepared=True)
+    sketches, plain = filtered(func, 2)
+    assert plain
+    if (name, layout) == ("conv1d", "NCHW"):  # no rows lie behind its only window
+        assert not sketches
+        return
+    for sketch in sketches:
+        (step,) = (s for s in sketch.steps if isinstance(s, Winograd))
+        assert len(step.taps) == 1
+    check_candidates(ts.Task(func, ts.cpu(2)), sketches, rng)
+
+
+def test_rows_behind_a_longer_window_are_whole_vectors() -> None:
+    """Three channels alone would be three lanes of sixteen."""
+    func = operator("conv2d", (16, 3, 16, 7, 2, 3), "NHWC", prepared=True)
+    for sketch in filtered(func)[0]:
+        assert Fuse(("Y.tiles.ax2", "Y.tiles.ax3")) in sketch.steps
+        assert Unroll("Y.tiles.rh") in sketch.steps
 
 
 def test_weights_that_change_from_call_to_call_stay_as_they_are() -> None:
@@ -104,16 +138,30 @@ def test_what_padding_put_in_is_left_out(name: str, shape: tuple[int, ...], layo
     func = operator(name, shape, layout, prepared=True)
     task = ts.Task(func, ts.cpu(2))
     sketches = SketchSpace().sketches(task)
-    assert all(any(isinstance(x, SkipZeros) for x in s.steps) for s in sketches)
+    plain = [s for s in sketches if not any(isinstance(x, Winograd) for x in s.steps)]
+    assert plain
+    assert all(any(isinstance(x, SkipZeros) for x in s.steps) for s in plain)
     check_candidates(task, sketches, rng)
 
 
 def test_what_the_zeros_depend_on_is_no_part_of_the_register_tile() -> None:
     func = operator("conv2d", (28, 3, 20, 7, 2, 3), "NHWC", prepared=True)
     for sketch in SketchSpace().sketches(ts.Task(func, ts.cpu(1))):
+        if any(isinstance(x, Winograd) for x in sketch.steps):
+            continue
         tiles = {s.loop: s.max_innermost for s in sketch.steps if isinstance(s, SampleTile)}
         assert (tiles["Y.h"], tiles["Y.rh"]) == (1, 1)
         assert tiles["Y.w"] > 1
+
+
+def test_zeros_of_the_other_windows_are_left_out_too() -> None:
+    func = operator("conv3d", (32, 3, 20, 7, 2, 3, 8), "NHWC", prepared=True)
+    sketches, _ = filtered(func)
+    assert sketches
+    for sketch in sketches:
+        assert SkipZeros("Y", ("rd",)) in sketch.steps
+        tiled = {s.loop for s in sketch.steps if isinstance(s, SampleTile)}
+        assert "Y.products.rh" not in tiled  # the products share nothing
 
 
 @pytest.mark.parametrize("shape", [(56, 16, 16, 3, 2, 1), (7, 16, 16, 3, 2, 1)])

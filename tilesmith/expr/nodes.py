@@ -235,6 +235,21 @@ def substitute(e: Expr, env: Mapping[str, Int]) -> Expr:
     return map_ints(e, lambda p: p.substitute(env)) if env else e
 
 
+def settled(e: Expr, env: Mapping[str, Int]) -> Expr:
+    """With these numbers put in. A choice that they decide is what is chosen."""
+
+    def settle(x: Expr) -> Expr:
+        x = map_children(x, settle)
+        cond = x.cond if isinstance(x, Select) else None
+        if isinstance(x, Select) and isinstance(cond, Binary) and cond.op == "eq":
+            sides = [y.value.const for y in (cond.a, cond.b) if isinstance(y, IntValue)]
+            if len(sides) == 2 and None not in sides:
+                return x.a if sides[0] == sides[1] else x.b
+        return x
+
+    return settle(substitute(e, env)) if env else e
+
+
 @dataclass(frozen=True, slots=True)
 class Combiner:
     """How a reduction joins two partial results: one expression per output over Args x0.. and y0..,

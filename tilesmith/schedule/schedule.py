@@ -147,9 +147,9 @@ class Schedule:
         self.apply(DecomposeReduction(block, loop))
         return f"{block}.init"
 
-    def winograd(self, block: str, *taps: str) -> tuple[str, str]:
+    def winograd(self, block: str, *taps: str, results: int = 2) -> tuple[str, str]:
         """Returns the names of the blocks that read the image and that sum products."""
-        self.apply(Winograd(block, taps))
+        self.apply(Winograd(block, taps, results))
         return f"{block}.tiles", f"{block}.products"
 
     def skip_zeros(self, block: str, *taps: str) -> None:

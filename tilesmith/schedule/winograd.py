@@ -1,11 +1,12 @@
-"""Winograd's minimal filtering: a sum of products over windows of three neighbours in, the same sum
-out with four products for two neighbouring results instead of six.
+"""Winograd's minimal filtering: a sum of products over windows of neighbours in, the same sum out
+with fewer products for several neighbouring results, as four instead of six for two of three taps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import mode
 from typing import ClassVar, TypeVar
 
 from tilesmith.base.dtype import BOOL, INT64, DType
@@ -14,34 +15,33 @@ from tilesmith.expr.ints import Int, of, product, var
 from tilesmith.expr.nodes import Binary, Const, Expr, IntValue, Load, Select
 from tilesmith.ir.dependence import find_block, only_writer, readers
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Block, Buffer, Iter, Matrix, Write, walk
+from tilesmith.ir.nodes import Block, Buffer, Iter, Write, walk
 from tilesmith.schedule.cache import check_fresh, top_level
+from tilesmith.schedule.filters import Filter, can_filter, filter_of
 from tilesmith.schedule.location import nest
 from tilesmith.schedule.step import Step
 
-# F(2, 3): from four neighbours x, with the window's weights g in the basis of `_FILTER`,
-#     p0 = (x0 - x2) g0    p1 = (x1 + x2) g1    p2 = (x1 - x2) g2    p3 = (x1 - x3) g3
-#     y0 = p0 + p1 + p2    y1 = p1 - p2 - p3
-RESULTS, TAPS, PRODUCTS = 2, 3, 4
 _K = TypeVar("_K")
 _T = TypeVar("_T")
-_FILTER: Matrix = ((1.0, 0.0, 0.0), (0.5, 0.5, 0.5), (-0.5, 0.5, -0.5), (0.0, 0.0, 1.0))
-
-
-def less_products(places: int) -> float:
-    """Products of a plain window at so many places, for each that is left."""
-    return TAPS * places / (PRODUCTS * -(-places // RESULTS))
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """`image` is read at place + tap + `offset` in a dimension, `weights` at tap in one."""
+    """`image` is read at (place * `stride` + tap) * `apart` + `offset` in a dimension, `weights` at
+    tap, of which there are `count`, in one.
+    """
 
     place: str
     tap: str
+    count: int
     image_dim: int
     weights_dim: int
     offset: Int
+    stride: int = 1
+    apart: int = 1
+
+    def filter(self, results: int) -> Filter:
+        return filter_of(results, self.count, self.stride)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,18 +80,23 @@ def _is_prepared(func: Function, weights: Load) -> bool:
 
 
 def _window(b: Block, image: Load, weights: Load, tap: Iter) -> Window | None:
-    if tap.extent.const != TAPS:
+    count = tap.extent.const
+    if count is None or count < 2:
         return None
     moved = [d for d, p in enumerate(image.index) if tap.name in p.names]
     taken = [d for d, p in enumerate(weights.index) if tap.name in p.names]
     if len(moved) != 1 or len(taken) != 1 or weights.index[taken[0]].name != tap.name:
         return None
-    at = image.index[moved[0]] - var(tap.name)
+    at = image.index[moved[0]]
+    apart = at.coefficient(tap.name).const or 0
     for i in b.spatial:
         uses = sum(i.name in p.names for p in (*image.index, *weights.index))
-        offset = at - var(i.name)
-        if i.name in at.names and uses == 1 and offset.const is not None:
-            return Window(i.name, tap.name, moved[0], taken[0], offset)
+        step = at.coefficient(i.name).const or 0
+        offset = at - var(i.name) * step - var(tap.name) * apart
+        if min(step, apart) < 1 or step % apart or uses != 1 or offset.const is None:
+            continue
+        if step // apart < count:
+            return Window(i.name, tap.name, count, moved[0], taken[0], offset, step // apart, apart)
     return None
 
 
@@ -108,6 +113,7 @@ class Winograd(Step):
     name: ClassVar[str] = "winograd"
     block: str
     taps: tuple[str, ...]
+    results: int = 2  # that are neighbours and made together, along each window
 
     def apply(self, func: Function) -> Function:
         _, b = find_block(func, self.block)
@@ -116,15 +122,23 @@ class Winograd(Step):
         known = {} if found is None else {w.tap: w for w in found.windows}
         if found is None or not self.taps or {*self.taps} - known.keys():
             raise self._refuse(
-                f"{list(self.taps)} are no windows of three constant weights; it has {[*known]}"
+                f"{list(self.taps)} are no windows of constant weights; it has {[*known]}"
             )
         at = top_level(func, b.name)
         plain = all(i.bind.name is not None for i in b.iters)
-        if len(list(walk((func.body[at],)))) > 1 or b.tile or b.where or b.domain or not plain:
+        if len(list(walk((func.body[at],)))) > 1 or b.tile or b.where or not plain:
             raise self._refuse("it shares its loops, or they were cut; do this first")
         check_fresh(func, f"winograd {b.name}", f"{b.name}.tiles", f"{b.name}.products")
         windows = tuple(known[t] for t in self.taps)
-        rewritten = _Rewritten(func, b, found, windows)
+        asked = {n for p in b.domain for n in p.names}
+        for w in windows:
+            if asked & {w.place, w.tap}:
+                raise self._refuse(f"some taps of {w.tap} are skipped")
+            if not can_filter(self.results, w.count, w.stride):
+                raise self._refuse(
+                    f"{self.results} results of {w.count} taps of {w.tap} take too many products"
+                )
+        rewritten = _Rewritten(func, b, found, windows, self.results)
         bare = replace(func, body=(*func.body[:at], *func.body[at + 1 :]))
         made = tuple(nest(bare, block) for block in rewritten.blocks)
         return replace(
@@ -139,29 +153,32 @@ class Winograd(Step):
 
 
 class _Rewritten:
-    """The three blocks of a filtering. Where a window is transformed, its place counts pairs of
-    results, and its tap counts the four products.
+    """The three blocks of a filtering. Where a window is transformed, its place counts groups of
+    results, and its tap counts the products.
     """
 
     def __init__(
-        self, func: Function, b: Block, found: Filtering, windows: tuple[Window, ...]
+        self, func: Function, b: Block, found: Filtering, windows: tuple[Window, ...], results: int
     ) -> None:
-        self._b, self._found, self._windows = b, found, windows
+        self._b, self._found, self._windows, self._results = b, found, windows, results
         self._image = func.all_buffers[found.image.buffer]
         self._result = func.all_buffers[b.writes[0].buffer]
+        self._filters = {w.tap: w.filter(results) for w in windows}
         extents = {i.name: i.extent for i in b.iters}
-        self._pairs = {w.place: (extents[w.place] + 1) // RESULTS for w in windows}
+        self._groups = {w.place: (extents[w.place] + results - 1) // results for w in windows}
         self._dims = {w.image_dim: w for w in windows}
         # The places of all windows are one axis, of which a register tile takes any number.
-        self._pair = "_".join(self._pairs)
+        self._group = "_".join(self._groups)
         self._last_dim = max(self._dims)
-        self._last_place = [i.name for i in b.spatial if i.name in self._pairs][-1]
-        taps = tuple(of(PRODUCTS) for _ in windows)
-        count = product(self._pairs.values())
+        self._last_place = [i.name for i in b.spatial if i.name in self._groups][-1]
+        filters = self._filters.values()
+        numbers = tuple(of(f.products * f.stride) for f in filters)
+        taps = tuple(of(f.products) for f in filters)
+        count = product(self._groups.values())
         shape = self._joined(dict(enumerate(self._image.shape)), self._dims, self._last_dim, count)
         extents = {i.name: i.extent for i in b.spatial}
-        sums = self._joined(extents, self._pairs, self._last_place, count)
-        self._tiles = Buffer(f"{b.name}.tiles", (*taps, *shape), self._image.dtype)
+        sums = self._joined(extents, self._groups, self._last_place, count)
+        self._tiles = Buffer(f"{b.name}.tiles", (*numbers, *shape), self._image.dtype)
         self._products = Buffer(f"{b.name}.products", (*taps, *sums), self._result.dtype)
         self.buffers = (self._tiles, self._products)
 
@@ -171,14 +188,14 @@ class _Rewritten:
         kept = ((k, one if k == last else x) for k, x in items.items())
         return tuple(x for k, x in kept if k == last or k not in joined)
 
-    def _halves(self, pair: Int) -> dict[str, Int]:
-        """Half of each place, by the number of their pair."""
+    def _parts(self, group: Int) -> dict[str, Int]:
+        """The group of each place, by the number of all of them."""
         out: dict[str, Int] = {}
-        for place, n in reversed(self._pairs.items()):
-            out[place] = pair - pair // n * n
-            pair = pair // n
-        first = next(iter(self._pairs))
-        out[first] += pair * self._pairs[first]  # the outermost has no remainder
+        for place, n in reversed(self._groups.items()):
+            out[place] = group - group // n * n
+            group = group // n
+        first = next(iter(self._groups))
+        out[first] += group * self._groups[first]  # the outermost has no remainder
         return out
 
     @property
@@ -188,33 +205,32 @@ class _Rewritten:
     def parameter(self, p: Buffer) -> Buffer:
         if p.name != self._found.weights.buffer:
             return p
-        dims = {w.weights_dim for w in self._windows}
-        shape = tuple(of(PRODUCTS) if d in dims else n for d, n in enumerate(p.shape))
-        return replace(p, shape=shape, basis=tuple((d, _FILTER) for d in sorted(dims)))
+        bases = {w.weights_dim: self._filters[w.tap].weights for w in self._windows}
+        shape = tuple(of(len(bases[d])) if d in bases else n for d, n in enumerate(p.shape))
+        return replace(p, shape=shape, basis=tuple(sorted(bases.items())))
 
     def _before(self) -> Block:
-        """Sums and differences of the image's neighbours."""
+        """Sums of the image's neighbours."""
         taps = [w.tap for w in self._windows]
-        pair = var(self._pair)
-        halves = self._halves(pair)
+        group = var(self._group)
+        parts = self._parts(group)
         axes = {d: var(f"ax{d}") for d in range(len(self._image.shape))}
-        index = (*map(var, taps), *self._joined(axes, self._dims, self._last_dim, pair))
-        axes |= {d: halves[w.place] for d, w in self._dims.items()}
+        index = (*map(var, taps), *self._joined(axes, self._dims, self._last_dim, group))
+        axes |= {d: parts[w.place] for d, w in self._dims.items()}
 
         def at(position: list[Int], left: tuple[Window, ...]) -> Expr:
             if not left:
                 return self._read(position)
             w, rest = left[0], left[1:]
-            start = position[w.image_dim] * RESULTS + w.offset
+            start = position[w.image_dim] * (self._results * w.stride * w.apart) + w.offset
 
             def moved(by: Int) -> Expr:
                 there = [*position]
-                there[w.image_dim] = start + by
+                there[w.image_dim] = start + by * w.apart
                 return at(there, rest)
 
-            tap = var(w.tap)
-            one = _equal(tap, 1)
-            return _plus_or_minus(one, moved((tap + 2) // 3), moved(tap // 3 + 2))
+            terms = _image_terms(self._filters[w.tap], var(w.tap))
+            return _weighted([(moved(by), weight) for by, weight in terms])
 
         value = at([*axes.values()], self._windows)
         iters = tuple(
@@ -224,66 +240,128 @@ class _Rewritten:
         return Block(self._tiles.name, iters, (write,))
 
     def _read(self, index: list[Int]) -> Expr:
-        """An element of the image; the last of an odd number of results reads beyond its end."""
+        """An element of the image; the last results, if too many, read beyond its end."""
         value: Expr = Load(self._image.name, tuple(index), self._image.dtype)
         for d, w in self._dims.items():
-            extent = self._image.shape[d]
-            most = self._pairs[w.place] * RESULTS + RESULTS - 1 + w.offset
+            extent, f = self._image.shape[d], self._filters[w.tap]
+            last = (self._groups[w.place] - 1) * self._results + f.products
+            most = (last * w.stride - 1) * w.apart + w.offset
             if (room := extent - 1 - most).const is None or room.const < 0:
                 inside = Binary("lt", _number(index[d]), _number(extent), BOOL)
                 value = Select(inside, value, Const(0.0, value.dtype), value.dtype)
         return value
 
     def _between(self) -> Block:
-        """The products, and the rest of the sum over them."""
+        """The products, and the rest of the sum over them: also of windows that a stride parts."""
         b, image, weights = self._b, self._found.image, self._found.weights
-        taps = {w.tap for w in self._windows}
-        before = tuple(var(w.tap) for w in self._windows)
-        pair = Iter(self._pair, "S", product(self._pairs.values()), var(self._pair))
+        filters = self._filters
+        phases = {t: Iter(f"{t}_phase", "R", of(f.stride), of(0)) for t, f in filters.items()}
+        numbers = {
+            t: var(t) * f.stride + (var(phases[t].name) if f.stride > 1 else 0)
+            for t, f in filters.items()
+        }
+        group = Iter(self._group, "S", product(self._groups.values()), var(self._group))
         index = dict(enumerate(image.index))
-        position = self._joined(index, self._dims, self._last_dim, pair.bind)
-        tile = Load(self._tiles.name, (*before, *position), image.dtype)
-        term = Binary("mul", tile, weights, b.writes[0].value.dtype)
+        position = self._joined(index, self._dims, self._last_dim, group.bind)
+        tile = Load(self._tiles.name, (*numbers.values(), *position), image.dtype)
+        weight = replace(weights, index=tuple(p.substitute(numbers) for p in weights.index))
+        term = Binary("mul", tile, weight, b.writes[0].value.dtype)
         spatial = (
-            *(Iter(w.tap, "S", of(PRODUCTS), of(0)) for w in self._windows),
-            *self._joined({i.name: i for i in b.spatial}, self._pairs, self._last_place, pair),
+            *(Iter(t, "S", of(f.products), of(0)) for t, f in filters.items()),
+            *self._joined({i.name: i for i in b.spatial}, self._groups, self._last_place, group),
         )
-        rest = (i for i in b.reducing if i.name not in taps)
+        reducing = (
+            *(i for t, i in phases.items() if filters[t].stride > 1),
+            *(i for i in b.reducing if i.name not in filters),
+        )
+        zeros = {
+            of(f.count - 1) - numbers[t]
+            for t, f in filters.items()
+            if f.count < f.products * f.stride
+        }
         write = Write(self._products.name, tuple(var(i.name) for i in spatial), term)
-        return replace(b, name=self._products.name, iters=(*spatial, *rest), writes=(write,))
+        return replace(
+            b,
+            name=self._products.name,
+            iters=(*spatial, *reducing),
+            writes=(write,),
+            domain=b.domain | zeros,
+        )
 
     def _behind(self) -> Block:
-        """Results from sums and differences of the products."""
-        b = self._b
+        """Results from sums of the products."""
+        b, m = self._b, self._results
         dtype = self._result.dtype
-        pair = of(0)
-        for place, n in self._pairs.items():
-            pair = pair * n + var(place) // RESULTS
+        group = of(0)
+        for place, n in self._groups.items():
+            group = group * n + var(place) // m
         axes = {i.name: var(i.name) for i in b.spatial}
-        index = self._joined(axes, self._pairs, self._last_place, pair)
+        index = self._joined(axes, self._groups, self._last_place, group)
 
         def at(taps: tuple[Int, ...], left: tuple[Window, ...]) -> Expr:
             if not left:
                 return Load(self._products.name, (*taps, *index), dtype)
-            place, rest = var(left[0].place), left[1:]
-            odd = place - place // RESULTS * RESULTS
-            both = [at((*taps, p), rest) for p in (of(1), of(2), odd * 3)]
-            outer = Binary("add", both[1], both[2], dtype)
-            return _plus_or_minus(_equal(odd, 0), both[0], outer)
+            w, rest = left[0], left[1:]
+            result = var(w.place) - var(w.place) // m * m
+            terms = _result_terms(self._filters[w.tap], result)
+            return _weighted([(at((*taps, p), rest), weight) for p, weight in terms])
 
         write = replace(b.writes[0], value=at((), self._windows))
         return Block(b.name, b.spatial, (write,))
+
+
+_Weight = Callable[[DType], Expr]
+_Terms = list[tuple[Int, _Weight | None]]  # a place, and what is there is multiplied by
+
+
+def _image_terms(f: Filter, number: Int) -> _Terms:
+    """The neighbours that a product takes. F(2, 3) takes two, which are a formula of its number;
+    elsewhere all are taken, and some of them are multiplied by zero.
+    """
+    if (f.results, f.taps, f.stride) == (2, 3, 1):
+        return [((number + 2) // 3, None), (number // 3 + 2, _chosen(number, (-1, 1, -1, -1)))]
+    phase = number - number // f.stride * f.stride
+    columns = zip(*f.image, strict=True)
+    return [(phase + x * f.stride, _chosen(number, c)) for x, c in enumerate(columns)]
+
+
+def _result_terms(f: Filter, result: Int) -> _Terms:
+    """The products that a result is summed from."""
+    if (f.results, f.taps, f.stride) == (2, 3, 1):
+        sign = _chosen(result, (1, -1))
+        return [(of(1), None), (of(2), sign), (result * 3, sign)]
+    return [(of(p), _chosen(result, row)) for p, row in enumerate(f.behind)]
+
+
+def _chosen(number: Int, values: Sequence[float]) -> _Weight | None:
+    """The value of that number; None if all are 1."""
+    if set(values) == {1.0}:
+        return None
+
+    usual = mode(reversed(values))
+
+    def weight(dtype: DType) -> Expr:
+        out: Expr = Const(float(usual), dtype)
+        for k, v in enumerate(values):
+            if v != usual:
+                out = Select(_equal(number, k), Const(float(v), dtype), out, dtype)
+        return out
+
+    return weight
+
+
+def _weighted(terms: Sequence[tuple[Expr, _Weight | None]]) -> Expr:
+    total: Expr | None = None
+    for x, weight in terms:
+        term = x if weight is None else Binary("mul", weight(x.dtype), x, x.dtype)
+        total = term if total is None else Binary("add", total, term, x.dtype)
+    assert total is not None
+    return total
 
 
 def _number(p: Int) -> Expr:
     return IntValue(p, INT64)
 
 
-def _equal(p: Int, n: int) -> Callable[[DType], Expr]:
-    """1 where they are equal, and -1 where they are not."""
-    cond = Binary("eq", _number(p), _number(of(n)), BOOL)
-    return lambda dtype: Select(cond, Const(1.0, dtype), Const(-1.0, dtype), dtype)
-
-
-def _plus_or_minus(sign: Callable[[DType], Expr], a: Expr, b: Expr) -> Expr:
-    return Binary("add", a, Binary("mul", sign(a.dtype), b, a.dtype), a.dtype)
+def _equal(p: Int, n: int) -> Expr:
+    return Binary("eq", _number(p), _number(of(n)), BOOL)

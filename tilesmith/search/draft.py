@@ -8,20 +8,22 @@ evenly the cores share the work.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd, prod
 
 import numpy as np
 
 from tilesmith.expr.ints import FloorDiv, opaque_atoms, product
+from tilesmith.expr.nodes import settled
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Block, walk
+from tilesmith.ir.nodes import Block, Path, walk
 from tilesmith.search.features.graph import Graph, Term
 from tilesmith.search.features.machine import Compiled
 from tilesmith.search.features.nest import LINE, Access, Nest, shared_nests
 from tilesmith.search.features.operations import operations
 from tilesmith.search.protocol import Scores
+from tilesmith.space.analysis import written_out
 from tilesmith.space.domains import Matrix
 from tilesmith.space.variant import Variant
 
@@ -78,8 +80,11 @@ def doublings(draft: Draft, variant: Variant) -> Term:
     return share.maximum(1e-9).log2()
 
 
-def _instructions(b: Block) -> float:
+def _instructions(b: Block, path: Path = ()) -> float:
     """Of one instance; a copy is one."""
+    if settles := written_out(path, b):
+        writes = (replace(w, value=settled(w.value, settles)) for w in b.writes)
+        b = replace(b, writes=tuple(writes))
     counts = operations(b)
     counts["int divmod"] -= _divided_for_rows(b)
     total = sum(c * _COST.get(name.split()[-1], 1.0) for name, c in counts.items())
@@ -144,7 +149,7 @@ def _compute(draft: Draft, n: Nest) -> Term:
             loads = loads + each * share
             # what several steps read is kept from one to the next
             kept = kept + (g.of(1) > share).where(each * share * (written - 1), 0)
-    work = tile * _instructions(n.block)
+    work = tile * _instructions(n.block, n.path)
     turn = (work.maximum(loads) + work.minimum(loads) * _SHARED) / draft.ports
     if not n.block.reducing:
         return turns * (turn.maximum(tile) + 1.5 / held)

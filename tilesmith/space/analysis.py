@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from math import prod
 
-from tilesmith.expr.ints import FloorDiv, Int, opaque_atoms
+from tilesmith.expr.ints import FloorDiv, Int, Unknown, bounds, of, opaque_atoms, var
 from tilesmith.expr.nodes import Expr, Load, Select, Unary, children
 from tilesmith.ir.dependence import find_block, readers, writers, written
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Block
+from tilesmith.ir.nodes import Block, Path
 
 
 def is_output(func: Function, b: Block) -> bool:
@@ -133,13 +133,26 @@ def shared_axes(b: Block) -> frozenset[str]:
 
 
 def batch_axes(b: Block) -> frozenset[str]:
-    """Those of them that have a dimension of their own in every operand: where such an axis goes
-    on, nothing is used again.
+    """Those of them that have a dimension, or the outer part of one, of their own in every operand:
+    where such an axis goes on, nothing is used again.
     """
     axes = shared_axes(b)
     for load in b.loads:
-        axes &= frozenset(p.name for p in load.index if p.name is not None)
+        axes &= frozenset(n for n in axes if any(_parts_by(p, n, b) for p in load.index))
     return axes
+
+
+def _parts_by(p: Int, axis: str, b: Block) -> bool:
+    """Whether places of one step of the axis are none of another's."""
+    rest = p - var(axis) * p.coefficient(axis)
+    if axis in rest.names:
+        return False
+    try:
+        low, high = bounds(rest, {i.name: i.extent for i in b.iters})
+    except Unknown:
+        return False
+    step, width = p.coefficient(axis).const or 0, (high - low).const
+    return width is not None and width < step
 
 
 def division(b: Block) -> tuple[str, int] | None:
@@ -221,6 +234,12 @@ def points(b: Block) -> tuple[int, int]:
     """Extents multiplied: spatial, reducing. Open sizes count as 1."""
     spatial = prod(i.extent.const or 1 for i in b.spatial)
     return spatial, prod(i.extent.const or 1 for i in b.reducing)
+
+
+def written_out(path: Path, b: Block) -> dict[str, Int]:
+    """Iterators whose loop is written out, with a number that stands for each of theirs."""
+    loops = {f.name for f in path if f.kind == "unroll"}
+    return {i.name: of(1) for i in b.iters if i.bind.name in loops}
 
 
 def more_parallel_in_reduction(func: Function, b: Block, num_cores: int) -> bool:

@@ -5,6 +5,7 @@ what runs in vectors and in threads, how far loops are written out. All of it le
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import takewhile
 
 from tilesmith.ir.dependence import find_block
 from tilesmith.ir.nodes import Block, For, walk
@@ -59,6 +60,8 @@ class CpuAnnotation:
             own = all(f.name.startswith(f"{b.name}.") for f in path)
             if b.name in tiled or b.name in placed or not own:
                 continue
+            if any(f.kind != "serial" for f in path):  # a rule has said how its loops go
+                continue
             if analysis.is_output(state.func, b):
                 continue
             places = self._places(state, b)
@@ -72,16 +75,20 @@ class CpuAnnotation:
             return ("root",)
         last = after[-1]
         levels = state.levels_of(last.name)
+        path, _ = find_block(state.func, last.name)
+        outside = list(takewhile(lambda f: f.kind == "serial", path))
         if levels:  # at the boundaries of tile levels only: places between are other rows of these
             loops = [level[-1] for level in levels[:-1] if level]
         else:
-            path, _ = find_block(state.func, last.name)
-            loops = [f.name for f in path if f.name not in last.reducing_loops]
+            loops = [f.name for f in outside if f.name not in last.reducing_loops]
             if not self.repeat:
                 moving = analysis.moved_by(last, b)
                 loops = loops[: max((k + 1 for k, n in enumerate(loops) if n in moving), default=0)]
-        inline = () if b.combiner is not None or len(after) > 1 else ("inline",)
-        return ("root", *inline, *loops)
+        # what is written out many times stays short
+        apart = (
+            b.combiner is not None or len(after) > 1 or (not levels and len(outside) < len(path))
+        )
+        return ("root", *(() if apart else ("inline",)), *loops)
 
 
 def _counts(f: For) -> bool:

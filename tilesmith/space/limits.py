@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tilesmith.expr.ints import Int, loops_of, of, product, var
-from tilesmith.expr.nodes import operations
+from tilesmith.expr.nodes import operations, settled
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, For, Path, walk
 from tilesmith.ir.regions import Box, box_of, extent, inner_ranges, union
-from tilesmith.space.analysis import points
+from tilesmith.space.analysis import points, written_out
 from tilesmith.task.task import Task
 
 # Operations written out around one block. Twice as many compile for seconds (guards are cut into
@@ -51,7 +51,7 @@ def limits_of(task: Task, func: Function) -> list[Limit]:
 
 def _cpu_limits(task: Task, path: tuple[For, ...], b: Block) -> Iterator[Limit]:
     target = task.target
-    cost = sum(operations(w.value) for w in b.writes)
+    cost = sum(operations(settled(w.value, written_out(path, b))) for w in b.writes)
     for f in path:
         depth = f.note("unroll_depth")
         if isinstance(depth, str):
@@ -59,9 +59,13 @@ def _cpu_limits(task: Task, path: tuple[For, ...], b: Block) -> Iterator[Limit]:
     unrolled = [f for f in path if f.kind == "unroll"]
     if not unrolled:  # a vector alone, however long, is taken in strips of a few registers
         return
+    written = product(f.extent for f in unrolled) * cost
+    yield Limit(f"{b.name}: code", written, _MOST_TILE_CODE if b.reducing else _MOST_CODE)
+    vector = product(f.extent for f in path if f.kind == "vectorize")
+    if not b.reducing and vector.const is not None:  # so are long ones where nothing is held
+        return
     # A vector that is shorter than a register costs as much as a full one: both are bounded.
     lanes = target.lanes(max(32, b.writes[0].value.dtype.bits))
-    vector = product(f.extent for f in path if f.kind == "vectorize")
     if vector.const != 1:
         nbytes = b.writes[0].value.dtype.bits // 8
         most = _MOST_VECTORS * target.vector_bits // 8
@@ -76,8 +80,6 @@ def _cpu_limits(task: Task, path: tuple[For, ...], b: Block) -> Iterator[Limit]:
         registers = target.num_vector_registers - 1
         yield Limit(f"{b.name}: registers", held + 1, registers)
         yield Limit(f"{b.name}: registers of vectors", (held + 1) * wide, registers * lanes)
-    written = product(f.extent for f in unrolled) * cost
-    yield Limit(f"{b.name}: code", written, _MOST_TILE_CODE)
     yield Limit(f"{b.name}: code of vectors", written * vector, _MOST_TILE_CODE * lanes)
 
 

@@ -4,21 +4,25 @@ state's node out, or None. Parameters are fields, so a rule is an object with se
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from math import prod
 
 from tilesmith.base.errors import ScheduleError
+from tilesmith.expr.ints import product
 from tilesmith.ir.dependence import find_block
-from tilesmith.ir.nodes import walk
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import Block, walk
 from tilesmith.schedule.cache import CacheRead, CacheWrite
 from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.iterators import SplitIterator
+from tilesmith.schedule.kinds import Unroll
 from tilesmith.schedule.location import ReverseComputeAt
-from tilesmith.schedule.loops import Reorder, Split
+from tilesmith.schedule.loops import Fuse, Reorder, Split
 from tilesmith.schedule.reduction import Rfactor
 from tilesmith.schedule.sample import SampleLocation, SampleTile
-from tilesmith.schedule.winograd import Winograd, filtering_of, less_products
+from tilesmith.schedule.step import Step
+from tilesmith.schedule.winograd import Filtering, Window, Winograd, filtering_of
 from tilesmith.schedule.zeros import SkipZeros, edges_of, share_of_zeros
 from tilesmith.space import analysis
 from tilesmith.space.packing import copied, is_across, packing, prepared
@@ -66,40 +70,6 @@ def split_divided(state: State) -> Derived | None:
 
 
 @dataclass(frozen=True)
-class FilterWindows:
-    """Sums over windows of three constant weights are made with fewer products, by Winograd's
-    method: over the `most` windows that save most. It pays where what comes before and behind the
-    products is little beside them: `least` is how many sums an element is used in, and how long
-    they are.
-    """
-
-    most: int = 2
-    least: int = 16
-    gain: float = 1.4  # products of the plain sum for each that is left
-
-    def __call__(self, state: State) -> Derived | None:
-        func, b = state.func, state.block
-        found = filtering_of(func, b) if not state.levels_of(b.name) else None
-        if found is None:
-            return None
-        extents = {i.name: i.extent.const or 1 for i in b.iters}
-        seen = {n for p in found.image.index for n in p.names}
-        gains = {w.tap: less_products(extents[w.place]) for w in found.windows}
-        best = sorted(found.windows, key=lambda w: gains[w.tap])[-self.most :]
-        windows = [w for w in found.windows if w in best]
-        taps = {w.tap for w in windows}
-        uses = prod(extents[i.name] for i in b.spatial if i.name not in seen)
-        terms = prod(extents[i.name] for i in b.reducing if i.name not in taps)
-        gain = prod(gains[w.tap] for w in windows)
-        if min(uses, terms) < self.least or gain < self.gain:
-            return None
-        try:
-            return Derived((state.then(Winograd(b.name, tuple(w.tap for w in windows))),))
-        except ScheduleError:
-            return None
-
-
-@dataclass(frozen=True)
 class LeaveOutZeros:
     """Sums over windows skip what padding put in, along dimensions where that is a share `least`
     of the products. These dimensions are then no part of the register tile, so that the question
@@ -110,15 +80,99 @@ class LeaveOutZeros:
     room: int = 14
 
     def __call__(self, state: State) -> Derived | None:
-        func, b = state.func, state.block
+        b = state.block
         if b.domain or state.levels_of(b.name):
             return None
+        taps = self.taps(state.func, b)
+        return Derived((state.then(SkipZeros(b.name, taps)),), final=True) if taps else None
+
+    def taps(self, func: Function, b: Block, without: Container[str] = ()) -> tuple[str, ...]:
+        """Those along which it pays."""
         *edges, last = edges_of(func, b) or (None,)
         extents = {i.name: i.extent.const or 0 for i in b.iters}
         if last is None or extents[last.place] < self.room:
+            return ()
+        among = [e for e in edges if e is not None and e.tap not in without]
+        return tuple(e.tap for e in among if share_of_zeros(e, extents) >= self.least)
+
+
+@dataclass(frozen=True)
+class FilterWindows:
+    """Sums over windows of constant weights are made with fewer products, by Winograd's method. It
+    pays where what comes before and behind the products is little beside them: `least` is how many
+    sums an element is used in, and how long they are.
+
+    With three neighbouring taps a product takes two elements of the image: this is done along the
+    `most` windows that save most. With more, or a stride, it takes many: there it is done along one
+    window, for `results` at once, or as many as `products` allow. The image lies in rows behind it.
+    """
+
+    most: int = 2
+    least: int = 16
+    gain: float = 1.4  # products of the plain sum for each that is left
+    results: int = 4
+    products: int = 8  # more of them round worse
+    zeros: LeaveOutZeros = LeaveOutZeros()  # of the other windows, where it is one
+
+    def __call__(self, state: State) -> Derived | None:
+        func, b = state.func, state.block
+        found = filtering_of(func, b) if not state.levels_of(b.name) else None
+        if found is None:
             return None
-        taps = tuple(e.tap for e in edges if e and share_of_zeros(e, extents) >= self.least)
-        return Derived((state.then(SkipZeros(b.name, taps)),), final=True) if taps else None
+        short = [w for w in found.windows if (w.count, w.stride) == (3, 1)]
+        lanes = state.task.target.lanes(32)
+        step = self._short(b, short) if short else self._long(func, b, found, lanes)
+        if step is None or not self._pays(b, found, step):
+            return None
+        try:
+            if short:
+                return Derived((state.then(step),))
+            taps = self.zeros.taps(func, b, step.taps)
+            before = [SkipZeros(b.name, taps)] if taps else []
+            (place,) = (w.place for w in found.windows if w.tap in step.taps)
+            made = state.then(*before, step)
+            return Derived((_in_rows(made, f"{b.name}.tiles", place, *step.taps),))
+        except ScheduleError:
+            return None
+
+    def _short(self, b: Block, windows: list[Window]) -> Winograd:
+        places = {i.name: i.extent.const or 1 for i in b.spatial}
+        best = sorted(windows, key=lambda w: w.filter(2).gain(places[w.place]))[-self.most :]
+        return Winograd(b.name, tuple(w.tap for w in windows if w in best))
+
+    def _long(self, func: Function, b: Block, found: Filtering, lanes: int) -> Winograd | None:
+        places = {i.name: i.extent.const or 1 for i in b.spatial}
+        shape = func.all_buffers[found.image.buffer].shape
+        best: tuple[float, Winograd | None] = 0.0, None
+        for w in found.windows:
+            results = min(self.results, self.products + 1 - -(-w.count // w.stride))
+            row = product(shape[w.image_dim + 1 :]).const or 0
+            if results < 2 or row < lanes:
+                continue
+            gain = w.filter(results).gain(places[w.place])
+            if gain >= best[0]:  # of equal ones the last has the shortest rows
+                best = gain, Winograd(b.name, (w.tap,), results)
+        return best[1]
+
+    def _pays(self, b: Block, found: Filtering, step: Winograd) -> bool:
+        extents = {i.name: i.extent.const or 1 for i in b.iters}
+        seen = {n for p in found.image.index for n in p.names}
+        windows = [w for w in found.windows if w.tap in step.taps]
+        uses = prod(extents[i.name] for i in b.spatial if i.name not in seen)
+        terms = prod(extents[i.name] for i in b.reducing if i.name not in step.taps)
+        gain = prod(w.filter(step.results).gain(extents[w.place]) for w in windows)
+        return min(uses, terms) >= self.least and gain >= self.gain
+
+
+def _in_rows(state: State, block: str, place: str, tap: str) -> State:
+    """All products of a place are written out, each over a row of the image in vectors."""
+    names = [i.name for i in find_block(state.func, block)[1].iters]
+    behind = names.index(place) + 1
+    outer = [f"{block}.{n}" for n in names[:behind] if n != tap]
+    row = tuple(f"{block}.{n}" for n in names[behind:])
+    each = f"{block}.{tap}"
+    steps: list[Step] = [Reorder((*outer, each, *row)), Unroll(each)]
+    return state.then(*steps, *([Fuse(row)] if len(row) > 1 else []))
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ def default_rules(target: Target) -> tuple[Rule, ...]:
     if target.kind != "cpu":
         return ansor_rules(target)
     lanes = target.lanes(FLOAT32.bits)
-    tiling = Tiling("SSRSRRS", "any", max_innermost=8 * lanes, lanes=lanes, registers=True, whole=4)
+    tiling = Tiling("SSRSRRS", "any", max_innermost=8 * lanes, lanes=lanes, registers=True, whole=8)
     return (
         InlineCheap(),
         split_divided,

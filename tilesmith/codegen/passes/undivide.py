@@ -1,6 +1,6 @@
 """A copy into tiles asks by division which tile an element belongs to: its loops are split there.
 A Function goes in; nests of one store come out with one loop over tiles and one inside them, so
-that addresses are sums again and vectors stay whole.
+that addresses are sums again and vectors stay whole. Before this, layouts have been applied.
 """
 
 from __future__ import annotations
@@ -9,30 +9,35 @@ from dataclasses import replace
 
 from tilesmith.codegen.passes.access import accesses, substitute_body
 from tilesmith.codegen.passes.simplify import Ranges, simplify_body
-from tilesmith.expr.ints import FloorDiv, of, opaque_atoms, var
+from tilesmith.expr.ints import FloorDiv, Int, of, opaque_atoms, var
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import For, If, Stmt, Store
+from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, statements
+
+_Shapes = dict[str, tuple[Int, ...]]
 
 
 def split_at_divisions(func: Function) -> Function:
-    return replace(func, body=_body(func.body, {}))
+    shapes = {p.name: p.shape for p in func.params}
+    made = (s.buffer for s in statements(func.body) if isinstance(s, Alloc))
+    return replace(func, body=_body(func.body, {}, shapes | {b.name: b.shape for b in made}))
 
 
-def _body(body: tuple[Stmt, ...], ranges: Ranges) -> tuple[Stmt, ...]:
+def _body(body: tuple[Stmt, ...], ranges: Ranges, shapes: _Shapes) -> tuple[Stmt, ...]:
     out: list[Stmt] = []
     for s in body:
         if isinstance(s, If):
-            out.append(replace(s, body=_body(s.body, ranges)))
+            out.append(replace(s, body=_body(s.body, ranges, shapes)))
         elif not isinstance(s, For):
             out.append(s)
-        elif s.kind == "parallel" or (size := _tile(s)) is None:
-            out.append(replace(s, body=_body(s.body, {**ranges, s.name: s.extent})))
+        elif s.kind == "parallel" or (size := _tile(s, shapes)) is None:
+            inside = _body(s.body, {**ranges, s.name: s.extent}, shapes)
+            out.append(replace(s, body=inside))
         else:
-            out.extend(_body(_split(s, size, ranges), ranges))
+            out.extend(_body(_split(s, size, ranges), ranges, shapes))
     return tuple(out)
 
 
-def _tile(s: For) -> int | None:
+def _tile(s: For, shapes: _Shapes) -> int | None:
     """How many turns of a loop stay within one quotient of an address that divides it; None where
     there is none, or the loop does more than a store.
     """
@@ -40,11 +45,19 @@ def _tile(s: For) -> int | None:
     if n is None or not _one_store(s):
         return None
     divisions = {
-        d for a in accesses((s,)) for p in a.index for d in opaque_atoms(p)
+        d for a in accesses((s,)) for d in opaque_atoms(_address(a.index, shapes[a.buffer]))
         if isinstance(d, FloorDiv) and s.name in d.names()
     }  # fmt: skip
     sizes = {_turns(d, s.name) for d in divisions}
     return min((k for k in sizes if 1 < k < n), default=None)
+
+
+def _address(index: tuple[Int, ...], shape: tuple[Int, ...]) -> Int:
+    """In elements. Two dimensions that are gone through as one have no division left in it."""
+    at = of(0)
+    for p, n in zip(index, shape, strict=True):
+        at = at * n + p
+    return at
 
 
 def _turns(d: FloorDiv, name: str) -> int:
