@@ -66,7 +66,7 @@ def test_candidates_match_the_oracle(name: str, layout: str) -> None:
     ("name", "shape"),
     [
         ("conv2d", (8, 16, 16, 3, 2, 1)),  # every other place: little is saved
-        ("conv1d", (16, 3, 16, 7, 2, 3)),  # rows behind the window are short
+        ("conv2d", (16, 3, 16, 7, 2, 3)),  # a sum is done before its products are joined
         ("conv2d", (8, 4, 16, 3, 1, 1)),  # a sum is soon done
         ("conv2d", (8, 16, 4, 3, 1, 1)),  # an element is not used often
         ("conv2d", (1, 16, 16, 3, 1, 1)),  # one result of two is wanted
@@ -79,10 +79,10 @@ def test_where_it_does_not_pay_there_is_none(name: str, shape: tuple[int, ...]) 
 
 
 LONGER = {
-    "conv1d": (26, 16, 18, 7, 2, 3),
-    "conv2d": (18, 3, 20, 7, 2, 3),
-    "conv3d": (15, 2, 18, 5, 1, 2, 4),
-    "dilated-conv2d": (18, 5, 16, 5, 2, 4),
+    "conv1d": (26, 64, 18, 7, 2, 3),
+    "conv2d": (18, 10, 20, 7, 2, 3),
+    "conv3d": (15, 3, 18, 5, 1, 2, 4),
+    "dilated-conv2d": (18, 13, 16, 5, 2, 4),
 }
 
 
@@ -103,8 +103,8 @@ def test_longer_windows_match_the_oracle(name: str, layout: str) -> None:
 
 
 def test_rows_behind_a_longer_window_are_whole_vectors() -> None:
-    """Three channels alone would be three lanes of sixteen."""
-    func = operator("conv2d", (16, 3, 16, 7, 2, 3), "NHWC", prepared=True)
+    """Ten channels alone would be ten lanes of sixteen."""
+    func = operator("conv2d", (16, 10, 16, 7, 2, 3), "NHWC", prepared=True)
     for sketch in filtered(func)[0]:
         assert Fuse(("Y.tiles.ax2", "Y.tiles.ax3")) in sketch.steps
         assert Unroll("Y.tiles.rh") in sketch.steps

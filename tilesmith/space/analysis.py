@@ -133,13 +133,11 @@ def shared_axes(b: Block) -> frozenset[str]:
 
 
 def batch_axes(b: Block) -> frozenset[str]:
-    """Those of them that have a dimension, or the outer part of one, of their own in every operand:
-    where such an axis goes on, nothing is used again.
+    """Those of them that have a dimension, or the outer part of one, which is the same in every
+    operand: where such an axis goes on, nothing is used again.
     """
-    axes = shared_axes(b)
-    for load in b.loads:
-        axes &= frozenset(n for n in axes if any(_parts_by(p, n, b) for p in load.index))
-    return axes
+    same = set.intersection(*({*load.index} for load in b.loads)) if b.loads else set()
+    return frozenset(n for n in shared_axes(b) if any(_parts_by(p, n, b) for p in same))
 
 
 def _parts_by(p: Int, axis: str, b: Block) -> bool:

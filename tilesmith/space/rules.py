@@ -104,7 +104,8 @@ class FilterWindows:
 
     With three neighbouring taps a product takes two elements of the image: this is done along the
     `most` windows that save most. With more, or a stride, it takes many: there it is done along one
-    window, for `results` at once, or as many as `products` allow. The image lies in rows behind it.
+    window, for `results` at once, or as many as `products` allow, of sums of `longer` terms: all of
+    them go through memory once more. The image lies in rows behind the window.
     """
 
     most: int = 2
@@ -112,6 +113,7 @@ class FilterWindows:
     gain: float = 1.4  # products of the plain sum for each that is left
     results: int = 4
     products: int = 8  # more of them round worse
+    longer: int = 64
     zeros: LeaveOutZeros = LeaveOutZeros()  # of the other windows, where it is one
 
     def __call__(self, state: State) -> Derived | None:
@@ -161,7 +163,8 @@ class FilterWindows:
         uses = prod(extents[i.name] for i in b.spatial if i.name not in seen)
         terms = prod(extents[i.name] for i in b.reducing if i.name not in step.taps)
         gain = prod(w.filter(step.results).gain(extents[w.place]) for w in windows)
-        return min(uses, terms) >= self.least and gain >= self.gain
+        least = self.least if all((w.count, w.stride) == (3, 1) for w in windows) else self.longer
+        return uses >= self.least and terms >= least and gain >= self.gain
 
 
 def _in_rows(state: State, block: str, place: str, tap: str) -> State:
