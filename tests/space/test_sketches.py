@@ -230,3 +230,23 @@ def test_rows_of_a_softmax_are_gone_through_in_one_loop_that_fetches_ahead() -> 
     assert {b.name for _, b in walk(row.body)} == {"Y_max", "Y_exp", "Y_sum", "Y"}
     assert row.note("fetch_ahead") == "#prefetch"
     assert "#prefetch" in v.columns
+
+
+def test_rows_of_a_softmax_go_through_its_stages_in_groups() -> None:
+    """One row's sum is joined across lanes while the others are read: all stages of a group are
+    side by side in its loop, and how many rows it has is a choice.
+    """
+    task = task_of("softmax", FOUR_CORES)
+    (sketch,) = sketches_of(task, "default")
+    (tile,) = [s for s in sketch.steps if isinstance(s, SampleTile)]
+    assert (tile.loop, tile.max_innermost) == ("Y.i0", 8)
+    side_by_side = [
+        v
+        for v in variants(task, sketch)
+        if len(v.func.body) == 1
+        and isinstance(group := v.func.body[0], For)
+        and sum(isinstance(s, For) for s in group.body) == 4
+    ]
+    assert len(side_by_side) == 1
+    (plain,) = sketches_of(task_of("gelu", FOUR_CORES), "default")
+    assert not any(isinstance(s, SampleTile) for s in plain.steps)

@@ -10,7 +10,8 @@ from itertools import takewhile
 from tilesmith.ir.dependence import find_block
 from tilesmith.ir.nodes import Block, For, walk
 from tilesmith.schedule.automatic import AutoParallel, AutoPrefetch, AutoUnroll, AutoVectorize
-from tilesmith.schedule.sample import SampleChoice, SampleLocation
+from tilesmith.schedule.loops import Split
+from tilesmith.schedule.sample import SampleChoice, SampleLocation, SampleTile
 from tilesmith.space import analysis
 from tilesmith.space.state import Derived, State
 
@@ -25,6 +26,9 @@ class CpuAnnotation:
     unroll_tiled: bool = True
     repeat: bool = True  # also places where the same elements would be computed several times
     prefetch: bool = False  # where nothing is tiled, so that memory is what is waited for
+    # So many rows of the last block go together at most, if each waits for sums of its own: one
+    # row's sum is joined across lanes while the others are read.
+    rows: int = 1
 
     def __call__(self, state: State) -> Derived | None:
         return None
@@ -32,7 +36,7 @@ class CpuAnnotation:
     def finish(self, state: State) -> State:
         """The sketch with all that is left open at its end."""
         if self.locations:
-            state = self._locations(state)
+            state = self._locations(*self._group_rows(state))
         tiled = {name for name, _ in state.tiled}
         blocks = [b for _, b in walk(state.func.body)]
         for b in blocks:
@@ -52,7 +56,22 @@ class CpuAnnotation:
             )
         return state
 
-    def _locations(self, state: State) -> State:
+    def _group_rows(self, state: State) -> tuple[State, tuple[str, ...]]:
+        """With the loops over groups of rows and over the rows of one, if there are any."""
+        path, b = list(walk(state.func.body))[-1]
+        waits = any(
+            p.combiner is not None and 0 < len(p.spatial) < len(b.spatial)
+            for _, p in walk(state.func.body)
+        )
+        if self.rows == 1 or state.tiled or not waits or b.reducing or len(path) < 2:
+            return state, ()
+        if any(f.kind != "serial" for f in path):
+            return state, ()
+        sample = SampleTile(path[0].name, 2, max_innermost=self.rows)
+        split = Split(path[0].name, sample.columns, exact=sample.exact)
+        return state.then(sample, split), split.parts
+
+    def _locations(self, state: State, group: tuple[str, ...]) -> State:
         """Blocks that no rule has placed, consumers before producers."""
         placed = {s.block for s in state.steps if isinstance(s, SampleLocation)}
         tiled = {name for name, _ in state.tiled}
@@ -64,12 +83,12 @@ class CpuAnnotation:
                 continue
             if analysis.is_output(state.func, b):
                 continue
-            places = self._places(state, b)
+            places = self._places(state, b, group)
             if len(places) > 1:
                 state = state.then(SampleLocation(b.name, places))
         return state
 
-    def _places(self, state: State, b: Block) -> tuple[str, ...]:
+    def _places(self, state: State, b: Block, group: tuple[str, ...]) -> tuple[str, ...]:
         after = analysis.consumers(state.func, b)
         if not after:
             return ("root",)
@@ -80,10 +99,13 @@ class CpuAnnotation:
         if levels:  # at the boundaries of tile levels only: places between are other rows of these
             loops = [level[-1] for level in levels[:-1] if level]
         else:
-            loops = [f.name for f in outside if f.name not in last.reducing_loops]
+            # a place at the rows of a group is one at groups of a single row
+            loops = [f.name for f in outside if f.name not in {*last.reducing_loops, *group[1:]}]
             if not self.repeat:
                 moving = analysis.moved_by(last, b)
                 loops = loops[: max((k + 1 for k, n in enumerate(loops) if n in moving), default=0)]
+            if b.combiner is not None:  # beside the block that needs it, if that goes there
+                loops += [n for n in group[:1] if n not in loops]
         # what is written out many times stays short
         apart = (
             b.combiner is not None or len(after) > 1 or (not levels and len(outside) < len(path))

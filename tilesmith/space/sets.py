@@ -61,5 +61,5 @@ def default_rules(target: Target) -> tuple[Rule, ...]:
         TileAndFuse(tiling, choose_axis=True, pack=True, order=True),
         Tile(tiling, choose_axis=True, pack=True, order=True),
         skip,
-        CpuAnnotation(unroll_tiled=False, repeat=False, prefetch=True),
+        CpuAnnotation(unroll_tiled=False, repeat=False, prefetch=True, rows=8),
     )
