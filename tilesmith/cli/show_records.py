@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tilesmith.base.errors import ArgumentError
-from tilesmith.base.target import Target
 from tilesmith.cli.arguments import count, require_database
+from tilesmith.cli.machine_name import machine_and_cores
+from tilesmith.cli.schedule_text import schedule_lines
 from tilesmith.cli.table import microseconds, output_width, table
 from tilesmith.records.database import TaskSummary
 from tilesmith.records.open import open_database
 from tilesmith.runtime.build import build
-from tilesmith.schedule.sample import SampleChoice, SampleTile
 from tilesmith.task.task import Measurement, failures_by_kind, trust
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def tasks(db: Place, wide: Wide = False) -> None:
             str(t.failures),
             "-" if t.best_seconds is None else microseconds(t.best_seconds),
             "-" if t.best_seconds is None else f"{t.task.func.flops / t.best_seconds / 1e9:.1f}",
-            f"{_machine(t.task.target)}{_outdated(t)}",
+            f"{machine_and_cores(t.task.target)}{_outdated(t)}",
         )
         for t in found
     ]
@@ -119,7 +119,8 @@ def records(
         known = d.of(summary.task)
     good = _ranked(known)
     work = summary.task.func.flops
-    print(f"{summary.task.func.name} ({summary.key[:_SHORT]}) on {_machine(summary.task.target)}")
+    machine = machine_and_cores(summary.task.target)
+    print(f"{summary.task.func.name} ({summary.key[:_SHORT]}) on {machine}")
     header = ("", "candidate", "median", "95 % interval, us", "GFLOP/s", "status")
     rows = []
     for place, m in enumerate(good[: top or None], 1):
@@ -160,9 +161,8 @@ def trace(
     steps = m.candidate.trace
     if json:
         print(steps.to_json())
-    else:  # without the sampling steps: their decisions stand as numbers in the steps after them
-        shown = [s for s in steps.resolved if not isinstance(s, SampleTile | SampleChoice)]
-        print("\n".join(map(str, shown)))
+    else:
+        print("\n".join(schedule_lines(steps)))
     if program:
         print(f"\n{steps.apply(m.candidate.task.func)}")
 
@@ -186,11 +186,6 @@ def source(
     print(kernel.assembly if assembly else kernel.source)
 
 
-def _machine(target: Target) -> str:
-    cores = "1 core" if target.num_cores == 1 else f"{target.num_cores} cores"
-    return f"{target.model or target.cpu}, {cores}"
-
-
 def _outdated(t: TaskSummary) -> str:
     return "" if t.key == t.task.key else f" (outdated: code generator {t.codegen})"
 
@@ -203,7 +198,8 @@ def _task(d: SqlDatabase, name: str) -> TaskSummary:
     if len(meant) == 1:
         return meant[0]
     shown = "; ".join(
-        f"{t.key[:_SHORT]} {t.task.func.name} ({_machine(t.task.target)})" for t in meant or found
+        f"{t.key[:_SHORT]} {t.task.func.name} ({machine_and_cores(t.task.target)})"
+        for t in meant or found
     )
     if not found:
         raise ArgumentError(f"{d.place} holds no task")

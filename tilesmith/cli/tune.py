@@ -238,6 +238,6 @@ def _print_result(result: Result) -> None:
     rate = f", {result.gflops:.1f} GFLOP/s" if result.task.func.flops else ""
     print(f"{result.task.func.name}: {result.best.cost * 1e6:.1f} us{rate}")
     print(f"  95 % interval of the median: {low * 1e6:.1f} to {high * 1e6:.1f} us")
-    print(f"  {result.trials} trials in {result.seconds:.1f} s")
+    print(f"  {result.trials} trial{'s' * (result.trials != 1)} in {result.seconds:.1f} s")
     for kind, (number, text) in result.failures.items():
         print(f"  {number} candidates failed ({kind}); the first: {text}")
