@@ -6,6 +6,7 @@ the list or by the beginning of its candidate's key.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -193,8 +194,7 @@ def _outdated(t: TaskSummary) -> str:
 def _task(d: SqlDatabase, name: str) -> TaskSummary:
     """The one that is meant; an error lists those that there are."""
     found = [t for t in d.tasks() if t.key == t.task.key]
-    meant = [t for t in found if t.task.func.name == name]
-    meant = meant or [t for t in found if t.key.startswith(name) or _is_begun(t, name)]
+    meant = _meant(found, name) if name else found
     if len(meant) == 1:
         return meant[0]
     shown = "; ".join(
@@ -212,9 +212,18 @@ def _task(d: SqlDatabase, name: str) -> TaskSummary:
     )
 
 
-def _is_begun(t: TaskSummary, name: str) -> bool:
-    """matmul and matmul_512 for matmul_512_512_512, but not mat or matmul_51."""
-    return t.task.func.name.startswith(f"{name.replace('-', '_')}_")
+def _meant(found: Sequence[TaskSummary], name: str) -> list[TaskSummary]:
+    """The tasks that fit best: by the function's name, by the operator's name that it begins with
+    (matmul for matmul_512_512_512), by the beginning of either name or key.
+    """
+    plain = name.replace("-", "_")
+    names = {t.key: t.task.func.name for t in found}
+    operators = {key: re.sub(r"(_\d+)+(_N[CHW]+)?$", "", n) for key, n in names.items()}
+    return (
+        [t for t in found if names[t.key] == name]
+        or [t for t in found if operators[t.key] == plain]
+        or [t for t in found if t.key.startswith(name) or names[t.key].startswith(f"{plain}_")]
+    )
 
 
 def _ranked(known: Sequence[Measurement]) -> list[Measurement]:
