@@ -70,7 +70,7 @@ def tasks(db: Place, wide: Wide = False) -> None:
     Example: tilesmith show tasks --db tune.db
     """
     with existing(db) as d:
-        found = d.tasks()
+        found, place = d.tasks(), d.place
     header = ("task", "function", "measured", "failed", "best", "GFLOP/s", "target")
     rows = [
         (
@@ -95,7 +95,7 @@ def tasks(db: Place, wide: Wide = False) -> None:
     ):
         print(line)
     if not rows:
-        print(f"{db} holds no task")
+        print(f"{place} holds no task")
     elif not wide:
         print("target: " + ("; ".join(sorted(targets))))
 
