@@ -29,18 +29,14 @@ def duel(
     peer: Callable[[], object],
     rounds: int = 15,
     calls: int = 1,
-    rest: float = 0.0,
 ) -> tuple[float, float, float, float]:
-    """Taken in turns: (our seconds, the peer's, the median of the paired ratios peer/ours, its
-    spread).
-
-    Each turn begins with a call that is not timed, so that neither meets the other's cache; with
-    several threads also with a `rest`, because OpenBLAS lets its threads spin for about a tenth
-    of a second after a call, which takes the cores from the other.
+    """Two calls of this process in turns: (our seconds, the other's, the median of the paired
+    ratios other/ours, its spread). Each turn begins with a call that is not timed, so that neither
+    meets the other's cache. Other libraries are compared with in processes of their own
+    (`tilesmith.report.compare`).
     """
 
     def once(call: Callable[[], object]) -> float:
-        time.sleep(rest)
         call()
         start = time.perf_counter()
         for _ in range(calls):

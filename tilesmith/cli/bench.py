@@ -16,9 +16,9 @@ from tilesmith.base.target import cpu
 from tilesmith.cli.operators import layouts, numbers, operator, with_batch
 from tilesmith.cli.tune import seconds_of
 from tilesmith.records.open import open_database
-from tilesmith.report.compare import Case, compare, machine_of
+from tilesmith.report.compare import Case, Contestants, compare, machine_of
 from tilesmith.report.page import page as page_text
-from tilesmith.report.peers import PEERS, Peer, peers_named
+from tilesmith.report.peers import PEERS, installed_peers
 from tilesmith.report.rows import Row, is_done, ordered, read_rows, table, with_row, write_rows
 from tilesmith.report.suite import SUITE, Entry
 
@@ -96,7 +96,7 @@ def bench(
     else:
         cases = [case_of(what, shape or [], batch, wanted)]
     counts = _numbers("--threads", threads) if threads else sorted({1, cpu().num_cores})
-    peers, absent = peers_named([name for name in against.split(",") if name])
+    peers, absent = installed_peers([name for name in against.split(",") if name])
     for text in absent:
         print(f"absent: {text}", file=sys.stderr)
     _require_place(page, json)
@@ -114,7 +114,7 @@ def _require_place(page: Path | None, json: Path | None) -> None:
 
 
 def _run(
-    cases: Sequence[Case], counts: Sequence[int], peers: Sequence[Peer], seconds: float,
+    cases: Sequence[Case], counts: Sequence[int], peers: Sequence[str], seconds: float,
     db: str, json: Path | None,
 ) -> list[Row]:  # fmt: skip
     """The rows of all cases, those of earlier runs included; each is saved as it comes."""
@@ -123,15 +123,17 @@ def _run(
     try:
         for count in counts:
             target = cpu(count)
-            for case in cases:
-                name = case.name(count)
-                if is_done(rows, name, machine_of(target)):
-                    continue
-                row = compare(case, target, peers, database, seconds)
-                rows = with_row(rows, row)
-                if json is not None:
-                    write_rows(json, rows)
-                print(_line(row), file=sys.stderr)
+            machine = machine_of(target)
+            todo = [c for c in cases if not is_done(rows, c.name(count), machine)]
+            if not todo:
+                continue
+            with Contestants(peers, count) as contestants:
+                for case in todo:
+                    row = compare(case, contestants, target, database, seconds)
+                    rows = with_row(rows, row)
+                    if json is not None:
+                        write_rows(json, rows)
+                    print(_line(row), file=sys.stderr)
     except KeyboardInterrupt:
         print("interrupted; what is done is kept", file=sys.stderr)
     finally:
