@@ -52,14 +52,14 @@ def duel(
 
 
 def show(rows: list[Row]) -> None:
-    print(f"{'':44} {'value':>10} {'unit':8} {'peer':>12} {'peer value':>10} {'ratio':>6} {'±':>5}")
+    print(f"{'':44} {'value':>10} {'unit':8} {'peer':>26} {'peer value':>10} {'ratio':>6} {'±':>5}")
     for r in rows:
         peer = "" if r.peer is None else r.peer
         theirs = "" if r.peer_value is None else f"{r.peer_value:10.2f}"
         ratio = "" if r.ratio is None else f"{r.ratio:6.2f}"
         spread = "" if r.spread is None else f"{r.spread:5.2f}"
         print(
-            f"{r.name:44} {r.value:10.2f} {r.unit:8} {peer:>12} {theirs:>10} {ratio:>6} {spread:>5}"
+            f"{r.name:44} {r.value:10.2f} {r.unit:8} {peer:>26} {theirs:>10} {ratio:>6} {spread:>5}"
         )
 
 
