@@ -16,7 +16,7 @@ from tilesmith.ir.function import Function
 from tilesmith.schedule.trace import Trace
 
 # Part of every key: code that is generated differently has other timings.
-CODEGEN_VERSION = "1"
+CODEGEN_VERSION = "2"
 
 
 def task_key(func: Function, target: Target, codegen: str = CODEGEN_VERSION) -> str:
