@@ -235,6 +235,11 @@ class Pad(Step):
             for other in (x for x in b.loads if x.buffer == load.buffer):
                 for d, p in enumerate(other.index):
                     if any(isinstance(a, Dynamic) for a in opaque_atoms(p)):
+                        if p.names & extents.keys() and not _is_element(p):
+                            raise ScheduleError(
+                                f"cannot pad {b.name}: where it would read {load.buffer} at {p} "
+                                "is not known"
+                            )
                         continue  # zeros behind what gives the index point at the first element
                     try:
                         low, last = bounds(p, grown)
@@ -303,6 +308,15 @@ class Pad(Step):
         body = (*func.body[:at], nested, nest(func, crop), *func.body[at + 1 :])
         new = tuple(Buffer(n, shape, old[w].dtype) for w, n in names.items())
         return replace(func, body=body, buffers=(*func.buffers, *new))
+
+
+def _is_element(p: Int) -> bool:
+    """Whether an index is an element of a tensor as it is: 0 where that is padded with zeros."""
+    ((m, c),) = p.terms.items() if len(p.terms) == 1 else (((), 0),)
+    e = m[0].expr if c == 1 and len(m) == 1 and isinstance(m[0], Dynamic) else None
+    while isinstance(e, Cast):
+        e = e.x
+    return isinstance(e, Load)
 
 
 def _padded(func: Function, new: Buffer, old: Buffer) -> Stmt:
