@@ -18,7 +18,7 @@ from tilesmith.records.database import TaskSummary
 from tilesmith.records.open import open_database
 from tilesmith.runtime.build import build
 from tilesmith.schedule.sample import SampleChoice, SampleTile
-from tilesmith.task.task import Measurement, failures_by_kind, trust
+from tilesmith.task.task import Measurement, Standing, failures_by_kind, standing_of, trust
 
 if TYPE_CHECKING:
     from tilesmith.records.sql import SqlDatabase
@@ -78,7 +78,7 @@ def records(
 
     The first is the one that `ts.build` takes: the fastest that was confirmed, which means
     repeated in a fresh process against the best so far. Behind it come the others by their time.
-    What was measured while the machine did something else is contended, and never wins.
+    What was measured while the machine did something else is contended, and comes last.
 
     Example: tilesmith show records matmul_512_512_512 --db tune.db --top 5
     """
@@ -170,12 +170,12 @@ def _task(d: SqlDatabase, name: str) -> TaskSummary:
 
 def _ranked(known: Sequence[Measurement]) -> list[Measurement]:
     """The one to trust first; behind it the fastest, whether they were ever confirmed or not."""
-    good = [m for m in known if m.seconds and m.failure is None]
+    good = [m for m in known if standing_of(m) < Standing.FAILED]
     if not good:
         return []
     best = min(good, key=trust)
     rest = (m for m in good if m is not best)
-    return [best, *sorted(rest, key=lambda m: (m.contended, m.normal_cost))]
+    return [best, *sorted(rest, key=lambda m: (m.contended, m.rank))]
 
 
 def _record(place: str, task: str, record: str) -> Measurement:
