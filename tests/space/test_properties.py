@@ -151,7 +151,7 @@ def test_numbers_put_in_are_the_trace_applied(name: str, rules: str) -> None:
             assert_facts(v, row)
             decided = v.decided(row)
             func = v.function(row)
-            assert func == ts.instantiate(v.func, sizes_of(v, row))
+            assert func == with_sizes(v.func, sizes_of(v, row))
             assert func == ts.Trace.from_json(decided.to_json()).apply(task.func), f"{decided}"
 
 
