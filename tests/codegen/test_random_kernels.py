@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
-from tilesmith.codegen.llvm.emit import PASSES
+from tilesmith.codegen.pipeline import PASSES
 from tilesmith.testing.programs import random_inputs, random_program
 from tilesmith.testing.traces import random_trace
 

@@ -99,11 +99,22 @@ def _ask(run: Run, search: Search, n: int, to: list[Candidate] | None = None) ->
 
 
 def best_kernel(
-    what: Any, target: Target | None = None, *, database: Database | None = None
+    what: Any,
+    target: Target | None = None,
+    *,
+    database: Database | None = None,
+    checked: bool = False,
 ) -> Kernel:
     """A kernel of a Function or a Schedule. With a database, the best one it knows of a Function;
     without a record, the schedule that the analytic score likes best.
+
+    An index that is read from a tensor (`table[ids[i]]`) must lie inside its table: a kernel does
+    not ask, and reads whatever memory is there, or crashes. With `checked`, which is slow and for
+    finding mistakes, what is given is built as it is, and its kernel raises an ArgumentError that
+    names the table and the index.
     """
+    if checked:
+        return build(what, target, checked=True)
     if database is None or not isinstance(what, Function):
         return build(what, target)
     task = Task(what, cpu() if target is None else target)
