@@ -13,7 +13,7 @@ from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import Int, Rules, loops_of, proves
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, For, Path, Stmt, walk
-from tilesmith.ir.regions import Box, box_of, inner_ranges, made_box, separate
+from tilesmith.ir.regions import THREAD_LOOPS, Box, box_of, inner_ranges, made_box, separate
 
 
 def find_block(func: Function, name: str) -> tuple[Path, Block]:
@@ -259,9 +259,21 @@ def check_concurrent(func: Function, loop: For, why: str) -> None:
                 "use rfactor to split the reduction first"
             )
         for name in written(b):
-            users = (*writers(func, name), *readers(func, name))
-            if name not in outputs and all(o.name in inside for o in users):
-                continue  # each iteration has the buffer to itself
+            makers = writers(func, name)
+            if name not in outputs and all(
+                o.name in inside for o in (*makers, *readers(func, name))
+            ):
+                if loop.kind not in THREAD_LOOPS.get(func.all_buffers[name].scope, ()):
+                    continue  # each iteration has the buffer to itself
+                if all(o.combiner is None for o in makers):
+                    continue  # threads that store an element store the same value
+                if not _disjoint(b, path, func):
+                    raise ScheduleError(
+                        f"cannot {why}: {name} is shared, and every thread of {loop.name} would "
+                        f"add to the same elements of it in {b.name}; let it be local to a thread, "
+                        f"or bind a loop of {b.name} itself"
+                    )
+                continue
             if not any(loop.name in i.bind.names for i in b.spatial):
                 raise ScheduleError(
                     f"cannot {why}: every iteration of {loop.name} writes the same elements "
@@ -271,6 +283,34 @@ def check_concurrent(func: Function, loop: For, why: str) -> None:
                 raise ScheduleError(
                     f"cannot {why}: two iterations of {loop.name} may write the same elements "
                     f"of {name} in {b.name}"
+                )
+
+
+# Kinds of loops whose iterations each have a buffer of that scope to themselves.
+_PRIVATE = {"local": ("blockIdx", "threadIdx"), "shared": ("blockIdx",)}
+
+
+def check_scopes(func: Function, why: str) -> None:
+    """A thread's own memory, or a block's, is used inside of its loops only.
+
+    A copy may stand outside for a while, until compute_at brings it in. So this is asked where a
+    loop is bound, where a scope changes, and last by whoever generates code for GPUs.
+    """
+    for buffer in func.buffers:
+        private = _PRIVATE.get(buffer.scope)
+        if private is None:
+            continue
+        users = {b.name for b in (*writers(func, buffer.name), *readers(func, buffer.name))}
+        for loop in all_loops(func.body):
+            if loop.kind.split(".")[0] not in private:
+                continue
+            inside = {b.name for _, b in walk(loop.body)}
+            if users & inside and not users <= inside:
+                outside = min(users - inside)
+                raise ScheduleError(
+                    f"cannot {why}: {buffer.name} is {buffer.scope}, so that each iteration of "
+                    f"{loop.name} ({loop.kind}) has its own, but {outside} uses it outside of that "
+                    f"loop; move {outside} inside first, or let {buffer.name} be global"
                 )
 
 

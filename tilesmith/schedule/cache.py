@@ -12,6 +12,7 @@ from tilesmith.expr.ints import Int, var
 from tilesmith.expr.nodes import Expr, Load
 from tilesmith.ir.dependence import (
     check_kinds,
+    check_scopes,
     find_block,
     only_writer,
     own_loop,
@@ -207,6 +208,7 @@ class CacheWrite(Step):
         )
         done = replace(func, body=body, buffers=(*func.buffers, *new))
         check_kinds(done, f"cache_write {self.block}")
+        check_scopes(done, f"cache_write {self.block}")
         return done
 
 
@@ -239,7 +241,11 @@ class SetScope(Step):
                 f"cannot set the scope of {self.buffer}: a parameter lives where the caller has it"
             )
         check_scope(f"cannot set the scope of {self.buffer}", self.scope)
-        return _change_buffer(func, self.buffer, scope=self.scope)
+        done = _change_buffer(func, self.buffer, scope=self.scope)
+        doing = f"set the scope of {self.buffer} to {self.scope}"
+        check_kinds(done, doing)
+        check_scopes(done, doing)
+        return done
 
 
 @dataclass(frozen=True, slots=True)
