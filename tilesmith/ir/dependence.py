@@ -86,18 +86,13 @@ def not_output(func: Function, b: Block, why: str) -> None:
             )
 
 
-def own_loop(b: Block, loop: str) -> bool:
+def own_loop(b: Block, loop: For) -> bool:
     """Whether the loop was made for this block: together such loops visit each of its points once.
 
     Any other loop around a block is one of its neighbours', in which it may compute the same
-    elements again and again.
+    elements again and again. The start of a sum shares the loops of the sum.
     """
-    base = b.name.removesuffix(".init")
-    for i in b.iters:
-        head = f"{base}.{i.name}"
-        if loop.startswith(head) and loop[len(head) : len(head) + 1] in ("", ".", "+", "_"):
-            return True
-    return False
+    return loop.owner in (b.name, b.name.removesuffix(".init"))
 
 
 def check_sums(path: Path, b: Block, why: str) -> None:
@@ -112,7 +107,7 @@ def check_sums(path: Path, b: Block, why: str) -> None:
     for f in path:
         if f.name in reducing:
             started = started or f.name
-        elif started is not None and not own_loop(b, f.name):
+        elif started is not None and not own_loop(b, f):
             raise ScheduleError(
                 f"cannot {why}: {b.name} is computed anew in each iteration of {f.name}, "
                 f"so it cannot lie inside {started}, which {b.name} reduces over"
@@ -318,8 +313,7 @@ def _disjoint(b: Block, path: Path, func: Function) -> bool:
     """Whether iterations of the outermost loop of `path` write elements of their own."""
     loop = path[0].name
     moving = {n for i in b.spatial for n in loops_of(i.bind)}
-    names = [f.name for f in path if f.name in moving or f.name == loop]
-    if all(own_loop(b, n) for n in names):
+    if all(own_loop(b, f) for f in path if f.name in moving or f.name == loop):
         return True
     ranges = {f.name: f.extent for f in path} | dict(b.tile)
     return any(

@@ -59,16 +59,17 @@ def rename_nest(func: Function, block: str, new: str) -> Function:
     """The block and the loops that were made for it get another name."""
     path, b = find_block(func, block)
     taken = loop_names(func)
+    own = {f.name for f in path if own_loop(b, f)} | {n for n, _ in b.tile}
     env = {
         n: fresh(new + n[len(block) :], taken)
         for n in (*(f.name for f in path), *(n for n, _ in b.tile))
-        if own_loop(b, n) and n.startswith(f"{block}.")
+        if n in own and n.startswith(f"{block}.")
     }
     ints: dict[str, Int] = {k: var(v) for k, v in env.items()}
 
     def go(s: Stmt) -> tuple[Stmt, ...]:
         if isinstance(s, For) and s.name in env:
-            return (replace(s, name=env[s.name]),)
+            return (replace(s, name=env[s.name], owner=new),)
         if isinstance(s, Block):
             o = map_bindings(s, lambda p: p.substitute(ints))
             if s.name == block:
