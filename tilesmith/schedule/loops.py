@@ -76,7 +76,7 @@ class Split(Step):
             assert isinstance(s, For)
             body = rewrite_blocks(s.body, inner)
             for part, e in zip(reversed(self.parts), reversed(extents), strict=True):
-                body = (For(part, e, body),)
+                body = (For(part, e, body, owner=s.owner),)
             return body
 
         return replace(func, body=rewrite(func.body, go), facts=(*func.facts, *facts))
@@ -190,8 +190,11 @@ class Fuse(Step):
             chain.append(inner[0])
         for loop in chain:
             unmarked(loop, "fuse")
+        taken = loop_names(func) - {*self.loops}
+        if self.fused in taken:
+            raise ScheduleError(f"cannot fuse {', '.join(self.loops)}: there is a {self.fused} already")
         for _, b in walk(chain[-1].body):
-            self._check_block(b)
+            self._check_block(b, chain)
         whole = product(loop.extent for loop in chain)
         env: dict[str, Int] = {}
         rest = var(self.fused)
@@ -203,12 +206,13 @@ class Fuse(Step):
         body = rewrite_blocks(
             chain[-1].body, lambda b: map_bindings(b, lambda p: p.substitute(env))
         )
-        fused = For(self.fused, whole, body)
+        owners = {loop.owner for loop in chain}
+        fused = For(self.fused, whole, body, owner=owners.pop() if len(owners) == 1 else "")
         return replace(
             func, body=rewrite(func.body, lambda s: (fused,) if _is(s, top.name) else (s,))
         )
 
-    def _check_block(self, b: Block) -> None:
+    def _check_block(self, b: Block, chain: list[For]) -> None:
         reduced = [n for n in self.loops if n in b.reducing_loops]
         if reduced and len(reduced) < len(self.loops):
             other = next(n for n in self.loops if n not in reduced)
@@ -216,7 +220,7 @@ class Fuse(Step):
                 f"cannot fuse loops {reduced[0]} and {other}: {b.name} reduces over "
                 f"{reduced[0]} only"
             )
-        own = [n for n in self.loops if own_loop(b, n)]
+        own = [f.name for f in chain if own_loop(b, f)]
         if own and len(own) < len(self.loops):
             other = next(n for n in self.loops if n not in own)
             raise ScheduleError(
