@@ -39,7 +39,8 @@ def sketches(
     machine = machine.with_cores(cores) if cores else machine
     task = Task(operator(op, shape), machine)
     rule_set = (ansor_rules if rules is Rules.ansor else default_rules)(machine)
-    print(show_sketches(task, SketchSpace(rule_set).sketches(task)))
+    found = SketchSpace(rule_set).derive(task)
+    print(show_sketches(task, found.traces, found.warning))
 
 
 for command in (tasks, records, trace, source):
