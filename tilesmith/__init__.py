@@ -1,5 +1,7 @@
 """Tilesmith: fast tensor programs by searching."""
 
+from typing import TYPE_CHECKING
+
 from tilesmith import ops
 from tilesmith.base.dtype import DTYPES, DType, dtype
 from tilesmith.base.errors import (
@@ -48,6 +50,7 @@ from tilesmith.expr.functions import (
 )
 from tilesmith.expr.functions import round_ as round
 from tilesmith.expr.values import Tensor, Value, cast, power, where
+from tilesmith.ir.deserialize import function_from_json
 from tilesmith.ir.evaluate import evaluate
 from tilesmith.ir.function import Function, instantiate
 from tilesmith.ir.interpreter import interpret
@@ -60,6 +63,7 @@ from tilesmith.ir.intrinsics import (
 from tilesmith.ir.lower import function
 from tilesmith.ir.nodes import Intrinsic
 from tilesmith.ir.pack import pack
+from tilesmith.ir.serialize import function_to_json
 from tilesmith.measure.local import LocalMeasurer
 from tilesmith.measure.replay import ReplayMeasurer
 from tilesmith.records.database import Database
@@ -91,6 +95,19 @@ from tilesmith.tune.events import Progress
 from tilesmith.tune.run import Result
 from tilesmith.tune.tune import best_kernel as build
 from tilesmith.tune.tune import tune
+
+__version__: str
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> str:
+        # Looked up when asked for: reading package metadata takes longer than most of the import.
+        if name == "__version__":
+            from tilesmith.base.version import version
+
+            return version()
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "AVX512_DOT_U8S8",
@@ -150,6 +167,7 @@ __all__ = [
     "Value",
     "Variant",
     "VerifyError",
+    "__version__",
     "abs",
     "amax",
     "amin",
@@ -169,6 +187,8 @@ __all__ = [
     "exp",
     "floor",
     "function",
+    "function_from_json",
+    "function_to_json",
     "instantiate",
     "interpret",
     "isnan",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 
 import pytest
 import sqlalchemy as sa
@@ -122,6 +123,51 @@ def test_a_database_of_version_1_is_brought_up_to_date(new_place):
     ts.open_database(new).close()
     assert shape(old) == shape(new)
     assert shape(new)[1] == [schema.VERSION]
+
+
+def make_version(number, place, measurements, *changes):
+    """A database as that version left it, then changed by SQL."""
+    make_version_1(place, measurements)
+    engine = make_engine(place)
+    with engine.begin() as c:
+        for migrate in schema.MIGRATIONS[: number - 1]:
+            migrate(c)
+        c.execute(sa.text("UPDATE tilesmith_schema SET version = :v"), {"v": number})
+        for change in changes:
+            c.execute(sa.text(change))
+    engine.dispose()
+
+
+def test_standings_of_version_3_tell_scales_apart(new_place):
+    place = new_place()
+    every = [measured(TASK, k, (float(k),)) for k in range(1, 9)]
+    row = "UPDATE tilesmith_records SET {} WHERE id = {}"
+    make_version(
+        3, place, every,
+        # a time with references is not compared with those that have none
+        row.format("reference_samples = '[0.001]', normal_cost = 0.3", 3),
+        row.format("contended = '1', standing = 2", 4),
+        row.format("samples = '[0.0]', cost = 0, normal_cost = 0", 5),
+        row.format("samples = '[-1.0]', cost = -1, normal_cost = -1", 6),
+        row.format("samples = '[NaN]'", 7),
+        row.format("samples = '[0.5, 0.5]', reference_samples = '[0.1]', cost = 0.5", 8),
+    )  # fmt: skip
+    with ts.open_database(place) as db:
+        best = db.best(TASK)
+        assert best is not None
+        assert (best.seconds, best.references) == ((3.0,), (0.001,))
+        assert db.tasks()[0].best_seconds == 3.0
+        db.add([replace(measured(TASK, 20, (2.0,)), references=(0.001,))])
+        assert db.best(TASK).seconds == (2.0,)
+    engine = make_engine(place)
+    with engine.connect() as c:
+        found = c.execute(
+            sa.text("SELECT standing, cost, normal_cost FROM tilesmith_records ORDER BY id")
+        ).all()
+    engine.dispose()
+    assert [r[0] for r in found] == [3, 3, 2, 5, 6, 6, 6, 3, 2]
+    assert [r[1] for r in found] == [1, 2, 3, 4, None, None, None, 0.5, 2]
+    assert [r[2] for r in found] == pytest.approx([1, 2, 0.3, 4, None, None, None, 0.5, 0.2])
 
 
 def test_a_migration_that_fails_changes_nothing(new_place, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import tilesmith as ts
 from tilesmith.base.target import Target
@@ -83,3 +84,69 @@ def test_what_is_divided_once_for_a_row_costs_nothing() -> None:
         return float(computing(v.sample(np.random.default_rng(0), 1))[0, 0])
 
     assert cycles(2, 1) == cycles(1, 1) < cycles(1, 2)
+
+
+NARROW, WIDE = (Target.named(n).with_cores(1) for n in ("neoverse-n1", "skylake-avx512"))
+
+
+def product(transpose_a: bool, transpose_b: bool, n: int = 256) -> ts.Function:
+    a, b = ts.placeholder((n, n), name="A"), ts.placeholder((n, n), name="B")
+    c = ts.ops.matmul(a, b, transpose_a=transpose_a, transpose_b=transpose_b, name="C")
+    return ts.function([a, b, c])
+
+
+def tiled_along(axis: str) -> ts.TemplateSpace:
+    """The register tile's vectors lie along one axis; the other one is written out."""
+
+    def template(sch: ts.TemplateSchedule) -> None:
+        i, j, k = sch.loops("C")
+        outer = dict[str, object]()
+        inner = dict[str, object]()
+        for name, loop in (("i", i), ("j", j)):
+            tile = sch.sample_tile(loop, parts=2, max_innermost=32)
+            outer[name], inner[name] = sch.split(loop, tile)
+        other = "j" if axis == "i" else "i"
+        sch.reorder(outer["i"], outer["j"], k, inner[other], inner[axis])
+        sch.unroll(inner[other])
+        sch.vectorize(inner[axis])
+
+    return ts.TemplateSpace(template)
+
+
+@pytest.mark.parametrize("target", [NARROW, WIDE], ids=["neon", "avx512"])
+@pytest.mark.parametrize("transposed", [(True, False), (True, True), (False, False)])
+def test_vectors_across_the_rows_of_the_output_are_slow(
+    target: Target, transposed: tuple[bool, bool]
+) -> None:
+    """No register holds their sums: the best tile of them is slower than the median of others."""
+    task = Task(product(*transposed), target)
+    said = {}
+    for axis in "ij":
+        (sketch,) = tiled_along(axis).sketches(task)
+        v = next(variants(task, sketch))
+        rows = v.sample(np.random.default_rng(0), 300)
+        # a vector of one element lies along nothing
+        wide = rows[:, v.columns.index(f"#C.{axis}.1")] >= target.lanes(32)
+        said[axis] = Draft().predict(v, rows[wide])
+    assert said["i"].max() < np.median(said["j"])
+
+
+@pytest.mark.parametrize("target", [NARROW, WIDE], ids=["neon", "avx512"])
+def test_a_copy_that_stores_across_rows_is_slower(target: Target) -> None:
+    x = ts.placeholder((64, 64), name="X")
+    y = ts.compute((64, 64), lambda i, j: x[i, j] + 1.0, name="Y")
+    cycles = {}
+    for axis in "ij":
+
+        def template(sch: ts.TemplateSchedule, axis: str = axis) -> None:
+            i, j = sch.loops("Y")
+            inner = i if axis == "i" else j
+            sch.reorder(*(loop for loop in (i, j) if loop != inner), inner)
+            sch.vectorize(inner)
+
+        task = Task(ts.function([x, y]), target)
+        v = next(variants(task, ts.TemplateSpace(template).sketches(task)[0]))
+        graph, (nest,) = shared_nests(v)
+        computing = graph.compile([estimates(Draft(), nest)[0]])
+        cycles[axis] = float(computing(v.sample(np.random.default_rng(0), 1))[0, 0])
+    assert cycles["i"] > 2 * cycles["j"]

@@ -28,7 +28,7 @@ class TaskSummary:
     codegen: str
     count: int
     failures: int
-    best_seconds: float | None
+    best_seconds: float | None  # of the one that `best` gives
 
 
 class Database(Protocol):
@@ -57,8 +57,8 @@ class Database(Protocol):
         primitives: Sequence[type[Step]] = PRIMITIVES,
         intrinsics: Sequence[Intrinsic] = INTRINSICS,
     ) -> Measurement | None:
-        """The one to trust: the fastest that was confirmed, or else the fastest; never a failure
-        or a contended one.
+        """The one to trust, the first by `trust`: the fastest that was confirmed, else the fastest
+        of a calm machine, else the fastest of a busy one; None if nothing was ever timed.
         """
 
     def tasks(self) -> list[TaskSummary]:

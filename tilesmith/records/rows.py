@@ -17,11 +17,14 @@ from tilesmith.ir.nodes import Intrinsic
 from tilesmith.ir.serialize import function_to_json
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import Trace
-from tilesmith.task.task import CODEGEN_VERSION, Candidate, Failure, Measurement, Task
-
-# How far a measurement is to be trusted, best first: with the cost behind it, this is the order
-# in which the best is looked for, and the index that finds it.
-CONFIRMED, MEASURED, CONTENDED, FAILED = range(4)
+from tilesmith.task.task import (
+    CODEGEN_VERSION,
+    Candidate,
+    Failure,
+    Measurement,
+    Task,
+    standing_of,
+)
 
 
 class TaskRow(NamedTuple):
@@ -39,7 +42,7 @@ class RecordRow(NamedTuple):
     trace: str
     samples: str
     cost: float | None
-    standing: int
+    standing: int  # with the normal cost behind it, the order of `trust`
     failure: str | None
     failure_text: str
     contended: bool
@@ -73,12 +76,6 @@ def row_of(m: Measurement, candidate: str, trace: str, made_by: str) -> RecordRo
     cost, normal_cost = float(m.cost), float(m.normal_cost)
     kind = None if m.failure is None else _clean(m.failure.kind)
     text = "" if m.failure is None else _clean(m.failure.text)
-    if m.failure is not None or not math.isfinite(cost):
-        standing = FAILED
-    elif m.contended:
-        standing = CONTENDED
-    else:
-        standing = CONFIRMED if m.confirmed else MEASURED
     identity = digest(
         candidate,
         samples,
@@ -93,7 +90,7 @@ def row_of(m: Measurement, candidate: str, trace: str, made_by: str) -> RecordRo
         reference_samples=references,
         cost=cost if math.isfinite(cost) else None,
         normal_cost=normal_cost if math.isfinite(normal_cost) else None,
-        standing=standing,
+        standing=int(standing_of(m)),
         failure=kind,
         failure_text=text,
         contended=bool(m.contended),

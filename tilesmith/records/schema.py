@@ -5,7 +5,10 @@ Names begin with `tilesmith_`, because a server may be shared with other program
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable
+from statistics import median
 
 import sqlalchemy as sa
 
@@ -95,8 +98,43 @@ def _to_3(c: sa.Connection) -> None:
         c.execute(sa.text(statement))
 
 
+def _to_4(c: sa.Connection) -> None:
+    """Standings say whether a time has references, and times that are none have the last one."""
+    then = sa.table(
+        "tilesmith_records",
+        *map(sa.column, ("id", "samples", "reference_samples", "failure")),
+        *map(sa.column, ("contended", "confirmed", "cost", "normal_cost", "standing")),
+    )
+    at, step = 0, 10_000
+    while rows := c.execute(
+        sa.select(then).where(then.c.id > at).order_by(then.c.id).limit(step)
+    ).all():
+        values = []
+        for r in rows:
+            seconds, references = _times(r.samples), _times(r.reference_samples)
+            normal = len(seconds) == len(references) > 0
+            cost = median(seconds) if seconds else None
+            pairs = zip(seconds, references, strict=False)
+            costs = [s * (1e-4 / x) for s, x in pairs] if normal else seconds
+            timed = cost is not None and r.failure is None
+            calm = 0 if r.confirmed else 2
+            standing = (4 if r.contended else calm) + (not normal) if timed else 6
+            new = {"cost": cost, "normal_cost": median(costs) if costs else None}
+            values.append({"row": r.id, "standing": standing, **new})
+        names = ("cost", "normal_cost", "standing")
+        update = then.update().where(then.c.id == sa.bindparam("row"))
+        c.execute(update.values({n: sa.bindparam(n) for n in names}), values)
+        at = rows[-1].id
+
+
+def _times(text: str) -> list[float]:
+    """Samples of seconds; none if one of them is no time."""
+    found = json.loads(text)
+    return found if all(0 < s < math.inf for s in found) else []
+
+
 # The k-th takes version k + 1 to version k + 2.
-MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (_to_2, _to_3)
+MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (_to_2, _to_3, _to_4)
 VERSION = len(MIGRATIONS) + 1
 
 

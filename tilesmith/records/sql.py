@@ -23,8 +23,6 @@ from tilesmith.ir.nodes import Intrinsic
 from tilesmith.records.database import TaskSummary
 from tilesmith.records.lines import rows_of, write_lines
 from tilesmith.records.rows import (
-    FAILED,
-    MEASURED,
     RecordRow,
     TaskRow,
     measurement,
@@ -35,10 +33,12 @@ from tilesmith.records.schema import records, state, tasks
 from tilesmith.records.transactions import Transactions
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import PRIMITIVES
-from tilesmith.task.task import CODEGEN_VERSION, Measurement, Task
+from tilesmith.task.task import CODEGEN_VERSION, Measurement, Standing, Task
 
 _TASK = [tasks.c[name] for name in TaskRow._fields]
 _RECORD = [records.c[name] for name in RecordRow._fields]
+# The order of `trust`, and of the index `tilesmith_records_best`.
+_TRUST = (records.c.standing, records.c.normal_cost, records.c.id)
 _BATCH = 1000  # rows of one transaction where there may be millions: others get their turn
 
 
@@ -81,8 +81,8 @@ class SqlDatabase:
     ) -> Measurement | None:
         query = (
             sa.select(*_RECORD)
-            .where(_of(task), records.c.standing <= MEASURED)
-            .order_by(records.c.standing, records.c.normal_cost, records.c.id)
+            .where(_of(task), records.c.standing < Standing.FAILED)
+            .order_by(*_TRUST)
             .limit(1)
         )
         with self._at.reading() as c:
@@ -92,30 +92,23 @@ class SqlDatabase:
         return measurement(RecordRow._make(row), task, primitives, intrinsics)
 
     def tasks(self) -> list[TaskSummary]:
-        number, cost = sa.func.count(), sa.func.min(records.c.cost)
-        groups = sa.select(records.c.task_id, records.c.standing, number, cost).group_by(
-            records.c.task_id, records.c.standing
-        )
-        counts: dict[int, int] = {}
-        failures: dict[int, int] = {}
-        best: dict[int, float] = {}
+        number, failed = sa.func.count(), sa.func.count(records.c.failure)
+        groups = sa.select(records.c.task_id, number, failed).group_by(records.c.task_id)
+        first = sa.func.row_number().over(partition_by=records.c.task_id, order_by=_TRUST)
+        timed = sa.select(records.c.task_id, records.c.cost, first.label("place"))
+        ranked = timed.where(records.c.standing < Standing.FAILED).subquery()
+        bests = sa.select(ranked.c.task_id, ranked.c.cost).where(ranked.c.place == 1)
         with self._at.reading() as c:
-            order = groups.order_by(records.c.task_id, records.c.standing)
-            for row in c.execute(order):
-                task_id, standing = row[0], row[1]
-                counts[task_id] = counts.get(task_id, 0) + row[2]
-                if standing == FAILED:
-                    failures[task_id] = row[2]
-                elif standing <= MEASURED:
-                    best.setdefault(task_id, row[3])  # confirmed ones come first
+            found = {row[0]: (row[1], row[2]) for row in c.execute(groups)}
+            best = {row[0]: row[1] for row in c.execute(bests)}
             rows = c.execute(sa.select(tasks.c.id, *_TASK).order_by(tasks.c.id)).all()
         return [
             TaskSummary(
                 task=Task(function_from_json(t.func), Target.from_json(t.target)),
                 key=t.key,
                 codegen=t.codegen,
-                count=counts.get(k, 0),
-                failures=failures.get(k, 0),
+                count=found.get(k, (0, 0))[0],
+                failures=found.get(k, (0, 0))[1],
                 best_seconds=best.get(k),
             )
             for k, t in ((r[0], TaskRow._make(r[1:])) for r in rows)
@@ -186,12 +179,11 @@ class SqlDatabase:
                 c.execute(state.delete().where(state.c.task_id.in_(old)))
                 c.execute(tasks.delete().where(tasks.c.codegen != CODEGEN_VERSION))
             if failures:
-                gone += c.execute(records.delete().where(records.c.standing == FAILED)).rowcount
+                gone += c.execute(records.delete().where(records.c.failure.is_not(None))).rowcount
             if keep is not None:
-                order = (records.c.standing, records.c.normal_cost, records.c.id)
-                place = sa.func.row_number().over(partition_by=records.c.task_id, order_by=order)
+                place = sa.func.row_number().over(partition_by=records.c.task_id, order_by=_TRUST)
                 ranked = sa.select(records.c.id, place.label("place"))
-                inner = ranked.where(records.c.standing < FAILED).subquery()
+                inner = ranked.where(records.c.standing < Standing.FAILED).subquery()
                 far = sa.select(inner.c.id).where(inner.c.place > keep)
                 gone += c.execute(records.delete().where(records.c.id.in_(far))).rowcount
         self._at.shrink()

@@ -35,13 +35,7 @@ def compile_function(what: Any, target: Target | None = None) -> Artifact:
         raise BuildError(
             f"cannot build a {type(what).__name__}; pass what ts.function made, or a Schedule"
         )
-    if func.sizes:
-        names = ", ".join(func.sizes)
-        example = ", ".join(f"{n!r}: 64" for n in func.sizes)
-        raise BuildError(
-            f"{func.name!r} has open sizes ({names}); give them numbers first, "
-            f"as in ts.instantiate(func, {{{example}}})"
-        )
+    func.require_closed("ts.build", BuildError)
     target = cpu() if target is None else target
     if target.kind != "cpu":
         raise BuildError(f"there is no code generator for {target.kind} targets here; cpu has one")

@@ -80,7 +80,7 @@ class EvolutionSearch:
         self._random = RandomSearch(catalogue, rng)
         self._descent = Descent(catalogue, settings.patience)
         self._told: list[Measurement] = []
-        self._best: list[tuple[float, Individual]] = []
+        self._best: list[tuple[tuple[bool, float], Individual]] = []
         self._promise: dict[int, float] = {}  # the best score seen in each variant
         self._predictor: Predictor | None = None
         self._fitted = -1
@@ -128,7 +128,7 @@ class EvolutionSearch:
             if m.candidate.task == self.catalogue.task:
                 self._told.append(m)
             if who is not None and m.failure is None:
-                self._best.append((m.normal_cost, who))
+                self._best.append((m.rank, who))
                 self._descent.tell(who, m)
         self._best.sort(key=lambda b: b[0])
         del self._best[self.settings.population :]

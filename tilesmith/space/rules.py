@@ -248,9 +248,10 @@ class AddCacheWrite:
 
 
 def vector_axes(state: State, choose: bool) -> list[str | None]:
-    """Which axes may go innermost: with `choose`, all that memory is contiguous along."""
+    """Which axes may go innermost: with `choose`, all that a vector can go along."""
     b = state.block
-    axes = analysis.contiguous_axes(state.func, b) or [i.name for i in b.spatial][-1:]
+    lanes = state.task.target.lanes(b.writes[0].value.dtype.bits)
+    axes = analysis.contiguous_axes(state.func, b, lanes) or [i.name for i in b.spatial][-1:]
     return [None] if not axes else [*axes] if choose else [axes[0]]
 
 

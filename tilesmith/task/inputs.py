@@ -7,6 +7,7 @@ term, floats are small whole numbers, whose sums are exact.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from tilesmith.base.dtype import BFLOAT16, DType
 from tilesmith.expr.ints import opaque_atoms
-from tilesmith.expr.nodes import Cast, Dynamic, Load, loads_of
+from tilesmith.expr.nodes import Binary, Cast, Dynamic, Expr, Load, children, loads_of
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, walk
 
@@ -52,11 +53,21 @@ def index_limits(func: Function) -> dict[str, int]:
             for load in loads_of(w.value):
                 for p, extent in zip(load.index, buffers[load.buffer].shape, strict=True):
                     for a in opaque_atoms(p):
-                        e = a.expr if isinstance(a, Dynamic) else None
-                        e = e.x if isinstance(e, Cast) else e
-                        if isinstance(e, Load) and (n := extent.const) is not None:
-                            limits[e.buffer] = max(1, min(limits.get(e.buffer, n), n))
+                        if not isinstance(a, Dynamic) or (n := extent.const) is None:
+                            continue
+                        for name in _sources(a.expr):
+                            limits[name] = max(1, min(limits.get(name, n), n))
     return limits
+
+
+def _sources(e: Expr) -> Iterator[str]:
+    """The buffers whose elements an index is, or is a sum of."""
+    match e:
+        case Load():
+            yield e.buffer
+        case Cast() | Binary(op="add" | "sub" | "mul"):
+            for x in children(e):
+                yield from _sources(x)
 
 
 def roundoff(d: DType) -> float:

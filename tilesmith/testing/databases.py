@@ -7,6 +7,7 @@ class TestMine(DatabaseContract):
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from threading import Thread
 from typing import ClassVar
@@ -24,7 +25,7 @@ from tilesmith.schedule.kinds import Vectorize
 from tilesmith.schedule.loops import Split
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import PRIMITIVES, Trace
-from tilesmith.task.task import Candidate, Failure, Measurement, Task
+from tilesmith.task.task import Candidate, Failure, Measurement, Task, trust
 
 
 def task_of(size: int = 8, target: str = "haswell") -> Task:
@@ -171,17 +172,72 @@ class DatabaseContract:
         assert db.best(task) == every[0]
         db.close()
 
-    def test_failures_and_contended_ones_never_win(self, tmp_path: Path) -> None:
+    def test_failures_never_win(self, tmp_path: Path) -> None:
         db, task = self.open(tmp_path), task_of()
         db.add([measured(task, 0, (), Failure("build", "no"))])
         db.add([measured(task, 1, (0.1,), Failure("wrong", "off by one"))])
-        db.add([measured(task, 2, (0.2,), contended=True)])
-        db.add([measured(task, 3, (0.2,), contended=True, confirmed=True)])
+        db.add([measured(task, 2, (0.1,), Failure("wrong"), confirmed=True)])
         db.add([measured(task, 4, ())])
         assert db.best(task) is None
+        assert [t.best_seconds for t in db.tasks()] == [None]
         slow = measured(task, 5, (9.0,))
         db.add([slow])
         assert db.best(task) == slow
+        db.close()
+
+    def test_contended_ones_win_only_where_there_is_nothing_else(self, tmp_path: Path) -> None:
+        db, task = self.open(tmp_path), task_of()
+        busy = [measured(task, k, (s,), contended=True) for k, s in ((1, 0.3), (2, 0.2))]
+        db.add([*busy, measured(task, 3, (), Failure("crash"))])
+        assert db.best(task) == busy[1]
+        assert [t.best_seconds for t in db.tasks()] == [0.2]
+        # That it was confirmed while the machine was busy is worth nothing.
+        db.add([measured(task, 4, (0.25,), contended=True, confirmed=True)])
+        assert db.best(task) == busy[1]
+        calm = measured(task, 5, (9.0,))
+        db.add([calm])
+        assert db.best(task) == calm
+        assert [t.best_seconds for t in db.tasks()] == [9.0]
+        db.close()
+
+    def test_times_with_and_without_references_are_not_compared(self, tmp_path: Path) -> None:
+        db, task = self.open(tmp_path), task_of()
+        raw = [measured(task, k, (s,)) for k, s in ((1, 2e-3), (2, 1e-3))]
+        db.add(raw)
+        assert db.best(task) == raw[1]
+        # Ten times the seconds, and ten times the machine's: nobody knows which is faster.
+        normal = replace(measured(task, 3, (1e-2,)), references=(1e-3,))
+        db.add([normal])
+        assert db.best(task) == normal
+        assert [t.best_seconds for t in db.tasks()] == [1e-2]  # as measured, of the best one
+        slower = replace(measured(task, 4, (1e-4,)), references=(5e-6,))
+        db.add([slower])
+        assert db.best(task) == normal
+        confirmed = measured(task, 5, (5.0,), confirmed=True)
+        db.add([confirmed])
+        assert db.best(task) == confirmed
+        db.close()
+
+    def test_the_best_is_the_first_by_trust(self, tmp_path: Path) -> None:
+        db, task = self.open(tmp_path), task_of()
+        flags = [(c, b) for c in (True, False) for b in (True, False)]
+        every: list[Measurement] = []
+        for k, ((contended, confirmed), references) in enumerate(
+            product(flags, ((), (1e-4, 1e-4), (3e-4, 3e-4), (1e-4,), (0.0, 1e-4)))
+        ):
+            m = measured(task, k, (1e-3 / (k + 1),) * 2, None, contended, confirmed)
+            every.append(replace(m, references=references))
+        every += [
+            measured(task, 100, (float("nan"),), confirmed=True),
+            measured(task, 101, (float("inf"),), confirmed=True),
+            measured(task, 102, (0.0, 0.0), confirmed=True),
+            measured(task, 103, (-1.0,), confirmed=True),
+        ]
+        for k in range(len(every)):
+            db.add([every[k]])
+            timed = [m for m in every[: k + 1] if m.normal_cost < float("inf")]
+            assert db.best(task) == min(timed, key=trust)
+            assert db.tasks()[0].best_seconds == min(timed, key=trust).cost
         db.close()
 
     def test_a_confirmed_one_is_preferred(self, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import inf
+from math import inf, isfinite
 
 from tilesmith.base.errors import TuneError
 from tilesmith.records.database import Database
@@ -28,7 +28,9 @@ _STATE = "search"  # its name in the database
 
 @dataclass(frozen=True)
 class Result:
-    """What a run found. `curve` is (seconds, trials, best cost) at every improvement."""
+    """What a run found. `curve` is (seconds, trials, best cost) at every improvement: all costs are
+    on the scale of the last one, at the speed that the machine had when the best was measured.
+    """
 
     task: Task
     best: Measurement
@@ -48,7 +50,7 @@ class Result:
     @property
     def near(self) -> float:
         """Seconds until the best was within a tenth of what it is now; 0 if records had it."""
-        return next(t for t, _, cost in self.curve if cost <= 1.1 * self.best.cost)
+        return next(t for t, _, cost in self.curve if cost <= 1.1 * self.curve[-1][2])
 
 
 class Run:
@@ -134,9 +136,11 @@ class Run:
         if m.failure is not None:
             count, text = self.failures.get(m.failure.kind, (0, m.failure.text))
             self.failures[m.failure.kind] = (count + 1, text)
-        elif m.seconds and (self.best is None or trust(m) < trust(self.best)):
+        elif isfinite(m.normal_cost) and (self.best is None or trust(m) < trust(self.best)):
+            if self.best is not None and self.best.is_normal is not m.is_normal:
+                self.curve.clear()  # a time of the other scale is no point of this curve
             self.best = m
-            self.curve.append((self.seconds if self.trials else 0.0, self.trials, m.cost))
+            self.curve.append((self.seconds if self.trials else 0.0, self.trials, m.normal_cost))
 
     def _report(self, latest: tuple[Measurement, ...], finished: bool = False) -> None:
         failures = {kind: count for kind, (count, _) in self.failures.items()}
@@ -153,6 +157,6 @@ class Run:
             why = said or "none was proposed, or the time was too short"
             raise TuneError(f"no candidate of {self.task.func.name} could be measured: {why}")
         self._report((), finished=True)
-        return Result(
-            self.task, self.best, self.trials, dict(self.failures), tuple(self.curve), self.seconds
-        )
+        speed = self.best.cost / self.best.normal_cost  # of the machine at that moment
+        curve = tuple((t, trials, cost * speed) for t, trials, cost in self.curve)
+        return Result(self.task, self.best, self.trials, dict(self.failures), curve, self.seconds)

@@ -48,6 +48,7 @@ def tune(
     """
     if not isinstance(func, Function):
         raise TuneError(f"tune takes what ts.function made, not a {type(func).__name__}")
+    func.require_closed("ts.tune", TuneError)
     if budget.trials is None and budget.seconds is None:
         raise TuneError("a budget without trials and without seconds never ends; give one of them")
     task = Task(func, cpu() if target is None else target)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tilesmith.base.dtype import BOOL, DType
+import re
+
+from tilesmith.base.dtype import BFLOAT16, BOOL, DType
 from tilesmith.base.errors import BuildError
 from tilesmith.codegen.llvm import vecmath
 from tilesmith.codegen.llvm.builder import Type, V
@@ -139,10 +141,9 @@ class Arithmetic(Cells):
     def _safe_divisor(self, x: V, y: V, signed: bool) -> tuple[V, V | None]:
         """A divisor that never traps, and where it was zero."""
         b, t = self.builder, y.type
-        if y.name[0] != "%" and "x i" not in y.name:
-            n = y.name if t.lanes == 1 else y.name.split()[-1].rstrip(")")
-            if n not in ("0", "-1", "zeroinitializer"):
-                return y, None
+        numbers = constants(y)
+        if numbers and not numbers & {0, -1}:
+            return y, None
         zero = b.compare("eq", y, b.const(t, 0))
         bad = zero
         if signed:
@@ -184,28 +185,14 @@ class Arithmetic(Cells):
         if want is BOOL:
             zero = b.const(v.type, 0)
             return b.compare("une" if v.type.is_float else "ne", v, zero)
-        if (
-            v.name[0] not in "%<"
-            and v.type.lanes == 1
-            and not v.type.is_float
-            and not want.is_float
-        ):
-            return V(
-                str(want.wrap(int(v.name))) if v.name.lstrip("-").isdigit() else v.name, Type(t)
-            )
         if v.type.is_float and want.is_float:
-            v = self._round_to(v, have, want)
-            bits = Type(t).bits
-            if bits == v.type.bits:
-                return v
-            return b.cast("fpext" if bits > v.type.bits else "fptrunc", v, t)
+            return self._between_floats(v, want)
         if v.type.is_float:
-            # out of a narrow range is wrapped, not undefined
-            wide = t if int(t[1:]) >= 32 else "i32"
-            out = b.cast("fptoui" if want.kind == "u" and wide == t else "fptosi", v, wide)
-            return out if wide == t else b.cast("trunc", out, t)
+            return self._to_integer(v, want)
         if want.is_float:
-            return b.cast("sitofp" if have.kind == "i" else "uitofp", v, t)
+            return self._to_float(v, have, want)
+        if v.type.lanes == 1 and (numbers := constants(v)):
+            return b.const(Type(t), want.wrap(*numbers))
         bits = int(t[1:])
         if bits == v.type.bits:
             return v
@@ -213,10 +200,64 @@ class Arithmetic(Cells):
             "trunc" if bits < v.type.bits else "sext" if have.kind == "i" else "zext", v, t
         )
 
-    def _round_to(self, v: V, have: DType, want: DType) -> V:
-        """A cast to a half type rounds even where that type is computed with in float."""
-        if want.bits == 16 and self.compute_type(want).elem == "float":
-            if v.type.elem == "double":
-                v = self.builder.cast("fptrunc", v, "float")
-            return self.widen(self.narrow(v, want), want)
-        return v
+    def _to_float(self, v: V, have: DType, want: DType) -> V:
+        """Rounded to the dtype even where it is computed with in float. A float holds all integers
+        that are not infinite as a float16, and bfloat16 is reached by way of float: one rounding
+        each time.
+        """
+        b, op = self.builder, "sitofp" if have.kind == "i" else "uitofp"
+        if want.bits > 16:
+            return b.cast(op, v, self.compute_type(want).elem)
+        return self._between_floats(b.cast(op, v, "float"), want)
+
+    def _between_floats(self, v: V, want: DType) -> V:
+        """float64 goes to float16 in one rounding, to bfloat16 by way of float32 (semantics.py)."""
+        b, t = self.builder, self.compute_type(want).elem
+        if want.bits > 16 or t == "half":
+            if t == v.type.elem:
+                return v
+            return b.cast("fpext" if Type(t).bits > v.type.bits else "fptrunc", v, t)
+        if v.type.elem == "half":
+            v = b.cast("fpext", v, "float")
+        elif v.type.elem == "double":
+            v = b.cast("fptrunc", v, "float") if want is BFLOAT16 else self._odd_float(v)
+        return self.widen(self.narrow(v, want), want)
+
+    def _odd_float(self, v: V) -> V:
+        """A double as the float that is rounded to a half as the double itself would be: where it
+        is not exact it is the neighbour with an odd last bit, which lies on the same side of every
+        half and of every middle between two.
+        """
+        b, i = self.builder, v.type.of("i32")
+        near = b.cast("fptrunc", v, "float")
+        back = b.cast("fpext", near, "double")
+        bits = b.cast("bitcast", near, "i32")
+        sizes = (b.call("llvm.fabs", v.type, x) for x in (back, v))
+        step = b.select(b.compare("ogt", *sizes), b.const(i, -1), b.const(i, 1))
+        even = b.compare("eq", b.op("and", bits, b.const(i, 1)), b.const(i, 0))
+        moves = b.op("and", b.compare("one", back, v), even)
+        odd = b.select(moves, b.op("add", bits, step), bits)
+        return b.cast("bitcast", odd, "float")
+
+    def _to_integer(self, v: V, want: DType) -> V:
+        """Towards zero; what does not fit is the nearest number that does, and NaN is 0."""
+        b, op = self.builder, "llvm.fptoui.sat" if want.kind == "u" else "llvm.fptosi.sat"
+        if v.type.elem == "half":
+            v = b.cast("fpext", v, "float")
+        t = v.type.of(self.compute_type(want).elem)
+        return b.call(op, t, v, overload=f"{t.suffix}.{v.type.suffix}")
+
+
+def constants(v: V) -> set[int]:
+    """The integers in the lanes of a constant; none for what is computed at run time."""
+    if v.name[0] == "%" or v.type.is_float:
+        return set()
+    if v.name == "zeroinitializer":
+        return {0}
+    if v.name in ("true", "false"):
+        return {int(v.name == "true")}
+    return {int(n) for n in _NUMBER.findall(v.name)}
+
+
+# 7, <i64 0, i64 1>, splat (i8 7)
+_NUMBER = re.compile(r"(?:^|(?<= ))-?\d+\b")

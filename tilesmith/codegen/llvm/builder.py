@@ -4,6 +4,7 @@ and reads as what it is.
 
 from __future__ import annotations
 
+import math
 import struct
 from functools import cache
 from typing import NamedTuple
@@ -70,24 +71,21 @@ def storage_type(d: DType, lanes: int = 1) -> Type:
 def number(t: Type, value: float | int | bool) -> str:
     """A scalar constant in LLVM's spelling."""
     if t.elem in ("float", "double"):
-        wide = (
-            struct.unpack("<f", struct.pack("<f", _clamp(value)))[0]
-            if t.elem == "float"
-            else float(value)
-        )
+        wide = struct.unpack("<f", _packed("<f", value))[0] if t.elem == "float" else float(value)
         return f"0x{struct.unpack('<Q', struct.pack('<d', wide))[0]:016X}"
     if t.elem == "half":
-        return f"0xH{struct.unpack('<H', struct.pack('<e', value))[0]:04X}"
+        return f"0xH{struct.unpack('<H', _packed('<e', value))[0]:04X}"
     if t.elem == "i1":
         return "true" if value else "false"
     return str(int(value))
 
 
-def _clamp(value: float) -> float:
-    """What overflows float32 is an infinity."""
-    if value == value and abs(value) > 3.4028235677973366e38:
-        return float("inf") if value > 0 else float("-inf")
-    return float(value)
+def _packed(form: str, value: float) -> bytes:
+    """The bytes of a float type. What is beyond its greatest number is an infinity."""
+    try:
+        return struct.pack(form, value)
+    except OverflowError:
+        return struct.pack(form, math.copysign(math.inf, value))
 
 
 class Builder:
@@ -142,6 +140,11 @@ class Builder:
     def fuses(self) -> bool:
         """Whether the target multiplies and adds in one instruction."""
         return self.arch == "aarch64" or "fma" in self.features
+
+    @property
+    def halves(self) -> bool:
+        """Whether the target has instructions between float16 and float."""
+        return self.arch == "aarch64" or bool(self.features & {"f16c", "fp16"})
 
     def fma(self, a: V, b: V, c: V) -> V:
         """a b + c, rounded once if the target can, else twice: never a call into a library."""

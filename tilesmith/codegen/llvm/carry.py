@@ -12,7 +12,7 @@ from tilesmith.codegen.llvm.builder import V
 from tilesmith.codegen.llvm.cells import Lane
 from tilesmith.codegen.llvm.frames import Cell
 from tilesmith.expr.ints import Int, of
-from tilesmith.expr.nodes import Expr, Load, Select, children, loads_of
+from tilesmith.expr.nodes import Expr, IntValue, Load, Select, children, loads_of
 from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, statements
 
 if TYPE_CHECKING:
@@ -89,11 +89,9 @@ def _accesses(writer: Statements, body: tuple[Stmt, ...], local: Local) -> Itera
 
 
 def _loads(e: Expr, guarded: bool) -> Iterator[tuple[Load, bool]]:
-    if isinstance(e, Load):
-        yield e, guarded
+    if isinstance(e, Load | IntValue):  # what an index reads is read beside it
         for load in loads_of(e):
-            if load is not e:
-                yield load, True
+            yield load, guarded if load is e else True
     if isinstance(e, Select):
         yield from _loads(e.cond, guarded)
         yield from _loads(e.a, True)

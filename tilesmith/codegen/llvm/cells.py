@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from tilesmith.base.dtype import DType
 from tilesmith.base.target import Target
+from tilesmith.codegen.llvm import halves
 from tilesmith.codegen.llvm.builder import Builder, Type, V, storage_type
 from tilesmith.codegen.llvm.copies import Copy, Place, Recording
 from tilesmith.codegen.llvm.frames import Cell, Frame, Held, Memory, Terms
@@ -387,7 +388,7 @@ class Cells:
             wide = b.op("shl", b.cast("zext", raw, "i32"), b.const(t.of("i32"), 16))
             return b.cast("bitcast", wide, "float")
         if d.name == "float16" and self.compute_type(d).elem == "float":
-            return b.cast("fpext", raw, "float")
+            return b.cast("fpext", raw, "float") if b.halves else halves.float_of(b, raw)
         return raw
 
     def narrow(self, v: V, d: DType) -> V:
@@ -403,5 +404,5 @@ class Cells:
             kept = b.select(b.compare("uno", v, v), nan, up)
             return b.cast("trunc", b.op("lshr", kept, b.const(i, 16)), "i16")
         if d.name == "float16" and t.elem == "float":
-            return b.cast("fptrunc", v, "half")
+            return b.cast("fptrunc", v, "half") if b.halves else halves.half_of(b, v)
         return v

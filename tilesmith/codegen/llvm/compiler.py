@@ -7,6 +7,8 @@ allocates registers and schedules.
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,10 +19,31 @@ import llvmlite.binding as llvm
 
 from tilesmith.base.errors import BuildError
 from tilesmith.base.llvm_lock import LLVM_LOCK
-from tilesmith.base.target import Target, cpu
+from tilesmith.base.target import LLVM_FEATURES, NAMED, Target, cpu
 from tilesmith.codegen.artifact import Artifact, Parameter
 
 _TRIPLES = {"x86-64": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unknown-linux-gnu"}
+_NAMED_CPUS = {(t.arch, t.cpu) for t in NAMED.values()}
+
+# Instructions that LLVM can only select where the target has these features; on any other it ends
+# the process. The first pattern that fits counts.
+_NEEDS: tuple[tuple[str, str, set[str]], ...] = (
+    ("aarch64", r"llvm\.aarch64\.neon\.[su]dot", {"dotprod"}),
+    ("aarch64", r"llvm\.aarch64\.neon\.(usdot|[su]mmla|usmmla)", {"i8mm"}),
+    ("aarch64", r"llvm\.aarch64\.neon\.bf", {"bf16"}),
+    ("aarch64", r"llvm\.aarch64\.sve\.", {"sve"}),
+    ("aarch64", r"llvm\.aarch64\.", set()),
+    ("x86-64", r"llvm\.x86\.avx512\.vpdp\w+\.512", {"avx512f", "vnni"}),
+    ("x86-64", r"llvm\.x86\.avx512\.vpdp", {"avx512f", "avx512vl", "vnni"}),
+    ("x86-64", r"llvm\.x86\.avx512fp16\.", {"fp16"}),
+    ("x86-64", r"llvm\.x86\.avx512bf16\.", {"bf16"}),
+    ("x86-64", r"llvm\.x86\.avx512\.", {"avx512f"}),
+    ("x86-64", r"llvm\.x86\.(avx2|avx)\.", {"avx2"}),
+    ("x86-64", r"llvm\.x86\.fma\.", {"fma"}),
+    ("x86-64", r"llvm\.x86\.vcvtp[hs]2p[hs]", {"f16c"}),
+    ("x86-64", r"llvm\.x86\.(tile|tdp)", {"amx"}),
+    ("x86-64", r"llvm\.x86\.", set()),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +71,7 @@ def compile_ir(
 ) -> Artifact:
     """Machine code of a module that defines `tilesmith_entry`; the source kept suits `llc`."""
     made = _machine(target)
+    _require_features(name, source, target)
     text = source if "target triple" in source else made.header + source
     with LLVM_LOCK, few_passes():
         code: bytes = made.machine.emit_object(_parse(name, text))
@@ -62,6 +86,22 @@ def compile_ir(
         cpu=made.cpu,
         features=made.features,
     )
+
+
+def _require_features(name: str, source: str, target: Target) -> None:
+    """Raises a BuildError for an instruction that the target does not have."""
+    for found in _TARGET_CALL.findall(source):
+        arch, needs = next((a, n) for a, pattern, n in _NEEDS if re.match(pattern, found))
+        if arch != target.arch:
+            raise BuildError(f"{name!r} uses {found} of {arch}, and the target is {target.arch}")
+        if missing := needs - target.features:
+            raise BuildError(
+                f"{name!r} uses {found}, which needs {', '.join(sorted(missing))}; the target "
+                f"{target.cpu} has {', '.join(sorted(target.features)) or 'no features'}"
+            )
+
+
+_TARGET_CALL = re.compile(r"^declare [^@\n]*@(llvm\.(?:x86|aarch64)\.[\w.]*)", re.MULTILINE)
 
 
 def assembly(artifact: Artifact) -> str:
@@ -133,8 +173,53 @@ def _machine(target: Target) -> _Machine:
         # The name carries the scheduling model and implies features that detection does not list
         # (dotprod on ARM); the list takes away what a virtual machine hides.
         with LLVM_LOCK:
-            return _machine_of(target.arch, *_host())
-    return _machine_of(target.arch, target.cpu, "")
+            name, found = _host()
+            others = _features(target.arch, target.features, cpu().features)
+            return _machine_of(target.arch, name, ",".join(filter(None, (found, others))))
+    features = _features(target.arch, target.features, None)
+    if not is_known_cpu(target.arch, target.cpu):
+        raise BuildError(
+            f"LLVM knows no {target.arch} processor named {target.cpu!r}; `Target.named` lists "
+            "some, and `llc -mcpu=help` all"
+        )
+    return _machine_of(target.arch, target.cpu, features)
+
+
+def _features(arch: str, wanted: frozenset[str], known: frozenset[str] | None) -> str:
+    """The features of a target in LLVM's words: what the target lacks is taken away, so that the
+    code is for the Target and not for what its processor's name stands for. Only what differs from
+    `known`, where that is given.
+    """
+    names = LLVM_FEATURES[arch]
+    if unknown := wanted - names.keys():
+        raise BuildError(
+            f"unknown feature {', '.join(map(repr, sorted(unknown)))} of a target of {arch}; "
+            f"known are {', '.join(names)}"
+        )
+    # What is taken away comes first: a feature brings those that it needs with it. Every aarch64
+    # processor has neon, and LLVM no way to do without.
+    gone = [f for f in names if f not in wanted | {"neon"} and (known is None or f in known)]
+    signs = [f"-{names[f]}" for f in gone]
+    signs += [f"+{n}" for f, n in names.items() if f in wanted and f not in (known or ())]
+    return ",".join(signs)
+
+
+@cache
+def is_known_cpu(arch: str, name: str) -> bool:
+    """LLVM ends the process on some names that it does not know, so they are looked up in the list
+    that it prints. Only a process of its own prints where we can read it.
+    """
+    if (arch, name) in _NAMED_CPUS:
+        return True
+    script = (
+        "import llvmlite.binding as l; l.initialize_all_targets(); l.initialize_all_asmprinters()\n"
+        f"l.Target.from_triple({_TRIPLES[arch]!r}).create_target_machine(cpu='help')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    listed = re.findall(r"^ +(\S+) +- Select the", done.stderr, re.MULTILINE)
+    return name in listed
 
 
 @cache

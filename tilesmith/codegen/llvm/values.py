@@ -22,8 +22,9 @@ from tilesmith.expr.nodes import (
     Load,
     Select,
     Unary,
-    children,
+    loads_of,
 )
+from tilesmith.expr.semantics import constant
 from tilesmith.ir.nodes import For, Store
 
 
@@ -107,7 +108,7 @@ class Values(Arithmetic):
     # expressions
     def expr(self, e: Expr) -> V:
         if isinstance(e, Const):
-            return self.builder.const(self.compute_type(e.dtype), e.value)
+            return self.builder.const(self.compute_type(e.dtype), _rounded(e))
         key = (id(e), self.mask.name if self.mask else "")
         found = self._memo.get(key)
         if found is None:
@@ -157,7 +158,7 @@ class Values(Arithmetic):
         bld = self.builder
         self.mask = self._and(outer, c)
         x = self.expr(a)
-        if any(isinstance(n, Load) for n in _nodes(b)):
+        if any(True for _ in loads_of(b)):  # also those inside indices
             inverted = bld.op("xor", c, bld.const(c.type, True))
             self.mask = self._and(outer, inverted)
         y = self.expr(b)
@@ -320,5 +321,6 @@ class Values(Arithmetic):
         return self._collect(m, pointers, mask)
 
 
-def _nodes(e: Expr) -> list[Expr]:
-    return [e, *(n for x in children(e) for n in _nodes(x))]
+def _rounded(e: Const) -> float | int | bool:
+    """The value as its dtype holds it, which matters where halves are computed with in float."""
+    return float(constant(e.value, e.dtype)) if e.dtype.bits == 16 and e.dtype.is_float else e.value
