@@ -22,6 +22,7 @@ from tilesmith.space.rules import skip
 from tilesmith.space.show import show_sketches
 from tilesmith.space.spaces import (
     SketchSpace,
+    SketchWarning,
     sketches_of,
     some_structures,
     structural_counts,
@@ -98,7 +99,7 @@ def test_every_stage_of_a_long_chain_has_its_preferred_choice() -> None:
         copies = [sum(isinstance(s, CacheRead) for s in sketch) for sketch in kept]
         assert packed in copies
         assert {abs(n - packed) for n in copies} <= {0, 1, 2}
-        (one,) = SketchSpace(most=1).sketches(task)
+        (one,) = SketchSpace(most=1).derive(task).traces
         assert sum(isinstance(s, CacheRead) for s in one) == packed
         orders = [s.loops[:2] for s in one if isinstance(s, Reorder)]
         assert orders == [(f"M{n}.i.0", f"M{n}.j.0") for n in reversed(range(12))]
@@ -116,6 +117,15 @@ def test_fewer_sketches_are_some_of_all(func: ts.Function) -> None:
     assert few == SketchSpace(most=3).derive(task)
 
 
+def test_what_is_left_out_is_warned_of() -> None:
+    task = ts.Task(chain(3), FOUR_CORES)
+    found = SketchSpace(most=2).derive(task)
+    with pytest.warns(SketchWarning, match=f"chain3: 2 sketches .*; {found.left_out} branches"):
+        assert SketchSpace(most=2).sketches(task) == found.traces
+    with pytest.warns(SketchWarning, match="chain3: 2 sketches"):
+        ts.UnionSpace(SketchSpace(most=2)).sketches(task)
+
+
 def test_where_all_are_derived_nothing_is_said() -> None:
     found = SketchSpace().derive(task_of("matmul", FOUR_CORES))
     assert (found.left_out, found.warning) == (0, "")
@@ -128,7 +138,7 @@ def test_sketches_of_long_graphs_keep_the_meaning(func: ts.Function) -> None:
     task = ts.Task(func, ts.cpu(2))
     arrays = random_inputs(func, rng)
     want = ts.evaluate(func, *arrays)
-    sketches = SketchSpace(most=24).sketches(task)
+    sketches = SketchSpace(most=24).derive(task).traces
     for k in rng.choice(len(sketches), 3, replace=False):
         search = ts.Random().start(task, (sketches[k],), rng)
         (c,) = search.ask(1)
@@ -308,9 +318,9 @@ class Returning:
 @pytest.mark.parametrize(
     ("what", "said"),
     [
-        (None, "Returning returns a NoneType of sketches"),
-        ("abc", "Returning returns the string 'abc' of sketches"),
-        (ts.Trace(()), "Returning returns a Trace of sketches"),
+        (None, "Returning returns a NoneType; sketches"),
+        ("abc", "Returning returns the string 'abc'; sketches"),
+        (ts.Trace(()), "Returning returns a Trace; sketches"),
         ((None,), "Returning returns a NoneType as a sketch"),
         ((), "Returning has no sketch of matmul"),
     ],
@@ -321,6 +331,8 @@ def test_a_space_that_returns_the_wrong_thing_is_named(what: object, said: str) 
         sketches_of(Returning(what), task)
     with pytest.raises(ts.ScheduleError, match=said):
         ts.UnionSpace(Returning(what), SketchSpace()).sketches(task)
+    with pytest.raises(ts.ScheduleError, match=said.replace("Returning", "the space")):
+        ts.Evolution().start(task, Returning(what).sketches(task), np.random.default_rng(0))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,12 @@ from tilesmith.base.errors import ScheduleError
 from tilesmith.schedule.trace import Trace
 from tilesmith.space.domains import Matrix, Rng
 from tilesmith.space.reopen import lowered, reopen
-from tilesmith.space.spaces import some_structures, structural_counts, with_structure
+from tilesmith.space.spaces import (
+    require_sketches,
+    some_structures,
+    structural_counts,
+    with_structure,
+)
 from tilesmith.space.variant import Variant
 from tilesmith.task.task import Candidate, Task
 
@@ -36,8 +41,9 @@ class Individual:
 class Catalogue:
     def __init__(self, task: Task, sketches: Sequence[Trace]) -> None:
         self.task = task
+        sketches = require_sketches(sketches, task)
         counts = [structural_counts(s) for s in sketches]
-        most = min(_MOST_PER_SKETCH, max(1, _MOST_STRUCTURES // max(len(sketches), 1)))
+        most = min(_MOST_PER_SKETCH, max(1, _MOST_STRUCTURES // len(sketches)))
         made = [some_structures(n, most) for n in counts]
         self.traces = [
             with_structure(s, picked)

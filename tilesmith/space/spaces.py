@@ -4,6 +4,7 @@ decisions made is a variant; the rest is numbers.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -55,27 +56,37 @@ class Bounded(Protocol):
     def derive(self, task: Task) -> Sketches: ...
 
 
+class SketchWarning(UserWarning):
+    """A space has more sketches than are searched."""
+
+
 def sketches_of(space: Space, task: Task) -> Sketches:
     """The sketches of any space, a user's own among them: what it returns is checked."""
-    name = type(space).__name__
-    wanted = "a space's sketches(task) returns a tuple of Traces"
     if isinstance(space, type) or not callable(getattr(space, "sketches", None)):
         raise ScheduleError(
             f"a space is an object with sketches(task), such as ts.SketchSpace(), not "
             f"{described(space)}"
         )
-    found = space.derive(task) if isinstance(space, Bounded) else None
-    if found is not None and not isinstance(found, Sketches):
-        raise ScheduleError(f"derive of {name} returns {described(found)}; it returns Sketches")
-    traces = space.sketches(task) if found is None else found.traces
-    if not isinstance(traces, tuple | list):
-        raise ScheduleError(f"{name} returns {described(traces)} of sketches; {wanted}")
-    for trace in traces:
+    name = type(space).__name__
+    if isinstance(space, Bounded):
+        found = space.derive(task)
+        if not isinstance(found, Sketches):
+            raise ScheduleError(f"derive of {name} returns {described(found)}; it returns Sketches")
+        return Sketches(require_sketches(found.traces, task, name), found.left_out)
+    return Sketches(require_sketches(space.sketches(task), task, name))
+
+
+def require_sketches(found: object, task: Task, space: str = "the space") -> tuple[Trace, ...]:
+    """What a space returned, if that is one sketch or more."""
+    wanted = "sketches(task) of a space returns a tuple of Traces"
+    if not isinstance(found, tuple | list):
+        raise ScheduleError(f"{space} returns {described(found)}; {wanted}")
+    for trace in found:
         if not isinstance(trace, Trace):
-            raise ScheduleError(f"{name} returns {described(trace)} as a sketch; {wanted}")
-    if not traces:
-        raise ScheduleError(f"{name} has no sketch of {task.func.name}; {wanted}, one at least")
-    return Sketches(tuple(traces), 0 if found is None else found.left_out)
+            raise ScheduleError(f"{space} returns {described(trace)} as a sketch; {wanted}")
+    if not found:
+        raise ScheduleError(f"{space} has no sketch of {task.func.name}; {wanted}, one at least")
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -83,7 +94,7 @@ class SketchSpace:
     """Sketches derived by rules; None stands for the default ones of the task's target.
 
     At most `most` are derived, fewer of computations with many blocks: deriving takes seconds at
-    most. `derive` also tells how many branches were left out.
+    most. `derive` tells how many branches were left out, `sketches` warns of them.
     """
 
     rules: tuple[Rule, ...] | None = None
@@ -100,7 +111,7 @@ class SketchSpace:
         return Sketches(tuple(traces), derived.left_out)
 
     def sketches(self, task: Task) -> tuple[Trace, ...]:
-        return self.derive(task).traces
+        return _warned(self.derive(task), task)
 
 
 @dataclass(frozen=True)
@@ -149,7 +160,13 @@ class UnionSpace:
         return Sketches(tuple(traces), sum(f.left_out for f in found))
 
     def sketches(self, task: Task) -> tuple[Trace, ...]:
-        return self.derive(task).traces
+        return _warned(self.derive(task), task)
+
+
+def _warned(found: Sketches, task: Task) -> tuple[Trace, ...]:
+    if found.warning:
+        warnings.warn(f"{task.func.name}: {found.warning}", SketchWarning, stacklevel=3)
+    return found.traces
 
 
 def variants(task: Task, sketch: Trace) -> Iterator[Variant]:
