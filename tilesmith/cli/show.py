@@ -85,7 +85,8 @@ def sketches(
     host = machine(target, cores)
     task = Task(func, host)
     rule_set = (ansor_rules if rules is Rules.ansor else default_rules)(host)
-    print(show_sketches(task, SketchSpace(rule_set).sketches(task)))
+    found = SketchSpace(rule_set).derive(task)
+    print(show_sketches(task, found.traces, found.warning))
 
 
 for command in (tasks, records, trace, source):

@@ -184,18 +184,32 @@ ONE_BY_ONE = ("serial", "unroll")  # kinds whose iterations never run at the sam
 
 def check_kinds(func: Function, why: str) -> None:
     """Every loop that is parallel, vectorized or bound may be so, as the Function stands."""
+    users = users_of(func)
 
     def go(body: tuple[Stmt, ...], path: Path) -> None:
         for s in body:
             if isinstance(s, For):
                 if s.kind not in ONE_BY_ONE:
-                    _check_kind(func, path, s, why)
+                    _check_kind(func, path, s, why, users)
                 go(s.body, (*path, s))
 
     go(func.body, ())
 
 
-def _check_kind(func: Function, path: Path, loop: For, why: str) -> None:
+def users_of(func: Function) -> dict[str, set[str]]:
+    """The names of the blocks that write or read each buffer."""
+    found: dict[str, set[str]] = {}
+    for _, b in walk(func.body):
+        for w in b.writes:
+            found.setdefault(w.buffer, set()).add(b.name)
+        for load in b.loads:
+            found.setdefault(load.buffer, set()).add(b.name)
+    return found
+
+
+def _check_kind(
+    func: Function, path: Path, loop: For, why: str, users: dict[str, set[str]]
+) -> None:
     for f in path:
         if f.kind == "vectorize":
             raise ScheduleError(
@@ -219,7 +233,7 @@ def _check_kind(func: Function, path: Path, loop: For, why: str) -> None:
                     f"cannot {why}: the parallel loop {loop.name} would lie inside the parallel "
                     f"loop {path[first].name}, but not directly; only direct nests run as one"
                 )
-    check_concurrent(func, loop, why)
+    check_concurrent(func, loop, why, users)
 
 
 def _vector_sum(loop: For, why: str) -> bool:
@@ -241,10 +255,13 @@ def _vector_sum(loop: For, why: str) -> bool:
     return bool(reducers)
 
 
-def check_concurrent(func: Function, loop: For, why: str) -> None:
+def check_concurrent(
+    func: Function, loop: For, why: str, users: dict[str, set[str]] | None = None
+) -> None:
     """Iterations of `loop` may run at the same time: none adds to, or overwrites, what another one
-    writes.
+    writes. `users` are the blocks that use each buffer, where the caller knows them.
     """
+    users = users_of(func) if users is None else users
     inside = {b.name for _, b in walk(loop.body)}
     outputs = {p.name for p in func.outputs}
     for path, b in walk((loop,)):
@@ -254,13 +271,10 @@ def check_concurrent(func: Function, loop: For, why: str) -> None:
                 "use rfactor to split the reduction first"
             )
         for name in written(b):
-            makers = writers(func, name)
-            if name not in outputs and all(
-                o.name in inside for o in (*makers, *readers(func, name))
-            ):
+            if name not in outputs and users[name] <= inside:
                 if loop.kind not in THREAD_LOOPS.get(func.all_buffers[name].scope, ()):
                     continue  # each iteration has the buffer to itself
-                if all(o.combiner is None for o in makers):
+                if all(o.combiner is None for o in writers(func, name)):
                     continue  # threads that store an element store the same value
                 if not _disjoint(b, path, func):
                     raise ScheduleError(

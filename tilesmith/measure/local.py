@@ -28,6 +28,7 @@ from tilesmith.measure.wire import Gone
 from tilesmith.measure.workshop import Workshop
 from tilesmith.runtime.build import compile_function
 from tilesmith.schedule.trace import Trace
+from tilesmith.task.inputs import require_memory
 from tilesmith.task.task import Candidate, Failure, Measurement, Task
 
 
@@ -67,6 +68,7 @@ class LocalRun:
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise MeasureError(f"worker processes cannot have the builder: {error}") from None
         _refuse_foreign(task.target)
+        require_memory(task.func)
         self.spent = Spent()
         self._standing: dict[str, Standing] = {}
         self._rng = random.Random(settings.seed)
