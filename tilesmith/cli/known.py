@@ -155,7 +155,7 @@ def _outdated(t: TaskSummary) -> str:
 def _task(d: SqlDatabase, name: str) -> TaskSummary:
     """The one that is meant; an error that lists what there is."""
     found = [t for t in d.tasks() if t.key == t.task.key]
-    meant = [t for t in found if t.key.startswith(name) or t.task.func.name == name]
+    meant = [t for t in found if t.key.startswith(name) or name in t.names]
     if len(meant) == 1:
         return meant[0]
     shown = ", ".join(f"{t.key[:_SHORT]} {t.task.func.name}" for t in meant or found)
