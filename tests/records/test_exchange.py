@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -100,8 +101,13 @@ def test_a_users_primitive_needs_no_class_to_travel(full, empty, tmp_path):
     file.write_text(text)
     assert empty.import_(file) == 4
     assert empty.count() == 4
-    with pytest.raises(ts.TraceError, match="twist"):
-        empty.of(ONE)
+    assert (empty.of(ONE), empty.unread(ONE), empty.unread()) == ([], 3, 4)
+    again = tmp_path / "again.jsonl"
+    assert empty.export(again) == 4
+    assert again.read_text() == file.read_text()
+    assert full.merge(empty) == 4
+    assert (full.count(), full.unread()) == (8, 4)
+    assert full.of(ONE) == [EVERY[0], *EVERY[2:]]
 
 
 @pytest.mark.parametrize(
@@ -173,6 +179,51 @@ def test_prune_keeps_the_best_of_each_task(full):
     assert full.of(OTHER) == [EVERY[1], *(measured(OTHER, 10 + k, (9.0 - k,)) for k in (3, 4))]
     assert full.best(OTHER) == measured(OTHER, 14, (5.0,))
     assert full.prune(keep=2) == 0
+
+
+def test_prune_keeps_what_it_cannot_read(full, tmp_path):
+    """Nobody here knows what it is worth, so that it counts for nothing and stays."""
+    file = tmp_path / "out.jsonl"
+    full.export(file)
+    text = (
+        file.read_text()
+        .replace('["vectorize"', '["twist"')
+        .replace('"seconds":[0.', '"seconds":[0.0')
+    )
+    file.write_text(text)
+    full.import_(file)
+    assert full.prune(keep=1) == 2  # of three that can be read
+    assert full.of(ONE) == [EVERY[3]]
+    assert (full.unread(ONE), full.unread()) == (3, 4)
+    assert full.prune(keep=1) == 0
+
+
+def test_candidates_of_an_older_code_generator_are_no_timings(full, tmp_path):
+    file, old = tmp_path / "out.jsonl", tmp_path / "old.jsonl"
+    full.add([measured(ONE, 7, (0.3,)), replace(measured(ONE, 7, (0.05,)), when=1.8e9)])
+    full.export(file)
+    full.prune(failures=True)
+    now = f'"codegen":"{CODEGEN_VERSION}"'
+    old.write_text(file.read_text().replace(now, '"codegen":"0.9"'))
+    assert full.earlier(ONE) == []
+    before = full.of(ONE)
+    with ts.open_database(":memory:") as db:
+        db.import_(old)
+        assert db.best(ONE) is None
+        assert db.of(ONE) == []
+        # confirmed, then the fastest, then the contended one; each once, and never a failure
+        assert db.earlier(ONE) == [
+            EVERY[3].candidate,
+            measured(ONE, 7).candidate,
+            *(EVERY[k].candidate for k in (0, 2)),
+        ]
+        assert db.earlier(OTHER) == []
+        other = task_of(8, names=("in", "out", "a", "b", "named_otherwise"))
+        assert [c.task for c in db.earlier(other)] == [other] * 4
+        assert db.earlier(task_of(8, "zen3")) == []
+        db.add(before)
+        assert db.of(ONE) == before
+        assert len(db.earlier(ONE)) == 4
 
 
 def test_prune_drops_failures_if_asked_to(full):

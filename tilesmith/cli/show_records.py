@@ -198,7 +198,7 @@ def _outdated(t: TaskSummary) -> str:
 def _task(d: SqlDatabase, name: str) -> TaskSummary:
     """The one that is meant; an error lists those that there are."""
     found = [t for t in d.tasks() if t.key == t.task.key]
-    meant = [t for t in found if t.task.func.name == name]
+    meant = [t for t in found if name in t.names]
     meant = meant or [t for t in found if t.key.startswith(name) or _is_begun(t, name)]
     if len(meant) == 1:
         return meant[0]
@@ -218,7 +218,8 @@ def _task(d: SqlDatabase, name: str) -> TaskSummary:
 
 def _is_begun(t: TaskSummary, name: str) -> bool:
     """matmul and matmul_512 for matmul_512_512_512, but not mat or matmul_51."""
-    return t.task.func.name.startswith(f"{name.replace('-', '_')}_")
+    begin = f"{name.replace('-', '_')}_"
+    return any(n.startswith(begin) for n in t.names)
 
 
 def _ranked(known: Sequence[Measurement]) -> list[Measurement]:

@@ -89,7 +89,7 @@ class LocalRun:
             found: dict[int, Measurement] = {}
             by_task: dict[str, list[int]] = {}
             for i, c in enumerate(candidates):
-                by_task.setdefault(c.task.key, []).append(i)
+                by_task.setdefault(c.task.statement, []).append(i)
             for numbers in by_task.values():
                 measured = self._measure_surely([candidates[i] for i in numbers], ahead, end)
                 found.update({i: m for i, m in zip(numbers, measured, strict=True) if m})

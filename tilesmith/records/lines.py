@@ -24,7 +24,14 @@ from tilesmith.ir.serialize import compact
 from tilesmith.records.rows import RecordRow, TaskRow, measurement, row_of
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import PRIMITIVES, Trace
-from tilesmith.task.task import Candidate, Failure, Measurement, Task, task_key
+from tilesmith.task.task import (
+    Candidate,
+    Failure,
+    Measurement,
+    Task,
+    statement_key,
+    task_key,
+)
 
 VERSION = 1
 
@@ -115,7 +122,7 @@ def _read(line: str) -> tuple[TaskRow, RecordRow]:
     func, target, codegen = compact(data["func"]), compact(data["target"]), data["codegen"]
     if not isinstance(codegen, str):
         raise ValueError(f"codegen is {codegen!r}")
-    task, key = _task(func, target, codegen)
+    task, statement, key = _task(func, target, codegen)
     trace = json.dumps(data["trace"])
     if not isinstance(data["trace"]["steps"], list):
         raise ValueError("its trace has no steps")
@@ -131,14 +138,17 @@ def _read(line: str) -> tuple[TaskRow, RecordRow]:
         references=tuple(_float(s) for s in data.get("references", ())),  # older lines have none
     )
     made_by = json.dumps(data["versions"], sort_keys=True)
-    row = row_of(m, digest(key, trace), trace, made_by)
-    return TaskRow(key, task.func.name, func, target, task.target.fingerprint, codegen), row
+    row = row_of(m, digest(statement, trace), trace, made_by)
+    fingerprint = task.target.fingerprint
+    return TaskRow(statement, task.func.name, func, target, fingerprint, codegen, key), row
 
 
 @lru_cache(256)  # lines of one task stand together
-def _task(func: str, target: str, codegen: str) -> tuple[Task, str]:
+def _task(func: str, target: str, codegen: str) -> tuple[Task, str, str]:
+    """With its statement and its key under that code generator."""
     task = Task(function_from_json(func), Target.from_json(target))
-    return task, task_key(task.func, task.target, codegen)
+    parts = task.func, task.target, codegen
+    return task, statement_key(*parts), task_key(*parts)
 
 
 def _float(data: Any) -> float:
