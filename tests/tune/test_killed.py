@@ -20,7 +20,7 @@ import pytest
 import tilesmith as ts
 from tilesmith.testing.measurers import children
 
-TURNS = 20
+TURNS = 12
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -43,7 +43,7 @@ def adopting() -> Iterator[None]:
 
 def tuner(file: Path, trials: int) -> tuple[int, IO[str]]:
     """A process that tunes, and says after every batch how many records there are. It is forked
-    and not started anew, which saves loading everything twenty times.
+    and not started anew, which saves loading everything each time.
     """
     reads, writes = os.pipe()
     pid = os.fork()
@@ -101,7 +101,7 @@ def check(file: Path) -> None:
         assert c.execute("PRAGMA foreign_key_check").fetchall() == []
 
 
-def test_killed_twenty_times_and_resumed(tmp_path: Path, adopting: None) -> None:
+def test_killed_over_and_over_and_resumed(tmp_path: Path, adopting: None) -> None:
     file, rng = tmp_path / "t.db", random.Random(4)
     before = children()
     have: list[str] = []
