@@ -280,7 +280,8 @@ def test_an_interrupt_before_the_first_measurement_of_a_resumed_run(db: ts.Datab
 
 
 TUNER = """
-import sys, tilesmith as ts
+import signal, sys, tilesmith as ts
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell runs it behind
 a, b = ts.placeholder((24, 24), name="A"), ts.placeholder((24, 24), name="B")
 func = ts.function([a, b, ts.ops.matmul(a, b, name="C")], name="product")
 db = ts.open_database(sys.argv[1])

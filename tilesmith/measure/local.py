@@ -14,11 +14,12 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Self
 
-from tilesmith.base.errors import MeasureError, TargetError
-from tilesmith.base.target import Target, cpu
+from tilesmith.base.errors import MeasureError
+from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.ir.function import Function
 from tilesmith.measure.batch import Batch
+from tilesmith.measure.here import require_here
 from tilesmith.measure.meanwhile import Meanwhile
 from tilesmith.measure.messages import Build
 from tilesmith.measure.outbox import Outbox
@@ -67,7 +68,7 @@ class LocalRun:
             self._builder = pickle.dumps(settings.builder)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise MeasureError(f"worker processes cannot have the builder: {error}") from None
-        _refuse_foreign(task.target)
+        require_here(task.target)
         self.spent = Spent()
         self._standing: dict[str, Standing] = {}
         self._rng = random.Random(settings.seed)
@@ -128,7 +129,7 @@ class LocalRun:
     ) -> None:  # fmt: skip
         """Of one task. Those that time did not reach are not in the outbox afterwards."""
         task = candidates[0].task
-        _refuse_foreign(task.target)
+        require_here(task.target)
         standing = self._standing.setdefault(task.key, Standing())
         crew = self._workshop.serve(task, until)
         if standing.incumbent is not None:
@@ -216,15 +217,6 @@ class LocalRun:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-def _refuse_foreign(target: Target) -> None:
-    here = cpu()
-    if target.kind != "cpu" or target.arch != here.arch:
-        raise TargetError(
-            f"LocalMeasurer runs kernels on this machine's {here.arch} processor; the target is "
-            f"{target.kind} {target.arch}"
-        )
 
 
 def _portable(trace: Trace) -> bytes | None:

@@ -137,6 +137,11 @@ def _machine(target: Target) -> _Machine:
     return _machine_of(target.arch, target.cpu, "")
 
 
+def host_cpu() -> str:
+    """LLVM's name of this machine's processor."""
+    return str(llvm.get_host_cpu_name())
+
+
 @cache
 def _host() -> tuple[str, str]:
     return llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
