@@ -51,7 +51,7 @@ def merge(
     """
     require_database(place)
     with existing(other) as o, open_database(place) as d:
-        print(f"{d.merge(o)} measurements copied from {other}")
+        print(f"{d.merge(o)} measurements copied from {o.place}")
 
 
 @db.command()
