@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Self
 
-from tilesmith.base.errors import ScheduleError
-from tilesmith.expr.ints import ZERO, Int, of, product, var
+from tilesmith.base.errors import ScheduleError, TraceError
+from tilesmith.expr.ints import ZERO, Int, is_size, nonnegative, of, product, var
 from tilesmith.ir.dependence import check_kinds, check_sums, find_block, find_loop, own_loop
 from tilesmith.ir.function import Fact, Function
 from tilesmith.ir.nodes import Block, For, Stmt, map_bindings, rewrite, rewrite_blocks, walk
@@ -27,6 +28,16 @@ def unmarked(loop: For, why: str) -> None:
             f"cannot {why} loop {loop.name}: it has the note {loop.notes[0][0]!r}; "
             f"{why} it before it is annotated"
         )
+
+
+def _decided(factor: str, sizes: Mapping[str, int]) -> Size:
+    if factor in sizes:
+        return sizes[factor]
+    p = as_int(factor)
+    if p.name is not None or p.names.isdisjoint(sizes):
+        return factor
+    p = p.substitute({n: of(v) for n, v in sizes.items()})
+    return str(p) if p.const is None else p.const
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +96,15 @@ class Split(Step):
         if not self.factors:
             raise ScheduleError(f"split of loop {self.loop} needs at least one factor")
         for f in self.factors:
+            if f is not None and (not isinstance(f, int | str) or isinstance(f, bool)):
+                raise ScheduleError(
+                    f"split of loop {self.loop} by {f!r}: a factor is a whole number, None, or the "
+                    "name of a size variable"
+                )
             if isinstance(f, int) and f < 1:
                 raise ScheduleError(f"split of loop {self.loop} by {f}: a factor is at least 1")
-            if isinstance(f, str) and not f.startswith("#"):
-                raise ScheduleError(
-                    f"split of loop {self.loop} by {f!r}: a size variable begins with #"
-                )
+            if isinstance(f, str):
+                self._check_expression(f)
         holes = [k for k, f in enumerate(self.factors) if f is None]
         if len(holes) > 1:
             raise ScheduleError(f"split of loop {self.loop}: only one factor may be None")
@@ -127,6 +141,26 @@ class Split(Step):
                 f"{covered}, not {n}"
             )
         return extents, []
+
+    def decide(self, sizes: Mapping[str, int]) -> Self:
+        """Factors may be computed from size variables: "2*#x"."""
+        new = tuple(_decided(f, sizes) if isinstance(f, str) else f for f in self.factors)
+        return replace(self, factors=new) if new != self.factors else self
+
+    def _check_expression(self, text: str) -> None:
+        try:
+            p = as_int(text)
+        except TraceError:
+            p = ZERO
+        if not p.names or not all(map(is_size, p.names)):
+            raise ScheduleError(
+                f"split of loop {self.loop} by {text!r}: a size variable begins with #"
+            )
+        if p.name is None and (self.exact or not nonnegative(p - 1)):
+            raise ScheduleError(
+                f"split of loop {self.loop} by {text}: a factor that is computed is at least 1 for "
+                "all sizes, and its split is not exact"
+            )
 
     def _check_sizes(self, sizes: list[Int], func: Function) -> None:
         """A size is decided once: by its exact tile, or as the outermost of one that rounds up."""

@@ -213,7 +213,11 @@ def failures_by_kind(measurements: Iterable[Measurement]) -> dict[str, tuple[int
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What may be spent: measured candidates, wall-clock seconds, or whichever comes first."""
+    """What may be spent: measured candidates, wall-clock seconds, or whichever comes first.
+
+    `patience` ends a run early, after so many measured candidates without a better one.
+    """
 
     trials: int | None = None
     seconds: float | None = None
+    patience: int | None = None

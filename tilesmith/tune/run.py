@@ -127,7 +127,14 @@ class Run:
         b = self.budget
         if b.trials is not None and self.trials + self.num_known >= b.trials:
             return True
+        if b.patience is not None and self._in_vain >= b.patience:
+            return True
         return b.seconds is not None and self.seconds >= b.seconds
+
+    @property
+    def _in_vain(self) -> int:
+        """Trials since the last better one."""
+        return self.trials - (self.bests[-1][1] if self.bests else 0)
 
     def batch(self, under_way: int = 0) -> int:
         """How many to ask for next, while so many are being measured; 0 when those are the last."""
@@ -135,6 +142,8 @@ class Run:
         n = max(size for least, size in _BATCHES if have >= least)
         if self.budget.trials is not None:
             n = min(n, self.budget.trials - have - self.num_known)
+        if self.budget.patience is not None:
+            n = min(n, self.budget.patience - self._in_vain - under_way)
         if self.until is not None and self.trials > self._before:
             rate = (self.trials - self._before) / max(self.seconds - self._first, 1e-3)
             left = self.until - time.monotonic()
