@@ -114,7 +114,11 @@ def strictly_inlinable(func: Function, b: Block) -> bool:
 
 
 def has_data_reuse(func: Function, b: Block) -> bool:
-    """Whether tiling pays: operands lack spatial axes, so that their elements are used again."""
+    """Whether tiling pays: operands lack spatial axes, so that their elements are used again. In an
+    empty iteration space nothing is used at all.
+    """
+    if any(i.extent.const == 0 for i in b.iters):
+        return False
     reads: dict[str, set[str]] = {}
     for load in b.loads:
         names = reads.setdefault(load.buffer, set())

@@ -115,7 +115,7 @@ class Domain:
         at = self.index(rows)
         if not self.tile or rows.shape[1] == 1:
             return self.table.take(self._other(rng, at), axis=0)
-        table, counts = self._neighbours
+        table, counts = self._neighbours(at)
         many = counts.take(at)
         pick = (rng.random(len(rows), np.float32) * many).astype(np.int64)
         np.minimum(pick, many - 1, out=pick)
@@ -129,7 +129,7 @@ class Domain:
         """What one small change of a row leads to; every other choice where these are few."""
         (at,) = self.index(row[None])
         if self.tile and len(row) > 1 and at >= 0:
-            table, counts = self._neighbours
+            table, counts = self._neighbours(np.array([at]))
             return np.asarray(self.table.take(np.unique(table[at, : counts[at]]), axis=0))
         return np.asarray(np.delete(self.table, at, axis=0)) if at >= 0 else self.table
 
@@ -137,37 +137,54 @@ class Domain:
         """Any row but the one at hand, if there is another."""
         return np.asarray((at + rng.integers(1, max(self.size, 2), len(at))) % self.size)
 
-    @cached_property
-    def _neighbours(self) -> tuple[Numbers, Numbers]:
-        """For each row, the rows that one small change leads to (first in its line), and how many.
+    def _neighbours(self, at: Numbers) -> tuple[Numbers, Numbers]:
+        """For the rows at these positions, the rows that one small change leads to (first in their
+        line), and how many.
 
         A prime factor goes to another level; if tiles need not divide, an inner factor grows or
-        shrinks a little and the outermost makes up for it.
+        shrinks a little and the outermost makes up for it. A large table is looked at where that is
+        asked for: the first candidates are wanted soon.
         """
+        table, counts = self._near
+        wanted = np.unique(at % self.size)
+        wanted = wanted[counts.take(wanted) < 0]
+        if len(wanted):
+            rows = self.table.take(wanted, axis=0)
+            found = np.stack([self.index(change) for change in self._changes(rows)], axis=1)
+            found[found == wanted[:, None]] = -1
+            table[wanted] = -np.sort(-found, axis=1)
+            counts[wanted] = (found >= 0).sum(axis=1)
+        return table, counts
+
+    @cached_property
+    def _near(self) -> tuple[Numbers, Numbers]:
+        """What `_neighbours` has found; a count of -1 where it was not asked yet."""
         width = self.table.shape[1]
-        moved = [
-            self._move(a, b) for a in range(width) for b in range(width) if a != b
-        ]  # fmt: skip
-        if not self.exact:
-            moved += [self._nudge(c, way) for c in range(1, width) for way in range(4)]
-        found = np.stack([self.index(m) for m in moved], axis=1)
-        found[found == np.arange(self.size)[:, None]] = -1
-        found = -np.sort(-found, axis=1)
-        return found.astype(np.int32), (found >= 0).sum(axis=1)
+        moves = width * (width - 1) + (0 if self.exact else 4 * (width - 1))
+        return np.empty((self.size, moves), np.int32), np.full(self.size, -1, np.int64)
 
-    def _move(self, a: int, b: int) -> Matrix:
-        new = self.table.copy()
-        p = _PRIME[np.minimum(new[:, a], len(_PRIME) - 1)]
-        new[:, a] //= p
-        new[:, b] *= p
-        return new
+    def _changes(self, rows: Matrix) -> list[Matrix]:
+        width = rows.shape[1]
+        moved = [_move(rows, a, b) for a in range(width) for b in range(width) if a != b]
+        if self.exact:
+            return moved
+        return moved + [self._nudge(rows, c, way) for c in range(1, width) for way in range(4)]
 
-    def _nudge(self, column: int, way: int) -> Matrix:
-        new = self.table.copy()
+    def _nudge(self, rows: Matrix, column: int, way: int) -> Matrix:
+        new = rows.copy()
         have = new[:, column]
         new[:, column] = np.maximum((have + 1, have - 1, have * 2, have // 2)[way], 1)
         new[:, 0] = -(-self.extent // new[:, 1:].prod(axis=1, dtype=np.int64))
         return new
+
+
+def _move(rows: Matrix, a: int, b: int) -> Matrix:
+    """The smallest prime factor of column a goes to column b."""
+    new = rows.copy()
+    p = _PRIME[np.minimum(new[:, a], len(_PRIME) - 1)]
+    new[:, a] //= p
+    new[:, b] *= p
+    return new
 
 
 def encode(rows: Matrix) -> Numbers:
