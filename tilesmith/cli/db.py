@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -30,6 +31,8 @@ def stats(place: Place) -> None:
                 f"{t.key[:12]}  {t.task.func.name}: {t.count} measured, {t.failures} failed, {best}"
             )
         print(f"{d.count()} measurements in all")
+        if unread := d.unread():
+            print(f"{unread} of them cannot be read here; they are kept")
 
 
 @db.command()
@@ -40,17 +43,28 @@ def merge(place: Place, other: Annotated[str, typer.Argument(help="what is taken
 
 
 @db.command()
-def export(place: Place, file: Annotated[Path, typer.Argument(help="JSON lines")]) -> None:
+def export(
+    place: Place, file: Annotated[Path, typer.Argument(help="JSON lines; -: standard output")]
+) -> None:
     """All measurements as self-contained JSON lines."""
     with existing(place) as d:
-        print(f"{d.export(file)} measurements written to {file}")
+        if str(file) == "-":
+            d.export(sys.stdout)
+        else:
+            print(f"{d.export(file)} measurements written to {file}")
 
 
 @db.command(name="import")
 def import_(place: Place, file: Annotated[Path, typer.Argument(help="JSON lines")]) -> None:
     """Measurements from JSON lines; those that are there already are left."""
     with open_database(place) as d:
-        print(f"{d.import_(file)} measurements read from {file}")
+        done = d.import_(file)
+    print(f"{done.added} measurements read from {file}, {done.present} were there already")
+    if done.refused:
+        for reason in done.reasons:
+            print(reason, file=sys.stderr)
+        print(f"{done.refused} lines refused", file=sys.stderr)
+        raise typer.Exit(1)
 
 
 @db.command()

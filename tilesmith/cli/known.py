@@ -85,6 +85,7 @@ def records(
     with existing(db) as d:
         summary = _task(d, task)
         known = d.of(summary.task)
+    unread = summary.count - len(known)
     good = _ranked(known)
     work = summary.task.func.flops
     print(f"{summary.task.func.name} ({summary.key[:_SHORT]}), {_machine(summary.task.target)}")
@@ -98,6 +99,8 @@ def records(
         )
         print(line.rstrip())
     print(f"{len(good)} measured, {len(known) - len(good)} failed")
+    if unread:
+        print(f"{unread} cannot be read here (unknown primitives, or no times); they are kept")
     for kind, (count, text) in failures_by_kind(known).items():
         print(f"  {count} by {kind}; the first: {text}")
 
