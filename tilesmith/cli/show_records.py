@@ -118,6 +118,7 @@ def records(
     with existing(db) as d:
         summary = _task(d, task)
         known = d.of(summary.task)
+    unread = summary.count - len(known)
     good = _ranked(known)
     work = summary.task.func.flops
     machine = machine_and_cores(summary.task.target)
@@ -139,6 +140,8 @@ def records(
     for line in table(header, rows, left=("candidate", "status")):
         print(line)
     print(f"{len(good)} measured, {len(known) - len(good)} failed")
+    if unread:
+        print(f"{unread} cannot be read here (unknown primitives, or no times); they are kept")
     for kind, (number, text) in failures_by_kind(known).items():
         print(f"  {number} failed ({kind}); the first: {text}")
 

@@ -175,16 +175,20 @@ def version_of(c: sa.Connection) -> int:
     return 0 if found is None else int(found)
 
 
+def newer(place: str, have: int) -> RecordsError:
+    return RecordsError(
+        f"{place} has schema version {have}; this tilesmith knows versions up to {VERSION}: "
+        "open it with a newer one"
+    )
+
+
 def prepare(c: sa.Connection, place: str) -> None:
     """Makes the tables, or brings them up to date. Runs in a transaction that nobody else writes
     in, so that a process that is killed here leaves what was there.
     """
     have = version_of(c)
-    if have > VERSION:
-        raise RecordsError(
-            f"{place} has schema version {have}; this tilesmith knows versions up to {VERSION}: "
-            "open it with a newer one"
-        )
+    if have > VERSION:  # another one has brought it there since
+        raise newer(place, have)
     if have == 0:
         metadata.create_all(c)
         c.execute(schema.insert().values(version=VERSION))

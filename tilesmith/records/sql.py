@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TextIO
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
@@ -19,7 +19,7 @@ from tilesmith.base.errors import RecordsError
 from tilesmith.ir.intrinsics import INTRINSICS
 from tilesmith.ir.nodes import Intrinsic
 from tilesmith.records.database import TaskSummary
-from tilesmith.records.lines import rows_of, write_lines
+from tilesmith.records.lines import Imported, Refused, entries, write_lines
 from tilesmith.records.reader import Reader, applies, reader_of
 from tilesmith.records.rows import (
     RecordRow,
@@ -45,6 +45,7 @@ _TASK = [tasks.c[name] for name in TaskRow._fields]
 _RECORD = [records.c[name] for name in RecordRow._fields]
 # The order of `trust`, and of the index `tilesmith_records_best`.
 _TRUST = (records.c.standing, records.c.normal_cost, records.c.id)
+_REASONS = 20  # why lines were refused is said of so many
 _BATCH = 1000  # rows of one transaction where there may be millions: others get their turn
 
 
@@ -193,17 +194,33 @@ class SqlDatabase:
     # looking after the records
     def merge(self, other: SqlDatabase) -> int:
         """Takes over what the other one has and this one has not; how many that were."""
-        return 0 if other is self else self._store(other._rows())
+        return 0 if other is self else self._store(other._rows())[0]
 
-    def export(self, path: str | os.PathLike[str]) -> int:
-        """Writes every record as a line of JSON; how many there are."""
-        return write_lines(Path(path), self._rows())
-
-    def import_(self, path: str | os.PathLike[str]) -> int:
-        """Takes over the lines that `export` wrote and that are not here yet; how many that
-        were.
+    def export(self, to: str | os.PathLike[str] | TextIO) -> int:
+        """Writes every record as a line of JSON, to a file or to an open stream of text; how many
+        there are.
         """
-        return self._store(rows_of(Path(path)))
+        return write_lines(Path(to) if isinstance(to, str | os.PathLike) else to, self._rows())
+
+    def import_(self, path: str | os.PathLike[str]) -> Imported:
+        """Takes over the lines that `export` wrote and that are not here yet. Every line is
+        checked; one that is no record is refused, and the others come in.
+        """
+        reasons: list[str] = []
+        refused = 0
+
+        def rows() -> Iterator[tuple[TaskRow, RecordRow]]:
+            nonlocal refused
+            for entry in entries(Path(path)):
+                if isinstance(entry, Refused):
+                    refused += 1
+                    if len(reasons) < _REASONS:
+                        reasons.append(entry.text)
+                else:
+                    yield entry
+
+        added, seen = self._store(rows())
+        return Imported(added, seen - added, refused, tuple(reasons))
 
     def prune(self, keep: int | None = None, failures: bool = False, outdated: bool = False) -> int:
         """Forgets all but the `keep` best of each task, failures, and what an older code generator
@@ -227,13 +244,14 @@ class SqlDatabase:
         return gone
 
     # inside
-    def _store(self, pairs: Iterator[tuple[TaskRow, RecordRow]]) -> int:
-        """How many were new."""
-        new = 0
+    def _store(self, pairs: Iterator[tuple[TaskRow, RecordRow]]) -> tuple[int, int]:
+        """How many were new, of how many."""
+        new = seen = 0
         while batch := list(islice(pairs, _BATCH)):
             with self._at.writing() as c:
                 new += _put(c, batch)
-        return new
+            seen += len(batch)
+        return new, seen
 
     def _read(
         self, task: Task, primitives: Sequence[type[Step]], intrinsics: Sequence[Intrinsic]

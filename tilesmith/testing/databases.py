@@ -77,8 +77,8 @@ class _Unwritable(Step):
 
 class DatabaseContract:
     """`open` gives a database that keeps its records at `place`, which is a folder of its own for
-    each test; a second `open` gives another one on the same records. With `lasting = False`, for a
-    database that ends when it is closed, nothing is asked of a second one.
+    each test; a second `open` gives another one on the same records. `lasting = False` is for a
+    database that ends when it is closed: a second one is then asked to know nothing.
     """
 
     lasting = True
@@ -399,25 +399,30 @@ class DatabaseContract:
             db.add([measured(task_of(), 1)])
 
     def test_all_is_there_when_it_is_opened_again(self, tmp_path: Path) -> None:
+        db, task = self.open(tmp_path), task_of()
+        every = [measured(task, k, (1.0 + k,)) for k in range(5)]
+        db.add(every)
+        db.save_state(task, "search", b"\0\1")
+        db.close()
+        again = self.open(tmp_path)
         if self.lasting:
-            db, task = self.open(tmp_path), task_of()
-            every = [measured(task, k, (1.0 + k,)) for k in range(5)]
-            db.add(every)
-            db.save_state(task, "search", b"\0\1")
-            db.close()
-            again = self.open(tmp_path)
             assert again.of(task) == every
             assert again.best(task) == every[0]
             assert again.load_state(task, "search") == b"\0\1"
             assert [t.task for t in again.tasks()] == [task]
-            again.close()
+        else:
+            assert again.of(task) == []
+            assert again.best(task) is None
+            assert again.load_state(task, "search") is None
+            assert again.tasks() == []
+        again.close()
 
     def test_two_on_one_place_see_each_other(self, tmp_path: Path) -> None:
-        if self.lasting:
-            one, other, task = self.open(tmp_path), self.open(tmp_path), task_of()
-            one.add([measured(task, 0)])
-            assert other.of(task) == [measured(task, 0)]
-            other.add([measured(task, 1), measured(task, 0)])
-            assert one.of(task) == [measured(task, 0), measured(task, 1)]
-            one.close()
-            other.close()
+        one, other, task = self.open(tmp_path), self.open(tmp_path), task_of()
+        one.add([measured(task, 0)])
+        assert other.of(task) == ([measured(task, 0)] if self.lasting else [])
+        other.add([measured(task, 1), measured(task, 0)])
+        second = [measured(task, 0), measured(task, 1)] if self.lasting else [measured(task, 0)]
+        assert one.of(task) == second
+        one.close()
+        other.close()
