@@ -13,15 +13,15 @@ from tilesmith.codegen.artifact import Artifact, Parameter
 from tilesmith.codegen.llvm.emit import emit_function
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Buffer
-from tilesmith.runtime.kernel import Kernel
+from tilesmith.runtime.kernel import AS_GIVEN, Kernel, Origin
 
 
-def build(what: Any, target: Target | None = None) -> Kernel:
+def build(what: Any, target: Target | None = None, origin: Origin = AS_GIVEN) -> Kernel:
     """A kernel of a Function or a Schedule, for this machine unless a target says otherwise.
 
     A kernel for another machine can be read (`source`, `assembly`) but not called.
     """
-    return Kernel(compile_function(what, target))
+    return Kernel(compile_function(what, target), origin)
 
 
 def compile_function(what: Any, target: Target | None = None) -> Artifact:
