@@ -26,6 +26,7 @@ from tilesmith.space.spaces import SketchSpace
 from tilesmith.task.task import Measurement, Task, trust
 from tilesmith.tune.inputs import require_database, require_target
 
+_PLACES = ("global", "constant")  # of buffers, as ts.function makes them
 _MAX_RECORDS, _MAX_DRAFTS = 3, 3  # that are tried before something else is taken
 
 
@@ -121,7 +122,12 @@ def is_plain(func: Function) -> bool:
     """Whether it is as ts.function lowered it: one nest of serial loops per stage. One that was
     scheduled by hand is built as it is.
     """
-    return not func.facts and all(_is_plain_nest(s) for s in func.body)
+    buffers = (*func.params, *func.buffers)
+    return (
+        not func.facts
+        and all(b.layout is None and not b.basis and b.scope in _PLACES for b in buffers)
+        and all(_is_plain_nest(s) for s in func.body)
+    )
 
 
 def _is_plain_nest(stmt: Stmt) -> bool:

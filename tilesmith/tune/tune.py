@@ -87,7 +87,8 @@ def tune(
         warnings.warn(f"tuning of {func.name} ended early: {error}", stacklevel=2)
     except BaseException as error:  # of a strategy, a space, a cost model or an observer
         run.rescue()
-        error.add_note(run.account())
+        if run.trials:
+            error.add_note(run.account())
         raise
     return run.result()
 
