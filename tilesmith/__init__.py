@@ -93,9 +93,9 @@ from tilesmith.space.template import TemplateSchedule
 from tilesmith.space.tiling import Tiling
 from tilesmith.space.variant import Variant
 from tilesmith.task.task import Budget, Candidate, Failure, Measurement, Task
+from tilesmith.tune.build import best_kernel as build
 from tilesmith.tune.events import Progress
 from tilesmith.tune.run import Result
-from tilesmith.tune.tune import best_kernel as build
 from tilesmith.tune.tune import tune
 
 __version__: str

@@ -131,6 +131,20 @@ class Function:
         """Bytes of its parameters."""
         return count.nbytes(self)
 
+    @property
+    def signature(self) -> str:
+        """Its name, and what it takes and gives, on one line."""
+
+        def show(buffers: tuple[Buffer, ...]) -> str:
+            return ", ".join(
+                f"{b.name}: {b.dtype}[{', '.join(map(str, b.shape))}]" for b in buffers
+            )
+
+        return f"{self.name}({show(self.inputs)}) -> {show(self.outputs)}"
+
+    def __repr__(self) -> str:
+        return f"<Function {self.signature}>"
+
     def __str__(self) -> str:
         return printer.show(self)
 

@@ -30,7 +30,8 @@ from tilesmith.report.rows import Row
 from tilesmith.runtime.build import build
 from tilesmith.runtime.kernel import Kernel
 from tilesmith.task.task import Budget, Task
-from tilesmith.tune.tune import best_kernel, tune
+from tilesmith.tune.build import best_kernel
+from tilesmith.tune.tune import tune
 
 _STATE = "bench"  # under this name a database keeps what was spent on a task
 _DISTURBED = 0.05  # a contestant whose time in turns is further from its time alone is named

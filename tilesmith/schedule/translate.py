@@ -126,7 +126,7 @@ class _Pairs:
         if isinstance(step, SampleChoice):
             column = self._derived(step.column[1:])
             self._size(step.column, f"#{column}")
-        old = step._values
+        old = step.values_by_name
         new = {name: self._field(step, name, value) for name, value in old.items()}
         out = replace(step, **new) if new != old else step
         if isinstance(step, SampleTile) and isinstance(out, SampleTile):
@@ -139,10 +139,8 @@ class _Pairs:
             return tuple(self._field(step, name, v) for v in value)
         if not isinstance(value, str):
             return value
-        if name in _EXPRESSIONS:
+        if name in _EXPRESSIONS or "#" in value:
             return _SIZE.sub(lambda m: self._of_size(m.group()), value)
-        if value.startswith("#"):
-            return self._of_size(value)
         known: dict[str, str] = {}
         if name in _LOOPS:
             known = self.names.loops

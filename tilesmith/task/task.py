@@ -51,6 +51,11 @@ class Task:
     def statement(self) -> str:
         return statement_key(self.func, self.target)
 
+    def __repr__(self) -> str:
+        t = self.target
+        cores = "1 core" if t.num_cores == 1 else f"{t.num_cores} cores"
+        return f"<Task {self.func.signature}, for {t.model or t.cpu} with {cores}>"
+
     def __hash__(self) -> int:
         return hash(self.statement)
 
@@ -68,6 +73,9 @@ class Candidate:
     @cached_property
     def key(self) -> str:
         return digest(self.task.statement, self.trace.to_json())
+
+    def __repr__(self) -> str:
+        return f"<Candidate {self.key[:8]} of {self.task.func.name}, {len(self.trace)} steps>"
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -111,6 +119,16 @@ class Measurement:
     build_seconds: float = 0.0
     when: float = field(default_factory=time.time)
     references: tuple[float, ...] = ()
+
+    def __repr__(self) -> str:
+        c = self.candidate
+        if self.failure is not None:
+            said = f"{self.failure.kind}: {self.failure.text}"
+        else:
+            said = f"{self.cost * 1e6:.4g} us of {len(self.seconds)} samples"
+        said += ", confirmed" if self.confirmed else ""
+        said += ", contended" if self.contended else ""
+        return f"<Measurement {c.key[:8]} of {c.task.func.name}: {said}>"
 
     @property
     def cost(self) -> float:

@@ -11,6 +11,7 @@ from functools import cached_property
 from math import inf, isfinite
 
 from tilesmith.base.errors import TilesmithError, TuneError
+from tilesmith.base.interrupts import whole
 from tilesmith.records.database import Database
 from tilesmith.runtime.build import build
 from tilesmith.runtime.kernel import Kernel
@@ -42,6 +43,19 @@ class Result:
     seconds: float
     interrupted: bool = False
     error: TilesmithError | None = None
+
+    def __repr__(self) -> str:
+        failed = sum(count for count, _ in self.failures.values())
+        said = [
+            f"{self.task.func.name} for {self.task.target.model or self.task.target.cpu}",
+            f"best {self.best.cost * 1e6:.4g} us",
+            f"{self.trials} trials ({failed} failed) in {self.seconds:.1f} s",
+        ]
+        if self.interrupted:
+            said.append("interrupted")
+        if self.error is not None:
+            said.append(f"ended by {type(self.error).__name__}: {self.error}")
+        return f"<Result {', '.join(said)}>"
 
     @cached_property
     def kernel(self) -> Kernel:
@@ -154,11 +168,14 @@ class Run:
     def keep(self, search: Search) -> None:
         """The state of the search, with the records."""
         if self.database is not None and isinstance(search, Resumable):
-            self.database.save_state(self.task, _STATE, search.state())
+            state = search.state()
+            with whole():
+                self.database.save_state(self.task, _STATE, state)
 
     def restore(self, search: Search) -> None:
         if self.database is not None and isinstance(search, Resumable):
-            state = self.database.load_state(self.task, _STATE)
+            with whole():
+                state = self.database.load_state(self.task, _STATE)
             if state is not None:
                 search.resume(state)
 
@@ -214,24 +231,25 @@ class Run:
         """
         if self.database is None or not self._unsaved:
             return
-        try:
-            self.database.add(self._unsaved)
-            self._unsaved = []
-            return
-        except TilesmithError:
-            if len(self._unsaved) == 1:
-                raise
-        error: TilesmithError | None = None
-        refused = []
-        for m in self._unsaved:
+        with whole():  # a connection that is interrupted may keep the database locked
             try:
-                self.database.add([m])
-            except TilesmithError as e:
-                error = error or e
-                refused.append(m)
-        self._unsaved = refused
-        if error is not None:
-            raise error
+                self.database.add(self._unsaved)
+                self._unsaved = []
+                return
+            except TilesmithError:
+                if len(self._unsaved) == 1:
+                    raise
+            error: TilesmithError | None = None
+            refused = []
+            for m in self._unsaved:
+                try:
+                    self.database.add([m])
+                except TilesmithError as e:
+                    error = error or e
+                    refused.append(m)
+            self._unsaved = refused
+            if error is not None:
+                raise error
 
     def rescue(self) -> bool:
         """After an error: what can be stored is stored. Whether there is a result."""

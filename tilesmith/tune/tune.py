@@ -9,23 +9,32 @@ import time
 import warnings
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
-from tilesmith.base.errors import MeasureError, RecordsError, TuneError
+from tilesmith.base.errors import MeasureError, RecordsError
 from tilesmith.base.target import Target, cpu
 from tilesmith.ir.function import Function
 from tilesmith.measure.local import LocalMeasurer
 from tilesmith.measure.protocol import Judging, Measurer, Measuring, Reporting
 from tilesmith.records.database import Database
-from tilesmith.runtime.build import build
-from tilesmith.runtime.kernel import Kernel
 from tilesmith.search.evolution import Evolution
 from tilesmith.search.protocol import Search, Strategy
 from tilesmith.space.spaces import SketchSpace, Space
 from tilesmith.task.task import Budget, Candidate, Task
 from tilesmith.tune.events import Observer
+from tilesmith.tune.inputs import (
+    require_budget,
+    require_candidates,
+    require_database,
+    require_function,
+    require_observers,
+    require_part,
+    require_search,
+    require_seed,
+    require_sketches,
+    require_target,
+)
 from tilesmith.tune.run import Result, Run
 from tilesmith.tune.terminal import Terminal
 
@@ -53,11 +62,15 @@ def tune(
     (see `Result.error`). An exception of a strategy or an observer is raised, with a note of what
     was measured and stored until then.
     """
-    if not isinstance(func, Function):
-        raise TuneError(f"tune takes what ts.function made, not a {type(func).__name__}")
-    func.require_closed("ts.tune", TuneError)
-    if budget.trials is None and budget.seconds is None:
-        raise TuneError("a budget without trials and without seconds never ends; give one of them")
+    require_function(func)
+    require_target(target, "tune")
+    require_budget(budget)
+    require_database(database, "tune")
+    require_part(space, "sketches", "space", "ts.SketchSpace()", "space/spaces.py")
+    require_part(strategy, "start", "strategy", "ts.Evolution()", "search/protocol.py")
+    require_part(measurer, "open", "measurer", "ts.LocalMeasurer()", "measure/protocol.py")
+    require_seed(seed)
+    require_observers(observers)
     task = Task(func, cpu() if target is None else target)
     run = Run(task, budget, database, [*observers] if quiet else [Terminal(), *observers])
     try:
@@ -74,7 +87,8 @@ def tune(
         warnings.warn(f"tuning of {func.name} ended early: {error}", stacklevel=2)
     except BaseException as error:  # of a strategy, a space, a cost model or an observer
         run.rescue()
-        error.add_note(run.account())
+        if run.trials:
+            error.add_note(run.account())
         raise
     return run.result()
 
@@ -87,7 +101,9 @@ def _measure(
         if isinstance(measuring, Reporting):
             measuring.report_to(run.hear)
         sketches = space.sketches(run.task)
+        require_sketches(sketches, space)
         search = strategy.start(run.task, sketches, np.random.default_rng(seed))
+        require_search(search, strategy)
         search.tell(run.known)
         run.restore(search)
         _spend(run, search, measuring)
@@ -129,38 +145,8 @@ def _ask(run: Run, search: Search, n: int, to: list[Candidate] | None = None) ->
         return []
     start = time.monotonic()
     found = search.ask(n)
+    require_candidates(found, search)
     run.asked(time.monotonic() - start)
     if to is not None:
         to += found
     return found
-
-
-def best_kernel(
-    what: Any,
-    target: Target | None = None,
-    *,
-    database: Database | None = None,
-    checked: bool = False,
-) -> Kernel:
-    """A kernel of a Function or a Schedule. With a database, the best one it knows of a Function;
-    without a record, the schedule that the analytic score likes best.
-
-    An index that is read from a tensor (`table[ids[i]]`) must lie inside its table: a kernel does
-    not ask, and reads whatever memory is there, or crashes. With `checked`, which is slow and for
-    finding mistakes, what is given is built as it is, and its kernel raises an ArgumentError that
-    names the table and the index.
-    """
-    if checked:
-        return build(what, target, checked=True)
-    if database is None or not isinstance(what, Function):
-        return build(what, target)
-    task = Task(what, cpu() if target is None else target)
-    best = database.best(task)
-    if best is not None:
-        return build(best.candidate.trace.apply(what), task.target)
-    search = Evolution(epsilon=0).start(
-        task, SketchSpace().sketches(task), np.random.default_rng(0)
-    )
-    for c in search.ask(1):
-        return build(c.trace.apply(what), task.target)
-    return build(what, task.target)
