@@ -55,6 +55,7 @@ _PEERS = {"torch": ("torch",), "onnxruntime": ("onnxruntime", "onnx"), "numpy": 
 
 _NOISY = 0.05  # spread of equal timings above which differences of a few percent mean nothing
 _LABEL = 14
+_NO_BREAK = "\u00a0"  # a space at which no line is broken
 
 
 def doctor() -> None:
@@ -86,7 +87,7 @@ def _print(title: str, rows: Iterator[tuple[str, str]]) -> None:
             text, 80, initial_indent=first, subsequent_indent=" " * (_LABEL + 2),
             break_long_words=False, break_on_hyphens=False,
         )  # fmt: skip
-        print("\n".join(lines) or first.rstrip())
+        print("\n".join(lines).replace(_NO_BREAK, " ") or first.rstrip())
 
 
 def _processor() -> Iterator[tuple[str, str]]:
@@ -110,14 +111,18 @@ def _packages() -> Iterator[tuple[str, str]]:
         if is_installed(p.name):
             yield p.name, f"{_version_of(p.name)}: {p.purpose}"
         else:
-            how = f"pip install 'tilesmith[{p.extra}]'" if p.extra else "pip install tilesmith"
-            yield p.name, f"not installed: {p.purpose}; {how}"
+            yield p.name, f"not installed: {p.purpose}; {_how_to_get(p.extra)}"
     peers = [name for name, needed in _PEERS.items() if all(map(is_installed, needed))]
     yield (
         "bench",
         f"compares with {', '.join(peers) or 'nothing'}"
         + ("" if len(peers) > 1 else "; pip install 'tilesmith[peers]' for more"),
     )
+
+
+def _how_to_get(extra: str) -> str:
+    what = f"'tilesmith[{extra}]'" if extra else "tilesmith"
+    return f"pip install {what}".replace(" ", _NO_BREAK)
 
 
 def is_installed(module: str) -> bool:
