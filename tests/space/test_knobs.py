@@ -216,7 +216,9 @@ def test_too_many_numbers_are_refused():
     def template(sch: ts.TemplateSchedule) -> None:
         int(sch.sample_choice(range(1000), name="x"))
 
-    with pytest.raises(ts.ScheduleError, match=r"template asks for the value of #x, which has 1000"):
+    with pytest.raises(
+        ts.ScheduleError, match=r"template asks for the value of #x, which has 1000"
+    ):
         made(template)
 
 

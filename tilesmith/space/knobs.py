@@ -41,7 +41,7 @@ class Knob:
             return Knob(self._asker, op(self.value, other.value))
         if isinstance(other, Int | int) and not isinstance(other, bool):
             return Knob(self._asker, op(self.value, Int({}) + other))
-        return NotImplemented
+        return NotImplemented  # type: ignore[no-any-return]
 
     def __add__(self, other: Operand) -> Knob:
         return self._with(other, lambda a, b: a + b)
@@ -99,7 +99,7 @@ class Knob:
         """Whether the difference lies between these."""
         difference = self._with(other, lambda a, b: a - b)
         if difference is NotImplemented:
-            return NotImplemented
+            return NotImplemented  # type: ignore[no-any-return]
         if (n := difference.value.const) is not None:
             return (least is None or n >= least) and (most is None or n <= most)
         return self._asker.lies_in(difference.value, least, most)

@@ -319,11 +319,9 @@ class TemplateSchedule(Schedule):
             return str(p)
         return int(value)
 
-    def split(
-        self, loop: str, factors: Sequence[Any], *, exact: bool = False
-    ) -> tuple[str, ...]:
+    def split(self, loop: str, factors: Sequence[Any], *, exact: bool = False) -> tuple[str, ...]:
         """Factors may be knobs, or computed from knobs: `split(i, [None, 2*x])`."""
-        given = tuple(Knob(self, f) if isinstance(f, Int) else f for f in factors)
+        given: Any = tuple(Knob(self, f) if isinstance(f, Int) else f for f in factors)
         step = Split(loop, given, exact)
         self.apply(step)
         return step.parts
