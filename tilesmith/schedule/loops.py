@@ -226,9 +226,8 @@ class Fuse(Step):
             unmarked(loop, "fuse")
         taken = loop_names(func) - {*self.loops}
         if self.fused in taken:
-            raise ScheduleError(
-                f"cannot fuse {', '.join(self.loops)}: there is a {self.fused} already"
-            )
+            names = ", ".join(self.loops)
+            raise ScheduleError(f"cannot fuse {names}: there is a {self.fused} already")
         for _, b in walk(chain[-1].body):
             self._check_block(b, chain)
         whole = product(loop.extent for loop in chain)

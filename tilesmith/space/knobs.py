@@ -8,7 +8,7 @@ of a dictionary), the template branches: it is run once for each answer.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, Union
+from typing import Protocol, Union, cast
 
 from tilesmith.expr.ints import Int
 
@@ -41,7 +41,7 @@ class Knob:
             return Knob(self._asker, op(self.value, other.value))
         if isinstance(other, Int | int) and not isinstance(other, bool):
             return Knob(self._asker, op(self.value, Int({}) + other))
-        return NotImplemented  # type: ignore[no-any-return]
+        return cast("Knob", NotImplemented)  # as Python wants it from operators
 
     def __add__(self, other: Operand) -> Knob:
         return self._with(other, lambda a, b: a + b)
@@ -99,7 +99,7 @@ class Knob:
         """Whether the difference lies between these."""
         difference = self._with(other, lambda a, b: a - b)
         if difference is NotImplemented:
-            return NotImplemented  # type: ignore[no-any-return]
+            return cast(bool, NotImplemented)
         if (n := difference.value.const) is not None:
             return (least is None or n >= least) and (most is None or n <= most)
         return self._asker.lies_in(difference.value, least, most)

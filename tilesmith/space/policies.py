@@ -57,11 +57,8 @@ def orders_of(
             return tuple((*head, *order, *tail) for order in _every(loops[first:end]))
         case "interleave" | "interleave_cuda":
             chains = [*spatial, *reduce]
-            if (
-                not spatial
-                or not all(chains)
-                or sorted(x for c in chains for x in c) != sorted(loops)
-            ):
+            named = sorted(loop for chain in chains for loop in chain)
+            if not spatial or not all(chains) or named != sorted(loops):
                 raise ScheduleError(
                     f"sample_permutation by {policy} needs the loops of each axis, outermost "
                     f"first, in spatial=[[...]] and reduce=[[...]]: {', '.join(loops)}, each once"

@@ -321,7 +321,7 @@ class TemplateSchedule(Schedule):
 
     def split(self, loop: str, factors: Sequence[Any], *, exact: bool = False) -> tuple[str, ...]:
         """Factors may be knobs, or computed from knobs: `split(i, [None, 2*x])`."""
-        given: Any = tuple(Knob(self, f) if isinstance(f, Int) else f for f in factors)
+        given: tuple[Any, ...] = tuple(Knob(self, f) if isinstance(f, Int) else f for f in factors)
         step = Split(loop, given, exact)
         self.apply(step)
         return step.parts
