@@ -193,7 +193,8 @@ def test_a_catalogue_says_what_it_left_out() -> None:
     found = Catalogue(task, (sketch,))
     assert len(found) == 512
     assert found.left_out == int(np.prod(counts)) - 512 > 0
-    inlined = [sum(s.decision == "inline" for s in t if hasattr(s, "places")) for t in found.traces]
+    traces = [found.trace(k) for k in range(len(found))]
+    inlined = [sum(s.decision == "inline" for s in t if hasattr(s, "places")) for t in traces]
     assert min(inlined) == 0
     assert max(inlined) == 9
     few = task_of("softmax", FOUR_CORES)
