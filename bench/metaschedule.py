@@ -1,5 +1,5 @@
-"""TVM's MetaSchedule as a tuner to compare with: a matmul and a number of trials in, its database in
-a folder and its best kernel out. TVM is imported in processes of its own only.
+"""TVM's MetaSchedule as a tuner to compare with: a matmul and its trials in, its database in a
+folder and its best kernel out. TVM is imported in processes of its own only.
 
 It works with apache-tvm 0.26.0 and apache-tvm-ffi 0.1.13.post3; `python -m bench.tuners` uses it.
 """

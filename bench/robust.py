@@ -156,17 +156,18 @@ class Outcome:
 
 
 def compare(kernels: Sequence[ts.Kernel], inputs: Sequence[object]) -> tuple[float, ...]:
-    """The least seconds of each, over samples taken in turns. Other work only ever slows a sample
-    down, and each begins with a call that is not timed, so that nobody meets another's cache.
+    """The least seconds of each, over samples taken in turns. They are the processor's, as each
+    kernel has one thread: what else runs on the machine does not count, and can only ever slow a
+    sample down. Each begins with a call that is not timed, so that nobody meets another's cache.
     """
     calls = [k.bind(*inputs) for k in kernels]
 
     def sample(call: Callable[[], object], count: int) -> float:
         call()
-        start = time.perf_counter()
+        start = time.thread_time()
         for _ in range(count):
             call()
-        return (time.perf_counter() - start) / count
+        return max(time.thread_time() - start, 1e-9) / count
 
     counts = [max(1, math.ceil(SAMPLE_SECONDS / sample(call, 2))) for call in calls]
     best = [math.inf] * len(calls)

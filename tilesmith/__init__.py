@@ -74,12 +74,14 @@ from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import PRIMITIVES, Trace
 from tilesmith.search.annealing import Annealing
+from tilesmith.search.catalogue import Catalogue
+from tilesmith.search.data import groups_of
 from tilesmith.search.ensemble import Ensemble
 from tilesmith.search.evolution import Evolution
 from tilesmith.search.gbdt import Gbdt
 from tilesmith.search.genetic import Genetic
 from tilesmith.search.grid import Grid
-from tilesmith.search.random import Random
+from tilesmith.search.random import Random, RandomSearch
 from tilesmith.search.random_model import RandomModel
 from tilesmith.search.recorded import Recorded, RecordedSpace
 from tilesmith.search.transfer import Transfer
@@ -121,6 +123,7 @@ __all__ = [
     "Budget",
     "BuildError",
     "Candidate",
+    "Catalogue",
     "DType",
     "Database",
     "Derived",
@@ -140,6 +143,7 @@ __all__ = [
     "Progress",
     "Random",
     "RandomModel",
+    "RandomSearch",
     "Recorded",
     "RecordedSpace",
     "RecordsError",
@@ -189,6 +193,7 @@ __all__ = [
     "function",
     "function_from_json",
     "function_to_json",
+    "groups_of",
     "instantiate",
     "interpret",
     "isnan",

@@ -104,3 +104,38 @@ def test_a_mistake_is_one_line_and_status_2(
     assert (status, out) == (2, "")
     assert err.count("\n") == 1
     assert said in err
+
+
+def rows_of_all_widths() -> list[Row]:
+    return [
+        Row(
+            f"C2D {n}", 123456.7, "us", "onnxruntime NCHW, prepared", 99999.9, 1.25, 0.05, "C2D",
+            "224,3,64,7,2,3", threads=64,
+            batch=16, tuning_seconds=180.0, near_seconds=20.0, trials=12345, gflops=1234.5,
+        )
+        for n in range(2)
+    ]  # fmt: skip
+
+
+def test_the_table_fits_80_columns_unless_wide() -> None:
+    rows = rows_of_all_widths()
+    narrow = bench_module._fitted(rows, 80).splitlines()
+    assert max(map(len, narrow)) <= 80
+    assert "ratio" in narrow[0]
+    assert "1.25" in narrow[1]
+    assert len(narrow) == len(bench_module.table(rows).splitlines())
+    wide = bench_module._fitted(rows, None).splitlines()
+    assert "trials" in wide[0]
+    assert "12345" in wide[1]
+
+
+def test_without_a_library_to_compare_with_it_says_how_to_get_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "installed_peers" if hasattr(bench_module, "installed_peers") else "peers_named"
+    monkeypatch.setattr(bench_module, name, lambda names: ([], [f"{n} (gone)" for n in names]))
+    monkeypatch.setattr(bench_module, "compare", lambda *_: Row("x", 1.0))
+    words = ("bench", "matmul", "8", "8", "8", "--threads", "1", "--seconds", "0")
+    status, _, err = run(capsys, *words)
+    assert status == 0
+    assert "pip install 'tilesmith[peers]'" in err

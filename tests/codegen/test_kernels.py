@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
-from tilesmith.codegen.llvm.emit import PASSES
+from tilesmith.codegen.pipeline import PASSES
 
 
 def rand(*shape: int) -> np.ndarray[Any, Any]:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
-from tilesmith.codegen.llvm.emit import lower
 from tilesmith.codegen.passes.squares import TRANSPOSE, transpose_squares
+from tilesmith.codegen.pipeline import lower
 from tilesmith.ir.nodes import For, statements
 from tilesmith.measure.guard import Region
 

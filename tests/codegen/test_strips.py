@@ -7,9 +7,9 @@ import pytest
 
 import tilesmith as ts
 from tilesmith.base.target import Target
-from tilesmith.codegen.llvm.emit import lower
 from tilesmith.codegen.passes.notes import resolve_notes
 from tilesmith.codegen.passes.strips import strip_vectors
+from tilesmith.codegen.pipeline import lower
 from tilesmith.ir.nodes import Alloc, For, Store, statements
 
 TARGET = Target.named("skylake-avx512")

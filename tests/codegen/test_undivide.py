@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import tilesmith as ts
-from tilesmith.codegen.llvm.emit import lower
+from tilesmith.codegen.pipeline import lower
 from tilesmith.ir.nodes import For, statements
 
 

@@ -19,9 +19,9 @@ def test_what_a_slow_moment_took_is_not_late(monkeypatch):
     run = Run(TASK, Budget(trials=9), None, [])
     slow = replace(measured(TASK, 1, (3e-3,)), references=(3e-4,))
     fast = replace(measured(TASK, 2, (0.99e-3,)), references=(1e-4,))
-    run.add([slow])
-    first = run.curve[0][0]
-    run.add([fast])
+    run.end_batch([slow], None)
+    first = run.bests[0][0]
+    run.end_batch([fast], None)
     result = run.result()
     assert result.near == first
     assert [cost for *_, cost in result.curve] == pytest.approx([1e-3, 0.99e-3])
@@ -29,7 +29,7 @@ def test_what_a_slow_moment_took_is_not_late(monkeypatch):
 
 def test_the_last_cost_of_the_curve_is_that_of_the_best():
     run = Run(TASK, Budget(trials=9), None, [])
-    run.add([replace(measured(TASK, 1, (3e-3,)), references=(3e-4,))])
+    run.end_batch([replace(measured(TASK, 1, (3e-3,)), references=(3e-4,))], None)
     result = run.result()
     assert result.curve[-1][2] == pytest.approx(result.best.cost)
     assert result.best.cost == 3e-3
@@ -39,7 +39,7 @@ def test_known_times_without_references_are_no_point_of_a_curve_with_them():
     with ts.open_database(":memory:") as db:
         db.add([measured(TASK, 1, (1e-9,))])
         run = Run(TASK, Budget(trials=9), db, [])
-        run.add([replace(measured(TASK, 2, (2e-3,)), references=(1e-4,))])
+        run.end_batch([replace(measured(TASK, 2, (2e-3,)), references=(1e-4,))], None)
         result = run.result()
     assert result.best.candidate == measured(TASK, 2).candidate
     assert len(result.curve) == 1
@@ -48,7 +48,9 @@ def test_known_times_without_references_are_no_point_of_a_curve_with_them():
 
 def test_a_time_that_is_none_is_never_the_best():
     run = Run(TASK, Budget(trials=9), None, [])
-    run.add([measured(TASK, k, (s,)) for k, s in enumerate((0.0, -1.0, float("nan"), 5.0))])
+    run.end_batch(
+        [measured(TASK, k, (s,)) for k, s in enumerate((0.0, -1.0, float("nan"), 5.0))], None
+    )
     result = run.result()
     assert result.best.cost == 5.0
     assert result.gflops > 0

@@ -22,6 +22,7 @@ import typer
 from tilesmith.base.errors import TilesmithError
 from tilesmith.base.target import cpu
 from tilesmith.base.version import version
+from tilesmith.cli.machine_name import machine_name
 from tilesmith.expr.dsl import placeholder
 from tilesmith.ir.lower import function
 from tilesmith.ops.matmul import matmul
@@ -90,7 +91,7 @@ def _print(title: str, rows: Iterator[tuple[str, str]]) -> None:
 
 def _processor() -> Iterator[tuple[str, str]]:
     t = cpu()
-    yield "model", f"{_model()} ({t.arch})"
+    yield "model", f"{machine_name(t)} ({t.arch})"
     yield "cores", f"{t.num_cores} that this process may use, {os.cpu_count()} in the machine"
     yield "vectors", f"{t.vector_bits} bits, {t.num_vector_registers} registers"
     yield "features", " ".join(sorted(t.features)) or "none that Tilesmith asks for"
@@ -98,16 +99,6 @@ def _processor() -> Iterator[tuple[str, str]]:
     yield "caches", ", ".join(f"L{k} {_size(n)}" for k, n in enumerate(caches, 1) if n)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     yield "memory", f"{memory / 2**30:.1f} GiB"
-
-
-def _model() -> str:
-    """On ARM the system gives numbers only; LLVM knows what they are called."""
-    model = cpu().model
-    if not model or model.startswith("0x"):
-        from llvmlite import binding
-
-        return f"{binding.get_host_cpu_name()} {model}".strip()
-    return model
 
 
 def _size(n: int) -> str:

@@ -68,6 +68,8 @@ def _complain(text: str) -> None:
     negative = re.match(r"No such option: (-[0-9.]+)", text)
     if negative:
         text = f"{negative.group(1)} is not a size; sizes are whole numbers, at least 1"
+    if text.startswith("Missing command"):
+        text = "Missing command; --help lists the commands"
     try:
         print(f"tilesmith: {' '.join(text.split())}", file=sys.stderr, flush=True)
     except OSError:  # nobody reads it

@@ -6,6 +6,7 @@ the list or by the beginning of its candidate's key.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,13 +14,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tilesmith.base.errors import ArgumentError
-from tilesmith.base.target import Target
 from tilesmith.cli.arguments import count, require_database
+from tilesmith.cli.machine_name import machine_and_cores
+from tilesmith.cli.schedule_text import schedule_lines
 from tilesmith.cli.table import microseconds, output_width, table
 from tilesmith.records.database import TaskSummary
 from tilesmith.records.open import open_database
 from tilesmith.runtime.build import build
-from tilesmith.schedule.sample import SampleChoice, SampleTile
 from tilesmith.task.task import Measurement, Standing, failures_by_kind, standing_of, trust
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def tasks(db: Place, wide: Wide = False) -> None:
     Example: tilesmith show tasks --db tune.db
     """
     with existing(db) as d:
-        found = d.tasks()
+        found, place = d.tasks(), d.place
     header = ("task", "function", "measured", "failed", "best", "GFLOP/s", "target")
     rows = [
         (
@@ -79,7 +80,7 @@ def tasks(db: Place, wide: Wide = False) -> None:
             str(t.failures),
             "-" if t.best_seconds is None else microseconds(t.best_seconds),
             "-" if t.best_seconds is None else f"{t.task.func.flops / t.best_seconds / 1e9:.1f}",
-            f"{_machine(t.task.target)}{_outdated(t)}",
+            f"{machine_and_cores(t.task.target)}{_outdated(t)}",
         )
         for t in found
     ]
@@ -94,7 +95,7 @@ def tasks(db: Place, wide: Wide = False) -> None:
     ):
         print(line)
     if not rows:
-        print(f"{db} holds no task")
+        print(f"{place} holds no task")
     elif not wide:
         print("target: " + ("; ".join(sorted(targets))))
 
@@ -117,9 +118,11 @@ def records(
     with existing(db) as d:
         summary = _task(d, task)
         known = d.of(summary.task)
+    unread = summary.count - len(known)
     good = _ranked(known)
     work = summary.task.func.flops
-    print(f"{summary.task.func.name} ({summary.key[:_SHORT]}) on {_machine(summary.task.target)}")
+    machine = machine_and_cores(summary.task.target)
+    print(f"{summary.task.func.name} ({summary.key[:_SHORT]}) on {machine}")
     header = ("", "candidate", "median", "95 % interval, us", "GFLOP/s", "status")
     rows = []
     for place, m in enumerate(good[: top or None], 1):
@@ -137,6 +140,8 @@ def records(
     for line in table(header, rows, left=("candidate", "status")):
         print(line)
     print(f"{len(good)} measured, {len(known) - len(good)} failed")
+    if unread:
+        print(f"{unread} cannot be read here (unknown primitives, or no times); they are kept")
     for kind, (number, text) in failures_by_kind(known).items():
         print(f"  {number} failed ({kind}); the first: {text}")
 
@@ -160,9 +165,8 @@ def trace(
     steps = m.candidate.trace
     if json:
         print(steps.to_json())
-    else:  # without the sampling steps: their decisions stand as numbers in the steps after them
-        shown = [s for s in steps.resolved if not isinstance(s, SampleTile | SampleChoice)]
-        print("\n".join(map(str, shown)))
+    else:
+        print("\n".join(schedule_lines(steps)))
     if program:
         print(f"\n{steps.apply(m.candidate.task.func)}")
 
@@ -186,11 +190,6 @@ def source(
     print(kernel.assembly if assembly else kernel.source)
 
 
-def _machine(target: Target) -> str:
-    cores = "1 core" if target.num_cores == 1 else f"{target.num_cores} cores"
-    return f"{target.model or target.cpu}, {cores}"
-
-
 def _outdated(t: TaskSummary) -> str:
     return "" if t.key == t.task.key else f" (outdated: code generator {t.codegen})"
 
@@ -198,12 +197,12 @@ def _outdated(t: TaskSummary) -> str:
 def _task(d: SqlDatabase, name: str) -> TaskSummary:
     """The one that is meant; an error lists those that there are."""
     found = [t for t in d.tasks() if t.key == t.task.key]
-    meant = [t for t in found if t.task.func.name == name]
-    meant = meant or [t for t in found if t.key.startswith(name) or _is_begun(t, name)]
+    meant = _meant(found, name) if name else found
     if len(meant) == 1:
         return meant[0]
     shown = "; ".join(
-        f"{t.key[:_SHORT]} {t.task.func.name} ({_machine(t.task.target)})" for t in meant or found
+        f"{t.key[:_SHORT]} {t.task.func.name} ({machine_and_cores(t.task.target)})"
+        for t in meant or found
     )
     if not found:
         raise ArgumentError(f"{d.place} holds no task")
@@ -216,9 +215,23 @@ def _task(d: SqlDatabase, name: str) -> TaskSummary:
     )
 
 
-def _is_begun(t: TaskSummary, name: str) -> bool:
-    """matmul and matmul_512 for matmul_512_512_512, but not mat or matmul_51."""
-    return t.task.func.name.startswith(f"{name.replace('-', '_')}_")
+def _meant(found: Sequence[TaskSummary], name: str) -> list[TaskSummary]:
+    """The tasks that fit best: by a name of the function, by the operator's name that it begins
+    with (matmul for matmul_512_512_512), by the beginning of either name or key.
+    """
+    plain = name.replace("-", "_")
+
+    def of_operator(t: TaskSummary) -> bool:
+        return any(re.sub(r"(_\d+)+(_N[CHW]+)?$", "", n) == plain for n in t.names)
+
+    def begins(t: TaskSummary) -> bool:
+        return t.key.startswith(name) or any(n.startswith(f"{plain}_") for n in t.names)
+
+    return (
+        [t for t in found if name in t.names]
+        or [t for t in found if of_operator(t)]
+        or [t for t in found if begins(t)]
+    )
 
 
 def _ranked(known: Sequence[Measurement]) -> list[Measurement]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -26,7 +26,6 @@ from tilesmith.cli.tune_folder import write_folder
 from tilesmith.cli.user_file import function_in, is_file_name
 from tilesmith.ir.function import Function
 from tilesmith.measure.local import LocalMeasurer
-from tilesmith.records.database import Database
 from tilesmith.records.open import open_database
 from tilesmith.search.annealing import Annealing
 from tilesmith.search.evolution import Evolution
@@ -37,6 +36,9 @@ from tilesmith.search.random import Random
 from tilesmith.task.task import Budget, Task
 from tilesmith.tune.run import Result
 from tilesmith.tune.tune import tune as tune_function
+
+if TYPE_CHECKING:
+    from tilesmith.records.sql import SqlDatabase
 
 
 class StrategyName(StrEnum):
@@ -204,7 +206,7 @@ def tune(
     database = open_database(db) if db else None
     try:
         if resume and database is not None:
-            _require_records(database, Task(func, host), db)
+            _require_records(database, Task(func, host))
         result = tune_function(
             func,
             host,
@@ -224,12 +226,12 @@ def tune(
         print(f"  the kernel is in {out}: python {out / 'kernel.py'} builds and times it")
 
 
-def _require_records(database: Database, task: Task, place: str) -> None:
+def _require_records(database: SqlDatabase, task: Task) -> None:
     if not database.of(task):
+        cores = f"{task.target.num_cores} core{'s' * (task.target.num_cores > 1)}"
         raise ArgumentError(
-            f"--resume: {place} holds no measurement of {task.func.name} on this machine with "
-            f"{task.target.num_cores} core{'s' * (task.target.num_cores > 1)}; leave --resume out "
-            "to start"
+            f"--resume: {database.place} holds no measurement of {task.func.name} for this machine "
+            f"with {cores}; leave --resume out to start"
         )
 
 
@@ -238,6 +240,6 @@ def _print_result(result: Result) -> None:
     rate = f", {result.gflops:.1f} GFLOP/s" if result.task.func.flops else ""
     print(f"{result.task.func.name}: {result.best.cost * 1e6:.1f} us{rate}")
     print(f"  95 % interval of the median: {low * 1e6:.1f} to {high * 1e6:.1f} us")
-    print(f"  {result.trials} trials in {result.seconds:.1f} s")
+    print(f"  {result.trials} trial{'s' * (result.trials != 1)} in {result.seconds:.1f} s")
     for kind, (number, text) in result.failures.items():
         print(f"  {number} candidates failed ({kind}); the first: {text}")

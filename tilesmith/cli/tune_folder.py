@@ -7,10 +7,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from tilesmith.cli.schedule_text import schedule_lines
 from tilesmith.ir.serialize import function_to_json
 from tilesmith.tune.run import Result
 
 _SCRIPT = '''"""{title}: builds the tuned kernel again and times it.
+
+Call it with one array per input. Inputs that were stated to be constant are prepared once, by
+kernel.pack(name, array).
 
 The schedule, one primitive a line:
 
@@ -36,7 +40,7 @@ def write_folder(folder: Path, result: Result) -> None:
     """The folder exists."""
     kernel, best, task = result.kernel, result.best, result.task
     low, high = best.confidence
-    schedule = "\n".join(f"    {s}" for s in str(best.candidate.trace).splitlines())
+    schedule = "\n".join(f"    {s}" for s in schedule_lines(best.candidate.trace))
     script = _SCRIPT.format(
         title=task.func.name,
         schedule=schedule.replace("\\", "\\\\").replace('"""', "'''"),

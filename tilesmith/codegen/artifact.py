@@ -40,6 +40,17 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
+class Check:
+    """A dimension of a buffer that is read at indices from a tensor. The n-th check of a kernel has
+    two int64 in the workspace, from byte 16 n on: whether an index was outside, and which.
+    """
+
+    buffer: str
+    dimension: int
+    extent: int
+
+
+@dataclass(frozen=True, slots=True)
 class Artifact:
     """Plain data: it can be pickled, sent and stored."""
 
@@ -52,6 +63,7 @@ class Artifact:
     uses_threads: bool
     cpu: str  # as LLVM was told
     features: str
+    checks: tuple[Check, ...] = ()  # of a kernel for debugging
 
     @property
     def inputs(self) -> tuple[Parameter, ...]:

@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
 from tilesmith.base.digest import digest
+from tilesmith.base.errors import TilesmithError
 from tilesmith.ir.nodes import Intrinsic
 from tilesmith.ir.serialize import function_to_json
 from tilesmith.schedule.step import Step
@@ -28,12 +29,13 @@ from tilesmith.task.task import (
 
 
 class TaskRow(NamedTuple):
-    key: str
+    statement: str
     name: str
     func: str
     target: str
     fingerprint: str
     codegen: str
+    key: str
 
 
 class RecordRow(NamedTuple):
@@ -56,12 +58,13 @@ class RecordRow(NamedTuple):
 
 def task_row(task: Task) -> TaskRow:
     return TaskRow(
-        key=task.key,
+        statement=task.statement,
         name=_clean(task.func.name),
         func=function_to_json(task.func),
         target=task.target.to_json(),
         fingerprint=task.target.fingerprint,
         codegen=CODEGEN_VERSION,
+        key=task.key,
     )
 
 
@@ -107,7 +110,10 @@ def measurement(
     primitives: Sequence[type[Step]],
     intrinsics: Sequence[Intrinsic],
 ) -> Measurement:
-    return Measurement(
+    """Raises one of UNREADABLE for a row that says nothing here: it has a primitive that is not
+    known, or values that an older version let pass.
+    """
+    m = Measurement(
         candidate=Candidate(task, Trace.from_json(row.trace, primitives, intrinsics)),
         seconds=tuple(json.loads(row.samples)),
         failure=None if row.failure is None else Failure(row.failure, row.failure_text),
@@ -117,6 +123,16 @@ def measurement(
         when=row.at,
         references=tuple(json.loads(row.reference_samples)),
     )
+    if m.seconds and not m.cost < math.inf:
+        raise ValueError(f"its seconds are {row.samples}")
+    return m
+
+
+# What reading a row may raise: nothing that a stranger wrote into it is our mistake.
+UNREADABLE = (
+    *(TilesmithError, ValueError, TypeError, AttributeError),
+    *(LookupError, ArithmeticError, AssertionError, RecursionError),
+)
 
 
 @cache

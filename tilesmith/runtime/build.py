@@ -5,6 +5,7 @@ The stages in a row: emit, compile, load.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tilesmith.base.errors import BuildError
@@ -16,15 +17,20 @@ from tilesmith.ir.nodes import Buffer
 from tilesmith.runtime.kernel import Kernel
 
 
-def build(what: Any, target: Target | None = None) -> Kernel:
+def build(what: Any, target: Target | None = None, *, checked: bool = False) -> Kernel:
     """A kernel of a Function or a Schedule, for this machine unless a target says otherwise.
 
     A kernel for another machine can be read (`source`, `assembly`) but not called.
+
+    An index that is read from a tensor (`table[ids[i]]`) must lie inside its table. A kernel does
+    not ask, because that would cost time in every call: outside, it reads whatever memory is there,
+    or crashes. With `checked`, it asks, reads inside in any case, and raises an ArgumentError that
+    names the table and the index; such a kernel is slow, and for finding mistakes.
     """
-    return Kernel(compile_function(what, target))
+    return Kernel(compile_function(what, target, checked=checked))
 
 
-def compile_function(what: Any, target: Target | None = None) -> Artifact:
+def compile_function(what: Any, target: Target | None = None, *, checked: bool = False) -> Artifact:
     """The build without the loading: what a worker does for another process."""
     # Not at the top of the file, because `import tilesmith` reaches this file and must not load
     # LLVM: 60 MB, 0.1 s.
@@ -39,8 +45,8 @@ def compile_function(what: Any, target: Target | None = None) -> Artifact:
     target = cpu() if target is None else target
     if target.kind != "cpu":
         raise BuildError(f"there is no code generator for {target.kind} targets here; cpu has one")
-    emitted = emit_function(func, target)
-    return compile_ir(
+    emitted = emit_function(func, target, checked=checked)
+    made = compile_ir(
         func.name,
         emitted.source,
         target,
@@ -48,6 +54,7 @@ def compile_function(what: Any, target: Target | None = None) -> Artifact:
         emitted.workspace_nbytes,
         emitted.uses_threads,
     )
+    return replace(made, checks=emitted.checks) if checked else made
 
 
 def parameters_of(func: Function) -> tuple[Parameter, ...]:

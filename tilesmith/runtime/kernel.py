@@ -49,13 +49,13 @@ class Timing:
 class _Frame:
     """What one call in flight needs for itself: the array of pointers, and scratch memory."""
 
-    __slots__ = ("_workspace", "address", "pointers", "workspace_address")
+    __slots__ = ("address", "pointers", "workspace", "workspace_address")
 
     def __init__(self, num_parameters: int, workspace_nbytes: int) -> None:
         self.pointers: Any = (ctypes.c_void_p * num_parameters)()
         self.address = ctypes.addressof(self.pointers)
         shape = (workspace_nbytes,)
-        self._workspace, self.workspace_address = empty(shape, np.dtype(np.uint8), shape[0])
+        self.workspace, self.workspace_address = empty(shape, np.dtype(np.uint8), shape[0])
 
 
 # shape, dtype, the bits of an address that must be 0, size, and the parameter itself
@@ -80,6 +80,7 @@ class Kernel:
         self._outputs = [_expected(p) for p in artifact.outputs]
         self._nbytes = [p.nbytes for p in artifact.parameters]
         self._free: list[_Frame] = []
+        self._checks = bool(artifact.checks)
         # Code for another machine can be read, but not called.
         self._obstacle = obstacle(artifact)
         if self._obstacle is None:
@@ -90,6 +91,18 @@ class Kernel:
             self._entry = self._library.addresses[ENTRY]
             signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
             self._run = signature(self._entry)
+
+    def _run_checked(self, frame: _Frame) -> None:
+        """Raises an ArgumentError for the first check that an index failed."""
+        found = frame.workspace[: 16 * len(self.artifact.checks)].view(np.int64).reshape(-1, 2)
+        found[...] = 0
+        self._run(frame.address, frame.workspace_address)
+        for check, (outside, index) in zip(self.artifact.checks, found.tolist(), strict=True):
+            if outside:
+                raise ArgumentError(
+                    f"{self.name!r} reads {check.buffer} at {index} in dimension "
+                    f"{check.dimension}, which has {check.extent} elements"
+                )
 
     @property
     def name(self) -> str:
@@ -115,7 +128,10 @@ class Kernel:
         except IndexError:
             frame = self._new_frame()
         frame.pointers[:] = pointers
-        self._run(frame.address, frame.workspace_address)
+        if self._checks:
+            self._run_checked(frame)
+        else:
+            self._run(frame.address, frame.workspace_address)
         if len(free) < _MAX_FREE_FRAMES:
             free.append(frame)
         return result
@@ -130,6 +146,14 @@ class Kernel:
         frame.pointers[:] = pointers
         run, address, workspace = self._run, frame.address, frame.workspace_address
         kept = (self, frame, arrays, held)  # what the addresses point at
+        if self._checks:
+
+            def checked_call() -> Any:
+                self._run_checked(frame)
+                return result
+
+            checked_call.__dict__["kept"] = kept
+            return checked_call
 
         def call(_kept: object = kept) -> Any:
             run(address, workspace)

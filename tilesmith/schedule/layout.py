@@ -274,7 +274,7 @@ class Pad(Step):
         by_loop = {i.bind.name: i.extent for i in iters}
         nested: Stmt = big
         for f in reversed(path):
-            nested = For(f.name, by_loop[f.name], (nested,))
+            nested = For(f.name, by_loop[f.name], (nested,), owner=f.owner)
         crop = Block(
             b.name,
             b.spatial,

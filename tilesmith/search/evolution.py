@@ -7,11 +7,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 
 import numpy as np
 
 from tilesmith.schedule.trace import Trace
+from tilesmith.search import checked
 from tilesmith.search.catalogue import Catalogue, Individual
 from tilesmith.search.descent import Descent
 from tilesmith.search.draft import Draft
@@ -87,7 +89,7 @@ class EvolutionSearch:
         self._least = -np.inf
         self._familiar = Population(())
         if isinstance(settings.cost_model, Experienced):
-            self._familiar = merge(*catalogue.like(settings.cost_model.familiar()))
+            self._familiar = merge(*catalogue.like(checked.familiar(settings.cost_model)))
         if settings.cost_model is not None:  # one that knows other tasks can begin at once
             self._fit()
 
@@ -159,15 +161,17 @@ class EvolutionSearch:
         if s.cost_model is not None and (
             self._fitted < 0 or grown >= max(8, s.refit * len(self._told))
         ):
-            predictor = s.cost_model.fit(self._told)
+            predictor = checked.fit(s.cost_model, self._told)
             self._predictor = predictor or self._predictor
             self._fitted = len(self._told)
 
     def _scores(self, people: Population) -> Scores:
         model = self._predictor
+        if model is None:
+            return people.scores(self.catalogue, self.settings.draft.predict)
         if isinstance(model, Corrector):
-            return model.with_base(people.parts(self.catalogue))[0]
-        return people.scores(self.catalogue, (model or self.settings.draft).predict)
+            return checked.with_base(model, people.parts(self.catalogue))[0]
+        return people.scores(self.catalogue, partial(checked.predict, model))
 
     def _propose(self, scored: tuple[Population, Scores], count: int) -> list[Candidate]:
         """The best batch of that size."""
@@ -223,7 +227,7 @@ class EvolutionSearch:
         """What the model and what the draft predicts; the model may have asked the draft."""
         draft, model = self.settings.draft, self._predictor
         if isinstance(model, Corrector) and model.base == draft:
-            return model.with_base(people.parts(self.catalogue))
+            return checked.with_base(model, people.parts(self.catalogue))
         said = people.scores(self.catalogue, draft.predict)
         return (said if model is None else self._scores(people)), said
 

@@ -15,6 +15,7 @@ from math import inf
 from tilesmith.base.digest import digest
 from tilesmith.base.target import Target
 from tilesmith.ir.function import Function
+from tilesmith.ir.rename import structure_of
 from tilesmith.schedule.trace import Trace
 
 # Part of every key: code that is generated differently has other timings.
@@ -22,13 +23,22 @@ CODEGEN_VERSION = "2"
 
 
 def task_key(func: Function, target: Target, codegen: str = CODEGEN_VERSION) -> str:
-    """A digest of all that can change the answer."""
+    """A digest of all that can change the answer. Names cannot: tasks that differ in them alone
+    have one key, and know of each other's measurements.
+    """
+    return digest(structure_of(func), target.fingerprint, codegen)
+
+
+def statement_key(func: Function, target: Target, codegen: str = CODEGEN_VERSION) -> str:
+    """A digest of the task as it was stated, names included: traces speak of names."""
     return digest(func.digest, target.fingerprint, codegen)
 
 
 @dataclass(frozen=True)
 class Task:
-    """A computation and the machine it is to run on."""
+    """A computation and the machine it is to run on. Equal tasks have equal names, too: what is
+    known of another one with the same `key` is first brought under this one's names.
+    """
 
     func: Function
     target: Target
@@ -37,11 +47,15 @@ class Task:
     def key(self) -> str:
         return task_key(self.func, self.target)
 
+    @cached_property
+    def statement(self) -> str:
+        return statement_key(self.func, self.target)
+
     def __hash__(self) -> int:
-        return hash(self.key)
+        return hash(self.statement)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Task) and self.key == other.key
+        return isinstance(other, Task) and self.statement == other.statement
 
 
 @dataclass(frozen=True)
@@ -53,7 +67,7 @@ class Candidate:
 
     @cached_property
     def key(self) -> str:
-        return digest(self.task.key, self.trace.to_json())
+        return digest(self.task.statement, self.trace.to_json())
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -199,7 +213,11 @@ def failures_by_kind(measurements: Iterable[Measurement]) -> dict[str, tuple[int
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What may be spent: measured candidates, wall-clock seconds, or whichever comes first."""
+    """What may be spent: measured candidates, wall-clock seconds, or whichever comes first.
+
+    `patience` ends a run early, after so many measured candidates without a better one.
+    """
 
     trials: int | None = None
     seconds: float | None = None
+    patience: int | None = None

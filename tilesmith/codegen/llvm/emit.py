@@ -1,5 +1,5 @@
-"""Function in, LLVM IR text out: the pass list, the functions of a kernel, its threads. Statements,
-values and memory have files of their own.
+"""Function in, LLVM IR text out: the functions of a kernel, its threads. Statements, values and
+memory have files of their own.
 """
 
 from __future__ import annotations
@@ -8,39 +8,15 @@ from dataclasses import dataclass, replace
 
 from tilesmith.base.errors import BuildError
 from tilesmith.base.target import Target
+from tilesmith.codegen.artifact import Check
 from tilesmith.codegen.llvm.builder import I64, V
 from tilesmith.codegen.llvm.frames import Frame
 from tilesmith.codegen.llvm.statements import Module, Statements
-from tilesmith.codegen.passes.compact import compact
-from tilesmith.codegen.passes.fetch import spread_fetches
-from tilesmith.codegen.passes.guards import hoist_guards
-from tilesmith.codegen.passes.lanes import widen_private_buffers
-from tilesmith.codegen.passes.layouts import apply_layouts
-from tilesmith.codegen.passes.lower_blocks import lower_blocks
-from tilesmith.codegen.passes.notes import resolve_notes
-from tilesmith.codegen.passes.partition import partition
-from tilesmith.codegen.passes.simplify import simplify
-from tilesmith.codegen.passes.squares import transpose_squares
-from tilesmith.codegen.passes.stagger import stagger_rows
-from tilesmith.codegen.passes.strips import strip_vectors
-from tilesmith.codegen.passes.undivide import split_at_divisions
+from tilesmith.codegen.passes.checks import check_indices
+from tilesmith.codegen.pipeline import lower_for
 from tilesmith.expr.ints import of
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import For, Stmt
-
-# What happens to a Function before it is written down, in order.
-PASSES = (
-    resolve_notes,
-    lower_blocks,
-    compact,
-    widen_private_buffers,
-    apply_layouts,
-    stagger_rows,
-    simplify,
-    split_at_divisions,
-    hoist_guards,
-    partition,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +24,10 @@ class Emitted:
     source: str
     workspace_nbytes: int
     uses_threads: bool
+    checks: tuple[Check, ...] = ()
 
 
-def lower(func: Function) -> Function:
-    """The Function as the emitter sees it."""
-    for step in PASSES:
-        func = step(func)
-    return func
-
-
-def emit_function(func: Function, target: Target) -> Emitted:
+def emit_function(func: Function, target: Target, *, checked: bool = False) -> Emitted:
     if func.sizes:
         raise BuildError(
             f"{func.name} has the open sizes {', '.join(func.sizes)}; "
@@ -65,12 +35,12 @@ def emit_function(func: Function, target: Target) -> Emitted:
         )
     if target.kind != "cpu":
         raise BuildError(f"LLVM code is for CPUs; the target is {target.kind}")
-    lowered = lower(func)
-    for fit in (transpose_squares, strip_vectors, spread_fetches):
-        lowered = fit(lowered, target)
     module = Module(target)
-    Writer(module, lowered).entry()
-    return Emitted(module.text(), module.workspace_nbytes, module.uses_threads)
+    if checked:
+        func, module.checks = check_indices(func)
+        module.reserve(16 * len(module.checks))
+    Writer(module, lower_for(func, target)).entry()
+    return Emitted(module.text(), module.workspace_nbytes, module.uses_threads, module.checks)
 
 
 class Writer(Statements):

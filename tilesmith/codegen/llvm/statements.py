@@ -9,6 +9,7 @@ from math import prod
 
 from tilesmith.base.errors import BuildError
 from tilesmith.base.target import Target
+from tilesmith.codegen.artifact import Check
 from tilesmith.codegen.llvm.builder import I64, Builder, V
 from tilesmith.codegen.llvm.carry import carried_cells
 from tilesmith.codegen.llvm.cells import Lane
@@ -35,6 +36,7 @@ class Module:
         self.uses_threads = False
         self.serial = 0
         self.metadata = 0
+        self.checks: tuple[Check, ...] = ()
 
     def reserve(self, nbytes: int) -> int:
         """A place in the workspace."""
@@ -61,7 +63,7 @@ class Statements(Stores):
         self.entry_lines: list[str] = []
         self.in_parallel = False
         self.thread = "0"
-        self.workspace = "%workspace"
+        self.checks = module.checks
         self.unrolled = 0
         self.flattened: list[For] = []  # the loops that the next counted loop stands for
 

@@ -6,11 +6,13 @@ from __future__ import annotations
 
 from tilesmith.base.dtype import INT64
 from tilesmith.base.target import Target
+from tilesmith.codegen.artifact import Check
 from tilesmith.codegen.llvm.arithmetic import Arithmetic
-from tilesmith.codegen.llvm.builder import I64, Builder, Type, V, storage_type
+from tilesmith.codegen.llvm.builder import I64, PTR, Builder, Type, V, storage_type
 from tilesmith.codegen.llvm.cells import Address, Lane
 from tilesmith.codegen.llvm.copies import Operand
 from tilesmith.codegen.llvm.frames import Cell, Memory
+from tilesmith.codegen.passes.checks import number_of
 from tilesmith.expr.ints import FloorDiv, Int, Maximum, Opaque, Unknown, bounds
 from tilesmith.expr.nodes import (
     Binary,
@@ -38,6 +40,8 @@ class Values(Arithmetic):
         self._repeating: dict[int, tuple[Store, bool]] = {}
         self._pieces: dict[int, tuple[For, list[tuple[int, int]]]] = {}
         self.entry_lines: list[str] = []
+        self.workspace = "%workspace"
+        self.checks: tuple[Check, ...] = ()
 
     # integers
     def number(self, p: Int) -> int | None:
@@ -121,6 +125,8 @@ class Values(Arithmetic):
                 return self._cast(self.integer(p), INT64, e.dtype)
             case Load():
                 return self.load(e)
+            case Unary(op=op, x=x) if (check := number_of(op)) is not None:
+                return self._checked(check, self.expr(x))
             case Unary(op=op, x=x):
                 return self.unary(op, self.expr(x), e.dtype)
             case Binary(op=("add" | "sub") as op, a=a, b=b) if e.dtype.is_float:
@@ -167,6 +173,32 @@ class Values(Arithmetic):
         if c.type.lanes > 1:
             x, y = self.splat(x, c.type.lanes), self.splat(y, c.type.lanes)
         return bld.select(c, x, y)
+
+    def _checked(self, check: int, at: V) -> V:
+        """An index moved into its table. Where that was wanted and outside, the workspace says so:
+        the stores of all others go to scrap, so that there is no branch.
+        """
+        b, last = self.builder, max(0, self.checks[check].extent - 1)
+        zero, top = b.const(at.type, 0), b.const(at.type, last)
+        below, above = b.compare("slt", at, zero), b.compare("sgt", at, top)
+        bad, mask = b.op("or", below, above), self.mask
+        if mask is not None:
+            if at.type.lanes == 1 and mask.type.lanes > 1:
+                mask = b.call("llvm.vector.reduce.or", Type("i1"), mask)
+            bad = b.op("and", *self.match(bad, mask))
+        scrap = b.fresh("scrap")
+        self.entry_lines.append(f"  {scrap} = alloca [16 x i8], align 8")
+        slot = b.value(PTR, f"getelementptr i8, ptr {self.workspace}, i64 {16 * check}")
+        for k in range(at.type.lanes):
+            one, found = at, bad
+            if at.type.lanes > 1:
+                one = b.value(I64, f"extractelement {at}, i64 {k}")
+                found = b.value(Type("i1"), f"extractelement {bad}, i64 {k}")
+            p = b.value(PTR, f"select {found}, {slot}, ptr {scrap}")
+            beside = b.value(PTR, f"getelementptr i8, {p}, i64 8")
+            b.emit(f"  store i64 1, {p}, align 8")
+            b.emit(f"  store {one}, {beside}, align 8")
+        return b.select(below, zero, b.select(above, top, at))
 
     # reads
     def load(self, e: Load) -> V:
