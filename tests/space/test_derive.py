@@ -355,6 +355,9 @@ def test_what_is_no_space_is_refused(space: Any) -> None:
     task = task_of("matmul", FOUR_CORES)
     with pytest.raises(ts.ScheduleError, match=r"a space is an object with sketches\(task\)"):
         ts.UnionSpace(space).sketches(task)
+    if space is not None:  # which stands for the default one
+        with pytest.raises(ts.ScheduleError, match=r"a space is an object with sketches\(task\)"):
+            ts.tune(task.func, space=space, budget=ts.Budget(trials=1), quiet=True)
 
 
 def test_a_template_returns_nothing() -> None:

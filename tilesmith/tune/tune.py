@@ -23,7 +23,7 @@ from tilesmith.runtime.build import build
 from tilesmith.runtime.kernel import Kernel
 from tilesmith.search.evolution import Evolution
 from tilesmith.search.protocol import Search, Strategy
-from tilesmith.space.spaces import SketchSpace, Space
+from tilesmith.space.spaces import SketchSpace, Space, require_space
 from tilesmith.task.task import Budget, Candidate, Task
 from tilesmith.tune.events import Observer
 from tilesmith.tune.run import Result, Run
@@ -82,6 +82,7 @@ def tune(
 def _measure(
     run: Run, space: Space, strategy: Strategy, measurer: Measurer | None, seed: int
 ) -> None:
+    require_space(space)
     # Opened first: its processes start while sketches are derived.
     with (measurer or LocalMeasurer()).open(run.task) as measuring:
         if isinstance(measuring, Reporting):
