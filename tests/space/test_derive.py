@@ -193,7 +193,8 @@ def test_a_catalogue_says_what_it_left_out() -> None:
     found = Catalogue(task, (sketch,))
     assert len(found) == 512
     assert found.left_out == int(np.prod(counts)) - 512 > 0
-    inlined = [sum(s.decision == "inline" for s in t if hasattr(s, "places")) for t in found.traces]
+    traces = [found.trace(k) for k in range(len(found))]
+    inlined = [sum(s.decision == "inline" for s in t if hasattr(s, "places")) for t in traces]
     assert min(inlined) == 0
     assert max(inlined) == 9
     few = task_of("softmax", FOUR_CORES)
@@ -354,6 +355,9 @@ def test_what_is_no_space_is_refused(space: Any) -> None:
     task = task_of("matmul", FOUR_CORES)
     with pytest.raises(ts.ScheduleError, match=r"a space is an object with sketches\(task\)"):
         ts.UnionSpace(space).sketches(task)
+    if space is not None:  # which stands for the default one
+        with pytest.raises(ts.ScheduleError, match=r"a space is an object with sketches\(task\)"):
+            ts.tune(task.func, space=space, budget=ts.Budget(trials=1), quiet=True)
 
 
 def test_a_template_returns_nothing() -> None:

@@ -160,7 +160,7 @@ def test_random_programs_keep_their_meaning() -> None:
     """Computations that nobody listed, through the default rules."""
     for seed in range(12):
         rng = np.random.default_rng(seed)
-        task = Task(random_program(rng), ts.cpu(2))
+        task = Task(random_program(rng), ts.cpu(1 + seed % 2))
         arrays = random_inputs(task.func, rng)
         want = ts.evaluate(task.func, *arrays)
         for rules in RULES:

@@ -220,13 +220,20 @@ Path = tuple[For, ...]
 
 def walk(body: tuple[Stmt, ...], path: Path = ()) -> Iterator[tuple[Path, Block]]:
     """Every block with the loops around it, in program order."""
+    found: list[tuple[Path, Block]] = []
+    _collect(body, path, found)
+    return iter(found)
+
+
+def _collect(body: tuple[Stmt, ...], path: Path, to: list[tuple[Path, Block]]) -> None:
+    """A list: a generator would hand each block through one frame per loop around it."""
     for s in body:
         if isinstance(s, For):
-            yield from walk(s.body, (*path, s))
-        elif isinstance(s, If):
-            yield from walk(s.body, path)
+            _collect(s.body, (*path, s), to)
         elif isinstance(s, Block):
-            yield path, s
+            to.append((path, s))
+        elif isinstance(s, If):
+            _collect(s.body, path, to)
 
 
 def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:

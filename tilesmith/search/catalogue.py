@@ -11,6 +11,7 @@ from math import prod
 
 import numpy as np
 
+from tilesmith.base.digest import digest
 from tilesmith.base.errors import ScheduleError
 from tilesmith.schedule.trace import Trace
 from tilesmith.space.domains import Matrix, Rng
@@ -41,31 +42,38 @@ class Individual:
 class Catalogue:
     def __init__(self, task: Task, sketches: Sequence[Trace]) -> None:
         self.task = task
-        sketches = require_sketches(sketches, task)
-        counts = [structural_counts(s) for s in sketches]
-        most = min(_MOST_PER_SKETCH, max(1, _MOST_STRUCTURES // len(sketches)))
-        made = [some_structures(n, most) for n in counts]
-        self.traces = [
-            with_structure(s, picked)
-            for s, picks in zip(sketches, made, strict=True)
-            for picked in picks
+        self.sketches = require_sketches(sketches, task)
+        counts = [structural_counts(s) for s in self.sketches]
+        most = min(_MOST_PER_SKETCH, max(1, _MOST_STRUCTURES // len(self.sketches)))
+        # The sketch of each structure, and which choice each of its structural decisions takes.
+        self._structures = [
+            (k, picked) for k, n in enumerate(counts) for picked in some_structures(n, most)
         ]
         # Structures that are in no round because there are too many.
-        self.left_out = sum(map(prod, counts)) - len(self.traces)
-        self._sketch = [k for k, picks in enumerate(made) for _ in picks]
+        self.left_out = sum(map(prod, counts)) - len(self._structures)
         self._variants: dict[int, Variant | None] = {}
         self._proposed: dict[str, Individual] = {}
         self._seen: set[str] = set()
         self._rows: set[tuple[int, ...]] = set()  # variant and row
 
     def __len__(self) -> int:
-        return len(self.traces)
+        return len(self._structures)
+
+    def trace(self, number: int) -> Trace:
+        """Of a structure, its numeric decisions open."""
+        sketch, picked = self._structures[number]
+        return with_structure(self.sketches[sketch], picked)
+
+    @cached_property
+    def digest(self) -> str:
+        """Equal for two catalogues that number the same structures alike."""
+        return digest(str(len(self)), *(s.to_json() for s in self.sketches))
 
     def variant(self, number: int) -> Variant | None:
         """None where the structural decisions do not go together."""
         if number not in self._variants:
             try:
-                self._variants[number] = lowered(self.task, self.traces[number])
+                self._variants[number] = lowered(self.task, self.trace(number))
             except ScheduleError:
                 self._variants[number] = None
         return self._variants[number]
@@ -82,7 +90,8 @@ class Catalogue:
         """The same numbers in another variant of the same sketch, where it has the same decisions
         and they keep its limits.
         """
-        others = [k for k in among if k != number and self._sketch[k] == self._sketch[number]]
+        sketch, _ = self._structures[number]
+        others = [k for k in among if k != number and self._structures[k][0] == sketch]
         if not others or not len(rows):
             return
         to = rng.integers(0, len(others), len(rows))
@@ -115,7 +124,7 @@ class Catalogue:
     def some(self, rng: Rng, n: int) -> list[int]:
         """Numbers of up to n variants that can be lowered, in random order."""
         found = []
-        for k in rng.permutation(len(self.traces)):
+        for k in rng.permutation(len(self)):
             if self.variant(int(k)) is not None:
                 found.append(int(k))
                 if len(found) == n:
@@ -160,4 +169,4 @@ class Catalogue:
 
     @cached_property
     def _numbers(self) -> dict[Trace, int]:
-        return {t: k for k, t in enumerate(self.traces)}
+        return {self.trace(k): k for k in range(len(self))}

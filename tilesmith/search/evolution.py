@@ -7,12 +7,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from itertools import islice
 
 import numpy as np
 
-from tilesmith.base.digest import digest
 from tilesmith.schedule.trace import Trace
 from tilesmith.search import checked
 from tilesmith.search.catalogue import Catalogue, Individual
@@ -138,22 +137,22 @@ class EvolutionSearch:
         """Chance, and what the variants promise; the model is fitted anew to the records."""
         promise = [[k, v] for k, v in self._promise.items() if np.isfinite(v)]
         return json.dumps(
-            {"space": self._space, "rng": self.rng.bit_generator.state, "promise": promise}
+            {
+                "space": self.catalogue.digest,
+                "rng": self.rng.bit_generator.state,
+                "promise": promise,
+            }
         ).encode()
 
     def resume(self, state: bytes) -> None:
         try:
             found = json.loads(state)
-            if found["space"] != self._space:
+            if found["space"] != self.catalogue.digest:
                 return
             self.rng.bit_generator.state = found["rng"]
             self._promise = {int(k): float(v) for k, v in found["promise"]}
         except (ValueError, KeyError, TypeError):
             return
-
-    @cached_property
-    def _space(self) -> str:
-        return digest(*(t.to_json() for t in self.catalogue.traces))
 
     def _fit(self) -> None:
         """When the measurements have grown by a share since the last time."""

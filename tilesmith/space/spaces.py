@@ -62,11 +62,7 @@ class SketchWarning(UserWarning):
 
 def sketches_of(space: Space, task: Task) -> Sketches:
     """The sketches of any space, a user's own among them: what it returns is checked."""
-    if isinstance(space, type) or not callable(getattr(space, "sketches", None)):
-        raise ScheduleError(
-            f"a space is an object with sketches(task), such as ts.SketchSpace(), not "
-            f"{described(space)}"
-        )
+    require_space(space)
     name = type(space).__name__
     if isinstance(space, Bounded):
         found = space.derive(task)
@@ -74,6 +70,14 @@ def sketches_of(space: Space, task: Task) -> Sketches:
             raise ScheduleError(f"derive of {name} returns {described(found)}; it returns Sketches")
         return Sketches(require_sketches(found.traces, task, name), found.left_out)
     return Sketches(require_sketches(space.sketches(task), task, name))
+
+
+def require_space(space: object) -> None:
+    if isinstance(space, type) or not callable(getattr(space, "sketches", None)):
+        raise ScheduleError(
+            f"a space is an object with sketches(task), such as ts.SketchSpace(), not "
+            f"{described(space)}"
+        )
 
 
 def require_sketches(found: object, task: Task, space: str = "the space") -> tuple[Trace, ...]:

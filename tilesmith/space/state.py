@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 from tilesmith.ir.dependence import find_block
@@ -30,7 +31,7 @@ class State:
     done: frozenset[str] = frozenset()
     tiled: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = ()  # loops of each level, by block
 
-    @property
+    @cached_property
     def node(self) -> str | None:
         """The last block that is not done: what the rules are asked about now."""
         for _, b in reversed(list(walk(self.func.body))):
@@ -38,7 +39,7 @@ class State:
                 return b.name
         return None
 
-    @property
+    @cached_property
     def block(self) -> Block:
         assert self.node is not None
         return find_block(self.func, self.node)[1]

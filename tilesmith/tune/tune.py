@@ -20,7 +20,7 @@ from tilesmith.measure.protocol import Judging, Measurer, Measuring, Reporting
 from tilesmith.records.database import Database
 from tilesmith.search.evolution import Evolution
 from tilesmith.search.protocol import Search, Strategy
-from tilesmith.space.spaces import SketchSpace, Space
+from tilesmith.space.spaces import SketchSpace, Space, require_space
 from tilesmith.task.task import Budget, Candidate, Task
 from tilesmith.tune.events import Observer
 from tilesmith.tune.inputs import (
@@ -96,6 +96,7 @@ def tune(
 def _measure(
     run: Run, space: Space, strategy: Strategy, measurer: Measurer | None, seed: int
 ) -> None:
+    require_space(space)
     # Opened first: its processes start while sketches are derived.
     with (measurer or LocalMeasurer()).open(run.task) as measuring:
         if isinstance(measuring, Reporting):
