@@ -2,6 +2,8 @@
 registers, weights are packed.
 """
 
+import numpy as np
+
 import tilesmith as ts
 
 
@@ -33,3 +35,20 @@ def schedule(func: ts.Function, target: ts.Target) -> ts.Schedule:
     sch.prefetch(x0, "Y", 0)  # its lines arrive while the sums are made
     sch.prefetch(y0, "X", 1)
     return sch
+
+
+def main(size: int = 56, channels: int = 64) -> None:
+    func, target = conv2d(size, channels, channels), ts.cpu(num_cores=1)
+    kernel = ts.build(schedule(func, target), target)
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((1, size, size, channels), dtype=np.float32)
+    w = rng.standard_normal((3, 3, channels, channels), dtype=np.float32)
+    packed = kernel.pack("W", w)  # once: weights stay the same
+    np.testing.assert_allclose(kernel(x, packed), ts.evaluate(func, x, w), rtol=1e-3, atol=1e-3)
+    seconds = kernel.time(x, packed).median
+    rate = func.flops / seconds / 1e9
+    print(f"conv2d 3x3, {size} x {size} x {channels}: {seconds * 1e6:.1f} us, {rate:.1f} GFLOP/s")
+
+
+if __name__ == "__main__":
+    main()

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 import tilesmith as ts
-from tilesmith.search.data import groups_of
 
 
 @dataclass(frozen=True)
@@ -15,7 +14,7 @@ class Ridge:
     penalty: float = 1e-2
 
     def fit(self, measurements):
-        groups = groups_of(measurements)  # rows by variant, labelled with a share of the best speed
+        groups = ts.groups_of(measurements)  # by variant; labels are shares of the best speed
         if not groups:
             return None
         names = sorted({c for g in groups for c in g.variant.columns})

@@ -8,8 +8,6 @@ from itertools import islice
 import numpy as np
 
 import tilesmith as ts
-from tilesmith.search.catalogue import Catalogue
-from tilesmith.search.random import RandomSearch
 
 
 @dataclass(frozen=True)
@@ -19,13 +17,13 @@ class Climb:
     share: float = 0.75
 
     def start(self, task, sketches, rng):
-        return ClimbSearch(self.share, Catalogue(task, sketches), rng)
+        return ClimbSearch(self.share, ts.Catalogue(task, sketches), rng)
 
 
 class ClimbSearch:
     def __init__(self, share, catalogue, rng):
         self.share, self.catalogue, self.rng = share, catalogue, rng
-        self.random = RandomSearch(catalogue, rng)
+        self.random = ts.RandomSearch(catalogue, rng)
         self.best, self.cost = None, float("inf")
 
     def ask(self, n):

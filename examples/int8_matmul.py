@@ -2,6 +2,8 @@
 a time in every lane.
 """
 
+import numpy as np
+
 import tilesmith as ts
 
 
@@ -37,3 +39,25 @@ def schedule(func: ts.Function, unit: ts.Intrinsic) -> ts.Schedule:
     sch.parallel(j0)
     sch.tensorize(j2, unit)
     return sch
+
+
+def main(n: int = 512) -> None:
+    target = ts.cpu(num_cores=1)
+    unit = instruction(target)
+    if unit is None:
+        print("this machine has no dot-product instruction that Tilesmith knows")
+        return
+    func = matmul(n, left="uint8" if unit is ts.AVX512_DOT_U8S8 else "int8")
+    kernel = ts.build(schedule(func, unit), target)
+    rng = np.random.default_rng(0)
+    a = rng.integers(0, 100, (n, n)).astype(str(func.inputs[0].dtype))
+    b = rng.integers(-100, 100, (n, n)).astype("int8")
+    packed = kernel.pack("B", b)
+    np.testing.assert_array_equal(kernel(a, packed), a.astype("int32") @ b.astype("int32"))
+    seconds = kernel.time(a, packed).median
+    rate = func.flops / seconds / 1e9
+    print(f"int8 matmul {n}, exact, by {unit.name}: {seconds * 1e6:.1f} us, {rate:.1f} GOP/s")
+
+
+if __name__ == "__main__":
+    main()

@@ -48,7 +48,7 @@ def main(n: int) -> None:
     start = time.perf_counter()
     kernel = ts.build(schedule(func, target), target)
     built = time.perf_counter() - start
-    print(f"float32 matmul {n} x {n} x {n}, {threads} thread(s), built in {built * 1e3:.0f} ms")
+    print(f"float32 matmul {n} x {n} x {n}, {threads} thread(s), built in {built * 1e3:.0f} ms:")
     compare(kernel, func, n)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import tilesmith as ts
 
 ROOT = Path(__file__).parent.parent
 ARGUMENTS = {"matmul": ("64",), "tune_matmul": ("64", "3")}
@@ -19,6 +22,39 @@ def test_example_runs(path: Path) -> None:
         command, capture_output=True, text=True, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}
     )
     assert out.returncode == 0, out.stderr
+    if path.stem != "beside_numpy":  # a helper of others
+        assert out.stdout.strip(), "an example shows something"
+    assert max(map(len, out.stdout.splitlines()), default=0) <= 80
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.stem)
+def test_examples_need_public_names_and_run_time_packages_only(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [a.name for a in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module or ""]
+        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "ts":
+            assert node.attr in ts.__all__, f"ts.{node.attr} is not public"
+        for name in names:
+            allowed = name in ("tilesmith", "numpy", "beside_numpy")
+            assert allowed or name in sys.stdlib_module_names, name
+
+
+def test_the_demo_works_without_optional_packages(tmp_path: Path) -> None:
+    """As `make demo` runs it after a plain install: others must not even be tried."""
+    absent = ("torch", "onnxruntime", "onnx", "scipy", "psycopg", "matplotlib", "threadpoolctl")
+    (tmp_path / "sitecustomize.py").write_text(
+        f"import sys\nfor name in {absent!r}:\n    sys.modules[name] = None\n"
+    )
+    out = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "tune_matmul.py"), "64", "3"],
+        capture_output=True, text=True, cwd=ROOT, env={"PYTHONPATH": f"{tmp_path}:{ROOT}"},
+    )  # fmt: skip
+    assert out.returncode == 0, out.stderr
+    assert "times the speed of NumPy; the results agree." in out.stdout
+    assert "trials" in out.stderr, "progress is shown"
 
 
 @pytest.mark.parametrize(

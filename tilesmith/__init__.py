@@ -1,5 +1,7 @@
 """Tilesmith: fast tensor programs by searching."""
 
+from typing import TYPE_CHECKING
+
 from tilesmith import ops
 from tilesmith.base.dtype import DTYPES, DType, dtype
 from tilesmith.base.errors import (
@@ -48,6 +50,7 @@ from tilesmith.expr.functions import (
 )
 from tilesmith.expr.functions import round_ as round
 from tilesmith.expr.values import Tensor, Value, cast, power, where
+from tilesmith.ir.deserialize import function_from_json
 from tilesmith.ir.evaluate import evaluate
 from tilesmith.ir.function import Function, instantiate
 from tilesmith.ir.interpreter import interpret
@@ -60,6 +63,7 @@ from tilesmith.ir.intrinsics import (
 from tilesmith.ir.lower import function
 from tilesmith.ir.nodes import Intrinsic
 from tilesmith.ir.pack import pack
+from tilesmith.ir.serialize import function_to_json
 from tilesmith.measure.local import LocalMeasurer
 from tilesmith.measure.replay import ReplayMeasurer
 from tilesmith.records.database import Database
@@ -70,12 +74,14 @@ from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import PRIMITIVES, Trace
 from tilesmith.search.annealing import Annealing
+from tilesmith.search.catalogue import Catalogue
+from tilesmith.search.data import groups_of
 from tilesmith.search.ensemble import Ensemble
 from tilesmith.search.evolution import Evolution
 from tilesmith.search.gbdt import Gbdt
 from tilesmith.search.genetic import Genetic
 from tilesmith.search.grid import Grid
-from tilesmith.search.random import Random
+from tilesmith.search.random import Random, RandomSearch
 from tilesmith.search.random_model import RandomModel
 from tilesmith.search.recorded import Recorded, RecordedSpace
 from tilesmith.search.transfer import Transfer
@@ -87,10 +93,23 @@ from tilesmith.space.template import TemplateSchedule
 from tilesmith.space.tiling import Tiling
 from tilesmith.space.variant import Variant
 from tilesmith.task.task import Budget, Candidate, Failure, Measurement, Task
+from tilesmith.tune.build import best_kernel as build
 from tilesmith.tune.events import Progress
 from tilesmith.tune.run import Result
-from tilesmith.tune.tune import best_kernel as build
 from tilesmith.tune.tune import tune
+
+__version__: str
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> str:
+        # Looked up when asked for: reading package metadata takes longer than most of the import.
+        if name == "__version__":
+            from tilesmith.base.version import version
+
+            return version()
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "AVX512_DOT_U8S8",
@@ -104,6 +123,7 @@ __all__ = [
     "Budget",
     "BuildError",
     "Candidate",
+    "Catalogue",
     "DType",
     "Database",
     "Derived",
@@ -123,6 +143,7 @@ __all__ = [
     "Progress",
     "Random",
     "RandomModel",
+    "RandomSearch",
     "Recorded",
     "RecordedSpace",
     "RecordsError",
@@ -150,6 +171,7 @@ __all__ = [
     "Value",
     "Variant",
     "VerifyError",
+    "__version__",
     "abs",
     "amax",
     "amin",
@@ -169,6 +191,9 @@ __all__ = [
     "exp",
     "floor",
     "function",
+    "function_from_json",
+    "function_to_json",
+    "groups_of",
     "instantiate",
     "interpret",
     "isnan",

@@ -21,7 +21,6 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
 
 
 def test_one_operator_for_real(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    pytest.importorskip("threadpoolctl")
     rows, db = tmp_path / "rows.json", tmp_path / "t.db"
     words = ["bench", "matmul", "32", "32", "32", "--threads", "1", "--against", "numpy"]
     words += ["--db", str(db), "--json", str(rows), "--seconds", "1"]
@@ -49,7 +48,7 @@ def test_the_suite_saves_each_case_goes_on_and_writes_the_page(
 ) -> None:
     asked: list[str] = []
 
-    def fake(case, target, peers, database, seconds) -> Row:  # type: ignore[no-untyped-def]
+    def fake(case, contestants, target, database, seconds) -> Row:  # type: ignore[no-untyped-def]
         asked.append(case.name(target.num_cores))
         if len(asked) == 3:
             raise KeyboardInterrupt
@@ -59,6 +58,7 @@ def test_the_suite_saves_each_case_goes_on_and_writes_the_page(
         )  # fmt: skip
 
     monkeypatch.setattr(bench_module, "compare", fake)
+    monkeypatch.setattr(bench_module, "require_cores", lambda *_: None)  # on any machine
     rows, page = tmp_path / "rows.json", tmp_path / "page.md"
     words = ["bench", "suite", "--ops", "GMM,nrm", "--shapes", "1,2", "--threads", "1,2"]
     words += ["--against", "", "--json", str(rows), "--page", str(page)]
@@ -89,10 +89,10 @@ def test_a_failed_case_is_said_and_ends_with_status_1(
     ("words", "said"),
     [
         ("bench nothing 1", "unknown operator 'nothing'; the suite has C1D (conv1d)"),
-        ("bench C2D 7 3", "conv2d got 2 numbers; it is written conv2d H CI CO K S P"),
+        ("bench C2D 7 3", "conv2d takes the sizes conv2d H CI CO K S P [N=1]; got 7 3"),
         ("bench suite 3", "the suite has shapes of its own; got 3"),
         ("bench suite --ops C2D,XYZ", "unknown operator 'XYZ'"),
-        ("bench suite --threads none", "--threads 'none': write numbers from 1, as in 1,2"),
+        ("bench suite --threads none", "--threads 'none': write whole numbers from 1, such as 1,2"),
         ("bench suite --against tvm", "unknown peer 'tvm'"),
         ("bench suite --page x.md", "name that file too"),
     ],
@@ -104,3 +104,38 @@ def test_a_mistake_is_one_line_and_status_2(
     assert (status, out) == (2, "")
     assert err.count("\n") == 1
     assert said in err
+
+
+def rows_of_all_widths() -> list[Row]:
+    return [
+        Row(
+            f"C2D {n}", 123456.7, "us", "onnxruntime NCHW, prepared", 99999.9, 1.25, 0.05, "C2D",
+            "224,3,64,7,2,3", threads=64,
+            batch=16, tuning_seconds=180.0, near_seconds=20.0, trials=12345, gflops=1234.5,
+        )
+        for n in range(2)
+    ]  # fmt: skip
+
+
+def test_the_table_fits_80_columns_unless_wide() -> None:
+    rows = rows_of_all_widths()
+    narrow = bench_module._fitted(rows, 80).splitlines()
+    assert max(map(len, narrow)) <= 80
+    assert "ratio" in narrow[0]
+    assert "1.25" in narrow[1]
+    assert len(narrow) == len(bench_module.table(rows).splitlines())
+    wide = bench_module._fitted(rows, None).splitlines()
+    assert "trials" in wide[0]
+    assert "12345" in wide[1]
+
+
+def test_without_a_library_to_compare_with_it_says_how_to_get_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "installed_peers" if hasattr(bench_module, "installed_peers") else "peers_named"
+    monkeypatch.setattr(bench_module, name, lambda names: ([], [f"{n} (gone)" for n in names]))
+    monkeypatch.setattr(bench_module, "compare", lambda *_: Row("x", 1.0))
+    words = ("bench", "matmul", "8", "8", "8", "--threads", "1", "--seconds", "0")
+    status, _, err = run(capsys, *words)
+    assert status == 0
+    assert "pip install 'tilesmith[peers]'" in err

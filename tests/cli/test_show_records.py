@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -53,11 +54,12 @@ def db(tmp_path: Path) -> str:
 
 def test_tasks(capsys: pytest.CaptureFixture[str], db: str) -> None:
     status, out, _ = run(capsys, "show", "tasks", "--db", db)
-    _, small, large = out.splitlines()
+    _, small, large, target = out.splitlines()
+    assert target.endswith("1 core")
     assert status == 0
     key = task_of(16, "small").key
     flops = 2 * 16**3 / 2e-6 / 1e9
-    assert small.split()[:7] == [key[:12], "small", "6", "3", "2.0", "us", f"{flops:.1f}"]
+    assert small.split()[:7] == [key[:12], "small", "6", "3", "2.00", "us", f"{flops:.1f}"]
     assert large.split()[1:6] == ["large", "1", "1", "-", "-"]
 
 
@@ -73,8 +75,8 @@ def test_records_come_best_first_and_failures_by_kind(
     assert lines[4].endswith("contended")
     assert lines[5:] == [
         "3 measured, 3 failed",
-        "  2 by wrong; the first: first words",
-        "  1 by crash; the first: signal 11",
+        "  2 failed (wrong); the first: first words",
+        "  1 failed (crash); the first: signal 11",
     ]
     _, short, _ = run(capsys, "show", "records", task.key[:6], "--db", db, "--top", "1")
     assert keys[0] in short
@@ -116,7 +118,7 @@ def test_decisions_stand_in_the_trace_once(
 def test_the_source_by_option(capsys: pytest.CaptureFixture[str], db: str) -> None:
     _, ir, _ = run(capsys, "show", "source", "small", "--db", db)
     assert "define" in ir
-    assert "<8 x float>" in ir
+    assert re.search(r"<\d+ x float>", ir)  # as many as the machine's vectors hold
     _, assembly, _ = run(capsys, "show", "source", "small", "--db", db, "--assembly")
     assert "define" not in assembly
     assert "ret" in assembly
@@ -125,9 +127,9 @@ def test_the_source_by_option(capsys: pytest.CaptureFixture[str], db: str) -> No
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("show records --db DB", "holds several tasks; name one of"),
-        ("show records tiny --db DB", "holds no task 'tiny'; there are"),
-        ("show trace small --db DB --record 4", "it is a place from 1 to 3, or a candidate's key"),
+        ("show records --db DB", "holds 2 tasks; name one of"),
+        ("show records tiny --db DB", "holds no task 'tiny'; it has"),
+        ("show trace small --db DB --record 4", "give a number from 1 to 3, or a candidate's key"),
         ("show trace large --db DB", "'1' names no record of large"),
         ("show tasks --db missing.db", "there is no database missing.db"),
         ("show tasks", "--db"),
@@ -149,3 +151,46 @@ def test_the_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
         status, out, _ = run(capsys, "show", command, "--help")
         assert status == 0
         assert f"Example: tilesmith show {command}" in " ".join(out.split())
+
+
+def test_a_task_is_named_by_the_beginning_of_its_function(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    place = str(tmp_path / "t.db")
+    names = {16: "matmul_16_16_16", 24: "matmul_relu", 32: "conv2d_7_3_NHWC", 40: "conv2d_8_3"}
+    with ts.open_database(place) as d:
+        for n, name in names.items():
+            d.add([ts.Measurement(candidate(task_of(n, name), 2), (1e-6,))])
+    for word, name in (
+        ("matmul", "matmul_16_16_16"),
+        ("matmul_16", "matmul_16_16_16"),
+        ("matmul-relu", "matmul_relu"),
+        ("conv2d_7", "conv2d_7_3_NHWC"),
+        ("conv2d_8_3", "conv2d_8_3"),
+    ):
+        status, out, _ = run(capsys, "show", "records", word, "--db", place)
+        assert (status, out.split()[0]) == (0, name)
+    status, _, err = run(capsys, "show", "records", "conv2d", "--db", place)
+    assert status == 2
+    assert "names 2 tasks" in err
+    assert run(capsys, "show", "records", "mat", "--db", place)[0] == 2
+
+
+def test_tables_fit_80_columns_unless_wide(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    place = str(tmp_path / "t.db")
+    name = "a_function_with_a_name_that_takes_more_than_half_of_a_line_of_80_letters"
+    with ts.open_database(place) as d:
+        d.add([ts.Measurement(candidate(task_of(16, name), 2), (12.5,) * 3, confirmed=True)])
+    _, out, _ = run(capsys, "show", "tasks", "--db", place)
+    table = out.splitlines()[:2]
+    assert max(map(len, table)) <= 80
+    assert "12 500 000.0 us" in table[1]
+    assert name[:10] in table[1]
+    assert name not in out
+    _, records, _ = run(capsys, "show", "records", "--db", place)
+    assert max(map(len, records.splitlines()[1:])) <= 80
+    _, wide, _ = run(capsys, "show", "tasks", "--db", place, "--wide")
+    assert name in wide
+    assert "target" in wide.splitlines()[0]

@@ -33,12 +33,15 @@ def test_a_gpu_has_its_own_sketch(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("show sketches conv9d 1", "unknown operator 'conv9d'; known are matmul"),
-        ("show sketches conv2d 7 3", "conv2d got 2 numbers; it is written conv2d H CI CO K S P"),
+        ("show sketches conv9d 1", "unknown operator 'conv9d' (did you mean conv3d or conv2d?)"),
+        ("show sketches conv2d 7 3", "conv2d takes the sizes conv2d H CI CO K S P [N=1]; got 7 3"),
         ("show sketches matmul 0 5 5", "matmul: N is 0; it must be at least 1"),
-        ("show sketches matmul 5 5 5 --target abacus", "unknown target 'abacus'; known are"),
+        (
+            "show sketches matmul 5 5 5 --target abacus",
+            "--target 'abacus' is unknown; it is cpu for this machine",
+        ),
         ("show sketches matmul 5 5 5 --rules good", "'good' is not one of 'ansor', 'default'"),
-        ("show sketches matmul 5 5 x", "'shape'"),
+        ("show sketches matmul 5 5 x", "matmul: K is 'x'; sizes are whole numbers"),
         ("show sketches conv2d 3 2 2 9 1 0", "conv2d"),
         ("show nothing", "No such command 'nothing'"),
     ],

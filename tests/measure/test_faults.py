@@ -23,10 +23,21 @@ from tilesmith.measure.nursery import Nursery
 ROOT = Path(__file__).parent.parent.parent
 
 
+def opened(timeout: float) -> LocalRun:
+    settings = ts.LocalMeasurer(timeout=timeout, builder=planted.build, memory_nbytes=512 << 20)
+    return settings.open(planted.task())
+
+
 @pytest.fixture(scope="module")
 def run() -> Iterator[LocalRun]:
-    settings = ts.LocalMeasurer(timeout=1.5, builder=planted.build, memory_nbytes=512 << 20)
-    with settings.open(planted.task()) as made:
+    """However busy the machine is, only what never ends takes so long."""
+    with opened(60.0) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def hasty() -> Iterator[LocalRun]:
+    with opened(4.0) as made:
         yield made
 
 
@@ -56,7 +67,8 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("fault", "kind", "text"), FAULTS, ids=[f[0] for f in FAULTS])
-def test_fault(run: LocalRun, fault: str, kind: str, text: str) -> None:
+def test_fault(run: LocalRun, hasty: LocalRun, fault: str, kind: str, text: str) -> None:
+    run = hasty if kind == "timeout" else run
     before, wrong, after = run.measure([planted.good(4), planted.bad(fault), planted.good(5)])
     assert wrong.failure is not None
     assert wrong.failure.kind == kind, wrong.failure
@@ -174,7 +186,7 @@ def test_workers_that_someone_ends_are_replaced() -> None:
         for worker in group(nursery) - {nursery}:
             os.kill(worker, signal.SIGKILL)
         measured = run.measure([planted.good(n) for n in (5, 6, 7, 8)])
-        assert sum(bool(m.seconds) for m in measured) >= 2  # those at work have failed
+        assert all(m.seconds for m in measured)  # those at work are built or run again
         os.kill(nursery, signal.SIGKILL)
         assert all(m.seconds for m in run.measure([planted.good(n) for n in (9, 10)]))
 

@@ -4,98 +4,19 @@ racing and confirming end with a winner that is what its record says.
 
 from __future__ import annotations
 
-import math
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from itertools import combinations
-from typing import Any
 
 import pytest
+from simulated import RULES, Machine, Shop, built
 
-from tilesmith.base.target import cpu
-from tilesmith.codegen.artifact import Artifact
 from tilesmith.measure.batch import Batch
 from tilesmith.measure.cores import Cores
-from tilesmith.measure.messages import REFERENCE, Build, Built, Sample
+from tilesmith.measure.messages import Build
 from tilesmith.measure.standing import Spent, Standing, Trial
 from tilesmith.measure.timing import Rules
 from tilesmith.task.task import Measurement
-
-RULES = Rules()
-NOISE = 0.01  # interference only adds: exponential, with this mean
-
-
-@dataclass
-class Machine:
-    """Kernels have a time. The machine's mood changes slowly and slows all kernels down alike; a
-    neighbour takes the processor away now and then; each fresh process has luck of its own.
-    """
-
-    seconds: Mapping[int, float]
-    rng: random.Random
-    wander: float = 0.1  # how much slower it gets in a bad mood
-    moody: float = 0.2  # how often it is in one
-    taken: float = 0.0  # how often a neighbour does
-    luck: float = 0.004
-    mood: float = 0.0
-    names: dict[int, int] = field(default_factory=dict)  # slot -> kernel
-    _luck: dict[int, float] = field(default_factory=dict)
-
-    def usual(self, kernel: int) -> float:
-        """The median of what it takes when nothing else happens."""
-        return self.seconds[kernel] * (1 + NOISE * math.log(2))
-
-    # a runner
-    def add(self, slot: int, built: Built) -> None:
-        self.names[slot] = int(built.artifact.name)
-
-    def forget(self, slots: Sequence[int]) -> None: ...
-
-    def unload(self, slots: Sequence[int]) -> None: ...
-
-    def renew(self) -> None:
-        self._luck.clear()
-
-    def check(self, slot: int, seconds: float) -> float:
-        return 1.2 * self._one(slot).seconds
-
-    def times(self, order: Sequence[tuple[int, int]], seconds: float) -> list[Sample]:
-        if self.rng.random() < 0.1:  # a mood lasts for some ten rounds
-            self.mood = self.wander * self.rng.random() if self.rng.random() < self.moody else 0.0
-        return [self._one(slot) for slot, _ in order]
-
-    def _one(self, slot: int) -> Sample:
-        luck = self._luck.setdefault(slot, 1 + self.luck * self.rng.random())
-        base = 1e-4 if slot == REFERENCE else luck * self.seconds[self.names[slot]]
-        busy = base * (1 + self.mood) * (1 + self.rng.expovariate(1) * NOISE)
-        share = 1.0
-        if self.rng.random() < self.taken:
-            share = 0.4 + 0.6 * self.rng.random()
-        return Sample(busy / share, share)
-
-
-@dataclass
-class Shop:
-    """Builds at once."""
-
-    ready: list[tuple[str, Built]] = field(default_factory=list)
-
-    def want(self, jobs: Mapping[str, Any]) -> None:
-        self.ready = list(jobs.items())
-
-    def allow(self, cores: Any, ahead: Any) -> None: ...
-
-    def occupies(self, cores: Any) -> bool:
-        return False
-
-    def take(self, seconds: float) -> tuple[str, Built] | None:
-        return self.ready.pop(0) if self.ready else None
-
-
-def built(kernel: int) -> Any:
-    artifact = Artifact(str(kernel), cpu(1), (), "", str(kernel).encode(), 0, False, "", "")
-    return Built(artifact, (), 0.01)
 
 
 def tune(machine: Machine, kernels: Sequence[int], rules: Rules) -> tuple[int, Measurement]:
@@ -108,7 +29,7 @@ def tune(machine: Machine, kernels: Sequence[int], rules: Rules) -> tuple[int, M
         jobs: dict[str, Build] = {name: built(int(name)) for name in chunk}
         batch = Batch(
             Shop(), machine, Cores((1,), (0,)), standing, rules, 10.0, True, machine.rng, Spent(),
-            float("inf"),
+            float("inf"), lambda trial: None,
         )  # type: ignore[arg-type]  # fmt: skip
         batch.run(trials, jobs, True, lambda: None)
         found |= trials

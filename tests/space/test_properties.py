@@ -13,6 +13,7 @@ from suite import FOUR_CORES, RULES, SMALL, sketches_of, task_of
 
 import tilesmith as ts
 from tilesmith.expr.ints import Int, of
+from tilesmith.ir.function import with_sizes
 from tilesmith.measure.guard import Region
 from tilesmith.space.domains import Matrix, Rng
 from tilesmith.space.spaces import structured
@@ -151,7 +152,7 @@ def test_numbers_put_in_are_the_trace_applied(name: str, rules: str) -> None:
             assert_facts(v, row)
             decided = v.decided(row)
             func = v.function(row)
-            assert func == ts.instantiate(v.func, sizes_of(v, row))
+            assert func == with_sizes(v.func, sizes_of(v, row))
             assert func == ts.Trace.from_json(decided.to_json()).apply(task.func), f"{decided}"
 
 

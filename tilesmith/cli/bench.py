@@ -1,5 +1,5 @@
-"""`tilesmith bench`: the operator suite, or one of its operators, in; how our kernels do beside
-other libraries out, as ratios of one run.
+"""`tilesmith bench`: the operator suite, or one of its operators, in; our kernels' times compared
+with those of other libraries out, as ratios from one run.
 """
 
 from __future__ import annotations
@@ -13,20 +13,44 @@ import typer
 
 from tilesmith.base.errors import ArgumentError
 from tilesmith.base.target import cpu
-from tilesmith.cli.operators import layouts, numbers, operator, with_batch
-from tilesmith.cli.tune import seconds_of
+from tilesmith.cli.arguments import (
+    positive_count,
+    require_cores,
+    require_database,
+    require_file,
+    require_memory,
+    seconds,
+    whole_numbers,
+)
+from tilesmith.cli.operator_help import explain
+from tilesmith.cli.operators import layouts, numbers, operator, sizes_of, with_batch
+from tilesmith.cli.suggest import did_you_mean
+from tilesmith.cli.table import output_width
+from tilesmith.cli.table import table as fitted
 from tilesmith.records.open import open_database
-from tilesmith.report.compare import Case, compare, machine_of
+from tilesmith.report.compare import Case, Contestants, compare, machine_of
 from tilesmith.report.page import page as page_text
-from tilesmith.report.peers import PEERS, Peer, peers_named
-from tilesmith.report.rows import Row, is_done, ordered, read_rows, table, with_row, write_rows
+from tilesmith.report.peers import PEERS, installed_peers
+from tilesmith.report.rows import (
+    HEADER,
+    Row,
+    cells,
+    is_done,
+    ordered,
+    read_rows,
+    table,
+    with_row,
+    write_rows,
+)
 from tilesmith.report.suite import SUITE, Entry
 
 _NAMES = {e.operator: op for op, e in SUITE.items()}
 
 
 def case_of(op: str, shape: Sequence[int], batch: int = 1, wanted: Sequence[str] = ()) -> Case:
-    """`op` is a name of the suite (C2D) or of an operator (conv2d); `wanted` are our layouts."""
+    """`op` is a name of the suite (C2D) or of an operator (conv2d); `wanted` are our layouts, or
+    empty for those of the suite.
+    """
     entry = _entry(op)
     name = entry.operator
     full = with_batch(name, shape, batch)
@@ -34,7 +58,7 @@ def case_of(op: str, shape: Sequence[int], batch: int = 1, wanted: Sequence[str]
     ours: Sequence[str | None] = [w for w in wanted if w in layouts(name)] or entry.layouts
     lanes = cpu().lanes(32)
     if not wanted and ours and values.get("CO", lanes) < lanes:
-        ours = layouts(name)  # channels do not fill a vector; places may
+        ours = layouts(name)  # too few channels to fill a vector: pixels may do it
     functions = {w: operator(name, full, w, prepared=True) for w in ours or [None]}
     return Case(_NAMES[name], name, tuple(shape), batch, values, operator(name, full), functions)
 
@@ -43,78 +67,190 @@ def _entry(op: str) -> Entry:
     found = SUITE.get(_NAMES.get(op, op.upper()))
     if found is None:
         known = ", ".join(f"{op} ({e.operator})" for op, e in SUITE.items())
-        raise ArgumentError(f"unknown operator {op!r}; the suite has {known}")
+        close = did_you_mean(op, ["suite", *_NAMES, *SUITE])
+        raise ArgumentError(f"unknown operator {op!r}{close}; the suite has {known}")
     return found
 
 
 def cases_of(ops: str, batch: int, pick: str, wanted: Sequence[str]) -> list[Case]:
     """All shapes of the named operators, or those whose numbers (from 1) are picked."""
-    picked = _numbers("--shapes", pick) if pick else [1, 2, 3, 4]
-    made = []
-    for op in ops.split(",") if ops else SUITE:
-        for k, shape in enumerate(_entry(op).shapes, 1):
-            if k in picked:
-                made.append(case_of(op, shape, batch, wanted))
-    return made
+    entries = [_entry(op.strip()) for op in ops.split(",")] if ops else list(SUITE.values())
+    picked = whole_numbers("--shapes", pick) if pick else list(range(1, 100))
+    most = max(len(e.shapes) for e in entries)
+    if pick and max(picked) > most:
+        raise ArgumentError(f"--shapes {pick!r}: each operator has {most} shapes, from 1 to {most}")
+    return [
+        case_of(_NAMES[e.operator], shape, batch, wanted)
+        for e in entries
+        for k, shape in enumerate(e.shapes, 1)
+        if k in picked
+    ]
 
 
-def _numbers(option: str, text: str) -> list[int]:
-    try:
-        found = [int(word) for word in text.split(",")]
-    except ValueError:
-        found = []
-    if not found or min(found) < 1:
-        raise ArgumentError(f"{option} {text!r}: write numbers from 1, as in 1,2")
-    return found
+BENCH_HELP = (
+    "\b\nExamples:\n"
+    "  tilesmith bench conv2d 56 64 64 3 1 1 --seconds 30\n"
+    "  tilesmith bench suite --ops GMM,C2D --db suite.db --json rows.json\n\n"
+    + explain({e.operator: op for op, e in SUITE.items()})
+)
 
 
 def bench(
-    what: Annotated[str, typer.Argument(help="suite, or an operator: C2D, conv2d, ...")],
-    shape: Annotated[list[int] | None, typer.Argument(help="the operator's numbers")] = None,
-    ops: Annotated[str, typer.Option(help="of the suite, as in C2D,GMM; all if empty")] = "",
-    shapes: Annotated[str, typer.Option(help="which shapes of each, as in 1,3; all if empty")] = "",
-    threads: Annotated[str, typer.Option(help="as in 1,2; 1 and all cores if empty")] = "",
-    batch: Annotated[int, typer.Option(help="how many images, products, ... at once")] = 1,
-    seconds: Annotated[str, typer.Option(help="of tuning for each case; 0: as it is known")] = "60",
-    layout: Annotated[str, typer.Option(help="of ours, as in NHWC,NCHW; the best is taken")] = "",
-    against: Annotated[str, typer.Option(help="peers to compare with")] = ",".join(PEERS),
-    db: Annotated[str, typer.Option(help="database file or URL of what was tuned")] = "",
-    json: Annotated[Path | None, typer.Option(help="rows go here; those there are done")] = None,
-    chart: Annotated[Path | None, typer.Option(help="a bar chart of all rows")] = None,
-    page: Annotated[Path | None, typer.Option(help="a page of all rows, in Markdown")] = None,
-) -> None:
-    """Beside other libraries, in one run, as ratios: tilesmith bench suite --seconds 60.
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="OP", help="an operator, as conv2d or its short name C2D; or suite, for all"
+        ),
+    ],
+    shape: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="SHAPE", help="the operator's sizes, in the order that is explained below"
+        ),
+    ] = None,
+    ops: Annotated[
+        str,
+        typer.Option(metavar="LIST", help="operators of the suite to run, such as C2D,GMM"),
+    ] = "",
+    shapes: Annotated[
+        str,
+        typer.Option(metavar="LIST", help="which of each operator's four shapes, such as 1,3"),
+    ] = "",
+    threads: Annotated[
+        str,
+        typer.Option(
+            metavar="LIST", help="numbers of threads to run with, such as 1,2; 1 and all if empty"
+        ),
+    ] = "",
+    batch: Annotated[
+        int,
+        typer.Option(
+            metavar="N", parser=positive_count, help="batch size: images or products at once"
+        ),
+    ] = 1,
+    time: Annotated[
+        float,
+        typer.Option(
+            "--seconds", "--time", metavar="TIME", parser=seconds, show_default=False,
+            help="tuning time per case, 60s if not given; 0 uses the best kernel in --db without "
+            "tuning",
+        ),
+    ] = 60.0,
+    layout: Annotated[
+        str,
+        typer.Option(
+            metavar="LIST",
+            help="layouts that our kernel may use: NHWC, NCHW or both; the faster one counts",
+        ),
+    ] = "",
+    against: Annotated[
+        str, typer.Option(metavar="LIST", help="the libraries to compare with, separated by commas")
+    ] = ",".join(PEERS),
+    db: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE|URL",
+            help="keep the measurements of tuning in this database, and continue from them",
+        ),
+    ] = "",
+    json: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="write one JSON row per case; cases already in PATH are skipped",
+        ),
+    ] = None,
+    chart: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="draw the ratios of all rows as a bar chart (PNG)"),
+    ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="write a Markdown page with all rows of --json; the chart goes beside it",
+        ),
+    ] = None,
+    wide: Annotated[
+        bool, typer.Option("--wide", help="show all columns of the table, wider than 80 letters")
+    ] = False,
+) -> None:  # fmt: skip
+    """Compare tuned kernels with other libraries.
 
-    Ctrl-C while a case is tuned ends its tuning; otherwise it ends the bench, which goes on from
-    its database and JSON file.
+    Each case is tuned for --seconds, then timed in turns with the libraries. A ratio above 1 means
+    that Tilesmith is faster. Ctrl-C ends the tuning of a case; pressed at another time, it ends
+    the bench, which the same command with --db and --json continues.
     """
-    wanted = [w for w in layout.split(",") if w]
+    wanted = _layouts(layout)
     if what == "suite":
         if shape:
-            raise ArgumentError(f"the suite has shapes of its own; got {' '.join(map(str, shape))}")
+            raise ArgumentError(f"the suite has shapes of its own; got {' '.join(shape)}")
         cases = cases_of(ops, batch, shapes, wanted)
     else:
-        cases = [case_of(what, shape or [], batch, wanted)]
-    counts = _numbers("--threads", threads) if threads else sorted({1, cpu().num_cores})
-    peers, absent = peers_named([name for name in against.split(",") if name])
+        if ops or shapes:
+            raise ArgumentError("--ops and --shapes pick cases of the suite: bench suite --ops ...")
+        sizes = sizes_of(_entry(what).operator, shape or [])
+        cases = [case_of(what, sizes, batch, wanted)]
+    counts = whole_numbers("--threads", threads) if threads else sorted({1, cpu().num_cores})
+    require_cores("--threads", max(counts))
+    for case in cases:
+        require_memory(case.plain)
+    peers, absent = installed_peers([name for name in against.split(",") if name])
     for text in absent:
         print(f"absent: {text}", file=sys.stderr)
     _require_place(page, json)
-    rows = _run(cases, counts, peers, seconds_of(seconds), db, json)
+    for option, path in (("--json", json), ("--page", page), ("--chart", chart)):
+        if path is not None:
+            require_file(option, path)
+    if db:
+        require_database(db)
+    if not peers and against:
+        print(
+            "no library to compare with is installed, so there will be no ratios: "
+            "pip install 'tilesmith[peers]'",
+            file=sys.stderr,
+        )
+    rows = _run(cases, counts, peers, time, db, json)
     rows = ordered(rows)
-    print(table(rows))
+    print(_fitted(rows, None if wide else output_width()))
     _draw_and_write(rows, json, chart, page)
     if any(r.error for r in rows):
         raise typer.Exit(1)
 
 
+def _layouts(text: str) -> list[str]:
+    words = [w.strip() for w in text.split(",") if w.strip()]
+    for w in words:
+        if w not in ("NCHW", "NHWC"):
+            raise ArgumentError(f"--layout {w!r} is unknown; it is NHWC, NCHW or NHWC,NCHW")
+    return words
+
+
+# Columns of the table that are left out, the first one first, where lines would be too long.
+_DROP = ("trials", "near s", "tuning s", "budget s", "GFLOP/s", "cores used", "±")
+
+
+def _fitted(rows: Sequence[Row], width: int | None) -> str:
+    """As `report.rows.table`, but with lines that fit."""
+    if not rows:
+        return table(rows)
+    shown = [r for r in rows if r.error is None]
+    columns = fitted(
+        HEADER, list(map(cells, shown)), left=("op", "shape", "best peer"), shorten="best peer",
+        drop=_DROP, width=width,
+    )  # fmt: skip
+    below = table(rows).splitlines()[len(rows) + 1 :]
+    failed = [f"{r.name}: {r.error}" for r in rows if r.error is not None]
+    return "\n".join([*(columns if shown else ()), *failed, *below])
+
+
 def _require_place(page: Path | None, json: Path | None) -> None:
     if page is not None and json is None:
-        raise ArgumentError("--page is written from the rows of --json FILE; name that file too")
+        raise ArgumentError("--page shows the rows of --json FILE; name that file too")
 
 
 def _run(
-    cases: Sequence[Case], counts: Sequence[int], peers: Sequence[Peer], seconds: float,
+    cases: Sequence[Case], counts: Sequence[int], peers: Sequence[str], seconds: float,
     db: str, json: Path | None,
 ) -> list[Row]:  # fmt: skip
     """The rows of all cases, those of earlier runs included; each is saved as it comes."""
@@ -123,15 +259,17 @@ def _run(
     try:
         for count in counts:
             target = cpu(count)
-            for case in cases:
-                name = case.name(count)
-                if is_done(rows, name, machine_of(target)):
-                    continue
-                row = compare(case, target, peers, database, seconds)
-                rows = with_row(rows, row)
-                if json is not None:
-                    write_rows(json, rows)
-                print(_line(row), file=sys.stderr)
+            machine = machine_of(target)
+            todo = [c for c in cases if not is_done(rows, c.name(count), machine)]
+            if not todo:
+                continue
+            with Contestants(peers, count) as contestants:
+                for case in todo:
+                    row = compare(case, contestants, target, database, seconds)
+                    rows = with_row(rows, row)
+                    if json is not None:
+                        write_rows(json, rows)
+                    print(_line(row), file=sys.stderr)
     except KeyboardInterrupt:
         print("interrupted; what is done is kept", file=sys.stderr)
     finally:
@@ -163,7 +301,7 @@ def _draw(chart: Path, rows: Sequence[Row]) -> bool:
         # Imported late: it is an optional install, and takes a second.
         from tilesmith.report.chart import draw
     except ImportError as e:
-        print(f"absent: a chart ({e}); pip install 'tilesmith[report]'", file=sys.stderr)
+        print(f"no chart: {e}; pip install 'tilesmith[report]'", file=sys.stderr)
         return False
     draw(chart, rows)
     return True

@@ -1,44 +1,206 @@
-"""`tilesmith doctor`: what this machine can run, and what is missing."""
+"""`tilesmith doctor`: what this machine can run, what is missing, and whether its timings can be
+trusted.
+"""
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
+import ctypes.util
+import os
+import shutil
+import statistics
 import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+import typer
 
 from tilesmith.base.errors import TilesmithError
 from tilesmith.base.target import cpu
-from tilesmith.expr.dsl import compute, placeholder
+from tilesmith.base.version import version
+from tilesmith.cli.machine_name import machine_name
+from tilesmith.expr.dsl import placeholder
 from tilesmith.ir.lower import function
+from tilesmith.ops.matmul import matmul
 from tilesmith.runtime.build import build
+from tilesmith.runtime.kernel import Kernel
 
-_PARTS = {
-    "numpy": "arrays",
-    "llvmlite": "code for CPUs",
-    "sqlalchemy": "records",
-    "psycopg": "records in PostgreSQL",
-    "torch": "a peer to compare with",
-    "onnxruntime": "a peer to compare with",
-}
+
+@dataclass(frozen=True)
+class Package:
+    """`extra` is what pip installs it by; empty for those that Tilesmith cannot do without."""
+
+    name: str
+    purpose: str
+    extra: str = ""
+
+
+PACKAGES = (
+    Package("numpy", "arrays, and the reference that kernels are checked against"),
+    Package("llvmlite", "LLVM, which generates the machine code"),
+    Package("ml_dtypes", "bfloat16 arrays"),
+    Package("sqlalchemy", "databases of measurements"),
+    Package("xgboost", "the learned cost model of the search"),
+    Package("torch", "a library that `bench` compares with; the TreeGru cost model", "peers"),
+    Package("onnxruntime", "a library that `bench` compares with", "peers"),
+    Package("onnx", "needed by `bench` to compare with onnxruntime", "peers"),
+    Package("psycopg", "databases on a PostgreSQL server", "postgres"),
+    Package("matplotlib", "charts of `bench --chart` and `--page`", "report"),
+)
+_PEERS = {"torch": ("torch",), "onnxruntime": ("onnxruntime", "onnx"), "numpy": ("numpy",)}
+
+_NOISY = 0.05  # spread of equal timings above which differences of a few percent mean nothing
+_LABEL = 14
+_NO_BREAK = "\u00a0"  # a space at which no line is broken
 
 
 def doctor() -> None:
-    """What this machine can run, and what is missing."""
-    print(f"Python {sys.version.split()[0]}")
-    target = cpu()
-    caches = (target.l1_nbytes >> 10, target.l2_nbytes >> 10, target.l3_nbytes >> 10)
-    size = " ".join(f"L{k} {n} KB" for k, n in enumerate(caches, 1))
-    print(f"CPU: {target.arch}, {target.num_cores} cores, {target.vector_bits}-bit vectors, {size}")
-    print(f"     {' '.join(sorted(target.features))}")
-    for name, what in _PARTS.items():
-        if importlib.util.find_spec(name) is None:
-            print(f"{name}: not installed ({what})")
-        else:
-            print(f"{name} {importlib.metadata.version(name)} ({what})")
-    x = placeholder((16,), name="x")
+    """Check this machine: what works, and what is missing.
+
+    Lists the processor, the installed packages and what each is for, builds and times a kernel, and
+    says whether this machine is quiet enough for timings to be trusted.
+    """
+    print(f"Tilesmith {version()}, Python {sys.version.split()[0]}\n")
+    _print("Processor", _processor())
+    _print("Packages", _packages())
+    _print("GPUs", _gpus())
     try:
-        kernel = build(function([x, compute((16,), lambda i: x[i] + 1, name="y")]), target)
-        print(f"a kernel builds and runs: {kernel.time()}")
+        x, y = (placeholder((128, 128), name=name) for name in "xy")
+        kernel = build(function([x, y, matmul(x, y, name="z")], name="probe"), cpu(1))
+        kernel.time(repeats=1, min_seconds=0.01)
     except TilesmithError as e:
-        print(f"a kernel does not build: {e}")
-        sys.exit(1)
+        _print("Kernels", iter([("build", f"a kernel does not build or run: {e}")]))
+        raise typer.Exit(1) from None
+    _print("Kernels", iter([("build", "a kernel builds and runs")]))
+    _print("Timing", _timing(kernel))
+
+
+def _print(title: str, rows: Iterator[tuple[str, str]]) -> None:
+    print(title)
+    for label, text in rows:
+        first = f"  {label:{_LABEL}}" if len(label) < _LABEL else f"  {label} "
+        lines = textwrap.wrap(
+            text, 80, initial_indent=first, subsequent_indent=" " * (_LABEL + 2),
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
+        print("\n".join(lines).replace(_NO_BREAK, " ") or first.rstrip())
+
+
+def _processor() -> Iterator[tuple[str, str]]:
+    t = cpu()
+    yield "model", f"{machine_name(t)} ({t.arch})"
+    yield "cores", f"{t.num_cores} that this process may use, {os.cpu_count()} in the machine"
+    yield "vectors", f"{t.vector_bits} bits, {t.num_vector_registers} registers"
+    yield "features", " ".join(sorted(t.features)) or "none that Tilesmith asks for"
+    caches = (t.l1_nbytes, t.l2_nbytes, t.l3_nbytes)
+    yield "caches", ", ".join(f"L{k} {_size(n)}" for k, n in enumerate(caches, 1) if n)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    yield "memory", f"{memory / 2**30:.1f} GiB"
+
+
+def _size(n: int) -> str:
+    return f"{n >> 20} MiB" if n >= 1 << 20 and n % (1 << 20) == 0 else f"{n >> 10} KiB"
+
+
+def _packages() -> Iterator[tuple[str, str]]:
+    for p in PACKAGES:
+        if is_installed(p.name):
+            yield p.name, f"{_version_of(p.name)}: {p.purpose}"
+        else:
+            yield p.name, f"not installed: {p.purpose}; {_how_to_get(p.extra)}"
+    peers = [name for name, needed in _PEERS.items() if all(map(is_installed, needed))]
+    yield (
+        "bench",
+        f"compares with {', '.join(peers) or 'nothing'}"
+        + ("" if len(peers) > 1 else "; pip install 'tilesmith[peers]' for more"),
+    )
+
+
+def _how_to_get(extra: str) -> str:
+    what = f"'tilesmith[{extra}]'" if extra else "tilesmith"
+    return f"pip install {what}".replace(" ", _NO_BREAK)
+
+
+def is_installed(module: str) -> bool:
+    return find_spec(module) is not None
+
+
+def _version_of(module: str) -> str:
+    for name in metadata.packages_distributions().get(module, [module]):
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return "of unknown version"
+
+
+def _gpus() -> Iterator[tuple[str, str]]:
+    nvidia = Path("/dev/nvidiactl").exists() or shutil.which("nvidia-smi") is not None
+    yield "NVIDIA", _gpu(nvidia, "driver")
+    yield "OpenCL", _gpu(ctypes.util.find_library("OpenCL") is not None, "loader library")
+    if shutil.which("nvcc") is not None:
+        yield "nvcc", "found, but not needed"
+
+
+def _gpu(found: bool, what: str) -> str:
+    if not found:
+        return f"no {what} found"
+    return f"{what} found; this version derives sketches for GPUs, and builds for CPUs only"
+
+
+def _timing(kernel: Kernel) -> Iterator[tuple[str, str]]:
+    cores = cpu().num_cores
+    load = os.getloadavg()[0]
+    busy = load > max(0.5, 0.25 * cores)
+    stolen, samples = _probe(kernel)
+    quartiles = statistics.quantiles(samples, n=4)
+    spread = (quartiles[2] - quartiles[0]) / quartiles[1]
+    yield "load", f"{load:.1f} busy processes on {cores} cores over the last minute"
+    yield "spread", f"{100 * spread:.1f} % between the quartiles of {len(samples)} equal timings"
+    if stolen is not None:
+        yield "stolen", f"{100 * stolen:.1f} % of the time was given to other virtual machines"
+    governor = _governor()
+    if governor is not None:
+        yield "frequency", f"governor {governor}"
+    doubts = []
+    if busy:
+        doubts.append("other programs are running: end them before tuning")
+    if spread > _NOISY:
+        doubts.append("equal timings differ: small improvements cannot be seen")
+    if stolen is not None and stolen > 0.02:
+        doubts.append("the host takes the processor away at times")
+    if governor in ("powersave", "conservative", "ondemand"):
+        doubts.append("the clock rate changes: use the governor performance if you can")
+    yield "verdict", "; ".join(doubts) or "quiet: timings can be trusted"
+
+
+def _probe(kernel: Kernel) -> tuple[float | None, list[float]]:
+    """A second of equal timings, and which share of it other virtual machines took."""
+    before, start = _stolen_seconds(), time.monotonic()
+    samples: list[float] = []
+    while time.monotonic() - start < 1.0:
+        samples += kernel.time(repeats=5, min_seconds=0.005).samples
+    after, seconds = _stolen_seconds(), time.monotonic() - start
+    if before is None or after is None:
+        return None, samples
+    return (after - before) / (seconds * (os.cpu_count() or 1)), samples
+
+
+def _stolen_seconds() -> float | None:
+    """What the hypervisor kept, of all cores together, since the machine started."""
+    try:
+        words = Path("/proc/stat").read_text().split("\n", 1)[0].split()
+        return int(words[8]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _governor() -> str | None:
+    try:
+        return Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").read_text().strip()
+    except OSError:
+        return None

@@ -1,58 +1,145 @@
-"""The command line: words in, text and an exit status out. A user's mistake is one line on the
-error stream and status 2; each command is a file of its own beside this one.
+"""The command line: words in, text and an exit status out. Each command is a file beside this one.
+
+Exit status: 0 for success; 1 if something failed that is not the user's mistake, such as a case of
+a benchmark; 2 for a mistake, which is one line on the error stream; 130 after Ctrl-C.
 """
 
 from __future__ import annotations
 
+import os
+import re
+import select
 import sys
-from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated, Any
+import traceback
+from typing import Annotated, Any, TextIO
 
 import typer
 from typer.exceptions import TyperException
 
 from tilesmith.base.errors import TilesmithError
-from tilesmith.cli.bench import bench
+from tilesmith.base.version import version as installed_version
+from tilesmith.cli.bench import BENCH_HELP, bench
 from tilesmith.cli.db import db
 from tilesmith.cli.doctor import doctor
 from tilesmith.cli.show import show
-from tilesmith.cli.tune import tune
+from tilesmith.cli.tune import TUNE_HELP, tune
+
+_INTERRUPTED = 130  # what shells use for Ctrl-C
+_DEBUG = "TILESMITH_TRACEBACK"
 
 
 class Commands(typer.Typer):
-    """Typer, but a mistake is one line: no box, no traceback."""
+    """Typer, but an error is one line: no box and no traceback."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
             status = super().__call__(*args, standalone_mode=False, **kwargs)
+            _flush()
         except (TilesmithError, TyperException) as e:
-            said = e.format_message() if hasattr(e, "format_message") else str(e)
-            print(f"tilesmith: {' '.join(said.split())}", file=sys.stderr)
+            _complain(e.format_message() if hasattr(e, "format_message") else str(e))
             sys.exit(2)
+        except MemoryError as e:
+            _complain(f"there is not enough memory for this: {e}")
+            sys.exit(2)
+        except SystemExit as e:
+            # Typer leaves this way when a stream was closed, and users' own files may too.
+            if not isinstance(e.__context__, BrokenPipeError):
+                raise
+            sys.exit(_status_without_reader())
+        except BrokenPipeError:
+            sys.exit(_status_without_reader())
+        except OSError as e:
+            _complain(f"{e.filename}: {e.strerror}" if e.filename else str(e))
+            sys.exit(2)
+        except Exception as e:
+            if os.environ.get(_DEBUG):
+                traceback.print_exc()
+            _complain(
+                f"internal error, which is a defect of tilesmith: {type(e).__name__}: {e} "
+                f"(set {_DEBUG}=1 to see where)"
+            )
+            sys.exit(1)
+        if status == _INTERRUPTED:
+            _complain("interrupted")
         sys.exit(status if isinstance(status, int) else 0)
 
 
-app = Commands(add_completion=True, rich_markup_mode=None)
+def _complain(text: str) -> None:
+    negative = re.match(r"No such option: (-[0-9.]+)", text)
+    if negative:
+        text = f"{negative.group(1)} is not a size; sizes are whole numbers, at least 1"
+    if text.startswith("Missing command"):
+        text = "Missing command; --help lists the commands"
+    try:
+        print(f"tilesmith: {' '.join(text.split())}", file=sys.stderr, flush=True)
+    except OSError:  # nobody reads it
+        _silence(sys.stderr)
+
+
+def _flush() -> None:
+    """Now rather than when the interpreter ends, where errors can no longer be handled."""
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def _status_without_reader() -> int:
+    """After the reader of a stream has gone, as in `tilesmith show ... | head`. That is no failure
+    unless it was the error stream's, which the progress of tuning goes to.
+    """
+    status = 1 if _is_closed(sys.__stderr__) else 0
+    _silence(sys.__stdout__)
+    _silence(sys.__stderr__)
+    return status
+
+
+def _is_closed(stream: TextIO | None) -> bool:
+    """Whether the other end of a pipe was closed."""
+    if stream is None:
+        return False
+    poll = select.poll()
+    poll.register(stream.fileno(), select.POLLOUT)
+    return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
+
+
+def _silence(stream: TextIO | None) -> None:
+    """What is still buffered goes nowhere, without a complaint when the interpreter ends."""
+    if stream is not None and _is_closed(stream):
+        with open(os.devnull, "wb") as nothing:
+            os.dup2(nothing.fileno(), stream.fileno())
+
+
+app = Commands(
+    add_completion=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Tilesmith makes tensor programs fast by searching: it tries many ways to compute the "
+    "same thing, measures them on this machine, checks every answer, and keeps the fastest.",
+    epilog="\b\nStart here:\n"
+    "  tilesmith doctor                                   what this machine can do\n"
+    "  tilesmith tune matmul 512 512 512 --time 30s --db tune.db\n"
+    "  tilesmith show records matmul --db tune.db         what was measured\n"
+    "  tilesmith COMMAND --help                           options and examples",
+)
+app.command(epilog=TUNE_HELP)(tune)
+app.command(epilog=BENCH_HELP)(bench)
 app.add_typer(show, name="show")
 app.add_typer(db, name="db")
-app.command()(tune)
-app.command()(bench)
 app.command()(doctor)
 
 
-def _version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
-        try:
-            print(version("tilesmith"))
-        except PackageNotFoundError:  # run from a checkout
-            print("not installed")
+        print(f"tilesmith {installed_version()}")
         raise typer.Exit
 
 
 @app.callback()
 def tilesmith(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="and nothing else")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="print the version and exit"
+        ),
     ] = False,
 ) -> None:
-    """Fast tensor programs by searching."""
+    pass

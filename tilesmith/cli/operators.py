@@ -1,19 +1,24 @@
-"""Operators by name: the words of a command line in, a Function out. Shapes are numbers in the
-order in which the operator suite lists them; those that know two layouts take one by keyword.
+"""Operators by name: a name and sizes in, a Function out. Sizes come in the order in which the
+operator suite lists them; operators on images take a layout.
 """
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
 
 import tilesmith.ops as ops
 from tilesmith.base.errors import ArgumentError
+from tilesmith.cli.suggest import did_you_mean
 from tilesmith.expr.dsl import compute, placeholder, reduce_axis
 from tilesmith.expr.dsl import sum as sum_over
 from tilesmith.expr.values import Tensor
 from tilesmith.ir.function import Function
 from tilesmith.ir.lower import function
+from tilesmith.ir.nodes import Buffer
 
 Tensors = tuple[Tensor, ...]  # inputs, then the output
 _WEIGHTS = ("W", "bias", "scale", "shift")
@@ -156,68 +161,141 @@ def _gelu(M: int, N: int) -> Tensors:
     return x, ops.gelu(x, name="Y")
 
 
-OPERATORS: dict[str, Callable[..., Tensors]] = {
-    "matmul": _matmul,
-    "matmul-relu": _matmul_relu,
-    "matmul-chain": _matmul_chain,
-    "conv1d": _conv1d,
-    "conv2d": _conv2d,
-    "conv3d": _conv3d,
-    "group-conv2d": _group_conv2d,
-    "dilated-conv2d": _dilated_conv2d,
-    "depthwise-conv2d": _depthwise_conv2d,
-    "conv2d-transpose": _conv2d_transpose,
-    "capsule-conv2d": _capsule_conv2d,
-    "norm": _norm,
-    "softmax": _softmax,
-    "conv2d-bn-relu": _conv2d_bn_relu,
-    "transpose-batch-matmul": _transpose_batch_matmul,
-    "max-pool2d": _max_pool2d,
-    "sum": _sum,
-    "gelu": _gelu,
+@dataclass(frozen=True)
+class Operator:
+    """`make` takes the sizes in order. `about` says what is computed, and names every size unless
+    the operator is `on_images`: those share the sizes that SIZES explains.
+    """
+
+    make: Callable[..., Tensors]
+    about: str
+    on_images: bool = False
+
+
+# What the sizes of the operators on images mean, in the order in which they are given.
+SIZES = {
+    "L": "length of the signal",
+    "H": "height and width of the image (they are equal)",
+    "CI": "channels of the input",
+    "CO": "channels of the output",
+    "C": "channels of input and output",
+    "K": "height and width of the kernel (or window)",
+    "S": "stride",
+    "P": "zeros added on each side (padding); may be 0",
+    "D": "depth of the volume",
+    "G": "groups of channels",
+    "CAP": "rows and columns of a capsule's matrix",
+    "N": "images at once (batch)",
 }
+
+OPERATORS: dict[str, Operator] = {
+    "matmul": Operator(_matmul, "N x K matrix times K x M matrix; B such products"),
+    "matmul-relu": Operator(
+        _matmul_relu, "N x K matrix times K x M matrix, negative elements replaced by 0"
+    ),
+    "matmul-chain": Operator(_matmul_chain, "N x K times K x M times M x L"),
+    "transpose-batch-matmul": Operator(
+        _transpose_batch_matmul,
+        "attention scores: SEQ queries by SEQ keys of DIM elements, for each of HEADS heads; "
+        "N sequences",
+    ),
+    "softmax": Operator(_softmax, "softmax of each of M rows of N elements; B such matrices"),
+    "norm": Operator(_norm, "2-norm of an M x N matrix; of each of B such matrices"),
+    "sum": Operator(_sum, "sum of N elements"),
+    "gelu": Operator(_gelu, "gelu of each element of an M x N matrix"),
+    "conv1d": Operator(_conv1d, "convolution of a signal", on_images=True),
+    "conv2d": Operator(_conv2d, "convolution of an image", on_images=True),
+    "conv2d-bn-relu": Operator(
+        _conv2d_bn_relu, "convolution, bias, batch normalisation and relu", on_images=True
+    ),
+    "conv2d-transpose": Operator(
+        _conv2d_transpose, "transposed convolution (upsampling)", on_images=True
+    ),
+    "conv3d": Operator(_conv3d, "convolution of a volume", on_images=True),
+    "group-conv2d": Operator(_group_conv2d, "convolution in groups of channels", on_images=True),
+    "dilated-conv2d": Operator(_dilated_conv2d, "convolution with dilation 2", on_images=True),
+    "depthwise-conv2d": Operator(_depthwise_conv2d, "one filter for each channel", on_images=True),
+    "capsule-conv2d": Operator(
+        _capsule_conv2d, "convolution of matrices (capsules)", on_images=True
+    ),
+    "max-pool2d": Operator(_max_pool2d, "largest element of each window", on_images=True),
+}
+
+_LARGEST = 10**15  # of a single size; a typing mistake rather than a wish
+_ADDRESSABLE = 1 << 47  # bytes: what a process can address
 
 
 def usage(name: str) -> str:
-    """`conv3d H CI CO K S P [D=16] [N=1]`"""
+    """The name and its sizes in order, as in `conv3d H CI CO K S P [D=16] [N=1]`."""
     return " ".join(
         [name, *(p.name if p.default is p.empty else f"[{p.name}={p.default}]" for p in _of(name))]
     )
 
 
-def _of(name: str) -> list[inspect.Parameter]:
-    """The numbers that an operator takes."""
+def require_operator(name: str) -> Operator:
     if name not in OPERATORS:
-        raise ArgumentError(f"unknown operator {name!r}; known are {', '.join(OPERATORS)}")
-    found = inspect.signature(OPERATORS[name]).parameters.values()
-    return [p for p in found if p.kind is not p.KEYWORD_ONLY]
+        raise ArgumentError(
+            f"unknown operator {name!r}{did_you_mean(name, OPERATORS)}; "
+            f"operators are {', '.join(OPERATORS)}"
+        )
+    return OPERATORS[name]
+
+
+def _of(name: str) -> list[inspect.Parameter]:
+    """The sizes that an operator takes."""
+    parameters = inspect.signature(require_operator(name).make).parameters.values()
+    return [p for p in parameters if p.kind is not p.KEYWORD_ONLY]
 
 
 def layouts(name: str) -> tuple[str, ...]:
-    """What `operator` takes as a layout; empty where there is one way only."""
-    return ("NCHW", "NHWC") if "layout" in inspect.signature(OPERATORS[name]).parameters else ()
+    """The layouts that `operator` takes for this name; empty if it has only one."""
+    parameters = inspect.signature(require_operator(name).make).parameters
+    return ("NCHW", "NHWC") if "layout" in parameters else ()
+
+
+def sizes_of(name: str, words: Sequence[str]) -> tuple[int, ...]:
+    """Sizes as they are typed, checked."""
+    parameters = _of(name)
+    sizes = []
+    for k, word in enumerate(words):
+        if not re.fullmatch(r"[+-]?[0-9]+", word) or len(word) > 40:
+            which = f"{parameters[k].name} is " if k < len(parameters) else ""
+            raise ArgumentError(
+                f"{name}: {which}{_short(word)}; sizes are whole numbers, given as {usage(name)}"
+            )
+        sizes.append(int(word))
+    numbers(name, sizes)
+    return tuple(sizes)
+
+
+def _short(word: str) -> str:
+    return repr(word if len(word) <= 40 else f"{word[:30]}...")
 
 
 def numbers(name: str, shape: Sequence[int]) -> dict[str, int]:
-    """The shape with the names of its numbers, those that were left out included."""
+    """The sizes by name, including the defaults of those that were left out."""
     parameters = _of(name)
     least = sum(p.default is p.empty for p in parameters)
     if not least <= len(shape) <= len(parameters):
-        raise ArgumentError(f"{name} got {len(shape)} numbers; it is written {usage(name)}")
+        got = " ".join(map(str, shape)) or "none"
+        raise ArgumentError(f"{name} takes the sizes {usage(name)}; got {got}")
     for p, n in zip(parameters, shape, strict=False):
-        if n < 0 or (n == 0 and p.name != "P"):
-            raise ArgumentError(f"{name}: {p.name} is {n}; it must be at least 1")
+        smallest = 0 if p.name == "P" else 1
+        if n < smallest:
+            raise ArgumentError(f"{name}: {p.name} is {n}; it must be at least {smallest}")
+        if n > _LARGEST:
+            raise ArgumentError(f"{name}: {p.name} is {n}; it must be at most {_LARGEST}")
     defaults = {p.name: int(p.default) for p in parameters if p.default is not p.empty}
     return defaults | {p.name: n for p, n in zip(parameters, shape, strict=False)}
 
 
 def with_batch(name: str, shape: Sequence[int], batch: int) -> tuple[int, ...]:
-    """The shape with the last of its numbers, how many at once, set."""
+    """The sizes with the last one, the batch, set."""
     if batch == 1:
         return tuple(shape)
     last = _of(name)[-1]
     if last.default != 1:
-        raise ArgumentError(f"{name} has no batch; it is written {usage(name)}")
+        raise ArgumentError(f"{name} has no batch size; its sizes are {usage(name)}")
     values = numbers(name, shape) | {last.name: batch}
     return tuple(values[p.name] for p in _of(name))
 
@@ -225,15 +303,26 @@ def with_batch(name: str, shape: Sequence[int], batch: int) -> tuple[int, ...]:
 def operator(
     name: str, shape: Sequence[int], layout: str | None = None, prepared: bool = False
 ) -> Function:
-    """The Function of a named operator; what is in brackets in its usage may be left out. With
-    `prepared`, weights are constant: they may be packed ahead.
+    """The Function of a named operator. With `prepared`, its weights are constant, so that a
+    kernel may want them packed ahead of time.
     """
     numbers(name, shape)
     if layout is not None and layout not in layouts(name):
-        known = ", ".join(layouts(name)) or "one way only"
-        raise ArgumentError(f"{name} has no layout {layout!r}; it knows {known}")
+        known = f"its layouts are {', '.join(layouts(name))}" if layouts(name) else "leave it out"
+        raise ArgumentError(f"{name} has no layout {str(layout)!r}; {known}")
     chosen = {} if layout is None else {"layout": layout}
     words = "_".join([name.replace("-", "_"), *map(str, shape), *chosen.values()])
-    tensors = OPERATORS[name](*shape, **chosen)
+    tensors = OPERATORS[name].make(*shape, **chosen)
     constants = [t for t in tensors if prepared and t.name in _WEIGHTS]
-    return function(tensors, name=words, constants=constants)
+    func = function(tensors, name=words, constants=constants)
+    for b in func.params:
+        if nbytes(b) > _ADDRESSABLE:
+            raise ArgumentError(
+                f"{words}: {b.name} would take {nbytes(b):.1e} bytes, more than a process can "
+                "address; are the sizes right?"
+            )
+    return func
+
+
+def nbytes(b: Buffer) -> int:
+    return prod(n.const or 0 for n in b.shape) * b.dtype.bits // 8

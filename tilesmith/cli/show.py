@@ -1,4 +1,4 @@
-"""`tilesmith show`: what there is, as text."""
+"""`tilesmith show`: sketches of an operator, and the content of a database, as text."""
 
 from __future__ import annotations
 
@@ -7,17 +7,23 @@ from typing import Annotated
 
 import typer
 
-from tilesmith.base.target import Target, cpu
-from tilesmith.cli.known import records, source, tasks, trace
-from tilesmith.cli.operators import OPERATORS, operator, usage
+from tilesmith.cli.arguments import count, machine
+from tilesmith.cli.operator_help import explain
+from tilesmith.cli.operators import OPERATORS
+from tilesmith.cli.show_records import records, source, tasks, trace
+from tilesmith.cli.tune import Layout, function_of
 from tilesmith.space.sets import ansor_rules, default_rules
 from tilesmith.space.show import show_sketches
 from tilesmith.space.spaces import SketchSpace
 from tilesmith.task.task import Task
 
 show = typer.Typer(
-    help="What there is, as text: sketches of an operator; tasks and records of a database, and "
-    "the schedule and the code behind a record.",
+    help="Print sketches, tasks, records, schedules or code.",
+    epilog="\b\nExamples:\n"
+    "  tilesmith show sketches conv2d 56 64 64 3 1 1\n"
+    "  tilesmith show tasks --db tune.db\n"
+    "  tilesmith show records matmul --db tune.db\n"
+    "  tilesmith show source matmul --db tune.db --assembly",
     rich_markup_mode=None,
 )
 
@@ -27,25 +33,61 @@ class Rules(StrEnum):
     default = "default"
 
 
-@show.command(help=f"Sketches of an operator: {'; '.join(map(usage, OPERATORS))}.")
+@show.command(
+    epilog="\b\nExample:\n  tilesmith show sketches matmul 512 512 512 --rules ansor\n\n"
+    + explain(dict.fromkeys(OPERATORS, ""))
+)
 def sketches(
-    op: Annotated[str, typer.Argument(help="the operator's name")],
-    shape: Annotated[list[int], typer.Argument(help="its numbers")],
-    target: Annotated[str, typer.Option(help="cpu: this machine's; else a machine's name")] = "cpu",
-    cores: Annotated[int, typer.Option(help="how many cores; 0: all that the target has")] = 0,
-    rules: Annotated[Rules, typer.Option(help="which rules derive them")] = Rules.default,
+    op: Annotated[
+        str, typer.Argument(metavar="OP", help="an operator's name, or FILE.py[:NAME] of your own")
+    ],
+    shape: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="SHAPE", help="the operator's sizes, in the order that is explained below"
+        ),
+    ] = None,
+    target: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="the machine to derive them for: cpu is this one, others are known by name, such "
+            "as neoverse-n1 or nvidia-h100",
+        ),
+    ] = "cpu",
+    cores: Annotated[
+        int,
+        typer.Option(metavar="N", parser=count, help="cores to use; 0: all that the target has"),
+    ] = 0,
+    layout: Annotated[
+        Layout | None,
+        typer.Option(
+            help="order of an image's dimensions, for operators on images; NCHW if not given"
+        ),
+    ] = None,
+    constant_weights: Annotated[
+        bool,
+        typer.Option(
+            "--constant-weights", help="weights never change, so they may be packed ahead"
+        ),
+    ] = False,
+    rules: Annotated[
+        Rules,
+        typer.Option(help="the rules that derive them: Ansor's, or ours, which go further"),
+    ] = Rules.default,
 ) -> None:
-    machine = target_named(target)
-    machine = machine.with_cores(cores) if cores else machine
-    task = Task(operator(op, shape), machine)
-    rule_set = (ansor_rules if rules is Rules.ansor else default_rules)(machine)
-    print(show_sketches(task, SketchSpace(rule_set).sketches(task)))
+    """Print the sketches of an operator.
+
+    A sketch is a loop program whose structure is fixed and whose numbers, such as tile sizes, are
+    left to the search.
+    """
+    func = function_of(op, shape or [], layout, constant_weights)
+    host = machine(target, cores)
+    task = Task(func, host)
+    rule_set = (ansor_rules if rules is Rules.ansor else default_rules)(host)
+    found = SketchSpace(rule_set).derive(task)
+    print(show_sketches(task, found.traces, found.warning))
 
 
 for command in (tasks, records, trace, source):
     show.command()(command)
-
-
-def target_named(name: str) -> Target:
-    """`cpu`, or one of the machines that Target.named knows."""
-    return cpu() if name == "cpu" else Target.named(name)

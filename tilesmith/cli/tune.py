@@ -4,91 +4,242 @@ measurement in the database.
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tilesmith.base.errors import ArgumentError
-from tilesmith.cli.operators import OPERATORS, operator, usage
-from tilesmith.cli.show import target_named
+from tilesmith.cli.arguments import (
+    count,
+    machine,
+    positive_seconds,
+    require_database,
+    require_folder,
+    require_memory,
+)
+from tilesmith.cli.operator_help import explain
+from tilesmith.cli.operators import OPERATORS, operator, require_operator, sizes_of
+from tilesmith.cli.tune_folder import write_folder
+from tilesmith.cli.user_file import function_in, is_file_name
 from tilesmith.ir.function import Function
+from tilesmith.measure.local import LocalMeasurer
 from tilesmith.records.open import open_database
-from tilesmith.task.task import Budget
+from tilesmith.search.annealing import Annealing
+from tilesmith.search.evolution import Evolution
+from tilesmith.search.genetic import Genetic
+from tilesmith.search.grid import Grid
+from tilesmith.search.protocol import Strategy
+from tilesmith.search.random import Random
+from tilesmith.task.task import Budget, Task
+from tilesmith.tune.run import Result
 from tilesmith.tune.tune import tune as tune_function
 
-
-def seconds_of(text: str) -> float:
-    """60, 60s, 10m or 1h."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
-    if not found:
-        raise ArgumentError(f"--time {text!r}: write 60s, 10m or 1h")
-    return float(found.group(1)) * {"": 1, "s": 1, "m": 60, "h": 3600}[found.group(2)]
+if TYPE_CHECKING:
+    from tilesmith.records.sql import SqlDatabase
 
 
-def function_of(what: str, shape: list[int]) -> Function:
-    """An operator's name with its numbers, or FILE.py:NAME of a Function in a Python file."""
-    if ".py" not in what:
-        return operator(what, shape)
-    path, _, name = what.partition(":")
-    if not Path(path).is_file():
-        raise ArgumentError(f"there is no file {path}")
-    scope: dict[str, object] = {"__name__": "tilesmith_input", "__file__": path}
-    exec(compile(Path(path).read_text(), path, "exec"), scope)
-    found = {k: v for k, v in scope.items() if isinstance(v, Function)}
-    if name in found:
-        return found[name]
-    if name or len(found) != 1:
+class StrategyName(StrEnum):
+    evolution = "evolution"
+    annealing = "annealing"
+    genetic = "genetic"
+    random = "random"
+    grid = "grid"
+
+
+STRATEGIES: dict[StrategyName, Callable[[], Strategy]] = {
+    StrategyName.evolution: Evolution,
+    StrategyName.annealing: Annealing,
+    StrategyName.genetic: Genetic,
+    StrategyName.random: Random,
+    StrategyName.grid: Grid,
+}
+
+
+class Layout(StrEnum):
+    NCHW = "NCHW"
+    NHWC = "NHWC"
+
+
+TUNE_HELP = (
+    "\b\nExamples:\n"
+    "  tilesmith tune matmul 512 512 512 --time 30s --db tune.db\n"
+    "  tilesmith tune conv2d 56 64 64 3 1 1 --layout NHWC --constant-weights\n"
+    "  tilesmith tune mine.py:func --trials 200 --out tuned/\n\n"
+    + explain(dict.fromkeys(OPERATORS, ""))
+)
+
+
+def function_of(
+    what: str, shape: list[str], layout: str | None = None, constant_weights: bool = False
+) -> Function:
+    """An operator with its sizes, or FILE.py:NAME of a Function in a Python file."""
+    if not is_file_name(what):
+        require_operator(what)
+        return operator(what, sizes_of(what, shape), layout, constant_weights)
+    if shape:
+        raise ArgumentError(f"{what} takes no sizes, but got {' '.join(shape)}; its file has them")
+    if layout is not None or constant_weights:
+        option = "--layout" if layout is not None else "--constant-weights"
         raise ArgumentError(
-            f"{path} has the Functions {', '.join(found) or 'none'}; name one as {path}:NAME"
+            f"{option} is for named operators; for {what}, say it in the file: "
+            "ts.function(..., constants=[...]) takes the tensors that are constant"
         )
-    return next(iter(found.values()))
+    return function_in(what)
 
 
 def tune(
     what: Annotated[
-        str, typer.Argument(help=f"an operator ({', '.join(OPERATORS)}) or FILE.py[:NAME]")
+        str,
+        typer.Argument(
+            metavar="OP", help="an operator's name, or FILE.py[:NAME] for a ts.function of your own"
+        ),
     ],
-    shape: Annotated[list[int] | None, typer.Argument(help="the operator's numbers")] = None,
-    time: Annotated[str, typer.Option(help="wall-clock budget: 60s, 10m, 1h")] = "60s",
-    trials: Annotated[int, typer.Option(help="measured candidates at most; 0: no bound")] = 0,
-    target: Annotated[str, typer.Option(help="cpu: this machine's")] = "cpu",
-    cores: Annotated[int, typer.Option(help="threads to use; 0: all cores")] = 0,
-    db: Annotated[str, typer.Option(help="database file or URL; runs go on from it")] = "",
-    seed: Annotated[int, typer.Option(help="the same seed proposes the same candidates")] = 0,
-    out: Annotated[
-        Path | None, typer.Option(help="folder for the trace, source and assembly")
+    shape: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="SHAPE", help="the operator's sizes, in the order that is explained below"
+        ),
     ] = None,
-    quiet: Annotated[bool, typer.Option(help="say only the result")] = False,
-) -> None:
-    """Search for the fastest kernel, for example: tilesmith tune matmul 512 512 512 --time 60s."""
-    func = function_of(what, shape or [])
-    machine = target_named(target)
-    machine = machine.with_cores(cores) if cores else machine
-    budget = Budget(trials=trials or None, seconds=seconds_of(time))
+    time: Annotated[
+        float,
+        typer.Option(
+            "--time", "--seconds", metavar="TIME", parser=positive_seconds, show_default=False,
+            help="stop after this wall-clock time: 90, 90s, 10m or 1h; 60s if not given",
+        ),
+    ] = 60.0,
+    trials: Annotated[
+        int,
+        typer.Option(
+            metavar="N", parser=count,
+            help="stop after N measured candidates, those already in --db included; 0: no limit",
+        ),
+    ] = 0,
+    target: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="the machine to tune for; candidates are measured here, so cpu (this machine) is "
+            "the one to use",
+        ),
+    ] = "cpu",
+    cores: Annotated[
+        int,
+        typer.Option(
+            metavar="N", parser=count, help="cores that the kernel may use; 0: all of them"
+        ),
+    ] = 0,
+    layout: Annotated[
+        Layout | None,
+        typer.Option(
+            help="order of an image's dimensions, for operators on images; NCHW if not given"
+        ),
+    ] = None,
+    constant_weights: Annotated[
+        bool,
+        typer.Option(
+            "--constant-weights",
+            help="weights never change, so the kernel may want them packed ahead (kernel.pack)",
+        ),
+    ] = False,
+    strategy: Annotated[
+        StrategyName, typer.Option(help="how the next candidates to measure are chosen")
+    ] = StrategyName.evolution,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            metavar="TIME", parser=positive_seconds, show_default=False,
+            help="give up on a candidate that takes longer than this to build, or to run once; "
+            "10s if not given",
+        ),
+    ] = 10.0,
+    db: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE|URL",
+            help="keep every measurement in this SQLite file (made if missing) or postgresql:// "
+            "database, and continue from what it holds",
+        ),
+    ] = "",
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="refuse to start unless --db already holds measurements of this task",
+        ),
+    ] = False,
+    seed: Annotated[
+        int,
+        typer.Option(
+            metavar="N", parser=count,
+            help="seed of the random choices: with equal timings, the same candidates are tried",
+        ),
+    ] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="write the kernel to this folder: LLVM IR, assembly, schedule, measurements, and "
+            "a Python file that builds it again",
+        ),
+    ] = None,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="show no progress, only the result")
+    ] = False,
+) -> None:  # fmt: skip
+    """Search for the fastest kernel of an operator.
+
+    Candidates are built, run on this machine and compared with NumPy's answer. Ctrl-C ends the
+    search early and keeps what was found.
+    """
+    func = function_of(what, shape or [], layout, constant_weights)
+    host = machine(target, cores)
+    require_memory(func)
+    if out is not None:
+        require_folder("--out", out)
+    if resume and not db:
+        raise ArgumentError("--resume continues from a database; name it with --db FILE")
+    if db:
+        require_database(db)
     database = open_database(db) if db else None
     try:
+        if resume and database is not None:
+            _require_records(database, Task(func, host))
         result = tune_function(
-            func, machine, budget=budget, database=database, seed=seed, quiet=quiet
+            func,
+            host,
+            budget=Budget(trials=trials or None, seconds=time),
+            database=database,
+            strategy=STRATEGIES[strategy](),
+            measurer=LocalMeasurer(timeout=timeout),
+            seed=seed,
+            quiet=quiet,
         )
     finally:
         if database is not None:
             database.close()
-    low, high = result.best.confidence
-    print(
-        f"{func.name}: {result.best.cost * 1e6:.1f} us ({low * 1e6:.1f} to {high * 1e6:.1f}), "
-        f"{result.gflops:.1f} GFLOP/s, after {result.trials} trials in {result.seconds:.1f} s"
-    )
-    for kind, (count, text) in result.failures.items():
-        print(f"  {count} candidates failed by {kind}: {text}")
+    _print_result(result)
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        kernel = result.kernel
-        (out / "trace.json").write_text(result.best.candidate.trace.to_json())
-        (out / "kernel.ll").write_text(kernel.source)
-        (out / "kernel.s").write_text(kernel.assembly)
-        print(f"  trace, source and assembly are in {out}")
+        write_folder(out, result)
+        print(f"  the kernel is in {out}: python {out / 'kernel.py'} builds and times it")
 
 
-USAGE = "; ".join(map(usage, OPERATORS))
+def _require_records(database: SqlDatabase, task: Task) -> None:
+    if not database.of(task):
+        cores = f"{task.target.num_cores} core{'s' * (task.target.num_cores > 1)}"
+        raise ArgumentError(
+            f"--resume: {database.place} holds no measurement of {task.func.name} for this machine "
+            f"with {cores}; leave --resume out to start"
+        )
+
+
+def _print_result(result: Result) -> None:
+    low, high = result.best.confidence
+    rate = f", {result.gflops:.1f} GFLOP/s" if result.task.func.flops else ""
+    print(f"{result.task.func.name}: {result.best.cost * 1e6:.1f} us{rate}")
+    print(f"  95 % interval of the median: {low * 1e6:.1f} to {high * 1e6:.1f} us")
+    print(f"  {result.trials} trial{'s' * (result.trials != 1)} in {result.seconds:.1f} s")
+    for kind, (number, text) in result.failures.items():
+        print(f"  {number} candidates failed ({kind}); the first: {text}")

@@ -308,8 +308,8 @@ def _finish(
         rename[uid] = var(unique)
         named.append((unique, extent))
     rank = len(extents)
-    plain = tuple(nodes.substitute(v, rename) for v in values)
     ranges = dict(named)
+    plain = tuple(nodes.fitted(nodes.substitute(v, rename), ranges) for v in values)
     for v in plain:
         _check_scope(name, v, set(ranges))
         _check_reads(name, v, ranges)

@@ -13,8 +13,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from tilesmith.base.dtype import BOOL, DType, promote
-from tilesmith.expr.ints import ZERO, Int, Opaque, atom, map_atoms, opaque_atoms
+from tilesmith.base.dtype import BOOL, INT64, DType, promote
+from tilesmith.expr.ints import (
+    ZERO,
+    Int,
+    Opaque,
+    Unknown,
+    atom,
+    bounds,
+    map_atoms,
+    opaque_atoms,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +42,7 @@ class Const:
 
 @dataclass(frozen=True, slots=True)
 class IntValue:
-    """An integer over iterators, as a value."""
+    """An integer over iterators, as a value; it lies within its dtype."""
 
     value: Int
     dtype: DType
@@ -114,24 +123,78 @@ class Dynamic(Opaque):
 
 
 def as_index(e: Expr) -> Int:
-    """An integer expression as an Int: polynomial where it can be, `Dynamic` where it reads a
-    tensor.
+    """An integer expression as an Int: polynomial where it cannot wrap around, `Dynamic` where it
+    may, or where it reads a tensor.
+
+    An Int has no width. So int64 arithmetic is taken apart; that of narrower types wraps, and stays
+    an expression of its own type. An IntValue holds its value whatever its type (see `fitted`).
     """
+    if isinstance(e, IntValue):
+        return e.value
+    if isinstance(e, Const):
+        return ZERO + int(e.value)
+    if e.dtype is INT64:
+        match e:
+            case Cast(x=IntValue(value=p)):
+                return p
+            case Binary(op="add", a=a, b=b):
+                return as_index(a) + as_index(b)
+            case Binary(op="sub", a=a, b=b):
+                return as_index(a) - as_index(b)
+            case Binary(op="mul", a=a, b=b):
+                return as_index(a) * as_index(b)
+    return atom(Dynamic(e))
+
+
+def fitted(e: Expr, ranges: Mapping[str, Int]) -> Expr:
+    """Indices as polynomials again where narrow arithmetic on iterators cannot leave its type:
+    `int32(i) + 1` is i + 1 if i stays small. `ranges` are the extents of the iterators.
+    """
+
+    def fit(x: Expr) -> Expr:
+        if isinstance(x, Load | IntValue):
+            return map_ints(x, index)
+        x = map_children(x, fit)
+        if not (isinstance(x, Cast | Binary) and x.dtype.is_int):
+            return x
+        found = _polynomial(x)
+        return IntValue(found, x.dtype) if found is not None and fits(found, x.dtype) else x
+
+    def fits(p: Int, dtype: DType) -> bool:
+        try:
+            low, high = (q.const for q in bounds(p, ranges))
+        except Unknown:
+            return False
+        return low is not None and high is not None and (
+            dtype.lowest() <= low and high <= dtype.highest()
+        )  # fmt: skip
+
+    def index(p: Int) -> Int:
+        return map_atoms(p, lambda a: as_index(fit(a.expr)) if isinstance(a, Dynamic) else atom(a))
+
+    return map_ints(e, index)
+
+
+def _polynomial(e: Cast | Binary) -> Int | None:
+    """What a cast, a sum or a product of IntValues and constants is if it does not wrap."""
+    parts = []
+    for x in children(e):
+        if isinstance(x, Const) and x.dtype.is_int:
+            parts.append(ZERO + int(x.value))
+        elif isinstance(x, IntValue):
+            parts.append(x.value)
+        else:
+            return None
     match e:
-        case IntValue(value=p):
-            return p
-        case Const(value=v):
-            return ZERO + int(v)
-        case Cast(x=x) if x.dtype.is_int and e.dtype.is_int and isinstance(x, IntValue):
-            return as_index(x)
-        case Binary(op="add", a=a, b=b):
-            return as_index(a) + as_index(b)
-        case Binary(op="sub", a=a, b=b):
-            return as_index(a) - as_index(b)
-        case Binary(op="mul", a=a, b=b):
-            return as_index(a) * as_index(b)
-        case _:
-            return atom(Dynamic(e))
+        case Cast():
+            return parts[0]
+        case Binary(op="add"):
+            return parts[0] + parts[1]
+        case Binary(op="sub"):
+            return parts[0] - parts[1]
+        case Binary(op="mul"):
+            return parts[0] * parts[1]
+    return None
 
 
 # These run for every node of every candidate: plain tests, where a match would cost three times.

@@ -180,6 +180,8 @@ class For:
     kind: str = "serial"
     # annotations for code generators
     notes: tuple[tuple[str, Note], ...] = ()
+    # The block that the loop was made for, whatever the loop is called; "" if there is none.
+    owner: str = ""
 
     def note(self, key: str) -> Note | None:
         return dict(self.notes).get(key)
@@ -249,7 +251,7 @@ def rewrite(body: tuple[Stmt, ...], f: Callable[[Stmt], tuple[Stmt, ...]]) -> tu
             if inner is s.body:
                 t = s
             elif isinstance(s, For):
-                t = For(s.name, s.extent, inner, s.kind, s.notes)
+                t = For(s.name, s.extent, inner, s.kind, s.notes, s.owner)
             else:
                 t = If(s.conds, inner)
         new = f(t)

@@ -25,7 +25,7 @@ from tilesmith.expr.nodes import (
     Select,
     Unary,
 )
-from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Stmt, Store, Sync, Write
+from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Stmt, Store, Sync, Write, walk
 
 if TYPE_CHECKING:
     from tilesmith.ir.function import Function
@@ -35,7 +35,7 @@ VERSION = 1
 
 
 def function_to_json(func: Function) -> str:
-    writer = _Writer()
+    writer = _Writer(frozenset(b.name for _, b in walk(func.body)))
     params = [writer.buffer(b) for b in func.params]
     buffers = [writer.buffer(b) for b in func.buffers]
     body = [writer.stmt(s) for s in func.body]
@@ -62,7 +62,8 @@ def compact(data: object) -> str:
 class _Writer:
     """Holds the table of expressions while a Function is written."""
 
-    def __init__(self) -> None:
+    def __init__(self, blocks: frozenset[str] = frozenset()) -> None:
+        self.blocks = blocks
         self.values: list[Any] = []
         self._by_text: dict[str, int] = {}
         # The walk is linear in what is there, also where a tree shares its branches many times.
@@ -138,6 +139,8 @@ class _Writer:
             case For():
                 body = [self.stmt(t) for t in s.body]
                 plain = ["for", s.name, self.integer(s.extent), body]
+                if s.owner != named_owner(s.name, self.blocks):
+                    return [*plain, s.kind, s.notes, s.owner]
                 return plain if (s.kind, s.notes) == ("serial", ()) else [*plain, s.kind, s.notes]
             case Block():
                 return ["block", self._block(s)]
@@ -179,6 +182,13 @@ class _Writer:
 
     def _write(self, w: Write) -> list[Any]:
         return [w.buffer, self.integers(w.index), self.value(w.value)]
+
+
+def named_owner(loop: str, blocks: frozenset[str]) -> str:
+    """The block that a loop is called after, "" if there is none: what is not written down."""
+    parts = loop.split(".")
+    heads = (".".join(parts[:k]) for k in reversed(range(1, len(parts))))
+    return next((head for head in heads if head in blocks), "")
 
 
 def _order(term: tuple[Monomial, int]) -> tuple[int, list[str]]:

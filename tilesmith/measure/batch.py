@@ -6,14 +6,16 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
 
+from tilesmith.base.errors import MeasureError
 from tilesmith.measure.builders import Builders
 from tilesmith.measure.cores import Cores
-from tilesmith.measure.messages import Build, Built
+from tilesmith.measure.messages import Build, Built, Sample
 from tilesmith.measure.runner import Broken, Runner
 from tilesmith.measure.standing import Incumbent, Spent, Standing, Trial
 from tilesmith.measure.timing import (
@@ -21,6 +23,7 @@ from tilesmith.measure.timing import (
     Clock,
     Race,
     Rules,
+    Timed,
     duel,
     is_believed,
     race,
@@ -32,6 +35,10 @@ from tilesmith.task.task import Failure
 # A kernel may take so many times the best before it is given up, but a second in any case.
 _PATIENCE, _MIN_LIMIT = 200.0, 1.0
 _FINISH = 12  # calls of the best that a race and its confirmation take: a winner needs them in time
+_GRACE = 0.8  # seconds after the end in which a run that has nothing yet may still get one kernel
+# A worker that dies once may have been ended by anyone; a kernel under which it dies again is bad.
+# When it dies so often under no kernel of ours, measuring does not work.
+_LIVES, _ALL_LIVES = 2, 4
 
 
 @dataclass(slots=True)
@@ -46,9 +53,11 @@ class Batch:
     rng: random.Random
     spent: Spent
     until: float  # of time.monotonic(): what has not been run by then is left out
+    finished: Callable[[Trial], None]  # told of a trial when all is known of it
     _kernels: dict[str, tuple[Trial, Built]] = field(default_factory=dict)  # by code
     _now: float = inf  # the incumbent's time when running began
     _reached: bool = False  # whether a kernel has run well
+    _end: float = inf  # the latest moment for a first kernel
 
     def run(
         self,
@@ -65,6 +74,7 @@ class Batch:
         if not, `quiet` returns when nothing does.
         """
         self.standing.trim()
+        self._end = max(self.until, time.monotonic()) + _GRACE
         cores, free = self.cores, self.cores.free if beside else ()
         self.builders.want(jobs)
         self.builders.allow(cores.all, free)
@@ -74,7 +84,7 @@ class Batch:
                 break
         if not beside:
             quiet()
-        if self._is_late:
+        if self._is_late and (self._kernels or not self._in_time):
             self.builders.want({})
         self.builders.allow(free, free)
         self._now = best = self._best_now()
@@ -82,16 +92,33 @@ class Batch:
         while fresh is not None:
             for t in fresh:
                 best = min(best, self._screen(t, best))
+                if t.failure is not None or (t.reached and not self._may_race(t, best)):
+                    self._finish(t)
             fresh = self._receive(trials)
         kernels = [t for t, _ in self._kernels.values()]
         self._screen_again(kernels, best)
         with self._counted("racing"):
             self._race(kernels)
-        for key, (trial, _) in self._kernels.items():
-            if trial.reached:
-                self.standing.remember(key, trial.verdict(self.rules))
+        self.finish(kernels)
         keep = self.standing.incumbent
         self.runner.forget([t.slot for t in kernels if keep is None or t is not keep.trial])
+
+    def finish(self, trials: Iterable[Trial]) -> None:
+        """No more will be known of these; those that were not reached are left out."""
+        for t in trials:
+            if t.reached and not t.finished:
+                self._finish(t)
+
+    def _finish(self, trial: Trial) -> None:
+        trial.finished = True
+        if trial.key:
+            self.standing.remember(trial.key, trial.verdict(self.rules))
+        self.finished(trial)
+
+    def _may_race(self, trial: Trial, best: float) -> bool:
+        """Perhaps after a second chance, if it was disturbed."""
+        within = max(self.rules.race_within, self.rules.cutoffs[0] if trial.contended else 0.0)
+        return trial.timed.settled <= within * best
 
     @property
     def _clock(self) -> Clock:
@@ -103,8 +130,10 @@ class Batch:
 
     @property
     def _in_time(self) -> bool:
-        """One kernel is better than none, however late it is."""
-        return not (self._is_late and (self.standing.known or self._reached))
+        """One kernel is better than none, if it comes soon."""
+        if self.standing.known or self._reached:
+            return not self._is_late
+        return time.monotonic() < self._end
 
     @contextmanager
     def _counted(self, what: str) -> Iterator[None]:
@@ -118,9 +147,9 @@ class Batch:
         """The next that was built, if it is a kernel that has not been seen yet; None when there
         is none to come.
         """
-        patience = self.until - time.monotonic() if self.standing.known or self._kernels else inf
+        end = self.until if self.standing.known or self._kernels else self._end
         with self._counted("waiting"):
-            got = self.builders.take(patience)
+            got = self.builders.take(end - time.monotonic())
         if got is None:
             return None
         trial, outcome = trials[got[0]], got[1]
@@ -130,6 +159,7 @@ class Batch:
         """Whether it is a kernel that has not been seen yet."""
         if isinstance(outcome, Failure):
             trial.failure = outcome
+            self._finish(trial)
             return False
         trial.key, trial.build_seconds = outcome.key, outcome.seconds
         self.spent.building += outcome.seconds
@@ -144,36 +174,49 @@ class Batch:
         keep = self.standing.incumbent
         if keep is None:
             return inf
-        try:
-            sentinel = self.standing.sentinel
-            slot, timed = keep.trial.slot, keep.trial.timed
-            return settle(self._clock, slot, timed, self.rules, sentinel, self.timeout)
-        except Broken:
-            self._depose(keep)
-            return inf
+        sentinel, (slot, _), timed = self.standing.sentinel, keep.trial.entry, keep.trial.timed
+        deaths: Counter[int] = Counter()
+        while True:
+            try:
+                return settle(self._clock, slot, timed, self.rules, sentinel, self.timeout)
+            except Broken as broken:
+                if _is_to_blame(slot, broken, deaths):
+                    self._depose(keep, broken.failure)
+                    return inf
 
     def _screen(self, trial: Trial, best: float) -> float:
         """Its time; infinite when it failed or came too late."""
         rest = self.until - time.monotonic()
         if not self._in_time or (self._reached and rest < _FINISH * best < inf):
             return inf
-        limit = min(self.timeout, max(_MIN_LIMIT, _PATIENCE * best))
-        try:
-            with self._counted("checking"):
-                first = self.runner.check(trial.slot, limit)
-            with self._counted("timing"):
-                trial.timed = screen(
-                    self._clock, trial.slot, first, best, self.rules, self.standing.sentinel, limit
-                )
-        except Broken as broken:
-            trial.failure = broken.failure
-            return inf
-        finally:
-            if trial.failure is not None or trial.timed.settled > self.rules.race_within * best:
-                self.runner.unload([trial.slot])
+        patience = min(self.timeout, max(_MIN_LIMIT, _PATIENCE * best))
+        deaths: Counter[int] = Counter()
+        while True:
+            limit = min(patience, self._end - time.monotonic())
+            try:
+                trial.timed = self._time_alone(trial.slot, best, limit)
+                break
+            except Broken as broken:
+                if broken.failure.kind == "timeout" and limit < patience:
+                    return inf  # the end of the run cut it short: nothing is known of it
+                if _is_to_blame(trial.slot, broken, deaths):
+                    trial.failure = broken.failure
+                    self.runner.unload([trial.slot])
+                    return inf
+        if trial.timed.settled > self.rules.race_within * best:
+            self.runner.unload([trial.slot])
         self._reached = True
         trial.contended = trial.timed.is_contended(self.rules)
         return trial.timed.settled
+
+    def _time_alone(self, slot: int, best: float, limit: float) -> Timed:
+        sentinel = self.standing.sentinel
+        with self._counted("checking"):
+            first = self.runner.check(slot, limit)
+        if self._is_late and first > self.rules.max_seconds:  # no time for another call
+            return Timed([Sample(first, 1.0, reference=sentinel.latest)])
+        with self._counted("timing"):
+            return screen(self._clock, slot, first, best, self.rules, sentinel, limit)
 
     def _screen_again(self, trials: Sequence[Trial], best: float) -> None:
         """Those that were disturbed have a second chance, if they may be good."""
@@ -188,6 +231,7 @@ class Batch:
     def _race(self, trials: Sequence[Trial]) -> None:
         """Those near the best against the incumbent, and the winner in a fresh process."""
         entrants = self._entrants(trials)
+        deaths: Counter[int] = Counter()
         while entrants:
             keep = self.standing.incumbent
             try:
@@ -196,11 +240,16 @@ class Batch:
                     self._crown(winner, keep)
                 return
             except Broken as broken:
+                deaths[broken.slot] += 1
+                if broken.died and deaths[broken.slot] < _LIVES:
+                    continue
                 if keep is not None and broken.slot == keep.trial.slot:
-                    self._depose(keep)
-                for t in entrants:
-                    if t.slot == broken.slot:
-                        t.failure = broken.failure
+                    self._depose(keep, broken.failure)
+                    continue
+                bad = [t for t in entrants if t.slot == broken.slot]
+                if not bad:  # no kernel's fault, and no race can be held: nobody wins
+                    return
+                bad[0].failure = broken.failure
                 entrants = [t for t in entrants if t.failure is None]
 
     def _entrants(self, trials: Sequence[Trial]) -> list[Trial]:
@@ -208,7 +257,10 @@ class Batch:
         if not good or not self._in_time:
             return []
         best = min(self._now, *(t.timed.settled for t in good))
-        near = [t for t in good if t.timed.settled <= self.rules.race_within * best]
+        if best > self.rules.max_seconds and self.until - time.monotonic() < _FINISH * best:
+            return []
+        within = self.rules.race_within * best
+        near = [t for t in good if t.timed.settled <= within and not t.finished]
         near.sort(key=lambda t: t.timed.settled)
         # Racing may take a quarter of the time that screening took.
         sampled = sum(s.seconds * t.timed.calls for t in good for s in t.timed.samples)
@@ -254,7 +306,22 @@ class Batch:
             t.timed.samples.extend(result.samples[t.slot])
             t.contended = t.timed.is_contended(self.rules)
 
-    def _depose(self, keep: Incumbent) -> None:
+    def _depose(self, keep: Incumbent, failure: Failure) -> None:
         """It ran well before, and now it does not: it is not to be relied on."""
         self.runner.forget([keep.trial.slot])
-        self.standing.incumbent = None
+        self.standing.depose(keep, failure)
+
+
+def _is_to_blame(slot: int, broken: Broken, deaths: Counter[int]) -> bool:
+    """Whether the kernel in this slot is bad. If not, it is to be tried again."""
+    if broken.slot == slot and not broken.died:
+        return True
+    deaths[broken.slot] += 1
+    if deaths[slot] >= _LIVES:
+        return True
+    if deaths.total() >= _ALL_LIVES:
+        raise MeasureError(
+            f"the process that runs kernels ended {deaths.total()} times in a row, and no kernel "
+            f"was to blame: {broken.failure.text}"
+        )
+    return False

@@ -7,11 +7,11 @@ and which of them on jobs of the next batch.
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from tilesmith.measure.faults import explain
+from tilesmith.measure.faults import explain, was_killed
 from tilesmith.measure.messages import Build, Built, Exit, Limits
 from tilesmith.measure.nursery import Nursery, Worker
 from tilesmith.measure.wire import Channel, Gone, ready, time_left
@@ -29,6 +29,7 @@ class _Bench:
     core: int
     worker: Worker
     job: str | None = None
+    work: Build | None = None
     deadline: float = 0.0
     done: int = 0
 
@@ -43,6 +44,7 @@ class Builders:
         self._ahead: deque[tuple[str, Build]] = deque()
         self._done: dict[str, Outcome] = {}
         self._wanted: set[str] = set()
+        self._killed: Counter[str] = Counter()  # workers of a job
         self._cores: Collection[int] = ()
         self._cores_ahead: Collection[int] = ()
 
@@ -58,6 +60,7 @@ class Builders:
                 self._renew(b, kill=True)
         self._wanted = set(jobs)
         self._done = {name: made for name, made in self._done.items() if name in jobs}
+        self._killed = Counter({name: n for name, n in self._killed.items() if name in jobs})
         begun = {*self._done, *(b.job for b in self._benches)}
         self._waiting = deque((name, job) for name, job in jobs.items() if name not in begun)
 
@@ -92,6 +95,7 @@ class Builders:
         if b.done >= _MAX_BUILDS:
             self._renew(b, kill=True)
         b.job, job = jobs.popleft()
+        b.work = job
         b.deadline = time.monotonic() + self._timeout
         b.done += 1
         try:
@@ -120,12 +124,12 @@ class Builders:
     def take(self, seconds: float) -> tuple[str, Outcome] | None:
         """The next result that is wanted, waited for so long at most; None when there is none."""
         until = time.monotonic() + seconds
-        self._start()
         while True:
             for name in self._done:
                 if name in self._wanted:
                     self._wanted.discard(name)
                     return name, self._done.pop(name)
+            self._start()
             busy = [b for b in self._benches if b.job is not None]
             if not self._wanted or not busy or time.monotonic() > until:
                 return None
@@ -139,7 +143,18 @@ class Builders:
         b.job = None
 
     def _died(self, b: _Bench) -> None:
-        self._finish(b, explain(self._renew(b), " while building"))
+        """A worker that was killed may have been killed by anyone, perhaps all of them at once: its
+        job is tried again, once more than there are workers.
+        """
+        end, name, work = self._renew(b), b.job, b.work
+        assert name is not None
+        assert work is not None
+        self._killed[name] += was_killed(end)
+        if was_killed(end) and self._killed[name] <= len(self._benches):
+            b.job = None
+            (self._waiting if name in self._wanted else self._ahead).appendleft((name, work))
+        else:
+            self._finish(b, explain(end, " while building"))
 
     def _renew(self, b: _Bench, kill: bool = False) -> Exit:
         end = self._nursery.reap(b.worker, kill)

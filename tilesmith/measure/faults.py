@@ -188,6 +188,11 @@ def explain(end: Exit, doing: str = "") -> Failure:
     return Failure("crash", f"{signal.Signals(number).name}{doing}{_said(end)}")
 
 
+def was_killed(end: Exit) -> bool:
+    """Whether SIGKILL ended it: from outside, or by the system for want of memory."""
+    return os.WIFSIGNALED(end.status) and os.WTERMSIG(end.status) == signal.SIGKILL
+
+
 def _fault(end: Exit) -> Failure:
     number, _, address = end.fault
     for name, guard, begin, stop, guard_end in end.regions:

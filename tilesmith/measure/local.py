@@ -14,20 +14,23 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Self
 
-from tilesmith.base.errors import MeasureError, TargetError
-from tilesmith.base.target import Target, cpu
+from tilesmith.base.errors import MeasureError
+from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.ir.function import Function
 from tilesmith.measure.batch import Batch
+from tilesmith.measure.here import require_here
 from tilesmith.measure.meanwhile import Meanwhile
 from tilesmith.measure.messages import Build
-from tilesmith.measure.protocol import Upcoming
+from tilesmith.measure.outbox import Outbox
+from tilesmith.measure.protocol import Listener, Upcoming
 from tilesmith.measure.standing import Spent, Standing, Trial
 from tilesmith.measure.timing import Rules
 from tilesmith.measure.wire import Gone
 from tilesmith.measure.workshop import Workshop
 from tilesmith.runtime.build import compile_function
 from tilesmith.schedule.trace import Trace
+from tilesmith.task.inputs import require_memory
 from tilesmith.task.task import Candidate, Failure, Measurement, Task
 
 
@@ -66,14 +69,19 @@ class LocalRun:
             self._builder = pickle.dumps(settings.builder)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise MeasureError(f"worker processes cannot have the builder: {error}") from None
-        _refuse_foreign(task.target)
+        require_here(task.target)
+        require_memory(task.func)
         self.spent = Spent()
         self._standing: dict[str, Standing] = {}
         self._rng = random.Random(settings.seed)
         self._slots = 0
         self._closed = False
+        self._listener: Listener | None = None
         self._lock = threading.Lock()
         self._workshop = Workshop(settings.timeout, settings.memory_nbytes, settings.cold)
+
+    def report_to(self, listener: Listener) -> None:
+        self._listener = listener
 
     def measure(
         self,
@@ -84,26 +92,30 @@ class LocalRun:
         end = float("inf") if until is None else until
         ahead = None if upcoming is None else cache(upcoming)
         with self._lock:
-            found: dict[int, Measurement] = {}
-            by_task: dict[str, list[int]] = {}
-            for i, c in enumerate(candidates):
-                by_task.setdefault(c.task.key, []).append(i)
-            for numbers in by_task.values():
-                measured = self._measure_surely([candidates[i] for i in numbers], ahead, end)
-                found.update({i: m for i, m in zip(numbers, measured, strict=True) if m})
+            by_task: dict[str, list[Candidate]] = {}
+            for c in candidates:
+                by_task.setdefault(c.task.statement, []).append(c)
+            outbox = Outbox(self._listener)
+            try:
+                for same_task in by_task.values():
+                    self._measure_surely(same_task, ahead, end, outbox)
+            finally:
+                outbox.send()
             if ahead is not None:
                 ahead()
-            return [found[i] for i in sorted(found)]
+            return [outbox.measured[c.key] for c in candidates if c.key in outbox.measured]
 
     def _measure_surely(
-        self, candidates: Sequence[Candidate], upcoming: Upcoming | None, until: float
-    ) -> list[Measurement | None]:
+        self, candidates: Sequence[Candidate], upcoming: Upcoming | None, until: float,
+        outbox: Outbox,
+    ) -> None:  # fmt: skip
         try:
             for _ in range(2):  # someone may end our processes; once may be chance
                 if self._closed:
                     raise MeasureError("this run of a measurer is closed; open another one")
+                left = [c for c in candidates if c.key not in outbox.measured]
                 try:
-                    return self._measure(candidates, upcoming, until)
+                    return self._measure(left, upcoming, until, outbox) if left else None
                 except Gone:
                     self._workshop.abandon()
             raise MeasureError("the measuring processes were ended twice in a row")
@@ -114,27 +126,34 @@ class LocalRun:
             raise
 
     def _measure(
-        self, candidates: Sequence[Candidate], upcoming: Upcoming | None, until: float
-    ) -> list[Measurement | None]:
-        """Of one task; None for those that time did not reach."""
+        self, candidates: Sequence[Candidate], upcoming: Upcoming | None, until: float,
+        outbox: Outbox,
+    ) -> None:  # fmt: skip
+        """Of one task. Those that time did not reach are not in the outbox afterwards."""
         task = candidates[0].task
-        _refuse_foreign(task.target)
+        require_here(task.target)
         standing = self._standing.setdefault(task.key, Standing())
-        crew = self._workshop.serve(task)
+        crew = self._workshop.serve(task, until)
         if standing.incumbent is not None:
             crew.runner.add(standing.incumbent.trial.slot, standing.incumbent.built)
         trials: dict[str, Trial] = {}
+        by_slot: dict[int, Candidate] = {}
         for c in candidates:
             if c.key not in trials:
                 self._slots += 1
                 trials[c.key] = Trial(self._slots)
+                by_slot[self._slots] = c
         jobs, failures = self._jobs(candidates)
         for key, failure in failures.items():
             trials[key].failure = failure
         s, rules = self._settings, self._settings.timing_rules
+
+        def finished(trial: Trial) -> None:
+            outbox.put(self._measurement(by_slot[trial.slot], trial, standing))
+
         batch = Batch(
             crew.builders, crew.runner, crew.cores, standing, rules, s.timeout, s.confirm,
-            self._rng, self.spent, until,
+            self._rng, self.spent, until, finished,
         )  # fmt: skip
 
         def look_ahead() -> None:
@@ -142,18 +161,21 @@ class LocalRun:
                 crew.builders.begin(self._jobs(upcoming())[0])
 
         beside = crew.may_share
-        with Meanwhile(look_ahead, crew.cores.free or crew.cores.all) as meanwhile:
-            batch.run(trials, jobs, beside, meanwhile.wait)
+        try:
+            with Meanwhile(look_ahead, crew.cores.free or crew.cores.all) as meanwhile:
+                batch.run(trials, jobs, beside, meanwhile.wait)
+        finally:  # whatever ended it: what was measured counts
+            batch.finish(trials.values())
+            for c in candidates:
+                twin = standing.known.get(trials[c.key].key)
+                if twin is not None and c.key not in outbox.measured:
+                    outbox.put(twin.of(c, trials[c.key].build_seconds))
+            while standing.deposed:
+                outbox.tell(standing.deposed.pop())
         crew.crowded = 4 * sum(t.contended for t in trials.values()) > len(trials)
-        return [self._measurement(c, trials[c.key], standing) for c in candidates]
 
-    def _measurement(self, c: Candidate, t: Trial, standing: Standing) -> Measurement | None:
-        verdict = standing.known.get(t.key)
-        if verdict is None:
-            if not t.reached:
-                return None
-            verdict = t.verdict(self._settings.timing_rules)
-        m = verdict.of(c, t.build_seconds)
+    def _measurement(self, c: Candidate, t: Trial, standing: Standing) -> Measurement:
+        m = t.verdict(self._settings.timing_rules).of(c, t.build_seconds)
         if standing.incumbent is not None and t is standing.incumbent.trial:
             standing.best = m
         return m
@@ -197,15 +219,6 @@ class LocalRun:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-def _refuse_foreign(target: Target) -> None:
-    here = cpu()
-    if target.kind != "cpu" or target.arch != here.arch:
-        raise TargetError(
-            f"LocalMeasurer runs kernels on this machine's {here.arch} processor; the target is "
-            f"{target.kind} {target.arch}"
-        )
 
 
 def _portable(trace: Trace) -> bytes | None:

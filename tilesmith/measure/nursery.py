@@ -113,7 +113,7 @@ def _end(process: subprocess.Popen[bytes], control: Channel) -> None:
     """
     control.close()
     try:
-        process.wait(5.0)
+        process.wait(1.0)
     except subprocess.TimeoutExpired:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

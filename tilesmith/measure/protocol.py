@@ -7,11 +7,12 @@ Implementations of one's own pass the suite in `tilesmith.testing.measurers`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, Self
+from typing import Protocol, Self, runtime_checkable
 
 from tilesmith.task.task import Candidate, Measurement, Task
 
 Upcoming = Callable[[], Sequence[Candidate]]
+Listener = Callable[[Sequence[Measurement]], None]
 
 
 class Measuring(Protocol):
@@ -38,6 +39,27 @@ class Measuring(Protocol):
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *error: object) -> None: ...
+
+
+@runtime_checkable
+class Reporting(Protocol):
+    """A run that hands out measurements before their batch is done, so that they can be stored:
+    a batch that is interrupted then loses only what was being measured at that moment.
+    """
+
+    def report_to(self, listener: Listener) -> None:
+        """From now on every measurement that `measure` will return is given to the listener first,
+        once, in small groups; also when `measure` ends with an error. The listener may also be told
+        of a candidate that was measured well before and fails now.
+        """
+
+
+@runtime_checkable
+class Judging(Protocol):
+    """A run that compares candidates side by side."""
+
+    def best(self, task: Task) -> Measurement | None:
+        """The incumbent: no other candidate of this run has beaten it."""
 
 
 class Measurer(Protocol):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -28,11 +29,13 @@ _MAX_LOADS = 300  # the linker keeps a little of every library; a new worker cos
 
 
 class Broken(Exception):
-    """A kernel failed while it ran."""
+    """A kernel failed while it ran. `slot` is what ran: it may be the reference kernel, or 0 when
+    nothing did. `died` means that the worker process ended, which another process may have caused.
+    """
 
-    def __init__(self, slot: int, failure: Failure) -> None:
+    def __init__(self, slot: int, failure: Failure, died: bool = False) -> None:
         super().__init__(failure.text)
-        self.slot, self.failure = slot, failure
+        self.slot, self.failure, self.died = slot, failure, died
 
 
 class Beside(Protocol):
@@ -68,7 +71,8 @@ class Runner:
             self.renew()
         elif gone and self._worker is not None:
             self._inside.difference_update(gone)
-            self._ask(Drop(gone), 10.0)
+            with suppress(Broken):  # a worker that died holds nothing any more
+                self._ask(Drop(gone), 10.0)
 
     def move(self, cores: tuple[int, ...]) -> None:
         if cores != self._limits.cores:
@@ -129,8 +133,9 @@ class Runner:
                     failure = Failure("timeout", f"no answer after {seconds:.3g} s")
                     if not end.killed:  # it died at the last moment
                         failure = explain(end, " while running")
-                    raise Broken(end.slot or slot, failure)
+                    raise Broken(end.slot or slot, failure, died=not end.killed)
         except Gone:
             end = self._nursery.reap(worker)
             self._worker = None
-            raise Broken(end.slot or slot, explain(end, " while running")) from None
+            failure = explain(end, " while running")
+            raise Broken(end.slot or slot, failure, died=True) from None

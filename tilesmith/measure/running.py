@@ -105,6 +105,7 @@ class RunWorker:
                     for slot in slots:
                         self._loaded.pop(slot, None)
                     channel.send(None)
+            self._report.running(0)  # whoever ends an idle worker says nothing about a kernel
 
     def _load(self, slot: int, built: Built) -> Failure | None:
         try:

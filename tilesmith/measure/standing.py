@@ -57,6 +57,7 @@ class Trial:
     failure: Failure | None = None
     contended: bool = False
     confirmed: bool = False
+    finished: bool = False  # nothing more will be known of it
 
     @property
     def entry(self) -> tuple[int, int]:
@@ -90,10 +91,19 @@ class Standing:
     known: dict[str, Verdict] = field(default_factory=dict)
     incumbent: Incumbent | None = None
     best: Measurement | None = None  # the incumbent's
+    deposed: list[Measurement] = field(default_factory=list)  # failures of earlier incumbents
     sentinel: Sentinel = field(default_factory=Sentinel)
 
     def remember(self, key: str, verdict: Verdict) -> None:
         self.known[key] = verdict
+
+    def depose(self, keep: Incumbent, failure: Failure) -> None:
+        """The incumbent has failed: so have all candidates with its code."""
+        self.incumbent = None
+        self.known[keep.trial.key] = Verdict((), (), failure, False, False)
+        if self.best is not None:
+            self.deposed.append(Measurement(self.best.candidate, failure=failure))
+            self.best = None
 
     def trim(self) -> None:
         """The oldest go: a search returns to what is recent."""

@@ -6,7 +6,9 @@ A workshop serves one task at a time; going over to another costs one evaluation
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
+from math import inf
 
 from tilesmith.base.errors import MeasureError
 from tilesmith.measure.builders import Builders
@@ -18,6 +20,7 @@ from tilesmith.measure.wire import Gone, ready
 from tilesmith.task.task import Task
 
 _ORACLE_SECONDS = 600.0
+_GRACE = 0.5  # seconds: a run that has spent its time on proposals still gets small answers
 _PROBE_CALLS = 200  # of the reference kernel: some 10 ms, long enough to be interrupted
 
 
@@ -43,24 +46,26 @@ class Workshop:
         self.nursery: Nursery | None = Nursery()
         self._crew: Crew | None = None
 
-    def serve(self, task: Task) -> Crew:
-        """Processes for this task: those of last time, if that was the same one."""
+    def serve(self, task: Task, until: float = inf) -> Crew:
+        """Processes for this task: those of last time, if that was the same one. They are ready
+        by the moment `until` of time.monotonic(), give or take a second, or there is an error.
+        """
         if self.nursery is None:
             self.nursery = Nursery()
         crew = self._crew
         if crew is None or crew.task != task:
-            crew = self._crew = self._hire(self.nursery, task, crew)
+            crew = self._crew = self._hire(self.nursery, task, crew, until)
         elif crew.crowded:  # perhaps another core is quieter by now
             self._settle(crew)
         return crew
 
-    def _hire(self, nursery: Nursery, task: Task, before: Crew | None) -> Crew:
+    def _hire(self, nursery: Nursery, task: Task, before: Crew | None, until: float) -> Crew:
         if before is None:
             builders = Builders(nursery, usable_cores(), self._timeout, self._memory_nbytes)
         else:
             before.runner.renew()
             builders = before.builders
-        self._ask_oracle(nursery, task)
+        self._ask_oracle(nursery, task, until)
         target, nbytes = task.target, task.func.nbytes
         # Arrays, their aligned twins and relaid copies; a stack per thread; the flushing buffer.
         own = 8 * nbytes + target.num_cores * (16 << 20) + 4 * target.l3_nbytes
@@ -70,12 +75,18 @@ class Workshop:
         self._settle(crew)
         return crew
 
-    def _ask_oracle(self, nursery: Nursery, task: Task) -> None:
+    def _ask_oracle(self, nursery: Nursery, task: Task, until: float) -> None:
         name = task.func.name
+        left = max(0.0, until - time.monotonic()) + _GRACE
         limits = Limits(tuple(usable_cores()), 8 * task.func.nbytes + (16 << 30))
         oracle = nursery.prepare(task.func, task.target, limits)
         try:
-            if not ready([oracle.channel], _ORACLE_SECONDS):
+            if not ready([oracle.channel], min(_ORACLE_SECONDS, left)):
+                if left < _ORACLE_SECONDS:
+                    raise MeasureError(
+                        f"the time is up before {name!r} was evaluated once with NumPy, which "
+                        "kernels are checked against; give a budget of more seconds"
+                    )
                 raise MeasureError(f"no answer to {name!r} in {_ORACLE_SECONDS:.0f} s")
             why: str | None = oracle.channel.receive()
         except Gone:

@@ -13,24 +13,29 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
 from tilesmith.base.digest import digest
+from tilesmith.base.errors import TilesmithError
 from tilesmith.ir.nodes import Intrinsic
 from tilesmith.ir.serialize import function_to_json
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import Trace
-from tilesmith.task.task import CODEGEN_VERSION, Candidate, Failure, Measurement, Task
-
-# How far a measurement is to be trusted, best first: with the cost behind it, this is the order
-# in which the best is looked for, and the index that finds it.
-CONFIRMED, MEASURED, CONTENDED, FAILED = range(4)
+from tilesmith.task.task import (
+    CODEGEN_VERSION,
+    Candidate,
+    Failure,
+    Measurement,
+    Task,
+    standing_of,
+)
 
 
 class TaskRow(NamedTuple):
-    key: str
+    statement: str
     name: str
     func: str
     target: str
     fingerprint: str
     codegen: str
+    key: str
 
 
 class RecordRow(NamedTuple):
@@ -39,7 +44,7 @@ class RecordRow(NamedTuple):
     trace: str
     samples: str
     cost: float | None
-    standing: int
+    standing: int  # with the normal cost behind it, the order of `trust`
     failure: str | None
     failure_text: str
     contended: bool
@@ -53,12 +58,13 @@ class RecordRow(NamedTuple):
 
 def task_row(task: Task) -> TaskRow:
     return TaskRow(
-        key=task.key,
+        statement=task.statement,
         name=_clean(task.func.name),
         func=function_to_json(task.func),
         target=task.target.to_json(),
         fingerprint=task.target.fingerprint,
         codegen=CODEGEN_VERSION,
+        key=task.key,
     )
 
 
@@ -73,12 +79,6 @@ def row_of(m: Measurement, candidate: str, trace: str, made_by: str) -> RecordRo
     cost, normal_cost = float(m.cost), float(m.normal_cost)
     kind = None if m.failure is None else _clean(m.failure.kind)
     text = "" if m.failure is None else _clean(m.failure.text)
-    if m.failure is not None or not math.isfinite(cost):
-        standing = FAILED
-    elif m.contended:
-        standing = CONTENDED
-    else:
-        standing = CONFIRMED if m.confirmed else MEASURED
     identity = digest(
         candidate,
         samples,
@@ -93,7 +93,7 @@ def row_of(m: Measurement, candidate: str, trace: str, made_by: str) -> RecordRo
         reference_samples=references,
         cost=cost if math.isfinite(cost) else None,
         normal_cost=normal_cost if math.isfinite(normal_cost) else None,
-        standing=standing,
+        standing=int(standing_of(m)),
         failure=kind,
         failure_text=text,
         contended=bool(m.contended),
@@ -110,7 +110,10 @@ def measurement(
     primitives: Sequence[type[Step]],
     intrinsics: Sequence[Intrinsic],
 ) -> Measurement:
-    return Measurement(
+    """Raises one of UNREADABLE for a row that says nothing here: it has a primitive that is not
+    known, or values that an older version let pass.
+    """
+    m = Measurement(
         candidate=Candidate(task, Trace.from_json(row.trace, primitives, intrinsics)),
         seconds=tuple(json.loads(row.samples)),
         failure=None if row.failure is None else Failure(row.failure, row.failure_text),
@@ -120,6 +123,16 @@ def measurement(
         when=row.at,
         references=tuple(json.loads(row.reference_samples)),
     )
+    if m.seconds and not m.cost < math.inf:
+        raise ValueError(f"its seconds are {row.samples}")
+    return m
+
+
+# What reading a row may raise: nothing that a stranger wrote into it is our mistake.
+UNREADABLE = (
+    *(TilesmithError, ValueError, TypeError, AttributeError),
+    *(LookupError, ArithmeticError, AssertionError, RecursionError),
+)
 
 
 @cache

@@ -5,11 +5,17 @@ Names begin with `tilesmith_`, because a server may be shared with other program
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable
+from statistics import median
 
 import sqlalchemy as sa
 
-from tilesmith.base.errors import RecordsError
+from tilesmith.base.errors import RecordsError, TilesmithError
+from tilesmith.base.target import Target
+from tilesmith.ir.deserialize import function_from_json
+from tilesmith.task.task import task_key
 
 metadata = sa.MetaData()
 _Id = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # SQLite numbers only INTEGER by itself
@@ -20,12 +26,16 @@ tasks = sa.Table(
     "tilesmith_tasks",
     metadata,
     sa.Column("id", _Id, primary_key=True),
-    sa.Column("key", sa.Text, nullable=False, unique=True),
+    # One row for each way in which a task was stated. Those that differ in names alone have one
+    # `key`; a record belongs to the row whose names its trace speaks of.
+    sa.Column("statement", sa.Text, nullable=False, unique=True),
     sa.Column("name", sa.Text, nullable=False),
     sa.Column("func", sa.Text, nullable=False),
     sa.Column("target", sa.Text, nullable=False),
     sa.Column("fingerprint", sa.Text, nullable=False),
     sa.Column("codegen", sa.Text, nullable=False),
+    sa.Column("key", sa.Text, nullable=False),
+    sa.Index("tilesmith_tasks_by_key", "key", "id"),
 )
 
 records = sa.Table(
@@ -95,8 +105,65 @@ def _to_3(c: sa.Connection) -> None:
         c.execute(sa.text(statement))
 
 
+def _to_4(c: sa.Connection) -> None:
+    """Standings say whether a time has references, and times that are none have the last one."""
+    then = sa.table(
+        "tilesmith_records",
+        *map(sa.column, ("id", "samples", "reference_samples", "failure")),
+        *map(sa.column, ("contended", "confirmed", "cost", "normal_cost", "standing")),
+    )
+    at, step = 0, 10_000
+    while rows := c.execute(
+        sa.select(then).where(then.c.id > at).order_by(then.c.id).limit(step)
+    ).all():
+        values = []
+        for r in rows:
+            seconds, references = _times(r.samples), _times(r.reference_samples)
+            normal = len(seconds) == len(references) > 0
+            cost = median(seconds) if seconds else None
+            pairs = zip(seconds, references, strict=False)
+            costs = [s * (1e-4 / x) for s, x in pairs] if normal else seconds
+            timed = cost is not None and r.failure is None
+            calm = 0 if r.confirmed else 2
+            standing = (4 if r.contended else calm) + (not normal) if timed else 6
+            new = {"cost": cost, "normal_cost": median(costs) if costs else None}
+            values.append({"row": r.id, "standing": standing, **new})
+        names = ("cost", "normal_cost", "standing")
+        update = then.update().where(then.c.id == sa.bindparam("row"))
+        c.execute(update.values({n: sa.bindparam(n) for n in names}), values)
+        at = rows[-1].id
+
+
+def _to_5(c: sa.Connection) -> None:
+    """The key of a task leaves names out; what it was before tells how the task was stated."""
+    c.execute(sa.text("ALTER TABLE tilesmith_tasks RENAME COLUMN key TO statement"))
+    if c.dialect.name == "postgresql":
+        c.execute(
+            sa.text(
+                "ALTER TABLE tilesmith_tasks RENAME CONSTRAINT tilesmith_tasks_key_key "
+                "TO tilesmith_tasks_statement_key"
+            )
+        )
+    c.execute(sa.text("ALTER TABLE tilesmith_tasks ADD COLUMN key TEXT NOT NULL DEFAULT ''"))
+    c.execute(sa.text("CREATE INDEX tilesmith_tasks_by_key ON tilesmith_tasks (key, id)"))
+    names = ("id", "func", "target", "codegen", "statement", "key")
+    then = sa.table("tilesmith_tasks", *map(sa.column, names))
+    for r in c.execute(sa.select(then)).all():
+        try:
+            key = task_key(function_from_json(r.func), Target.from_json(r.target), r.codegen)
+        except TilesmithError:  # it stays, for those who can read it
+            key = r.statement
+        c.execute(then.update().where(then.c.id == r.id).values(key=key))
+
+
+def _times(text: str) -> list[float]:
+    """Samples of seconds; none if one of them is no time."""
+    found = json.loads(text)
+    return found if all(0 < s < math.inf for s in found) else []
+
+
 # The k-th takes version k + 1 to version k + 2.
-MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (_to_2, _to_3)
+MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (_to_2, _to_3, _to_4, _to_5)
 VERSION = len(MIGRATIONS) + 1
 
 
@@ -108,16 +175,20 @@ def version_of(c: sa.Connection) -> int:
     return 0 if found is None else int(found)
 
 
+def newer(place: str, have: int) -> RecordsError:
+    return RecordsError(
+        f"{place} has schema version {have}; this tilesmith knows versions up to {VERSION}: "
+        "open it with a newer one"
+    )
+
+
 def prepare(c: sa.Connection, place: str) -> None:
     """Makes the tables, or brings them up to date. Runs in a transaction that nobody else writes
     in, so that a process that is killed here leaves what was there.
     """
     have = version_of(c)
-    if have > VERSION:
-        raise RecordsError(
-            f"{place} has schema version {have}; this tilesmith knows versions up to {VERSION}: "
-            "open it with a newer one"
-        )
+    if have > VERSION:  # another one has brought it there since
+        raise newer(place, have)
     if have == 0:
         metadata.create_all(c)
         c.execute(schema.insert().values(version=VERSION))

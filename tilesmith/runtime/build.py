@@ -14,10 +14,16 @@ from tilesmith.codegen.artifact import Artifact, Parameter
 from tilesmith.codegen.llvm.emit import emit_function
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Buffer
-from tilesmith.runtime.kernel import Kernel
+from tilesmith.runtime.kernel import AS_GIVEN, Kernel, Origin
 
 
-def build(what: Any, target: Target | None = None, *, checked: bool = False) -> Kernel:
+def build(
+    what: Any,
+    target: Target | None = None,
+    origin: Origin = AS_GIVEN,
+    *,
+    checked: bool = False,
+) -> Kernel:
     """A kernel of a Function or a Schedule, for this machine unless a target says otherwise.
 
     A kernel for another machine can be read (`source`, `assembly`) but not called.
@@ -27,7 +33,7 @@ def build(what: Any, target: Target | None = None, *, checked: bool = False) -> 
     or crashes. With `checked`, it asks, reads inside in any case, and raises an ArgumentError that
     names the table and the index; such a kernel is slow, and for finding mistakes.
     """
-    return Kernel(compile_function(what, target, checked=checked))
+    return Kernel(compile_function(what, target, checked=checked), origin)
 
 
 def compile_function(what: Any, target: Target | None = None, *, checked: bool = False) -> Artifact:
@@ -41,13 +47,7 @@ def compile_function(what: Any, target: Target | None = None, *, checked: bool =
         raise BuildError(
             f"cannot build a {type(what).__name__}; pass what ts.function made, or a Schedule"
         )
-    if func.sizes:
-        names = ", ".join(func.sizes)
-        example = ", ".join(f"{n!r}: 64" for n in func.sizes)
-        raise BuildError(
-            f"{func.name!r} has open sizes ({names}); give them numbers first, "
-            f"as in ts.instantiate(func, {{{example}}})"
-        )
+    func.require_closed("ts.build", BuildError)
     target = cpu() if target is None else target
     if target.kind != "cpu":
         raise BuildError(f"there is no code generator for {target.kind} targets here; cpu has one")

@@ -46,6 +46,33 @@ class Timing:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a kernel's schedule comes from: a "record" of a database, a "draft" by the analytic
+    score, a "schedule" as it was given, or the "naive" loop nest, because nothing else worked.
+    """
+
+    kind: str
+    seconds: float | None = None  # of a record
+    why: str = ""
+
+    def __str__(self) -> str:
+        match self.kind:
+            case "record":
+                seconds = self.seconds or 0.0
+                said = f"the best record, {seconds * 1e6:.4g} us"
+            case "draft":
+                said = "a draft by the analytic score"
+            case "naive":
+                said = "the plain loop nest"
+            case _:
+                said = "the schedule as given"
+        return f"{said} ({self.why})" if self.why else said
+
+
+AS_GIVEN = Origin("schedule")
+
+
 class _Frame:
     """What one call in flight needs for itself: the array of pointers, and scratch memory."""
 
@@ -70,11 +97,11 @@ class Kernel:
     """Call it with one array per input; it returns the output, or a tuple of several.
 
     `out=` gives the memory to write. Calls may come from several threads at once, and leave
-    Python's lock while they compute.
+    Python's lock while they compute. `origin` says where the schedule comes from.
     """
 
-    def __init__(self, artifact: Artifact) -> None:
-        self.artifact = artifact
+    def __init__(self, artifact: Artifact, origin: Origin = AS_GIVEN) -> None:
+        self.artifact, self.origin = artifact, origin
         # Looked up once: a call has microseconds.
         self._inputs = [_expected(p) for p in artifact.inputs]
         self._outputs = [_expected(p) for p in artifact.outputs]
@@ -280,14 +307,15 @@ class Kernel:
         return _Frame(len(self.artifact.parameters), self.artifact.workspace_nbytes)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Kernel, (self.artifact,)
+        return Kernel, (self.artifact, self.origin)
 
     def __repr__(self) -> str:
         def show(parameters: Iterable[Parameter]) -> str:
             return ", ".join(map(str, parameters))
 
         a = self.artifact
-        return f"<Kernel {a.name}({show(a.inputs)}) -> {show(a.outputs)}, for {a.cpu}>"
+        origin = "" if self.origin == AS_GIVEN else f", from {self.origin}"
+        return f"<Kernel {a.name}({show(a.inputs)}) -> {show(a.outputs)}, for {a.cpu}{origin}>"
 
 
 def random_array(p: Parameter, seed: int = 0) -> Array:

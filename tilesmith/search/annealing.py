@@ -11,6 +11,7 @@ from heapq import heappush, heappushpop
 import numpy as np
 
 from tilesmith.schedule.trace import Trace
+from tilesmith.search import checked
 from tilesmith.search.catalogue import Catalogue, Individual
 from tilesmith.search.draft import Draft
 from tilesmith.search.gbdt import Gbdt
@@ -93,7 +94,7 @@ class AnnealingSearch:
 
     def _fit(self) -> None:
         model = self.settings.cost_model
-        learned = None if model is None else model.fit(self._told)
+        learned = None if model is None else checked.fit(model, self._told)
         self._fitted = len(self._told)
         if learned is not None:
             self._predictor = learned
@@ -147,7 +148,7 @@ class AnnealingSearch:
         """All chains of a variant move or stay; whether something new was worth keeping."""
         variant, rows = self.catalogue.known(number), self._states[number]
         moved = variant.mutate(self.rng, rows)
-        after = self._predictor.predict(variant, moved) / spread
+        after = checked.predict(self._predictor, variant, moved) / spread
         chance = np.exp(np.minimum((after - scores[number]) / (heat + 1e-5), 0.0))
         accepted = self.rng.random(len(rows)) < chance
         self._states[number] = np.where(accepted[:, None], moved, rows)
@@ -169,7 +170,8 @@ class AnnealingSearch:
         if not pool:
             return {}, 1.0
         scores = {
-            k: self._predictor.predict(self.catalogue.known(k), rows) for k, rows in pool.items()
+            k: checked.predict(self._predictor, self.catalogue.known(k), rows)
+            for k, rows in pool.items()
         }
         leading = sorted(pool, key=lambda k: -float(scores[k].max()))[: s.variants]
         every = np.concatenate([scores[k] for k in leading])

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from math import prod
 
 import numpy as np
 
@@ -15,11 +15,19 @@ from tilesmith.base.errors import ScheduleError
 from tilesmith.schedule.trace import Trace
 from tilesmith.space.domains import Matrix, Rng
 from tilesmith.space.reopen import lowered, reopen
-from tilesmith.space.spaces import structured
+from tilesmith.space.spaces import (
+    require_sketches,
+    some_structures,
+    structural_counts,
+    with_structure,
+)
 from tilesmith.space.variant import Variant
 from tilesmith.task.task import Candidate, Task
 
+# Structures of one sketch, and of all of them: a search looks at a few in each round. Where there
+# are more, a sample is kept that is spread evenly over all combinations.
 _MOST_PER_SKETCH = 512
+_MOST_STRUCTURES = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +41,18 @@ class Individual:
 class Catalogue:
     def __init__(self, task: Task, sketches: Sequence[Trace]) -> None:
         self.task = task
-        made = [list(islice(structured(s), _MOST_PER_SKETCH)) for s in sketches]
-        self.traces = [t for traces in made for t in traces]
-        self._sketch = [k for k, traces in enumerate(made) for _ in traces]
+        sketches = require_sketches(sketches, task)
+        counts = [structural_counts(s) for s in sketches]
+        most = min(_MOST_PER_SKETCH, max(1, _MOST_STRUCTURES // len(sketches)))
+        made = [some_structures(n, most) for n in counts]
+        self.traces = [
+            with_structure(s, picked)
+            for s, picks in zip(sketches, made, strict=True)
+            for picked in picks
+        ]
+        # Structures that are in no round because there are too many.
+        self.left_out = sum(map(prod, counts)) - len(self.traces)
+        self._sketch = [k for k, picks in enumerate(made) for _ in picks]
         self._variants: dict[int, Variant | None] = {}
         self._proposed: dict[str, Individual] = {}
         self._seen: set[str] = set()

@@ -35,16 +35,20 @@ class Group:
         return Group(self.variant, self.rows[keep], self.labels[keep], self.at[keep])
 
 
+def _is_timed(m: Measurement) -> bool:
+    return m.failure is None and m.normal_cost < np.inf
+
+
 def labels_of(measurements: Sequence[Measurement]) -> Scores:
-    """Best cost of its task / cost; 0 for a failure."""
-    best: dict[str, float] = {}
+    """Best cost of its task / cost, each scale by itself; 0 for a failure."""
+    best: dict[tuple[str, bool], float] = {}
     for m in measurements:
-        if m.failure is None:
-            key = m.candidate.task.key
+        if _is_timed(m):
+            key = m.candidate.task.key, m.is_normal
             best[key] = min(best.get(key, np.inf), m.normal_cost)
     return np.array(
         [
-            best[m.candidate.task.key] / m.normal_cost if m.failure is None else 0.0
+            best[m.candidate.task.key, m.is_normal] / m.normal_cost if _is_timed(m) else 0.0
             for m in measurements
         ]
     )

@@ -4,7 +4,7 @@ none of these is better beyond doubt.
 
 from __future__ import annotations
 
-from math import sqrt
+from math import inf, sqrt
 from statistics import fmean, variance
 
 import numpy as np
@@ -60,9 +60,11 @@ def better(a: Measurement, b: Measurement) -> bool:
     """Whether a is faster than b beyond doubt: Welch's test on the raw samples; the medians alone
     where there are too few of them.
     """
+    if a.is_normal is not b.is_normal:  # their times do not compare
+        return a.is_normal
     less = a.normal_cost < b.normal_cost
     x, y = a.normal_seconds, b.normal_seconds
-    if len(x) < 3 or len(y) < 3:
+    if len(x) < 3 or len(y) < 3 or not less or b.normal_cost == inf:
         return less
     error = sqrt(variance(x) / len(x) + variance(y) / len(y))
     return less and fmean(y) - fmean(x) > _DOUBT * error

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tilesmith.search import checked
 from tilesmith.search.acquisition import Acquisition, log_expected_improvement
 from tilesmith.search.data import Group, groups_of
 from tilesmith.search.gbdt import Gbdt
@@ -29,11 +30,11 @@ class Standardised:
     deviation: float
 
     def predict(self, variant: Variant, rows: Matrix) -> Scores:
-        return (self.predictor.predict(variant, rows) - self.mean) / self.deviation
+        return (checked.predict(self.predictor, variant, rows) - self.mean) / self.deviation
 
 
 def standardise(predictor: Predictor, groups: Sequence[Group]) -> Standardised:
-    scores = np.concatenate([predictor.predict(g.variant, g.rows) for g in groups])
+    scores = np.concatenate([checked.predict(predictor, g.variant, g.rows) for g in groups])
     return Standardised(predictor, float(scores.mean()), float(scores.std()) or 1.0)
 
 
@@ -55,7 +56,7 @@ class Ensemble:
         for _ in range(self.members):
             # each once or more: a sample with repetition knows two thirds of them
             at = np.unique(rng.integers(0, max(len(measurements), 1), len(measurements)))
-            predictor = self.model.fit([measurements[i] for i in at])
+            predictor = checked.fit(self.model, [measurements[i] for i in at])
             if predictor is not None and groups:
                 fitted.append(standardise(predictor, groups))
         if not fitted:

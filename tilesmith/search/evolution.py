@@ -7,13 +7,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 
 import numpy as np
 
 from tilesmith.base.digest import digest
 from tilesmith.schedule.trace import Trace
+from tilesmith.search import checked
 from tilesmith.search.catalogue import Catalogue, Individual
 from tilesmith.search.descent import Descent
 from tilesmith.search.draft import Draft
@@ -80,7 +81,7 @@ class EvolutionSearch:
         self._random = RandomSearch(catalogue, rng)
         self._descent = Descent(catalogue, settings.patience)
         self._told: list[Measurement] = []
-        self._best: list[tuple[float, Individual]] = []
+        self._best: list[tuple[tuple[bool, float], Individual]] = []
         self._promise: dict[int, float] = {}  # the best score seen in each variant
         self._predictor: Predictor | None = None
         self._fitted = -1
@@ -89,7 +90,7 @@ class EvolutionSearch:
         self._least = -np.inf
         self._familiar = Population(())
         if isinstance(settings.cost_model, Experienced):
-            self._familiar = merge(*catalogue.like(settings.cost_model.familiar()))
+            self._familiar = merge(*catalogue.like(checked.familiar(settings.cost_model)))
         if settings.cost_model is not None:  # one that knows other tasks can begin at once
             self._fit()
 
@@ -128,7 +129,7 @@ class EvolutionSearch:
             if m.candidate.task == self.catalogue.task:
                 self._told.append(m)
             if who is not None and m.failure is None:
-                self._best.append((m.normal_cost, who))
+                self._best.append((m.rank, who))
                 self._descent.tell(who, m)
         self._best.sort(key=lambda b: b[0])
         del self._best[self.settings.population :]
@@ -161,15 +162,17 @@ class EvolutionSearch:
         if s.cost_model is not None and (
             self._fitted < 0 or grown >= max(8, s.refit * len(self._told))
         ):
-            predictor = s.cost_model.fit(self._told)
+            predictor = checked.fit(s.cost_model, self._told)
             self._predictor = predictor or self._predictor
             self._fitted = len(self._told)
 
     def _scores(self, people: Population) -> Scores:
         model = self._predictor
+        if model is None:
+            return people.scores(self.catalogue, self.settings.draft.predict)
         if isinstance(model, Corrector):
-            return model.with_base(people.parts(self.catalogue))[0]
-        return people.scores(self.catalogue, (model or self.settings.draft).predict)
+            return checked.with_base(model, people.parts(self.catalogue))[0]
+        return people.scores(self.catalogue, partial(checked.predict, model))
 
     def _propose(self, scored: tuple[Population, Scores], count: int) -> list[Candidate]:
         """The best batch of that size."""
@@ -225,7 +228,7 @@ class EvolutionSearch:
         """What the model and what the draft predicts; the model may have asked the draft."""
         draft, model = self.settings.draft, self._predictor
         if isinstance(model, Corrector) and model.base == draft:
-            return model.with_base(people.parts(self.catalogue))
+            return checked.with_base(model, people.parts(self.catalogue))
         said = people.scores(self.catalogue, draft.predict)
         return (said if model is None else self._scores(people)), said
 

@@ -47,7 +47,7 @@ class Transfer:
         return [
             m.candidate
             for ms in by_task.values()
-            for m in nsmallest(self.fastest, ms, key=lambda m: m.normal_cost)
+            for m in nsmallest(self.fastest, ms, key=lambda m: m.rank)
         ]
 
     def fit(self, measurements: Sequence[Measurement]) -> Predictor | None:

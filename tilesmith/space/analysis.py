@@ -4,6 +4,7 @@ Function as it stands are looked at, so that what was inlined is looked through 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import prod
 
 from tilesmith.expr.ints import FloorDiv, Int, Unknown, bounds, of, opaque_atoms, var
@@ -113,7 +114,11 @@ def strictly_inlinable(func: Function, b: Block) -> bool:
 
 
 def has_data_reuse(func: Function, b: Block) -> bool:
-    """Whether tiling pays: operands lack spatial axes, so that their elements are used again."""
+    """Whether tiling pays: operands lack spatial axes, so that their elements are used again. In an
+    empty iteration space nothing is used at all.
+    """
+    if any(i.extent.const == 0 for i in b.iters):
+        return False
     reads: dict[str, set[str]] = {}
     for load in b.loads:
         names = reads.setdefault(load.buffer, set())
@@ -252,17 +257,22 @@ def block(func: Function, name: str) -> Block:
     return find_block(func, name)[1]
 
 
-def contiguous_axes(func: Function, b: Block) -> list[str]:
-    """Spatial iterators along which the output, or an operand, moves by one element: what a vector
-    can go along. Those of the output come first.
+def contiguous_axes(func: Function, b: Block, lanes: int = 1) -> list[str]:
+    """Spatial iterators that a vector can go along: those along which the output moves by one
+    element. Only where all of these are shorter than a vector of so many `lanes`, those of the
+    operands come behind them: a vector across the rows of the output is stored element by element,
+    and no register holds it while a sum goes on.
     """
-    spatial = [i.name for i in b.spatial]
-    found: list[str] = []
-    for index in (*(w.index for w in b.writes), *(load.index for load in b.loads)):
-        if not index:
-            continue
-        last = index[-1]
-        for it in spatial:
-            if last.coefficient(it).const == 1 and it not in found:
-                found.append(it)
-    return found
+    extents = {i.name: i.extent.const for i in b.spatial if i.extent.const != 1}
+    found = _moved_by_one(extents, (w.index for w in b.writes))
+    if any((n := extents[it]) is None or n >= lanes for it in found):
+        return found
+    others = _moved_by_one(extents, (load.index for load in b.loads))
+    return list(dict.fromkeys((*found, *others)))
+
+
+def _moved_by_one(among: Iterable[str], indices: Iterable[tuple[Int, ...]]) -> list[str]:
+    """Iterators that move the last dimension of an index by one element, in order."""
+    last = [index[-1] for index in indices if index]
+    found = [it for p in last for it in among if p.coefficient(it).const == 1]
+    return list(dict.fromkeys(found))

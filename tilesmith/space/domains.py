@@ -19,6 +19,11 @@ Rng = np.random.Generator
 Numbers = np.ndarray[Any, Any]
 
 _MOST_ROWS = 50_000
+_MOST_PAIRS = 1 << 20  # of a value and a row that are looked at together
+_FINE = 4096  # multiples of 16 up to here are round numbers, beyond it those of five binary digits
+_LARGEST = 2**31 - 1
+_LONGEST = 2**60  # products of factors stay within 64 bits
+_LARGEST_PRIME = 10**6
 _WASTE = 1.25  # a tile that does not divide may do this much work for nothing at most
 # Of tiles that need not divide, so much of what is drawn is exact; has a dividing innermost factor
 # and wastes little; wastes little; is any other. Tails cost compile time and speed.
@@ -110,7 +115,7 @@ class Domain:
         at = self.index(rows)
         if not self.tile or rows.shape[1] == 1:
             return self.table.take(self._other(rng, at), axis=0)
-        table, counts = self._neighbours
+        table, counts = self._neighbours(at)
         many = counts.take(at)
         pick = (rng.random(len(rows), np.float32) * many).astype(np.int64)
         np.minimum(pick, many - 1, out=pick)
@@ -124,7 +129,7 @@ class Domain:
         """What one small change of a row leads to; every other choice where these are few."""
         (at,) = self.index(row[None])
         if self.tile and len(row) > 1 and at >= 0:
-            table, counts = self._neighbours
+            table, counts = self._neighbours(np.array([at]))
             return np.asarray(self.table.take(np.unique(table[at, : counts[at]]), axis=0))
         return np.asarray(np.delete(self.table, at, axis=0)) if at >= 0 else self.table
 
@@ -132,37 +137,54 @@ class Domain:
         """Any row but the one at hand, if there is another."""
         return np.asarray((at + rng.integers(1, max(self.size, 2), len(at))) % self.size)
 
-    @cached_property
-    def _neighbours(self) -> tuple[Numbers, Numbers]:
-        """For each row, the rows that one small change leads to (first in its line), and how many.
+    def _neighbours(self, at: Numbers) -> tuple[Numbers, Numbers]:
+        """For the rows at these positions, the rows that one small change leads to (first in their
+        line), and how many.
 
         A prime factor goes to another level; if tiles need not divide, an inner factor grows or
-        shrinks a little and the outermost makes up for it.
+        shrinks a little and the outermost makes up for it. A large table is looked at where that is
+        asked for: the first candidates are wanted soon.
         """
+        table, counts = self._near
+        wanted = np.unique(at % self.size)
+        wanted = wanted[counts.take(wanted) < 0]
+        if len(wanted):
+            rows = self.table.take(wanted, axis=0)
+            found = np.stack([self.index(change) for change in self._changes(rows)], axis=1)
+            found[found == wanted[:, None]] = -1
+            table[wanted] = -np.sort(-found, axis=1)
+            counts[wanted] = (found >= 0).sum(axis=1)
+        return table, counts
+
+    @cached_property
+    def _near(self) -> tuple[Numbers, Numbers]:
+        """What `_neighbours` has found; a count of -1 where it was not asked yet."""
         width = self.table.shape[1]
-        moved = [
-            self._move(a, b) for a in range(width) for b in range(width) if a != b
-        ]  # fmt: skip
-        if not self.exact:
-            moved += [self._nudge(c, way) for c in range(1, width) for way in range(4)]
-        found = np.stack([self.index(m) for m in moved], axis=1)
-        found[found == np.arange(self.size)[:, None]] = -1
-        found = -np.sort(-found, axis=1)
-        return found.astype(np.int32), (found >= 0).sum(axis=1)
+        moves = width * (width - 1) + (0 if self.exact else 4 * (width - 1))
+        return np.empty((self.size, moves), np.int32), np.full(self.size, -1, np.int64)
 
-    def _move(self, a: int, b: int) -> Matrix:
-        new = self.table.copy()
-        p = _PRIME[np.minimum(new[:, a], len(_PRIME) - 1)]
-        new[:, a] //= p
-        new[:, b] *= p
-        return new
+    def _changes(self, rows: Matrix) -> list[Matrix]:
+        width = rows.shape[1]
+        moved = [_move(rows, a, b) for a in range(width) for b in range(width) if a != b]
+        if self.exact:
+            return moved
+        return moved + [self._nudge(rows, c, way) for c in range(1, width) for way in range(4)]
 
-    def _nudge(self, column: int, way: int) -> Matrix:
-        new = self.table.copy()
+    def _nudge(self, rows: Matrix, column: int, way: int) -> Matrix:
+        new = rows.copy()
         have = new[:, column]
         new[:, column] = np.maximum((have + 1, have - 1, have * 2, have // 2)[way], 1)
         new[:, 0] = -(-self.extent // new[:, 1:].prod(axis=1, dtype=np.int64))
         return new
+
+
+def _move(rows: Matrix, a: int, b: int) -> Matrix:
+    """The smallest prime factor of column a goes to column b."""
+    new = rows.copy()
+    p = _PRIME[np.minimum(new[:, a], len(_PRIME) - 1)]
+    new[:, a] //= p
+    new[:, b] *= p
+    return new
 
 
 def encode(rows: Matrix) -> Numbers:
@@ -211,11 +233,17 @@ def domain_of(sample: SampleTile | SampleChoice, extent: int | None) -> Domain:
 
 @cache
 def tile_table(extent: int, parts: int, policy: str, max_innermost: int, lanes: int) -> Matrix:
-    """All ways to cut `extent`, outermost factor first."""
+    """Ways to cut `extent`, outermost factor first: all of them, or some that are spread evenly
+    where there are more than a table should hold.
+    """
     if extent == 0:
         return np.ones((1, parts), np.int32)
+    if extent > _LONGEST:
+        raise ScheduleError(
+            f"a loop of {extent} iterations is too long to be tiled: {_LONGEST} is the most"
+        )
     if parts == 1:
-        return np.array([[extent]], np.int32)
+        return _narrow(np.array([[extent]]), extent)
     exact = policy == "divisors"
     values = _factors(extent, policy, parts)
     innermost = values
@@ -228,15 +256,12 @@ def tile_table(extent: int, parts: int, policy: str, max_innermost: int, lanes: 
         )
         innermost = np.unique(np.concatenate([innermost[fits], whole]))
     rows = innermost[:, None].astype(np.int64)
+    most = extent if exact else int(extent * _WASTE)
     for _ in range(parts - 2):
-        bigger = np.concatenate(
-            [np.repeat(values, len(rows))[:, None], np.tile(rows, (len(values), 1))], axis=1
-        )
-        product = bigger.prod(axis=1)
-        keep = product <= (extent if exact else extent * _WASTE)
+        rows = _extended(rows, values, most)
         if exact:
-            keep &= extent % product == 0
-        rows = _thin(bigger[keep])
+            rows = rows[extent % rows.prod(axis=1) == 0]
+        rows = _thin(rows)
     inner = rows.prod(axis=1)
     outer = -(-extent // inner)
     if exact:
@@ -245,8 +270,32 @@ def tile_table(extent: int, parts: int, policy: str, max_innermost: int, lanes: 
         keep = outer * inner <= extent * _WASTE
         if not keep.any():  # a short loop: the least waste there is
             keep = outer * inner == (outer * inner).min()
-    table = np.concatenate([outer[:, None], rows], axis=1)[keep]
+    return _narrow(np.concatenate([outer[:, None], rows], axis=1)[keep], extent)
+
+
+def _narrow(table: Numbers, extent: int) -> Matrix:
+    """Only factors of 32 bits, as rows of a population are."""
+    table = table[(table <= _LARGEST).all(axis=1)]
+    if not len(table):
+        raise ScheduleError(
+            f"a loop of {extent} iterations is too long to be tiled: a factor is {_LARGEST} at most"
+        )
     return np.ascontiguousarray(table.astype(np.int32))
+
+
+def _extended(rows: Numbers, values: Numbers, most: int) -> Numbers:
+    """Every value in front of every row, where their product is `most` or less. The values ascend,
+    and so do the first factors of what comes out. Of too many, some that are spread evenly.
+    """
+    inner = rows.prod(axis=1)
+    counts = np.searchsorted(values, most // inner, side="right")
+    ends = np.cumsum(counts)
+    every = int(ends[-1])
+    at = np.arange(0, every, -(-every // _MOST_PAIRS) if every else 1)
+    row = np.searchsorted(ends, at, side="right")
+    first = values[at - (ends - counts)[row]]
+    order = np.argsort(first, kind="stable")
+    return np.concatenate([first[order, None], rows[row[order]]], axis=1)
 
 
 def _thin(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -257,22 +306,39 @@ def _thin(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _factors(extent: int, policy: str, parts: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    every: np.ndarray[Any, np.dtype[np.int64]] = np.arange(1, extent + 1)
-    divisors: np.ndarray[Any, np.dtype[np.int64]] = every[extent % every == 0]
     powers: np.ndarray[Any, np.dtype[np.int64]] = 2 ** np.arange(0, extent.bit_length())
     match policy:
         case "divisors":
-            return divisors
+            return _divisors(extent)
         case "powers":
             return powers
         case "both":
-            return np.asarray(np.union1d(divisors, powers), np.int64)
+            return np.asarray(np.union1d(_divisors(extent), powers), np.int64)
     if extent ** min(parts - 1, 2) <= 1 << 21:
-        return every
+        return np.arange(1, extent + 1)
     # long loops: small numbers, what divides, and round numbers in between
-    small: np.ndarray[Any, np.dtype[np.int64]] = every[:64]
-    steps = np.unique(np.concatenate([every[15::16], powers, divisors, small]))
+    parted = [np.arange(1, 65), np.arange(16, _FINE + 1, 16), powers, _divisors(extent)]
+    parted += [np.arange(32, 64) << k for k in range(_FINE.bit_length() - 6, extent.bit_length())]
+    steps = np.unique(np.concatenate(parted))
     return np.asarray(steps[steps <= extent], np.int64)
+
+
+def _divisors(extent: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """All of them, ascending. Of an extent beyond 10**12 those whose prime factors are at most
+    10**6, with what is left as one factor.
+    """
+    found, left, p = [1], extent, 2
+    while p * p <= left and p <= _LARGEST_PRIME:
+        powers = [1]
+        while left % p == 0:
+            left //= p
+            powers.append(powers[-1] * p)
+        if len(powers) > 1:
+            found = [d * q for d in found for q in powers]
+        p += 1 if p == 2 else 2
+    if left > 1:
+        found += [d * left for d in found]
+    return np.array(sorted(found), np.int64)
 
 
 def count(domains: tuple[Domain, ...]) -> int:

@@ -248,9 +248,10 @@ class AddCacheWrite:
 
 
 def vector_axes(state: State, choose: bool) -> list[str | None]:
-    """Which axes may go innermost: with `choose`, all that memory is contiguous along."""
+    """Which axes may go innermost: with `choose`, all that a vector can go along."""
     b = state.block
-    axes = analysis.contiguous_axes(state.func, b) or [i.name for i in b.spatial][-1:]
+    lanes = state.task.target.lanes(b.writes[0].value.dtype.bits)
+    axes = analysis.contiguous_axes(state.func, b, lanes) or [i.name for i in b.spatial][-1:]
     return [None] if not axes else [*axes] if choose else [axes[0]]
 
 
@@ -277,6 +278,7 @@ class Tiled:
     axis: str | None
     turned: bool
     copies: tuple[str, ...] = ()
+    preferred: bool = False  # over the others that are made of the same state and axis
 
     def placed(self, state: State, block: str) -> State:
         """Packed copies are made at the boundary of an outer level, or, turned, right inside the
@@ -301,14 +303,22 @@ def tiled_states(
     constants = prepared(state) if pack else []
     operands = copied(state, axis) if pack else []
     needed = tuple(x for x in operands if is_across(state.block, x, axis))
+    # A packed copy pays where what is copied does not stay in the first cache anyway.
+    large = any(_nbytes(state.func, x) > state.task.target.l1_nbytes for x in operands)
+    best = tuple(operands) if large else needed
     for turned in orders(state, axis, order):
         for chosen in dict.fromkeys((needed, tuple(operands))):
             reads = [CacheRead(name, operand) for operand in chosen]
             copies = tuple(r.copy for r in reads)
             tiled = tiling.apply(state.then(*reads, done=copies), axis, turned)
             tiled = packed(tiled, name, tiling, axis, (*constants, *copies))
-            out.append(Tiled(tiled, axis, turned, copies))
+            out.append(Tiled(tiled, axis, turned, copies, not turned and chosen == best))
     return out
+
+
+def _nbytes(func: Function, buffer: str) -> int:
+    b = func.all_buffers[buffer]
+    return (product(b.shape).const or 0) * b.dtype.nbytes
 
 
 def packed(
@@ -337,6 +347,7 @@ class TileAndFuse:
         if consumer is None or not analysis.has_data_reuse(func, b):
             return None
         made = []
+        preferred = []
         for axis in vector_axes(state, self.choose_axis):
             for level in self.levels:
                 if self.tiling.structure[level - 1] != "S":
@@ -349,9 +360,11 @@ class TileAndFuse:
                     except ScheduleError:
                         continue
                     made.append(tiled.placed(fused, b.name))
+                    preferred.append(tiled.preferred)
         if not made:
             return None
-        return Derived(tuple(made), self.final or b.name.endswith(".local"))
+        final = self.final or b.name.endswith(".local")
+        return Derived(tuple(made), final, _first(preferred))
 
 
 @dataclass(frozen=True)
@@ -367,9 +380,14 @@ class Tile:
         b = state.block
         if not analysis.has_data_reuse(state.func, b):
             return None
-        made = [
-            tiled.placed(tiled.state, b.name)
+        every = [
+            tiled
             for axis in vector_axes(state, self.choose_axis)
             for tiled in tiled_states(state, self.tiling, axis, self.pack, self.order)
         ]
-        return Derived(tuple(made), final=True)
+        made = tuple(tiled.placed(tiled.state, b.name) for tiled in every)
+        return Derived(made, final=True, preferred=_first([t.preferred for t in every]))
+
+
+def _first(preferred: list[bool]) -> int:
+    return preferred.index(True) if True in preferred else 0

@@ -43,8 +43,7 @@ def add_cache_reads(state: State, block: str) -> State:
     for name in dict.fromkeys(load.buffer for load in b.loads):
         read = CacheRead(block, name, "shared")
         try:
-            state = state.then(read, done=[read.copy])
-            state = state.then(ComputeAt(read.copy, at))
+            state = state.then(read, done=[read.copy]).then(ComputeAt(read.copy, at))
         except ScheduleError:
             continue
         outer = next(iter(_loops(state, read.copy)), None)

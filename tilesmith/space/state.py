@@ -1,5 +1,5 @@
-"""Derivation of sketches: a State is a partial sketch and the node it stands at, a rule turns it
-into further ones. Nodes are blocks, worked on from the output backwards.
+"""What rules work on: a State is a partial sketch and the node it stands at, a rule turns it into
+further ones. Nodes are blocks, worked on from the output backwards.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
-from tilesmith.base.errors import ScheduleError
 from tilesmith.ir.dependence import find_block
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, walk
@@ -68,10 +67,15 @@ class State:
 
 @dataclass(frozen=True)
 class Derived:
-    """What a rule made. With `final`, the rules behind it are not asked about the same state."""
+    """What a rule made. With `final`, the rules behind it are not asked about the same state.
+
+    `preferred` is the position of the state that should be followed first where there are too many
+    sketches to derive all of them.
+    """
 
     states: tuple[State, ...] = field(default_factory=tuple)
     final: bool = False
+    preferred: int = 0
 
 
 Rule = Callable[[State], Derived | None]
@@ -82,34 +86,3 @@ class Finishing(Protocol):
     """A rule that also adds to a state at which no node is left."""
 
     def finish(self, state: State) -> State: ...
-
-
-def derive(task: Task, rules: Sequence[Rule], most: int = 1000) -> list[State]:
-    """All states at which no node is left, breadth first, in the order they are reached."""
-    front = [State(task, task.func)]
-    finished: list[State] = []
-    seen = 0
-    while front:
-        following: list[State] = []
-        for state in front:
-            if state.node is None:
-                for rule in rules:
-                    if isinstance(rule, Finishing):
-                        state = rule.finish(state)
-                finished.append(state)
-                continue
-            for rule in rules:
-                derived = rule(state)
-                if derived is None:
-                    continue
-                following.extend(derived.states)
-                if derived.final:
-                    break
-            seen += 1
-            if seen > most:
-                raise ScheduleError(
-                    f"the rules derive more than {most} partial sketches of {task.func.name}; "
-                    "one of them may never finish its node"
-                )
-        front = following
-    return finished

@@ -14,7 +14,7 @@ import numpy as np
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import Atom, FloorDiv, Int, Maximum, Monomial, product
 from tilesmith.ir.dependence import find_loop
-from tilesmith.ir.function import Function, instantiate
+from tilesmith.ir.function import Function, with_sizes
 from tilesmith.ir.nodes import walk
 from tilesmith.schedule.require import Require
 from tilesmith.schedule.sample import (
@@ -251,7 +251,7 @@ class Variant:
 
     def function(self, row: Matrix) -> Function:
         """The concrete Function of a row: what its trace gives, without going through it again."""
-        return instantiate(self.func, dict(zip(self.columns, map(int, row), strict=True)))
+        return with_sizes(self.func, dict(zip(self.columns, map(int, row), strict=True)))
 
 
 def compile_int(p: Int, columns: tuple[str, ...]) -> Callable[[Matrix], Column]:

@@ -21,7 +21,7 @@ from tilesmith.base.errors import MeasureError, TilesmithError
 from tilesmith.base.target import cpu
 from tilesmith.expr.dsl import compute, placeholder
 from tilesmith.ir.lower import function
-from tilesmith.measure.protocol import Measurer, Upcoming
+from tilesmith.measure.protocol import Listener, Measurer, Upcoming
 from tilesmith.schedule.kinds import Unroll
 from tilesmith.schedule.loops import Split
 from tilesmith.schedule.trace import Trace
@@ -51,7 +51,11 @@ class FakeRun:
         self._settings = settings
         self._closed = False
         self._best: dict[str, float] = {}
+        self._listener: Listener | None = None
         self.measured: list[Candidate] = []  # in the order asked for
+
+    def report_to(self, listener: Listener) -> None:
+        self._listener = listener
 
     def measure(
         self,
@@ -64,7 +68,12 @@ class FakeRun:
         self.measured.extend(candidates)
         if upcoming is not None:
             upcoming()
-        return [self._one(c) for c in candidates]
+        found = []
+        for c in candidates:
+            found.append(self._one(c))
+            if self._listener is not None:
+                self._listener(found[-1:])
+        return found
 
     def _one(self, c: Candidate) -> Measurement:
         try:

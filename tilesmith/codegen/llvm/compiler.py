@@ -222,6 +222,11 @@ def is_known_cpu(arch: str, name: str) -> bool:
     return name in listed
 
 
+def host_cpu() -> str:
+    """LLVM's name of this machine's processor."""
+    return str(llvm.get_host_cpu_name())
+
+
 @cache
 def _host() -> tuple[str, str]:
     return llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()

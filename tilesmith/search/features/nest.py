@@ -62,6 +62,7 @@ class Access:
     moved: tuple[bool, ...]  # whether each loop occurs in an index
     spans: tuple[tuple[Term, ...], ...]  # what is touched below each loop, by dimension
     home: int  # how many loops all uses of the buffer share, where it is made anew each time
+    places: int  # elements that one instance touches, at most
 
     @property
     def nbytes(self) -> int:
@@ -181,7 +182,10 @@ class Nest:
         moved = tuple(loop.name in names for loop in self.loops)
         by_level = tuple(tuple(s[k] for s in spans) for k in range(depth + 1))
         home = self._home(buffer.name)
-        return Access(buffer, reads, writes, tuple(touched), runs, strides, moved, by_level, home)
+        return Access(
+            buffer, reads, writes, tuple(touched), runs, strides, moved, by_level, home,
+            places=len(set(bound)),
+        )  # fmt: skip
 
     def _home(self, buffer: str) -> int:
         """Of an intermediate buffer; others stay from call to call."""

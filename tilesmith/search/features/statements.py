@@ -142,16 +142,16 @@ def _bindings(n: Nest) -> list[Term]:
 
 def _access(n: Nest, a: Access, nests: tuple[Nest, ...]) -> Iterator[Term]:
     g = n.graph
-    nbytes = n.iterations * a.nbytes
-    unique = a.touched[0] * a.nbytes
-    stride, steps = g.of(0), g.of(1)  # of the innermost loop; how often the address changes
-    for loop, first, step, moved in zip(n.loops, n.innermost, a.strides, a.moved, strict=True):
-        stride = stride + first * step
-        steps = steps * loop.extent if moved else steps
-    # an address that stays where it is costs no line; a short step costs a part of one
-    lines = (steps * (stride * (a.nbytes / LINE)).minimum(1)).maximum(1)
+    touches = n.iterations * a.places
+    nbytes = touches * a.nbytes
+    # a box may have holes, so there are at most as many elements in it as there are touches
+    unique = a.touched[0].minimum(touches) * a.nbytes
     number, length = a.runs
-    unique_lines = number * (length * (a.nbytes / LINE)).ceil()
+    unique_lines = (number * (length * (a.nbytes / LINE)).ceil()).minimum(touches)
+    lines = _lines(n, a).maximum(unique_lines)
+    stride = g.of(0)  # of the innermost loop
+    for first, step in zip(n.innermost, a.strides, strict=True):
+        stride = stride + first * _size(step)
     by_loop, by_statement, distance, distance_bytes, uses = _reuse(n, a, nests)
     yield g.of(float(a.reads and not a.writes))
     yield g.of(float(a.writes and not a.reads))
@@ -163,6 +163,25 @@ def _access(n: Nest, a: Access, nests: tuple[Nest, ...]) -> Iterator[Term]:
     for total in (nbytes, unique, lines, unique_lines):
         yield (total / share).log()
     yield stride.log()
+
+
+def _lines(n: Nest, a: Access) -> Term:
+    """Lines that are gone to, each as often as it is: an address that stays where it is costs no
+    line, and a short step of the innermost loop that moves it costs a part of one.
+    """
+    g = n.graph
+    steps, stride, still = g.of(a.places), g.of(0), g.of(1)
+    for loop, moved, step in reversed(list(zip(n.loops, a.moved, a.strides, strict=True))):
+        if moved:
+            steps = steps * loop.extent
+            stride = stride + still * loop.moves * _size(step)
+            still = still * (1 - loop.moves)
+    return steps * (stride * (a.nbytes / LINE)).minimum(1)
+
+
+def _size(step: Term) -> Term:
+    """Of a step, which may go backwards."""
+    return step.maximum(-1 * step)
 
 
 def _reuse(n: Nest, a: Access, nests: tuple[Nest, ...]) -> tuple[Term, Term, Term, Term, Term]:

@@ -1,0 +1,200 @@
+"""Worker processes that die: the kernel that ran is blamed when it happens again, the others are
+measured, and a process that dies for no kernel's sake ends nothing for ever.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import planted
+import pytest
+from simulated import RULES, Machine, Shop, built
+
+import tilesmith as ts
+from tilesmith.measure.batch import Batch
+from tilesmith.measure.cores import Cores
+from tilesmith.measure.messages import REFERENCE, Build, Sample
+from tilesmith.measure.runner import Broken
+from tilesmith.measure.standing import Spent, Standing, Trial
+from tilesmith.task.task import Failure
+
+DEAD = Failure("crash", "SIGSEGV while running")
+SECONDS = {1: 0.001, 2: 0.00101, 3: 0.00102, 4: 0.004}
+CHECK, ALONE, RACE = "check", "alone", "race"
+
+
+@dataclass
+class Mortal(Machine):
+    """Its worker dies when `dies` says so: of a kernel, and of what is done with it."""
+
+    dies: Callable[[int, str], bool] = lambda kernel, doing: False
+    deaths: Counter[tuple[int, str]] = field(default_factory=Counter)
+
+    def _mourn(self, slot: int, doing: str) -> None:
+        kernel = slot if slot <= 0 else self.names[slot]
+        if self.dies(kernel, doing):
+            self.deaths[kernel, doing] += 1
+            raise Broken(slot, DEAD, died=True)
+
+    def check(self, slot: int, seconds: float) -> float:
+        self._mourn(slot, CHECK)
+        return super().check(slot, seconds)
+
+    def times(self, order: Sequence[tuple[int, int]], seconds: float) -> list[Sample]:
+        doing = RACE if len({slot for slot, _ in order}) > 2 else ALONE
+        for slot, _ in order:
+            self._mourn(slot, doing)
+        return super().times(order, seconds)
+
+
+def run(machine: Machine, kernels: Sequence[int], standing: Standing) -> dict[int, Trial]:
+    trials = {str(k): Trial(100 * len(standing.known) + k) for k in kernels}
+    jobs: dict[str, Build] = {str(k): built(k) for k in kernels}
+    finished: list[Trial] = []
+    batch = Batch(
+        Shop(), machine, Cores((1,), (0,)), standing, RULES, 10.0, True, random.Random(0), Spent(),
+        float("inf"), finished.append,
+    )  # type: ignore[arg-type]  # fmt: skip
+    batch.run(trials, jobs, True, lambda: None)
+    assert sorted(t.slot for t in finished) == sorted(t.slot for t in trials.values())  # each once
+    return {int(name): t for name, t in trials.items()}
+
+
+def mortal(dies: Callable[[int, str], bool]) -> Mortal:
+    return Mortal(SECONDS, random.Random(0), dies=dies)
+
+
+def winner(standing: Standing) -> int | None:
+    keep = standing.incumbent
+    return None if keep is None else int(keep.built.artifact.name)
+
+
+@pytest.mark.parametrize("doing", [CHECK, ALONE])
+@pytest.mark.parametrize("kernel", [REFERENCE, 0, 1, 4])
+def test_one_death_is_nobodys_fault(kernel: int, doing: str) -> None:
+    machine = mortal(lambda k, d: (k, d) == (kernel, doing) and not machine.deaths)
+    standing = Standing()
+    found = run(machine, [4, 3, 1, 2], standing)
+    assert all(t.failure is None and t.timed.samples for t in found.values())
+    assert winner(standing) in (1, 2, 3)
+
+
+@pytest.mark.parametrize("doing", [CHECK, ALONE])
+def test_a_kernel_that_dies_again_is_blamed_and_no_other(doing: str) -> None:
+    machine, standing = mortal(lambda k, d: (k, d) == (2, doing)), Standing()
+    found = run(machine, [4, 2, 1, 3], standing)
+    assert {k for k, t in found.items() if t.failure == DEAD} == {2}
+    assert machine.deaths == {(2, doing): 2}
+    assert winner(standing) in (1, 3)
+
+
+def test_a_kernel_that_dies_in_races_leaves_them() -> None:
+    machine, standing = mortal(lambda k, d: (k, d) == (2, RACE)), Standing()
+    found = run(machine, [4, 2, 1, 3], standing)
+    assert {k for k, t in found.items() if t.failure == DEAD} == {2}
+    assert winner(standing) in (1, 3)
+
+
+def test_a_reference_that_dies_in_every_race_ends_the_race() -> None:
+    machine, standing = mortal(lambda k, d: (k, d) == (REFERENCE, RACE)), Standing()
+    found = run(machine, [4, 2, 1, 3], standing)
+    assert all(t.failure is None and t.timed.samples for t in found.values())
+    assert machine.deaths == {(REFERENCE, RACE): 2}
+    assert winner(standing) is None
+    assert not any(t.confirmed for t in found.values())
+
+
+@pytest.mark.parametrize("kernel", [REFERENCE, 0])
+def test_a_process_that_always_dies_of_no_kernel_is_an_error(kernel: int) -> None:
+    machine = mortal(lambda k, d: k == REFERENCE)
+    if kernel == 0:
+        machine = Nobody(SECONDS, random.Random(0))
+    with pytest.raises(ts.MeasureError, match="no kernel was to blame: SIGSEGV"):
+        run(machine, [1, 2], Standing())
+
+
+class Nobody(Mortal):
+    def times(self, order: Sequence[tuple[int, int]], seconds: float) -> list[Sample]:
+        raise Broken(0, DEAD, died=True)
+
+
+@pytest.mark.parametrize("doing", [ALONE, RACE])
+def test_an_incumbent_that_dies_is_replaced(doing: str) -> None:
+    bad: set[int] = set()
+    machine, standing = mortal(lambda k, d: k in bad and d == doing), Standing()
+    run(machine, [1], standing)
+    assert winner(standing) == 1
+    key = next(iter(standing.known))
+    bad.add(1)
+    found = run(machine, [2, 3], standing)
+    assert all(t.failure is None for t in found.values())
+    assert winner(standing) in (2, 3)
+    assert standing.known[key].failure == DEAD  # so do all candidates that have its code
+
+
+def test_an_incumbent_that_dies_once_stays() -> None:
+    machine, standing = (
+        mortal(lambda k, d: k == 1 and not machine.deaths and len(seen) > 0),
+        Standing(),
+    )
+    seen: list[int] = []
+    run(machine, [1], standing)
+    seen.append(1)
+    run(machine, [4], standing)
+    assert machine.deaths
+    assert winner(standing) == 1
+
+
+def workers(nursery: int) -> list[int]:
+    found: list[int] = []
+    for thread in Path(f"/proc/{nursery}/task").iterdir():
+        found += map(int, (thread / "children").read_text().split())
+    return found
+
+
+def test_real_workers_killed_at_random_moments() -> None:
+    """Builders and runners alike: every candidate has a measurement, and nearly all of them a
+    time; what failed was killed twice.
+    """
+    rng, over = random.Random(5), threading.Event()
+    killed: list[int] = []
+    with ts.LocalMeasurer().open(planted.task()) as measuring:
+        measuring.measure([planted.good(3)])
+        assert measuring._workshop.nursery is not None
+        nursery = measuring._workshop.nursery.pid
+
+        def kill() -> None:
+            while not over.wait(0.05 + 0.2 * rng.random()) and len(killed) < 12:
+                try:
+                    pid = rng.choice(workers(nursery))
+                    os.kill(pid, signal.SIGKILL)
+                    killed.append(pid)
+                except (OSError, IndexError):
+                    continue
+
+        thread = threading.Thread(target=kill)
+        thread.start()
+        try:
+            end, batches = time.monotonic() + 60, []
+            while len(killed) < 12 and time.monotonic() < end:
+                n = 10 + 8 * len(batches)
+                asked = [planted.good(k) for k in range(n, n + 8)]
+                batches.append(measuring.measure(asked))
+                assert [m.candidate for m in batches[-1]] == asked
+        finally:
+            over.set()
+            thread.join()
+        after = measuring.measure([planted.good(k) for k in (901, 902)])
+    assert killed
+    assert all(m.seconds for m in after)
+    failed = [m.failure for batch in batches for m in batch if m.failure is not None]
+    assert len(failed) <= len(killed) // 2
+    assert {f.kind for f in failed} <= {"memory"}

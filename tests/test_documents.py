@@ -1,0 +1,116 @@
+"""What README.md and docs/tour.md show is true: their code runs, their commands and options exist,
+and so do the names, files and links that they mention.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tilesmith as ts
+from tilesmith.cli.main import app
+
+ROOT = Path(__file__).parent.parent
+PAGES = ["README.md", "docs/tour.md", "docs/performance.md"]
+SMALLER = {"512": "32", "56": "8", "64": "16"}  # sizes on the command line
+SHORTER = {"--time": "3s", "--seconds": "1s"}
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text()
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """What stands between fences; the pattern takes whole blocks, so an end is never a start."""
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", text_of(page), re.MULTILINE | re.DOTALL)
+    return [text for name, text in found if name == language]
+
+
+def shell_lines(page: str) -> list[list[str]]:
+    lines = "\n".join(blocks(page, "") + blocks(page, "sh") + blocks(page, "bash")).splitlines()
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/tour.md"])
+def test_python_runs_from_top_to_bottom(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tune = ts.tune
+
+    def short(func: ts.Function, *args: Any, **kwargs: Any) -> ts.Result:
+        budget = ts.Budget(trials=4, seconds=kwargs.get("budget", ts.Budget(seconds=60)).seconds)
+        return tune(func, *args, **{**kwargs, "budget": budget, "quiet": True})
+
+    monkeypatch.setattr(ts, "tune", short)
+    monkeypatch.chdir(tmp_path)
+    scope: dict[str, Any] = {"__name__": "document"}
+    for number, block in enumerate(blocks(page, "python"), 1):
+        exec(compile(block, f"{page}, Python block {number}", "exec"), scope)
+    if "db" in scope:
+        scope["db"].close()
+
+
+def test_the_first_example_is_short() -> None:
+    code = [line for line in blocks("README.md", "python")[0].splitlines() if line.strip()]
+    assert len(code) <= 13
+
+
+def test_commands_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the order given, with smaller sizes and less time."""
+    monkeypatch.chdir(tmp_path)
+    commands = [w[1:] for w in shell_lines("README.md") if w[0] == "tilesmith"]
+    assert len(commands) > 5
+    for words in commands:
+        given = [SMALLER.get(w, w) for w in words]
+        for option, value in SHORTER.items():
+            if option in given:
+                given[given.index(option) + 1] = value
+        if given[0] == "tune":
+            given += ["--trials", "4", "--quiet"]
+        if given[0] == "bench":
+            given += ["--against", "numpy", "--threads", "1"]
+        with pytest.raises(SystemExit) as left:
+            app(given)
+        said = capsys.readouterr()
+        assert left.value.code == 0, f"{' '.join(words)}: {said.err}"
+        assert said.out.strip()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_to_files(page: str) -> None:
+    for link in re.findall(r"\]\(([^)#]+)\)", text_of(page)):
+        if "://" not in link:
+            assert (ROOT / page).parent.joinpath(link).exists(), link
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_that_are_mentioned_exist(page: str) -> None:
+    for name in re.findall(r"`([\w./]+\.py)`", text_of(page)):
+        places = [ROOT / name, ROOT / "tilesmith" / name]
+        places += (ROOT / "tilesmith").rglob(name)  # the folder was named just before
+        assert any(p.exists() for p in places), f"{page} mentions {name}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_public_names_exist(page: str) -> None:
+    for name in re.findall(r"\bts\.([A-Za-z_]+)", text_of(page)):
+        assert name in ts.__all__, f"{page} mentions ts.{name}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_targets_of_make_and_extras_of_pip_exist(page: str) -> None:
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for words in shell_lines(page):
+        assert words[0] != "make" or words[1] in targets
+    for target in re.findall(r"`make ([a-z]+)`", text_of(page)):
+        assert target in targets
+    extras = tomllib.loads(text_of("pyproject.toml"))["project"]["optional-dependencies"]
+    for names in re.findall(r"(?:tilesmith|\.)\[([a-z,]+)\]", text_of(page)):
+        assert set(names.split(",")) <= set(extras), names

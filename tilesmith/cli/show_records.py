@@ -1,0 +1,260 @@
+"""`tilesmith show tasks | records | trace | source`: a database in, its content as text out.
+
+A task is named by the beginning of its key or of its function's name, a record by its number in
+the list or by the beginning of its candidate's key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tilesmith.base.errors import ArgumentError
+from tilesmith.cli.arguments import count, require_database
+from tilesmith.cli.machine_name import machine_and_cores
+from tilesmith.cli.schedule_text import schedule_lines
+from tilesmith.cli.table import microseconds, output_width, table
+from tilesmith.records.database import TaskSummary
+from tilesmith.records.open import open_database
+from tilesmith.runtime.build import build
+from tilesmith.task.task import Measurement, Standing, failures_by_kind, standing_of, trust
+
+if TYPE_CHECKING:
+    from tilesmith.records.sql import SqlDatabase
+
+_SHORT = 12  # letters of a key that are shown, and that name it
+
+Place = Annotated[
+    str,
+    typer.Option("--db", metavar="FILE|URL", help="database file, or postgresql:// URL, to read"),
+]
+Which = Annotated[
+    str,
+    typer.Argument(
+        metavar="[TASK]",
+        help="which task: the beginning of its function's name or of its key, as `show tasks` "
+        "prints them; not needed if the database has only one",
+    ),
+]
+Record = Annotated[
+    str,
+    typer.Option(
+        metavar="RECORD",
+        help="which record: its number in `show records`, 1 being the best, or the beginning of "
+        "its candidate's key",
+    ),
+]
+Wide = Annotated[
+    bool, typer.Option("--wide", help="show all columns in full, wider than 80 letters")
+]
+
+
+def existing(place: str) -> SqlDatabase:
+    """For reading: a name without a file is a mistake, not a new database."""
+    require_database(place)
+    if "://" not in place and not Path(place).is_file():
+        raise ArgumentError(f"there is no database {place}; `tilesmith tune ... --db` makes one")
+    return open_database(place)
+
+
+def tasks(db: Place, wide: Wide = False) -> None:
+    """List the tasks in a database.
+
+    A task is a function and the machine it is tuned for. Each has a line with how many candidates
+    were measured, how many failed, and the best time.
+
+    Example: tilesmith show tasks --db tune.db
+    """
+    with existing(db) as d:
+        found, place = d.tasks(), d.place
+    header = ("task", "function", "measured", "failed", "best", "GFLOP/s", "target")
+    rows = [
+        (
+            t.key[:_SHORT],
+            t.task.func.name,
+            str(t.count),
+            str(t.failures),
+            "-" if t.best_seconds is None else microseconds(t.best_seconds),
+            "-" if t.best_seconds is None else f"{t.task.func.flops / t.best_seconds / 1e9:.1f}",
+            f"{machine_and_cores(t.task.target)}{_outdated(t)}",
+        )
+        for t in found
+    ]
+    targets = {r[-1] for r in rows}
+    for line in table(
+        header,
+        rows,
+        left=("task", "function", "target"),
+        shorten="function",
+        drop=("target",),
+        width=None if wide else output_width(),
+    ):
+        print(line)
+    if not rows:
+        print(f"{place} holds no task")
+    elif not wide:
+        print("target: " + ("; ".join(sorted(targets))))
+
+
+def records(
+    db: Place,
+    task: Which = "",
+    top: Annotated[
+        int, typer.Option(metavar="N", parser=count, help="show the N best records; 0: all of them")
+    ] = 20,
+) -> None:
+    """List the measurements of a task, best first.
+
+    The first is the one that ts.build uses: the fastest confirmed one, which means that it was
+    timed again in a fresh process against the best one before it. The others follow by their time.
+    Contended ones, measured while the machine was busy with something else, come last.
+
+    Example: tilesmith show records matmul --db tune.db --top 5
+    """
+    with existing(db) as d:
+        summary = _task(d, task)
+        known = d.of(summary.task)
+    unread = summary.count - len(known)
+    good = _ranked(known)
+    work = summary.task.func.flops
+    machine = machine_and_cores(summary.task.target)
+    print(f"{summary.task.func.name} ({summary.key[:_SHORT]}) on {machine}")
+    header = ("", "candidate", "median", "95 % interval, us", "GFLOP/s", "status")
+    rows = []
+    for place, m in enumerate(good[: top or None], 1):
+        low, high = (x * 1e6 for x in m.confidence)
+        rows.append(
+            (
+                str(place),
+                m.candidate.key[:_SHORT],
+                microseconds(m.cost),
+                f"{low:.2f} to {high:.2f}",
+                f"{work / m.cost / 1e9:.1f}",
+                "confirmed" if m.confirmed else "contended" if m.contended else "",
+            )
+        )
+    for line in table(header, rows, left=("candidate", "status")):
+        print(line)
+    print(f"{len(good)} measured, {len(known) - len(good)} failed")
+    if unread:
+        print(f"{unread} cannot be read here (unknown primitives, or no times); they are kept")
+    for kind, (number, text) in failures_by_kind(known).items():
+        print(f"  {number} failed ({kind}); the first: {text}")
+
+
+def trace(
+    db: Place,
+    task: Which = "",
+    record: Record = "1",
+    program: Annotated[
+        bool, typer.Option("--program", help="print the resulting loop program as well")
+    ] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="print the trace as JSON, for ts.Trace.from_json")
+    ] = False,
+) -> None:
+    """Print the schedule of a record, one primitive a line.
+
+    Example: tilesmith show trace matmul --db tune.db --program
+    """
+    m = _record(db, task, record)
+    steps = m.candidate.trace
+    if json:
+        print(steps.to_json())
+    else:
+        print("\n".join(schedule_lines(steps)))
+    if program:
+        print(f"\n{steps.apply(m.candidate.task.func)}")
+
+
+def source(
+    db: Place,
+    task: Which = "",
+    record: Record = "1",
+    assembly: Annotated[
+        bool, typer.Option("--assembly", help="print assembly instead of LLVM IR")
+    ] = False,
+) -> None:
+    """Print the code generated for a record: LLVM IR or assembly.
+
+    The code is built again for the record's target, which need not be this machine.
+
+    Example: tilesmith show source matmul --db tune.db --assembly
+    """
+    m = _record(db, task, record)
+    kernel = build(m.candidate.trace.apply(m.candidate.task.func), m.candidate.task.target)
+    print(kernel.assembly if assembly else kernel.source)
+
+
+def _outdated(t: TaskSummary) -> str:
+    return "" if t.key == t.task.key else f" (outdated: code generator {t.codegen})"
+
+
+def _task(d: SqlDatabase, name: str) -> TaskSummary:
+    """The one that is meant; an error lists those that there are."""
+    found = [t for t in d.tasks() if t.key == t.task.key]
+    meant = _meant(found, name) if name else found
+    if len(meant) == 1:
+        return meant[0]
+    shown = "; ".join(
+        f"{t.key[:_SHORT]} {t.task.func.name} ({machine_and_cores(t.task.target)})"
+        for t in meant or found
+    )
+    if not found:
+        raise ArgumentError(f"{d.place} holds no task")
+    if not name:
+        raise ArgumentError(f"{d.place} holds {len(found)} tasks; name one of {shown}")
+    if not meant:
+        raise ArgumentError(f"{d.place} holds no task {name!r}; it has {shown}")
+    raise ArgumentError(
+        f"{name!r} names {len(meant)} tasks of {d.place}; use the key of one: {shown}"
+    )
+
+
+def _meant(found: Sequence[TaskSummary], name: str) -> list[TaskSummary]:
+    """The tasks that fit best: by a name of the function, by the operator's name that it begins
+    with (matmul for matmul_512_512_512), by the beginning of either name or key.
+    """
+    plain = name.replace("-", "_")
+
+    def of_operator(t: TaskSummary) -> bool:
+        return any(re.sub(r"(_\d+)+(_N[CHW]+)?$", "", n) == plain for n in t.names)
+
+    def begins(t: TaskSummary) -> bool:
+        return t.key.startswith(name) or any(n.startswith(f"{plain}_") for n in t.names)
+
+    return (
+        [t for t in found if name in t.names]
+        or [t for t in found if of_operator(t)]
+        or [t for t in found if begins(t)]
+    )
+
+
+def _ranked(known: Sequence[Measurement]) -> list[Measurement]:
+    """The one to trust first; behind it the fastest, whether they were ever confirmed or not."""
+    good = [m for m in known if standing_of(m) < Standing.FAILED]
+    if not good:
+        return []
+    best = min(good, key=trust)
+    rest = (m for m in good if m is not best)
+    return [best, *sorted(rest, key=lambda m: (m.contended, m.rank))]
+
+
+def _record(place: str, task: str, record: str) -> Measurement:
+    with existing(place) as d:
+        summary = _task(d, task)
+        known = d.of(summary.task)
+    good = _ranked(known)
+    if record.isdigit() and 1 <= int(record) <= len(good):
+        return good[int(record) - 1]
+    meant = [m for m in known if m.candidate.key.startswith(record)]
+    if len({m.candidate.key for m in meant}) == 1 and len(record) >= 4:
+        return meant[0]
+    raise ArgumentError(
+        f"--record {record!r} names no record of {summary.task.func.name}; give a number from 1 "
+        f"to {len(good)}, or a candidate's key as `show records` prints it"
+    )

@@ -1,0 +1,61 @@
+"""Rows of text in, aligned columns that fit the reader's screen out."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+
+WIDTH = 80  # where the output is not a terminal: files and pipes look the same everywhere
+_GAP = "  "
+
+
+def output_width() -> int:
+    if sys.stdout is None or not sys.stdout.isatty():
+        return WIDTH
+    return max(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)
+
+
+def table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    left: Sequence[str],
+    shorten: str | None = None,
+    drop: Sequence[str] = (),
+    width: int | None = None,
+) -> Iterator[str]:
+    """One line for the header and for each row. Columns named in `left` hold words, the others
+    numbers. Without a `width` everything is shown; with one, the columns of `drop` are left out,
+    the first one first, until the lines fit, and then the words of `shorten` are cut.
+    """
+    columns = list(range(len(header)))
+    widths = [max(map(len, c)) for c in zip(header, *rows, strict=True)]
+    if width is not None:
+        for name in drop:
+            if _total(widths, columns) > width:
+                columns = [c for c in columns if header[c] != name]
+        over = _total(widths, columns) - width
+        if shorten is not None and over > 0:
+            k = header.index(shorten)
+            widths[k] = max(8, len(shorten), widths[k] - over)
+    for row in (header, *rows):
+        cells = []
+        for c in columns:
+            cell = _cut(row[c], widths[c])
+            cells.append(cell.ljust(widths[c]) if header[c] in left else cell.rjust(widths[c]))
+        yield _GAP.join(cells).rstrip()
+
+
+def _total(widths: Sequence[int], columns: Sequence[int]) -> int:
+    return sum(widths[c] for c in columns) + len(_GAP) * (len(columns) - 1)
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 3] + "..."
+
+
+def microseconds(value: float) -> str:
+    """With a unit, so that a column of them can be read alone."""
+    us = value * 1e6
+    return f"{us:.2f} us" if us < 100 else f"{us:,.1f} us".replace(",", " ")
