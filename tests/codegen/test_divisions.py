@@ -17,7 +17,7 @@ N = 37
 
 def same(func: ts.Function, *arrays: Any, loops: tuple[int, ...] = (-1,)) -> None:
     want = ts.evaluate(func, *arrays)
-    np.testing.assert_array_equal(ts.build(func, ts.cpu(1))(*arrays), want)
+    np.testing.assert_array_equal(ts.build(ts.Schedule(func), ts.cpu(1))(*arrays), want)
     for k in loops:
         sch = ts.Schedule(func)
         sch.vectorize(sch.loops(sch.blocks[-1])[k])

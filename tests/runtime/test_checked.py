@@ -120,7 +120,8 @@ def test_a_checked_kernel_is_bound_and_pickled() -> None:
 def test_a_kernel_without_such_indices_is_the_same() -> None:
     x = ts.placeholder((N,), name="x")
     func = ts.function([x, ts.compute((N,), lambda i: x[i] * 2, name="y")])
-    plain, checked = ts.build(func), ts.build(func, checked=True)
+    sch = ts.Schedule(func)
+    plain, checked = ts.build(sch), ts.build(sch, checked=True)
     assert checked.source == plain.source
     assert checked.artifact.checks == ()
-    assert ts.build(lookup()).artifact.checks == ()
+    assert ts.build(ts.Schedule(lookup())).artifact.checks == ()

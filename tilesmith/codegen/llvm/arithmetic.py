@@ -241,11 +241,30 @@ class Arithmetic(Cells):
 
     def _to_integer(self, v: V, want: DType) -> V:
         """Towards zero; what does not fit is the nearest number that does, and NaN is 0."""
-        b, op = self.builder, "llvm.fptoui.sat" if want.kind == "u" else "llvm.fptosi.sat"
+        b, t, signed = self.builder, self.compute_type(want).elem, want.kind == "i"
         if v.type.elem == "half":
             v = b.cast("fpext", v, "float")
-        t = v.type.of(self.compute_type(want).elem)
-        return b.call(op, t, v, overload=f"{t.suffix}.{v.type.suffix}")
+        if self.target.arch == "aarch64":  # one instruction
+            op, to = f"llvm.fpto{'s' if signed else 'u'}i.sat", v.type.of(t)
+            return b.call(op, to, v, overload=f"{to.suffix}.{v.type.suffix}")
+        # On x86 LLVM would go through such a vector element by element.
+        wide = t if int(t[1:]) >= 32 else "i32"
+        convert = "fptosi" if signed or wide != t else "fptoui"
+        low, high = int(want.lowest()), int(want.highest())
+        zero, least = b.const(v.type, 0.0), b.const(v.type, low)
+        if want.bits <= (24 if v.type.elem == "float" else 53):  # both ends are floats
+            most = b.const(v.type, high)
+            x = b.select(b.compare("ogt", v, least), v, least)
+            x = b.select(b.compare("olt", x, most), x, most)
+            out = b.cast(convert, b.select(b.compare("ord", v, v), x, zero), wide)
+            return out if wide == t else b.cast("trunc", out, t)
+        above = b.compare("oge", v, b.const(v.type, high + 1))
+        fits = b.op(
+            "and", b.compare("oge", v, least), b.compare("olt", v, b.const(v.type, high + 1))
+        )
+        inside = b.cast(convert, b.select(fits, v, zero), t)
+        out = b.select(above, b.const(inside.type, high), inside)
+        return b.select(b.compare("olt", v, least), b.const(out.type, low), out) if signed else out
 
 
 def constants(v: V) -> set[int]:
