@@ -23,6 +23,8 @@ from tilesmith.schedule.trace import Trace
 from tilesmith.schedule.translate import Translation
 from tilesmith.search.catalogue import Catalogue
 from tilesmith.search.random import Random
+from tilesmith.testing.programs import random_program
+from tilesmith.testing.traces import CPU_WEIGHTS, SYMBOLIC_WEIGHTS, random_trace
 
 
 def like(func: Function, words: list[str]) -> Function:
@@ -82,6 +84,22 @@ def test_traces_for_a_gpu_too(name):
     for c in found:
         new = there.trace(c.trace)
         assert structure_of(new.apply(other)) == structure_of(c.trace.apply(task.func))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_traces_of_random_programs_too(seed):
+    """Every primitive, with and without open sizes, two outputs of a block, indices from tables."""
+    rng = np.random.default_rng(seed)
+    func = random_program(rng)
+    other = like(func, words(seed))
+    symbolic = seed % 3 == 0
+    weights = SYMBOLIC_WEIGHTS if symbolic else CPU_WEIGHTS
+    sch = random_trace(func, rng, 8, weights, symbolic=symbolic)
+    assert structure_of(func) == structure_of(other)
+    new = Translation(func, other).trace(sch.trace)
+    if not symbolic:  # the sizes of a split are called after its loop, and stay in the structure
+        assert structure_of(new.apply(other)) == structure_of(sch.func)
+    assert Translation(other, func).trace(new) == sch.trace
 
 
 # names that look like others, or like derived ones

@@ -14,7 +14,7 @@ from typing import Any
 
 from tilesmith.base.errors import ScheduleError, TraceError
 from tilesmith.expr.ints import Int, is_size
-from tilesmith.ir.function import Function
+from tilesmith.ir.function import Function, instantiate
 from tilesmith.ir.nodes import Block, For, If, Stmt
 from tilesmith.ir.rename import Names, structure_of
 from tilesmith.schedule.sample import NumericSample, SampleChoice, SampleTile
@@ -71,8 +71,9 @@ class Translation:
                     applies = False
                     continue
                 new = same.decide(decided).apply(new)
-        if applies and structure_of(old) != structure_of(new):
-            raise TraceError("it gives another program there")
+        if applies:
+            pairs.add(old, new)
+            pairs.check(old, new)
         return Trace(tuple(steps))
 
 
@@ -120,6 +121,15 @@ class _Pairs:
     def _size(self, old: str, new: str) -> None:
         if self.sizes.setdefault(old, new) != new:
             raise TraceError(f"the size {old} is two there")
+
+    def check(self, old: Function, new: Function) -> None:
+        """That they are one program. Open sizes are called after loops, and have names in the
+        structure: each pair gets a number of its own.
+        """
+        numbers = {a: 1000 + k for k, a in enumerate(self.sizes)}
+        theirs = {self.sizes[a]: n for a, n in numbers.items()}
+        if structure_of(instantiate(old, numbers)) != structure_of(instantiate(new, theirs)):
+            raise TraceError("it gives another program there")
 
     # steps
     def step(self, step: Step) -> Step:
