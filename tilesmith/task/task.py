@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from tilesmith.base.digest import digest
+from tilesmith.base.errors import TuneError
 from tilesmith.base.target import Target
 from tilesmith.ir.function import Function
 from tilesmith.schedule.trace import Trace
@@ -30,6 +31,13 @@ class Task:
 
     func: Function
     target: Target
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.func, Function):
+            kind = type(self.func).__name__
+            raise TuneError(f"a Task is of what ts.function made, not of a {kind}")
+        if not isinstance(self.target, Target):
+            raise TuneError(f"a Task is for a target, as ts.cpu(); it is given {self.target!r}")
 
     @cached_property
     def key(self) -> str:
