@@ -193,7 +193,7 @@ def costs(target: ts.Target) -> list[Row]:
     x = ts.placeholder((16,), name="x")
     y = ts.placeholder((16,), name="y")
     z = ts.compute((16,), lambda i: x[i] + y[i], name="z")
-    kernel = ts.build(ts.function([x, y, z], name="tiny"), here)
+    kernel = ts.build(ts.Schedule(ts.function([x, y, z], name="tiny")), here)
     a, b, c = random(16), random(16), np.empty(16, np.float32)
     best = []
     for _ in range(50):

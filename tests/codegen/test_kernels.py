@@ -291,7 +291,7 @@ def test_large_local_buffers_leave_the_stack() -> None:
     y = ts.compute((300, 300), lambda i, j: x[i, j] + 1, name="y")
     z = ts.compute((300, 300), lambda i, j: y[j, i] * 2, name="z")
     func = ts.function([x, z])
-    kernel = ts.build(func, ts.cpu(1))
+    kernel = ts.build(ts.Schedule(func), ts.cpu(1))
     a = rand(300, 300)
     np.testing.assert_allclose(kernel(a), (a + 1).T * 2)
     assert kernel.artifact.workspace_nbytes >= 300 * 300 * 4

@@ -102,6 +102,13 @@ def test_build_says_it_too(given: dict[str, Any]) -> None:
         ts.build(ts.Schedule(TASK.func), **given)
 
 
+def test_a_task_is_of_a_function_and_for_a_target() -> None:
+    with pytest.raises(ts.TuneError, match=r"for a target, as ts\.cpu\(\); it is given 'cpu'"):
+        ts.Task(TASK.func, "cpu")  # type: ignore[arg-type]
+    with pytest.raises(ts.TuneError, match=r"of what ts\.function made, not of a Schedule"):
+        ts.Task(ts.Schedule(TASK.func), ts.cpu(1))  # type: ignore[arg-type]
+
+
 @dataclass(frozen=True)
 class Odd:
     """A strategy and a space that give what they are told to."""

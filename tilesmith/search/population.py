@@ -11,6 +11,7 @@ import numpy as np
 
 from tilesmith.base.errors import TuneError
 from tilesmith.search.catalogue import Catalogue
+from tilesmith.search.draft import Draft
 from tilesmith.search.protocol import Part, Scores
 from tilesmith.space.domains import Matrix, Rng, encode
 from tilesmith.space.variant import Variant
@@ -54,8 +55,10 @@ class Population:
 
 
 def _checked(score: Score, variant: Variant, rows: Matrix) -> Scores:
-    """A predictor may be anybody's."""
+    """A predictor may be anybody's; the draft is ours, and may know nothing of an empty program."""
     found = score(variant, rows)
+    if isinstance(getattr(score, "__self__", None), Draft):
+        return found
     if not isinstance(found, np.ndarray) or found.shape != (len(rows),) or np.isnan(found).any():
         owner = type(getattr(score, "__self__", score)).__name__
         shape = getattr(found, "shape", None)

@@ -13,6 +13,7 @@ from functools import cached_property
 from math import inf
 
 from tilesmith.base.digest import digest
+from tilesmith.base.errors import TuneError
 from tilesmith.base.target import Target
 from tilesmith.ir.function import Function
 from tilesmith.ir.rename import structure_of
@@ -42,6 +43,13 @@ class Task:
 
     func: Function
     target: Target
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.func, Function):
+            kind = type(self.func).__name__
+            raise TuneError(f"a Task is of what ts.function made, not of a {kind}")
+        if not isinstance(self.target, Target):
+            raise TuneError(f"a Task is for a target, as ts.cpu(); it is given {self.target!r}")
 
     @cached_property
     def key(self) -> str:

@@ -21,7 +21,7 @@ from tilesmith.base.errors import MeasureError, TilesmithError
 from tilesmith.base.target import cpu
 from tilesmith.expr.dsl import compute, placeholder
 from tilesmith.ir.lower import function
-from tilesmith.measure.protocol import Listener, Measurer, Upcoming
+from tilesmith.measure.protocol import Judging, Listener, Measurer, Reporting, Upcoming
 from tilesmith.schedule.kinds import Unroll
 from tilesmith.schedule.loops import Split
 from tilesmith.schedule.trace import Trace
@@ -215,6 +215,55 @@ class MeasurerContract:
             again = run.measure(candidates, until=time.monotonic() + 600.0)
         assert [m.candidate for m in again] == candidates
         assert all(m.seconds for m in again)
+
+    def test_each_measurement_is_reported_once_before_it_is_returned(self) -> None:
+        task = small_task()
+        candidates = [split_by(n, task) for n in (2, 4, 8)]
+        wrong = Candidate(task, Trace((Split("Y.nowhere", (None, 4)),)))
+        heard: list[Measurement] = []
+        with self.measurer.open(task) as run:
+            if not isinstance(run, Reporting):
+                pytest.skip("this measurer reports nothing before a batch is done (report_to)")
+            run.report_to(heard.extend)
+            measured = run.measure([*candidates, wrong])
+            assert sorted(m.candidate.key for m in heard) == sorted(
+                m.candidate.key for m in measured
+            )
+            assert all(m in heard for m in measured)
+            heard.clear()
+            again = run.measure([split_by(3, task)])
+        assert heard == again
+
+    def test_what_was_reported_stays_when_the_batch_fails(self) -> None:
+        task = small_task()
+        candidates = [split_by(n, task) for n in (2, 4, 8)]
+        heard: list[Measurement] = []
+
+        def upcoming() -> list[Candidate]:
+            raise LookupError("no more ideas")
+
+        with self.measurer.open(task) as run:
+            if not isinstance(run, Reporting):
+                pytest.skip("this measurer reports nothing before a batch is done (report_to)")
+            run.report_to(heard.extend)
+            with pytest.raises(LookupError):
+                run.measure(candidates, upcoming)
+            keys = [m.candidate.key for m in heard]
+            assert len(keys) == len(set(keys))
+            assert set(keys) <= {c.key for c in candidates}
+            heard.clear()
+            assert run.measure([split_by(3, task)]) == heard
+
+    def test_the_best_is_one_of_those_measured(self) -> None:
+        task = small_task()
+        with self.measurer.open(task) as run:
+            if not isinstance(run, Judging):
+                pytest.skip("this measurer does not say which candidate is the best (best)")
+            assert run.best(task) is None
+            measured = run.measure([split_by(n, task) for n in (2, 4, 8)])
+            best = run.best(task)
+            assert best in measured
+            assert run.best(small_task(60)) is None
 
     def test_two_runs_at_once(self) -> None:
         task = small_task()

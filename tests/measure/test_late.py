@@ -1,0 +1,113 @@
+"""The end of a run: what does not come in time is left out, and nothing is waited for longer."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import planted
+import pytest
+from simulated import RULES, Machine, Shop, built
+
+import tilesmith as ts
+from tilesmith.measure import batch as batch_module
+from tilesmith.measure import workshop as workshop_module
+from tilesmith.measure.batch import Batch
+from tilesmith.measure.cores import Cores
+from tilesmith.measure.messages import Build, Sample
+from tilesmith.measure.runner import Broken
+from tilesmith.measure.standing import Spent, Standing, Trial
+from tilesmith.task.task import Failure
+
+
+@dataclass
+class Clock:
+    now: float = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    perf_counter = monotonic
+
+
+@dataclass
+class Timely(Machine):
+    """Calls take their time on a clock; one that is given less of it than it needs is cut off."""
+
+    clock: Clock = field(default_factory=Clock)
+
+    def check(self, slot: int, seconds: float) -> float:
+        needs = self.seconds[self.names[slot]]
+        self.clock.now += min(needs, seconds)
+        if needs > seconds:
+            raise Broken(slot, Failure("timeout", f"no answer after {seconds:.3g} s"))
+        return needs
+
+    def times(self, order: Sequence[tuple[int, int]], seconds: float) -> list[Sample]:
+        out = super().times(order, seconds)
+        self.clock.now += sum(s.seconds * n for s, (_, n) in zip(out, order, strict=True))
+        return out
+
+
+def run(
+    seconds: dict[int, float], left: float, monkeypatch: pytest.MonkeyPatch
+) -> tuple[dict[int, Trial], float]:
+    """Kernels with these times and so many seconds left; what is known, and seconds too many."""
+    machine = Timely(seconds, random.Random(0), wander=0.0)
+    monkeypatch.setattr(batch_module, "time", machine.clock)
+    until = machine.clock.now + left
+    trials = {str(k): Trial(k) for k in seconds}
+    jobs: dict[str, Build] = {str(k): built(k) for k in seconds}
+    batch = Batch(
+        Shop(), machine, Cores((1,), (0,)), Standing(), RULES, 10.0, True, random.Random(0),
+        Spent(), until, lambda trial: None,
+    )  # type: ignore[arg-type]  # fmt: skip
+    batch.run(trials, jobs, True, lambda: None)
+    return {int(k): t for k, t in trials.items()}, machine.clock.now - max(until, 1000.0)
+
+
+def test_with_time_enough_all_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, late = run({1: 0.01, 2: 0.02, 3: 0.012}, 10.0, monkeypatch)
+    assert all(t.reached for t in found.values())
+    assert late < 0
+
+
+@pytest.mark.parametrize("left", [-5.0, 0.0, 0.1, 1.0, 3.0])
+@pytest.mark.parametrize("each", [0.001, 0.3, 0.7, 1.8, 9.0])
+def test_the_end_is_kept_within_a_second(
+    left: float, each: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, late = run({k: each * (1 + 0.1 * k) for k in range(8)}, left, monkeypatch)
+    assert late < 1.0
+    assert not any(t.failure for t in found.values())  # none is to blame
+    reached = [t for t in found.values() if t.reached]
+    assert bool(reached) == (each * 1.01 <= max(left, 0.0) + 0.8)
+
+
+def test_a_kernel_that_hangs_is_still_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, _ = run({1: 0.01, 2: 1e9}, 100.0, monkeypatch)
+    assert found[1].timed.samples
+    assert found[2].failure is not None
+    assert found[2].failure.kind == "timeout"
+
+
+def test_an_oracle_that_takes_too_long_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited = []
+
+    def ready(channels: object, seconds: float) -> list[object]:
+        waited.append(seconds)
+        return []
+
+    with ts.LocalMeasurer().open(planted.task()) as measuring:
+        monkeypatch.setattr(workshop_module, "ready", ready)
+        with pytest.raises(ts.MeasureError, match=r"'double' was evaluated once.*more seconds"):
+            measuring.measure([planted.good(4)], until=time.monotonic() + 2.0)
+        assert 0 <= waited[0] <= 2.5
+        with pytest.raises(ts.MeasureError, match="no answer to 'double' in 600 s"):
+            measuring.measure([planted.good(4)])
+        assert waited[1] == 600.0
+        monkeypatch.undo()
+        (m,) = measuring.measure([planted.good(4)])
+    assert m.seconds
