@@ -189,8 +189,8 @@ def _loads(n: Nest, a: Access, wide: Term, vectors: Term) -> Term:
         if moved and not loop.reducing:
             count = count * loop.is_kind["unroll"].where(loop.extent, 1)
         if moved and loop.kind == "vectorize":
-            each = {1: vectors, -1: 2 * vectors, 2: 3 * vectors}
-            count = count * each.get(stride.value, 2 * wide)
+            by_stride: dict[float | None, Term] = {1: vectors, -1: 2 * vectors, 2: 3 * vectors}
+            count = count * by_stride.get(stride.value, 2 * wide)
     return count
 
 
