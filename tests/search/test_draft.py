@@ -169,3 +169,36 @@ def test_a_copy_that_stores_across_rows_is_slower(target: Target) -> None:
         computing = graph.compile([estimates(Draft(), nest)[0]])
         cycles[axis] = float(computing(v.sample(np.random.default_rng(0), 1))[0, 0])
     assert cycles["i"] > 2 * cycles["j"]
+
+
+@each_target
+def test_every_second_element_comes_faster_than_every_third(target: Target) -> None:
+    """Two loads and a shuffle make a vector of every second one; others come one by one."""
+
+    def cycles(step: int) -> float:
+        x = ts.placeholder((64, 64 * step), name="X")
+        y = ts.compute((64, 64), lambda i, j: x[i, step * j] + 1.0, name="Y")
+        task = Task(ts.function([x, y]), target)
+        v = next(variants(task, SketchSpace().sketches(task)[0]))
+        graph, (nest,) = shared_nests(v)
+        computing = graph.compile([estimates(Draft(), nest)[0]])
+        return float(computing(v.sample(np.random.default_rng(0), 1))[0, 0])
+
+    assert cycles(1) < cycles(2) < cycles(3) == cycles(4)
+
+
+@each_target
+def test_rows_of_an_image_that_all_filters_share_take_registers(target: Target) -> None:
+    """Two rows by fifteen filters are 30 sums, and the two rows and a weight make 33: one too many
+    for 32 registers. One row by 30 filters is as many sums, with a row and a weight beside them.
+    """
+    x, w = ts.placeholder((1, 16, 32, 64), name="X"), ts.placeholder((60, 16, 1, 1), name="W")
+    task = Task(ts.function([x, w, ts.ops.conv2d(x, w, name="Y")]), target)
+    v = next(variants(task, SketchSpace().sketches(task)[0]))
+    lanes = target.lanes(32)
+    fixed: Tiles = {"n": (1,) * 4, "rc": (1, 16, 1), "rh": (1,) * 3, "rw": (1,) * 3}
+    fixed["w"] = (64 // lanes, 1, 1, lanes)
+    two_rows = score(v, fixed | {"f": (4, 1, 1, 15), "h": (16, 1, 1, 2)})
+    one_row = score(v, fixed | {"f": (2, 1, 1, 30), "h": (32, 1, 1, 1)})
+    fewer = score(v, fixed | {"f": (5, 1, 1, 12), "h": (16, 1, 1, 2)})
+    assert two_rows < 0.7 * min(one_row, fewer)

@@ -145,22 +145,23 @@ def _compute(draft: Draft, n: Nest) -> Term:
     tile = held * vectors
     # a tail is a smaller tile: it takes less than a full one, if more than its share
     turns = (n.iterations + 2 * (n.iterations * 0.7).maximum(n.points)) / (3 * held * wide)
-    loads, kept = g.of(0), g.of(0)
+    loads, kept = g.of(0), g.of(0)  # instructions, and the registers of what is used again
     for a in n.accesses:
         if a.reads and not a.writes:
             each = _loads(n, a, wide, vectors)
             share = _new_share(n, a)
             loads = loads + each * share
             # what several steps read is kept from one to the next
-            kept = kept + (g.of(1) > share).where(each * share * (written - 1), 0)
+            again = (g.of(1) > share).where(each * share * (written - 1), 0)
+            kept = kept + again.maximum(_operands(n, a, vectors))
     work = tile * _instructions(n.block, n.path)
     turn = (work.maximum(loads) + work.minimum(loads) * _SHARED) / draft.ports
     across = _stores_across(n)
     if not n.block.reducing:
         stores = held * wide if across else tile
         return turns * (turn.maximum(stores) + 1.5 / held)
-    # beside the sums stand the vectors that they share, and one more operand
-    spilled = tile + vectors + kept.maximum(1) > float(target.num_vector_registers)
+    # beside the sums stand their operands: the vectors that they share, and one more, at least
+    spilled = tile + kept.maximum(vectors + 1) > float(target.num_vector_registers)
     turn = turn.maximum(_LATENCY) * (1 + spilled)
     if across:
         turn = turn + (wide > 1).where(held * wide * _ACROSS, 0)
@@ -179,7 +180,8 @@ def _stores_across(n: Nest) -> bool:
 
 def _loads(n: Nest, a: Access, wide: Term, vectors: Term) -> Term:
     """Load instructions in one step of the tile: a vector at once where its elements are
-    neighbours, one by one where they are not.
+    neighbours, two and a shuffle where it is every second one, one by one where they are further
+    apart.
     """
     g = n.graph
     count = g.of(1)
@@ -187,7 +189,27 @@ def _loads(n: Nest, a: Access, wide: Term, vectors: Term) -> Term:
         if moved and not loop.reducing:
             count = count * loop.is_kind["unroll"].where(loop.extent, 1)
         if moved and loop.kind == "vectorize":
-            count = count * (vectors if stride.value == 1 else 2 * wide)
+            by_stride: dict[float | None, Term] = {1: vectors, -1: 2 * vectors, 2: 3 * vectors}
+            count = count * by_stride.get(stride.value, 2 * wide)
+    return count
+
+
+def _operands(n: Nest, a: Access, vectors: Term) -> Term:
+    """Registers that an operand takes beside the sums: one where each of its elements is used and
+    done with, else all that a written-out loop around them goes over again and again.
+    """
+    g = n.graph
+    count, again = g.of(1), g.of(0)
+    for loop, moved in zip(n.loops, a.moved, strict=True):
+        if loop.reducing:
+            continue
+        written_out = loop.is_kind["unroll"]
+        if not moved:
+            again = again.maximum(written_out * loop.moves)
+        elif loop.kind == "vectorize":
+            count = count * again.where(vectors, 1)
+        else:
+            count = count * (again * written_out).where(loop.extent, 1)
     return count
 
 
