@@ -35,7 +35,7 @@ def emitted_for(monkeypatch: pytest.MonkeyPatch) -> list[ts.Target]:
     """The targets that the emitter was asked for."""
     asked: list[ts.Target] = []
 
-    def emit_function(func: ts.Function, target: ts.Target) -> Emitted:
+    def emit_function(func: ts.Function, target: ts.Target, *, checked: bool) -> Emitted:
         asked.append(target)
         return Emitted()
 

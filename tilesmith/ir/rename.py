@@ -108,7 +108,8 @@ class _Renaming:
             case For():
                 body = tuple(map(self._stmt, s.body))
                 notes = tuple((k, self._note(v)) for k, v in s.notes)
-                return replace(s, name=self._loop(s.name), body=body, notes=notes)
+                owner = self.names.blocks.get(s.owner, s.owner)
+                return replace(s, name=self._loop(s.name), body=body, notes=notes, owner=owner)
             case If():
                 conds = tuple(self._int(p, self.loops) for p in s.conds)
                 return If(conds, tuple(map(self._stmt, s.body)))
