@@ -78,7 +78,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"observers": [3]}, "cannot be called"),
     ({"func": 3}, "what ts.function made, not the int 3"),
     ({"func": ts.Schedule(TASK.func)}, r"not a Schedule; .*ts\.TemplateSpace"),
-    ({"func": open_sizes()}, r"'rows' has open sizes \(n\).*ts\.instantiate\(func, \{'#n': 64\}\)"),
+    ({"func": open_sizes()}, r"'rows' has the open sizes n; .*ts\.instantiate\(func, \{'n': 64\}\)"),
 ]
 
 
@@ -154,18 +154,18 @@ class Predictor:
 
 
 WRONG = [
-    (lambda rows: None, "gave a NoneType"),
-    (lambda rows: 1.0, "gave a float"),
-    (lambda rows: np.zeros(len(rows) + 1), "gave a ndarray of shape"),
-    (lambda rows: np.zeros((len(rows), 1)), "gave a ndarray of shape"),
-    (lambda rows: np.full(len(rows), np.nan), "gave scores that are not numbers"),
+    (lambda rows: None, "returned None"),
+    (lambda rows: 1.0, "returned 1.0"),
+    (lambda rows: np.zeros(len(rows) + 1), "returned an array of shape"),
+    (lambda rows: np.zeros((len(rows), 1)), "returned an array of shape"),
+    (lambda rows: np.full(len(rows), np.nan), "returned nan for row 0"),
 ]
 
 
 @pytest.mark.parametrize(("scores", "text"), WRONG)
 def test_a_model_that_predicts_the_wrong_thing(scores: Any, text: str) -> None:
     strategy = ts.Evolution(population=64, cost_model=Model(scores))
-    with pytest.raises(ts.TuneError, match=f"predict of Predictor {text}.*one number per row"):
+    with pytest.raises(ts.TuneError, match=rf"Predictor\.predict {text}.*one for each row"):
         tune(strategy=strategy, space=MANY, budget=ts.Budget(trials=30))
 
 

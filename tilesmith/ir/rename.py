@@ -67,6 +67,8 @@ def _numbered(func: Function) -> Names:
             match s:
                 case For():
                     number(names.loops, s.name, "l")
+                    if s.owner:  # its block may be gone, as one that was inlined
+                        number(names.blocks, s.owner, "s")
                     go(s.body)
                 case If():
                     go(s.body)

@@ -14,7 +14,7 @@ from typing import Any
 
 from tilesmith.base.errors import ScheduleError, TraceError
 from tilesmith.expr.ints import Int, is_size
-from tilesmith.ir.function import Function, instantiate
+from tilesmith.ir.function import Function, with_sizes
 from tilesmith.ir.nodes import Block, For, If, Stmt
 from tilesmith.ir.rename import Names, structure_of
 from tilesmith.schedule.sample import NumericSample, SampleChoice, SampleTile
@@ -128,7 +128,7 @@ class _Pairs:
         """
         numbers = {a: 1000 + k for k, a in enumerate(self.sizes)}
         theirs = {self.sizes[a]: n for a, n in numbers.items()}
-        if structure_of(instantiate(old, numbers)) != structure_of(instantiate(new, theirs)):
+        if structure_of(with_sizes(old, numbers)) != structure_of(with_sizes(new, theirs)):
             raise TraceError("it gives another program there")
 
     # steps

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilesmith.base.errors import TuneError
 from tilesmith.search.catalogue import Catalogue
-from tilesmith.search.draft import Draft
 from tilesmith.search.protocol import Part, Scores
 from tilesmith.space.domains import Matrix, Rng, encode
 from tilesmith.space.variant import Variant
@@ -37,7 +35,7 @@ class Population:
         return [(catalogue.known(number), rows) for number, rows in self.groups]
 
     def scores(self, catalogue: Catalogue, score: Score) -> Scores:
-        found = [_checked(score, v, rows) for v, rows in self.parts(catalogue)]
+        found = [score(variant, rows) for variant, rows in self.parts(catalogue)]
         return np.concatenate(found) if found else np.zeros(0)
 
     def take(self, at: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Population:
@@ -52,25 +50,6 @@ class Population:
                 if ends[k] < ends[k + 1]
             )
         )
-
-
-def _checked(score: Score, variant: Variant, rows: Matrix) -> Scores:
-    """A predictor may be anybody's; the draft is ours, and may know nothing of an empty program."""
-    found = score(variant, rows)
-    if isinstance(getattr(score, "__self__", None), Draft):
-        return found
-    if not isinstance(found, np.ndarray) or found.shape != (len(rows),) or np.isnan(found).any():
-        owner = type(getattr(score, "__self__", score)).__name__
-        shape = getattr(found, "shape", None)
-        if shape == (len(rows),):
-            gave = "scores that are not numbers (NaN)"
-        else:
-            gave = f"a {type(found).__name__}" + ("" if shape is None else f" of shape {shape}")
-        raise TuneError(
-            f"predict of {owner} gave {gave} for {len(rows)} rows; it gives an array with one "
-            "number per row, a higher one for a faster program"
-        )
-    return found
 
 
 def merge(*groups: tuple[int, Matrix]) -> Population:
