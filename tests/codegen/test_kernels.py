@@ -19,7 +19,8 @@ def rand(*shape: int) -> np.ndarray[Any, Any]:
 
 
 def same(sch: Any, want: Any, *arrays: Any, cores: int = 1) -> ts.Kernel:
-    kernel = ts.build(sch, ts.cpu(cores))
+    what = sch if isinstance(sch, ts.Schedule) else ts.Schedule(sch)  # as it is
+    kernel = ts.build(what, ts.cpu(cores))
     got = kernel(*arrays)
     pairs = zip(got, want, strict=True) if isinstance(got, tuple) else ((got, want),)
     for g, w in pairs:
@@ -291,7 +292,7 @@ def test_large_local_buffers_leave_the_stack() -> None:
     y = ts.compute((300, 300), lambda i, j: x[i, j] + 1, name="y")
     z = ts.compute((300, 300), lambda i, j: y[j, i] * 2, name="z")
     func = ts.function([x, z])
-    kernel = ts.build(func, ts.cpu(1))
+    kernel = ts.build(ts.Schedule(func), ts.cpu(1))
     a = rand(300, 300)
     np.testing.assert_allclose(kernel(a), (a + 1).T * 2)
     assert kernel.artifact.workspace_nbytes >= 300 * 300 * 4

@@ -148,7 +148,7 @@ def test_rows_of_a_buffer_do_not_all_meet_in_the_same_place_of_a_cache() -> None
         z = ts.compute((6, channels), lambda i, c: t[5 - i, c] * 2.0, name="Y")
         func = ts.function([x, z])
         data = np.arange(6 * channels, dtype=np.float32).reshape(6, channels)
-        np.testing.assert_allclose(ts.build(func)(data), (data[::-1] + 1) * 2)
+        np.testing.assert_allclose(ts.build(ts.Schedule(func))(data), (data[::-1] + 1) * 2)
         (made,) = [s.buffer for s in statements(lower(func).body) if isinstance(s, Alloc)]
         return made.shape[-1].const
 

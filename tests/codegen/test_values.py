@@ -166,7 +166,7 @@ def test_low_precision_matmul_accumulates_wide(dtype: str) -> None:
     func = ts.function([a, b, ts.ops.matmul(a, b, name="c")])
     rng = np.random.default_rng(0)
     x, y = (rng.uniform(-1, 1, s).astype(ts.dtype(dtype).numpy) for s in ((9, 70), (70, 33)))
-    got = ts.build(func, ts.cpu(1))(x, y)
+    got = ts.build(ts.Schedule(func), ts.cpu(1))(x, y)
     want = x.astype(np.float64) @ y.astype(np.float64)
     np.testing.assert_allclose(
         got.astype(np.float64), want, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype]
