@@ -135,10 +135,12 @@ def test_this_machine_with_other_features() -> None:
     a: Any = np.linspace(-2, 2, 37).astype(np.float16)
     poor = replace(here, features=here.features - {"fp16"})
     want = ts.evaluate(func, a).astype(np.float64)
-    np.testing.assert_allclose(ts.build(func, poor)(a).astype(np.float64), want, rtol=2e-3)
+    np.testing.assert_allclose(
+        ts.build(ts.Schedule(func), poor)(a).astype(np.float64), want, rtol=2e-3
+    )
     if missing := known - here.features:
         rich = replace(here, features=here.features | missing)
-        kernel = ts.build(func, rich)
+        kernel = ts.build(ts.Schedule(func), rich)
         assert all(f"+{LLVM_FEATURES[here.arch][f]}" in kernel.artifact.features for f in missing)
         with pytest.raises(ts.BuildError, match="which this machine's has not"):
             kernel(a)

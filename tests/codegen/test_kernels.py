@@ -19,7 +19,8 @@ def rand(*shape: int) -> np.ndarray[Any, Any]:
 
 
 def same(sch: Any, want: Any, *arrays: Any, cores: int = 1) -> ts.Kernel:
-    kernel = ts.build(sch, ts.cpu(cores))
+    what = sch if isinstance(sch, ts.Schedule) else ts.Schedule(sch)  # as it is
+    kernel = ts.build(what, ts.cpu(cores))
     got = kernel(*arrays)
     pairs = zip(got, want, strict=True) if isinstance(got, tuple) else ((got, want),)
     for g, w in pairs:
