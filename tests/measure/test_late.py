@@ -76,14 +76,14 @@ def test_with_time_enough_all_are_measured(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("left", [-5.0, 0.0, 0.1, 1.0, 3.0])
 @pytest.mark.parametrize("each", [0.001, 0.3, 0.7, 1.8, 9.0])
-def test_the_end_is_kept_within_a_second(
+def test_the_end_is_kept_within_three_seconds(
     left: float, each: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, late = run({k: each * (1 + 0.1 * k) for k in range(8)}, left, monkeypatch)
-    assert late < 1.0
+    assert late <= 3.0 + 1e-6
     assert not any(t.failure for t in found.values())  # none is to blame
     reached = [t for t in found.values() if t.reached]
-    assert bool(reached) == (each * 1.01 <= max(left, 0.0) + 0.8)
+    assert bool(reached) == (each * 1.01 <= max(left, 0.0) + 3.0)
 
 
 def test_a_kernel_that_hangs_is_still_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def test_an_oracle_that_takes_too_long_is_an_error(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(workshop_module, "ready", ready)
         with pytest.raises(ts.MeasureError, match=r"'double' was evaluated once.*more seconds"):
             measuring.measure([planted.good(4)], until=time.monotonic() + 2.0)
-        assert 0 <= waited[0] <= 2.5
+        assert 0 <= waited[0] <= 5.0
         with pytest.raises(ts.MeasureError, match="no answer to 'double' in 600 s"):
             measuring.measure([planted.good(4)])
         assert waited[1] == 600.0

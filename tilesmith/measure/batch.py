@@ -35,7 +35,7 @@ from tilesmith.task.task import Failure
 # A kernel may take so many times the best before it is given up, but a second in any case.
 _PATIENCE, _MIN_LIMIT = 200.0, 1.0
 _FINISH = 12  # calls of the best that a race and its confirmation take: a winner needs them in time
-_GRACE = 0.8  # seconds after the end in which a run that has nothing yet may still get one kernel
+_GRACE = 3.0  # seconds after the end in which a run that has nothing yet may still get one kernel
 # A worker that dies once may have been ended by anyone; a kernel under which it dies again is bad.
 # When it dies so often under no kernel of ours, measuring does not work.
 _LIVES, _ALL_LIVES = 2, 4

@@ -20,7 +20,7 @@ from tilesmith.measure.wire import Gone, ready
 from tilesmith.task.task import Task
 
 _ORACLE_SECONDS = 600.0
-_GRACE = 0.5  # seconds: a run that has spent its time on proposals still gets small answers
+_GRACE = 3.0  # seconds that a run whose time is up may still wait for the oracle
 _PROBE_CALLS = 200  # of the reference kernel: some 10 ms, long enough to be interrupted
 
 
