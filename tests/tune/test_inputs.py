@@ -78,7 +78,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"observers": [3]}, "cannot be called"),
     ({"func": 3}, "what ts.function made, not the int 3"),
     ({"func": ts.Schedule(TASK.func)}, r"not a Schedule; .*ts\.TemplateSpace"),
-    ({"func": open_sizes()}, r"'rows' has the open sizes n; .*ts\.instantiate\(func, \{'n': 64\}\)"),
+    ({"func": open_sizes()}, r"the open sizes n; .*ts\.instantiate\(func, \{'n': 64\}\)"),
 ]
 
 

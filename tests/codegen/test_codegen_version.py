@@ -154,7 +154,7 @@ def hashes() -> list[str]:
     return lines
 
 
-REFRESH = "pytest --update-golden tests/codegen/test_version.py"
+REFRESH = "pytest --update-golden tests/codegen/test_codegen_version.py"
 
 
 def complaint(lines: list[str], before: list[str]) -> str | None:
