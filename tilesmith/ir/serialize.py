@@ -24,7 +24,9 @@ from tilesmith.expr.nodes import (
     Load,
     Select,
     Unary,
+    children,
 )
+from tilesmith.expr.walk import postorder
 from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Stmt, Store, Sync, Write
 
 if TYPE_CHECKING:
@@ -96,13 +98,17 @@ class _Writer:
     def value(self, e: Expr) -> int:
         """Its place in the table."""
         if id(e) not in self._by_id:
-            node = [*self._node(e), e.dtype.name]
-            text = compact(node)
-            if text not in self._by_text:
-                self._by_text[text] = len(self.values)
-                self.values.append(node)
-            self._by_id[id(e)] = self._by_text[text]
+            for x in postorder(e, children):
+                if id(x) not in self._by_id:
+                    self._by_id[id(x)] = self._place([*self._node(x), x.dtype.name])
         return self._by_id[id(e)]
+
+    def _place(self, node: list[Any]) -> int:
+        text = compact(node)
+        if text not in self._by_text:
+            self._by_text[text] = len(self.values)
+            self.values.append(node)
+        return self._by_text[text]
 
     def _node(self, e: Expr) -> list[Any]:
         match e:

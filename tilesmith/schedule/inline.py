@@ -62,14 +62,22 @@ class Inline(Step):
                     f"cannot inline {b.name}: an instruction carries out {o.name}, which reads it"
                 )
 
+        made: dict[Load, Expr] = {}  # reads of one element share what is computed for it
+
         def put(load: Load) -> Expr:
             if load.buffer not in values:
                 return load
-            return substitute(values[load.buffer], dict(zip(its, load.index, strict=True)))
+            if load not in made:
+                moved = {n: p for n, p in zip(its, load.index, strict=True) if p.name != n}
+                made[load] = substitute(values[load.buffer], moved)
+            return made[load]
 
-        body = rewrite_blocks(
-            func.body, lambda o: replace(o, writes=map_write_loads(o.writes, put))
-        )
+        def inlined(o: Block) -> Block:
+            if not any(load.buffer in values for load in o.loads):
+                return o
+            return replace(o, writes=map_write_loads(o.writes, put))
+
+        body = rewrite_blocks(func.body, inlined)
         done = _without(func, b, body)
         for name in dict.fromkeys(o.name for n in values for o in readers(func, n)):
             check_reads(done, name, f"inline {b.name}")
