@@ -9,6 +9,7 @@ from math import prod
 
 from tilesmith.expr.ints import FloorDiv, Int, Unknown, bounds, of, opaque_atoms, var
 from tilesmith.expr.nodes import Expr, Load, Select, Unary, children
+from tilesmith.expr.walk import preorder
 from tilesmith.ir.dependence import find_block, readers, writers, written
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, Path
@@ -92,9 +93,10 @@ def _in_order(axes: tuple[str | None, ...], b: Block, *, missing: bool) -> bool:
 
 
 def _has(e: Expr, kinds: type | tuple[type, ...], op: str | None = None) -> bool:
-    if isinstance(e, kinds) and (op is None or getattr(e, "op", None) == op):
-        return True
-    return any(_has(x, kinds, op) for x in children(e))
+    return any(
+        isinstance(x, kinds) and (op is None or getattr(x, "op", None) == op)
+        for x in preorder(e, children)
+    )
 
 
 def strictly_inlinable(func: Function, b: Block) -> bool:

@@ -12,7 +12,8 @@ from tilesmith.codegen.llvm.builder import V
 from tilesmith.codegen.llvm.cells import Lane
 from tilesmith.codegen.llvm.frames import Cell
 from tilesmith.expr.ints import Int, of
-from tilesmith.expr.nodes import Expr, IntValue, Load, Select, children, loads_of
+from tilesmith.expr.nodes import Expr, Load, Select, children, loads_of
+from tilesmith.expr.walk import preorder
 from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, statements
 
 if TYPE_CHECKING:
@@ -84,21 +85,20 @@ def _accesses(writer: Statements, body: tuple[Stmt, ...], local: Local) -> Itera
             case Store():
                 for w in s.writes:
                     yield w.buffer, w.index, local, True
-                    for load, guarded in _loads(w.value, False):
+                    for load, guarded in _loads(w.value):
                         yield load.buffer, load.index, local, not guarded
 
 
-def _loads(e: Expr, guarded: bool) -> Iterator[tuple[Load, bool]]:
-    if isinstance(e, Load | IntValue):  # what an index reads is read beside it
-        for load in loads_of(e):
-            yield load, guarded if load is e else True
-    if isinstance(e, Select):
-        yield from _loads(e.cond, guarded)
-        yield from _loads(e.a, True)
-        yield from _loads(e.b, True)
-        return
-    for x in children(e):
-        yield from _loads(x, guarded)
+def _loads(value: Expr) -> Iterator[tuple[Load, bool]]:
+    """Every Load, and whether it is read under a condition only."""
+    sure = {id(e) for e in preorder(value, _unguarded)}
+    for load in loads_of(value):
+        yield load, id(load) not in sure
+
+
+def _unguarded(e: Expr) -> tuple[Expr, ...]:
+    """What is computed wherever e is; what is read for an index is taken to be guarded."""
+    return (e.cond,) if isinstance(e, Select) else children(e)
 
 
 def _cells(

@@ -4,12 +4,16 @@ lane.
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from functools import partial
+
 from tilesmith.base.dtype import INT64
 from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Check
 from tilesmith.codegen.llvm.arithmetic import Arithmetic
 from tilesmith.codegen.llvm.builder import I64, PTR, Builder, Type, V, storage_type
 from tilesmith.codegen.llvm.cells import Address, Lane
+from tilesmith.codegen.llvm.certain import Certain, Scopes
 from tilesmith.codegen.llvm.copies import Operand
 from tilesmith.codegen.llvm.frames import Cell, Memory
 from tilesmith.codegen.passes.checks import number_of
@@ -24,10 +28,12 @@ from tilesmith.expr.nodes import (
     Load,
     Select,
     Unary,
-    loads_of,
 )
 from tilesmith.expr.semantics import constant
+from tilesmith.expr.walk import run_deep
 from tilesmith.ir.nodes import For, Store
+
+Steps = Generator[Expr, V, V]
 
 
 class Values(Arithmetic):
@@ -36,7 +42,10 @@ class Values(Arithmetic):
         self.lanes = 1
         self.mask: V | None = None  # lanes, or the one scalar, that are wanted
         self.dummy: str | None = None
-        self._memo: dict[tuple[int, str], V] = {}
+        self._memo: dict[int, list[tuple[str, V]]] = {}  # by id, each under its mask
+        self._scopes: Scopes | None = None
+        self._certain: dict[int, Certain] = {}
+        self._masks: dict[str, V | None] = {}
         self._repeating: dict[int, tuple[Store, bool]] = {}
         self._pieces: dict[int, tuple[For, list[tuple[int, int]]]] = {}
         self.entry_lines: list[str] = []
@@ -111,68 +120,121 @@ class Values(Arithmetic):
 
     # expressions
     def expr(self, e: Expr) -> V:
+        """Each node is computed once: what is shared is one value. An expression may be deeper than
+        Python's stack, so nothing calls itself: see run_deep.
+        """
+        outermost = self._scopes is None
+        if outermost:
+            self._scopes = Scopes(partial(self._certain_of, e), (_name(self.mask),))
+        found = self._start(e)
+        v = run_deep(found, self._start) if isinstance(found, Generator) else found
+        if outermost:
+            self._scopes = None
+        return v
+
+    def _start(self, e: Expr) -> V | Steps:
+        """The value, if it is known or needs no other one; else the steps to it."""
         if isinstance(e, Const):
             return self.builder.const(self.compute_type(e.dtype), _rounded(e))
-        key = (id(e), self.mask.name if self.mask else "")
-        found = self._memo.get(key)
-        if found is None:
-            found = self._memo[key] = self._expr(e)
-        return found
+        scopes = self._scopes
+        assert scopes is not None
+        for mask, v in self._memo.get(id(e), ()):
+            if scopes.open(mask):
+                return v
+        if len(scopes) > 1 and (k := scopes.outermost(e)) < len(scopes) - 1:
+            return self._further_out(k, e)
+        if isinstance(e, Load):
+            return self._keep(e, self.load(e))
+        if isinstance(e, IntValue):
+            return self._keep(e, self._cast(self.integer(e.value), INT64, e.dtype))
+        return self._steps(e)
 
-    def _expr(self, e: Expr) -> V:
+    def _keep(self, e: Expr, v: V) -> V:
+        self._memo.setdefault(id(e), []).append((_name(self.mask), v))
+        return v
+
+    def _certain_of(self, root: Expr) -> Certain:
+        if id(root) not in self._certain:
+            self._certain[id(root)] = Certain(root)
+        return self._certain[id(root)]
+
+    def _further_out(self, k: int, e: Expr) -> Steps:
+        """A value that scope k needs in any case is computed under the mask of that scope."""
+        mask, scopes = self.mask, self._scopes
+        assert scopes is not None
+        self._scopes = scopes.up_to(k)
+        self.mask = self._masks[scopes.names[k]]
+        v = yield e
+        self.mask, self._scopes = mask, scopes
+        return v
+
+    def _steps(self, e: Expr) -> Steps:
         match e:
-            case IntValue(value=p):
-                return self._cast(self.integer(p), INT64, e.dtype)
-            case Load():
-                return self.load(e)
             case Unary(op=op, x=x) if (check := number_of(op)) is not None:
-                return self._checked(check, self.expr(x))
+                v = self._checked(check, (yield x))
             case Unary(op=op, x=x):
-                return self.unary(op, self.expr(x), e.dtype)
+                v = self.unary(op, (yield x), e.dtype)
             case Binary(op=("add" | "sub") as op, a=a, b=b) if e.dtype.is_float:
-                return self._sum(op, a, b)
+                v = yield from self._sum(op, a, b)
             case Binary(op=op, a=a, b=b):
-                return self.binary(op, *self.match(self.expr(a), self.expr(b)), a.dtype)
+                v = self.binary(op, *self.match((yield a), (yield b)), a.dtype)
             case Select(cond=c, a=a, b=b):
-                return self._select(c, a, b)
+                v = yield from self._select(c, a, b)
             case Cast(x=x):
-                return self._cast(self.expr(x), x.dtype, e.dtype)
-        raise AssertionError(e)
+                v = self._cast((yield x), x.dtype, e.dtype)
+            case _:
+                raise AssertionError(e)
+        return self._keep(e, v)
 
-    def _sum(self, op: str, a: Expr, b: Expr) -> V:
+    def _sum(self, op: str, a: Expr, b: Expr) -> Steps:
         """A product on either side makes it one fused multiply-add."""
         fused = self.builder.fuses
         if fused and isinstance(b, Binary) and b.op == "mul":
-            x, y, z = self.expr(b.a), self.expr(b.b), self.expr(a)
+            x, y, z = (yield b.a), (yield b.b), (yield a)
             if op == "sub":
                 x = self.builder.fneg(x)
         elif fused and isinstance(a, Binary) and a.op == "mul":
-            x, y, z = self.expr(a.a), self.expr(a.b), self.expr(b)
+            x, y, z = (yield a.a), (yield a.b), (yield b)
             if op == "sub":
                 z = self.builder.fneg(z)
         else:
             return self.builder.op(
-                "fadd" if op == "add" else "fsub", *self.match(self.expr(a), self.expr(b))
+                "fadd" if op == "add" else "fsub", *self.match((yield a), (yield b))
             )
         lanes = max(v.type.lanes for v in (x, y, z))
         return self.builder.fma(*(self.splat(v, lanes) for v in (x, y, z)))
 
-    def _select(self, cond: Expr, a: Expr, b: Expr) -> V:
+    def _select(self, cond: Expr, a: Expr, b: Expr) -> Steps:
         """Each side is computed under a mask of its own: it reads only where it is wanted."""
-        c = self.expr(cond)
-        outer = self.mask
+        c = yield cond
         bld = self.builder
-        self.mask = self._and(outer, c)
-        x = self.expr(a)
-        if any(True for _ in loads_of(b)):  # also those inside indices
-            inverted = bld.op("xor", c, bld.const(c.type, True))
-            self.mask = self._and(outer, inverted)
-        y = self.expr(b)
-        self.mask = outer
+        scopes = self._scopes
+        assert scopes is not None
+        if scopes.needs_mask(a):
+            x = yield from self._side(a, c)
+        else:
+            x = yield a
+        if scopes.needs_mask(b):
+            y = yield from self._side(b, bld.op("xor", c, bld.const(c.type, True)))
+        else:
+            y = yield b
         x, y = self.match(x, y)
         if c.type.lanes > 1:
             x, y = self.splat(x, c.type.lanes), self.splat(y, c.type.lanes)
         return bld.select(c, x, y)
+
+    def _side(self, e: Expr, cond: V) -> Steps:
+        outer = self.mask
+        scopes = self._scopes
+        assert scopes is not None
+        self._masks.setdefault(_name(outer), outer)
+        self.mask = self._and(outer, cond)
+        self._masks[self.mask.name] = self.mask
+        scopes.push(self.mask.name, e)
+        v = yield e
+        scopes.pop()
+        self.mask = outer
+        return v
 
     def _checked(self, check: int, at: V) -> V:
         """An index moved into its table. Where that was wanted and outside, the workspace says so:
@@ -356,3 +418,7 @@ class Values(Arithmetic):
 def _rounded(e: Const) -> float | int | bool:
     """The value as its dtype holds it, which matters where halves are computed with in float."""
     return float(constant(e.value, e.dtype)) if e.dtype.bits == 16 and e.dtype.is_float else e.value
+
+
+def _name(mask: V | None) -> str:
+    return mask.name if mask else ""

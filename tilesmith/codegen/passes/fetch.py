@@ -15,6 +15,7 @@ from tilesmith.base.target import Target
 from tilesmith.codegen.passes.access import Access, accesses
 from tilesmith.expr.ints import of
 from tilesmith.expr.nodes import ARITHMETIC, Binary, Expr, Load, Unary, children
+from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Buffer, For, Note, Stmt, Store, rewrite, statements
 
@@ -151,10 +152,13 @@ def _work(body: tuple[Stmt, ...]) -> int:
     return total
 
 
-def _instructions(e: Expr) -> int:
-    own = _FUNCTION if isinstance(e, Unary) and e.op not in ("neg", "abs", "not") else 0
-    own += isinstance(e, Load) or (isinstance(e, Binary) and e.op in ARITHMETIC)
-    return own + sum(map(_instructions, children(e)))
+def _instructions(value: Expr) -> int:
+    total = 0
+    for e in preorder(value, children):
+        if isinstance(e, Unary) and e.op not in ("neg", "abs", "not"):
+            total += _FUNCTION
+        total += isinstance(e, Load) or (isinstance(e, Binary) and e.op in ARITHMETIC)
+    return total
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from tilesmith.expr.ints import (
     of,
     opaque_atoms,
 )
-from tilesmith.expr.nodes import Expr, Select, condition_parts, map_children, map_ints
+from tilesmith.expr.nodes import Expr, Select, condition_parts, map_ints, rewrite
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, Write
 
@@ -100,15 +100,18 @@ def _conditions(conds: tuple[Int, ...], ranges: Ranges) -> tuple[Int, ...] | Non
     )  # fmt: skip
 
 
-def _selects(e: Expr, ranges: Ranges) -> Expr:
-    if isinstance(e, Select):
-        parts, rest = condition_parts(e.cond)
-        truths = [decide(p, ranges) for p in parts]
-        if any(t is False for t in truths):
-            return _selects(e.b, ranges)
-        if not rest and all(t is True for t in truths):
-            return _selects(e.a, ranges)
-    return map_children(e, lambda x: _selects(x, ranges))
+def _selects(value: Expr, ranges: Ranges) -> Expr:
+    def decided(e: Expr) -> Expr:
+        if isinstance(e, Select):
+            parts, rest = condition_parts(e.cond)
+            truths = [decide(p, ranges) for p in parts]
+            if any(t is False for t in truths):
+                return e.b
+            if not rest and all(t is True for t in truths):
+                return e.a
+        return e
+
+    return rewrite(value, decided)
 
 
 def decide(p: Int, ranges: Ranges) -> bool | None:

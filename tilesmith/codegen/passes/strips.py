@@ -20,6 +20,7 @@ from tilesmith.expr.nodes import (
     children,
     plain_combiner,
 )
+from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Buffer, For, Stmt, Store, Write, rewrite, statements
 
@@ -113,7 +114,7 @@ def compute_bits(d: DType, target: Target) -> int:
 
 
 def _bits(e: Expr, target: Target) -> int:
-    own = 8
-    if not isinstance(e, IntValue | Const) and e.dtype is not BOOL:
-        own = compute_bits(e.dtype, target)
-    return max([own, *(_bits(x, target) for x in children(e))])
+    return max(
+        8 if isinstance(x, IntValue | Const) or x.dtype is BOOL else compute_bits(x.dtype, target)
+        for x in preorder(e, children)
+    )
