@@ -104,7 +104,7 @@ _IMPORT = "from pool_bodies import Region\n"
 
 def _python(script: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        # From 3.12 on, Python warns of forks in a process with threads, which is what is tried here.
+        # From 3.12 on, Python warns of forks in a process with threads; here they are meant.
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", f"{_IMPORT}{script}"],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{Path(__file__).parent}"},
