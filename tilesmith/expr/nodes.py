@@ -178,6 +178,7 @@ class Cast(Node):
         return (self.dtype.name,)
 
 
+_LEAVES = frozenset({Const, IntValue, Arg, Load})
 Expr = Const | IntValue | Arg | Load | Unary | Binary | Select | Cast
 
 FLOAT_FUNCTIONS = (
@@ -288,13 +289,14 @@ def fitted(e: Expr, ranges: Mapping[str, Int]) -> Expr:
 
 # These run for every node of every candidate: plain tests, where a match would cost three times.
 def children(e: Expr) -> tuple[Expr, ...]:
-    if isinstance(e, Binary):
-        return e.a, e.b
-    if isinstance(e, (Unary, Cast)):
-        return (e.x,)
-    if isinstance(e, Select):
-        return e.cond, e.a, e.b
-    return ()
+    kind = type(e)
+    if kind in _LEAVES:
+        return ()
+    if kind is Binary:
+        return e.a, e.b  # type: ignore[union-attr]
+    if kind is Select:
+        return e.cond, e.a, e.b  # type: ignore[union-attr]
+    return (e.x,)  # type: ignore[union-attr]
 
 
 def _operands(e: Node) -> tuple[Node, ...]:
@@ -318,18 +320,25 @@ def operations(e: Expr) -> int:
     """About how many operations an expression is; an index with a division costs several, once per
     lane. What is computed for several uses counts once, what is only read counts for each.
     """
-    total = _reading(e)
-    for x in preorder(e, children):
+    if type(e) in _LEAVES:
+        return _reading(e)
+    total = 0
+    for x in preorder(e, _computed):
+        total += 1
         for y in children(x):
-            total += _reading(y)
-        total += bool(children(x))
+            if type(y) in _LEAVES:
+                total += _reading(y)
     return total
 
 
-def _reading(e: Expr) -> int:
-    if isinstance(e, Load):
-        return 1 + 8 * sum(1 for p in e.index if not p.plain for _ in opaque_atoms(p))
-    return not children(e)
+def _computed(e: Expr) -> list[Expr]:
+    return [x for x in children(e) if type(x) not in _LEAVES]
+
+
+def _reading(leaf: Expr) -> int:
+    if not isinstance(leaf, Load):
+        return 1
+    return 1 + 8 * sum(1 for p in leaf.index if not p.plain for _ in opaque_atoms(p))
 
 
 def map_children(e: Expr, f: Callable[[Expr], Expr]) -> Expr:
@@ -352,7 +361,7 @@ def rewrite(e: Expr, f: Callable[[Expr], Expr]) -> Expr:
     """f over each distinct node, operands first: f gets the node with what f made of its operands.
     What is shared stays shared, and what does not change stays the same object.
     """
-    if not children(e):
+    if type(e) in _LEAVES:
         return f(e)
     new: dict[int, Expr] = {}
 
@@ -360,7 +369,7 @@ def rewrite(e: Expr, f: Callable[[Expr], Expr]) -> Expr:
         return new[id(x)]
 
     for x in postorder(e, children):
-        new[id(x)] = f(map_children(x, put))
+        new[id(x)] = f(x if type(x) in _LEAVES else map_children(x, put))
     return new[id(e)]
 
 
@@ -374,16 +383,18 @@ def map_ints(e: Expr, f: Callable[[Int], Int]) -> Expr:
     Dynamic atoms.
     """
 
-    def put(x: Expr) -> Expr:
-        if isinstance(x, Load):
-            new = _map_index(x.index, f)
-            return x if new is x.index else Load(x.buffer, new, x.dtype)
-        if isinstance(x, IntValue):
-            p = f(x.value)
-            return x if p is x.value else IntValue(p, x.dtype)
-        return x
+    return rewrite(e, lambda x: map_own_ints(x, f))
 
-    return rewrite(e, put)
+
+def map_own_ints(e: Expr, f: Callable[[Int], Int]) -> Expr:
+    """f over the Ints of this one node."""
+    if isinstance(e, Load):
+        new = _map_index(e.index, f)
+        return e if new is e.index else Load(e.buffer, new, e.dtype)
+    if isinstance(e, IntValue):
+        p = f(e.value)
+        return e if p is e.value else IntValue(p, e.dtype)
+    return e
 
 
 def map_loads(e: Expr, f: Callable[[Load], Expr]) -> Expr:

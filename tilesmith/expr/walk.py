@@ -29,22 +29,22 @@ def preorder(root: N, below: Below[N]) -> Iterator[N]:
 
 def postorder(root: N, below: Below[N]) -> list[N]:
     """Each distinct node, after what it is made of."""
-    if not below(root):
-        return [root]
     out: list[N] = []
+    begun: set[int] = set()
     done: set[int] = set()
     stack = [root]
     while stack:
         x = stack[-1]
-        if id(x) in done:
-            stack.pop()
-            continue
-        left = [y for y in below(x) if id(y) not in done]
-        if left:
-            stack.extend(left[::-1])
-        else:
-            stack.pop()
-            done.add(id(x))
+        k = id(x)
+        if k not in begun:
+            begun.add(k)
+            inner = below(x)
+            if inner:
+                stack.extend([y for y in reversed(inner) if id(y) not in begun])
+                continue
+        stack.pop()
+        if k not in done:
+            done.add(k)
             out.append(x)
     return out
 

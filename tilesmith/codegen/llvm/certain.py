@@ -9,7 +9,6 @@ lie within.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
 
 from tilesmith.expr.nodes import Expr, Load, Select, below
 from tilesmith.expr.walk import postorder
@@ -43,24 +42,21 @@ class Scopes:
     or one around it needs in any case.
     """
 
-    def __init__(self, certain: Callable[[], Certain], names: Sequence[str] = ("",)) -> None:
-        self.certain = certain  # worked out when there is a choice
-        self.names = [*names]
-        self._covers: list[int] = []
-        self._depth = {n: k for k, n in reversed([*enumerate(self.names)])}
+    def __init__(self, certain: Certain, mask: str) -> None:
+        self._certain = certain
+        self.names = [mask]
+        self._covers = [certain.within[id(certain.order[-1])]]
+        self._depth = {mask: 0}
 
     def __len__(self) -> int:
         return len(self.names)
 
     def needs_mask(self, e: Expr) -> bool:
         """Whether e reads anything that is not read in any case."""
-        certain = self.certain()
-        if not self._covers:
-            self._covers.append(certain.within[id(certain.order[-1])])
-        return bool(certain.reads[id(e)] & ~self._covers[-1])
+        return bool(self._certain.reads[id(e)] & ~self._covers[-1])
 
     def push(self, mask: str, e: Expr) -> None:
-        self._covers.append(self._covers[-1] | self.certain().within[id(e)])
+        self._covers.append(self._covers[-1] | self._certain.within[id(e)])
         self._depth.setdefault(mask, len(self.names))
         self.names.append(mask)
 
@@ -78,10 +74,11 @@ class Scopes:
         """The first scope that needs e in any case; the present one if none of those around it
         does.
         """
-        bit = self.certain().number[id(e)]
+        bit = self._certain.number[id(e)]
         return bisect_left(self._covers[:-1], True, key=lambda c: bool(c >> bit & 1))
 
     def up_to(self, k: int) -> Scopes:
-        found = Scopes(self.certain, self.names[: k + 1])
-        found._covers = self._covers[: k + 1]
+        found = Scopes(self._certain, self.names[0])
+        found.names, found._covers = self.names[: k + 1], self._covers[: k + 1]
+        found._depth = {n: d for n, d in self._depth.items() if d <= k}
         return found

@@ -5,7 +5,6 @@ lane.
 from __future__ import annotations
 
 from collections.abc import Generator
-from functools import partial
 
 from tilesmith.base.dtype import INT64
 from tilesmith.base.target import Target
@@ -42,8 +41,9 @@ class Values(Arithmetic):
         self.lanes = 1
         self.mask: V | None = None  # lanes, or the one scalar, that are wanted
         self.dummy: str | None = None
-        self._memo: dict[int, list[tuple[str, V]]] = {}  # by id, each under its mask
-        self._scopes: Scopes | None = None
+        self._memo: dict[int, tuple[tuple[str, V], ...]] = {}  # by id, each under its mask
+        self._root: Expr | None = None  # what is being written
+        self._scopes: Scopes | None = None  # once there is a choice in it
         self._certain: dict[int, Certain] = {}
         self._masks: dict[str, V | None] = {}
         self._repeating: dict[int, tuple[Store, bool]] = {}
@@ -123,13 +123,13 @@ class Values(Arithmetic):
         """Each node is computed once: what is shared is one value. An expression may be deeper than
         Python's stack, so nothing calls itself: see run_deep.
         """
-        outermost = self._scopes is None
+        outermost = self._root is None
         if outermost:
-            self._scopes = Scopes(partial(self._certain_of, e), (_name(self.mask),))
+            self._root = e
         found = self._start(e)
-        v = run_deep(found, self._start) if isinstance(found, Generator) else found
+        v = found if isinstance(found, V) else run_deep(found, self._start)
         if outermost:
-            self._scopes = None
+            self._root = self._scopes = None
         return v
 
     def _start(self, e: Expr) -> V | Steps:
@@ -137,11 +137,10 @@ class Values(Arithmetic):
         if isinstance(e, Const):
             return self.builder.const(self.compute_type(e.dtype), _rounded(e))
         scopes = self._scopes
-        assert scopes is not None
         for mask, v in self._memo.get(id(e), ()):
-            if scopes.open(mask):
+            if mask == _name(self.mask) if scopes is None else scopes.open(mask):
                 return v
-        if len(scopes) > 1 and (k := scopes.outermost(e)) < len(scopes) - 1:
+        if scopes is not None and (k := scopes.outermost(e)) < len(scopes) - 1:
             return self._further_out(k, e)
         if isinstance(e, Load):
             return self._keep(e, self.load(e))
@@ -150,7 +149,7 @@ class Values(Arithmetic):
         return self._steps(e)
 
     def _keep(self, e: Expr, v: V) -> V:
-        self._memo.setdefault(id(e), []).append((_name(self.mask), v))
+        self._memo[id(e)] = ((_name(self.mask), v), *self._memo.get(id(e), ()))
         return v
 
     def _certain_of(self, root: Expr) -> Certain:
@@ -208,8 +207,10 @@ class Values(Arithmetic):
         """Each side is computed under a mask of its own: it reads only where it is wanted."""
         c = yield cond
         bld = self.builder
+        if self._scopes is None:
+            assert self._root is not None
+            self._scopes = Scopes(self._certain_of(self._root), _name(self.mask))
         scopes = self._scopes
-        assert scopes is not None
         if scopes.needs_mask(a):
             x = yield from self._side(a, c)
         else:

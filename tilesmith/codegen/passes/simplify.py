@@ -19,7 +19,7 @@ from tilesmith.expr.ints import (
     of,
     opaque_atoms,
 )
-from tilesmith.expr.nodes import Expr, Select, condition_parts, map_ints, rewrite
+from tilesmith.expr.nodes import Expr, Select, condition_parts, map_own_ints, rewrite
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, Write
 
@@ -73,7 +73,7 @@ def _store(s: Store, ranges: Ranges, env: dict[str, Int]) -> Store:
         return clean(p.substitute(env), inside)
 
     def value(e: Expr) -> Expr:
-        return _selects(map_ints(e, put), inside)
+        return rewrite(e, lambda x: _decided(map_own_ints(x, put), inside))
 
     writes = tuple(Write(w.buffer, tuple(map(put, w.index)), value(w.value)) for w in s.writes)
     operands = tuple((n, replace(x, index=tuple(map(put, x.index)))) for n, x in s.operands)
@@ -100,18 +100,16 @@ def _conditions(conds: tuple[Int, ...], ranges: Ranges) -> tuple[Int, ...] | Non
     )  # fmt: skip
 
 
-def _selects(value: Expr, ranges: Ranges) -> Expr:
-    def decided(e: Expr) -> Expr:
-        if isinstance(e, Select):
-            parts, rest = condition_parts(e.cond)
-            truths = [decide(p, ranges) for p in parts]
-            if any(t is False for t in truths):
-                return e.b
-            if not rest and all(t is True for t in truths):
-                return e.a
-        return e
-
-    return rewrite(value, decided)
+def _decided(e: Expr, ranges: Ranges) -> Expr:
+    """The side that is always taken, of a choice that has one."""
+    if isinstance(e, Select):
+        parts, rest = condition_parts(e.cond)
+        truths = [decide(p, ranges) for p in parts]
+        if any(t is False for t in truths):
+            return e.b
+        if not rest and all(t is True for t in truths):
+            return e.a
+    return e
 
 
 def decide(p: Int, ranges: Ranges) -> bool | None:
