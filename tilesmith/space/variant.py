@@ -137,6 +137,11 @@ class Variant:
         self._fill(out)
         return out
 
+    def contains(self, row: Matrix) -> bool:
+        """Whether every decision of the row is in its domain. A hand-written one need not be."""
+        spans = zip(self.domains, self.spans, strict=True)
+        return all(bool(d.contains(row[None, span])[0]) for d, span in spans)
+
     # populations
     def draw(self, rng: Rng, n: int) -> Matrix:
         """Rows drawn from the domains, valid or not."""

@@ -10,7 +10,6 @@ from typing import Any
 from tilesmith.base.errors import BuildError, TilesmithError, TuneError
 from tilesmith.base.target import Target
 from tilesmith.ir.function import Function
-from tilesmith.schedule.trace import Trace
 from tilesmith.task.task import Budget, Candidate
 
 _ERRORS: dict[str, type[TilesmithError]] = {"tune": TuneError, "build": BuildError}
@@ -109,14 +108,6 @@ def require_observers(observers: Any) -> None:
     for watch in found:
         if not callable(watch):
             raise TuneError(f"observers has {_a(watch)}, which cannot be called with a ts.Progress")
-
-
-def require_sketches(found: Any, space: Any) -> None:
-    if not isinstance(found, tuple | list) or not all(isinstance(t, Trace) for t in found):
-        what = _a(found) if not isinstance(found, tuple | list) else "a list of something else"
-        raise TuneError(
-            f"sketches(task) of {type(space).__name__} gave {what}; it gives a tuple of traces"
-        )
 
 
 def require_search(found: Any, strategy: Any) -> None:

@@ -20,7 +20,7 @@ from tilesmith.measure.protocol import Judging, Measurer, Measuring, Reporting
 from tilesmith.records.database import Database
 from tilesmith.search.evolution import Evolution
 from tilesmith.search.protocol import Search, Strategy
-from tilesmith.space.spaces import SketchSpace, Space, require_space
+from tilesmith.space.spaces import SketchSpace, Space, require_sketches
 from tilesmith.task.task import Budget, Candidate, Task
 from tilesmith.tune.events import Observer
 from tilesmith.tune.inputs import (
@@ -32,7 +32,6 @@ from tilesmith.tune.inputs import (
     require_part,
     require_search,
     require_seed,
-    require_sketches,
     require_target,
 )
 from tilesmith.tune.run import Result, Run
@@ -96,13 +95,11 @@ def tune(
 def _measure(
     run: Run, space: Space, strategy: Strategy, measurer: Measurer | None, seed: int
 ) -> None:
-    require_space(space)
     # Opened first: its processes start while sketches are derived.
     with (measurer or LocalMeasurer()).open(run.task) as measuring:
         if isinstance(measuring, Reporting):
             measuring.report_to(run.hear)
-        sketches = space.sketches(run.task)
-        require_sketches(sketches, space)
+        sketches = require_sketches(space.sketches(run.task), run.task, type(space).__name__)
         search = strategy.start(run.task, sketches, np.random.default_rng(seed))
         require_search(search, strategy)
         search.tell(run.known)
