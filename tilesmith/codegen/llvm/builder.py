@@ -91,11 +91,10 @@ def _packed(form: str, value: float) -> bytes:
 class Builder:
     """Appends instructions to `lines`. `declare` collects what the module must declare."""
 
-    def __init__(self, arch: str = "x86-64") -> None:
+    def __init__(self, arch: str = "x86-64", features: frozenset[str] = frozenset()) -> None:
         self.lines: list[str] = []
         self.declarations: dict[str, str] = {}
-        self.arch = arch
-        self.features: frozenset[str] = frozenset()
+        self.arch, self.features = arch, features
         self._next = 0
 
     def fresh(self, hint: str = "v") -> str:
