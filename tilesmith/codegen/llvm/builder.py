@@ -195,3 +195,11 @@ class Builder:
             return V("zeroinitializer" if a.name == "0" else f"splat ({a})", t)
         one = self.value(t, f"insertelement {t} poison, {a}, i64 0")
         return self.value(t, f"shufflevector {one}, {t} poison, <{lanes} x i32> zeroinitializer")
+
+    def part(self, v: V, start: int, lanes: int = 1) -> V:
+        """Some neighbouring lanes of a vector; a scalar if it is one lane."""
+        t = Type(v.type.elem, lanes)
+        if lanes == 1:
+            return self.value(t, f"extractelement {v}, i64 {start}")
+        order = ", ".join(f"i32 {start + k}" for k in range(lanes))
+        return self.value(t, f"shufflevector {v}, {v.type} poison, <{lanes} x i32> <{order}>")

@@ -4,11 +4,11 @@ instruction's own code out.
 
 from __future__ import annotations
 
-from typing import Any
-
 from tilesmith.base.errors import BuildError
 from tilesmith.codegen.llvm.addressing import Addressing
+from tilesmith.codegen.llvm.builder import V
 from tilesmith.codegen.llvm.frames import Cell
+from tilesmith.codegen.llvm.intrinsics import emitter_of
 from tilesmith.codegen.llvm.position import Position
 from tilesmith.codegen.llvm.register_cache import RegisterCache
 from tilesmith.expr.ints import Int
@@ -30,7 +30,7 @@ class Instructions:
             )
         if self.position.mask is not None:
             raise BuildError(f"{unit.name} cannot be done in some lanes only")
-        operands: dict[str, Any] = {}
+        operands: dict[str, V] = {}
         cells: dict[str, Cell] = {}
         ((_, block),) = walk(unit.description.body)
         its = [i.name for i in block.iters]
@@ -46,7 +46,7 @@ class Instructions:
         for n, _ in s.tile:
             del self.position.env[n]
         out = unit.description.outputs[0].name
-        self.cache.write(cells[out], unit.emit(self.position.builder, operands))
+        self.cache.write(cells[out], emitter_of(unit)(self.position.builder, operands))
 
     def _require_dense(
         self, s: Store, name: str, load: Load, its: list[str], wanted: tuple[Int, ...]

@@ -68,7 +68,7 @@ class LaneReductions:
             found = self.builder.call("llvm.vector.reduce.or", Type("i1"), nan)
         while v.type.lanes > 1:
             half = v.type.lanes // 2
-            low, high = (self._half(v, half, k) for k in (0, half))
+            low, high = (self.builder.part(v, k, half) for k in (0, half))
             v = join(e.op, low, high, e.dtype)
         if found is None:
             return v
@@ -91,13 +91,4 @@ class LaneReductions:
             parts = [*(binary(self.builder, e.op, x, y, e.dtype) for x, y in pairs), *last]
         return binary(
             self.builder, e.op, self.expressions.expr(e.a), self._across(parts[0], e), e.dtype
-        )
-
-    def _half(self, v: V, half: int, start: int) -> V:
-        t = Type(v.type.elem, half)
-        if half == 1:
-            return self.builder.value(t, f"extractelement {v}, i64 {start}")
-        order = ", ".join(f"i32 {start + k}" for k in range(half))
-        return self.builder.value(
-            t, f"shufflevector {v}, {v.type} poison, <{half} x i32> <{order}>"
         )
