@@ -44,11 +44,11 @@ class LocalMeasurer:
     timeout: float = 10.0
     cold: bool = False
     memory_nbytes: int = 2 << 30
-    arrays_nbytes: int = 2 << 30
     confirm: bool = True
     builder: Callable[[Function, Target], Artifact] = compile_function
     rules: TimingRules = field(default_factory=TimingRules)
     seed: int = 0
+    arrays_nbytes: int = 2 << 30
 
     def open(self, task: Task) -> LocalRun:
         return LocalRun(self, task)
