@@ -23,8 +23,8 @@ from pathlib import Path
 import numpy as np
 
 import tilesmith as ts
-from tilesmith.measure.cores import siblings, usable_cores
-from tilesmith.measure.timing import Rules
+from tilesmith.measure.parent.cores import siblings, usable_cores
+from tilesmith.measure.parent.timing import TimingRules
 from tilesmith.records.lines import write_lines
 from tilesmith.records.rows import record_row, task_row
 
@@ -33,7 +33,7 @@ BATCH = 32
 TURN = 96  # programs of a task that one process measures at a time
 # Processor time, as the machine may have other work; and a first call, which is timed by the clock
 # on the wall, decides nothing.
-QUICK = Rules(
+QUICK = TimingRules(
     min_seconds=0.003,
     max_seconds=0.05,
     first_cutoff=1e9,

@@ -65,6 +65,7 @@ from tilesmith.ir.nodes import Intrinsic
 from tilesmith.ir.pack import pack
 from tilesmith.ir.serialize import function_to_json
 from tilesmith.measure.local import LocalMeasurer
+from tilesmith.measure.protocol import Measurer, Measuring
 from tilesmith.measure.replay import ReplayMeasurer
 from tilesmith.records.database import Database
 from tilesmith.records.lines import read_records
@@ -140,6 +141,8 @@ __all__ = [
     "LocalMeasurer",
     "MeasureError",
     "Measurement",
+    "Measurer",
+    "Measuring",
     "Progress",
     "Random",
     "RandomModel",

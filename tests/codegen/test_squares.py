@@ -13,7 +13,7 @@ import tilesmith as ts
 from tilesmith.codegen.passes.squares import TRANSPOSE, transpose_squares
 from tilesmith.codegen.pipeline import lower
 from tilesmith.ir.nodes import For, statements
-from tilesmith.measure.guard import Region
+from tilesmith.measure.child.guarded_memory import Region
 
 TARGET = ts.Target.named("skylake-avx512")
 DTYPES = ("float32", "float64", "bfloat16", "float16", "int8", "int16", "uint8", "int64")

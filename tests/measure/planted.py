@@ -54,6 +54,11 @@ def bad(fault: str, of: Task | None = None) -> Candidate:
     return Candidate(of or task(), ts.Trace((Plant(fault),)))
 
 
+def poke(address: int, of: Task | None = None) -> Candidate:
+    """Writes to an address in the process that runs it."""
+    return bad(f"poke {address}", of)
+
+
 # Bodies after `%x` and `%y` have been read from the arguments.
 _STORE = "%p = getelementptr float, ptr {}, i64 {}\n  store volatile float 1.0, ptr %p"
 _LOAD = "%p = getelementptr float, ptr {}, i64 {}\n  %v = load volatile float, ptr %p"
@@ -97,6 +102,8 @@ def build(func: Function, target: ts.Target) -> Artifact:
                 held.append(bytearray(256 << 20))
         case "sleep":
             time.sleep(1000)
+    name, _, address = fault.partition(" ")
+    poked = f"store volatile i8 1, ptr inttoptr (i64 {address} to ptr)"
     source = f"""
 declare ptr @malloc(i64)
 declare void @abort()
@@ -115,7 +122,7 @@ define void @{ENTRY}(ptr %args, ptr %workspace) {{
   %x = load ptr, ptr %args
   %y.p = getelementptr ptr, ptr %args, i64 1
   %y = load ptr, ptr %y.p
-  {BODIES[fault]}
+  {poked if name == "poke" else BODIES[fault]}
   ret void
 }}
 """

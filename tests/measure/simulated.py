@@ -13,9 +13,9 @@ from typing import Any
 from tilesmith.base.target import cpu
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.measure.messages import REFERENCE, Built, Sample
-from tilesmith.measure.timing import Rules
+from tilesmith.measure.parent.timing import TimingRules
 
-RULES = Rules()
+RULES = TimingRules()
 NOISE = 0.01  # interference only adds: exponential, with this mean
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
-from tilesmith.measure.check import Expected, tolerance
-from tilesmith.measure.guard import Region
+from tilesmith.measure.child.check import Expected, tolerance
+from tilesmith.measure.child.guarded_memory import Region
 from tilesmith.task.inputs import example_inputs, needs_whole_numbers
 
 

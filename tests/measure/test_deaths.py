@@ -19,11 +19,11 @@ import pytest
 from simulated import RULES, Machine, Shop, built
 
 import tilesmith as ts
-from tilesmith.measure.batch import Batch
-from tilesmith.measure.cores import Cores
 from tilesmith.measure.messages import REFERENCE, Build, Sample
-from tilesmith.measure.runner import Broken
-from tilesmith.measure.standing import Spent, Standing, Trial
+from tilesmith.measure.parent.batch import Batch
+from tilesmith.measure.parent.cores import Cores
+from tilesmith.measure.parent.incumbents import Incumbents, TimeSpent, Trial
+from tilesmith.measure.parent.runner import KernelFailed
 from tilesmith.task.task import Failure
 
 DEAD = Failure("crash", "SIGSEGV while running")
@@ -42,7 +42,7 @@ class Mortal(Machine):
         kernel = slot if slot <= 0 else self.names[slot]
         if self.dies(kernel, doing):
             self.deaths[kernel, doing] += 1
-            raise Broken(slot, DEAD, died=True)
+            raise KernelFailed(slot, DEAD, died=True)
 
     def check(self, slot: int, seconds: float) -> float:
         self._mourn(slot, CHECK)
@@ -55,13 +55,13 @@ class Mortal(Machine):
         return super().times(order, seconds)
 
 
-def run(machine: Machine, kernels: Sequence[int], standing: Standing) -> dict[int, Trial]:
-    trials = {str(k): Trial(100 * len(standing.known) + k) for k in kernels}
+def run(machine: Machine, kernels: Sequence[int], incumbents: Incumbents) -> dict[int, Trial]:
+    trials = {str(k): Trial(100 * len(incumbents.known) + k) for k in kernels}
     jobs: dict[str, Build] = {str(k): built(k) for k in kernels}
     finished: list[Trial] = []
     batch = Batch(
-        Shop(), machine, Cores((1,), (0,)), standing, RULES, 10.0, True, random.Random(0), Spent(),
-        float("inf"), finished.append,
+        Shop(), machine, Cores((1,), (0,)), incumbents, RULES, 10.0, True, random.Random(0),
+        TimeSpent(), float("inf"), finished.append,
     )  # type: ignore[arg-type]  # fmt: skip
     batch.run(trials, jobs, True, lambda: None)
     assert sorted(t.slot for t in finished) == sorted(t.slot for t in trials.values())  # each once
@@ -72,8 +72,8 @@ def mortal(dies: Callable[[int, str], bool]) -> Mortal:
     return Mortal(SECONDS, random.Random(0), dies=dies)
 
 
-def winner(standing: Standing) -> int | None:
-    keep = standing.incumbent
+def winner(incumbents: Incumbents) -> int | None:
+    keep = incumbents.current
     return None if keep is None else int(keep.built.artifact.name)
 
 
@@ -81,34 +81,34 @@ def winner(standing: Standing) -> int | None:
 @pytest.mark.parametrize("kernel", [REFERENCE, 0, 1, 4])
 def test_one_death_is_nobodys_fault(kernel: int, doing: str) -> None:
     machine = mortal(lambda k, d: (k, d) == (kernel, doing) and not machine.deaths)
-    standing = Standing()
-    found = run(machine, [4, 3, 1, 2], standing)
+    incumbents = Incumbents()
+    found = run(machine, [4, 3, 1, 2], incumbents)
     assert all(t.failure is None and t.timed.samples for t in found.values())
-    assert winner(standing) in (1, 2, 3)
+    assert winner(incumbents) in (1, 2, 3)
 
 
 @pytest.mark.parametrize("doing", [CHECK, ALONE])
 def test_a_kernel_that_dies_again_is_blamed_and_no_other(doing: str) -> None:
-    machine, standing = mortal(lambda k, d: (k, d) == (2, doing)), Standing()
-    found = run(machine, [4, 2, 1, 3], standing)
+    machine, incumbents = mortal(lambda k, d: (k, d) == (2, doing)), Incumbents()
+    found = run(machine, [4, 2, 1, 3], incumbents)
     assert {k for k, t in found.items() if t.failure == DEAD} == {2}
     assert machine.deaths == {(2, doing): 2}
-    assert winner(standing) in (1, 3)
+    assert winner(incumbents) in (1, 3)
 
 
 def test_a_kernel_that_dies_in_races_leaves_them() -> None:
-    machine, standing = mortal(lambda k, d: (k, d) == (2, RACE)), Standing()
-    found = run(machine, [4, 2, 1, 3], standing)
+    machine, incumbents = mortal(lambda k, d: (k, d) == (2, RACE)), Incumbents()
+    found = run(machine, [4, 2, 1, 3], incumbents)
     assert {k for k, t in found.items() if t.failure == DEAD} == {2}
-    assert winner(standing) in (1, 3)
+    assert winner(incumbents) in (1, 3)
 
 
 def test_a_reference_that_dies_in_every_race_ends_the_race() -> None:
-    machine, standing = mortal(lambda k, d: (k, d) == (REFERENCE, RACE)), Standing()
-    found = run(machine, [4, 2, 1, 3], standing)
+    machine, incumbents = mortal(lambda k, d: (k, d) == (REFERENCE, RACE)), Incumbents()
+    found = run(machine, [4, 2, 1, 3], incumbents)
     assert all(t.failure is None and t.timed.samples for t in found.values())
     assert machine.deaths == {(REFERENCE, RACE): 2}
-    assert winner(standing) is None
+    assert winner(incumbents) is None
     assert not any(t.confirmed for t in found.values())
 
 
@@ -118,44 +118,44 @@ def test_a_process_that_always_dies_of_no_kernel_is_an_error(kernel: int) -> Non
     if kernel == 0:
         machine = Nobody(SECONDS, random.Random(0))
     with pytest.raises(ts.MeasureError, match="no kernel was to blame: SIGSEGV"):
-        run(machine, [1, 2], Standing())
+        run(machine, [1, 2], Incumbents())
 
 
 class Nobody(Mortal):
     def times(self, order: Sequence[tuple[int, int]], seconds: float) -> list[Sample]:
-        raise Broken(0, DEAD, died=True)
+        raise KernelFailed(0, DEAD, died=True)
 
 
 @pytest.mark.parametrize("doing", [ALONE, RACE])
 def test_an_incumbent_that_dies_is_replaced(doing: str) -> None:
     bad: set[int] = set()
-    machine, standing = mortal(lambda k, d: k in bad and d == doing), Standing()
-    run(machine, [1], standing)
-    assert winner(standing) == 1
-    key = next(iter(standing.known))
+    machine, incumbents = mortal(lambda k, d: k in bad and d == doing), Incumbents()
+    run(machine, [1], incumbents)
+    assert winner(incumbents) == 1
+    key = next(iter(incumbents.known))
     bad.add(1)
-    found = run(machine, [2, 3], standing)
+    found = run(machine, [2, 3], incumbents)
     assert all(t.failure is None for t in found.values())
-    assert winner(standing) in (2, 3)
-    assert standing.known[key].failure == DEAD  # so do all candidates that have its code
+    assert winner(incumbents) in (2, 3)
+    assert incumbents.known[key].failure == DEAD  # so do all candidates that have its code
 
 
 def test_an_incumbent_that_dies_once_stays() -> None:
-    machine, standing = (
+    machine, incumbents = (
         mortal(lambda k, d: k == 1 and not machine.deaths and len(seen) > 0),
-        Standing(),
+        Incumbents(),
     )
     seen: list[int] = []
-    run(machine, [1], standing)
+    run(machine, [1], incumbents)
     seen.append(1)
-    run(machine, [4], standing)
+    run(machine, [4], incumbents)
     assert machine.deaths
-    assert winner(standing) == 1
+    assert winner(incumbents) == 1
 
 
-def workers(nursery: int) -> list[int]:
+def workers(fork_server: int) -> list[int]:
     found: list[int] = []
-    for thread in Path(f"/proc/{nursery}/task").iterdir():
+    for thread in Path(f"/proc/{fork_server}/task").iterdir():
         found += map(int, (thread / "children").read_text().split())
     return found
 
@@ -168,13 +168,13 @@ def test_real_workers_killed_at_random_moments() -> None:
     killed: list[int] = []
     with ts.LocalMeasurer().open(planted.task()) as measuring:
         measuring.measure([planted.good(3)])
-        assert measuring._workshop.nursery is not None
-        nursery = measuring._workshop.nursery.pid
+        assert measuring._pool.fork_server is not None
+        fork_server = measuring._pool.fork_server.pid
 
         def kill() -> None:
             while not over.wait(0.05 + 0.2 * rng.random()) and len(killed) < 12:
                 try:
-                    pid = rng.choice(workers(nursery))
+                    pid = rng.choice(workers(fork_server))
                     os.kill(pid, signal.SIGKILL)
                     killed.append(pid)
                 except (OSError, IndexError):

@@ -18,7 +18,7 @@ import pytest
 
 import tilesmith as ts
 from tilesmith.measure.local import LocalRun
-from tilesmith.measure.nursery import Nursery
+from tilesmith.measure.parent.fork_server_client import ForkServerClient
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -92,10 +92,10 @@ def test_all_at_once(run: LocalRun) -> None:
     assert all(m.seconds for m in measured[1::2])
 
 
-def group(nursery: int) -> set[int]:
-    """The nursery and what it has forked."""
-    found = {nursery}
-    for thread in Path(f"/proc/{nursery}/task").iterdir():
+def group(fork_server: int) -> set[int]:
+    """The fork_server and what it has forked."""
+    found = {fork_server}
+    for thread in Path(f"/proc/{fork_server}/task").iterdir():
         found.update(map(int, (thread / "children").read_text().split()))
     return found
 
@@ -112,8 +112,8 @@ def gone(pids: set[int], seconds: float = 5.0) -> bool:
 def test_processes_end_with_the_run() -> None:
     with ts.LocalMeasurer().open(planted.task()) as run:
         run.measure([planted.good(4)])
-        assert run._workshop.nursery is not None
-        workers = group(run._workshop.nursery.pid)
+        assert run._pool.fork_server is not None
+        workers = group(run._pool.fork_server.pid)
         assert len(workers) >= 3
     assert gone(workers)
 
@@ -121,8 +121,8 @@ def test_processes_end_with_the_run() -> None:
 def test_a_run_that_is_closed_before_its_processes_are_up_says_nothing(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    nursery = Nursery()
-    nursery.close()
+    fork_server = ForkServerClient()
+    fork_server.close()
     assert capfd.readouterr() == ("", "")
 
 
@@ -132,7 +132,7 @@ def test_processes_end_with_their_owner() -> None:
         "import planted, tilesmith as ts, time\n"
         "run = ts.LocalMeasurer(timeout=100, builder=planted.build).open(planted.task())\n"
         "run.measure([planted.good(4)])\n"
-        "print(run._workshop.nursery.pid, flush=True)\n"
+        "print(run._pool.fork_server.pid, flush=True)\n"
         "run.measure([planted.bad('sleep'), planted.bad('loop')])\n"
     )
     path = os.pathsep.join([str(ROOT), str(Path(__file__).parent)])
@@ -181,13 +181,13 @@ def interrupt(*_: object) -> None:
 def test_workers_that_someone_ends_are_replaced() -> None:
     with ts.LocalMeasurer().open(planted.task()) as run:
         run.measure([planted.good(4)])
-        assert run._workshop.nursery is not None
-        nursery = run._workshop.nursery.pid
-        for worker in group(nursery) - {nursery}:
+        assert run._pool.fork_server is not None
+        fork_server = run._pool.fork_server.pid
+        for worker in group(fork_server) - {fork_server}:
             os.kill(worker, signal.SIGKILL)
         measured = run.measure([planted.good(n) for n in (5, 6, 7, 8)])
         assert all(m.seconds for m in measured)  # those at work are built or run again
-        os.kill(nursery, signal.SIGKILL)
+        os.kill(fork_server, signal.SIGKILL)
         assert all(m.seconds for m in run.measure([planted.good(n) for n in (9, 10)]))
 
 
@@ -201,8 +201,8 @@ def resident_kb(pid: int) -> int:
 def test_memory_stays_flat() -> None:
     """Over some hundred candidates, every tenth of which crashes."""
     with ts.LocalMeasurer(builder=planted.build).open(planted.task()) as run:
-        assert run._workshop.nursery is not None
-        pids = (os.getpid(), run._workshop.nursery.pid)
+        assert run._pool.fork_server is not None
+        pids = (os.getpid(), run._pool.fork_server.pid)
         sizes = []
         for start in range(1, 280, 40):
             batch = [planted.good(n) for n in range(start, start + 36)]
@@ -210,5 +210,5 @@ def test_memory_stays_flat() -> None:
             sizes.append([resident_kb(p) for p in pids])
         for early, late in zip(sizes[2], sizes[-1], strict=True):
             assert late - early < 8 << 10, sizes
-        fds = len(list(Path(f"/proc/{run._workshop.nursery.pid}/fd").iterdir()))
+        fds = len(list(Path(f"/proc/{run._pool.fork_server.pid}/fd").iterdir()))
         assert fds < 32

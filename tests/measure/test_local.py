@@ -12,9 +12,9 @@ import pytest
 import tilesmith as ts
 from tilesmith.codegen.llvm.compiler import host_cpu
 from tilesmith.ir.function import Function
-from tilesmith.measure.cores import share_out, to_probe
-from tilesmith.measure.here import difference
-from tilesmith.measure.timing import Rules
+from tilesmith.measure.parent.cores import share_out, to_probe
+from tilesmith.measure.parent.this_machine import difference
+from tilesmith.measure.parent.timing import TimingRules
 from tilesmith.schedule.step import Step
 from tilesmith.task.task import Candidate, Task
 
@@ -167,7 +167,7 @@ def test_a_builder_that_cannot_travel_is_refused() -> None:
 
 def test_best_is_the_incumbent() -> None:
     task = planted.task()
-    with ts.LocalMeasurer(rules=Rules(margin=0.0)).open(task) as run:
+    with ts.LocalMeasurer(rules=TimingRules(margin=0.0)).open(task) as run:
         assert run.best(task) is None
         measured = run.measure([planted.good(n) for n in (1, 3, 8)])
         best = run.best(task)

@@ -11,29 +11,29 @@ from itertools import combinations
 import pytest
 from simulated import RULES, Machine, Shop, built
 
-from tilesmith.measure.batch import Batch
-from tilesmith.measure.cores import Cores
 from tilesmith.measure.messages import Build
-from tilesmith.measure.standing import Spent, Standing, Trial
-from tilesmith.measure.timing import Rules
+from tilesmith.measure.parent.batch import Batch
+from tilesmith.measure.parent.cores import Cores
+from tilesmith.measure.parent.incumbents import Incumbents, TimeSpent, Trial
+from tilesmith.measure.parent.timing import TimingRules
 from tilesmith.task.task import Measurement
 
 
-def tune(machine: Machine, kernels: Sequence[int], rules: Rules) -> tuple[int, Measurement]:
+def tune(machine: Machine, kernels: Sequence[int], rules: TimingRules) -> tuple[int, Measurement]:
     """A run over these kernels, 16 at a time: the winner, and its record."""
-    standing, slots = Standing(), iter(range(1, 1 << 30))
+    incumbents, slots = Incumbents(), iter(range(1, 1 << 30))
     found: dict[str, Trial] = {}
     for at in range(0, len(kernels), 16):
         chunk = [str(k) for k in kernels[at : at + 16]]
         trials = {name: Trial(next(slots)) for name in chunk}
         jobs: dict[str, Build] = {name: built(int(name)) for name in chunk}
         batch = Batch(
-            Shop(), machine, Cores((1,), (0,)), standing, rules, 10.0, True, machine.rng, Spent(),
-            float("inf"), lambda trial: None,
+            Shop(), machine, Cores((1,), (0,)), incumbents, rules, 10.0, True, machine.rng,
+            TimeSpent(), float("inf"), lambda trial: None,
         )  # type: ignore[arg-type]  # fmt: skip
         batch.run(trials, jobs, True, lambda: None)
         found |= trials
-    keep = standing.incumbent
+    keep = incumbents.current
     assert keep is not None
     name = keep.built.artifact.name
     return int(name), found[name].verdict(rules).of(None, 0.0)  # type: ignore[arg-type]

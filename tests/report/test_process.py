@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
-from tilesmith.measure.cores import usable_cores
+from tilesmith.measure.parent.cores import usable_cores
 from tilesmith.report.compare import Contestants, our_contestants
 from tilesmith.report.pairs import Turns
 from tilesmith.report.peers import Contestant

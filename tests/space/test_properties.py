@@ -14,7 +14,7 @@ from suite import FOUR_CORES, RULES, SMALL, sketches_of, task_of
 import tilesmith as ts
 from tilesmith.expr.ints import Int, of
 from tilesmith.ir.function import with_sizes
-from tilesmith.measure.guard import Region
+from tilesmith.measure.child.guarded_memory import Region
 from tilesmith.space.domains import Matrix, Rng
 from tilesmith.space.spaces import structured
 from tilesmith.space.variant import Variant, lower

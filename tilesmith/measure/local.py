@@ -18,16 +18,16 @@ from tilesmith.base.errors import MeasureError
 from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.ir.function import Function
-from tilesmith.measure.batch import Batch
-from tilesmith.measure.here import require_here
-from tilesmith.measure.meanwhile import Meanwhile
 from tilesmith.measure.messages import Build
-from tilesmith.measure.outbox import Outbox
+from tilesmith.measure.parent.batch import Batch
+from tilesmith.measure.parent.incumbents import Incumbents, TimeSpent, Trial
+from tilesmith.measure.parent.outbox import Outbox
+from tilesmith.measure.parent.overlap import Overlap
+from tilesmith.measure.parent.this_machine import require_this_machine
+from tilesmith.measure.parent.timing import TimingRules
+from tilesmith.measure.parent.worker_pool import WorkerPool
 from tilesmith.measure.protocol import Listener, Upcoming
-from tilesmith.measure.standing import Spent, Standing, Trial
-from tilesmith.measure.timing import Rules
 from tilesmith.measure.wire import Gone
-from tilesmith.measure.workshop import Workshop
 from tilesmith.runtime.build import compile_function
 from tilesmith.schedule.trace import Trace
 from tilesmith.task.inputs import require_memory
@@ -46,14 +46,15 @@ class LocalMeasurer:
     memory_nbytes: int = 2 << 30
     confirm: bool = True
     builder: Callable[[Function, Target], Artifact] = compile_function
-    rules: Rules = field(default_factory=Rules)
+    rules: TimingRules = field(default_factory=TimingRules)
     seed: int = 0
+    arrays_nbytes: int = 2 << 30
 
     def open(self, task: Task) -> LocalRun:
         return LocalRun(self, task)
 
     @property
-    def timing_rules(self) -> Rules:
+    def timing_rules(self) -> TimingRules:
         """With cold caches a sample is one call: the next one would find them warm."""
         return replace(self.rules, sample_seconds=0.0, min_seconds=0.0) if self.cold else self.rules
 
@@ -69,16 +70,18 @@ class LocalRun:
             self._builder = pickle.dumps(settings.builder)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise MeasureError(f"worker processes cannot have the builder: {error}") from None
-        require_here(task.target)
+        require_this_machine(task.target)
         require_memory(task.func)
-        self.spent = Spent()
-        self._standing: dict[str, Standing] = {}
+        self.spent = TimeSpent()
+        self._incumbents: dict[str, Incumbents] = {}
         self._rng = random.Random(settings.seed)
         self._slots = 0
         self._closed = False
         self._listener: Listener | None = None
         self._lock = threading.Lock()
-        self._workshop = Workshop(settings.timeout, settings.memory_nbytes, settings.cold)
+        self._pool = WorkerPool(
+            settings.timeout, settings.memory_nbytes, settings.arrays_nbytes, settings.cold
+        )
 
     def report_to(self, listener: Listener) -> None:
         self._listener = listener
@@ -117,12 +120,12 @@ class LocalRun:
                 try:
                     return self._measure(left, upcoming, until, outbox) if left else None
                 except Gone:
-                    self._workshop.abandon()
+                    self._pool.abandon()
             raise MeasureError("the measuring processes were ended twice in a row")
         except BaseException:
             # Interrupted in the middle of a question, the answer must not be taken for that to the
             # next one.
-            self._workshop.abandon()
+            self._pool.abandon()
             raise
 
     def _measure(
@@ -131,11 +134,12 @@ class LocalRun:
     ) -> None:  # fmt: skip
         """Of one task. Those that time did not reach are not in the outbox afterwards."""
         task = candidates[0].task
-        require_here(task.target)
-        standing = self._standing.setdefault(task.key, Standing())
-        crew = self._workshop.serve(task, until)
-        if standing.incumbent is not None:
-            crew.runner.add(standing.incumbent.trial.slot, standing.incumbent.built)
+        require_this_machine(task.target)
+        incumbents = self._incumbents.setdefault(task.statement, Incumbents())
+        workers = self._pool.serve(task, until)
+        self.spent.evaluations = self._pool.evaluations
+        if incumbents.current is not None:
+            workers.runner.add(incumbents.current.trial.slot, incumbents.current.built)
         trials: dict[str, Trial] = {}
         by_slot: dict[int, Candidate] = {}
         for c in candidates:
@@ -149,35 +153,35 @@ class LocalRun:
         s, rules = self._settings, self._settings.timing_rules
 
         def finished(trial: Trial) -> None:
-            outbox.put(self._measurement(by_slot[trial.slot], trial, standing))
+            outbox.put(self._measurement(by_slot[trial.slot], trial, incumbents))
 
         batch = Batch(
-            crew.builders, crew.runner, crew.cores, standing, rules, s.timeout, s.confirm,
-            self._rng, self.spent, until, finished,
+            workers.builders, workers.runner, workers.cores, incumbents, rules, s.timeout,
+            s.confirm, self._rng, self.spent, until, finished,
         )  # fmt: skip
 
         def look_ahead() -> None:
             if upcoming is not None:
-                crew.builders.begin(self._jobs(upcoming())[0])
+                workers.builders.begin(self._jobs(upcoming())[0])
 
-        beside = crew.may_share
+        beside = workers.may_share
         try:
-            with Meanwhile(look_ahead, crew.cores.free or crew.cores.all) as meanwhile:
-                batch.run(trials, jobs, beside, meanwhile.wait)
+            with Overlap(look_ahead, workers.cores.free or workers.cores.all) as overlap:
+                batch.run(trials, jobs, beside, overlap.wait)
         finally:  # whatever ended it: what was measured counts
             batch.finish(trials.values())
             for c in candidates:
-                twin = standing.known.get(trials[c.key].key)
+                twin = incumbents.known.get(trials[c.key].key)
                 if twin is not None and c.key not in outbox.measured:
                     outbox.put(twin.of(c, trials[c.key].build_seconds))
-            while standing.deposed:
-                outbox.tell(standing.deposed.pop())
-        crew.crowded = 4 * sum(t.contended for t in trials.values()) > len(trials)
+            while incumbents.deposed:
+                outbox.tell(incumbents.deposed.pop())
+        workers.crowded = 4 * sum(t.contended for t in trials.values()) > len(trials)
 
-    def _measurement(self, c: Candidate, t: Trial, standing: Standing) -> Measurement:
+    def _measurement(self, c: Candidate, t: Trial, incumbents: Incumbents) -> Measurement:
         m = t.verdict(self._settings.timing_rules).of(c, t.build_seconds)
-        if standing.incumbent is not None and t is standing.incumbent.trial:
-            standing.best = m
+        if incumbents.current is not None and t is incumbents.current.trial:
+            incumbents.best = m
         return m
 
     def _jobs(self, candidates: Sequence[Candidate]) -> tuple[dict[str, Build], dict[str, Failure]]:
@@ -198,19 +202,19 @@ class LocalRun:
 
     def best(self, task: Task) -> Measurement | None:
         """The incumbent: what has won its races and was confirmed."""
-        standing = self._standing.get(task.key)
-        return None if standing is None else standing.best
+        incumbents = self._incumbents.get(task.statement)
+        return None if incumbents is None else incumbents.best
 
     def close(self) -> None:
         """In another thread than the one that measures, it cuts that one's batch short."""
         self._closed = True
         if not self._lock.acquire(blocking=False):
-            nursery = self._workshop.nursery
-            if nursery is not None:
-                nursery.kill()
+            fork_server = self._pool.fork_server
+            if fork_server is not None:
+                fork_server.kill()
             self._lock.acquire()
         try:
-            self._workshop.abandon()
+            self._pool.abandon()
         finally:
             self._lock.release()
 

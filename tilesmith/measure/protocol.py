@@ -25,7 +25,7 @@ class Measuring(Protocol):
         until: float | None = None,
     ) -> list[Measurement]:
         """One measurement per candidate, in the order given. A candidate that cannot be measured
-        has a failure; an exception means that measuring itself is broken.
+        has a failure; an exception means that measuring itself is failed.
 
         `upcoming` is called once, perhaps in another thread, where and when that disturbs no
         measurement, and gives the candidates that will come next: they may be prepared for already.

@@ -1,26 +1,21 @@
-"""What a worker died of: in the worker, a signal handler below Python that writes down the
-address; for its parent, an Exit in, a Failure out.
+"""Records what a worker dies of: a signal handler in machine code writes signal and address of a
+fault into a page that the worker shares with the fork server, which reads it as an Exit.
 
-The handler is machine code because Python's own run later, at the next bytecode, and a fault
-never gets there.
+The handler is machine code because Python runs its own handlers at the next bytecode, and a fault
+in a kernel never gets there.
 """
 
 from __future__ import annotations
 
 import ctypes
 import mmap
-import os
 import pickle
 import resource
 import signal
 import struct
 from pathlib import Path
 
-from tilesmith.measure.messages import Exit
-from tilesmith.task.task import Failure
-
-# Exit statuses of ours.
-FAULTED, NO_MEMORY = 97, 98
+from tilesmith.measure.messages import FAULTED, NO_MEMORY, STACK, Exit
 
 FAULT, ALLOCATE = "tilesmith_on_fault", "tilesmith_malloc"
 ALLOCATE_ZEROED, ALLOCATE_ALIGNED = "tilesmith_calloc", "tilesmith_aligned_alloc"
@@ -107,14 +102,14 @@ class Report:
         struct.pack_into("<I", self.memory, 20, len(data))
         self.memory[_HEAD.size : _HEAD.size + len(data)] = data
 
-    def read(self, status: int, killed: bool, words: str) -> Exit:
+    def read(self, status: int, killed: bool, stderr: str) -> Exit:
         number, code, address, slot, length = _HEAD.unpack_from(self.memory, 0)
         data = self.memory[_HEAD.size : _HEAD.size + length]
         try:
             regions = pickle.loads(data) if length else ()
         except Exception:  # the worker may have died while it wrote
             regions = ()
-        return Exit(status, killed, (number, code, address), slot, regions, words)
+        return Exit(status, killed, (number, code, address), slot, regions, stderr)
 
     @property
     def address(self) -> int:
@@ -139,7 +134,6 @@ class _Stack(ctypes.Structure):
     _fields_ = (("at", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
 
 
-STACK = "the stack"
 _SA_SIGINFO, _SA_ONSTACK = 4, 0x08000000
 _held: list[object] = []  # for as long as the process lives
 
@@ -169,49 +163,3 @@ def stack_span() -> tuple[str, int, int, int, int]:
             low = end - min(max(soft, 0), 64 << 20)
             return STACK, low - (16 << 20), low, low, low + (1 << 20)
     return STACK, 0, 0, 0, 0
-
-
-def explain(end: Exit, doing: str = "") -> Failure:
-    """Why a worker ended that was not told to."""
-    if os.WIFEXITED(end.status):
-        code = os.WEXITSTATUS(end.status)
-        if code == NO_MEMORY:
-            return Failure("memory", "the kernel was refused memory beyond the limit")
-        if code == FAULTED:
-            return _fault(end)
-        return Failure("crash", f"the process left with status {code}{doing}{_said(end)}")
-    number = os.WTERMSIG(end.status)
-    if "out of memory" in end.words or "bad_alloc" in end.words:
-        return Failure("memory", _first_line(end.words))
-    if number == signal.SIGKILL:
-        return Failure("memory", f"killed by the system{doing}, probably for want of memory")
-    return Failure("crash", f"{signal.Signals(number).name}{doing}{_said(end)}")
-
-
-def was_killed(end: Exit) -> bool:
-    """Whether SIGKILL ended it: from outside, or by the system for want of memory."""
-    return os.WIFSIGNALED(end.status) and os.WTERMSIG(end.status) == signal.SIGKILL
-
-
-def _fault(end: Exit) -> Failure:
-    number, _, address = end.fault
-    for name, guard, begin, stop, guard_end in end.regions:
-        if name == STACK:
-            if guard <= address < guard_end:
-                return Failure("crash", "the stack overflowed")
-        elif begin <= address < stop:
-            return Failure("bounds", f"wrote to {name}, which is read-only")
-        elif guard <= address < begin:
-            return Failure("bounds", f"touched {name} {begin - address} bytes before its begin")
-        elif stop <= address < guard_end:
-            return Failure("bounds", f"touched {name} {address - stop} bytes past its end")
-    return Failure("crash", f"{signal.Signals(number).name} at address {address:#x}")
-
-
-def _said(end: Exit) -> str:
-    line = _first_line(end.words)
-    return f": {line}" if line else ""
-
-
-def _first_line(words: str) -> str:
-    return next((line.strip() for line in words.splitlines() if line.strip()), "")

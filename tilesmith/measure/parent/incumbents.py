@@ -7,14 +7,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tilesmith.measure.messages import Built
-from tilesmith.measure.timing import Rules, Sentinel, Timed
+from tilesmith.measure.parent.timing import DriftMonitor, Timed, TimingRules
 from tilesmith.task.task import Candidate, Failure, Measurement
 
 _MAX_KNOWN = 4096
 
 
 @dataclass(slots=True)
-class Spent:
+class TimeSpent:
     """Seconds, for those who want to know where time goes."""
 
     building: float = 0.0  # by all build workers together
@@ -22,6 +22,7 @@ class Spent:
     checking: float = 0.0
     timing: float = 0.0
     racing: float = 0.0  # confirming included
+    evaluations: int = 0  # how often the oracle evaluated a task
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class Trial:
         """Whether there is something to say about it; not if time ran out before."""
         return self.failure is not None or bool(self.timed.samples)
 
-    def verdict(self, rules: Rules) -> Verdict:
+    def verdict(self, rules: TimingRules) -> Verdict:
         samples = [] if self.failure else self.timed.recorded(rules)
         return Verdict(
             tuple(s.seconds for s in samples), tuple(s.reference for s in samples),
@@ -85,21 +86,21 @@ class Incumbent:
 
 
 @dataclass(slots=True)
-class Standing:
+class Incumbents:
     """Of one task. `known` holds verdicts by the code of their kernels."""
 
     known: dict[str, Verdict] = field(default_factory=dict)
-    incumbent: Incumbent | None = None
+    current: Incumbent | None = None
     best: Measurement | None = None  # the incumbent's
     deposed: list[Measurement] = field(default_factory=list)  # failures of earlier incumbents
-    sentinel: Sentinel = field(default_factory=Sentinel)
+    monitor: DriftMonitor = field(default_factory=DriftMonitor)
 
     def remember(self, key: str, verdict: Verdict) -> None:
         self.known[key] = verdict
 
     def depose(self, keep: Incumbent, failure: Failure) -> None:
         """The incumbent has failed: so have all candidates with its code."""
-        self.incumbent = None
+        self.current = None
         self.known[keep.trial.key] = Verdict((), (), failure, False, False)
         if self.best is not None:
             self.deposed.append(Measurement(self.best.candidate, failure=failure))

@@ -13,22 +13,22 @@ from dataclasses import dataclass, field
 from math import inf
 
 from tilesmith.base.errors import MeasureError
-from tilesmith.measure.builders import Builders
-from tilesmith.measure.cores import Cores
 from tilesmith.measure.messages import Build, Built, Sample
-from tilesmith.measure.runner import Broken, Runner
-from tilesmith.measure.standing import Incumbent, Spent, Standing, Trial
-from tilesmith.measure.timing import (
-    Busy,
+from tilesmith.measure.parent.builders import Builders
+from tilesmith.measure.parent.cores import Cores
+from tilesmith.measure.parent.incumbents import Incumbent, Incumbents, TimeSpent, Trial
+from tilesmith.measure.parent.runner import KernelFailed, Runner
+from tilesmith.measure.parent.timing import (
     Clock,
+    ProcessorClock,
     Race,
-    Rules,
     Timed,
+    TimingRules,
     duel,
     is_believed,
     race,
+    retime,
     screen,
-    settle,
 )
 from tilesmith.task.task import Failure
 
@@ -46,12 +46,12 @@ class Batch:
     builders: Builders
     runner: Runner
     cores: Cores
-    standing: Standing
-    rules: Rules
+    incumbents: Incumbents
+    rules: TimingRules
     timeout: float
     confirm: bool
     rng: random.Random
-    spent: Spent
+    spent: TimeSpent
     until: float  # of time.monotonic(): what has not been run by then is left out
     finished: Callable[[Trial], None]  # told of a trial when all is known of it
     _kernels: dict[str, tuple[Trial, Built]] = field(default_factory=dict)  # by code
@@ -73,7 +73,7 @@ class Batch:
         others go on, with this batch and then the next, if something may happen `beside` running;
         if not, `quiet` returns when nothing does.
         """
-        self.standing.trim()
+        self.incumbents.trim()
         self._end = max(self.until, time.monotonic()) + _GRACE
         cores, free = self.cores, self.cores.free if beside else ()
         self.builders.want(jobs)
@@ -100,7 +100,7 @@ class Batch:
         with self._counted("racing"):
             self._race(kernels)
         self.finish(kernels)
-        keep = self.standing.incumbent
+        keep = self.incumbents.current
         self.runner.forget([t.slot for t in kernels if keep is None or t is not keep.trial])
 
     def finish(self, trials: Iterable[Trial]) -> None:
@@ -112,17 +112,17 @@ class Batch:
     def _finish(self, trial: Trial) -> None:
         trial.finished = True
         if trial.key:
-            self.standing.remember(trial.key, trial.verdict(self.rules))
+            self.incumbents.remember(trial.key, trial.verdict(self.rules))
         self.finished(trial)
 
     def _may_race(self, trial: Trial, best: float) -> bool:
         """Perhaps after a second chance, if it was disturbed."""
         within = max(self.rules.race_within, self.rules.cutoffs[0] if trial.contended else 0.0)
-        return trial.timed.settled <= within * best
+        return trial.timed.corrected <= within * best
 
     @property
     def _clock(self) -> Clock:
-        return Busy(self.runner) if self.rules.processor_time else self.runner
+        return ProcessorClock(self.runner) if self.rules.processor_time else self.runner
 
     @property
     def _is_late(self) -> bool:
@@ -131,7 +131,7 @@ class Batch:
     @property
     def _in_time(self) -> bool:
         """One kernel is better than none, if it comes soon."""
-        if self.standing.known or self._reached:
+        if self.incumbents.known or self._reached:
             return not self._is_late
         return time.monotonic() < self._end
 
@@ -147,7 +147,7 @@ class Batch:
         """The next that was built, if it is a kernel that has not been seen yet; None when there
         is none to come.
         """
-        end = self.until if self.standing.known or self._kernels else self._end
+        end = self.until if self.incumbents.known or self._kernels else self._end
         with self._counted("waiting"):
             got = self.builders.take(end - time.monotonic())
         if got is None:
@@ -163,7 +163,7 @@ class Batch:
             return False
         trial.key, trial.build_seconds = outcome.key, outcome.seconds
         self.spent.building += outcome.seconds
-        if trial.key in self.standing.known or trial.key in self._kernels:
+        if trial.key in self.incumbents.known or trial.key in self._kernels:
             return False
         self._kernels[trial.key] = trial, outcome
         self.runner.add(trial.slot, outcome)
@@ -171,17 +171,17 @@ class Batch:
 
     def _best_now(self) -> float:
         """The incumbent's time, as the machine is now."""
-        keep = self.standing.incumbent
+        keep = self.incumbents.current
         if keep is None:
             return inf
-        sentinel, (slot, _), timed = self.standing.sentinel, keep.trial.entry, keep.trial.timed
+        monitor, (slot, _), timed = self.incumbents.monitor, keep.trial.entry, keep.trial.timed
         deaths: Counter[int] = Counter()
         while True:
             try:
-                return settle(self._clock, slot, timed, self.rules, sentinel, self.timeout)
-            except Broken as broken:
-                if _is_to_blame(slot, broken, deaths):
-                    self._depose(keep, broken.failure)
+                return retime(self._clock, slot, timed, self.rules, monitor, self.timeout)
+            except KernelFailed as failed:
+                if _is_to_blame(slot, failed, deaths):
+                    self._depose(keep, failed.failure)
                     return inf
 
     def _screen(self, trial: Trial, best: float) -> float:
@@ -196,32 +196,32 @@ class Batch:
             try:
                 trial.timed = self._time_alone(trial.slot, best, limit)
                 break
-            except Broken as broken:
-                if broken.failure.kind == "timeout" and limit < patience:
+            except KernelFailed as failed:
+                if failed.failure.kind == "timeout" and limit < patience:
                     return inf  # the end of the run cut it short: nothing is known of it
-                if _is_to_blame(trial.slot, broken, deaths):
-                    trial.failure = broken.failure
+                if _is_to_blame(trial.slot, failed, deaths):
+                    trial.failure = failed.failure
                     self.runner.unload([trial.slot])
                     return inf
-        if trial.timed.settled > self.rules.race_within * best:
+        if trial.timed.corrected > self.rules.race_within * best:
             self.runner.unload([trial.slot])
         self._reached = True
         trial.contended = trial.timed.is_contended(self.rules)
-        return trial.timed.settled
+        return trial.timed.corrected
 
     def _time_alone(self, slot: int, best: float, limit: float) -> Timed:
-        sentinel = self.standing.sentinel
+        monitor = self.incumbents.monitor
         with self._counted("checking"):
             first = self.runner.check(slot, limit)
         if self._is_late and first > self.rules.max_seconds:  # no time for another call
-            return Timed([Sample(first, 1.0, reference=sentinel.latest)])
+            return Timed([Sample(first, 1.0, reference=monitor.latest)])
         with self._counted("timing"):
-            return screen(self._clock, slot, first, best, self.rules, sentinel, limit)
+            return screen(self._clock, slot, first, best, self.rules, monitor, limit)
 
     def _screen_again(self, trials: Sequence[Trial], best: float) -> None:
         """Those that were disturbed have a second chance, if they may be good."""
         for t in trials:
-            promising = t.timed.samples and t.timed.settled <= self.rules.cutoffs[0] * best
+            promising = t.timed.samples and t.timed.corrected <= self.rules.cutoffs[0] * best
             if promising and t.failure is None and t.contended and self._in_time:
                 before = t.timed.samples
                 self._screen(t, best)
@@ -233,35 +233,35 @@ class Batch:
         entrants = self._entrants(trials)
         deaths: Counter[int] = Counter()
         while entrants:
-            keep = self.standing.incumbent
+            keep = self.incumbents.current
             try:
                 winner = self._winner(entrants, keep)
                 if winner is not None:
                     self._crown(winner, keep)
                 return
-            except Broken as broken:
-                deaths[broken.slot] += 1
-                if broken.died and deaths[broken.slot] < _LIVES:
+            except KernelFailed as failed:
+                deaths[failed.slot] += 1
+                if failed.died and deaths[failed.slot] < _LIVES:
                     continue
-                if keep is not None and broken.slot == keep.trial.slot:
-                    self._depose(keep, broken.failure)
+                if keep is not None and failed.slot == keep.trial.slot:
+                    self._depose(keep, failed.failure)
                     continue
-                bad = [t for t in entrants if t.slot == broken.slot]
+                bad = [t for t in entrants if t.slot == failed.slot]
                 if not bad:  # no kernel's fault, and no race can be held: nobody wins
                     return
-                bad[0].failure = broken.failure
+                bad[0].failure = failed.failure
                 entrants = [t for t in entrants if t.failure is None]
 
     def _entrants(self, trials: Sequence[Trial]) -> list[Trial]:
         good = [t for t in trials if t.failure is None and t.reached]
         if not good or not self._in_time:
             return []
-        best = min(self._now, *(t.timed.settled for t in good))
+        best = min(self._now, *(t.timed.corrected for t in good))
         if best > self.rules.max_seconds and self.until - time.monotonic() < _FINISH * best:
             return []
         within = self.rules.race_within * best
-        near = [t for t in good if t.timed.settled <= within and not t.finished]
-        near.sort(key=lambda t: t.timed.settled)
+        near = [t for t in good if t.timed.corrected <= within and not t.finished]
+        near.sort(key=lambda t: t.timed.corrected)
         # Racing may take a quarter of the time that screening took.
         sampled = sum(s.seconds * t.timed.calls for t in good for s in t.timed.samples)
         each = 2 * self.rules.rounds * max(best, self.rules.sample_seconds)
@@ -273,7 +273,7 @@ class Batch:
         pivot = entrants[0] if keep is None else keep.trial
         result = race(
             self._clock, dict(t.entry for t in entrants), pivot.entry, self.rules,
-            self.standing.sentinel, self.rng, self.timeout,
+            self.incumbents.monitor, self.rng, self.timeout,
         )  # fmt: skip
         self._add_samples(result, entrants)
         winner = next(t for t in entrants if t.slot == result.winner)
@@ -287,7 +287,7 @@ class Batch:
             self.runner.check(winner.slot, self.timeout)
             pivot = winner if keep is None else keep.trial
             result = duel(
-                self._clock, winner.entry, pivot.entry, self.rules, self.standing.sentinel,
+                self._clock, winner.entry, pivot.entry, self.rules, self.incumbents.monitor,
                 self.rng, self.timeout,
             )  # fmt: skip
             self._add_samples(result, [winner])
@@ -297,7 +297,7 @@ class Batch:
         if keep is not None and winner.contended and not keep.trial.contended:
             return  # it may teach, but not win
         winner.confirmed = self.confirm and not winner.contended
-        self.standing.incumbent = Incumbent(winner, self._kernels[winner.key][1])
+        self.incumbents.current = Incumbent(winner, self._kernels[winner.key][1])
         if keep is not None:
             self.runner.forget([keep.trial.slot])
 
@@ -309,19 +309,19 @@ class Batch:
     def _depose(self, keep: Incumbent, failure: Failure) -> None:
         """It ran well before, and now it does not: it is not to be relied on."""
         self.runner.forget([keep.trial.slot])
-        self.standing.depose(keep, failure)
+        self.incumbents.depose(keep, failure)
 
 
-def _is_to_blame(slot: int, broken: Broken, deaths: Counter[int]) -> bool:
+def _is_to_blame(slot: int, failed: KernelFailed, deaths: Counter[int]) -> bool:
     """Whether the kernel in this slot is bad. If not, it is to be tried again."""
-    if broken.slot == slot and not broken.died:
+    if failed.slot == slot and not failed.died:
         return True
-    deaths[broken.slot] += 1
+    deaths[failed.slot] += 1
     if deaths[slot] >= _LIVES:
         return True
     if deaths.total() >= _ALL_LIVES:
         raise MeasureError(
             f"the process that runs kernels ended {deaths.total()} times in a row, and no kernel "
-            f"was to blame: {broken.failure.text}"
+            f"was to blame: {failed.failure.text}"
         )
     return False

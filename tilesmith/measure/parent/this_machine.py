@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tilesmith.base.errors import MeasureError
 from tilesmith.base.target import Target, cpu
-from tilesmith.measure.cores import usable_cores
+from tilesmith.measure.parent.cores import usable_cores
 
 
-def require_here(target: Target) -> None:
+def require_this_machine(target: Target) -> None:
     here = cpu(len(usable_cores()))
     why = difference(target, here)
     if why is not None:

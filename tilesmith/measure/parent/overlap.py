@@ -16,12 +16,12 @@ from typing import Self
 _TURN_SECONDS = 0.0005
 
 
-class Meanwhile:
+class Overlap:
     """Runs `work` from the beginning of a `with` block; it has ended when the block has."""
 
     def __init__(self, work: Callable[[], None], cores: Collection[int]) -> None:
         self._work, self._cores = work, cores
-        self._thread = threading.Thread(target=self._run, name="tilesmith-meanwhile", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="tilesmith-overlap", daemon=True)
         self._error: BaseException | None = None
         self._turn = sys.getswitchinterval()
 

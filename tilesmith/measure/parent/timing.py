@@ -26,7 +26,7 @@ class Clock(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Busy:
+class ProcessorClock:
     """A clock that stands still while another process has the core."""
 
     clock: Clock
@@ -36,7 +36,7 @@ class Busy:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class TimingRules:
     sample_seconds: float = 0.001  # shorter kernels are called several times per sample
     min_samples: int = 3
     min_seconds: float = 0.006  # of all samples together
@@ -75,14 +75,14 @@ class Timed:
     samples: list[Sample] = field(default_factory=list)
     calls: int = 1  # per sample
 
-    def clean(self, rules: Rules) -> list[Sample]:
+    def clean(self, rules: TimingRules) -> list[Sample]:
         return [s for s in self.samples if rules.is_clean(s)]
 
-    def calm(self, rules: Rules) -> list[Sample]:
+    def calm(self, rules: TimingRules) -> list[Sample]:
         """Those that were taken while the machine was as it usually is."""
         return [s for s in self.clean(rules) if s.drift <= rules.calm_drift]
 
-    def recorded(self, rules: Rules) -> list[Sample]:
+    def recorded(self, rules: TimingRules) -> list[Sample]:
         """The calm samples if they suffice, or else the clean ones: what another process or the
         machine's moods took is not the kernel's time.
         """
@@ -91,18 +91,18 @@ class Timed:
                 return chosen
         return self.samples
 
-    def is_contended(self, rules: Rules) -> bool:
+    def is_contended(self, rules: TimingRules) -> bool:
         """Whether what is recorded was taken while the machine did something else."""
         if len(self.calm(rules)) >= rules.min_samples:
             return False
         return 2 * len(self.clean(rules)) < len(self.samples)
 
     @property
-    def settled(self) -> float:
-        return statistics.median(s.settled for s in self.samples)
+    def corrected(self) -> float:
+        return statistics.median(s.corrected for s in self.samples)
 
 
-class Sentinel:
+class DriftMonitor:
     """What the reference kernel tells: how much slower the machine is than it mostly was."""
 
     def __init__(self) -> None:
@@ -110,7 +110,9 @@ class Sentinel:
         # Moods last: the median of a few tells them from an accident of one sample.
         self._recent: deque[float] = deque(maxlen=9)
 
-    def judge(self, reference: Sample, samples: Sequence[Sample], rules: Rules) -> list[Sample]:
+    def judge(
+        self, reference: Sample, samples: Sequence[Sample], rules: TimingRules
+    ) -> list[Sample]:
         """The samples that followed it, with what it says about them."""
         drift = self.drift(reference, rules)
         # what another process took of the reference's time says nothing of how fast the machine is
@@ -122,7 +124,7 @@ class Sentinel:
         """Seconds that the reference took of late; 0 if it never ran."""
         return statistics.median(self._recent) if self._recent else 0.0
 
-    def drift(self, reference: Sample, rules: Rules) -> float:
+    def drift(self, reference: Sample, rules: TimingRules) -> float:
         """The usual time is a low quantile of the latest ones, so that a clock that settles down is
         not taken for a neighbour for ever. A machine has moods (a shared core, a throttled clock)
         that differ by less than a factor of two; more is an accident of this one sample.
@@ -135,12 +137,12 @@ class Sentinel:
 
 
 def screen(
-    clock: Clock, slot: int, first: float, best: float, rules: Rules, sentinel: Sentinel,
+    clock: Clock, slot: int, first: float, best: float, rules: TimingRules, monitor: DriftMonitor,
     timeout: float,
 ) -> Timed:  # fmt: skip
     """`first` is the time of a first call, `best` that of the fastest kernel known, or infinite."""
     if rules.gives_up(first, best):
-        return Timed([Sample(first, 1.0, reference=sentinel.latest)])
+        return Timed([Sample(first, 1.0, reference=monitor.latest)])
     timed = Timed(calls=_calls(first, rules))
     spent = 0.0
     for n in range(4 * rules.min_samples):
@@ -152,7 +154,7 @@ def screen(
         if better > 2 * timed.calls and n == 0:  # the first call was slow, or took no time
             timed.calls = better
             continue
-        timed.samples += sentinel.judge(reference, [sample], rules)
+        timed.samples += monitor.judge(reference, [sample], rules)
         if _is_hopeless(timed.samples, best, rules):
             break
         enough = len(timed.clean(rules)) >= rules.min_samples and spent >= rules.min_seconds
@@ -161,24 +163,24 @@ def screen(
     return timed
 
 
-def settle(
-    clock: Clock, slot: int, timed: Timed, rules: Rules, sentinel: Sentinel, timeout: float
+def retime(
+    clock: Clock, slot: int, timed: Timed, rules: TimingRules, monitor: DriftMonitor, timeout: float
 ) -> float:
     """A known kernel's time as the machine usually is, from a few samples."""
-    most = ceil(rules.max_seconds / (timed.settled * timed.calls))
+    most = ceil(rules.max_seconds / (timed.corrected * timed.calls))
     order = ((REFERENCE, 1), (slot, timed.calls)) * min(rules.min_samples, most)
     samples = clock.times(order, timeout)
     pairs = zip(samples[0::2], samples[1::2], strict=True)
-    return statistics.median(s.seconds / sentinel.drift(r, rules) for r, s in pairs)
+    return statistics.median(s.seconds / monitor.drift(r, rules) for r, s in pairs)
 
 
-def _calls(seconds: float, rules: Rules) -> int:
+def _calls(seconds: float, rules: TimingRules) -> int:
     return max(1, ceil(rules.sample_seconds / max(seconds, 1e-8)))
 
 
-def _is_hopeless(samples: Sequence[Sample], best: float, rules: Rules) -> bool:
+def _is_hopeless(samples: Sequence[Sample], best: float, rules: TimingRules) -> bool:
     cutoff = rules.cutoffs[min(len(samples), len(rules.cutoffs)) - 1]
-    return min(s.settled for s in samples) > cutoff * best
+    return min(s.corrected for s in samples) > cutoff * best
 
 
 class Race:
@@ -190,8 +192,8 @@ class Race:
         self.ratios: dict[int, list[float]] = {s: [] for s in entrants}
 
     def run(
-        self, clock: Clock, alive: Sequence[int], count: int, rules: Rules, sentinel: Sentinel,
-        rng: random.Random, timeout: float,
+        self, clock: Clock, alive: Sequence[int], count: int, rules: TimingRules,
+        monitor: DriftMonitor, rng: random.Random, timeout: float,
     ) -> None:  # fmt: skip
         spent = 0.0
         for _ in range(count):
@@ -201,7 +203,7 @@ class Race:
             rng.shuffle(slots)
             order = [(REFERENCE, 1), *((s, self._calls[s]) for s in slots)]
             reference, *samples = clock.times(order, timeout * len(order))
-            got = dict(zip(slots, sentinel.judge(reference, samples, rules), strict=True))
+            got = dict(zip(slots, monitor.judge(reference, samples, rules), strict=True))
             spent += got[self._pivot].seconds * self._calls[self._pivot]
             for s, sample in got.items():
                 self.samples[s].append(sample)
@@ -218,14 +220,14 @@ class Race:
 
 
 def race(
-    clock: Clock, entrants: Mapping[int, int], pivot: tuple[int, int], rules: Rules,
-    sentinel: Sentinel, rng: random.Random, timeout: float,
+    clock: Clock, entrants: Mapping[int, int], pivot: tuple[int, int], rules: TimingRules,
+    monitor: DriftMonitor, rng: random.Random, timeout: float,
 ) -> Race:  # fmt: skip
     """Successive halving of `entrants`, which may hold the pivot; slots with calls per sample."""
     result = Race(entrants, pivot)
     alive = list(entrants)
     while True:
-        result.run(clock, alive, rules.rounds, rules, sentinel, rng, timeout)
+        result.run(clock, alive, rules.rounds, rules, monitor, rng, timeout)
         if len(alive) == 1:
             break
         alive.sort(key=lambda s: statistics.median(result.ratios[s]))
@@ -236,8 +238,8 @@ def race(
 
 
 def duel(
-    clock: Clock, challenger: tuple[int, int], pivot: tuple[int, int], rules: Rules,
-    sentinel: Sentinel, rng: random.Random, timeout: float,
+    clock: Clock, challenger: tuple[int, int], pivot: tuple[int, int], rules: TimingRules,
+    monitor: DriftMonitor, rng: random.Random, timeout: float,
 ) -> Race:  # fmt: skip
     """Round by round, until there are enough of them in which the machine was calm, or two have
     taken long.
@@ -245,7 +247,7 @@ def duel(
     result = Race(dict([challenger]), pivot)
     slot, calls = challenger
     for done in range(1, 3 * rules.confirm_rounds + 1):
-        result.run(clock, [slot], 1, rules, sentinel, rng, timeout)
+        result.run(clock, [slot], 1, rules, monitor, rng, timeout)
         samples = result.samples[slot]
         spent = calls * sum(s.seconds for s in samples)
         calm = len(Timed(samples).calm(rules))
@@ -254,7 +256,7 @@ def duel(
     return result
 
 
-def is_believed(ratios: Sequence[float], rules: Rules) -> bool:
+def is_believed(ratios: Sequence[float], rules: TimingRules) -> bool:
     """Whether a challenger beats the incumbent: by a margin in the median, and in at least three of
     four rounds, as happens to equals in nine rounds once in eleven times.
     """

@@ -18,13 +18,13 @@ from tilesmith.base.errors import BuildError
 from tilesmith.codegen.artifact import ENTRY, PARALLEL_FOR, Artifact, Parameter, obstacle
 from tilesmith.ir.nodes import Buffer
 from tilesmith.ir.pack import pack
-from tilesmith.measure import faults
-from tilesmith.measure.check import Expected, tolerance
-from tilesmith.measure.faults import Report
-from tilesmith.measure.guard import ALIGNMENT, Array, Region
+from tilesmith.measure.child import fault_handler
+from tilesmith.measure.child.check import Expected, tolerance
+from tilesmith.measure.child.fault_handler import Report
+from tilesmith.measure.child.guarded_memory import ALIGNMENT, Array, Region
+from tilesmith.measure.child.reference_kernel import WORKSPACE_NBYTES
+from tilesmith.measure.child.task_arrays import TaskArrays
 from tilesmith.measure.messages import REFERENCE, Built, Check, Drop, Load, Sample, Time
-from tilesmith.measure.reference import WORKSPACE_NBYTES
-from tilesmith.measure.store import Store
 from tilesmith.measure.wire import Channel
 from tilesmith.runtime.loader import Library, pool
 from tilesmith.task.task import Failure
@@ -67,7 +67,7 @@ class _Loaded:
 class RunWorker:
     def __init__(
         self,
-        store: Store,
+        store: TaskArrays,
         reference: Artifact,
         report: Report,
         allocators: dict[str, int],
@@ -85,7 +85,7 @@ class RunWorker:
         # ones, because the zeros of an untouched array are all the same page
         self._cold: Array | None = np.ones(cold_nbytes // 8) if cold_nbytes else None
         self._repeat: Callable[[int, int, int, int], None] = pool().repeat
-        self._stack = faults.stack_span()
+        self._stack = fault_handler.stack_span()
         # One for all that are timed: they run one at a time, and scratch can be large.
         self._workspace = Region("the workspace", WORKSPACE_NBYTES, tight=False)
         self._loaded[REFERENCE] = self._link(Built(reference, (), 0.0))
@@ -186,7 +186,7 @@ class RunWorker:
             place.tight.bytes[...] = _FLOAT_POISON if p.dtype.is_float else _INTEGER_POISON
         busy, start = time.thread_time(), time.perf_counter()
         self._repeat(loaded.entry, ctypes.addressof(loaded.checked), workspace.address, 1)
-        # what another process took meanwhile says nothing of the kernel
+        # what another process took overlap says nothing of the kernel
         seconds = min(time.perf_counter() - start, time.thread_time() - busy)
         for p, place in loaded.outputs:
             if not place.tight.is_intact:
@@ -221,7 +221,7 @@ class RunWorker:
 def allocators(addresses: dict[str, int]) -> dict[str, int]:
     """What a kernel's calls for memory are bound to."""
     return {
-        "malloc": addresses[faults.ALLOCATE],
-        "calloc": addresses[faults.ALLOCATE_ZEROED],
-        "aligned_alloc": addresses[faults.ALLOCATE_ALIGNED],
+        "malloc": addresses[fault_handler.ALLOCATE],
+        "calloc": addresses[fault_handler.ALLOCATE_ZEROED],
+        "aligned_alloc": addresses[fault_handler.ALLOCATE_ALIGNED],
     }

@@ -13,11 +13,11 @@ import numpy as np
 from tilesmith.base.errors import TilesmithError
 from tilesmith.ir.evaluate import evaluate
 from tilesmith.ir.function import Function
-from tilesmith.measure.guard import Array, make_read_only
+from tilesmith.measure.child.guarded_memory import Array, make_read_only
 from tilesmith.task.inputs import example_inputs
 
 
-class Store:
+class TaskArrays:
     def __init__(self, func: Function) -> None:
         self.func = func
         spans, total = [], 0

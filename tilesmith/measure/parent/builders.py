@@ -11,9 +11,9 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from tilesmith.measure.faults import explain, was_killed
 from tilesmith.measure.messages import Build, Built, Exit, Limits
-from tilesmith.measure.nursery import Nursery, Worker
+from tilesmith.measure.parent.exit_reason import explain, was_killed
+from tilesmith.measure.parent.fork_server_client import ForkServerClient, Worker
 from tilesmith.measure.wire import Channel, Gone, ready, time_left
 from tilesmith.task.task import Failure
 
@@ -23,7 +23,7 @@ Outcome = Built | Failure
 
 
 @dataclass(slots=True)
-class _Bench:
+class _BuildWorker:
     """A core with its worker and what that is doing."""
 
     core: int
@@ -36,10 +36,14 @@ class _Bench:
 
 class Builders:
     def __init__(
-        self, nursery: Nursery, cores: Iterable[int], timeout: float, memory_nbytes: int
+        self,
+        fork_server: ForkServerClient,
+        cores: Iterable[int],
+        timeout: float,
+        memory_nbytes: int,
     ) -> None:
-        self._nursery, self._timeout, self._nbytes = nursery, timeout, memory_nbytes
-        self._benches = [_Bench(c, self._spawn(c)) for c in cores]
+        self._fork_server, self._timeout, self._nbytes = fork_server, timeout, memory_nbytes
+        self._workers = [_BuildWorker(c, self._spawn(c)) for c in cores]
         self._waiting: deque[tuple[str, Build]] = deque()
         self._ahead: deque[tuple[str, Build]] = deque()
         self._done: dict[str, Outcome] = {}
@@ -49,19 +53,19 @@ class Builders:
         self._cores_ahead: Collection[int] = ()
 
     def _spawn(self, core: int) -> Worker:
-        return self._nursery.spawn("build", Limits((core,), self._nbytes))
+        return self._fork_server.spawn_builder(Limits((core,), self._nbytes))
 
     def want(self, jobs: Mapping[str, Build]) -> None:
         """These and no others from now on; what was built of them ahead is there already."""
         self._ahead.clear()
-        for b in self._benches:
+        for b in self._workers:
             if b.job is not None and b.job not in jobs:
                 b.job = None
                 self._renew(b, kill=True)
         self._wanted = set(jobs)
         self._done = {name: made for name, made in self._done.items() if name in jobs}
         self._killed = Counter({name: n for name, n in self._killed.items() if name in jobs})
-        begun = {*self._done, *(b.job for b in self._benches)}
+        begun = {*self._done, *(b.job for b in self._workers)}
         self._waiting = deque((name, job) for name, job in jobs.items() if name not in begun)
 
     def begin(self, jobs: Mapping[str, Build]) -> None:
@@ -77,21 +81,21 @@ class Builders:
 
     def occupies(self, cores: Collection[int]) -> bool:
         """Whether wanted jobs are waiting, or one of these cores is building."""
-        return bool(self._waiting) or any(b.job and b.core in cores for b in self._benches)
+        return bool(self._waiting) or any(b.job and b.core in cores for b in self._workers)
 
     @property
     def channels(self) -> list[Channel]:
         """To wait for beside one's own."""
-        return [b.worker.channel for b in self._benches if b.job is not None]
+        return [b.worker.channel for b in self._workers if b.job is not None]
 
     def _start(self) -> None:
-        for b in self._benches:
+        for b in self._workers:
             if b.job is None and b.core in self._cores and self._waiting:
                 self._hand_out(b, self._waiting)
             elif b.job is None and b.core in self._cores_ahead and self._ahead:
                 self._hand_out(b, self._ahead)
 
-    def _hand_out(self, b: _Bench, jobs: deque[tuple[str, Build]]) -> None:
+    def _hand_out(self, b: _BuildWorker, jobs: deque[tuple[str, Build]]) -> None:
         if b.done >= _MAX_BUILDS:
             self._renew(b, kill=True)
         b.job, job = jobs.popleft()
@@ -106,7 +110,7 @@ class Builders:
     def serve(self) -> None:
         """Takes what has been built, ends what takes too long, and hands out more."""
         now, readable = time.monotonic(), ready(self.channels, 0.0)
-        for b in self._benches:
+        for b in self._workers:
             if b.job is None:
                 continue
             if b.worker.channel in readable:
@@ -130,19 +134,19 @@ class Builders:
                     self._wanted.discard(name)
                     return name, self._done.pop(name)
             self._start()
-            busy = [b for b in self._benches if b.job is not None]
+            busy = [b for b in self._workers if b.job is not None]
             if not self._wanted or not busy or time.monotonic() > until:
                 return None
             nearest = min(until, *(b.deadline for b in busy))
             ready(self.channels, time_left(nearest) + 0.001)
             self.serve()
 
-    def _finish(self, b: _Bench, outcome: Outcome) -> None:
+    def _finish(self, b: _BuildWorker, outcome: Outcome) -> None:
         assert b.job is not None
         self._done[b.job] = outcome
         b.job = None
 
-    def _died(self, b: _Bench) -> None:
+    def _died(self, b: _BuildWorker) -> None:
         """A worker that was killed may have been killed by anyone, perhaps all of them at once: its
         job is tried again, once more than there are workers.
         """
@@ -150,13 +154,13 @@ class Builders:
         assert name is not None
         assert work is not None
         self._killed[name] += was_killed(end)
-        if was_killed(end) and self._killed[name] <= len(self._benches):
+        if was_killed(end) and self._killed[name] <= len(self._workers):
             b.job = None
             (self._waiting if name in self._wanted else self._ahead).appendleft((name, work))
         else:
             self._finish(b, explain(end, " while building"))
 
-    def _renew(self, b: _Bench, kill: bool = False) -> Exit:
-        end = self._nursery.reap(b.worker, kill)
+    def _renew(self, b: _BuildWorker, kill: bool = False) -> Exit:
+        end = self._fork_server.reap(b.worker, kill)
         b.worker, b.done = self._spawn(b.core), 0
         return end
