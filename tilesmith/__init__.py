@@ -65,6 +65,7 @@ from tilesmith.ir.nodes import Intrinsic
 from tilesmith.ir.pack import pack
 from tilesmith.ir.serialize import function_to_json
 from tilesmith.measure.local import LocalMeasurer
+from tilesmith.measure.protocol import Measurer, Measuring
 from tilesmith.measure.replay import ReplayMeasurer
 from tilesmith.records.database import Database
 from tilesmith.records.lines import read_records
@@ -95,7 +96,8 @@ from tilesmith.space.variant import Variant
 from tilesmith.task.task import Budget, Candidate, Failure, Measurement, Task
 from tilesmith.tune.build import best_kernel as build
 from tilesmith.tune.events import Progress
-from tilesmith.tune.run import Result
+from tilesmith.tune.result import Result
+from tilesmith.tune.task_tuner import TaskTuner
 from tilesmith.tune.tune import tune
 
 __version__: str
@@ -140,6 +142,8 @@ __all__ = [
     "LocalMeasurer",
     "MeasureError",
     "Measurement",
+    "Measurer",
+    "Measuring",
     "Progress",
     "Random",
     "RandomModel",
@@ -157,6 +161,7 @@ __all__ = [
     "Target",
     "TargetError",
     "Task",
+    "TaskTuner",
     "TemplateSchedule",
     "TemplateSpace",
     "Tensor",
