@@ -96,7 +96,8 @@ from tilesmith.space.variant import Variant
 from tilesmith.task.task import Budget, Candidate, Failure, Measurement, Task
 from tilesmith.tune.build import best_kernel as build
 from tilesmith.tune.events import Progress
-from tilesmith.tune.run import Result
+from tilesmith.tune.result import Result
+from tilesmith.tune.task_tuner import TaskTuner
 from tilesmith.tune.tune import tune
 
 __version__: str
@@ -160,6 +161,7 @@ __all__ = [
     "Target",
     "TargetError",
     "Task",
+    "TaskTuner",
     "TemplateSchedule",
     "TemplateSpace",
     "Tensor",

@@ -34,7 +34,7 @@ from tilesmith.search.grid import Grid
 from tilesmith.search.protocol import Strategy
 from tilesmith.search.random import Random
 from tilesmith.task.task import Budget, Task
-from tilesmith.tune.run import Result
+from tilesmith.tune.result import Result
 from tilesmith.tune.tune import tune as tune_function
 
 if TYPE_CHECKING:

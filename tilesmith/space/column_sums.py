@@ -4,6 +4,7 @@ as the sum over the first axis of a row-major matrix, or pooling of an image wit
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from tilesmith.base.errors import ScheduleError
@@ -43,10 +44,8 @@ class TileColumnSums:
         consumer = analysis.fusible_consumer(state.func, b)
         if consumer is not None:
             fuse = ReverseComputeAt(consumer.name, f"{b.name}.{axis}.0")
-            try:
+            with suppress(ScheduleError):  # then it is computed after all sums
                 after = after.then(fuse, done=[consumer.name])
-            except ScheduleError:
-                pass  # it is computed after all sums
         return Derived((after,), final=True)
 
     def vector_axis(self, state: State, b: Block) -> str | None:
