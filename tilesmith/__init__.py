@@ -18,6 +18,10 @@ from tilesmith.base.errors import (
     VerifyError,
 )
 from tilesmith.base.target import Target, cpu
+from tilesmith.codegen.artifact import Artifact, Entry
+from tilesmith.codegen.backend import Backend
+from tilesmith.codegen.llvm.backend import LlvmBackend
+from tilesmith.codegen.pipeline import CPU_PASSES, PLAIN_PASSES, lower
 from tilesmith.expr.dsl import (
     amax,
     amin,
@@ -115,13 +119,17 @@ if not TYPE_CHECKING:
 
 __all__ = [
     "AVX512_DOT_U8S8",
+    "CPU_PASSES",
     "DTYPES",
     "INTRINSICS",
     "NEON_DOT_S8S8",
     "NEON_DOT_U8U8",
+    "PLAIN_PASSES",
     "PRIMITIVES",
     "Annealing",
     "ArgumentError",
+    "Artifact",
+    "Backend",
     "Budget",
     "BuildError",
     "Candidate",
@@ -130,6 +138,7 @@ __all__ = [
     "Database",
     "Derived",
     "Ensemble",
+    "Entry",
     "Evolution",
     "ExpressionError",
     "Failure",
@@ -139,6 +148,7 @@ __all__ = [
     "Grid",
     "Intrinsic",
     "Kernel",
+    "LlvmBackend",
     "LocalMeasurer",
     "MeasureError",
     "Measurement",
@@ -203,6 +213,7 @@ __all__ = [
     "interpret",
     "isnan",
     "log",
+    "lower",
     "maximum",
     "minimum",
     "open_database",

@@ -24,8 +24,8 @@ from tilesmith.codegen.llvm.register_cache import RegisterCache
 from tilesmith.codegen.llvm.statements import Statements
 from tilesmith.codegen.llvm.stores import Stores
 from tilesmith.codegen.llvm.vectors import Vectors
-from tilesmith.codegen.passes.checks import check_indices
-from tilesmith.codegen.pipeline import lower_for
+from tilesmith.codegen.passes.check_indices import check_indices
+from tilesmith.codegen.pipeline import CPU_PASSES, Pass, lower
 from tilesmith.expr.ints import of
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import For, Stmt
@@ -39,7 +39,13 @@ class Emitted:
     checks: tuple[Check, ...] = ()
 
 
-def emit_function(func: Function, target: Target, *, checked: bool = False) -> Emitted:
+def emit_function(
+    func: Function,
+    target: Target,
+    *,
+    checked: bool = False,
+    passes: Sequence[Pass] = CPU_PASSES,
+) -> Emitted:
     if func.sizes:
         raise BuildError(
             f"{func.name} has the open sizes {', '.join(func.sizes)}; "
@@ -51,7 +57,7 @@ def emit_function(func: Function, target: Target, *, checked: bool = False) -> E
     if checked:
         func, module.checks = check_indices(func)
         module.reserve(16 * len(module.checks))
-    Emitter(module).entry(lower_for(func, target))
+    Emitter(module).entry(lower(func, target, passes))
     return Emitted(module.text(), module.workspace_nbytes, module.uses_threads, module.checks)
 
 

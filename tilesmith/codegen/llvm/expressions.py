@@ -17,7 +17,7 @@ from tilesmith.codegen.llvm.position import Lane, Position
 from tilesmith.codegen.llvm.register_cache import RegisterCache
 from tilesmith.codegen.llvm.storage import compute_type
 from tilesmith.codegen.llvm.vectors import Vectors
-from tilesmith.codegen.passes.checks import number_of
+from tilesmith.codegen.passes.check_indices import number_of
 from tilesmith.expr.ints import FloorDiv, Int, Maximum, Opaque
 from tilesmith.expr.nodes import (
     Binary,

@@ -8,7 +8,7 @@ from tilesmith.codegen.llvm.addressing import Addressing
 from tilesmith.codegen.llvm.builder import storage_type
 from tilesmith.codegen.llvm.frames import Cell, Memory
 from tilesmith.codegen.llvm.position import Position
-from tilesmith.codegen.passes.fetch import LINE
+from tilesmith.codegen.passes.spread_prefetches import LINE
 
 
 class Prefetches:
@@ -44,7 +44,7 @@ class Prefetches:
                 self.builder.lines = lines
 
     def on_behalf(self, note: tuple[str | int, ...]) -> None:
-        """Lines that a loop asks for on behalf of one around it (`spread_fetches`)."""
+        """Lines that a loop asks for on behalf of one around it (`spread_prefetches`)."""
         name, write, level, offset, each, *flat = note
         m = self.position.memories[str(name)]
         terms, at = [], int(offset)

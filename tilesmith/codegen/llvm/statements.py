@@ -19,7 +19,7 @@ from tilesmith.codegen.llvm.register_cache import RegisterCache
 from tilesmith.codegen.llvm.stores import Stores
 from tilesmith.codegen.llvm.vector_pieces import VectorPieces
 from tilesmith.codegen.passes.access import tile_ranges
-from tilesmith.codegen.passes.squares import TRANSPOSE
+from tilesmith.codegen.passes.transpose_squares import TRANSPOSE
 from tilesmith.expr.ints import Int
 from tilesmith.expr.nodes import loads_of
 from tilesmith.ir.nodes import Alloc, Buffer, For, If, Stmt, Store, Sync, statements

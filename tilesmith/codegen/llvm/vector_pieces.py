@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilesmith.base.target import Target
-from tilesmith.codegen.passes.strips import lanes_of
+from tilesmith.codegen.passes.strip_vectors import lanes_of
 from tilesmith.ir.nodes import For
 
 

@@ -1,11 +1,12 @@
-"""The concrete clean-up: loops of one iteration go, guards that always hold go, divisions and
-selects that are decided go.
+"""Folds what is decided once all sizes are numbers: loops of one iteration, guards that always or
+never hold, divisions and selects with a known result.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from tilesmith.base.target import Target
 from tilesmith.codegen.passes.access import tile_ranges
 from tilesmith.expr.ints import (
     ZERO,
@@ -26,7 +27,7 @@ from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, Write
 Ranges = dict[str, Int]
 
 
-def simplify(func: Function) -> Function:
+def simplify(func: Function, _: Target) -> Function:
     return replace(func, body=simplify_body(func.body, {}, {}))
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from lowered import lower
 
 import tilesmith as ts
 from tilesmith.base.target import Target
-from tilesmith.codegen.passes.notes import resolve_notes
-from tilesmith.codegen.passes.strips import strip_vectors
-from tilesmith.codegen.pipeline import lower
+from tilesmith.codegen.passes.resolve_notes import resolve_notes
+from tilesmith.codegen.passes.strip_vectors import strip_vectors
 from tilesmith.ir.nodes import Alloc, For, Store, statements
 
 TARGET = Target.named("skylake-avx512")
@@ -55,7 +55,7 @@ def test_long_vectors_are_not_written_out_a_thousand_times() -> None:
         sch.reorder(outer, "Y.k", inner)
         sch.vectorize(inner)
         sch.annotate("Y.k", "unroll_depth", 512)
-        loops = [s for s in statements(resolve_notes(sch.func).body) if isinstance(s, For)]
+        loops = [s for s in statements(resolve_notes(sch.func, TARGET).body) if isinstance(s, For)]
         kinds[lanes] = next(s.kind for s in loops if s.name == "Y.k")
     assert kinds == {16: "unroll", 128: "serial"}
 

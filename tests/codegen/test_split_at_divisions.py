@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+from lowered import lower
 
 import tilesmith as ts
-from tilesmith.codegen.pipeline import lower
 from tilesmith.ir.nodes import For, statements
 
 

@@ -1,18 +1,19 @@
-"""Logical indices become physical ones: a buffer's layout is applied to every access, and its shape
-is what memory holds.
+"""Logical indices become physical ones: each buffer's layout is applied to all its accesses, and
+its shape becomes that of the memory.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from tilesmith.base.target import Target
 from tilesmith.codegen.passes.access import map_access
 from tilesmith.expr.ints import Int
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Buffer, Stmt, Store, rewrite, statements
 
 
-def apply_layouts(func: Function) -> Function:
+def apply_layouts(func: Function, _: Target) -> Function:
     found = {b.name: b for b in func.params}
     found |= {s.buffer.name: s.buffer for s in statements(func.body) if isinstance(s, Alloc)}
     if all(b.layout is None and not b.basis for b in found.values()):

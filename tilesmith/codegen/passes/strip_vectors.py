@@ -1,5 +1,8 @@
 """A vectorized loop longer than a few registers becomes a loop over strips of them, and a rest. A
-sum over it is kept in the lanes of the strip, and joined across once, behind the loop.
+reduction over it keeps one partial result per lane of the strip and joins the lanes once, behind
+the loop.
+
+CPU policy: strips are as long as the vector registers are wide.
 """
 
 from __future__ import annotations

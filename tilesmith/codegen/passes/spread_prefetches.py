@@ -1,9 +1,10 @@
-"""Prefetches of a loop whose body is several loops go mostly to the one that computes most.
-A Function with "prefetch" notes goes in; where a note can be moved, a "fetch" note on that inner
-loop comes out: so many cache lines a turn, to a level of the cache, from a plain address.
+"""Moves prefetches from the memory-bound loops of a nest into the loop with the most arithmetic, so
+that memory and arithmetic units are busy at the same time. A loop with a "prefetch" note goes in;
+where it can be moved, the inner loop gets a "fetch" note: how many cache lines per iteration, into
+which cache level, from which address.
 
-Asked for beside the accesses, a whole row would be wanted in the short loops that only read or
-write it, which then wait for memory, while the loop with the arithmetic leaves memory idle.
+CPU policy: prefetched beside its accesses, a whole row would be requested in the short loops that
+only read or write it, which then wait for memory, while it idles during the arithmetic.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _WORTH = 1024  # bytes: less is asked for too late to be there a turn later
 _FUNCTION = 10  # instructions that a function such as exp takes, roughly
 
 
-def spread_fetches(func: Function, target: Target) -> Function:
+def spread_prefetches(func: Function, target: Target) -> Function:
     params = {b.name: b for b in func.params}
 
     def go(s: Stmt) -> tuple[Stmt, ...]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+from lowered import lower
 
 import tilesmith as ts
-from tilesmith.codegen.passes.fetch import spread_fetches
-from tilesmith.codegen.pipeline import lower
+from tilesmith.codegen.passes.spread_prefetches import spread_prefetches
 from tilesmith.ir.nodes import For, Note, Stmt, statements
 from tilesmith.schedule.automatic import AutoPrefetch
 
@@ -36,11 +36,13 @@ def test_the_loop_with_most_arithmetic_asks() -> None:
     sch = rows(9, 256)
     sch.prefetch("y.i", "x", 1)
     sch.prefetch("y.i", "y", 0)
-    notes = loops(spread_fetches(lower(sch.func), ts.cpu(1)))
+    notes = loops(spread_prefetches(lower(sch.func), ts.cpu(1)))
     assert notes["y.i"] == {}
     # 1024 bytes in 16 turns: one line a turn; of x from the next row on
     found = [
-        s for s in statements(spread_fetches(lower(sch.func), ts.cpu(1)).body) if isinstance(s, For)
+        s
+        for s in statements(spread_prefetches(lower(sch.func), ts.cpu(1)).body)
+        if isinstance(s, For)
     ]
     (heavy,) = [s for s in found if s.notes]
     assert heavy.name == "e.j.0"
@@ -54,7 +56,7 @@ def test_loops_of_as_many_turns_take_a_line_off_it() -> None:
     sch = rows(9, 1024, width=64)
     sch.prefetch("y.i", "x", 1)
     sch.prefetch("y.i", "y", 0)
-    done = spread_fetches(lower(sch.func), ts.cpu(1))
+    done = spread_prefetches(lower(sch.func), ts.cpu(1))
     found = {s.name: s.notes for s in statements(done.body) if isinstance(s, For) and s.notes}
     # 64 lines each in 16 turns; what this turn writes is asked for before the loop that writes it
     assert found == {
@@ -91,14 +93,14 @@ def test_what_is_not_one_piece_stays_beside_the_access() -> None:
     sch.reorder(j, i)  # a column of tiles: rows of 8 that lie far apart
     sch.prefetch(j, "x", 1)
     before = lower(sch.func)
-    assert spread_fetches(before, ts.cpu(1)) == before
+    assert spread_prefetches(before, ts.cpu(1)) == before
 
 
 def test_a_long_loop_does_not_ask_for_a_short_row() -> None:
     sch = rows(9, 16)  # one line, and 16 turns of the only loop that runs
     sch.prefetch("y.i", "x", 1)
     before = lower(sch.func)
-    assert spread_fetches(before, ts.cpu(1)) == before
+    assert spread_prefetches(before, ts.cpu(1)) == before
 
 
 def test_a_result_of_this_turn_is_asked_for_before_it_is_written() -> None:
@@ -108,7 +110,7 @@ def test_a_result_of_this_turn_is_asked_for_before_it_is_written() -> None:
     sch = ts.Schedule(ts.function([x, y]))
     sch.prefetch(sch.loops("y")[0], "y", 0)
     before = lower(sch.func)
-    assert spread_fetches(before, ts.cpu(1)) == before
+    assert spread_prefetches(before, ts.cpu(1)) == before
 
 
 def test_many_lines_are_spread_over_a_nest_and_go_to_the_second_level() -> None:
@@ -122,7 +124,7 @@ def test_many_lines_are_spread_over_a_nest_and_go_to_the_second_level() -> None:
     i0, i1 = sch.split(i, [None, 32])
     sch.compute_at("c", i0)
     sch.prefetch(i0, "x", 1)
-    done = spread_fetches(lower(sch.func), ts.cpu(1))
+    done = spread_prefetches(lower(sch.func), ts.cpu(1))
     (asks,) = [s for s in statements(done.body) if isinstance(s, For) and s.notes]
     # 128 KB are 2048 lines: one for each turn of the two outer loops of the product
     assert asks.name == "y.j"
@@ -144,11 +146,11 @@ def test_a_loop_over_rows_finds_by_itself_what_to_ask_for() -> None:
     asked.prefetch("y.i", "x", 1)
     asked.prefetch("y.i", "y", 0)
     found.apply(AutoPrefetch(1))
-    want, have = (spread_fetches(lower(s.func), ts.cpu(1)).body for s in (asked, found))
+    want, have = (spread_prefetches(lower(s.func), ts.cpu(1)).body for s in (asked, found))
     assert loops_of(have) == loops_of(want)
     idle = rows(9, 1024, width=64)
     idle.apply(AutoPrefetch(0))
-    assert not loops_of(spread_fetches(lower(idle.func), ts.cpu(1)).body)
+    assert not loops_of(spread_prefetches(lower(idle.func), ts.cpu(1)).body)
 
 
 def loops_of(body: tuple[Stmt, ...]) -> dict[str, list[Note]]:
@@ -170,7 +172,7 @@ def test_loops_inside_each_other_ask_for_the_next_row() -> None:
     sch.vectorize(inner)
     sch.apply(AutoPrefetch(1))
     assert loops(sch.func)["y.k0"] == {"fetch_ahead": 1}
-    notes = loops(spread_fetches(lower(sch.func), ts.cpu(1)))
+    notes = loops(spread_prefetches(lower(sch.func), ts.cpu(1)))
     fetch = ("x", 0, 1, 512, 4, "y.k0", 5 * 512, "y.k1", 512, "y.k2.0", 64)
     assert notes["y.k2.0"] == {"fetch": fetch}
     a = np.random.default_rng(0).integers(-4, 4, (3, 5, 512)).astype(np.float32)
@@ -191,7 +193,7 @@ def test_a_body_that_is_written_out_asks_beside_its_accesses() -> None:
     sch = ts.Schedule(ts.function([x, y]))
     sch.vectorize("y.k1")
     sch.apply(AutoPrefetch(1))
-    notes = loops(spread_fetches(lower(sch.func), ts.cpu(1)))
+    notes = loops(spread_prefetches(lower(sch.func), ts.cpu(1)))
     assert notes["y.k0"]["prefetch"] == ("x", 4)
     lanes_of_16 = ts.Target.named("skylake-avx512").with_cores(1)  # a row is written out
     assert ts.build(sch, lanes_of_16).source.count("call void @llvm.prefetch") == 4
@@ -206,7 +208,7 @@ def test_a_body_that_is_written_out_asks_beside_its_accesses() -> None:
 def test_two_rows_ahead() -> None:
     sch = rows(9, 256)
     sch.apply(AutoPrefetch(2))
-    done = spread_fetches(lower(sch.func), ts.cpu(1))
+    done = spread_prefetches(lower(sch.func), ts.cpu(1))
     fetches = [v for s in statements(done.body) if isinstance(s, For) for _, v in s.notes]
     asked = {f[0]: f[3] for f in fetches if isinstance(f, tuple)}
     assert asked == {"x": 2 * 256, "y": 0}  # what comes in two turns, and what this one writes

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lowered import lower
 
 import tilesmith as ts
-from tilesmith.codegen.passes.squares import TRANSPOSE, transpose_squares
-from tilesmith.codegen.pipeline import lower
+from tilesmith.codegen.passes.transpose_squares import TRANSPOSE, transpose_squares
 from tilesmith.ir.nodes import For, statements
 from tilesmith.measure.child.guarded_memory import Region
 

@@ -1,11 +1,14 @@
-"""Rows of intermediate buffers are moved apart: those that lie a large power of two of bytes after
-each other all meet in the same few places of a cache, and drive each other out.
+"""Pads rows of intermediate buffers whose pitch is a large power of two: such rows map to the same
+few cache sets and evict each other. A Function in, the same with longer rows out.
+
+CPU policy: it is about set-associative caches.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from tilesmith.base.target import Target
 from tilesmith.expr.ints import of
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Buffer, Stmt, rewrite
@@ -16,7 +19,7 @@ _LINE = 64
 _MEET = 1024
 
 
-def stagger_rows(func: Function) -> Function:
+def stagger_rows(func: Function, _: Target) -> Function:
     """Before this, layouts have been applied: shapes are what memory holds."""
 
     def go(s: Stmt) -> tuple[Stmt, ...]:

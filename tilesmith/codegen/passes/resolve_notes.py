@@ -1,14 +1,17 @@
-"""Notes that were left open while a schedule was searched for become the kinds of loops."""
+"""Notes that a search left on loops become kinds of loops: `parallel_depth` and `unroll` notes in,
+parallel and unrolled loops out.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from tilesmith.base.target import Target
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import COPY_LANES, For, If, Stmt, rewrite
 
 
-def resolve_notes(func: Function) -> Function:
+def resolve_notes(func: Function, _: Target) -> Function:
     body = rewrite(func.body, _parallel)
     return replace(func, body=tuple(_unroll(s, 0)[0] for s in body))
 

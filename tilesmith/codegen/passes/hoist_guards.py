@@ -1,14 +1,17 @@
-"""A guard leaves the loops it does not depend on: asked once, it breaks up nothing inside."""
+"""Moves a guard out of the loops it does not depend on: it is tested once, and the loops inside
+have no branch.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from tilesmith.base.target import Target
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import For, If, Stmt, Store, rewrite, statements
 
 
-def hoist_guards(func: Function) -> Function:
+def hoist_guards(func: Function, _: Target) -> Function:
     # What speaks of an instruction's own loops must stay with the instruction.
     tiles = {n for s in statements(func.body) if isinstance(s, Store) for n, _ in s.tile}
 

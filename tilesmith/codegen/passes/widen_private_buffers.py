@@ -1,18 +1,21 @@
-"""A buffer that lives inside a vectorized loop is private to each lane: it gets a dimension for the
-lanes and moves out of the loop.
+"""A buffer allocated inside a vectorized loop is private to each lane: it gets a dimension for the
+lanes, and its allocation moves out of the loop.
+
+CPU policy: a vectorized loop is one instruction stream over all lanes.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from tilesmith.base.target import Target
 from tilesmith.codegen.passes.access import map_access
 from tilesmith.expr.ints import Int, var
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, For, Stmt, Store, rewrite, statements
 
 
-def widen_private_buffers(func: Function) -> Function:
+def widen_private_buffers(func: Function, _: Target) -> Function:
     def go(s: Stmt) -> tuple[Stmt, ...]:
         if not (isinstance(s, For) and s.kind == "vectorize"):
             return (s,)

@@ -1,8 +1,8 @@
-"""Copies that turn rows into columns go by squares that fit in registers. A Function goes in; a
-nest whose loads lie along one loop and whose stores lie along another comes out with its innermost
-two loops marked `transpose`: a square is loaded by rows, turned in registers, stored by columns.
+"""Copies that transpose go by squares that fit in registers. A nest whose loads are contiguous
+along one loop and whose stores are along another goes in; it comes out with its innermost two loops
+marked `transpose`: a square is loaded by rows, transposed in registers, stored by columns.
 
-Without this, every element of one of the sides would be moved on its own.
+Without this, one side would be moved element by element. CPU policy: it is about vector registers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from tilesmith.base.dtype import BOOL
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.access import substitute_body
-from tilesmith.codegen.passes.strips import lanes_of
+from tilesmith.codegen.passes.strip_vectors import lanes_of
 from tilesmith.expr.ints import Int, of, var
 from tilesmith.expr.nodes import loads_of
 from tilesmith.ir.function import Function

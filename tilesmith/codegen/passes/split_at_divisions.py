@@ -1,12 +1,15 @@
-"""A copy into tiles asks by division which tile an element belongs to: its loops are split there.
-A Function goes in; nests of one store come out with one loop over tiles and one inside them, so
-that addresses are sums again and vectors stay whole. Before this, layouts have been applied.
+"""Splits the loops of a copy into tiles where its addresses divide them. Nests of one store go in;
+one loop over tiles and one inside them come out, so that addresses are sums again and vectors stay
+whole. Layouts have been applied before.
+
+CPU policy: a vector register wants neighbouring addresses.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from tilesmith.base.target import Target
 from tilesmith.codegen.passes.access import accesses, substitute_body
 from tilesmith.codegen.passes.simplify import Ranges, simplify_body
 from tilesmith.expr.ints import FloorDiv, Int, of, opaque_atoms, var
@@ -16,7 +19,7 @@ from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, statements
 _Shapes = dict[str, tuple[Int, ...]]
 
 
-def split_at_divisions(func: Function) -> Function:
+def split_at_divisions(func: Function, _: Target) -> Function:
     shapes = {p.name: p.shape for p in func.params}
     made = (s.buffer for s in statements(func.body) if isinstance(s, Alloc))
     return replace(func, body=_body(func.body, {}, shapes | {b.name: b.shape for b in made}))
