@@ -24,7 +24,8 @@ from tilesmith.runtime.kernel import Kernel, Origin
 from tilesmith.schedule.trace import Trace
 from tilesmith.search.evolution import Evolution
 from tilesmith.space.spaces import SketchSpace
-from tilesmith.task.task import Measurement, Task, trust
+from tilesmith.task.ranking import Ranking
+from tilesmith.task.task import Measurement, Task
 from tilesmith.tune.inputs import require_database, require_target
 
 _PLACES = ("global", "constant")  # of buffers, as ts.function makes them
@@ -89,8 +90,8 @@ def _records(database: Database, task: Task) -> Iterator[Measurement]:
     if best is None:
         return
     yield best
-    known = sorted((m for m in database.of(task) if m.failure is None and m.seconds), key=trust)
-    yield from (m for m in known if m.candidate != best.candidate)
+    ranked = Ranking(database.of(task)).ranked
+    yield from (m for m in ranked if m.candidate != best.candidate)
 
 
 def _drafts(task: Task, obstacles: list[str]) -> Iterator[Trace]:

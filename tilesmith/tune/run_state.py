@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from math import inf, isfinite
 
 from tilesmith.base.errors import TilesmithError, TuneError
-from tilesmith.base.interrupts import whole
 from tilesmith.records.database import Database
 from tilesmith.search.protocol import Resumable, Search
+from tilesmith.task.ranking import Ranking, is_as_reliable
 from tilesmith.task.task import Budget, Candidate, Measurement, Task, trust
 from tilesmith.tune.events import Observer, Progress
 from tilesmith.tune.result import Result
@@ -23,6 +23,7 @@ from tilesmith.tune.result import Result
 _BATCHES = ((0, 4), (4, 8), (12, 16), (44, 32), (140, 64), (460, 128))
 
 _SEARCH_STATE = "search"  # its name in the database
+_MAX_EARLIER = 3  # candidates of other code generators that are measured first
 _MAX_DEFENDERS = 3  # known candidates that are measured again until one of them still works
 
 
@@ -51,12 +52,15 @@ class RunState:
         self._first_seconds, self._first_trials = 0.0, 0
         self._batch: dict[str, Measurement] = {}  # the present batch, by candidate
         self._unsaved: list[Measurement] = []
-        self._valid: dict[str, Measurement] = {}  # ran and has not failed since, by candidate
+        self._ranking = Ranking()
         self._defenders: set[str] = set()  # known candidates that were measured again
         self._has_defender = False  # whether one of them still works
         for m in self.known:
             self._count(m)
-        self._rivals = sorted(self._valid.values(), key=trust)
+        self._rivals = self._ranking.ranked
+        # The best of other versions of the code generator are good candidates, without times.
+        earlier = database.earlier(task) if database is not None and not self.known else []
+        self._earlier = earlier[:_MAX_EARLIER]
         self.choose_best()
 
     @property
@@ -117,14 +121,11 @@ class RunState:
     def save_search(self, search: Search) -> None:
         """Stores the state of the search beside the records."""
         if self.database is not None and isinstance(search, Resumable):
-            state = search.state()
-            with whole():
-                self.database.save_state(self.task, _SEARCH_STATE, state)
+            self.database.save_state(self.task, _SEARCH_STATE, search.state())
 
     def restore_search(self, search: Search) -> None:
         if self.database is not None and isinstance(search, Resumable):
-            with whole():
-                state = self.database.load_state(self.task, _SEARCH_STATE)
+            state = self.database.load_state(self.task, _SEARCH_STATE)
             if state is not None:
                 search.resume(state)
 
@@ -140,6 +141,13 @@ class RunState:
                 self._defenders.add(m.candidate.key)
                 return m.candidate
         return None
+
+    def take_earlier(self) -> list[Candidate]:
+        """The best candidates of other versions of the code generator, where this version has no
+        record of the task: once, as the first batch.
+        """
+        candidates, self._earlier = self._earlier[: self.next_size()], []
+        return candidates
 
     def add(self, measured: Sequence[Measurement]) -> None:
         """Counts and stores those that are new in the present batch."""
@@ -164,7 +172,7 @@ class RunState:
         best = incumbent
         if best is None:
             self.choose_best()
-            valid = [m for m in self._batch.values() if m.candidate.key in self._valid]
+            valid = [m for m in self._batch.values() if m in self._ranking]
             best = min([*valid, *([self.best] if self.best else [])], key=trust, default=None)
         if best is not None and (self.best is None or self.best.candidate != best.candidate):
             self._set_best(best)
@@ -173,9 +181,9 @@ class RunState:
         self._batch = {}
 
     def choose_best(self) -> None:
-        """Where there is no best, the first by `trust` of those that ran becomes it."""
-        if self.best is None and self._valid:
-            self._set_best(min(self._valid.values(), key=trust))
+        """Where there is no best, the first of the ranking becomes it."""
+        if self.best is None and (best := self._ranking.best) is not None:
+            self._set_best(best)
 
     def save(self) -> None:
         """Stores what is not in the database yet. A row that the database refuses keeps no other
@@ -183,25 +191,24 @@ class RunState:
         """
         if self.database is None or not self._unsaved:
             return
-        with whole():  # a connection that is interrupted may keep the database locked
+        try:
+            self.database.add(self._unsaved)
+            self._unsaved = []
+            return
+        except TilesmithError:
+            if len(self._unsaved) == 1:
+                raise
+        error: TilesmithError | None = None
+        refused = []
+        for m in self._unsaved:
             try:
-                self.database.add(self._unsaved)
-                self._unsaved = []
-                return
-            except TilesmithError:
-                if len(self._unsaved) == 1:
-                    raise
-            error: TilesmithError | None = None
-            refused = []
-            for m in self._unsaved:
-                try:
-                    self.database.add([m])
-                except TilesmithError as e:
-                    error = error or e
-                    refused.append(m)
-            self._unsaved = refused
-            if error is not None:
-                raise error
+                self.database.add([m])
+            except TilesmithError as e:
+                error = error or e
+                refused.append(m)
+        self._unsaved = refused
+        if error is not None:
+            raise error
 
     def rescue(self) -> None:
         """After an error: stores what can be stored, and chooses a best if anything ran."""
@@ -222,24 +229,21 @@ class RunState:
         return f"{text}; they are in the database{lost}"
 
     def _count(self, m: Measurement) -> None:
-        key = m.candidate.key
+        self._ranking.add(m)
         if m.failure is not None:
             count, text = self.failures.get(m.failure.kind, (0, m.failure.text))
             self.failures[m.failure.kind] = (count + 1, text)
-            # Earlier measurements of this candidate no longer count.
-            self._valid.pop(key, None)
+            key = m.candidate.key
             if self.best is not None and self.best.candidate.key == key:
                 self.best = None
                 self.bests = [b for b in self.bests if b[2].candidate.key != key]
-        elif isfinite(m.normal_cost) and _reliability(m) >= _reliability(self._valid.get(key, m)):
-            self._valid[key] = m
 
     def _defend(self, m: Measurement) -> None:
         """The best known candidate was measured again: this measurement replaces the recorded one,
         unless that is more reliable.
         """
         old = self.best
-        if old is None or old.candidate != m.candidate or _reliability(m) >= _reliability(old):
+        if old is None or old.candidate != m.candidate or is_as_reliable(m, old):
             self.bests = []
             self._set_best(m)
 
@@ -266,8 +270,3 @@ class RunState:
             self.task, self.best, self.trials, dict(self.failures), tuple(self.bests),
             self.seconds, interrupted, error or self.error,
         )  # fmt: skip
-
-
-def _reliability(m: Measurement) -> tuple[bool, bool]:
-    """Greater for a measurement that is more reliable, whatever its time."""
-    return m.confirmed, not m.contended

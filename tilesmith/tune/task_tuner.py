@@ -184,6 +184,8 @@ class TaskTuner:
     def _take(self, n: int | None) -> list[Candidate]:
         """The next batch to measure: what was proposed ahead, or else a new proposal."""
         if not self._pending:
+            self._pending = self._state.take_earlier()
+        if not self._pending:
             self._ask(self._state.next_size())
         batch, self._pending = self._pending[:n], self._pending[n:] if n is not None else []
         return batch
