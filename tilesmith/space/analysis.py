@@ -271,6 +271,17 @@ def contiguous_axes(func: Function, b: Block, lanes: int = 1) -> list[str]:
     return list(dict.fromkeys((*found, *others)))
 
 
+def is_contiguous(b: Block, axis: str) -> bool:
+    """Whether every operand that the axis moves, one at least, moves by one element along it."""
+    moved = [load.index for load in b.loads if any(axis in p.names for p in load.index)]
+    return bool(moved) and all(
+        index[-1].coefficient(axis).const == 1
+        and axis not in (index[-1] - var(axis)).names
+        and not any(axis in p.names for p in index[:-1])
+        for index in moved
+    )
+
+
 def _moved_by_one(among: Iterable[str], indices: Iterable[tuple[Int, ...]]) -> list[str]:
     """Iterators that move the last dimension of an index by one element, in order."""
     last = [index[-1] for index in indices if index]
