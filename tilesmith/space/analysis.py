@@ -4,7 +4,7 @@ Function as it stands are looked at, so that what was inlined is looked through 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from math import prod
 
 from tilesmith.expr.ints import FloorDiv, Int, Unknown, bounds, of, opaque_atoms, var
@@ -40,25 +40,25 @@ def producers(func: Function, b: Block) -> list[Block]:
 
 def all_producers(func: Function, b: Block) -> list[Block]:
     """Direct and indirect ones, nearest first."""
-    found: dict[str, Block] = {}
-    front = producers(func, b)
-    while front:
-        p = front.pop(0)
-        if p.name not in found:
-            found[p.name] = p
-            front += producers(func, p)
-    return list(found.values())
+    return _reached(func, b, producers)
 
 
 def all_consumers(func: Function, b: Block) -> list[Block]:
     """Direct and indirect ones, nearest first."""
+    return _reached(func, b, consumers)
+
+
+def _reached(
+    func: Function, b: Block, step: Callable[[Function, Block], list[Block]]
+) -> list[Block]:
+    """All blocks reached by one step or more, in breadth-first order."""
     found: dict[str, Block] = {}
-    front = consumers(func, b)
+    front = step(func, b)
     while front:
-        c = front.pop(0)
-        if c.name not in found:
-            found[c.name] = c
-            front += consumers(func, c)
+        x = front.pop(0)
+        if x.name not in found:
+            found[x.name] = x
+            front += step(func, x)
     return list(found.values())
 
 
