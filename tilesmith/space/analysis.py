@@ -4,7 +4,7 @@ Function as it stands are looked at, so that what was inlined is looked through 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from math import prod
 
 from tilesmith.expr.ints import FloorDiv, Int, Unknown, bounds, of, opaque_atoms, var
@@ -35,30 +35,6 @@ def producers(func: Function, b: Block) -> list[Block]:
         for w in writers(func, name):
             if w.name != b.name:
                 found[w.name] = w
-    return list(found.values())
-
-
-def all_producers(func: Function, b: Block) -> list[Block]:
-    """Direct and indirect ones, nearest first."""
-    return _reached(func, b, producers)
-
-
-def all_consumers(func: Function, b: Block) -> list[Block]:
-    """Direct and indirect ones, nearest first."""
-    return _reached(func, b, consumers)
-
-
-def _reached(
-    func: Function, b: Block, step: Callable[[Function, Block], list[Block]]
-) -> list[Block]:
-    """All blocks reached by one step or more, in breadth-first order."""
-    found: dict[str, Block] = {}
-    front = step(func, b)
-    while front:
-        x = front.pop(0)
-        if x.name not in found:
-            found[x.name] = x
-            front += step(func, x)
     return list(found.values())
 
 
