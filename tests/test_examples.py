@@ -62,15 +62,10 @@ def test_the_demo_works_without_optional_packages(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "custom_rule",
-        "custom_primitive",
-        "custom_strategy",
-        "custom_cost_model",
-        "custom_measurer",
-        "custom_pass",
-        "custom_intrinsic",
+        "custom_rule", "custom_primitive", "custom_strategy", "custom_cost_model",
+        "custom_features", "custom_mutator", "custom_measurer", "custom_pass", "custom_intrinsic",
     ],
-)
+)  # fmt: skip
 def test_an_extension_is_short(name: str) -> None:
     text = (ROOT / "examples" / f"{name}.py").read_text().split('"""', 2)[2]
     code = [line for line in text.splitlines() if line.strip()]

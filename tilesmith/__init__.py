@@ -80,12 +80,18 @@ from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import PRIMITIVES, Trace
 from tilesmith.search.annealing import Annealing
 from tilesmith.search.catalogue import Catalogue
+from tilesmith.search.cpu_constants import CpuConstants
+from tilesmith.search.cpu_score import CpuScore
 from tilesmith.search.data import groups_of
+from tilesmith.search.draft import Draft
 from tilesmith.search.ensemble import Ensemble
 from tilesmith.search.evolution import Evolution
+from tilesmith.search.features.context import RelationFeatures
+from tilesmith.search.features.statements import StatementFeatures
 from tilesmith.search.gbdt import Gbdt
 from tilesmith.search.genetic import Genetic
 from tilesmith.search.grid import Grid
+from tilesmith.search.mutators import ChangeDecisions
 from tilesmith.search.random import Random, RandomSearch
 from tilesmith.search.random_model import RandomModel
 from tilesmith.search.recorded import Recorded, RecordedSpace
@@ -134,9 +140,13 @@ __all__ = [
     "BuildError",
     "Candidate",
     "Catalogue",
+    "ChangeDecisions",
+    "CpuConstants",
+    "CpuScore",
     "DType",
     "Database",
     "Derived",
+    "Draft",
     "Ensemble",
     "Entry",
     "Evolution",
@@ -161,12 +171,14 @@ __all__ = [
     "Recorded",
     "RecordedSpace",
     "RecordsError",
+    "RelationFeatures",
     "ReplayMeasurer",
     "Result",
     "Schedule",
     "ScheduleError",
     "SketchSpace",
     "State",
+    "StatementFeatures",
     "Step",
     "Target",
     "TargetError",

@@ -1,4 +1,4 @@
-"""Sums along a strided axis: vectors go along the contiguous one, an axis of the output."""
+"""Sums over a strided axis: vectors go along the contiguous one, an axis of the output."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ class Catalogue:
         except ScheduleError:
             return None
         number = self._numbers.get(variant.trace)
-        if number is None or not variant.contains(np.array(row, np.int32)):
+        if number is None or not variant.contains(np.array([row], np.int32))[0]:
             return None
         return Individual(number, row)
 

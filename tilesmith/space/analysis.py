@@ -39,30 +39,6 @@ def producers(func: Function, b: Block) -> list[Block]:
     return list(found.values())
 
 
-def all_producers(func: Function, b: Block) -> list[Block]:
-    """Direct and indirect ones, nearest first."""
-    found: dict[str, Block] = {}
-    front = producers(func, b)
-    while front:
-        p = front.pop(0)
-        if p.name not in found:
-            found[p.name] = p
-            front += producers(func, p)
-    return list(found.values())
-
-
-def all_consumers(func: Function, b: Block) -> list[Block]:
-    """Direct and indirect ones, nearest first."""
-    found: dict[str, Block] = {}
-    front = consumers(func, b)
-    while front:
-        c = front.pop(0)
-        if c.name not in found:
-            found[c.name] = c
-            front += consumers(func, c)
-    return list(found.values())
-
-
 def simple_axes(load: Load, b: Block) -> tuple[str | None, ...] | None:
     """The iterator of each dimension (None for a constant), if every index is an iterator plus or
     minus a constant, or a constant; else None.
