@@ -107,3 +107,31 @@ def test_divisions(name: str, tmp_path: Path) -> None:
     results = run_emulated(programs, ts.Target.named(name).with_cores(1), tmp_path)
     for (got,), want in zip(results, wants, strict=True):
         np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_extremes_of_constants_that_are_no_numbers(name: str, tmp_path: Path) -> None:
+    """maximum and minimum hand a NaN on, whichever operand it is, also a constant."""
+    programs: list[Any] = []
+    wants = []
+    data = np.array([np.nan, np.inf, -np.inf, 0.0, 1.5, -2.0, np.nan, 7.0])
+    for dtype in FLOATS:
+        for value in (np.nan, np.inf, 0.5):
+            for f, want in ((ts.maximum, np.maximum), (ts.minimum, np.minimum)):
+                for first in (False, True):
+                    x = ts.placeholder((len(data),), dtype, name="X")
+                    y = ts.compute(
+                        x.shape,
+                        lambda i, x=x, f=f, value=value, first=first: (
+                            f(value, x[i]) if first else f(x[i], value)
+                        ),
+                        name="Y",
+                    )
+                    func = ts.function([x, y])
+                    given = data.astype(x.dtype.numpy)
+                    for what in (func, vectorized(func)):
+                        programs.append((what, [given]))
+                        wants.append(want(given.astype(np.float64), value))
+    results = run_emulated(programs, ts.Target.named(name).with_cores(1), tmp_path)
+    for (got,), result in zip(results, wants, strict=True):
+        np.testing.assert_array_equal(got.astype(np.float64), result)

@@ -72,7 +72,7 @@ def number(t: Type, value: float | int | bool) -> str:
     """A scalar constant in LLVM's spelling."""
     if t.elem in ("float", "double"):
         wide = struct.unpack("<f", _packed("<f", value))[0] if t.elem == "float" else float(value)
-        return f"0x{struct.unpack('<Q', struct.pack('<d', wide))[0]:016X}"
+        return f"0x{struct.unpack('<Q', _packed('<d', wide))[0]:016X}"
     if t.elem == "half":
         return f"0xH{struct.unpack('<H', _packed('<e', value))[0]:04X}"
     if t.elem == "i1":
@@ -80,8 +80,16 @@ def number(t: Type, value: float | int | bool) -> str:
     return str(int(value))
 
 
+def is_nan(v: V) -> bool:
+    """Whether it is a constant NaN, in one lane or in all."""
+    return v.name[0] != "%" and number(Type(v.type.elem), math.nan) in v.name
+
+
 def _packed(form: str, value: float) -> bytes:
-    """The bytes of a float type. What is beyond its greatest number is an infinity."""
+    """The bytes of a float type. What is beyond its greatest number is an infinity, and every NaN
+    is the same one.
+    """
+    value = math.nan if value != value else value
     try:
         return struct.pack(form, value)
     except OverflowError:

@@ -9,7 +9,7 @@ import re
 from tilesmith.base.dtype import BFLOAT16, BOOL, DType
 from tilesmith.base.errors import BuildError
 from tilesmith.codegen.llvm import vecmath
-from tilesmith.codegen.llvm.builder import Builder, Type, V
+from tilesmith.codegen.llvm.builder import Builder, Type, V, is_nan
 from tilesmith.codegen.llvm.storage import compute_type, narrow, widen
 from tilesmith.expr.nodes import COMPARISONS
 
@@ -84,7 +84,8 @@ def _extreme(b: Builder, op: str, x: V, y: V, d: DType) -> V:
         x, y = y, x
     test = "ogt" if op == "max" else "olt"
     if x.name[0] != "%":
-        return b.select(b.compare(test, x, y), x, y)
+        # ... unless the constant is one itself: then it is the answer.
+        return x if is_nan(x) else b.select(b.compare(test, x, y), x, y)
     picked = b.select(b.compare(test, y, x), y, x)
     return b.select(b.compare("ord", y, y), picked, y)
 
