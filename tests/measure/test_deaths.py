@@ -22,8 +22,9 @@ import tilesmith as ts
 from tilesmith.measure.messages import REFERENCE, Build, Sample
 from tilesmith.measure.parent.batch import Batch
 from tilesmith.measure.parent.cores import Cores
-from tilesmith.measure.parent.incumbents import Incumbents, TimeSpent, Trial
+from tilesmith.measure.parent.incumbents import Incumbents
 from tilesmith.measure.parent.runner import KernelFailed
+from tilesmith.measure.parent.trial import TimeSpent, Trial
 from tilesmith.task.task import Failure
 
 DEAD = Failure("crash", "SIGSEGV while running")

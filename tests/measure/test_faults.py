@@ -54,7 +54,7 @@ FAULTS = [
     ("write input", "bounds", "wrote to X, which is read-only"),
     ("trap", "crash", "SIG"),
     ("abort", "crash", "SIGABRT"),
-    ("leave", "crash", "status 0"),
+    ("leave", "crash", "exited with status 0"),
     ("overflow", "crash", "the stack overflowed"),
     ("missing", "build", "for want of: no_such_thing"),
     ("raise", "build", "what the builder says"),

@@ -17,8 +17,9 @@ from tilesmith.measure.parent import batch as batch_module
 from tilesmith.measure.parent import worker_pool as pool_module
 from tilesmith.measure.parent.batch import Batch
 from tilesmith.measure.parent.cores import Cores
-from tilesmith.measure.parent.incumbents import Incumbents, TimeSpent, Trial
+from tilesmith.measure.parent.incumbents import Incumbents
 from tilesmith.measure.parent.runner import KernelFailed
+from tilesmith.measure.parent.trial import TimeSpent, Trial
 from tilesmith.task.task import Failure
 
 

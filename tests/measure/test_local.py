@@ -118,7 +118,7 @@ def test_integers_that_index_stay_inside() -> None:
 HERE = ts.cpu()
 OTHER_ARCH = "haswell" if HERE.arch == "aarch64" else "cortex-a53"
 ELSEWHERE = [
-    (ts.Target.named("nvidia-v100"), "no processor but cuda"),
+    (ts.Target.named("nvidia-v100"), "not a CPU but cuda"),
     (ts.Target.named(OTHER_ARCH), "the architectures differ"),
     (replace(HERE, model="Other 9000"), "the models differ [(]Other 9000, "),
     (replace(HERE, cpu="other-9000", model=""), "the processors differ [(]other-9000, "),

@@ -14,8 +14,9 @@ from simulated import RULES, Machine, Shop, built
 from tilesmith.measure.messages import Build
 from tilesmith.measure.parent.batch import Batch
 from tilesmith.measure.parent.cores import Cores
-from tilesmith.measure.parent.incumbents import Incumbents, TimeSpent, Trial
+from tilesmith.measure.parent.incumbents import Incumbents
 from tilesmith.measure.parent.timing import TimingRules
+from tilesmith.measure.parent.trial import TimeSpent, Trial
 from tilesmith.task.task import Measurement
 
 

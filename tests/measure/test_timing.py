@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 import tilesmith as ts
 from tilesmith.cli.operators import operator
 from tilesmith.measure.messages import REFERENCE, Sample
-from tilesmith.measure.parent.incumbents import Trial
 from tilesmith.measure.parent.timing import (
     DriftMonitor,
     ProcessorClock,
@@ -19,6 +18,7 @@ from tilesmith.measure.parent.timing import (
     race,
     screen,
 )
+from tilesmith.measure.parent.trial import Trial
 from tilesmith.schedule.trace import Trace
 from tilesmith.task.task import Candidate, Task, trust
 
@@ -134,13 +134,13 @@ def test_a_kernel_that_is_given_up_is_on_the_same_scale() -> None:
 def test_one_slow_reference_does_not_make_a_kernel_look_fast() -> None:
     monitor = DriftMonitor()
     for seconds in (1e-4, 1e-4, 3e-4):
-        (judged,) = monitor.judge(Sample(seconds, 1.0), [Sample(0.002, 1.0)], RULES)
+        (judged,) = monitor.annotate(Sample(seconds, 1.0), [Sample(0.002, 1.0)], RULES)
     assert judged.reference == 1e-4
 
 
 def test_a_preempted_reference_does_not_make_a_kernel_look_fast() -> None:
     sample, reference = Sample(0.002, 1.0), Sample(8e-4, 0.125)
-    (judged,) = DriftMonitor().judge(reference, [sample], RULES)
+    (judged,) = DriftMonitor().annotate(reference, [sample], RULES)
     assert judged.reference == 1e-4
 
 
