@@ -41,7 +41,7 @@ class ReplayMeasurer:
     def __post_init__(self) -> None:
         if self.missing not in MISSING:
             known = ", ".join(map(repr, MISSING))
-            raise MeasureError(f"missing={self.missing!r} is unknown; it can be {known}")
+            raise MeasureError(f"missing={self.missing!r} is unknown; known are {known}")
 
     def open(self, task: Task) -> ReplayRun:
         return ReplayRun(self)
