@@ -1,5 +1,5 @@
-"""A machine without hardware: kernels with known times on a machine that wanders and is shared, and
-a shop that builds them at once.
+"""A simulated machine: kernels with known times, whose samples are disturbed by drift and by other
+processes; and builders that are done at once.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ NOISE = 0.01  # interference only adds: exponential, with this mean
 
 @dataclass
 class Machine:
-    """Kernels have a time. The machine's mood changes slowly and slows all kernels down alike; a
-    neighbour takes the processor away now and then; each fresh process has luck of its own.
+    """A Runner whose kernels have known times. The machine's drift changes slowly and affects all
+    kernels alike. Another process takes the processor away now and then. Each fresh process has a
+    constant factor per kernel (`luck`), as memory placement has.
     """
 
     seconds: Mapping[int, float]
     rng: random.Random
-    wander: float = 0.1  # how much slower it gets in a bad mood
-    moody: float = 0.2  # how often it is in one
-    taken: float = 0.0  # how often a neighbour does
+    wander: float = 0.1  # the largest drift
+    drifting: float = 0.2  # how often there is any
+    taken: float = 0.0  # how often another process has the processor
     luck: float = 0.004
-    mood: float = 0.0
+    drift: float = 0.0
     names: dict[int, int] = field(default_factory=dict)  # slot -> kernel
     _luck: dict[int, float] = field(default_factory=dict)
 
     def usual(self, kernel: int) -> float:
-        """The median of what it takes when nothing else happens."""
+        """Its median time on an undisturbed machine."""
         return self.seconds[kernel] * (1 + NOISE * math.log(2))
 
-    # a runner
     def add(self, slot: int, built: Built) -> None:
         self.names[slot] = int(built.artifact.name)
 
@@ -54,14 +54,16 @@ class Machine:
         return 1.2 * self._one(slot).seconds
 
     def times(self, order: Sequence[tuple[int, int]], seconds: float) -> list[Sample]:
-        if self.rng.random() < 0.1:  # a mood lasts for some ten rounds
-            self.mood = self.wander * self.rng.random() if self.rng.random() < self.moody else 0.0
+        if self.rng.random() < 0.1:  # drift lasts for some ten rounds
+            self.drift = 0.0
+            if self.rng.random() < self.drifting:
+                self.drift = self.wander * self.rng.random()
         return [self._one(slot) for slot, _ in order]
 
     def _one(self, slot: int) -> Sample:
         luck = self._luck.setdefault(slot, 1 + self.luck * self.rng.random())
         base = 1e-4 if slot == REFERENCE else luck * self.seconds[self.names[slot]]
-        busy = base * (1 + self.mood) * (1 + self.rng.expovariate(1) * NOISE)
+        busy = base * (1 + self.drift) * (1 + self.rng.expovariate(1) * NOISE)
         share = 1.0
         if self.rng.random() < self.taken:
             share = 0.4 + 0.6 * self.rng.random()
@@ -69,8 +71,8 @@ class Machine:
 
 
 @dataclass
-class Shop:
-    """Builds at once."""
+class InstantBuilders:
+    """In place of Builders: every job is done at once."""
 
     ready: list[tuple[str, Built]] = field(default_factory=list)
 

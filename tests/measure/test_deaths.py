@@ -1,5 +1,5 @@
-"""Worker processes that die: the kernel that ran is blamed when it happens again, the others are
-measured, and a process that dies for no kernel's sake ends nothing for ever.
+"""Worker processes that die: a kernel fails when its worker dies twice, the others are measured,
+and workers that other processes end are replaced.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from pathlib import Path
 
 import planted
 import pytest
-from simulated import RULES, Machine, Shop, built
+from simulated import RULES, InstantBuilders, Machine, built
 
 import tilesmith as ts
 from tilesmith.measure.messages import REFERENCE, Build, Sample
 from tilesmith.measure.parent.batch import Batch
 from tilesmith.measure.parent.cores import Cores
-from tilesmith.measure.parent.incumbents import Incumbents, TimeSpent, Trial
+from tilesmith.measure.parent.incumbents import Incumbents
 from tilesmith.measure.parent.runner import KernelFailed
+from tilesmith.measure.parent.trial import TimeSpent, Trial
 from tilesmith.task.task import Failure
 
 DEAD = Failure("crash", "SIGSEGV while running")
@@ -33,25 +34,25 @@ CHECK, ALONE, RACE = "check", "alone", "race"
 
 @dataclass
 class Mortal(Machine):
-    """Its worker dies when `dies` says so: of a kernel, and of what is done with it."""
+    """Its worker dies when `dies` returns True for a kernel and what is done with it."""
 
     dies: Callable[[int, str], bool] = lambda kernel, doing: False
     deaths: Counter[tuple[int, str]] = field(default_factory=Counter)
 
-    def _mourn(self, slot: int, doing: str) -> None:
+    def _die_if_asked(self, slot: int, doing: str) -> None:
         kernel = slot if slot <= 0 else self.names[slot]
         if self.dies(kernel, doing):
             self.deaths[kernel, doing] += 1
             raise KernelFailed(slot, DEAD, died=True)
 
     def check(self, slot: int, seconds: float) -> float:
-        self._mourn(slot, CHECK)
+        self._die_if_asked(slot, CHECK)
         return super().check(slot, seconds)
 
     def times(self, order: Sequence[tuple[int, int]], seconds: float) -> list[Sample]:
         doing = RACE if len({slot for slot, _ in order}) > 2 else ALONE
         for slot, _ in order:
-            self._mourn(slot, doing)
+            self._die_if_asked(slot, doing)
         return super().times(order, seconds)
 
 
@@ -60,8 +61,8 @@ def run(machine: Machine, kernels: Sequence[int], incumbents: Incumbents) -> dic
     jobs: dict[str, Build] = {str(k): built(k) for k in kernels}
     finished: list[Trial] = []
     batch = Batch(
-        Shop(), machine, Cores((1,), (0,)), incumbents, RULES, 10.0, True, random.Random(0),
-        TimeSpent(), float("inf"), finished.append,
+        InstantBuilders(), machine, Cores((1,), (0,)), incumbents, RULES, 10.0, True,
+        random.Random(0), TimeSpent(), float("inf"), finished.append,
     )  # type: ignore[arg-type]  # fmt: skip
     batch.run(trials, jobs, True, lambda: None)
     assert sorted(t.slot for t in finished) == sorted(t.slot for t in trials.values())  # each once
@@ -79,37 +80,37 @@ def winner(incumbents: Incumbents) -> int | None:
 
 @pytest.mark.parametrize("doing", [CHECK, ALONE])
 @pytest.mark.parametrize("kernel", [REFERENCE, 0, 1, 4])
-def test_one_death_is_nobodys_fault(kernel: int, doing: str) -> None:
+def test_a_kernel_whose_worker_dies_once_is_measured(kernel: int, doing: str) -> None:
     machine = mortal(lambda k, d: (k, d) == (kernel, doing) and not machine.deaths)
     incumbents = Incumbents()
-    found = run(machine, [4, 3, 1, 2], incumbents)
-    assert all(t.failure is None and t.timed.samples for t in found.values())
+    trials = run(machine, [4, 3, 1, 2], incumbents)
+    assert all(t.failure is None and t.timed.samples for t in trials.values())
     assert winner(incumbents) in (1, 2, 3)
 
 
 @pytest.mark.parametrize("doing", [CHECK, ALONE])
 def test_a_kernel_that_dies_again_is_blamed_and_no_other(doing: str) -> None:
     machine, incumbents = mortal(lambda k, d: (k, d) == (2, doing)), Incumbents()
-    found = run(machine, [4, 2, 1, 3], incumbents)
-    assert {k for k, t in found.items() if t.failure == DEAD} == {2}
+    trials = run(machine, [4, 2, 1, 3], incumbents)
+    assert {k for k, t in trials.items() if t.failure == DEAD} == {2}
     assert machine.deaths == {(2, doing): 2}
     assert winner(incumbents) in (1, 3)
 
 
 def test_a_kernel_that_dies_in_races_leaves_them() -> None:
     machine, incumbents = mortal(lambda k, d: (k, d) == (2, RACE)), Incumbents()
-    found = run(machine, [4, 2, 1, 3], incumbents)
-    assert {k for k, t in found.items() if t.failure == DEAD} == {2}
+    trials = run(machine, [4, 2, 1, 3], incumbents)
+    assert {k for k, t in trials.items() if t.failure == DEAD} == {2}
     assert winner(incumbents) in (1, 3)
 
 
 def test_a_reference_that_dies_in_every_race_ends_the_race() -> None:
     machine, incumbents = mortal(lambda k, d: (k, d) == (REFERENCE, RACE)), Incumbents()
-    found = run(machine, [4, 2, 1, 3], incumbents)
-    assert all(t.failure is None and t.timed.samples for t in found.values())
+    trials = run(machine, [4, 2, 1, 3], incumbents)
+    assert all(t.failure is None and t.timed.samples for t in trials.values())
     assert machine.deaths == {(REFERENCE, RACE): 2}
     assert winner(incumbents) is None
-    assert not any(t.confirmed for t in found.values())
+    assert not any(t.confirmed for t in trials.values())
 
 
 @pytest.mark.parametrize("kernel", [REFERENCE, 0])
@@ -134,8 +135,8 @@ def test_an_incumbent_that_dies_is_replaced(doing: str) -> None:
     assert winner(incumbents) == 1
     key = next(iter(incumbents.known))
     bad.add(1)
-    found = run(machine, [2, 3], incumbents)
-    assert all(t.failure is None for t in found.values())
+    trials = run(machine, [2, 3], incumbents)
+    assert all(t.failure is None for t in trials.values())
     assert winner(incumbents) in (2, 3)
     assert incumbents.known[key].failure == DEAD  # so do all candidates that have its code
 
@@ -154,15 +155,15 @@ def test_an_incumbent_that_dies_once_stays() -> None:
 
 
 def workers(fork_server: int) -> list[int]:
-    found: list[int] = []
+    pids: list[int] = []
     for thread in Path(f"/proc/{fork_server}/task").iterdir():
-        found += map(int, (thread / "children").read_text().split())
-    return found
+        pids += map(int, (thread / "children").read_text().split())
+    return pids
 
 
 def test_real_workers_killed_at_random_moments() -> None:
-    """Builders and runners alike: every candidate has a measurement, and nearly all of them a
-    time; what failed was killed twice.
+    """Build and run workers alike. Every candidate has a measurement, and nearly all have a time:
+    a candidate fails only when its workers were killed twice.
     """
     rng, over = random.Random(5), threading.Event()
     killed: list[int] = []

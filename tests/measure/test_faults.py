@@ -1,5 +1,5 @@
-"""Whatever a candidate does becomes a Failure of the right kind; its neighbours are measured, and
-nothing is left behind.
+"""Every fault of a candidate becomes a Failure of the right kind. The rest of the batch is
+measured, and no process is left behind.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ def opened(timeout: float) -> LocalRun:
 
 @pytest.fixture(scope="module")
 def run() -> Iterator[LocalRun]:
-    """However busy the machine is, only what never ends takes so long."""
-    with opened(60.0) as made:
-        yield made
+    """A timeout that only endless loops reach, however busy the machine is."""
+    with opened(60.0) as run:
+        yield run
 
 
 @pytest.fixture(scope="module")
 def hasty() -> Iterator[LocalRun]:
-    with opened(4.0) as made:
-        yield made
+    with opened(4.0) as run:
+        yield run
 
 
 FAULTS = [
@@ -54,7 +54,7 @@ FAULTS = [
     ("write input", "bounds", "wrote to X, which is read-only"),
     ("trap", "crash", "SIG"),
     ("abort", "crash", "SIGABRT"),
-    ("leave", "crash", "status 0"),
+    ("leave", "crash", "exited with status 0"),
     ("overflow", "crash", "the stack overflowed"),
     ("missing", "build", "for want of: no_such_thing"),
     ("raise", "build", "what the builder says"),
@@ -93,11 +93,11 @@ def test_all_at_once(run: LocalRun) -> None:
 
 
 def group(fork_server: int) -> set[int]:
-    """The fork_server and what it has forked."""
-    found = {fork_server}
+    """Ids of the fork server and its workers."""
+    pids = {fork_server}
     for thread in Path(f"/proc/{fork_server}/task").iterdir():
-        found.update(map(int, (thread / "children").read_text().split()))
-    return found
+        pids.update(map(int, (thread / "children").read_text().split()))
+    return pids
 
 
 def gone(pids: set[int], seconds: float = 5.0) -> bool:
@@ -127,7 +127,7 @@ def test_a_run_that_is_closed_before_its_processes_are_up_says_nothing(
 
 
 def test_processes_end_with_their_owner() -> None:
-    """Killed without a chance to say goodbye, it takes them with it."""
+    """Even if the owner is killed."""
     code = (
         "import planted, tilesmith as ts, time\n"
         "run = ts.LocalMeasurer(timeout=100, builder=planted.build).open(planted.task())\n"
@@ -150,7 +150,7 @@ def test_processes_end_with_their_owner() -> None:
 
 
 def test_interrupted_in_the_middle() -> None:
-    """The next batch does not read the answers to the last one."""
+    """The next batch does not read answers to requests of the interrupted one."""
     run = ts.LocalMeasurer(builder=planted.build, timeout=60).open(planted.task())
     with run:
         run.measure([planted.good(4)])
@@ -199,7 +199,7 @@ def resident_kb(pid: int) -> int:
 
 
 def test_memory_stays_flat() -> None:
-    """Over some hundred candidates, every tenth of which crashes."""
+    """Over some hundred candidates, some of which crash."""
     with ts.LocalMeasurer(builder=planted.build).open(planted.task()) as run:
         assert run._pool.fork_server is not None
         pids = (os.getpid(), run._pool.fork_server.pid)

@@ -1,4 +1,4 @@
-"""The end of a run: what does not come in time is left out, and nothing is waited for longer."""
+"""The end of a run: candidates not reached in time are left out, and the run ends in time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import planted
 import pytest
-from simulated import RULES, Machine, Shop, built
+from simulated import RULES, InstantBuilders, Machine, built
 
 import tilesmith as ts
 from tilesmith.measure.messages import Build, Sample
@@ -17,8 +17,9 @@ from tilesmith.measure.parent import batch as batch_module
 from tilesmith.measure.parent import worker_pool as pool_module
 from tilesmith.measure.parent.batch import Batch
 from tilesmith.measure.parent.cores import Cores
-from tilesmith.measure.parent.incumbents import Incumbents, TimeSpent, Trial
+from tilesmith.measure.parent.incumbents import Incumbents
 from tilesmith.measure.parent.runner import KernelFailed
+from tilesmith.measure.parent.trial import TimeSpent, Trial
 from tilesmith.task.task import Failure
 
 
@@ -34,7 +35,7 @@ class Clock:
 
 @dataclass
 class Timely(Machine):
-    """Calls take their time on a clock; one that is given less of it than it needs is cut off."""
+    """Calls advance a simulated clock; one that takes longer than its timeout raises."""
 
     clock: Clock = field(default_factory=Clock)
 
@@ -54,23 +55,23 @@ class Timely(Machine):
 def run(
     seconds: dict[int, float], left: float, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[dict[int, Trial], float]:
-    """Kernels with these times and so many seconds left; what is known, and seconds too many."""
+    """Measures kernels with these times and `left` seconds; trials, and seconds past the end."""
     machine = Timely(seconds, random.Random(0), wander=0.0)
     monkeypatch.setattr(batch_module, "time", machine.clock)
     until = machine.clock.now + left
     trials = {str(k): Trial(k) for k in seconds}
     jobs: dict[str, Build] = {str(k): built(k) for k in seconds}
     batch = Batch(
-        Shop(), machine, Cores((1,), (0,)), Incumbents(), RULES, 10.0, True, random.Random(0),
-        TimeSpent(), until, lambda trial: None,
+        InstantBuilders(), machine, Cores((1,), (0,)), Incumbents(), RULES, 10.0, True,
+        random.Random(0), TimeSpent(), until, lambda trial: None,
     )  # type: ignore[arg-type]  # fmt: skip
     batch.run(trials, jobs, True, lambda: None)
     return {int(k): t for k, t in trials.items()}, machine.clock.now - max(until, 1000.0)
 
 
 def test_with_time_enough_all_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, late = run({1: 0.01, 2: 0.02, 3: 0.012}, 10.0, monkeypatch)
-    assert all(t.reached for t in found.values())
+    trials, late = run({1: 0.01, 2: 0.02, 3: 0.012}, 10.0, monkeypatch)
+    assert all(t.reached for t in trials.values())
     assert late < 0
 
 
@@ -79,18 +80,18 @@ def test_with_time_enough_all_are_measured(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_end_is_kept_within_three_seconds(
     left: float, each: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, late = run({k: each * (1 + 0.1 * k) for k in range(8)}, left, monkeypatch)
+    trials, late = run({k: each * (1 + 0.1 * k) for k in range(8)}, left, monkeypatch)
     assert late <= 3.0 + 1e-6
-    assert not any(t.failure for t in found.values())  # none is to blame
-    reached = [t for t in found.values() if t.reached]
+    assert not any(t.failure for t in trials.values())  # being late is no failure
+    reached = [t for t in trials.values() if t.reached]
     assert bool(reached) == (each * 1.01 <= max(left, 0.0) + 3.0)
 
 
 def test_a_kernel_that_hangs_is_still_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, _ = run({1: 0.01, 2: 1e9}, 100.0, monkeypatch)
-    assert found[1].timed.samples
-    assert found[2].failure is not None
-    assert found[2].failure.kind == "timeout"
+    trials, _ = run({1: 0.01, 2: 1e9}, 100.0, monkeypatch)
+    assert trials[1].timed.samples
+    assert trials[2].failure is not None
+    assert trials[2].failure.kind == "timeout"
 
 
 def test_an_oracle_that_takes_too_long_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

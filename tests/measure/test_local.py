@@ -1,4 +1,4 @@
-"""What a run does with sound candidates: checks, twins, layouts, threads, steps of one's own."""
+"""Correct candidates: checks, equal code, layouts, threads, steps that workers cannot import."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_integers_that_index_stay_inside() -> None:
 HERE = ts.cpu()
 OTHER_ARCH = "haswell" if HERE.arch == "aarch64" else "cortex-a53"
 ELSEWHERE = [
-    (ts.Target.named("nvidia-v100"), "no processor but cuda"),
+    (ts.Target.named("nvidia-v100"), "not a CPU but cuda"),
     (ts.Target.named(OTHER_ARCH), "the architectures differ"),
     (replace(HERE, model="Other 9000"), "the models differ [(]Other 9000, "),
     (replace(HERE, cpu="other-9000", model=""), "the processors differ [(]other-9000, "),
@@ -189,7 +189,7 @@ def test_cores_are_shared_out() -> None:
     assert set(share_out(3, {0, 1}, {}).all) == {0, 1}
     assert to_probe(2, {0, 1}) == []
     assert to_probe(1, {0, 1}) == [0, 1]
-    cores = {9000, 9001, 9002, 9003}  # of which nobody knows siblings
+    cores = {9000, 9001, 9002, 9003}  # without siblings in /sys
     quiet = share_out(1, cores, {9000: 1.0, 9001: 1.01, 9002: 1.8, 9003: 1.2})
     assert (quiet.run, quiet.free) == ((9001,), (9000, 9002, 9003))
     assert share_out(3, cores, {9002: 2.0}).run == (9001, 9002, 9003)

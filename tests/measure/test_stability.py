@@ -1,5 +1,5 @@
-"""Selection is stable: on simulated machines that wander and are shared, whole runs of screening,
-racing and confirming end with a winner that is what its record says.
+"""Selection is stable: on simulated machines with drift and contention, runs of screening, racing
+and confirming end with a winner whose record is true.
 """
 
 from __future__ import annotations
@@ -9,43 +9,44 @@ from collections.abc import Sequence
 from itertools import combinations
 
 import pytest
-from simulated import RULES, Machine, Shop, built
+from simulated import RULES, InstantBuilders, Machine, built
 
 from tilesmith.measure.messages import Build
 from tilesmith.measure.parent.batch import Batch
 from tilesmith.measure.parent.cores import Cores
-from tilesmith.measure.parent.incumbents import Incumbents, TimeSpent, Trial
+from tilesmith.measure.parent.incumbents import Incumbents
 from tilesmith.measure.parent.timing import TimingRules
+from tilesmith.measure.parent.trial import TimeSpent, Trial
 from tilesmith.task.task import Measurement
 
 
 def tune(machine: Machine, kernels: Sequence[int], rules: TimingRules) -> tuple[int, Measurement]:
-    """A run over these kernels, 16 at a time: the winner, and its record."""
+    """Measures kernels in batches of 16; the winner, and its record."""
     incumbents, slots = Incumbents(), iter(range(1, 1 << 30))
-    found: dict[str, Trial] = {}
+    all_trials: dict[str, Trial] = {}
     for at in range(0, len(kernels), 16):
         chunk = [str(k) for k in kernels[at : at + 16]]
         trials = {name: Trial(next(slots)) for name in chunk}
         jobs: dict[str, Build] = {name: built(int(name)) for name in chunk}
         batch = Batch(
-            Shop(), machine, Cores((1,), (0,)), incumbents, rules, 10.0, True, machine.rng,
-            TimeSpent(), float("inf"), lambda trial: None,
+            InstantBuilders(), machine, Cores((1,), (0,)), incumbents, rules, 10.0, True,
+            machine.rng, TimeSpent(), float("inf"), lambda trial: None,
         )  # type: ignore[arg-type]  # fmt: skip
         batch.run(trials, jobs, True, lambda: None)
-        found |= trials
+        all_trials |= trials
     keep = incumbents.current
     assert keep is not None
     name = keep.built.artifact.name
-    return int(name), found[name].verdict(rules).of(None, 0.0)  # type: ignore[arg-type]
+    return int(name), all_trials[name].verdict(rules).of(None, 0.0)  # type: ignore[arg-type]
 
 
 def kernels(seed: int, count: int = 96) -> dict[int, float]:
-    """Times as tuners meet them: the best within per cents of each other, most far behind."""
+    """Times as in tuning: the best differ by a few per cent, most are far slower."""
     rng = random.Random(seed)
     return {k: 0.002 * (1 + 2 * rng.random() ** 1.5) for k in range(count)}
 
 
-QUIET, BUSY = {"taken": 0.0}, {"taken": 0.15, "wander": 0.3, "moody": 0.5}
+QUIET, BUSY = {"taken": 0.0}, {"taken": 0.15, "wander": 0.3, "drifting": 0.5}
 
 
 @pytest.mark.parametrize(("load", "worst"), [(QUIET, 0.02), (BUSY, 0.08)], ids=["quiet", "busy"])
@@ -65,9 +66,9 @@ def test_the_winner_is_among_the_best(load: dict[str, float], worst: float) -> N
 def test_winners_of_three_seeds_compare_as_their_records_say(
     load: dict[str, float], share: float
 ) -> None:
-    """Each seed sees other kernels, some of them better ones. The true ratio of two winners lies
-    within what their intervals allow, but for the luck of a process; where the intervals do not
-    touch, the order is right.
+    """Each seed measures other kernels, some seeds better ones. The true ratio of two winners lies
+    within the ratio of their confidence intervals, up to 0.5 %. Where the intervals do not touch,
+    the order is right.
     """
     right = wrong = within = pairs = 0
     for seed in range(20):

@@ -1,4 +1,4 @@
-"""Screening, racing and belief, on clocks that lie in known ways."""
+"""Screening, racing and confirming, on simulated clocks with known disturbances."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 import tilesmith as ts
 from tilesmith.cli.operators import operator
 from tilesmith.measure.messages import REFERENCE, Sample
-from tilesmith.measure.parent.incumbents import Trial
 from tilesmith.measure.parent.timing import (
     DriftMonitor,
     ProcessorClock,
@@ -19,6 +18,7 @@ from tilesmith.measure.parent.timing import (
     race,
     screen,
 )
+from tilesmith.measure.parent.trial import Trial
 from tilesmith.schedule.trace import Trace
 from tilesmith.task.task import Candidate, Task, trust
 
@@ -27,7 +27,7 @@ RULES = TimingRules()
 
 @dataclass
 class Machine:
-    """Kernels take what they take, times a slowness that wanders, plus noise that only adds."""
+    """Kernels have known times, multiplied by a slowness that may change, plus positive noise."""
 
     seconds: dict[int, float]
     noise: float = 0.01
@@ -85,8 +85,8 @@ def test_the_first_call_of_a_long_kernel_tells_more() -> None:
 
 def test_races_of_long_kernels_have_few_rounds() -> None:
     machine = Machine({1: 0.1, 2: 0.11, 9: 0.12})
-    found = race(machine, {1: 1, 2: 1}, (9, 1), RULES, DriftMonitor(), random.Random(0), 10)
-    assert found.winner == 1
+    result = race(machine, {1: 1, 2: 1}, (9, 1), RULES, DriftMonitor(), random.Random(0), 10)
+    assert result.winner == 1
     assert machine.calls(2) == 1
     assert machine.calls(9) == 2
 
@@ -100,20 +100,20 @@ def test_a_slow_machine_is_noticed() -> None:
     timed = screen(machine, 1, 0.002, 0.002, RULES, monitor, 10)
     assert timed.is_contended(RULES)
     assert abs(timed.corrected / 0.002 - 1) < 0.05
-    for _ in range(20):  # but it is what is usual from now on
+    for _ in range(20):  # a slowdown that lasts becomes the usual speed
         timed = screen(machine, 1, 0.002, 0.002, RULES, monitor, 10)
     assert not timed.is_contended(RULES)
 
 
-def test_records_of_different_moods_can_be_compared() -> None:
-    """The machine is half as fast the next day: seconds differ, normal ones do not."""
-    machine, found = Machine({1: 0.002, 2: 0.0021}), []
+def test_records_of_a_slow_and_a_fast_day_can_be_compared() -> None:
+    """The machine is half as fast on one of two days: seconds differ, normal seconds do not."""
+    machine, measured = Machine({1: 0.002, 2: 0.0021}), []
     candidate = Candidate(Task(operator("matmul", (8, 8, 8)), ts.cpu(1)), Trace())
     for slot, slowness in ((1, 1.9), (2, 1.0)):
         machine.slowness = slowness
         trial = Trial(slot, timed=screen(machine, slot, 0.002, 0.002, RULES, DriftMonitor(), 10))
-        found.append(trial.verdict(RULES).of(candidate, 0.0))
-    slow, fast = found
+        measured.append(trial.verdict(RULES).of(candidate, 0.0))
+    slow, fast = measured
     assert slow.cost > 1.5 * fast.cost
     assert abs(slow.normal_cost / fast.normal_cost - 0.002 / 0.0021) < 0.03
     assert trust(slow) < trust(fast)
@@ -134,13 +134,13 @@ def test_a_kernel_that_is_given_up_is_on_the_same_scale() -> None:
 def test_one_slow_reference_does_not_make_a_kernel_look_fast() -> None:
     monitor = DriftMonitor()
     for seconds in (1e-4, 1e-4, 3e-4):
-        (judged,) = monitor.judge(Sample(seconds, 1.0), [Sample(0.002, 1.0)], RULES)
+        (judged,) = monitor.annotate(Sample(seconds, 1.0), [Sample(0.002, 1.0)], RULES)
     assert judged.reference == 1e-4
 
 
 def test_a_preempted_reference_does_not_make_a_kernel_look_fast() -> None:
     sample, reference = Sample(0.002, 1.0), Sample(8e-4, 0.125)
-    (judged,) = DriftMonitor().judge(reference, [sample], RULES)
+    (judged,) = DriftMonitor().annotate(reference, [sample], RULES)
     assert judged.reference == 1e-4
 
 
@@ -148,7 +148,7 @@ def test_a_shared_processor_is_noticed() -> None:
     machine = Machine({1: 0.002}, share=0.5)
     timed = screen(machine, 1, 0.002, 0.002, RULES, DriftMonitor(), 10)
     assert timed.is_contended(RULES)
-    assert len(timed.samples) > RULES.min_samples  # it has tried
+    assert len(timed.samples) > RULES.min_samples  # more were taken to find clean ones
     assert timed.recorded(RULES)
 
 
@@ -164,7 +164,7 @@ def test_races_find_the_fastest_while_the_machine_wanders() -> None:
     for seed in range(20):
         seconds = {s: 0.002 * (1 + 0.03 * s) for s in range(1, 8)}
         machine = Machine(seconds, wander=1.0, rng=random.Random(seed))
-        found = race(
+        result = race(
             machine,
             dict.fromkeys(seconds, 1),
             (4, 1),
@@ -173,8 +173,8 @@ def test_races_find_the_fastest_while_the_machine_wanders() -> None:
             random.Random(seed),
             10,
         )
-        right += found.winner == 1
-        assert found.winner in (1, 2)
+        right += result.winner == 1
+        assert result.winner in (1, 2)
     assert right >= 17
 
 
@@ -193,11 +193,11 @@ def test_duels_of_long_kernels_are_short() -> None:
 
 def believed(new: float, seed: int) -> bool:
     machine = Machine({1: new, 2: 0.002}, wander=0.5, rng=random.Random(seed))
-    found = duel(machine, (1, 1), (2, 1), RULES, DriftMonitor(), random.Random(seed), 10)
-    return is_believed(found.ratios[1], RULES)
+    result = duel(machine, (1, 1), (2, 1), RULES, DriftMonitor(), random.Random(seed), 10)
+    return is_believed(result.ratios[1], RULES)
 
 
-def test_belief() -> None:
+def test_a_challenger_is_believed_if_it_is_faster() -> None:
     assert sum(believed(0.0019, seed) for seed in range(30)) >= 28  # 5 % faster
     assert sum(believed(0.002, seed) for seed in range(30)) <= 4  # equals
     assert sum(believed(0.0021, seed) for seed in range(30)) == 0

@@ -1,7 +1,7 @@
-"""LocalMeasurer: candidates in, measurements from this machine's processor out.
+"""LocalMeasurer: candidates in, measurements on this machine's CPU out.
 
-Settings are frozen; `open` starts the processes that build and run, and the run that it returns
-holds them until it is closed.
+Its settings are frozen. `open` returns a run and starts the processes that build and run kernels;
+the run holds them until it is closed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from tilesmith.codegen.artifact import Artifact
 from tilesmith.ir.function import Function
 from tilesmith.measure.messages import Build
 from tilesmith.measure.parent.batch import Batch
-from tilesmith.measure.parent.incumbents import Incumbents, TimeSpent, Trial
+from tilesmith.measure.parent.incumbents import Incumbents
 from tilesmith.measure.parent.outbox import Outbox
 from tilesmith.measure.parent.overlap import Overlap
 from tilesmith.measure.parent.this_machine import require_this_machine
 from tilesmith.measure.parent.timing import TimingRules
+from tilesmith.measure.parent.trial import TimeSpent, Trial
 from tilesmith.measure.parent.worker_pool import WorkerPool
 from tilesmith.measure.protocol import Listener, Upcoming
 from tilesmith.measure.wire import Gone
@@ -36,9 +37,12 @@ from tilesmith.task.task import Candidate, Failure, Measurement, Task
 
 @dataclass(frozen=True)
 class LocalMeasurer:
-    """`timeout` is for building a candidate, and again for a call of it. With `cold`, caches are
-    flushed before every call. `memory_nbytes` is what a kernel may allocate. `builder` turns a
-    scheduled Function into an Artifact; worker processes must be able to import it.
+    """`timeout` is in seconds, for building a candidate and again for a call of it. With `cold`,
+    caches are flushed before every call. `memory_nbytes` is what a kernel may allocate. With
+    `confirm`, a winner has to win again in a fresh process. `builder` turns a scheduled
+    Function into an Artifact; worker processes must be able to import it. `seed` is for the order
+    of kernels in races. `arrays_nbytes` bounds the inputs and expected outputs that a run keeps of
+    tasks that it measured before; what is dropped is evaluated again when it is needed.
     """
 
     timeout: float = 10.0
@@ -55,13 +59,13 @@ class LocalMeasurer:
 
     @property
     def timing_rules(self) -> TimingRules:
-        """With cold caches a sample is one call: the next one would find them warm."""
+        """With cold caches a sample is one call, since caches are warm for the next one."""
         return replace(self.rules, sample_seconds=0.0, min_seconds=0.0) if self.cold else self.rules
 
 
 class LocalRun:
-    """Measures candidates of one task after another; what it knows of each is kept. `spent` says
-    where its time went.
+    """Measures candidates of any tasks. What it knows of each task is kept, so it can alternate
+    between them. `spent` says where its time went.
     """
 
     def __init__(self, settings: LocalMeasurer, task: Task) -> None:
@@ -69,7 +73,10 @@ class LocalRun:
         try:
             self._builder = pickle.dumps(settings.builder)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise MeasureError(f"worker processes cannot have the builder: {error}") from None
+            raise MeasureError(
+                f"the builder cannot be sent to worker processes: {error}. Give a function that "
+                "they can import, defined at the top of a module"
+            ) from None
         require_this_machine(task.target)
         require_memory(task.func)
         self.spent = TimeSpent()
@@ -101,19 +108,19 @@ class LocalRun:
             outbox = Outbox(self._listener)
             try:
                 for same_task in by_task.values():
-                    self._measure_surely(same_task, ahead, end, outbox)
+                    self._measure_or_retry(same_task, ahead, end, outbox)
             finally:
                 outbox.send()
             if ahead is not None:
                 ahead()
             return [outbox.measured[c.key] for c in candidates if c.key in outbox.measured]
 
-    def _measure_surely(
+    def _measure_or_retry(
         self, candidates: Sequence[Candidate], upcoming: Upcoming | None, until: float,
         outbox: Outbox,
     ) -> None:  # fmt: skip
         try:
-            for _ in range(2):  # someone may end our processes; once may be chance
+            for _ in range(2):  # another process may have ended ours, once
                 if self._closed:
                     raise MeasureError("this run of a measurer is closed; open another one")
                 left = [c for c in candidates if c.key not in outbox.measured]
@@ -121,10 +128,13 @@ class LocalRun:
                     return self._measure(left, upcoming, until, outbox) if left else None
                 except Gone:
                     self._pool.abandon()
-            raise MeasureError("the measuring processes were ended twice in a row")
+            raise MeasureError(
+                "the processes that measure were ended twice in a row, not by this one; is the "
+                "machine out of memory?"
+            )
         except BaseException:
-            # Interrupted in the middle of a question, the answer must not be taken for that to the
-            # next one.
+            # A worker may still send the answer to a request that was interrupted. It must not be
+            # taken for the answer to the next one.
             self._pool.abandon()
             raise
 
@@ -132,7 +142,7 @@ class LocalRun:
         self, candidates: Sequence[Candidate], upcoming: Upcoming | None, until: float,
         outbox: Outbox,
     ) -> None:  # fmt: skip
-        """Of one task. Those that time did not reach are not in the outbox afterwards."""
+        """Measures candidates of one task. Those not reached in time do not come to the outbox."""
         task = candidates[0].task
         require_this_machine(task.target)
         incumbents = self._incumbents.setdefault(task.statement, Incumbents())
@@ -164,11 +174,10 @@ class LocalRun:
             if upcoming is not None:
                 workers.builders.begin(self._jobs(upcoming())[0])
 
-        beside = workers.may_share
         try:
             with Overlap(look_ahead, workers.cores.free or workers.cores.all) as overlap:
-                batch.run(trials, jobs, beside, overlap.wait)
-        finally:  # whatever ended it: what was measured counts
+                batch.run(trials, jobs, workers.may_share, overlap.wait)
+        finally:  # whatever ended the batch, its measurements so far are kept
             batch.finish(trials.values())
             for c in candidates:
                 twin = incumbents.known.get(trials[c.key].key)
@@ -185,15 +194,15 @@ class LocalRun:
         return m
 
     def _jobs(self, candidates: Sequence[Candidate]) -> tuple[dict[str, Build], dict[str, Failure]]:
-        """By the candidates' keys."""
-        made = {c.key: self._job(c) for c in candidates}
-        jobs = {key: job for key, job in made.items() if isinstance(job, Build)}
-        return jobs, {key: job for key, job in made.items() if isinstance(job, Failure)}
+        """Jobs of those that can be built, and failures of the others, by key of the candidate."""
+        all_jobs = {c.key: self._job(c) for c in candidates}
+        jobs = {key: job for key, job in all_jobs.items() if isinstance(job, Build)}
+        return jobs, {key: job for key, job in all_jobs.items() if isinstance(job, Failure)}
 
     def _job(self, c: Candidate) -> Build | Failure:
         func, target = c.task.func, c.task.target
         packed = _portable(c.trace)
-        if packed is None:  # its steps can be had in this process only
+        if packed is None:  # other processes cannot import its steps
             try:
                 func = c.trace.apply(func)
             except Exception as error:
@@ -201,12 +210,12 @@ class LocalRun:
         return Build(func, target, packed, self._builder)
 
     def best(self, task: Task) -> Measurement | None:
-        """The incumbent: what has won its races and was confirmed."""
+        """The incumbent: no other candidate of this task has beaten it side by side."""
         incumbents = self._incumbents.get(task.statement)
         return None if incumbents is None else incumbents.best
 
     def close(self) -> None:
-        """In another thread than the one that measures, it cuts that one's batch short."""
+        """Called from another thread than the one that measures, it ends that one's batch early."""
         self._closed = True
         if not self._lock.acquire(blocking=False):
             fork_server = self._pool.fork_server
@@ -226,8 +235,8 @@ class LocalRun:
 
 
 def _portable(trace: Trace) -> bytes | None:
-    """The trace for another process; None if its steps are defined where only this one finds them:
-    in a script, a notebook or inside a function.
+    """The pickled trace; None if other processes cannot import its steps, which are defined in a
+    script, in a notebook or inside a function.
     """
     if any(type(s).__module__ == "__main__" for s in trace):
         return None

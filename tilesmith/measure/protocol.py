@@ -1,7 +1,7 @@
-"""What a measurer is to the rest of the system: settings that open a run, and a run that turns
-candidates into measurements.
+"""The protocol of measurers: frozen settings in, a run out that turns candidates into measurements.
 
-Implementations of one's own pass the suite in `tilesmith.testing.measurers`.
+`examples/custom_measurer.py` is one in a file of its own. Every measurer should pass the suite in
+`tilesmith.testing.measurers`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Listener = Callable[[Sequence[Measurement]], None]
 
 
 class Measuring(Protocol):
-    """A run: it holds processes or machines until it is closed."""
+    """A run of a measurer. It holds processes or machines until it is closed."""
 
     def measure(
         self,
@@ -24,17 +24,16 @@ class Measuring(Protocol):
         upcoming: Upcoming | None = None,
         until: float | None = None,
     ) -> list[Measurement]:
-        """One measurement per candidate, in the order given. A candidate that cannot be measured
-        has a failure; an exception means that measuring itself is failed.
+        """One measurement per candidate, in the order given. Candidates may be of several tasks.
+        One that cannot be measured gets a failure; an exception means that measuring is broken.
 
-        `upcoming` is called once, perhaps in another thread, where and when that disturbs no
-        measurement, and gives the candidates that will come next: they may be prepared for already.
-        Its errors are raised here. `until` is a moment of time.monotonic(); candidates that were
-        not reached by then are left out.
+        `upcoming` returns the candidates of the next batch, which may be built ahead. It is called
+        once, perhaps in another thread, when that disturbs no measurement. Its errors are raised
+        here. `until` is a time on time.monotonic(); candidates not reached by then are left out.
         """
 
     def close(self) -> None:
-        """Gives everything back; closing again does nothing."""
+        """Ends processes and frees machines; closing again does nothing."""
 
     def __enter__(self) -> Self: ...
 
@@ -43,23 +42,23 @@ class Measuring(Protocol):
 
 @runtime_checkable
 class Reporting(Protocol):
-    """A run that hands out measurements before their batch is done, so that they can be stored:
-    a batch that is interrupted then loses only what was being measured at that moment.
+    """A run that hands out measurements before their batch is done, so that they can be stored. An
+    interrupted batch then loses only what was being measured at that moment.
     """
 
     def report_to(self, listener: Listener) -> None:
-        """From now on every measurement that `measure` will return is given to the listener first,
-        once, in small groups; also when `measure` ends with an error. The listener may also be told
-        of a candidate that was measured well before and fails now.
+        """From now on `listener` gets every measurement once, in small groups, before `measure`
+        returns it or raises. It may also get the failure of a candidate of an earlier batch, which
+        ran well then.
         """
 
 
 @runtime_checkable
 class Judging(Protocol):
-    """A run that compares candidates side by side."""
+    """A run that compares candidates of a task side by side."""
 
     def best(self, task: Task) -> Measurement | None:
-        """The incumbent: no other candidate of this run has beaten it."""
+        """The incumbent: no other candidate of the task has beaten it in this run."""
 
 
 class Measurer(Protocol):

@@ -1,6 +1,7 @@
-"""The build worker: Build messages in, Built kernels or Failures out, until the other end closes.
+"""The build worker: Build messages in, Built kernels or Failures out, until the parent closes the
+channel.
 
-It may crash, hang or run out of memory; whoever asked notices and has another one started.
+It may crash, hang or run out of memory. The parent notices and starts another one.
 """
 
 from __future__ import annotations
@@ -24,23 +25,23 @@ def serve(channel: Channel) -> None:
 
 def build(job: Build) -> Built | Failure:
     start = time.perf_counter()
-    kind = "schedule"
+    stage = "schedule"
     try:
         func = job.func
         if job.trace is not None:
             func = pickle.loads(job.trace).apply(func)
-        kind = "build"
-        make: Any = pickle.loads(job.builder)
-        artifact: Artifact = make(func, job.target)
+        stage = "build"
+        builder: Any = pickle.loads(job.builder)
+        artifact: Artifact = builder(func, job.target)
     except MemoryError as error:
         return Failure("memory", f"while building: {first_line(error)}")
     except (ScheduleError, TraceError, VerifyError) as error:
         return Failure("schedule", first_line(error))
     except Exception as error:  # a candidate's failure is a value, whatever its cause
-        return Failure(kind, first_line(error))
-    # The source is for people; it is many times the size of the code.
-    lean = replace(artifact, source="")
-    return Built(lean, func.params, time.perf_counter() - start)
+        return Failure(stage, first_line(error))
+    # The source is for readers; it is many times as large as the code.
+    without_source = replace(artifact, source="")
+    return Built(without_source, func.params, time.perf_counter() - start)
 
 
 def first_line(error: BaseException) -> str:

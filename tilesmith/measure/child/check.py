@@ -1,15 +1,15 @@
-"""Right or wrong: a Function, what the oracle says and what a kernel wrote in; None out, or the
-text of what differs.
+"""Compares results: a Function, the oracle's output and a kernel's output in; None out, or a text
+that says where they differ.
 
-How much may differ follows from how numbers are rounded. Write u for the roundoff of the coarsest
-type that is stored, and K for the terms of each sum on the way. An error of a random walk grows
-like u * sqrt(K), and cancellation relates it to the typical result rather than to the one at hand:
+The tolerance follows from rounding. Let u be the roundoff of the coarsest type that is stored, and
+K the number of terms of each sum. Rounding errors add up like a random walk, so they grow like
+u * sqrt(K). After cancellation they are relative to the typical result, not to the one at hand:
 
     |got - want| <= 8 * u * (8 + sum of sqrt(K)) * (|want| + rms of want)
 
-Where inputs are whole numbers and all sums stay within what the type holds exactly, one rounding of
-the result is all that is allowed. Integers that no float has touched must be equal; where one has,
-rounding may tip a few of them over.
+Where inputs are whole numbers and the type holds all sums exactly, only one rounding of the result
+is allowed. Integers must be equal, unless they are computed from floats: then rounding may change
+one in a thousand.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Tolerance:
 
 
 def tolerance(func: Function, signed: bool = True) -> Tolerance:
-    """`signed` means that inputs are of both signs."""
+    """`signed`: inputs have both signs."""
     u = coarsest_roundoff(func)
     share = _TIPPED_SHARE if _computes_in_floats(func) else 0.0
     if needs_whole_numbers(func) and _is_exact(func, signed):
@@ -62,26 +62,26 @@ def tolerance(func: Function, signed: bool = True) -> Tolerance:
 
 
 class Expected:
-    """An output as the oracle has it, with the error allowed to each element."""
+    """An output of the oracle, with the error that each element may have."""
 
     def __init__(self, name: str, want: Array, allowed: Tolerance) -> None:
         self.name, self.want, self._allowed = name, want, allowed
         self._is_float = want.dtype.kind not in "biu"
         if not self._is_float:
             return
-        # 16-bit floats are compared in 32 bits: NumPy is slow in the narrow ones
+        # 16-bit floats are compared as 32-bit ones, since NumPy is slow with 16-bit ones.
         self._wide = want.astype(np.float32) if want.dtype.itemsize == 2 else want
         self._finite = bool(np.isfinite(self._wide).all())
         size = np.abs(self._wide)
         rms = 0.0
         if want.size:
-            inside = size if self._finite else size[np.isfinite(size)]
-            rms = sqrt(float(np.mean(np.square(inside, dtype=np.float64)))) if inside.size else 0.0
+            finite = size if self._finite else size[np.isfinite(size)]
+            rms = sqrt(float(np.mean(np.square(finite, dtype=np.float64)))) if finite.size else 0.0
         tiny = float(np.finfo(self._wide.dtype).tiny)
         self._limit = allowed.relative * size + (allowed.typical * rms + tiny)
 
     def differs(self, got: Array) -> str | None:
-        """Whether it does, and where most."""
+        """None, or the text that names the element with the largest error."""
         if self.want.size == 0:
             return None
         if not self._is_float:
@@ -96,7 +96,7 @@ class Expected:
         if not bad.any():
             return None
         excess = np.where(bad, np.where(np.isnan(error), np.inf, error), -1.0)
-        return self._say(got, excess, int(bad.sum()))
+        return self._describe(got, excess, int(bad.sum()))
 
     def _differs_as_integer(self, got: Array) -> str | None:
         bad = got.view(np.uint8) != self.want.view(np.uint8) if got.dtype == bool else (
@@ -106,9 +106,9 @@ class Expected:
         if count == 0 or count <= self._allowed.share * self.want.size:
             return None
         gap = np.abs(got.astype(np.float64) - self.want.astype(np.float64))
-        return self._say(got, np.where(bad, gap, -1.0), count)
+        return self._describe(got, np.where(bad, gap, -1.0), count)
 
-    def _say(self, got: Array, excess: Array, count: int) -> str:
+    def _describe(self, got: Array, excess: Array, count: int) -> str:
         at = np.unravel_index(int(np.argmax(excess)), self.want.shape)
         index = ", ".join(str(int(i)) for i in at)
         return (
@@ -119,18 +119,18 @@ class Expected:
 
 
 def _computes_in_floats(func: Function) -> bool:
-    """Whether any float is made on the way, rather than only moved or compared."""
+    """Whether any float is computed, rather than only moved or compared."""
 
-    def makes(e: Expr) -> bool:
+    def computes(e: Expr) -> bool:
         return any(
             x.dtype.is_float and isinstance(x, Binary | Unary | Cast) for x in preorder(e, children)
         )
 
     return any(
-        makes(w.value) or (b.combiner is not None and b.combiner.op not in ("max", "min"))
+        computes(w.value) or (b.combiner is not None and b.combiner.op not in ("max", "min"))
         for _, b in walk(func.body)
         for w in b.writes
-        if w.value.dtype.is_float or makes(w.value)
+        if w.value.dtype.is_float or computes(w.value)
     )
 
 
@@ -139,14 +139,16 @@ def _factors(e: Expr) -> tuple[Expr, ...]:
 
 
 def _is_exact(func: Function, signed: bool) -> bool:
-    """Whether every value is a whole number that its type holds exactly, in whatever order sums
-    are taken, for the whole numbers that are given in such cases.
+    """Whether every value is a whole number that its type holds exactly, in any order of summation,
+    for the whole-number inputs of `example_inputs`.
     """
     inputs = {b.name for b in func.inputs}
     largest: dict[str, float] = dict.fromkeys(inputs, 1.0 if signed else 2.0)
 
     def bound(e: Expr, inner: list[float]) -> float:
-        """Of |e|, given those of its operands; infinite where it need not be whole."""
+        """An upper bound of |e|, given those of its operands; infinite if e may not be a whole
+        number.
+        """
         match e:
             case Const(value=v):
                 return abs(float(v)) if float(v).is_integer() else float("inf")
@@ -164,7 +166,7 @@ def _is_exact(func: Function, signed: bool) -> bool:
                 return float("inf")
 
     def changes_sign(e: Expr) -> bool:
-        """Whether it has a factor of its own that is as often negative as positive."""
+        """Whether e has an input as a factor that appears once, and is negative as often as not."""
         paths = count_paths(e, below)
         read = Counter[str]()
         for load in loads_of(e):
@@ -181,7 +183,7 @@ def _is_exact(func: Function, signed: bool) -> bool:
                 if b.combiner.op not in ("add", "max", "min"):
                     return False
                 if b.combiner.op == "add":
-                    # A walk of K random steps comes five times sqrt(K) far once in a million.
+                    # A random walk of K steps ends beyond 5 * sqrt(K) once in a million.
                     n = num_terms(b)
                     most *= min(n, 5 * sqrt(n)) if changes_sign(w.value) else n
             u = roundoff(w.value.dtype)

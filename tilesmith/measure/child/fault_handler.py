@@ -22,8 +22,8 @@ ALLOCATE_ZEROED, ALLOCATE_ALIGNED = "tilesmith_calloc", "tilesmith_aligned_alloc
 REPORT_TO = "tilesmith_report_to"
 EXPORTS = (FAULT, ALLOCATE, ALLOCATE_ZEROED, ALLOCATE_ALIGNED, REPORT_TO)
 
-# siginfo_t of 64-bit Linux: number, errno, code, padding, address. An allocation that fails ends
-# the process at once: kernels take memory for granted, and a null pointer would read as a crash.
+# The handler reads siginfo_t of 64-bit Linux: number, errno, code, padding, address. An allocation
+# that fails ends the process with NO_MEMORY: kernels do not check for null, and would crash.
 SOURCE = f"""
 @report = internal global ptr null
 declare void @_exit(i32) noreturn nounwind
@@ -85,16 +85,16 @@ _HEAD = struct.Struct("<iiQiI")  # signal, code, address; slot, length of the ta
 
 
 class Report:
-    """A page that a worker and the process that reaps it share."""
+    """Memory that a worker shares with the fork server, which reads it when the worker ended."""
 
     def __init__(self) -> None:
         self.memory = mmap.mmap(-1, _REPORT_NBYTES)
 
-    def running(self, slot: int) -> None:
+    def set_slot(self, slot: int) -> None:
         struct.pack_into("<i", self.memory, 16, slot)
 
     def describe(self, regions: list[tuple[str, int, int, int, int]]) -> None:
-        """Where the arrays lie, for as many as there is room."""
+        """Stores where arrays lie, of as many as there is room for."""
         data = pickle.dumps(tuple(regions))
         while len(data) > _REPORT_NBYTES - _HEAD.size:
             regions = regions[: len(regions) // 2]
@@ -135,12 +135,12 @@ class _Stack(ctypes.Structure):
 
 
 _SA_SIGINFO, _SA_ONSTACK = 4, 0x08000000
-_held: list[object] = []  # for as long as the process lives
+_held: list[object] = []  # what the system refers to must live as long as the process
 
 
 def install(handler: int) -> None:
-    """From here on a fault ends this process through the handler, on a stack of its own: that of
-    the thread may be what has run out.
+    """From here on a fault in this process calls `handler`. It runs on a stack of its own, since
+    the fault may be an overflow of the thread's.
     """
     libc = ctypes.CDLL(None)
     memory = ctypes.create_string_buffer(64 << 10)
@@ -153,8 +153,8 @@ def install(handler: int) -> None:
 
 
 def stack_span() -> tuple[str, int, int, int, int]:
-    """Where a fault means that the main thread's stack has run out: at its limit, give or take a
-    frame.
+    """The addresses, near the limit of the main thread's stack, where a fault means that the stack
+    has overflowed.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_STACK)
     for line in Path("/proc/self/maps").read_text().splitlines():

@@ -1,8 +1,9 @@
-"""Memory that tells when it is left: a size in, an address out with forbidden pages on both sides
-of it.
+"""Memory between guard pages: a size in, an address out at which accesses outside of the array
+fault.
 
-An array ends where the forbidden pages begin, so that the first element past it faults; the bytes
-between the page's begin and the array's hold a pattern that is looked at afterwards.
+An array ends where the guard pages begin, so that an access to the first element past it faults.
+The bytes between the begin of the first page and the array hold a canary pattern, which is compared
+after a kernel has run.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _PAGE = mmap.PAGESIZE
 _NONE, _READ, _READ_WRITE = 0, mmap.PROT_READ, mmap.PROT_READ | mmap.PROT_WRITE
 _NORESERVE = 0x4000
-_HUGE_NBYTES = 4 << 20  # from here on NumPy asks for huge pages, and so do we
-# Forbidden, and therefore free; wide enough for a kernel that is off by some rows.
+_HUGE_NBYTES = 4 << 20  # from this size on huge pages are asked for, as NumPy does
+# Guard pages take no memory; there are enough for a kernel that is off by some rows.
 _GUARD_NBYTES = 4 << 20
 ALIGNMENT = 64
 CANARY = 0xA5
 
 
 class Region:
-    """`nbytes` of memory between guards. Tight: it ends at the guard. Otherwise it begins on a
-    cache line, at most 63 bytes further away.
+    """`nbytes` of memory between guard pages. If `tight`, it ends at the guard. Otherwise it begins
+    on a cache line, and ends at most 63 bytes before the guard.
     """
 
     def __init__(self, name: str, nbytes: int, tight: bool = True) -> None:
@@ -49,7 +50,8 @@ class Region:
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
         base = _libc.mmap(None, self._total, _NONE, flags, -1, 0)
         if base is None or base == ctypes.c_void_p(-1).value:
-            raise MemoryError(f"no {nbytes} bytes for {name}: {os.strerror(ctypes.get_errno())}")
+            error = os.strerror(ctypes.get_errno())
+            raise MemoryError(f"no {nbytes} bytes of memory for {name}: {error}")
         self.base: int = base
         self._inside, self._room = base + _GUARD_NBYTES, room
         if nbytes >= _HUGE_NBYTES:
@@ -65,8 +67,8 @@ class Region:
         self._after[...] = CANARY
         self.bytes: Array = _bytes(self.address, nbytes)
 
-    def _protect(self, how: int) -> None:
-        if _libc.mprotect(self._inside, self._room, how) != 0:
+    def _protect(self, access: int) -> None:
+        if _libc.mprotect(self._inside, self._room, access) != 0:
             raise MemoryError(f"no memory for {self.name}: {os.strerror(ctypes.get_errno())}")
 
     def make_read_only(self) -> None:
@@ -77,12 +79,14 @@ class Region:
 
     @property
     def is_intact(self) -> bool:
-        """Whether nothing was written in the gaps beside the array."""
+        """Whether the canary bytes on both sides of the array are unchanged."""
         return bool((self._before == CANARY).all() and (self._after == CANARY).all())
 
     @property
     def span(self) -> tuple[str, int, int, int, int]:
-        """For whoever explains a fault: name, where the guard begins, the array, and its end."""
+        """As an Exit has it: name, begin of the guard before, begin and end of the array, end of
+        the guard behind.
+        """
         end = self.address + self.nbytes
         return self.name, self.base, self.address, end, self.base + self._total
 
@@ -90,7 +94,7 @@ class Region:
         return self.bytes.view(p.dtype.numpy).reshape(p.shape)
 
     def free(self) -> None:
-        """Its arrays must not be used any more."""
+        """Its arrays must not be used afterwards."""
         if self.base:
             _libc.munmap(self.base, self._total)
             self.base = 0
@@ -104,5 +108,5 @@ def _bytes(address: int, nbytes: int) -> Array:
     if nbytes == 0:
         return np.empty(0, np.uint8)
     memory: Any = (ctypes.c_uint8 * nbytes).from_address(address)
-    found: Array = np.frombuffer(memory, np.uint8)
-    return found
+    array: Array = np.frombuffer(memory, np.uint8)
+    return array

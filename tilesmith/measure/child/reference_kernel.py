@@ -1,7 +1,8 @@
-"""The reference kernel: some 100 us of arithmetic and memory traffic that never change, so that its
-time tells what the machine is doing.
+"""The reference kernel: a target in, the LLVM text of some 100 us of arithmetic and memory traffic
+out.
 
-Threaded code is judged by a threaded reference, which sees every core it uses.
+It never changes, so that its time shows how fast the machine is at the moment. For targets of
+several cores it has as many threads, so that it notices contention on each of them.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from __future__ import annotations
 from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import ENTRY, PARALLEL_FOR
 
-# Per thread: independent vector arithmetic that fills the pipes, since a neighbour on the other
-# hardware thread takes half of those and leaves a dependent chain alone; and passes over 64 KB,
-# which feel the caches and spoil little of a kernel's.
+# Per thread: first, independent chains of vector arithmetic that keep all ports busy. A process on
+# the sibling hardware thread takes half of the ports; one dependent chain would not notice. Then
+# passes over 64 KB, whose time depends on the caches but which evict little of a kernel's data.
 _STEPS, _CHAINS, _PASSES, _LINES = 6000, 10, 8, 1024
 WORKSPACE_NBYTES = _LINES * 64
 
@@ -71,20 +72,20 @@ define void @$ENTRY(ptr %args, ptr %workspace) nounwind {
 
 
 def reference_source(target: Target) -> str:
-    """Each chain is c = c * 1/2 + 1, which stays near 2, in the target's widest vectors."""
+    """LLVM text. Each chain computes c = c * 1/2 + 1, which stays near 2, in the widest vectors."""
     num_threads, lanes = target.num_cores, target.lanes(32)
     vector = f"<{lanes} x float>"
     half, one = ("<" + ", ".join([f"float {v}"] * lanes) + ">" for v in ("0.5", "1.0"))
     chains = range(_CHAINS)
     phis = [f"  %c{k} = phi {vector} [ {one}, %entry ], [ %d{k}, %step ]" for k in chains]
-    # One instruction where there is one, and two where not: never a call.
+    # fmuladd is one instruction, or two where there is no FMA; fma would be a call there.
     fma = f"@llvm.fmuladd.v{lanes}f32"
     arithmetic = [
         f"  %d{k} = call {vector} {fma}({vector} %c{k}, {vector} {half}, {vector} {one})"
         for k in chains
     ]
-    left = ["%d0", *(f"%t{k}" for k in chains[1:-1])]
-    total = [f"  %t{k} = fadd {vector} {left[k - 1]}, %d{k}" for k in chains[1:]]
+    sums = ["%d0", *(f"%t{k}" for k in chains[1:-1])]
+    total = [f"  %t{k} = fadd {vector} {sums[k - 1]}, %d{k}" for k in chains[1:]]
     values = {
         "PHIS": "\n".join(phis), "ARITHMETIC": "\n".join(arithmetic), "SUM": "\n".join(total),
         "TOTAL": f"{vector} %t{_CHAINS - 1}", "STEPS": _STEPS, "LINES": _LINES, "PASSES": _PASSES,

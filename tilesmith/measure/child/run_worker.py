@@ -1,7 +1,7 @@
-"""The run worker: kernels in, and what they do on guarded memory out: right or wrong, and seconds.
+"""The run worker: kernels in; whether their results are right, and samples of their time, out.
 
-It links machine code that may do anything. What it is about to run stands in the report that its
-parent reads when it dies.
+It runs machine code that may crash. Before it does, it writes into a report which kernel will run;
+the fork server reads the report if the worker dies.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from tilesmith.measure.wire import Channel
 from tilesmith.runtime.loader import Library, pool
 from tilesmith.task.task import Failure
 
-_FLOAT_POISON, _INTEGER_POISON = 0xFF, 0x55  # NaN, and a number no test expects everywhere
-_MAX_RELAID = 4  # layouts of one parameter that are kept
+_FLOAT_POISON, _INTEGER_POISON = 0xFF, 0x55  # NaN, and an unlikely integer
+_MAX_RELAID = 4  # layouts that are kept per parameter
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A parameter's memory: for checking it ends at the guard, for timing it begins on a cache
-    line. One region does both where the size allows.
+    """A parameter's memory. For checking, it ends at the guard; for timing, it begins on a cache
+    line. Where the size allows, one region does both.
     """
 
     tight: Region
@@ -51,8 +51,8 @@ class _Place:
 class _Loaded:
     library: Library
     symbol: str
-    checked: Any  # pointers to the parameters
-    timed: Any
+    check_args: Any  # pointers to the tight regions of the parameters
+    time_args: Any  # and to the aligned ones
     workspace_nbytes: int
     places: list[tuple[Parameter, _Place]]
 
@@ -68,33 +68,33 @@ class _Loaded:
 class RunWorker:
     def __init__(
         self,
-        store: TaskArrays,
+        task: TaskArrays,
         reference: Artifact,
         report: Report,
         allocators: dict[str, int],
         cold_nbytes: int,
     ) -> None:
-        self._store, self._report, self._allocators = store, report, allocators
-        floats = [x for x in store.inputs if x.dtype.kind not in "biu" and x.size]
-        allowed = tolerance(store.func, signed=all((x < 0).any() for x in floats))
+        self._task, self._report, self._allocators = task, report, allocators
+        floats = [x for x in task.inputs if x.dtype.kind not in "biu" and x.size]
+        allowed = tolerance(task.func, signed=all((x < 0).any() for x in floats))
         self._expected = {
             b.name: Expected(b.name, want, allowed)
-            for b, want in zip(store.func.outputs, store.outputs, strict=True)
+            for b, want in zip(task.func.outputs, task.outputs, strict=True)
         }
         self._places: dict[tuple[str, str], _Place] = {}
         self._loaded: dict[int, _Loaded] = {}
-        # ones, because the zeros of an untouched array are all the same page
+        # Not zeros: all pages of an untouched array of zeros are one page of memory.
         self._cold: Array | None = np.ones(cold_nbytes // 8) if cold_nbytes else None
         self._repeat: Callable[[int, int, int, int], None] = pool().repeat
         self._stack = fault_handler.stack_span()
-        # One for all that are timed: they run one at a time, and scratch can be large.
+        # Kernels share one workspace when they are timed: it can be large, and they run in turn.
         self._workspace = Region("the workspace", WORKSPACE_NBYTES, tight=False)
         self._loaded[REFERENCE] = self._link(Built(reference, (), 0.0))
 
     def serve(self, channel: Channel) -> None:
         while True:
             message = channel.receive()
-            self._report.running(getattr(message, "slot", 0))
+            self._report.set_slot(getattr(message, "slot", 0))
             match message:
                 case Load(slot=slot, built=built):
                     channel.send(self._load(slot, built))
@@ -106,7 +106,7 @@ class RunWorker:
                     for slot in slots:
                         self._loaded.pop(slot, None)
                     channel.send(None)
-            self._report.running(0)  # whoever ends an idle worker says nothing about a kernel
+            self._report.set_slot(0)  # a worker that is ended while idle ran no kernel
 
     def _load(self, slot: int, built: Built) -> Failure | None:
         try:
@@ -143,7 +143,7 @@ class RunWorker:
         )
 
     def _place(self, p: Parameter, buffer: Buffer) -> _Place:
-        """Memory of a parameter in the layout a kernel wants, kept for the next one that does."""
+        """Memory of a parameter in the layout of the kernel; kept for the next kernel with it."""
         key = (p.name, repr((buffer.layout, buffer.basis, p.shape)))
         if key not in self._places:
             self._make_room(p.name)
@@ -151,9 +151,9 @@ class RunWorker:
             odd = tight.address % ALIGNMENT
             place = _Place(tight, Region(p.name, p.nbytes, tight=False) if odd else tight)
             if not p.output:
-                func = replace(self._store.func, params=(buffer,), num_outputs=0)
-                at = [b.name for b in self._store.func.inputs].index(p.name)
-                data = pack(func, p.name, self._store.inputs[at])
+                func = replace(self._task.func, params=(buffer,), num_outputs=0)
+                at = [b.name for b in self._task.func.inputs].index(p.name)
+                data = pack(func, p.name, self._task.inputs[at])
                 for region in place.regions:
                     region.array(p)[...] = data
                     region.make_read_only()
@@ -161,7 +161,7 @@ class RunWorker:
         return self._places[key]
 
     def _make_room(self, name: str) -> None:
-        """Frees the oldest layouts of a parameter that no kernel here uses."""
+        """Frees the oldest layouts of a parameter that no loaded kernel uses."""
         used = {id(place) for k in self._loaded.values() for _, place in k.places}
         same = [k for k in self._places if k[0] == name]
         for key in same[: max(0, len(same) - _MAX_RELAID + 1)]:
@@ -187,8 +187,8 @@ class RunWorker:
         for p, place in loaded.outputs:
             place.tight.bytes[...] = _FLOAT_POISON if p.dtype.is_float else _INTEGER_POISON
         busy, start = time.thread_time(), time.perf_counter()
-        self._repeat(loaded.entry, ctypes.addressof(loaded.checked), workspace.address, 1)
-        # what another process took overlap says nothing of the kernel
+        self._repeat(loaded.entry, ctypes.addressof(loaded.check_args), workspace.address, 1)
+        # The smaller of wall-clock and processor time: other processes may take the core.
         seconds = min(time.perf_counter() - start, time.thread_time() - busy)
         for p, place in loaded.outputs:
             if not place.tight.is_intact:
@@ -202,9 +202,9 @@ class RunWorker:
         return seconds
 
     def _time(self, slot: int, calls: int) -> Sample:
-        self._report.running(slot)
+        self._report.set_slot(slot)
         loaded = self._loaded[slot]
-        args, workspace = ctypes.addressof(loaded.timed), self._workspace.address
+        args, workspace = ctypes.addressof(loaded.time_args), self._workspace.address
         if self._cold is None or slot == REFERENCE:
             busy, start = time.thread_time(), time.perf_counter()
             self._repeat(loaded.entry, args, workspace, calls)
@@ -212,7 +212,7 @@ class RunWorker:
         else:
             seconds = busy = 0.0
             for _ in range(calls):
-                self._cold[::8].max()  # a read of every line, of more than the caches hold
+                self._cold[::8].max()  # reads one element per cache line
                 cpu, start = time.thread_time(), time.perf_counter()
                 self._repeat(loaded.entry, args, workspace, 1)
                 seconds += time.perf_counter() - start
@@ -221,7 +221,7 @@ class RunWorker:
 
 
 def allocators(addresses: dict[str, int]) -> dict[str, int]:
-    """What a kernel's calls for memory are bound to."""
+    """Addresses that a kernel's calls of the allocation functions are linked to."""
     return {
         "malloc": addresses[fault_handler.ALLOCATE],
         "calloc": addresses[fault_handler.ALLOCATE_ZEROED],

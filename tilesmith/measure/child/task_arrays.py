@@ -1,5 +1,7 @@
-"""Inputs and expected outputs of a task, in memory that is made before workers are forked: the
-oracle fills it once, every run worker reads it.
+"""Inputs and expected outputs of a task: a Function in, arrays in shared memory out.
+
+The fork server maps the memory before it forks. The worker that evaluates the oracle fills it once,
+and every run worker of the task reads it.
 """
 
 from __future__ import annotations
@@ -42,20 +44,21 @@ class TaskArrays:
         return self.arrays[len(self.func.inputs) :]
 
     def fill(self, seed: int) -> str | None:
-        """None, or why the oracle has no answer. Where numbers of both signs lead to NaN or
-        infinity, positive ones are tried: an answer that is not a number proves little.
+        """Evaluates the oracle on example inputs; None, or why it cannot be evaluated. Where inputs
+        of both signs lead to NaN or infinity, positive ones are tried: a kernel's result cannot be
+        compared with those.
         """
         best: list[Array] | None = None
         for positive in (False, True):
             try:
-                given = example_inputs(self.func, seed, positive)
-                answer = evaluate(self.func, *given)
+                inputs = example_inputs(self.func, seed, positive)
+                result = evaluate(self.func, *inputs)
             except (TilesmithError, MemoryError, ValueError) as error:
                 return f"{type(error).__name__}: {error}"
-            wanted = list(answer) if isinstance(answer, tuple) else [answer]
-            finite = all(np.isfinite(w.astype(np.float64)).all() for w in wanted)
+            outputs = list(result) if isinstance(result, tuple) else [result]
+            finite = all(np.isfinite(x.astype(np.float64)).all() for x in outputs)
             if finite or best is None:
-                best = [*given, *wanted]
+                best = [*inputs, *outputs]
             if finite:
                 break
         assert best is not None
@@ -64,7 +67,7 @@ class TaskArrays:
         return None
 
     def protect(self) -> None:
-        """Against the kernels of this process."""
+        """Makes the arrays read-only for this process, which runs kernels."""
         if self._nbytes:
             at = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
             make_read_only(at, self._nbytes)

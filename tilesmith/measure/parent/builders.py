@@ -1,7 +1,8 @@
-"""The build workers of a run: jobs by name in; Built kernels or Failures out, as they come.
+"""The parent's side of the build workers: jobs by name in, Built kernels or Failures out in the
+order in which they are done.
 
-Each worker has a core of its own. Which of them may work at the moment is for the caller to say,
-and which of them on jobs of the next batch.
+There is one worker per core. The caller says on which cores jobs may be built at the moment, and
+on which of them those of the next batch.
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ from tilesmith.measure.parent.fork_server_client import ForkServerClient, Worker
 from tilesmith.measure.wire import Channel, Gone, ready, time_left
 from tilesmith.task.task import Failure
 
-_MAX_BUILDS = 200  # LLVM keeps a little of every module; a new worker costs 4 ms
+# LLVM leaks a little memory per module, so a worker is replaced after this many; starting one takes
+# 4 ms.
+_MAX_BUILDS = 200
 
 Outcome = Built | Failure
 
 
 @dataclass(slots=True)
 class _BuildWorker:
-    """A core with its worker and what that is doing."""
-
     core: int
     worker: Worker
-    job: str | None = None
-    work: Build | None = None
+    job: str | None = None  # the name of the job being built
+    build: Build | None = None
     deadline: float = 0.0
-    done: int = 0
+    num_builds: int = 0
 
 
 class Builders:
@@ -48,7 +49,7 @@ class Builders:
         self._ahead: deque[tuple[str, Build]] = deque()
         self._done: dict[str, Outcome] = {}
         self._wanted: set[str] = set()
-        self._killed: Counter[str] = Counter()  # workers of a job
+        self._kills: Counter[str] = Counter()  # workers that were killed, by job
         self._cores: Collection[int] = ()
         self._cores_ahead: Collection[int] = ()
 
@@ -56,25 +57,25 @@ class Builders:
         return self._fork_server.spawn_builder(Limits((core,), self._nbytes))
 
     def want(self, jobs: Mapping[str, Build]) -> None:
-        """These and no others from now on; what was built of them ahead is there already."""
+        """Replaces the jobs to be built. Those of them that were built ahead are done already."""
         self._ahead.clear()
         for b in self._workers:
             if b.job is not None and b.job not in jobs:
                 b.job = None
                 self._renew(b, kill=True)
         self._wanted = set(jobs)
-        self._done = {name: made for name, made in self._done.items() if name in jobs}
-        self._killed = Counter({name: n for name, n in self._killed.items() if name in jobs})
+        self._done = {name: o for name, o in self._done.items() if name in jobs}
+        self._kills = Counter({name: n for name, n in self._kills.items() if name in jobs})
         begun = {*self._done, *(b.job for b in self._workers)}
         self._waiting = deque((name, job) for name, job in jobs.items() if name not in begun)
 
     def begin(self, jobs: Mapping[str, Build]) -> None:
-        """These will be wanted next. The one method that another thread may call."""
+        """Adds jobs to be built ahead. The only method that another thread may call."""
         self._ahead.extend(jobs.items())
 
     def allow(self, cores: Collection[int], ahead: Collection[int]) -> None:
-        """From now on jobs are handed out on these cores only; those of the next batch on cores
-        `ahead`, when nothing else is waiting.
+        """From now on jobs are started on these cores only, and jobs to be built ahead on cores
+        `ahead`, when no other job is waiting.
         """
         self._cores, self._cores_ahead = cores, ahead
         self._start()
@@ -85,30 +86,30 @@ class Builders:
 
     @property
     def channels(self) -> list[Channel]:
-        """To wait for beside one's own."""
+        """Of workers that are building: a message on any of these calls for `serve`."""
         return [b.worker.channel for b in self._workers if b.job is not None]
 
     def _start(self) -> None:
         for b in self._workers:
             if b.job is None and b.core in self._cores and self._waiting:
-                self._hand_out(b, self._waiting)
+                self._start_on(b, self._waiting)
             elif b.job is None and b.core in self._cores_ahead and self._ahead:
-                self._hand_out(b, self._ahead)
+                self._start_on(b, self._ahead)
 
-    def _hand_out(self, b: _BuildWorker, jobs: deque[tuple[str, Build]]) -> None:
-        if b.done >= _MAX_BUILDS:
+    def _start_on(self, b: _BuildWorker, jobs: deque[tuple[str, Build]]) -> None:
+        if b.num_builds >= _MAX_BUILDS:
             self._renew(b, kill=True)
         b.job, job = jobs.popleft()
-        b.work = job
+        b.build = job
         b.deadline = time.monotonic() + self._timeout
-        b.done += 1
+        b.num_builds += 1
         try:
             b.worker.channel.send(job)
         except Gone:
             self._died(b)
 
     def serve(self) -> None:
-        """Takes what has been built, ends what takes too long, and hands out more."""
+        """Receives finished builds, ends those that take too long, and starts more."""
         now, readable = time.monotonic(), ready(self.channels, 0.0)
         for b in self._workers:
             if b.job is None:
@@ -126,7 +127,7 @@ class Builders:
         self._start()
 
     def take(self, seconds: float) -> tuple[str, Outcome] | None:
-        """The next result that is wanted, waited for so long at most; None when there is none."""
+        """The next outcome of a wanted job; None if there is none within `seconds`."""
         until = time.monotonic() + seconds
         while True:
             for name in self._done:
@@ -147,20 +148,20 @@ class Builders:
         b.job = None
 
     def _died(self, b: _BuildWorker) -> None:
-        """A worker that was killed may have been killed by anyone, perhaps all of them at once: its
-        job is tried again, once more than there are workers.
+        """Another process may have killed the worker, perhaps all workers at once. So a job whose
+        worker was killed is tried again, as often as there are workers.
         """
-        end, name, work = self._renew(b), b.job, b.work
+        end, name, build = self._renew(b), b.job, b.build
         assert name is not None
-        assert work is not None
-        self._killed[name] += was_killed(end)
-        if was_killed(end) and self._killed[name] <= len(self._workers):
+        assert build is not None
+        self._kills[name] += was_killed(end)
+        if was_killed(end) and self._kills[name] <= len(self._workers):
             b.job = None
-            (self._waiting if name in self._wanted else self._ahead).appendleft((name, work))
+            (self._waiting if name in self._wanted else self._ahead).appendleft((name, build))
         else:
             self._finish(b, explain(end, " while building"))
 
     def _renew(self, b: _BuildWorker, kill: bool = False) -> Exit:
         end = self._fork_server.reap(b.worker, kill)
-        b.worker, b.done = self._spawn(b.core), 0
+        b.worker, b.num_builds = self._spawn(b.core), 0
         return end

@@ -1,5 +1,5 @@
-"""Who works where: the cores this process may use and a target in, cores for running kernels and
-cores for building out.
+"""Divides the machine: the cores this process may use and the threads of a target in, cores that
+run kernels and cores that build out.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-_EQUAL = 1.05  # cores whose probes differ by less are equally good
+_EQUAL = 1.05  # cores whose probes differ by a smaller factor are equally good
 _MAX_PROBED = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """Building may go on beside measuring on `free` only; on `run` as well when nothing runs."""
+    """`run` are for kernels, and for builds while no kernel runs. `free` may build at any time."""
 
     run: tuple[int, ...]
     free: tuple[int, ...]
@@ -30,16 +30,16 @@ def usable_cores() -> list[int]:
 
 
 def to_probe(num_threads: int, usable: Collection[int]) -> list[int]:
-    """The cores among which to choose by trying; none when all are needed."""
+    """The cores on which the reference kernel is to be timed; none if kernels need all cores."""
     if num_threads >= len(usable):
         return []
     return sorted(usable)[-max(_MAX_PROBED, num_threads) :]
 
 
 def share_out(num_threads: int, usable: Collection[int], probes: Mapping[int, float]) -> Cores:
-    """Kernels run on the fastest cores, by the seconds that `probes` give; among equals on the
-    last, since systems put their own chores on the first. A core whose sibling hardware thread
-    runs kernels stays idle.
+    """Kernels run on the fastest cores by `probes`, which are seconds of the reference kernel; of
+    equal cores on the last, since systems run their own tasks on the first. A sibling hardware
+    thread of a core that runs kernels stays idle.
     """
     fastest = min(probes.values(), default=0.0)
 
@@ -55,11 +55,11 @@ def share_out(num_threads: int, usable: Collection[int], probes: Mapping[int, fl
 def siblings(core: int) -> set[int]:
     """The hardware threads of a core, itself included."""
     path = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
-    found = {core}
+    threads = {core}
     try:
         for part in path.read_text().strip().split(","):
             first, _, last = part.partition("-")
-            found.update(range(int(first), int(last or first) + 1))
+            threads.update(range(int(first), int(last or first) + 1))
     except (OSError, ValueError):
         pass
-    return found
+    return threads

@@ -10,28 +10,29 @@ from tilesmith.task.task import Failure
 
 
 def explain(end: Exit, doing: str = "") -> Failure:
-    """Why a worker ended that was not told to."""
+    """For a worker that was not told to end; `doing` is put behind the reason."""
     if os.WIFEXITED(end.status):
         code = os.WEXITSTATUS(end.status)
         if code == NO_MEMORY:
             return Failure("memory", "the kernel was refused memory beyond the limit")
         if code == FAULTED:
-            return _fault(end)
-        return Failure("crash", f"the process left with status {code}{doing}{_said(end)}")
+            return _explain_fault(end)
+        return Failure("crash", f"the process exited with status {code}{doing}{_last_words(end)}")
     number = os.WTERMSIG(end.status)
     if "out of memory" in end.stderr or "bad_alloc" in end.stderr:
         return Failure("memory", _first_line(end.stderr))
     if number == signal.SIGKILL:
         return Failure("memory", f"killed by the system{doing}, probably for want of memory")
-    return Failure("crash", f"{signal.Signals(number).name}{doing}{_said(end)}")
+    return Failure("crash", f"{signal.Signals(number).name}{doing}{_last_words(end)}")
 
 
 def was_killed(end: Exit) -> bool:
-    """Whether SIGKILL ended it: from outside, or by the system for want of memory."""
+    """Whether SIGKILL ended it: sent by someone, or by the system for want of memory."""
     return os.WIFSIGNALED(end.status) and os.WTERMSIG(end.status) == signal.SIGKILL
 
 
-def _fault(end: Exit) -> Failure:
+def _explain_fault(end: Exit) -> Failure:
+    """Names the array whose guard pages hold the address of the fault."""
     number, _, address = end.fault
     for name, guard, begin, stop, guard_end in end.regions:
         if name == STACK:
@@ -46,10 +47,10 @@ def _fault(end: Exit) -> Failure:
     return Failure("crash", f"{signal.Signals(number).name} at address {address:#x}")
 
 
-def _said(end: Exit) -> str:
+def _last_words(end: Exit) -> str:
     line = _first_line(end.stderr)
     return f": {line}" if line else ""
 
 
-def _first_line(stderr: str) -> str:
-    return next((line.strip() for line in stderr.splitlines() if line.strip()), "")
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")

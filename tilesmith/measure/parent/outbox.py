@@ -1,5 +1,5 @@
-"""Measurements of a batch on their way out: each is given to a listener once, in small groups, as
-soon as nothing about it will change.
+"""Hands measurements to a listener before their batch is done: measurements in, one by one as they
+become final; groups of them out, each measurement once.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import time
 from tilesmith.measure.protocol import Listener
 from tilesmith.task.task import Measurement
 
-_EVERY_SECONDS = 0.5  # storing a group takes a listener some milliseconds
+_SEND_SECONDS = 0.5  # between two groups; storing one takes a listener some milliseconds
 
 
 class Outbox:
-    """`measured` holds them by the keys of their candidates."""
+    """`measured` holds the batch's measurements by the keys of their candidates."""
 
     def __init__(self, listener: Listener | None) -> None:
         self._listener = listener
@@ -24,11 +24,11 @@ class Outbox:
     def put(self, m: Measurement) -> None:
         self.measured[m.candidate.key] = m
         self.tell(m)
-        if time.monotonic() - self._sent >= _EVERY_SECONDS:
+        if time.monotonic() - self._sent >= _SEND_SECONDS:
             self.send()
 
     def tell(self, m: Measurement) -> None:
-        """For the listener only: it is no answer to what was asked."""
+        """For the listener only: its candidate is not in this batch."""
         self._waiting.append(m)
 
     def send(self) -> None:
