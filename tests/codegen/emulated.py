@@ -13,10 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import tilesmith as ts
-from tilesmith.codegen.artifact import ENTRY, Artifact
-from tilesmith.codegen.llvm.compiler import compile_ir
-from tilesmith.codegen.llvm.emit import emit_function
-from tilesmith.runtime.build import parameters_of
+from tilesmith.codegen.artifact import Artifact
+from tilesmith.runtime.build import compile_function
 
 Array = np.ndarray[Any, Any]
 
@@ -100,10 +98,10 @@ def run_emulated(
     programs: Sequence[tuple[Any, Sequence[Array]]], target: ts.Target, folder: Path
 ) -> list[tuple[Array, ...]]:
     """The outputs of each Function or Schedule, built for the target, on these arrays."""
-    made = [_compiled(what, target, f"kernel_{k}") for k, (what, _) in enumerate(programs)]
-    objects = [folder / f"kernel_{k}.o" for k in range(len(made))]
-    for path, a in zip(objects, made, strict=True):
-        path.write_bytes(a.code)
+    made = [compile_function(what, target) for what, _ in programs]
+    objects = {a.symbol: folder / f"{a.symbol}.o" for a in made}  # equal kernels are one
+    for a in made:
+        objects[a.symbol].write_bytes(a.code)
     (folder / "driver.c").write_text(_driver(made))
     with (folder / "in").open("wb") as f:
         for _, arrays in programs:
@@ -111,18 +109,10 @@ def run_emulated(
                 f.write(np.ascontiguousarray(x).tobytes())
     tools = TOOLS[target.arch]
     program = folder / "program"
-    _call(tools.compiler, "-o", program, folder / "driver.c", *objects, "-lm")
+    _call(tools.compiler, "-o", program, folder / "driver.c", *objects.values(), "-lm")
     emulator = (tools.emulator, "-L", tools.libraries, "-cpu", "max")
     _call(*emulator, program, folder / "in", folder / "out")
     return _split(made, (folder / "out").read_bytes())
-
-
-def _compiled(what: Any, target: ts.Target, entry: str) -> Artifact:
-    """With an entry of its own name, so that many fit into one program."""
-    func = what if isinstance(what, ts.Function) else what.func
-    emitted = emit_function(func, target)
-    source = emitted.source.replace(f"@{ENTRY}(", f"@{entry}(")
-    return compile_ir(func.name, source, target, parameters_of(func), emitted.workspace_nbytes)
 
 
 def _call(*words: Any) -> None:
@@ -131,14 +121,14 @@ def _call(*words: Any) -> None:
 
 
 def _driver(made: Sequence[Artifact]) -> str:
-    declarations = [f"kernel kernel_{k};" for k in range(len(made))]
+    declarations = [f"kernel {symbol};" for symbol in sorted({a.symbol for a in made})]
     calls = []
-    for k, a in enumerate(made):
+    for a in made:
         sizes = ", ".join(str(p.nbytes) for p in a.parameters)
         counts = f"{len(a.inputs)}, {len(a.outputs)}"
         calls.append(
             f"  {{ const int64_t sizes[] = {{{sizes}}}; "
-            f"run(kernel_{k}, {counts}, sizes, {a.workspace_nbytes}, in, out); }}"
+            f"run({a.symbol}, {counts}, sizes, {a.workspace_nbytes}, in, out); }}"
         )
     text = _DRIVER.replace("$DECLARATIONS", "\n".join(declarations))
     return text.replace("$CALLS", "\n".join(calls))

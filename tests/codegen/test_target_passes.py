@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lowered import LATE_PASSES, lower
 from random_cases import TARGETS, agree
 
 import tilesmith as ts
-from tilesmith.codegen.pipeline import TARGET_PASSES, lower
 from tilesmith.schedule.automatic import AutoPrefetch
 from tilesmith.testing.programs import random_inputs
 
@@ -131,14 +131,14 @@ def test_kernels_of_every_vector_width(start: int) -> None:
 
 
 def test_every_pass_has_something_to_do() -> None:
-    changed = dict.fromkeys((f.__name__ for f in TARGET_PASSES), 0)
+    changed = dict.fromkeys((f.__name__ for f in LATE_PASSES), 0)
     for seed in range(1000, 1024):
         func, sch, arrays = drawn(seed)
         want = ts.evaluate(func, *arrays)
         lowered = lower(sch.func)
         for target in TARGETS[seed % 2 :: 2]:
             stage = lowered
-            for fit in TARGET_PASSES:
+            for fit in LATE_PASSES:
                 after = fit(stage, target)
                 if after.body != stage.body:
                     changed[fit.__name__] += 1

@@ -12,9 +12,9 @@ from typing import ClassVar
 
 import tilesmith as ts
 from tilesmith.base.errors import ScheduleError
-from tilesmith.codegen.artifact import ENTRY, Artifact
+from tilesmith.codegen.artifact import ENTRY, Artifact, parameters_of
 from tilesmith.ir.function import Function
-from tilesmith.runtime.build import compile_function, parameters_of
+from tilesmith.runtime.build import compile_function
 from tilesmith.schedule.step import Step
 from tilesmith.task.task import Candidate, Task
 

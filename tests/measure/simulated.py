@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilesmith.base.target import cpu
-from tilesmith.codegen.artifact import Artifact
+from tilesmith.codegen.artifact import Artifact, Entry
 from tilesmith.measure.messages import REFERENCE, Built, Sample
 from tilesmith.measure.parent.timing import TimingRules
 
@@ -89,5 +89,6 @@ class InstantBuilders:
 
 
 def built(kernel: int) -> Any:
-    artifact = Artifact(str(kernel), cpu(1), (), "", str(kernel).encode(), 0, False, "", "")
+    entry = Entry(str(kernel), "", ())
+    artifact = Artifact(str(kernel), cpu(1), (entry,), "", str(kernel).encode())
     return Built(artifact, (), 0.01)

@@ -20,6 +20,7 @@ import pytest
 from sqlalchemy import event
 
 import tilesmith as ts
+from tilesmith.records import sql
 from tilesmith.records.connect import use_wal
 from tilesmith.testing.databases import measured, task_of
 
@@ -223,6 +224,7 @@ def test_a_full_disk_is_said_and_nothing_is_lost(tmp_path):
 FILLER = """
 import resource, signal, sys
 import tilesmith as ts
+from tilesmith.records import sql
 from tilesmith.records.connect import use_wal
 from tilesmith.testing.databases import measured, task_of
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -440,3 +442,21 @@ def test_the_password_is_not_shown(new_postgres):
     with ts.open_database(new_postgres().replace("tester@", "tester:secret@")) as db:
         assert "secret" not in repr(db)
         assert db.count() == 0
+
+
+def test_ctrl_c_during_a_transaction_waits_for_its_end(new_place, monkeypatch):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    store = sql._put
+
+    def pressed(*given):
+        signal.raise_signal(signal.SIGINT)
+        return store(*given)
+
+    monkeypatch.setattr(sql, "_put", pressed)
+    try:
+        with ts.open_database(new_place()) as db:
+            with pytest.raises(KeyboardInterrupt):
+                db.add([measured(TASK, 1)])
+            assert db.of(TASK) == [measured(TASK, 1)]
+    finally:
+        signal.signal(signal.SIGINT, before)

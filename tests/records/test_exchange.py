@@ -431,6 +431,16 @@ def test_prune_drops_failures_if_asked_to(full):
     assert full.of(ONE) == [EVERY[0], *EVERY[2:]]
 
 
+@pytest.mark.parametrize("pruned", [{"failures": True}, {"keep": 1}, {"keep": 1, "failures": True}])
+def test_prune_brings_back_no_candidate_that_failed_since(empty, pruned):
+    fast, slow = measured(ONE, 1, (1.0,)), measured(ONE, 2, (2.0,))
+    failed = replace(fast, seconds=(), failure=Failure("crash"), when=fast.when + 1)
+    empty.add([fast, slow, failed, measured(ONE, 3, (), Failure("build"))])
+    assert empty.best(ONE) == slow
+    empty.prune(**pruned)
+    assert empty.best(ONE) == slow
+
+
 def test_prune_drops_what_an_older_code_generator_made(full, tmp_path):
     full.save_state(ONE, "search", b"kept")
     full.export(tmp_path / "out.jsonl")

@@ -12,7 +12,7 @@ from tilesmith.base.target import Target
 from tilesmith.cli.operators import operator
 from tilesmith.schedule.cache import CacheRead
 from tilesmith.schedule.loops import Reorder
-from tilesmith.search.draft import Draft, estimates
+from tilesmith.search.draft import Draft
 from tilesmith.search.features.nest import shared_nests
 from tilesmith.space.spaces import SketchSpace, variants
 from tilesmith.space.variant import Variant
@@ -102,7 +102,7 @@ def test_what_is_divided_once_for_a_row_costs_nothing(target: Target) -> None:
         task = Task(ts.function([x, y]), target)
         v = next(variants(task, SketchSpace().sketches(task)[0]))
         graph, (nest,) = shared_nests(v)
-        computing = graph.compile([estimates(Draft(), nest)[0]])
+        computing = graph.compile([Draft().estimates(nest)[0]])
         return float(computing(v.sample(np.random.default_rng(0), 1))[0, 0])
 
     assert cycles(2, 1) == cycles(1, 1) < cycles(1, 2)
@@ -166,7 +166,7 @@ def test_a_copy_that_stores_across_rows_is_slower(target: Target) -> None:
         task = Task(ts.function([x, y]), target)
         v = next(variants(task, ts.TemplateSpace(template).sketches(task)[0]))
         graph, (nest,) = shared_nests(v)
-        computing = graph.compile([estimates(Draft(), nest)[0]])
+        computing = graph.compile([Draft().estimates(nest)[0]])
         cycles[axis] = float(computing(v.sample(np.random.default_rng(0), 1))[0, 0])
     assert cycles["i"] > 2 * cycles["j"]
 
@@ -181,7 +181,7 @@ def test_every_second_element_comes_faster_than_every_third(target: Target) -> N
         task = Task(ts.function([x, y]), target)
         v = next(variants(task, SketchSpace().sketches(task)[0]))
         graph, (nest,) = shared_nests(v)
-        computing = graph.compile([estimates(Draft(), nest)[0]])
+        computing = graph.compile([Draft().estimates(nest)[0]])
         return float(computing(v.sample(np.random.default_rng(0), 1))[0, 0])
 
     assert cycles(1) < cycles(2) < cycles(3) == cycles(4)

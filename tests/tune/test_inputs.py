@@ -129,7 +129,9 @@ def asking(found: Any) -> Odd:
 
 @pytest.mark.parametrize("found", [None, 3, [1, 2], "candidates"])
 def test_parts_that_give_the_wrong_thing(found: Any) -> None:
-    with pytest.raises(ts.TuneError, match=r"sketches\(task\) of Odd gave .* a tuple of traces"):
+    with pytest.raises(
+        ts.ScheduleError, match=r"Odd returns .*sketches\(task\) .* tuple of Traces"
+    ):
         tune(space=Odd(found=found))
     with pytest.raises(ts.TuneError, match=r"start\(task, sketches, rng\) of Odd gave"):
         tune(strategy=Odd(search=found))

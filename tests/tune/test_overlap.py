@@ -15,8 +15,7 @@ import tilesmith as ts
 from tilesmith.measure.protocol import Upcoming
 from tilesmith.search.protocol import Search
 from tilesmith.testing.measurers import FakeMeasurer, FakeRun, seconds_by_digest
-from tilesmith.tune import run as run_module
-from tilesmith.tune import tune as tune_module
+from tilesmith.tune import run_state, task_tuner
 
 
 def matmul(n: int = 48) -> ts.Function:
@@ -117,7 +116,7 @@ class SlowRun(FakeRun):
 @pytest.mark.parametrize("each", [0.01, 0.1, 0.7, 3.0])
 def test_seconds_are_honoured_and_used(each: float, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(run_module, "time", clock)
+    monkeypatch.setattr(run_state, "time", clock)
     watched = Watched(ts.Random())
     result = tune(
         strategy=watched, measurer=Slow(clock=clock, each=each), budget=ts.Budget(seconds=20)
@@ -131,7 +130,7 @@ def test_seconds_are_honoured_and_used(each: float, monkeypatch: pytest.MonkeyPa
 def test_a_slow_search_is_not_asked_at_the_last_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is being searched for when time is up has to be waited for."""
     clock = Clock()
-    for module in (run_module, tune_module):
+    for module in (run_state, task_tuner):
         monkeypatch.setattr(module, "time", clock)
 
     @dataclass(frozen=True)
@@ -153,7 +152,7 @@ def test_a_search_that_takes_all_the_time_still_has_its_first_batch_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = Clock()
-    for module in (run_module, tune_module):
+    for module in (run_state, task_tuner):
         monkeypatch.setattr(module, "time", clock)
 
     @dataclass(frozen=True)
@@ -173,7 +172,7 @@ def test_a_search_that_takes_all_the_time_still_has_its_first_batch_measured(
 
 def test_both_budgets_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(run_module, "time", clock)
+    monkeypatch.setattr(run_state, "time", clock)
     budget = ts.Budget(trials=37, seconds=20)
     result = tune(measurer=Slow(clock=clock), budget=budget)
     assert result.trials == 37
@@ -212,9 +211,9 @@ def test_progress_says_what_is_left_and_what_failed() -> None:
 
 def test_one_slow_question_does_not_end_a_run() -> None:
     """The first fit of a model loads a library; two slow ones in a row are the rule."""
-    run = run_module.Run(ts.Task(matmul(), ts.cpu(1)), ts.Budget(seconds=1000), None, [])
-    run.asked(0.1)
-    run.asked(900.0)
-    assert run.searching == 0.1
-    run.asked(800.0)
-    assert run.searching == 800.0
+    run = run_state.RunState(ts.Task(matmul(), ts.cpu(1)), ts.Budget(seconds=1000), None, [])
+    run.note_ask(0.1)
+    run.note_ask(900.0)
+    assert run.ask_seconds == 0.1
+    run.note_ask(800.0)
+    assert run.ask_seconds == 800.0

@@ -137,6 +137,50 @@ def test_the_best_known_is_measured_first_and_is_no_trial(db: ts.Database) -> No
     assert result.near == 0.0
 
 
+def of_other_version(db: ts.Database, folder: Path, measured: list[ts.Measurement]) -> None:
+    """Stores them as another version of the code generator would have."""
+    file = folder / "other.jsonl"
+    with ts.open_database(":memory:") as other:
+        other.add(measured)
+        other.export(file)
+    file.write_text(file.read_text().replace('"codegen":"', '"codegen":"other-'))
+    assert db.import_(file).added == len(measured)  # type: ignore[attr-defined]
+
+
+def test_the_best_of_another_code_generator_are_measured_first(
+    db: ts.Database, tmp_path: Path
+) -> None:
+    found = candidates(30)
+    costs = [4.0, 1.0, 3.0, 2.0, 5.0]
+    of_other_version(
+        db, tmp_path, [ts.Measurement(c, (s,)) for c, s in zip(found, costs, strict=False)]
+    )
+    assert db.of(TASK) == []
+    measurer = Moody(seconds_by_tiles)
+    result = tune(db, measurer, found[20:])
+    first = [found[1], found[3], found[2]]
+    assert measurer.opened[0].measured[:3] == first
+    assert result.trials == 3 + len(found[20:])  # they are trials, unlike what is known
+    assert result.best.candidate == found[1]
+    assert {m.candidate for m in db.of(TASK)} == {*first, *found[20:]}
+    # From now on this version has records of its own.
+    again = Moody(seconds_by_tiles)
+    tune(db, again, found[5:8])
+    assert again.opened[0].measured == [found[1], *found[5:8]]
+
+
+def test_few_trials_measure_few_of_another_code_generator(db: ts.Database, tmp_path: Path) -> None:
+    found = candidates(30)
+    of_other_version(db, tmp_path, [ts.Measurement(c, (1.0,)) for c in found[:5]])
+    measurer = Moody(seconds_by_tiles)
+    result = ts.tune(
+        TASK.func, TASK.target, budget=ts.Budget(trials=2), database=db, space=MANY,
+        strategy=Proposing(found[20:]), measurer=measurer, quiet=True,
+    )  # fmt: skip
+    assert result.trials == 2
+    assert measurer.opened[0].measured == found[:2]
+
+
 @pytest.mark.parametrize("kind", ["build", "wrong", "crash", "timeout"])
 @pytest.mark.parametrize("measurer", [FakeMeasurer, Moody])
 def test_a_known_best_that_fails_now_gives_way_to_the_next(

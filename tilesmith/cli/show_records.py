@@ -21,6 +21,7 @@ from tilesmith.cli.table import microseconds, output_width, table
 from tilesmith.records.database import TaskSummary
 from tilesmith.records.open import open_database
 from tilesmith.runtime.build import build
+from tilesmith.task.ranking import Ranking
 from tilesmith.task.task import Measurement, Standing, failures_by_kind, standing_of, trust
 
 if TYPE_CHECKING:
@@ -239,7 +240,7 @@ def _ranked(known: Sequence[Measurement]) -> list[Measurement]:
     good = [m for m in known if standing_of(m) < Standing.FAILED]
     if not good:
         return []
-    best = min(good, key=trust)
+    best = Ranking(known).best or min(good, key=trust)
     rest = (m for m in good if m is not best)
     return [best, *sorted(rest, key=lambda m: (m.contended, m.rank))]
 

@@ -1,10 +1,10 @@
 """What each operation means, on NumPy scalars and arrays alike: the definition that interpreter and
 oracle share.
 
-Integers wrap around; `//` and `%` round towards minus infinity, and give 0 where the divisor is 0;
-max and min give NaN if one
-side is NaN. float16 and bfloat16 arithmetic may be carried out in float32 and rounded where the
-value is stored.
+Integers wrap around; `//` and `%` round towards minus infinity. An integer divided by 0 is 0, with
+`//` and with `%`, whether the operands are axes or data: it is no error, so that a `where` may
+guard it, and every part of the system gives the same. max and min give NaN if one side is NaN.
+float16 and bfloat16 arithmetic may be carried out in float32 and rounded where the value is stored.
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ buffers never overlap.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tilesmith.base.dtype import DType
@@ -114,16 +114,16 @@ class Write:
 @dataclass(frozen=True, slots=True, eq=False)
 class Intrinsic:
     """A hardware instruction: what it computes, as a Function of one block over fixed extents, and
-    who writes its code.
+    the features that a target needs for it.
 
-    `emit(builder, operands)` gets each operand as one vector of all its elements in row-major
-    order, by the names of the description's parameters, and returns the new value of the output.
+    A back end has the code of the instructions it knows by name. `emitters` brings the code of
+    others, by the back end's name: `{"llvm": emit}`, as codegen/llvm/intrinsics.py describes it.
     """
 
     name: str
     description: Any  # a Function; its one output is read, joined and written
-    features: frozenset[str]
-    emit: Callable[[Any, dict[str, Any]], Any]
+    features: frozenset[str] = frozenset()
+    emitters: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,8 @@ def parse_int(text: str) -> Int:
                 return -go(x)
             case ast.BinOp(left=left, op=op, right=right):
                 a, b = go(left), go(right)
+                if isinstance(op, ast.FloorDiv | ast.Mod) and b.const == 0:
+                    raise ZeroDivisionError(f"({a}) // 0")
                 match op:
                     case ast.Add():
                         return a + b

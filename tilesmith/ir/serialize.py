@@ -26,6 +26,7 @@ from tilesmith.expr.nodes import (
     Unary,
     children,
 )
+from tilesmith.expr.walk import postorder
 from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Stmt, Store, Sync, Write, walk
 
 if TYPE_CHECKING:
@@ -96,23 +97,19 @@ class _Writer:
 
     # values
     def value(self, e: Expr) -> int:
-        """Its place in the table. Chains may be longer than the Python stack."""
-        waiting = [e]
-        while waiting:
-            x = waiting[-1]
-            before = [c for c in children(x) if id(c) not in self._by_id]
-            if id(x) not in self._by_id and before:
-                waiting += reversed(before)
-                continue
-            waiting.pop()
-            if id(x) not in self._by_id:
-                node = [*self._node(x), x.dtype.name]
-                text = compact(node)
-                if text not in self._by_text:
-                    self._by_text[text] = len(self.values)
-                    self.values.append(node)
-                self._by_id[id(x)] = self._by_text[text]
+        """Its place in the table."""
+        if id(e) not in self._by_id:
+            for x in postorder(e, children):
+                if id(x) not in self._by_id:
+                    self._by_id[id(x)] = self._place([*self._node(x), x.dtype.name])
         return self._by_id[id(e)]
+
+    def _place(self, node: list[Any]) -> int:
+        text = compact(node)
+        if text not in self._by_text:
+            self._by_text[text] = len(self.values)
+            self.values.append(node)
+        return self._by_text[text]
 
     def _node(self, e: Expr) -> list[Any]:
         match e:

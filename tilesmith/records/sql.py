@@ -31,12 +31,14 @@ from tilesmith.records.schema import records, state, tasks
 from tilesmith.records.transactions import Transactions
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import PRIMITIVES
+from tilesmith.task.ranking import Ranking
 from tilesmith.task.task import (
     CODEGEN_VERSION,
     Candidate,
     Measurement,
     Standing,
     Task,
+    standing_of,
     task_key,
     trust,
 )
@@ -237,7 +239,7 @@ class SqlDatabase:
                 c.execute(state.delete().where(state.c.task_id.in_(old)))
                 c.execute(tasks.delete().where(tasks.c.codegen != CODEGEN_VERSION))
             if failures:
-                gone += c.execute(records.delete().where(records.c.failure.is_not(None))).rowcount
+                gone += c.execute(records.delete().where(_is_mere_failure())).rowcount
             if keep is not None:
                 gone += _keep_best(c, keep)
         self._at.shrink()
@@ -296,43 +298,64 @@ def _records(c: sa.Connection, which: sa.ColumnElement[bool]) -> Iterator[tuple[
 
 
 def _best(c: sa.Connection, reader: Reader) -> Measurement | None:
-    """The first by trust that can be read and applied. It is nearly always the first of all, so
-    that few are asked for at first.
-    """
-    if not reader.stated:
-        return None
+    """The first by `Ranking` whose trace can be read and applied."""
+    if len(reader.stated) > 1:  # one candidate may stand there under several names
+        rows = _records(c, _among(reader.stated))
+        ranking = Ranking(m for k, row in rows if (m := reader.read(k, row)) is not None)
+        return next((m for m in ranking.ranked if applies(m.candidate)), None)
+    # The first by `trust` is nearly always the one, so few rows are fetched at first.
     timed = _among(reader.stated), records.c.standing < Standing.FAILED
     query = sa.select(records.c.task_id, *_RECORD).where(*timed).order_by(*_TRUST)
     offset, size = 0, 1
-    while rows := c.execute(query.limit(size).offset(offset)).all():
-        for row in rows:
-            m = reader.read(row[0], RecordRow._make(row[1:]))
-            if m is not None and applies(m.candidate):
+    while rows_by_trust := c.execute(query.limit(size).offset(offset)).all():
+        for row in rows_by_trust:
+            record = RecordRow._make(row[1:])
+            m = reader.read(row[0], record)
+            if m is not None and applies(m.candidate) and _counts(c, reader, record, m):
                 return m
         offset, size = offset + size, min(8 * size, _BATCH)
     return None
 
 
+def _counts(c: sa.Connection, reader: Reader, record: RecordRow, m: Measurement) -> bool:
+    """Whether no later record of its candidate replaces or cancels it."""
+    same = _among(reader.stated), records.c.candidate == record.candidate
+    rows = _records(c, sa.and_(*same))
+    return Ranking(x for k, row in rows if (x := reader.read(k, row)) is not None).best == m
+
+
 def _keep_best(c: sa.Connection, keep: int) -> int:
-    """How many had to go."""
+    """Deletes all timed records but those of the `keep` best candidates of each task; how many."""
     by_key: dict[str, dict[int, TaskRow]] = {}
     for k, row in _stated(c).items():
         by_key.setdefault(row.key, {})[k] = row
-    gone: list[int] = []
+    outranked: list[int] = []
     for stated in by_key.values():
-        readers = {k: reader_of(row, {k: row}) for k, row in stated.items()}
-        timed = _among(stated), records.c.standing < Standing.FAILED
-        query = sa.select(records.c.id, records.c.task_id, *_RECORD).where(*timed)
-        kept = 0
-        for found in c.execute(query.order_by(*_TRUST)).all():
-            reader = readers[found[1]]
-            record = RecordRow._make(found[2:])
-            if reader is not None and reader.read(found[1], record) is not None:
-                kept += 1
-                gone += [found[0]] if kept > keep else []
-    for at in range(0, len(gone), _BATCH):
-        c.execute(records.delete().where(records.c.id.in_(gone[at : at + _BATCH])))
-    return len(gone)
+        reader = reader_of(next(iter(stated.values())), stated)
+        if reader is None:
+            continue
+        query = sa.select(records.c.id, records.c.task_id, *_RECORD).where(_among(stated))
+        by_row: dict[int, Measurement] = {}
+        for found in c.execute(query.order_by(records.c.id)).all():
+            m = reader.read(found[1], RecordRow._make(found[2:]))
+            if m is not None:
+                by_row[found[0]] = m
+        best = {id(m) for m in Ranking(by_row.values()).ranked[:keep]}
+        timed = {k: m for k, m in by_row.items() if standing_of(m) < Standing.FAILED}
+        outranked += [k for k, m in timed.items() if id(m) not in best]
+    for at in range(0, len(outranked), _BATCH):
+        c.execute(records.delete().where(records.c.id.in_(outranked[at : at + _BATCH])))
+    return len(outranked)
+
+
+def _is_mere_failure() -> sa.ColumnElement[bool]:
+    """Whether a record is a failure of a candidate that had not run before. Other failures cancel
+    earlier times of the candidate: without them, those would count again.
+    """
+    timed = records.alias()
+    same = timed.c.task_id == records.c.task_id, timed.c.candidate == records.c.candidate
+    earlier = timed.c.id < records.c.id, timed.c.standing < Standing.FAILED
+    return sa.and_(records.c.failure.is_not(None), ~sa.exists().where(*same, *earlier))
 
 
 def _put(c: sa.Connection, pairs: Iterable[tuple[Task | TaskRow, RecordRow]]) -> int:

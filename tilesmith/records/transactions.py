@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from tilesmith.base.errors import RecordsError
+from tilesmith.base.interrupts import whole
 from tilesmith.records.connect import in_memory, is_read_only, make_engine, meaning
 from tilesmith.records.schema import VERSION, newer, prepare, version_of
 
@@ -63,10 +64,13 @@ class Transactions:
 
     @contextmanager
     def writing(self) -> Iterator[sa.Connection]:
+        """A first Ctrl-C waits for the end of the transaction: a connection that is interrupted
+        may keep the database locked.
+        """
         engine = self._open()
         if self.read_only:
             raise RecordsError(f"{self.place} may not be written to: it was opened to be read")
-        with self._lock, self._named(), engine.connect() as c:
+        with self._lock, self._named(), whole(), engine.connect() as c:
             c.execution_options(writes=True)
             with c.begin():
                 if c.dialect.name == "postgresql":

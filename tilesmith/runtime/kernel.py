@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NoReturn
@@ -17,7 +17,7 @@ import numpy as np
 from numpy import ndarray
 
 from tilesmith.base.errors import ArgumentError, BuildError
-from tilesmith.codegen.artifact import ENTRY, Artifact, Parameter, obstacle
+from tilesmith.codegen.artifact import Artifact, Parameter, obstacle
 from tilesmith.ir.pack import packed
 from tilesmith.runtime.arrays import Array, address_of, convert, empty, reject
 
@@ -115,7 +115,7 @@ class Kernel:
             from tilesmith.runtime.loader import load
 
             self._library = load(artifact)
-            self._entry = self._library.addresses[ENTRY]
+            self._entry = self._library.addresses[artifact.symbol]
             signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
             self._run = signature(self._entry)
 
@@ -137,7 +137,7 @@ class Kernel:
 
     @property
     def source(self) -> str:
-        """What the code generator wrote: LLVM IR."""
+        """What the back end wrote: LLVM IR, or the language of a back end of one's own."""
         return self.artifact.source
 
     @cached_property
@@ -145,22 +145,15 @@ class Kernel:
         """The machine code as text."""
         from tilesmith.codegen.llvm.compiler import assembly
 
+        if self.artifact.language != "llvm":
+            raise BuildError(
+                f"{self.name!r} has no assembly: its source is {self.artifact.language}"
+            )
         return assembly(self.artifact)
 
     def __call__(self, *arrays: Any, out: Any = None) -> Any:
         pointers, result, _held = self._bind(arrays, out)
-        free = self._free
-        try:  # list.pop and list.append need no lock of ours
-            frame = free.pop()
-        except IndexError:
-            frame = self._new_frame()
-        frame.pointers[:] = pointers
-        if self._checks:
-            self._run_checked(frame)
-        else:
-            self._run(frame.address, frame.workspace_address)
-        if len(free) < _MAX_FREE_FRAMES:
-            free.append(frame)
+        self.raw(pointers)
         return result
 
     def bind(self, *arrays: Any, out: Any = None) -> Callable[[], Any]:
@@ -187,6 +180,37 @@ class Kernel:
             return result
 
         return call
+
+    @property
+    def entry_address(self) -> int:
+        """Of the machine code: void (void **args, void *workspace), good while the kernel lives.
+        args points at the data pointers, inputs first; the workspace has
+        `artifact.workspace_nbytes` bytes and begins at a multiple of 64. Other native code may call
+        it.
+        """
+        if self._obstacle is not None:
+            raise BuildError(self._obstacle)
+        return self._entry
+
+    def raw(self, addresses: Sequence[int]) -> None:
+        """A call on plain addresses, inputs first, that are not checked: each must be the
+        beginning of a row-major array of its parameter's shape and dtype, aligned to its dtype,
+        and no output may overlap another array. Anything else is undefined, as in C.
+        """
+        if self._obstacle is not None:
+            raise BuildError(self._obstacle)
+        free = self._free
+        try:  # list.pop and list.append need no lock of ours
+            frame = free.pop()
+        except IndexError:
+            frame = self._new_frame()
+        frame.pointers[:] = addresses
+        if self._checks:
+            self._run_checked(frame)
+        else:
+            self._run(frame.address, frame.workspace_address)
+        if len(free) < _MAX_FREE_FRAMES:
+            free.append(frame)
 
     def pack(self, name: str, array: Any) -> Array:
         """`array` as this kernel wants the parameter, which may lie in a layout that tuning chose

@@ -11,7 +11,7 @@ import ctypes
 import itertools
 import os
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -21,7 +21,7 @@ import llvmlite.binding as llvm
 from tilesmith.base.errors import BuildError
 from tilesmith.base.llvm_lock import LLVM_LOCK
 from tilesmith.base.target import cpu
-from tilesmith.codegen.artifact import ENTRY, PARALLEL_FOR, Artifact, obstacle
+from tilesmith.codegen.artifact import PARALLEL_FOR, Artifact, obstacle
 from tilesmith.codegen.llvm.compiler import compile_ir, initialize
 from tilesmith.runtime.threads import REPEAT, RESET, pool_source
 
@@ -32,10 +32,18 @@ class Library:
     """Linked code. Its addresses hold while it lives; the memory goes with it."""
 
     def __init__(
-        self, name: str, code: bytes, exports: tuple[str, ...], imports: Mapping[str, int]
+        self,
+        name: str,
+        code: bytes | tuple[bytes, ...],  # of one object, or of several
+        exports: tuple[str, ...],
+        imports: Mapping[str, int],
     ):
+        objects = (code,) if isinstance(code, bytes) else code
+        builder = llvm.JITLibraryBuilder()
+        for one in objects:
+            builder.add_object_img(one)
         # The process's own symbols bring libc and libm, that is memset, expf and the like.
-        builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
+        builder.add_current_process()
         for symbol in exports:
             builder.export_symbol(symbol)
         for symbol, address in imports.items():
@@ -47,9 +55,8 @@ class Library:
                 self._tracker = builder.link(_linker(), f"{name}.{next(_numbers)}")
             except RuntimeError as error:
                 known = ctypes.CDLL(None)
-                missing = [
-                    s for s in undefined_symbols(code) if s not in imports and not hasattr(known, s)
-                ]
+                wanted = [s for one in objects for s in undefined_symbols(one)]
+                missing = [s for s in wanted if s not in imports and not hasattr(known, s)]
                 why = f" for want of: {', '.join(missing)}" if missing else f": {error}"
                 raise BuildError(f"the code of {name!r} cannot be linked{why}") from None
         self.addresses: dict[str, int] = {symbol: self._tracker[symbol] for symbol in exports}
@@ -116,9 +123,16 @@ def undefined_symbols(code: bytes) -> list[str]:
 
 
 def load(artifact: Artifact) -> Library:
-    """The artifact's code, linked and ready: the address of its entry is `addresses[ENTRY]`."""
-    why = obstacle(artifact)
-    if why is not None:
-        raise BuildError(why)
-    imports = {PARALLEL_FOR: pool().parallel_for} if artifact.uses_threads else {}
-    return Library(artifact.name, artifact.code, (ENTRY,), imports)
+    """The code, linked and ready: `addresses` has the entries by their symbols."""
+    return load_all(artifact.name, (artifact,))
+
+
+def load_all(name: str, artifacts: Sequence[Artifact]) -> Library:
+    """The code of several artifacts, linked into one library."""
+    for artifact in artifacts:
+        if (why := obstacle(artifact)) is not None:
+            raise BuildError(why)
+    imports = {PARALLEL_FOR: pool().parallel_for} if any(a.uses_threads for a in artifacts) else {}
+    codes = {a.code: [e.symbol for e in a.entries] for a in artifacts}  # equal code is linked once
+    exports = tuple(symbol for symbols in codes.values() for symbol in symbols)
+    return Library(name, tuple(codes), exports, imports)

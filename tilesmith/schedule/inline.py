@@ -74,10 +74,15 @@ class Inline(Step):
                     f"cannot inline {b.name}: an instruction carries out {o.name}, which reads it"
                 )
 
+        made: dict[Load, Expr] = {}  # reads of one element share what is computed for it
+
         def put(load: Load) -> Expr:
             if load.buffer not in values:
                 return load
-            return substitute(values[load.buffer], dict(zip(its, load.index, strict=True)))
+            if load not in made:
+                moved = {n: p for n, p in zip(its, load.index, strict=True) if p.name != n}
+                made[load] = substitute(values[load.buffer], moved)
+            return made[load]
 
         names = dict.fromkeys(o.name for n in values for o in readers(func, n))
         body = rewrite_blocks(

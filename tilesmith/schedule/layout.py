@@ -19,7 +19,18 @@ from tilesmith.expr.ints import (
     opaque_atoms,
     var,
 )
-from tilesmith.expr.nodes import Binary, Cast, Const, Dynamic, Expr, IntValue, Load, Select
+from tilesmith.expr.nodes import (
+    Binary,
+    Cast,
+    Const,
+    Dynamic,
+    Expr,
+    IntValue,
+    Load,
+    Select,
+    children,
+)
+from tilesmith.expr.walk import preorder
 from tilesmith.ir.dependence import find_block, only_writer, written
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import (
@@ -186,17 +197,14 @@ class Pad(Step):
         if b.combiner is None or b.combiner.op != "add":
             return False
 
-        def zero(e: Expr) -> bool:
-            match e:
-                case Load(index=ix):
-                    return any(it in p.names for p in ix)
-                case Binary(op="mul", a=x, b=y):
-                    return zero(x) or zero(y)
-                case Cast(x=x):
-                    return zero(x)
-            return False
+        def factors(e: Expr) -> tuple[Expr, ...]:
+            product = isinstance(e, Binary) and e.op == "mul"
+            return children(e) if product or isinstance(e, Cast) else ()
 
-        return all(zero(w.value) for w in b.writes)
+        def zero(e: Expr) -> bool:
+            return isinstance(e, Load) and any(it in p.names for p in e.index)
+
+        return all(any(map(zero, preorder(w.value, factors))) for w in b.writes)
 
     def _pad_operands(
         self, func: Function, b: Block, extents: dict[str, tuple[int, int]]

@@ -16,7 +16,7 @@ from tilesmith.search.catalogue import Catalogue, Individual
 from tilesmith.search.draft import Draft
 from tilesmith.search.gbdt import Gbdt
 from tilesmith.search.picking import pick
-from tilesmith.search.protocol import CostModel, Predictor, Scores
+from tilesmith.search.protocol import AnalyticScore, CostModel, Predictor, Scores
 from tilesmith.search.random import RandomSearch
 from tilesmith.space.domains import Matrix, Rng
 from tilesmith.space.variant import Variant
@@ -47,7 +47,7 @@ class Annealing:
     epsilon: float = 0.05
     diversity: float = 0.02
     variants: int = 8
-    draft: Draft = field(default_factory=Draft)
+    draft: AnalyticScore = field(default_factory=Draft)
 
     def start(self, task: Task, sketches: Sequence[Trace], rng: Rng) -> AnnealingSearch:
         return AnnealingSearch(self, Catalogue(task, sketches), rng)
@@ -55,10 +55,10 @@ class Annealing:
 
 @dataclass(frozen=True)
 class _Analytic:
-    draft: Draft
+    draft: AnalyticScore
 
     def predict(self, variant: Variant, rows: Matrix) -> Scores:
-        return self.draft.score(variant, rows)
+        return np.exp2(self.draft.predict(variant, rows))
 
 
 class AnnealingSearch:

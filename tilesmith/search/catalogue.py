@@ -17,7 +17,7 @@ from tilesmith.schedule.trace import Trace
 from tilesmith.space.domains import Matrix, Rng
 from tilesmith.space.reopen import lowered, reopen
 from tilesmith.space.spaces import (
-    require_sketches,
+    require_traces,
     some_structures,
     structural_counts,
     with_structure,
@@ -42,9 +42,9 @@ class Individual:
 class Catalogue:
     def __init__(self, task: Task, sketches: Sequence[Trace]) -> None:
         self.task = task
-        self.sketches = require_sketches(sketches, task)
+        self.sketches = require_traces(sketches)
         counts = [structural_counts(s) for s in self.sketches]
-        most = min(_MOST_PER_SKETCH, max(1, _MOST_STRUCTURES // len(self.sketches)))
+        most = min(_MOST_PER_SKETCH, max(1, _MOST_STRUCTURES // max(1, len(self.sketches))))
         # The sketch of each structure, and which choice each of its structural decisions takes.
         self._structures = [
             (k, picked) for k, n in enumerate(counts) for picked in some_structures(n, most)
@@ -160,12 +160,16 @@ class Catalogue:
         return who
 
     def _find(self, c: Candidate) -> Individual | None:
+        if c.task != self.task:  # the same trace may have other extents there
+            return None
         try:
             variant, row = reopen(c)
         except ScheduleError:
             return None
         number = self._numbers.get(variant.trace)
-        return None if number is None else Individual(number, row)
+        if number is None or not variant.contains(np.array([row], np.int32))[0]:
+            return None
+        return Individual(number, row)
 
     @cached_property
     def _numbers(self) -> dict[Trace, int]:

@@ -18,9 +18,18 @@ from tilesmith.search.catalogue import Catalogue, Individual
 from tilesmith.search.descent import Descent
 from tilesmith.search.draft import Draft
 from tilesmith.search.gbdt import Gbdt
+from tilesmith.search.mutators import ChangeDecisions
 from tilesmith.search.picking import pick
 from tilesmith.search.population import Population, breed, merge, sample
-from tilesmith.search.protocol import Corrector, CostModel, Experienced, Predictor, Scores
+from tilesmith.search.protocol import (
+    AnalyticScore,
+    Corrector,
+    CostModel,
+    Experienced,
+    Mutator,
+    Predictor,
+    Scores,
+)
 from tilesmith.search.random import RandomSearch
 from tilesmith.space.domains import Rng
 from tilesmith.task.task import Candidate, Measurement, Task
@@ -67,8 +76,12 @@ class Evolution:
     refined: int = 4
     refit: float = 0.25
     patience: int = 60
-    draft: Draft = field(default_factory=Draft)
+    draft: AnalyticScore = field(default_factory=Draft)
+    mutators: tuple[Mutator, ...] = (ChangeDecisions(), ChangeDecisions(share=0.4))
     cost_model: CostModel | None = field(default_factory=Gbdt)
+
+    def __post_init__(self) -> None:
+        checked.require_mutators(self.mutators)
 
     def start(self, task: Task, sketches: Sequence[Trace], rng: Rng) -> EvolutionSearch:
         return EvolutionSearch(self, Catalogue(task, sketches), rng)
@@ -243,7 +256,9 @@ class EvolutionSearch:
         everyone, all_scores = people, scores
         for _ in range(generations if len(people) else 0):
             parents = people.take(self._select(scores, self._size))
-            people, scores = judge(breed(self.catalogue, self.rng, parents, s.crossover, s.moved))
+            people, scores = judge(
+                breed(self.catalogue, self.rng, parents, s.crossover, s.mutators, s.moved)
+            )
             everyone = Population((*everyone.groups, *people.groups))
             all_scores = np.concatenate([all_scores, scores])
             # the best stay among the parents

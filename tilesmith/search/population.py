@@ -4,13 +4,14 @@ so that scoring, breeding and picking act on all of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from tilesmith.search import checked
 from tilesmith.search.catalogue import Catalogue
-from tilesmith.search.protocol import Part, Scores
+from tilesmith.search.protocol import Mutator, Part, Scores
 from tilesmith.space.domains import Matrix, Rng, encode
 from tilesmith.space.variant import Variant
 
@@ -74,10 +75,12 @@ def sample(catalogue: Catalogue, rng: Rng, numbers: list[int], count: int) -> Po
 
 
 def breed(
-    catalogue: Catalogue, rng: Rng, parents: Population, crossover: float, moved: float
-) -> Population:
-    """A child of each parent: crossed with another of its variant, or not; a decision or two
-    changed; a few go to another variant of the same sketch that has parents too.
+    catalogue: Catalogue, rng: Rng, parents: Population, crossover: float,
+    mutators: Sequence[Mutator], moved: float,
+) -> Population:  # fmt: skip
+    """A child of each parent. A share `crossover` has a second parent of the same variant. Then all
+    go through the mutators. Last, a share `moved` goes to another variant of the same sketch that
+    has parents too.
     """
     out: list[tuple[int, Matrix]] = []
     together: dict[int, list[Matrix]] = {}
@@ -90,9 +93,8 @@ def breed(
         mates = rows.take(rng.integers(0, len(rows), len(rows)), axis=0)
         chosen = rng.random(len(rows)) < crossover
         children = np.where(chosen[:, None], v.cross(rng, rows, mates), rows)
-        children = v.mutate(rng, children)
-        twice = rng.random(len(rows)) < 0.4
-        children = np.where(twice[:, None], v.mutate(rng, children), children)
+        for m in mutators:
+            children = checked.mutate(m, v, rng, children)
         goes = rng.random(len(rows)) < moved
         out += catalogue.transplant(rng, number, children[goes], present)
         out.append((number, children[~goes]))

@@ -59,7 +59,7 @@ class TreeGru:
         if len(labels) < _FEWEST or labels.min() == labels.max():
             return None
         # PyTorch takes seconds to load: only who learns waits for it
-        from tilesmith.search.tree_network import Examples, train
+        from tilesmith.search.tree_network import Examples, Training, train
 
         examples = [
             Examples(
@@ -68,4 +68,10 @@ class TreeGru:
             )
             for g in groups
         ]  # fmt: skip
-        return train(self, examples)
+        settings = Training(
+            hidden=self.hidden, slots=self.slots, epochs=self.epochs,
+            learning_rate=self.learning_rate, loss=self.loss, batch=self.batch,
+            held_out=self.held_out, patience=self.patience, max_seconds=self.max_seconds,
+            seed=self.seed,
+        )  # fmt: skip
+        return train(settings, self.base, examples)

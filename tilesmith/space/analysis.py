@@ -9,6 +9,7 @@ from math import prod
 
 from tilesmith.expr.ints import FloorDiv, Int, Unknown, bounds, of, opaque_atoms, var
 from tilesmith.expr.nodes import Expr, Load, Select, Unary, children
+from tilesmith.expr.walk import preorder
 from tilesmith.ir.dependence import find_block, readers, writers, written
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, Path
@@ -35,30 +36,6 @@ def producers(func: Function, b: Block) -> list[Block]:
         for w in writers(func, name):
             if w.name != b.name:
                 found[w.name] = w
-    return list(found.values())
-
-
-def all_producers(func: Function, b: Block) -> list[Block]:
-    """Direct and indirect ones, nearest first."""
-    found: dict[str, Block] = {}
-    front = producers(func, b)
-    while front:
-        p = front.pop(0)
-        if p.name not in found:
-            found[p.name] = p
-            front += producers(func, p)
-    return list(found.values())
-
-
-def all_consumers(func: Function, b: Block) -> list[Block]:
-    """Direct and indirect ones, nearest first."""
-    found: dict[str, Block] = {}
-    front = consumers(func, b)
-    while front:
-        c = front.pop(0)
-        if c.name not in found:
-            found[c.name] = c
-            front += consumers(func, c)
     return list(found.values())
 
 
@@ -92,9 +69,10 @@ def _in_order(axes: tuple[str | None, ...], b: Block, *, missing: bool) -> bool:
 
 
 def _has(e: Expr, kinds: type | tuple[type, ...], op: str | None = None) -> bool:
-    if isinstance(e, kinds) and (op is None or getattr(e, "op", None) == op):
-        return True
-    return any(_has(x, kinds, op) for x in children(e))
+    return any(
+        isinstance(x, kinds) and (op is None or getattr(x, "op", None) == op)
+        for x in preorder(e, children)
+    )
 
 
 def strictly_inlinable(func: Function, b: Block) -> bool:
@@ -269,6 +247,17 @@ def contiguous_axes(func: Function, b: Block, lanes: int = 1) -> list[str]:
         return found
     others = _moved_by_one(extents, (load.index for load in b.loads))
     return list(dict.fromkeys((*found, *others)))
+
+
+def is_contiguous(b: Block, axis: str) -> bool:
+    """Whether every operand that the axis moves, one at least, moves by one element along it."""
+    moved = [load.index for load in b.loads if any(axis in p.names for p in load.index)]
+    return bool(moved) and all(
+        index[-1].coefficient(axis).const == 1
+        and axis not in (index[-1] - var(axis)).names
+        and not any(axis in p.names for p in index[:-1])
+        for index in moved
+    )
 
 
 def _moved_by_one(among: Iterable[str], indices: Iterable[tuple[Int, ...]]) -> list[str]:

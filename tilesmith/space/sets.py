@@ -5,6 +5,7 @@ from __future__ import annotations
 from tilesmith.base.dtype import FLOAT32
 from tilesmith.base.target import Target
 from tilesmith.space.annotation import CpuAnnotation
+from tilesmith.space.column_sums import TileColumnSums
 from tilesmith.space.rules import (
     AddCacheWrite,
     AddRfactor,
@@ -60,6 +61,7 @@ def default_rules(target: Target) -> tuple[Rule, ...]:
         AddRfactor(policy="any", max_innermost=16 * lanes, shortest=2 * lanes, rows=4),
         TileAndFuse(tiling, choose_axis=True, pack=True, order=True),
         Tile(tiling, choose_axis=True, pack=True, order=True),
+        TileColumnSums(lanes, max_innermost=8 * lanes),
         skip,
         CpuAnnotation(unroll_tiled=False, repeat=False, prefetch=True, rows=8),
     )

@@ -80,16 +80,24 @@ def require_space(space: object) -> None:
         )
 
 
-def require_sketches(found: object, task: Task, space: str = "the space") -> tuple[Trace, ...]:
-    """What a space returned, if that is one sketch or more."""
-    wanted = "sketches(task) of a space returns a tuple of Traces"
+_WANTED = "sketches(task) of a space returns a tuple of Traces"
+
+
+def require_sketches(found: object, task: Task, space: str) -> tuple[Trace, ...]:
+    """What a space returned: one Trace or more."""
+    traces = require_traces(found, space)
+    if not traces:
+        raise ScheduleError(f"{space} has no sketch of {task.func.name}; {_WANTED}, one at least")
+    return traces
+
+
+def require_traces(found: object, space: str = "the space") -> tuple[Trace, ...]:
+    """A sequence of Traces, which may be empty."""
     if not isinstance(found, tuple | list):
-        raise ScheduleError(f"{space} returns {described(found)}; {wanted}")
+        raise ScheduleError(f"{space} returns {described(found)}; {_WANTED}")
     for trace in found:
         if not isinstance(trace, Trace):
-            raise ScheduleError(f"{space} returns {described(trace)} as a sketch; {wanted}")
-    if not found:
-        raise ScheduleError(f"{space} has no sketch of {task.func.name}; {wanted}, one at least")
+            raise ScheduleError(f"{space} returns {described(trace)} as a sketch; {_WANTED}")
     return tuple(found)
 
 

@@ -137,6 +137,21 @@ class Variant:
         self._fill(out)
         return out
 
+    def contains(self, rows: Matrix) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Which rows have every decision in its domain. Hand-written ones need not."""
+        ok = np.ones(len(rows), bool)
+        for d, span in zip(self.domains, self.spans, strict=True):
+            ok &= d.contains(rows[:, span])
+        return ok
+
+    def rows_or(self, rows: Matrix, others: Matrix) -> Matrix:
+        """The rows, with those replaced by the others' that leave a domain or exceed a limit.
+        Columns that follow from decisions are computed anew.
+        """
+        new = np.where(self.contains(rows)[:, None], rows, others)
+        self._fill(new)
+        return np.where(self.valid(new)[:, None], new, others)
+
     # populations
     def draw(self, rng: Rng, n: int) -> Matrix:
         """Rows drawn from the domains, valid or not."""

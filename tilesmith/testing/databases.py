@@ -252,6 +252,56 @@ class DatabaseContract:
         assert db.best(task) == fast
         db.close()
 
+    def test_a_candidate_that_failed_since_is_not_the_best(self, tmp_path: Path) -> None:
+        db, task = self.open(tmp_path), task_of()
+        fast = measured(task, 1, (1.0,), confirmed=True)
+        slow = measured(task, 2, (2.0,))
+        db.add([fast, slow])
+        assert db.best(task) == fast
+        db.add([replace(fast, seconds=(), failure=Failure("crash"), when=fast.when + 1)])
+        assert db.best(task) == slow
+        assert [t.best_seconds for t in db.tasks()] == [2.0]
+        db.add([replace(slow, seconds=(), failure=Failure("wrong"), when=slow.when + 1)])
+        assert db.best(task) is None
+        assert [t.best_seconds for t in db.tasks()] == [None]
+        again = replace(fast, seconds=(3.0,), confirmed=False, when=fast.when + 2)
+        db.add([again])  # it works again; what it took before the failure counts no longer
+        assert db.best(task) == again
+        db.close()
+
+    def test_a_failure_under_other_names_counts_too(self, tmp_path: Path) -> None:
+        db, one = self.open(tmp_path), task_of()
+        other = task_of(names=("in", "out", "a", "b", "named_otherwise"))
+        fast, slow = measured(one, 1, (1.0,)), measured(one, 2, (2.0,))
+        db.add([fast, slow])
+        theirs = Candidate(other, Trace((Split("out.a", (None, 2)), Vectorize("out.b"))))
+        db.add([Measurement(theirs, failure=Failure("crash"), when=fast.when + 1)])
+        assert db.best(one) == slow
+        best = db.best(other)
+        assert best is not None
+        assert best.seconds == slow.seconds
+        assert [t.best_seconds for t in db.tasks()] == [2.0]
+        db.close()
+
+    def test_the_latest_confirmed_measurement_of_a_candidate_counts(self, tmp_path: Path) -> None:
+        db, task = self.open(tmp_path), task_of()
+        lucky = measured(task, 1, (1.0,), confirmed=True)
+        later = replace(lucky, seconds=(3.0,), when=lucky.when + 1)
+        other = measured(task, 2, (2.0,), confirmed=True)
+        db.add([lucky, other])
+        assert db.best(task) == lucky
+        db.add([later])
+        assert db.best(task) == other
+        assert [t.best_seconds for t in db.tasks()] == [2.0]
+        # One that is less reliable replaces nothing.
+        busy = replace(other, seconds=(9.0,), confirmed=False, contended=True, when=other.when + 1)
+        db.add([busy, replace(busy, contended=False, when=other.when + 2)])
+        assert db.best(task) == other
+        newest = replace(later, seconds=(1.5,), when=later.when + 1)
+        db.add([newest])
+        assert db.best(task) == newest
+        db.close()
+
     def test_tasks_are_kept_apart(self, tmp_path: Path) -> None:
         db = self.open(tmp_path)
         every = [task_of(8), task_of(9), task_of(8, "zen3")]

@@ -14,6 +14,7 @@ import numpy as np
 
 from tilesmith.base.errors import BuildError
 from tilesmith.base.target import Target, cpu
+from tilesmith.codegen.backend import Backend
 from tilesmith.expr.ints import var
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, For, Stmt
@@ -23,7 +24,8 @@ from tilesmith.runtime.kernel import Kernel, Origin
 from tilesmith.schedule.trace import Trace
 from tilesmith.search.evolution import Evolution
 from tilesmith.space.spaces import SketchSpace
-from tilesmith.task.task import Measurement, Task, trust
+from tilesmith.task.ranking import Ranking
+from tilesmith.task.task import Measurement, Task
 from tilesmith.tune.inputs import require_database, require_target
 
 _PLACES = ("global", "constant")  # of buffers, as ts.function makes them
@@ -37,6 +39,7 @@ def best_kernel(
     database: Database | None = None,
     strict: bool = False,
     checked: bool = False,
+    backend: Backend | None = None,
 ) -> Kernel:
     """A kernel of a Schedule as it is, or of a Function with the best schedule that the database
     has for it. Without a record it is the schedule that the analytic score likes best; with
@@ -45,12 +48,13 @@ def best_kernel(
     An index that is read from a tensor (`table[ids[i]]`) must lie inside its table: a kernel does
     not ask, and reads whatever memory is there, or crashes. With `checked`, which is slow and for
     finding mistakes, what is given is built as it is, and its kernel raises an ArgumentError that
-    names the table and the index.
+    names the table and the index. With a `backend` of one's own, too, what is given is built as it
+    is.
     """
     require_target(target, "build")
     require_database(database, "build")
-    if checked:
-        return build(what, target, checked=True)
+    if checked or backend is not None:
+        return build(what, target, checked=checked, backend=backend)
     if not isinstance(what, Function) or what.sizes or not is_plain(what):
         return build(what, target)
     task = Task(what, cpu() if target is None else target)
@@ -86,8 +90,8 @@ def _records(database: Database, task: Task) -> Iterator[Measurement]:
     if best is None:
         return
     yield best
-    known = sorted((m for m in database.of(task) if m.failure is None and m.seconds), key=trust)
-    yield from (m for m in known if m.candidate != best.candidate)
+    ranked = Ranking(database.of(task)).ranked
+    yield from (m for m in ranked if m.candidate != best.candidate)
 
 
 def _drafts(task: Task, obstacles: list[str]) -> Iterator[Trace]:

@@ -10,8 +10,7 @@ from typing import Any
 from tilesmith.base.errors import BuildError, TilesmithError, TuneError
 from tilesmith.base.target import Target
 from tilesmith.ir.function import Function
-from tilesmith.schedule.trace import Trace
-from tilesmith.task.task import Budget, Candidate
+from tilesmith.task.task import Budget, Candidate, Task
 
 _ERRORS: dict[str, type[TilesmithError]] = {"tune": TuneError, "build": BuildError}
 
@@ -28,6 +27,12 @@ def require_function(func: Any) -> None:
     raise TuneError(f"tune takes what ts.function made, not {_a(func)}")
 
 
+def require_task(task: Any) -> None:
+    if not isinstance(task, Task):
+        raise TuneError(f"TaskTuner takes a task, as ts.Task(func, ts.cpu()), not {_a(task)}")
+    task.func.require_closed("ts.TaskTuner", TuneError)
+
+
 def require_budget(budget: Any) -> None:
     if not isinstance(budget, Budget):
         raise TuneError(
@@ -35,8 +40,6 @@ def require_budget(budget: Any) -> None:
             "both"
         )
     trials, seconds, patience = budget.trials, budget.seconds, budget.patience
-    if trials is None and seconds is None:
-        raise TuneError("a budget without trials and without seconds never ends; give one of them")
     if trials is not None and (isinstance(trials, bool) or not _is_whole(trials) or trials < 1):
         raise TuneError(
             f"Budget(trials={trials!r}): how many candidates may be measured, from 1 on"
@@ -49,6 +52,11 @@ def require_budget(budget: Any) -> None:
         isinstance(seconds, bool | str) or not _is_number(seconds) or not 0 < seconds < math.inf
     ):
         raise TuneError(f"Budget(seconds={seconds!r}): a number of seconds above 0")
+
+
+def require_finite(budget: Budget) -> None:
+    if budget.trials is None and budget.seconds is None:
+        raise TuneError("a budget without trials and without seconds never ends; give one of them")
 
 
 def require_target(target: Any, who: str) -> None:
@@ -109,14 +117,6 @@ def require_observers(observers: Any) -> None:
     for watch in found:
         if not callable(watch):
             raise TuneError(f"observers has {_a(watch)}, which cannot be called with a ts.Progress")
-
-
-def require_sketches(found: Any, space: Any) -> None:
-    if not isinstance(found, tuple | list) or not all(isinstance(t, Trace) for t in found):
-        what = _a(found) if not isinstance(found, tuple | list) else "a list of something else"
-        raise TuneError(
-            f"sketches(task) of {type(space).__name__} gave {what}; it gives a tuple of traces"
-        )
 
 
 def require_search(found: Any, strategy: Any) -> None:

@@ -91,11 +91,10 @@ def _packed(form: str, value: float) -> bytes:
 class Builder:
     """Appends instructions to `lines`. `declare` collects what the module must declare."""
 
-    def __init__(self, arch: str = "x86-64") -> None:
+    def __init__(self, arch: str = "x86-64", features: frozenset[str] = frozenset()) -> None:
         self.lines: list[str] = []
         self.declarations: dict[str, str] = {}
-        self.arch = arch
-        self.features: frozenset[str] = frozenset()
+        self.arch, self.features = arch, features
         self._next = 0
 
     def fresh(self, hint: str = "v") -> str:
@@ -196,3 +195,11 @@ class Builder:
             return V("zeroinitializer" if a.name == "0" else f"splat ({a})", t)
         one = self.value(t, f"insertelement {t} poison, {a}, i64 0")
         return self.value(t, f"shufflevector {one}, {t} poison, <{lanes} x i32> zeroinitializer")
+
+    def part(self, v: V, start: int, lanes: int = 1) -> V:
+        """Some neighbouring lanes of a vector; a scalar if it is one lane."""
+        t = Type(v.type.elem, lanes)
+        if lanes == 1:
+            return self.value(t, f"extractelement {v}, i64 {start}")
+        order = ", ".join(f"i32 {start + k}" for k in range(lanes))
+        return self.value(t, f"shufflevector {v}, {v.type} poison, <{lanes} x i32> <{order}>")

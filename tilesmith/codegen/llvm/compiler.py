@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -20,9 +21,10 @@ import llvmlite.binding as llvm
 from tilesmith.base.errors import BuildError
 from tilesmith.base.llvm_lock import LLVM_LOCK
 from tilesmith.base.target import LLVM_FEATURES, NAMED, Target, cpu
-from tilesmith.codegen.artifact import Artifact, Parameter
+from tilesmith.codegen.artifact import ENTRY, Artifact, Check, Entry, Parameter
 
 _TRIPLES = {"x86-64": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unknown-linux-gnu"}
+_DIGEST = 16  # hexadecimal digits that tell one kernel's symbol from another's
 _NAMED_CPUS = {(t.arch, t.cpu) for t in NAMED.values()}
 
 # Instructions that LLVM can only select where the target has these features; on any other it ends
@@ -68,24 +70,28 @@ def compile_ir(
     parameters: Sequence[Parameter],
     workspace_nbytes: int = 0,
     uses_threads: bool = False,
+    checks: tuple[Check, ...] = (),
 ) -> Artifact:
-    """Machine code of a module that defines `tilesmith_entry`; the source kept suits `llc`."""
+    """Machine code of a module; the source kept suits `llc`. Where it defines `tilesmith_entry`,
+    that becomes an Entry with a symbol of its own.
+    """
     made = _machine(target)
     _require_features(name, source, target)
     text = source if "target triple" in source else made.header + source
+    defined = f"@{ENTRY}(" in text
+    # All symbols of a name are equally long: the digest is put into the object afterwards. It is
+    # the machine code's, so that equal code stays equal to the last byte.
+    prefix = f"tilesmith_{re.sub('[^0-9A-Za-z_]', '_', name)}_"
+    blank = prefix + "0" * _DIGEST
+    text = text.replace(f"@{ENTRY}(", f"@{blank}(")
     with LLVM_LOCK, few_passes():
         code: bytes = made.machine.emit_object(_parse(name, text))
-    return Artifact(
-        name=name,
-        target=target,
-        parameters=tuple(parameters),
-        source=text,
-        code=code,
-        workspace_nbytes=workspace_nbytes,
-        uses_threads=uses_threads,
-        cpu=made.cpu,
-        features=made.features,
-    )
+    entries: tuple[Entry, ...] = ()
+    if defined:
+        symbol = prefix + sha256(code).hexdigest()[:_DIGEST]
+        text, code = text.replace(blank, symbol), code.replace(blank.encode(), symbol.encode())
+        entries = (Entry(name, symbol, tuple(parameters), workspace_nbytes, uses_threads, checks),)
+    return Artifact(name, target, entries, text, code, made.cpu, made.features)
 
 
 def _require_features(name: str, source: str, target: Target) -> None:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from tilesmith.codegen.llvm.builder import Type, V
 from tilesmith.codegen.llvm.frames import Memory, Terms
 from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Load, Unary, children
+from tilesmith.expr.walk import preorder
 
 _NAME = re.compile(r"%[A-Za-z]+\d+")
 _MADE = re.compile(r"  (%v\d+) = ")
@@ -93,7 +94,7 @@ class Recording:
 def repeats(values: Sequence[Expr]) -> bool:
     """Whether nothing but the operands differs between copies."""
     return all(
-        isinstance(e, Load | Const)
-        or (isinstance(e, Unary | Binary | Cast) and repeats(children(e)))
-        for e in values
+        isinstance(e, Load | Const | Unary | Binary | Cast)
+        for v in values
+        for e in preorder(v, children)
     )

@@ -9,6 +9,8 @@ in turn, until a tail is an exact smaller tile.
 Code that is large is not cut loop by loop, since the copies multiply: the last counted loop that a
 guard depends on asks once per iteration, which costs nothing next to a tile, and has at most two
 copies of it (see tails.py).
+
+CPU policy: a processor pays for a branch in an inner loop, and for a mask in every vector.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from tilesmith.base.target import Target
 from tilesmith.codegen.passes.access import substitute_body
 from tilesmith.codegen.passes.simplify import Ranges, idle, simplify_body
 from tilesmith.codegen.passes.tails import (
@@ -41,7 +44,7 @@ _MOST_PARTS = 5
 _HEAVY = 0.05  # of the running time, from which on a loop is cut before others
 
 
-def partition(func: Function) -> Function:
+def partition(func: Function, _: Target) -> Function:
     """Where time goes has the first choice: the rest, such as copies, gets what is left."""
     cutting = _Cutting(_LIMIT)
     body = _body(func.body, {}, cutting, 1.0)

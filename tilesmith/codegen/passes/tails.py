@@ -12,6 +12,7 @@ from tilesmith.codegen.passes.access import accesses, substitute_body, tile_rang
 from tilesmith.codegen.passes.simplify import Ranges, simplify_body
 from tilesmith.expr.ints import Int, Unknown, bounds, of, var
 from tilesmith.expr.nodes import Expr, Select, children, condition_parts, operations
+from tilesmith.expr.walk import preorder
 from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, statements
 
 Ends = tuple[Int, Int]
@@ -73,10 +74,9 @@ def is_guarded(body: tuple[Stmt, ...]) -> bool:
 
 
 def _select_conditions(e: Expr) -> Iterator[Int]:
-    if isinstance(e, Select):
-        yield from condition_parts(e.cond)[0]
-    for x in children(e):
-        yield from _select_conditions(x)
+    for x in preorder(e, children):
+        if isinstance(x, Select):
+            yield from condition_parts(x.cond)[0]
 
 
 def ends_of(cond: Int, inner: Ranges) -> tuple[Int, ...]:

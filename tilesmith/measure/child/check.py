@@ -14,6 +14,7 @@ one in a thousand.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any
@@ -28,9 +29,11 @@ from tilesmith.expr.nodes import (
     Load,
     Select,
     Unary,
+    below,
     children,
     loads_of,
 )  # fmt: skip
+from tilesmith.expr.walk import count_paths, fold, preorder
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import walk
 from tilesmith.task.inputs import coarsest_roundoff, needs_whole_numbers, num_terms, roundoff
@@ -119,8 +122,9 @@ def _computes_in_floats(func: Function) -> bool:
     """Whether any float is computed, rather than only moved or compared."""
 
     def computes(e: Expr) -> bool:
-        own = e.dtype.is_float and isinstance(e, Binary | Unary | Cast)
-        return own or any(map(computes, children(e)))
+        return any(
+            x.dtype.is_float and isinstance(x, Binary | Unary | Cast) for x in preorder(e, children)
+        )
 
     return any(
         computes(w.value) or (b.combiner is not None and b.combiner.op not in ("max", "min"))
@@ -130,6 +134,10 @@ def _computes_in_floats(func: Function) -> bool:
     )
 
 
+def _factors(e: Expr) -> tuple[Expr, ...]:
+    return children(e) if isinstance(e, Cast) or (isinstance(e, Binary) and e.op == "mul") else ()
+
+
 def _is_exact(func: Function, signed: bool) -> bool:
     """Whether every value is a whole number that its type holds exactly, in any order of summation,
     for the whole-number inputs of `example_inputs`.
@@ -137,40 +145,38 @@ def _is_exact(func: Function, signed: bool) -> bool:
     inputs = {b.name for b in func.inputs}
     largest: dict[str, float] = dict.fromkeys(inputs, 1.0 if signed else 2.0)
 
-    def bound(e: Expr) -> float:
-        """An upper bound of |e|; infinite if e may not be a whole number."""
+    def bound(e: Expr, inner: list[float]) -> float:
+        """An upper bound of |e| from those of its operands; infinite if it may be fractional."""
         match e:
             case Const(value=v):
                 return abs(float(v)) if float(v).is_integer() else float("inf")
             case Load(buffer=b):
                 return largest.get(b, float("inf"))
-            case Binary(op="add" | "sub", a=a, b=b):
-                return bound(a) + bound(b)
-            case Binary(op="mul", a=a, b=b):
-                return bound(a) * bound(b)
-            case Binary(op="max" | "min", a=a, b=b) | Select(a=a, b=b):
-                return max(bound(a), bound(b))
-            case Cast(x=x) | Unary(op="neg" | "abs", x=x):
-                return bound(x)
+            case Binary(op="add" | "sub"):
+                return inner[0] + inner[1]
+            case Binary(op="mul"):
+                return inner[0] * inner[1]
+            case Binary(op="max" | "min") | Select():
+                return max(inner[-2:])
+            case Cast() | Unary(op="neg" | "abs"):
+                return inner[0]
             case _:
                 return float("inf")
 
-    def factors(e: Expr) -> list[Expr]:
-        if isinstance(e, Binary) and e.op == "mul":
-            return [*factors(e.a), *factors(e.b)]
-        return factors(e.x) if isinstance(e, Cast) else [e]
-
     def changes_sign(e: Expr) -> bool:
         """Whether e has an input as a factor that appears once, and is negative as often as not."""
-        read = [load.buffer for load in loads_of(e)]
+        paths = count_paths(e, below)
+        read = Counter[str]()
+        for load in loads_of(e):
+            read[load.buffer] += paths[id(load)]
         return signed and any(
-            isinstance(f, Load) and f.buffer in inputs and read.count(f.buffer) == 1
-            for f in factors(e)
+            isinstance(f, Load) and f.buffer in inputs and read[f.buffer] == 1
+            for f in preorder(e, _factors)
         )
 
     for _, b in walk(func.body):
         for w in b.writes:
-            most = bound(w.value)
+            most = fold(w.value, children, bound)
             if b.combiner is not None:
                 if b.combiner.op not in ("add", "max", "min"):
                     return False

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tilesmith.base.errors import BuildError
-from tilesmith.codegen.artifact import ENTRY, PARALLEL_FOR, Artifact, Parameter, obstacle
+from tilesmith.codegen.artifact import PARALLEL_FOR, Artifact, Parameter, obstacle
 from tilesmith.ir.nodes import Buffer
 from tilesmith.ir.pack import pack
 from tilesmith.measure.child import fault_handler
@@ -50,6 +50,7 @@ class _Place:
 @dataclass(slots=True)
 class _Loaded:
     library: Library
+    symbol: str
     check_args: Any  # pointers to the tight regions of the parameters
     time_args: Any  # and to the aligned ones
     workspace_nbytes: int
@@ -57,7 +58,7 @@ class _Loaded:
 
     @property
     def entry(self) -> int:
-        return self.library.addresses[ENTRY]
+        return self.library.addresses[self.symbol]
 
     @property
     def outputs(self) -> list[tuple[Parameter, _Place]]:
@@ -123,7 +124,7 @@ class RunWorker:
         imports = dict(self._allocators)
         if artifact.uses_threads:
             imports[PARALLEL_FOR] = pool().parallel_for
-        library = Library(artifact.name, artifact.code, (ENTRY,), imports)
+        library = Library(artifact.name, artifact.code, (artifact.symbol,), imports)
         buffers = {b.name: b for b in built.params}
         places = [(p, self._place(p, buffers[p.name])) for p in artifact.parameters]
         if artifact.workspace_nbytes > self._workspace.nbytes:
@@ -134,6 +135,7 @@ class RunWorker:
         pointers = ctypes.c_void_p * len(places)
         return _Loaded(
             library,
+            artifact.symbol,
             pointers(*(place.tight.address for _, place in places)),
             pointers(*(place.aligned.address for _, place in places)),
             artifact.workspace_nbytes,

@@ -235,3 +235,13 @@ def relation_features(variant: Variant, rows: Matrix) -> Values:
     statements that do most.
     """
     return _relations(variant)(rows)
+
+
+@dataclass(frozen=True)
+class RelationFeatures:
+    """The feature extractor of relations: one line for a whole program, made to be comparable
+    between shapes and operators.
+    """
+
+    def extract(self, variant: Variant, rows: Matrix) -> Values:
+        return relation_features(variant, rows)[:, None]

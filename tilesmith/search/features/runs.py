@@ -14,7 +14,7 @@ _TOO_MANY = 1e9
 
 
 class LoopRuns:
-    """The closed form of `codegen/passes/notes.py`."""
+    """The closed form of `codegen/passes/resolve_notes.py`."""
 
     def __init__(self, graph: Graph, func: Function) -> None:
         self.graph, self.func = graph, func

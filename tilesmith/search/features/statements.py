@@ -9,16 +9,17 @@ They are closed forms over a variant's columns, so a whole population is one mat
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
 
-from tilesmith.search.draft import Draft, doublings, estimates
+from tilesmith.search.draft import Draft
 from tilesmith.search.features.graph import Term
 from tilesmith.search.features.machine import Compiled, Values
 from tilesmith.search.features.nest import KINDS, LINE, Access, Loop, Nest, shared_nests
 from tilesmith.search.features.operations import OPERATIONS, operations
-from tilesmith.search.protocol import Scores
+from tilesmith.search.protocol import AnalyticScore, Scores
 from tilesmith.space.domains import Matrix
 from tilesmith.space.variant import Variant
 
@@ -60,30 +61,45 @@ _DRAFT = Draft()
 class Statements:
     """The features of a variant: `of(rows)` has the shape (rows, statements, features)."""
 
-    def __init__(self, variant: Variant, draft: Draft) -> None:
+    def __init__(self, variant: Variant, score: AnalyticScore) -> None:
         graph, nests = shared_nests(variant)
         outputs: list[Term] = []
-        said = doublings(draft, variant)
+        whole = score.term(variant)
         for n in nests:
-            outputs += [*_statement(draft, n, nests), said]
+            outputs += [*_statement(score, n, nests), whole]
         self.count = len(nests)
         self._compiled: Compiled = graph.compile(outputs)
 
     def of(self, rows: Matrix) -> Values:
-        return self.with_draft(rows)[0]
+        return self.with_score(rows)[0]
 
-    def with_draft(self, rows: Matrix) -> tuple[Values, Scores]:
-        """Features, and what the draft predicts: both for little more than the price of one."""
+    def with_score(self, rows: Matrix) -> tuple[Values, Scores]:
+        """Features, and the analytic score, which is the last of them."""
         x = self._compiled(rows).reshape(len(rows), self.count, len(NAMES))
         return x, x[:, 0, -1].astype(np.float64)
 
 
 @lru_cache(maxsize=1024)  # a variant is compared by identity
-def statements_of(variant: Variant, draft: Draft = _DRAFT) -> Statements:
-    return Statements(variant, draft)
+def statements_of(variant: Variant, score: AnalyticScore = _DRAFT) -> Statements:
+    return Statements(variant, score)
 
 
-def _statement(draft: Draft, n: Nest, nests: tuple[Nest, ...]) -> list[Term]:
+@dataclass(frozen=True)
+class StatementFeatures:
+    """The feature extractor of this file: Ansor's groups, register tiles and analytic `score`."""
+
+    score: AnalyticScore = field(default_factory=Draft)
+
+    def extract(self, variant: Variant, rows: Matrix) -> Values:
+        return statements_of(variant, self.score).of(rows)
+
+    def with_score(
+        self, variant: Variant, rows: Matrix, score: AnalyticScore
+    ) -> tuple[Values, Scores]:
+        return statements_of(variant, score).with_score(rows)
+
+
+def _statement(score: AnalyticScore, n: Nest, nests: tuple[Nest, ...]) -> list[Term]:
     g = n.graph
     counts = operations(n.block)
     out = [(n.iterations * counts[name]).log() for name in OPERATIONS]
@@ -99,7 +115,7 @@ def _statement(draft: Draft, n: Nest, nests: tuple[Nest, ...]) -> list[Term]:
     loops = [loop.moves for loop in n.loops]
     out += [n.iterations.log(), sum(loops, g.of(0)), n.unroll_depth.log(), n.fetched_ahead]
     out += _tile(n)
-    return out + [cycles.log() for cycles in estimates(draft, n)]
+    return out + [cycles.log() for cycles in score.estimates(n)]
 
 
 def _annotation(n: Nest, kind: str) -> Iterator[Term]:
