@@ -146,9 +146,7 @@ def _is_exact(func: Function, signed: bool) -> bool:
     largest: dict[str, float] = dict.fromkeys(inputs, 1.0 if signed else 2.0)
 
     def bound(e: Expr, inner: list[float]) -> float:
-        """An upper bound of |e|, given those of its operands; infinite if e may not be a whole
-        number.
-        """
+        """An upper bound of |e| from those of its operands; infinite if it may be fractional."""
         match e:
             case Const(value=v):
                 return abs(float(v)) if float(v).is_integer() else float("inf")
