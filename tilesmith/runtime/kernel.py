@@ -1,6 +1,5 @@
-"""Kernel: the callable that a build returns.
-
-Arrays in, checked against the parameters; arrays out, computed by the machine code.
+"""Kernel: the callable that a build returns. Arrays go in and are checked against the parameters;
+arrays that the machine code computed come out.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ AS_GIVEN = Origin("schedule")
 
 
 class _Frame:
-    """What one call in flight needs for itself: the array of pointers, and scratch memory."""
+    """Memory of one call: the array of pointers, and the workspace."""
 
     __slots__ = ("address", "pointers", "workspace", "workspace_address")
 
@@ -157,9 +156,9 @@ class Kernel:
         return result
 
     def bind(self, *arrays: Any, out: Any = None) -> Callable[[], Any]:
-        """A call of this kernel on these very arrays, checked here and not again: it returns what
-        the kernel would, and costs a fraction of a microsecond. Each has memory of its own, so that
-        two of them may run at once, but not one of them twice.
+        """A function without arguments that runs this kernel on these arrays. They are checked here
+        and not again, so that a call costs a fraction of a microsecond. Two bound calls may run at
+        the same time, but one must not run twice at once: each has one workspace.
         """
         pointers, result, held = self._bind(arrays, out)
         frame = self._new_frame()
@@ -213,8 +212,8 @@ class Kernel:
             free.append(frame)
 
     def pack(self, name: str, array: Any) -> Array:
-        """`array` as this kernel wants the parameter, which may lie in a layout that tuning chose
-        for it. Done once for what stays the same from call to call.
+        """`array` in the layout that this kernel takes for the parameter, which tuning may have
+        chosen. Weights are packed once and passed to many calls.
         """
         p = next((p for p in self.artifact.inputs if p.name == name), None)
         if p is None:
@@ -343,7 +342,7 @@ class Kernel:
 
 
 def random_array(p: Parameter, seed: int = 0) -> Array:
-    """Numbers in [0, 1) for floats, zeros and ones for the rest: few operators mind those."""
+    """Random data for timing: floats in [0, 1), zeros and ones for other dtypes."""
     rng = np.random.default_rng(seed)
     array, _ = empty(p.shape, p.dtype.numpy, p.nbytes)
     array[...] = (

@@ -1,5 +1,5 @@
-"""Loading: an Artifact in, the address of its code in this process out, for as long as someone
-holds on to it.
+"""Loading: an Artifact in, a Library out: the addresses of its entries in this process, valid while
+the Library lives.
 
 Objects are linked by LLVM's JIT linker, one library each; the thread pool is linked once, when the
 first kernel needs it.
@@ -29,7 +29,7 @@ _numbers = itertools.count()
 
 
 class Library:
-    """Linked code. Its addresses hold while it lives; the memory goes with it."""
+    """Linked code. Its addresses are valid while it lives; its memory is freed with it."""
 
     def __init__(
         self,
@@ -62,8 +62,7 @@ class Library:
         self.addresses: dict[str, int] = {symbol: self._tracker[symbol] for symbol in exports}
 
     def __del__(self, lock: Any = LLVM_LOCK) -> None:
-        # Under the lock, for the sake of a fork in another thread; LLVM's own objects know when the
-        # process ends.
+        # Under the lock, so that no fork in another thread sees LLVM half way through.
         with lock:
             self._tracker = None
 
@@ -104,7 +103,7 @@ def _load_pool() -> Pool:
 
 
 def undefined_symbols(code: bytes) -> list[str]:
-    """What an ELF object expects others to define: LLVM does not say which symbol it missed."""
+    """The undefined symbols of an ELF object, for error messages: LLVM does not name them."""
     (sections_at,) = struct.unpack_from("<Q", code, 0x28)
     size, count = struct.unpack_from("<HH", code, 0x3A)
     # name, type, flags, address, offset, size, link, ...

@@ -1,5 +1,6 @@
-"""LLVM IR as text: typed values and a line-by-line writer. Text parses faster than objects build,
-and reads as what it is.
+"""LLVM IR as text: typed values, and a Builder that takes an instruction and returns its result.
+
+LLVM parses text faster than llvmlite builds objects, and text can be read.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ class Builder:
         return f"%{hint}{self._next}"
 
     def names(self, count: int) -> list[str]:
-        """Those that so many calls of `value` would give."""
+        """`count` fresh names, as that many calls of `value` would give."""
         first = self._next + 1
         self._next += count
         return [f"%v{k}" for k in range(first, first + count)]

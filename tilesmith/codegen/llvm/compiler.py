@@ -50,7 +50,7 @@ _NEEDS: tuple[tuple[str, str, set[str]], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class _Machine:
-    """LLVM's TargetMachine, and the words it was made from."""
+    """LLVM's TargetMachine, and the triple, processor and features it was made for."""
 
     triple: str
     cpu: str
@@ -118,15 +118,15 @@ def assembly(artifact: Artifact) -> str:
     return text
 
 
-# Passes that take half of LLVM's time and find nothing: the emitter steps pointers along with
-# loops, computes an address beside its use, and means a select where it writes one.
+# Passes that take half of LLVM's time without any effect here: the emitter already increments
+# pointers with their loops, computes addresses next to their uses, and means its selects.
 _IDLE = ("-disable-lsr", "-disable-cgp", "-disable-select-optimize")
 
 
 @contextmanager
 def few_passes() -> Iterator[None]:
-    """LLVM has these switches for the whole process; they are turned back for others who compile
-    here.
+    """Turns off idle passes. LLVM's switches are global to the process, so they are restored for
+    others that compile here.
     """
     for option in _IDLE:
         llvm.set_option("tilesmith", f"{option}=true")
@@ -155,7 +155,7 @@ def _parse(name: str, text: str) -> Any:
 
 
 def _first(message: str) -> str:
-    """The first complaint with the line it is about: "line 7: undefined '%y' in: %x = add ..."."""
+    """The first error with its line: "line 7: undefined '%y' in: %x = add ..."."""
     found = re.search(r"<string>:(\d+):\d+: error: (.*)\n(.*)", message)
     if found is None:
         return message.strip()
@@ -192,9 +192,8 @@ def _machine(target: Target) -> _Machine:
 
 
 def _features(arch: str, wanted: frozenset[str], known: frozenset[str] | None) -> str:
-    """The features of a target in LLVM's words: what the target lacks is taken away, so that the
-    code is for the Target and not for what its processor's name stands for. Only what differs from
-    `known`, where that is given.
+    """The features of a target as LLVM spells them ("+avx2,-fma"). What the target lacks is
+    disabled, because the processor's name may imply it. With `known`, only the differences from it.
     """
     names = LLVM_FEATURES[arch]
     if unknown := wanted - names.keys():
@@ -212,8 +211,8 @@ def _features(arch: str, wanted: frozenset[str], known: frozenset[str] | None) -
 
 @cache
 def is_known_cpu(arch: str, name: str) -> bool:
-    """LLVM ends the process on some names that it does not know, so they are looked up in the list
-    that it prints. Only a process of its own prints where we can read it.
+    """Whether LLVM knows the processor. It aborts on some unknown names, so the name is looked up
+    in the list that `-mcpu=help` prints. LLVM prints it to stderr: a subprocess is needed.
     """
     if (arch, name) in _NAMED_CPUS:
         return True
@@ -240,7 +239,7 @@ def _host() -> tuple[str, str]:
 
 @cache
 def initialize() -> None:
-    """LLVM learns which targets there are; the linker too needs that, where nothing is compiled."""
+    """Registers LLVM's targets. The linker needs them too."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
 

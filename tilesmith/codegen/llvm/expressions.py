@@ -10,11 +10,11 @@ from tilesmith.base.dtype import INT64
 from tilesmith.codegen.artifact import Check
 from tilesmith.codegen.llvm.addressing import Addressing
 from tilesmith.codegen.llvm.builder import I64, PTR, Type, V
-from tilesmith.codegen.llvm.certain import Certain, Scopes
 from tilesmith.codegen.llvm.loads import Loads
 from tilesmith.codegen.llvm.operations import binary, cast, floordiv, unary
 from tilesmith.codegen.llvm.position import Lane, Position
 from tilesmith.codegen.llvm.register_cache import RegisterCache
+from tilesmith.codegen.llvm.scopes import Scopes, Unconditional
 from tilesmith.codegen.llvm.storage import compute_type
 from tilesmith.codegen.llvm.vectors import Vectors
 from tilesmith.codegen.passes.check_indices import number_of
@@ -52,16 +52,16 @@ class Expressions:
         self._memo: dict[int, tuple[tuple[str, V], ...]] = {}  # by id, each under its mask
         self._root: Expr | None = None  # what is being written
         self._scopes: Scopes | None = None  # once there is a choice in it
-        self._certain: dict[int, Certain] = {}
+        self._certain: dict[int, Unconditional] = {}
         self._masks: dict[str, V | None] = {}
 
     def forget(self) -> None:
-        """Before another statement, or for other lanes: no value is known."""
+        """Drops the values of shared nodes: before another statement, or for other lanes."""
         self._memo = {}
 
     # integers
     def number(self, p: Int) -> int | None:
-        """The value, if it is known while writing."""
+        """The value, if it is a constant here: all its loops are unrolled."""
         total = 0
         for m, c in p.terms.items():
             v = c
@@ -127,8 +127,8 @@ class Expressions:
 
     # expressions
     def expr(self, e: Expr) -> V:
-        """Each node is computed once: what is shared is one value. An expression may be deeper than
-        Python's stack, so nothing calls itself: see run_deep.
+        """Each node is computed once, also if it is used several times. An expression may be deeper
+        than Python's stack, so nothing is recursive: see run_deep.
         """
         outermost = self._root is None
         if outermost:
@@ -159,9 +159,9 @@ class Expressions:
         self._memo[id(e)] = ((_name(self.position.mask), v), *self._memo.get(id(e), ()))
         return v
 
-    def _certain_of(self, root: Expr) -> Certain:
+    def _certain_of(self, root: Expr) -> Unconditional:
         if id(root) not in self._certain:
-            self._certain[id(root)] = Certain(root)
+            self._certain[id(root)] = Unconditional(root)
         return self._certain[id(root)]
 
     def _further_out(self, k: int, e: Expr) -> Steps:
@@ -247,8 +247,8 @@ class Expressions:
         return v
 
     def _checked(self, check: int, at: V) -> V:
-        """An index moved into its table. Where that was wanted and outside, the workspace says so:
-        the stores of all others go to scrap, so that there is no branch.
+        """An index, clamped to its table. If it was out of range and not masked, the workspace gets
+        the index. There is no branch: in all other cases that store goes to a scratch address.
         """
         b, last = self.builder, max(0, self.checks[check].extent - 1)
         zero, top = b.const(at.type, 0), b.const(at.type, last)
@@ -274,7 +274,7 @@ class Expressions:
 
 
 def _rounded(e: Const) -> float | int | bool:
-    """The value as its dtype holds it, which matters where halves are computed with in float."""
+    """The constant rounded to its dtype, also if that is computed with in float."""
     return float(constant(e.value, e.dtype)) if e.dtype.bits == 16 and e.dtype.is_float else e.value
 
 

@@ -1,5 +1,5 @@
-"""Operations on values that are at hand: a Builder and scalars or vectors of as many lanes in, the
-result out. What Python's, C's and NumPy's answers differ in is settled in expr/semantics.py.
+"""Operations on values: a Builder and operands of equal lanes in, the result out. What each
+operation means (overflow, division by zero, NaN) is written down in expr/semantics.py.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ class Prefetches:
         self.frames, self.depth = position.frames, position.depth
 
     def beside(self, m: Memory, cell: Cell, *, write: bool = False) -> None:
-        """What a loop is asked to fetch ahead, one request per cache line, beside the access; a
-        store of this very iteration is announced at its top.
+        """Beside an access: prefetches its cache lines of later iterations, as the loops' notes ask
+        for. For a store with distance 0 the prefetch is at the top of its own iteration.
         """
         for depth, frame in enumerate(self.frames):
             distance = frame.prefetch.get(m.name)
@@ -44,7 +44,7 @@ class Prefetches:
                 self.builder.lines = lines
 
     def on_behalf(self, note: tuple[str | int, ...]) -> None:
-        """Lines that a loop asks for on behalf of one around it (`spread_prefetches`)."""
+        """Prefetches that `spread_prefetches` moved into this loop from one around it."""
         name, write, level, offset, each, *flat = note
         m = self.position.memories[str(name)]
         terms, at = [], int(offset)

@@ -20,7 +20,7 @@ class RegisterCache:
         self.addressing, self.prefetches = addressing, prefetches
         self.frames, self.depth = position.frames, position.depth
         self.max_hoisted = position.target.num_vector_registers // 2
-        self.tangled: set[int] = set()  # memories of which overlapping cells were read
+        self.tangled: set[int] = set()  # memories of which overlapping cells are held
 
     def read(self, m: Memory, cell: Cell) -> V:
         """The value of a cell, from the nearest frame that holds it, else from memory as far out as
@@ -56,8 +56,8 @@ class RegisterCache:
         return value
 
     def _load_depth(self, at: int, top: int, cell: Cell) -> int:
-        """Loads leave loops they do not depend on, but never a branch: it may be what makes the
-        address good.
+        """The frame to load a cell in. Loads are hoisted out of loops they do not depend on, but
+        never out of a branch, whose condition may be what makes the address valid.
         """
         for k in range(top, at, -1):
             if self.frames[k].kind == "branch":
@@ -77,7 +77,7 @@ class RegisterCache:
         frame = self.frames[at]
         lines = self.builder.lines
         self.builder.lines = frame.lines
-        for f in self.frames:  # a stale overlap must reach memory first
+        for f in self.frames:  # overlapping dirty cells are written back first
             for other in f.cells.touching(cell) if cell.memory in f.cells.near else ():
                 self.tangled.add(cell.memory)
                 if (held := f.cells[other]).dirty:
@@ -89,9 +89,7 @@ class RegisterCache:
         return value
 
     def write(self, cell: Cell, value: V) -> None:
-        """Into the registers of this frame. Cells that overlap it without being it go to memory
-        first.
-        """
+        """Holds the value in this frame. Other cells that overlap it are written back first."""
         here = self.frames[-1].cells
         held = here.get(cell)
         if held is not None and cell.memory not in self.tangled:  # nothing held overlaps it
@@ -108,7 +106,7 @@ class RegisterCache:
         here[cell] = Held(value, True)
 
     def flush(self, serial: int, *, drop: bool) -> None:
-        """All that is held of a memory reaches it; with `drop`, nothing of it is held any more."""
+        """Writes back all dirty cells of a memory. With `drop`, its cells are no longer held."""
         for frame in self.frames:
             for cell in [c for c in frame.cells if c.memory == serial]:
                 held = frame.cells[cell]
@@ -125,8 +123,8 @@ class RegisterCache:
         raise AssertionError(cell)
 
     def settle(self, serial: int, cells: set[Cell]) -> None:
-        """Before a loop that carries `cells`: whatever overlaps them without being one of them goes
-        to memory.
+        """Before a loop that carries `cells`: writes back and drops other cells that overlap
+        them.
         """
         for frame in self.frames:
             for held_cell in [c for c in frame.cells if c.memory == serial and c not in cells]:
@@ -149,9 +147,7 @@ class RegisterCache:
         raise AssertionError(serial)
 
     def close(self, frame: Frame) -> None:
-        """At the end of a loop's or a branch's body: what the frame does not carry out goes to
-        memory now.
-        """
+        """At the end of a loop's or a branch's body: writes back what the frame does not carry."""
         for cell, held in frame.cells.items():
             if (
                 held.dirty
@@ -171,7 +167,7 @@ class RegisterCache:
             parent.cells[cell] = Held(held.value, dirty)
 
     def flush_frame(self, frame: Frame) -> None:
-        """At the end of a function: all that others may read goes to memory."""
+        """At the end of a function: writes back all that a caller may read."""
         for cell, held in frame.cells.items():
             if held.dirty and cell.memory not in frame.owned:
                 self._write_out(cell, held)
@@ -186,7 +182,7 @@ class RegisterCache:
         self.builder.emit(f"  store {raw}, ptr {pointer}, align {self._align(m, cell)}")
 
     def _align(self, m: Memory, cell: Cell) -> int:
-        """What is known of the address; our own buffers begin at a cache line."""
+        """The alignment in bytes that is known of a cell's address."""
         size = m.dtype.nbytes
         known = gcd(m.align, cell.offset * size, *[step * size for _, step in cell.terms])
         return max(min(known, 64), size)

@@ -1,5 +1,5 @@
-"""Statements: a body in, its code out: loops that are written out or counted, with the cells that
-they carry in registers, branches and masks.
+"""Statements: a body in, its LLVM lines out. Loops are unrolled, vectorized or counted; a counted
+loop carries cells in registers. Guards become branches, or masks where they differ between lanes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from math import prod
 from tilesmith.base.errors import BuildError
 from tilesmith.codegen.llvm.addressing import Addressing
 from tilesmith.codegen.llvm.builder import I64, V
-from tilesmith.codegen.llvm.carry import carried_cells
+from tilesmith.codegen.llvm.carried_cells import carried_cells
 from tilesmith.codegen.llvm.expressions import Expressions
 from tilesmith.codegen.llvm.frames import Frame, Memory
 from tilesmith.codegen.llvm.module import Module
@@ -18,7 +18,7 @@ from tilesmith.codegen.llvm.position import Lane, Position
 from tilesmith.codegen.llvm.register_cache import RegisterCache
 from tilesmith.codegen.llvm.stores import Stores
 from tilesmith.codegen.llvm.vector_pieces import VectorPieces
-from tilesmith.codegen.passes.access import tile_ranges
+from tilesmith.codegen.passes.accesses import tile_ranges
 from tilesmith.codegen.passes.transpose_squares import TRANSPOSE
 from tilesmith.expr.ints import Int
 from tilesmith.expr.nodes import loads_of
@@ -151,7 +151,7 @@ class Statements:
         del self.env[s.name], self.ranges[s.name]
 
     def sums_up(self, s: For, piece: tuple[int, int]) -> bool:
-        """Whether the loop does nothing but join its lanes into one element."""
+        """Whether the loop only reduces its lanes into one element."""
         if len(s.body) != 1 or not isinstance(t := s.body[0], Store) or len(t.writes) != 1:
             return False
         self.env[s.name], self.position.lanes = Lane(*piece), piece[1]
@@ -160,7 +160,7 @@ class Statements:
         )
 
     def counted(self, s: For, begin: V, end: V) -> None:
-        """A real loop, of at least one iteration, with the cells that it carries."""
+        """A loop with a counter, of at least one iteration, and phis for the cells it carries."""
         b = self.builder
         chain, self.flattened = self.flattened, []
         names = frozenset({s.name, *(f.name for f in chain)})
@@ -249,7 +249,7 @@ class Statements:
         return {outside[n] for n in used if n in outside} | wrote, wrote
 
     def partial_tile(self, s: If) -> None:
-        """An instruction whose tile is not whole here: the tile is done element by element."""
+        """A guarded hardware instruction: its tile may be partial, so it is done by elements."""
         for t in s.body:
             assert isinstance(t, Store)
             stmt: Stmt = If(s.conds, (Store(t.writes),))
@@ -296,7 +296,7 @@ class Statements:
         self.position.label = done
 
     def masked(self, varying: list[Int], body: tuple[Stmt, ...]) -> None:
-        """Some lanes only: what is written there goes to memory under a mask."""
+        """The body under a mask: only lanes for which all of `varying` are >= 0 write."""
         if not varying:
             self.body(body)
             return

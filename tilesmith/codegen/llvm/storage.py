@@ -5,7 +5,7 @@ A Builder, a value and its dtype go in; the value in the other form comes out.
 from __future__ import annotations
 
 from tilesmith.base.dtype import DType
-from tilesmith.codegen.llvm import halves
+from tilesmith.codegen.llvm import float16
 from tilesmith.codegen.llvm.builder import Builder, Type, V, storage_type
 
 
@@ -29,7 +29,7 @@ def widen(b: Builder, raw: V, d: DType) -> V:
         wide = b.op("shl", b.cast("zext", raw, "i32"), b.const(t.of("i32"), 16))
         return b.cast("bitcast", wide, "float")
     if d.name == "float16" and compute_type(b, d).elem == "float":
-        return b.cast("fpext", raw, "float") if b.halves else halves.float_of(b, raw)
+        return b.cast("fpext", raw, "float") if b.halves else float16.float_of(b, raw)
     return raw
 
 
@@ -47,5 +47,5 @@ def narrow(b: Builder, v: V, d: DType) -> V:
         kept = b.select(b.compare("uno", v, v), nan, up)
         return b.cast("trunc", b.op("lshr", kept, b.const(i, 16)), "i16")
     if d.name == "float16" and t.elem == "float":
-        return b.cast("fptrunc", v, "half") if b.halves else halves.half_of(b, v)
+        return b.cast("fptrunc", v, "half") if b.halves else float16.half_of(b, v)
     return v

@@ -1,6 +1,5 @@
-"""Stores: a Store in, its values computed and put into the register cache or memory.
-
-A store that is written out many times is worked out once (see copies.py).
+"""Stores: a Store in; its values are computed and go to the register cache, or to memory where the
+address is not plain or a mask applies. Stores of unrolled loops use templates (copies.py).
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ class Stores:
         return self._repeating[id(s)][1]
 
     def _first(self, s: Store) -> Copy | None:
-        """The store, and what other copies of it take from this one."""
+        """Emits the store, and records a template for further copies of it."""
         b = self.builder
         rec = self.position.recording = Recording(b.lines)
         b.lines = rec.lines
@@ -101,8 +100,8 @@ class Stores:
             self.cache.write(self.addressing.cell_at(target), V(name, t))
 
     def square(self, s: For) -> None:
-        """Two loops around a store (`transpose_squares`): the elements of the outer one are loaded
-        at once, those of the inner one stored.
+        """Two loops that `transpose_squares` marked, around a store: vectors are loaded along the
+        outer loop, transposed, and stored along the inner one.
         """
         (inner,) = s.body
         assert isinstance(inner, For)

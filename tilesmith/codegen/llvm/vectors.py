@@ -1,5 +1,5 @@
-"""Scalars and vectors side by side: a value goes in, the same value in as many lanes as another
-comes out. A scalar is put into all lanes once per frame.
+"""Splats: a scalar and a number of lanes in, a vector with the scalar in every lane out. A splat is
+emitted once per frame and then reused.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class Vectors:
         self.frames = position.frames
 
     def match(self, x: V, y: V) -> tuple[V, V]:
-        """Both with as many lanes."""
+        """Both with the same number of lanes."""
         if x.type.lanes == y.type.lanes:
             return x, y
         return (

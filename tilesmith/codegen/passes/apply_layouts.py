@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilesmith.base.target import Target
-from tilesmith.codegen.passes.access import map_access
+from tilesmith.codegen.passes.accesses import map_access
 from tilesmith.expr.ints import Int
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Buffer, Stmt, Store, rewrite, statements

@@ -1,6 +1,5 @@
-"""For debugging: every index that is read from a tensor is compared with its table before it is
-used. A Function goes in; the same with those indices marked comes out, and what the marks stand
-for.
+"""Bounds checks for debugging: a Function in; the same out with every index that is read from a
+tensor marked for a check, and the list of checks that the marks refer to.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilesmith.base.target import Target
-from tilesmith.codegen.passes.access import Access, accesses, map_access
+from tilesmith.codegen.passes.accesses import Access, accesses, map_access
 from tilesmith.expr.ints import ZERO, Int, is_size
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Buffer, For, Stmt, Store, rewrite

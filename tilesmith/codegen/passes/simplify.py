@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilesmith.base.target import Target
-from tilesmith.codegen.passes.access import tile_ranges
+from tilesmith.codegen.passes.accesses import tile_ranges
 from tilesmith.expr.ints import (
     ZERO,
     FloorDiv,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilesmith.base.target import Target
-from tilesmith.codegen.passes.access import accesses, substitute_body
+from tilesmith.codegen.passes.accesses import accesses, substitute_body
 from tilesmith.codegen.passes.simplify import Ranges, simplify_body
 from tilesmith.expr.ints import FloorDiv, Int, of, opaque_atoms, var
 from tilesmith.ir.function import Function

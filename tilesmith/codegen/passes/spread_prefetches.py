@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from tilesmith.base.target import Target
-from tilesmith.codegen.passes.access import Access, accesses
+from tilesmith.codegen.passes.accesses import Access, accesses
 from tilesmith.expr.ints import of
 from tilesmith.expr.nodes import ARITHMETIC, Binary, Expr, Load, Unary, children
 from tilesmith.expr.walk import preorder
@@ -21,9 +21,9 @@ from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Buffer, For, Note, Stmt, Store, rewrite, statements
 
 LINE = 64  # bytes
-_MOST_LINES = 16  # in one turn of the inner loop
-_WORTH = 1024  # bytes: less is asked for too late to be there a turn later
-_FUNCTION = 10  # instructions that a function such as exp takes, roughly
+_MOST_LINES = 16  # prefetched in one iteration of the inner loop
+_WORTH = 1024  # bytes; a shorter iteration ends before its prefetches arrive
+_FUNCTION = 10  # instructions of a function such as exp, roughly
 
 
 def spread_prefetches(func: Function, target: Target) -> Function:

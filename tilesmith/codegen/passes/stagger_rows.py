@@ -14,8 +14,8 @@ from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Buffer, Stmt, rewrite
 
 _LINE = 64
-# Rows a multiple of this apart have four places in a first cache of 4 KiB a way. A line more costs
-# them a sixteenth at most.
+# Rows a multiple of this many bytes apart share four sets of an L1 cache with 4 KiB per way. One
+# more cache line per row adds at most 1/16 to the buffer.
 _MEET = 1024
 
 

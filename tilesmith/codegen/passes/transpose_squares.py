@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from tilesmith.base.dtype import BOOL
 from tilesmith.base.target import Target
-from tilesmith.codegen.passes.access import substitute_body
+from tilesmith.codegen.passes.accesses import substitute_body
 from tilesmith.codegen.passes.strip_vectors import lanes_of
 from tilesmith.expr.ints import Int, of, var
 from tilesmith.expr.nodes import loads_of
@@ -20,7 +20,7 @@ from tilesmith.ir.nodes import Alloc, Buffer, For, If, Stmt, Store
 
 TRANSPOSE = "transpose"  # a note: this loop's elements are loaded at once, the next one's stored
 _SMALLEST = 4
-_EASY = (-1, 0, 1, 2)  # elements between lanes with which whole vectors are loaded all the same
+_EASY = (-1, 0, 1, 2)  # strides for which the emitter loads whole vectors without this pass
 
 Buffers = dict[str, Buffer]
 
@@ -34,7 +34,7 @@ def _body(body: tuple[Stmt, ...], known: Buffers, target: Target) -> tuple[Stmt,
     out: list[Stmt] = []
     for s in body:
         if isinstance(s, For) and (copy := _copy(s, known)) is not None:
-            registers = target.num_vector_registers // 2  # the others hold what is half turned
+            registers = target.num_vector_registers // 2  # the others hold intermediate results
             out.extend(copy.covered(min(registers, lanes_of((s,), target))))
         elif isinstance(s, For | If):
             out.append(replace(s, body=_body(s.body, known, target)))
@@ -45,7 +45,7 @@ def _body(body: tuple[Stmt, ...], known: Buffers, target: Target) -> tuple[Stmt,
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """A nest around one store: loads lie along the loop `rows`, stores along `columns`."""
+    """A nest around one store: contiguous loads along the loop `rows`, stores along `columns`."""
 
     loops: tuple[For, ...]
     rows: str

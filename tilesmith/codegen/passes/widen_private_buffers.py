@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilesmith.base.target import Target
-from tilesmith.codegen.passes.access import map_access
+from tilesmith.codegen.passes.accesses import map_access
 from tilesmith.expr.ints import Int, var
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, For, Stmt, Store, rewrite, statements

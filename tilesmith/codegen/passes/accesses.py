@@ -1,5 +1,5 @@
-"""All reads and writes of lowered statements, with the loops around them; and how to change them
-all at once.
+"""Accesses of lowered statements: a body in, all its reads and writes with the loops around them
+out; and rewrites of all indices of a body.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""float16 to float and back in integer arithmetic, for processors without an instruction for it:
-LLVM would call a library that a user's process need not have.
+"""float16 to float32 and back, in integer arithmetic: a Builder and a value in, the converted value
+out. It is for processors without such an instruction, where LLVM would call a library function that
+the user's process may lack.
 """
 
 from __future__ import annotations

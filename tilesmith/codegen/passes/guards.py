@@ -1,5 +1,5 @@
-"""What guards there are in a body and how much depends on them, and full tiles apart from tails: a
-body in, the same twice out, where an If tells which of the two it is.
+"""Guards in a body, with the work that depends on each; and versions of a body for full and partial
+tiles: a body in, two copies out, and an If that picks one.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import gcd
 
-from tilesmith.codegen.passes.access import accesses, substitute_body, tile_ranges
+from tilesmith.codegen.passes.accesses import accesses, substitute_body, tile_ranges
 from tilesmith.codegen.passes.simplify import Ranges, simplify_body
 from tilesmith.expr.ints import Int, Unknown, bounds, of, var
 from tilesmith.expr.nodes import Expr, Select, children, condition_parts, operations
@@ -20,7 +20,7 @@ Ends = tuple[Int, Int]
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """`cond` >= 0, asked inside the loops `inner`, so many times for this body."""
+    """The test `cond` >= 0 inside the loops `inner`; it runs `times` times per run of the body."""
 
     cond: Int
     inner: Ranges
@@ -80,7 +80,7 @@ def _select_conditions(e: Expr) -> Iterator[Int]:
 
 
 def ends_of(cond: Int, inner: Ranges) -> tuple[Int, ...]:
-    """A condition with the loops inside at their worst and at their best."""
+    """Lower and upper bound of a condition over the inner loops; () if they are unknown."""
     try:
         return bounds(cond, inner)
     except Unknown:
@@ -88,12 +88,12 @@ def ends_of(cond: Int, inner: Ranges) -> tuple[Int, ...]:
 
 
 def weight(body: tuple[Stmt, ...]) -> int:
-    """Operations after unrolling, which is what a copy costs; about eight lanes are one."""
+    """Operations in the code after unrolling: what a copy adds. Eight lanes count as one."""
     return _count(body, _copies)
 
 
 def effort(body: tuple[Stmt, ...]) -> int:
-    """Operations that run: what is read or filled once is little beside a sum over it."""
+    """Operations executed."""
     return _count(body, _turns)
 
 
@@ -119,8 +119,8 @@ def _copies(s: For) -> int:
 
 
 def spatial(name: str, body: tuple[Stmt, ...]) -> bool:
-    """Whether every iteration writes elsewhere: then no value is carried from one to the next, and
-    a branch breaks up nothing.
+    """Whether every iteration writes other elements. Then no value is carried in a register from
+    one iteration to the next, and a branch forces none to memory.
     """
     own = {s.buffer.name for s in statements(body) if isinstance(s, Alloc)}
     return all(

@@ -1,5 +1,5 @@
-"""Which memory a loop can keep in registers: all its accesses below the loop stay in place, as
-cells that do not overlap.
+"""Which buffers a loop can keep in registers: a body in, the cells of each such buffer out. Within
+the loop, all accesses to the buffer are to fixed addresses, as cells that do not overlap.
 """
 
 from __future__ import annotations

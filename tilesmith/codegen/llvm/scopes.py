@@ -1,9 +1,8 @@
-"""Which parts of a value are certain to be computed wherever the value is: an expression in, a set
-of its nodes for each of its nodes out.
+"""Scopes of selects: which nodes of an expression are computed under which mask.
 
-A node on one side of a choice is computed under a mask. Where the same node is certain to be
-computed outside as well, or on both sides, it is computed once, under the mask that all its uses
-lie within.
+A node on one side of a select is computed under that side's mask. A node that is needed on both
+sides, or outside of the select as well, is computed once, under the innermost mask that covers all
+its uses.
 """
 
 from __future__ import annotations
@@ -14,8 +13,10 @@ from tilesmith.expr.nodes import Expr, Load, Select, below
 from tilesmith.expr.walk import postorder
 
 
-class Certain:
-    """Sets are bits of integers: bit k is the k-th node."""
+class Unconditional:
+    """For each node of an expression, the nodes that are computed whenever it is (`within`). Sets
+    are integers: bit k is the k-th node.
+    """
 
     def __init__(self, root: Expr) -> None:
         self.order = postorder(root, below)  # kept, so that no id is used again
@@ -42,7 +43,7 @@ class Scopes:
     or one around it needs in any case.
     """
 
-    def __init__(self, certain: Certain, mask: str) -> None:
+    def __init__(self, certain: Unconditional, mask: str) -> None:
         self._certain = certain
         self.names = [mask]
         self._covers = [certain.within[id(certain.order[-1])]]
