@@ -105,6 +105,45 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
+class Budget:
+    """What may be spent: measured candidates, wall-clock seconds, or whichever comes first.
+
+    `patience` ends a run early, after so many measured candidates without a better one.
+    """
+
+    trials: int | None = None
+    seconds: float | None = None
+    patience: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TuningRun:
+    """One search of one task: what made its measurements. `key` is unique, `settings` is the
+    strategy with its settings as text, and `started` is in seconds since 1970.
+    """
+
+    key: str
+    strategy: str
+    settings: str
+    seed: int
+    budget: Budget
+    started: float
+    machine: str
+    codegen: str = CODEGEN_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When in a run a candidate was measured: seconds since the start, and the number of the trial,
+    from 1 on. 0 is a candidate that was known before the run and was measured again.
+    """
+
+    run: TuningRun
+    seconds: float
+    trial: int
+
+
+@dataclass(frozen=True, slots=True)
 class Measurement:
     """Seconds of single calls, or why there are none. `references` are those of a kernel that is
     always the same, just before each of them: they tell how fast the machine was at that moment.
@@ -127,6 +166,8 @@ class Measurement:
     build_seconds: float = 0.0
     when: float = field(default_factory=time.time)
     references: tuple[float, ...] = ()
+    # In which run it was made, if in one: equal measurements may come from different runs.
+    moment: Moment | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         c = self.candidate
@@ -235,15 +276,3 @@ def failures_by_kind(measurements: Iterable[Measurement]) -> dict[str, tuple[int
             count, text = found.get(m.failure.kind, (0, m.failure.text))
             found[m.failure.kind] = count + 1, text
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """What may be spent: measured candidates, wall-clock seconds, or whichever comes first.
-
-    `patience` ends a run early, after so many measured candidates without a better one.
-    """
-
-    trials: int | None = None
-    seconds: float | None = None
-    patience: int | None = None
