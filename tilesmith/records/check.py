@@ -1,5 +1,5 @@
-"""A line that somebody wrote in, the rows of a database out, or the reason why it is no record.
-What is let in here is believed ever after.
+"""Validates one line of an imported file: text in, database rows out, or an error that says why the
+line is not a record. Nothing is checked again after this.
 """
 
 from __future__ import annotations

@@ -36,13 +36,13 @@ _LONGEST = 1 << 24  # bytes of a line: no record comes near
 
 
 def line_of(task: TaskRow, row: RecordRow, run: RunRow | None = None) -> str:
-    made: dict[str, Any] = {}
+    provenance: dict[str, Any] = {}
     if run is not None:
         own = {name: x for name, x in run._asdict().items() if name != "codegen"}  # the line's
-        made = {"run": own, "run_seconds": row.run_seconds, "trial": row.trial}
+        provenance = {"run": own, "run_seconds": row.run_seconds, "trial": row.trial}
     return json.dumps(
         {
-            **made,
+            **provenance,
             "version": LINE_VERSION,
             "func": _parsed(task.func),
             "target": _parsed(task.target),

@@ -199,13 +199,13 @@ def versions() -> str:
     """Of what has a say in the numbers, as JSON. LLVM comes with llvmlite, whose version is known
     without loading it.
     """
-    found = {"python": platform.python_version()}
+    by_package = {"python": platform.python_version()}
     for package in ("tilesmith", "llvmlite"):
         try:
-            found[package] = version(package)
+            by_package[package] = version(package)
         except PackageNotFoundError:
             continue
-    return json.dumps(found, sort_keys=True)
+    return json.dumps(by_package, sort_keys=True)
 
 
 def _clean(text: str) -> str:

@@ -102,14 +102,14 @@ def _to_2(c: sa.Connection) -> None:
     # Stated anew: the table above is today's, and may be another one tomorrow.
     then = sa.MetaData()
     sa.Table("tilesmith_tasks", then, sa.Column("id", _Id, primary_key=True))
-    made = sa.Table(
+    table = sa.Table(
         "tilesmith_state",
         then,
         sa.Column("task_id", _Id, sa.ForeignKey("tilesmith_tasks.id"), primary_key=True),
         sa.Column("name", sa.Text, primary_key=True),
         sa.Column("data", sa.LargeBinary, nullable=False),
     )
-    made.create(c)
+    table.create(c)
 
 
 def _to_3(c: sa.Connection) -> None:
@@ -203,8 +203,8 @@ def _to_6(c: sa.Connection) -> None:
 
 def _times(text: str) -> list[float]:
     """Samples of seconds; none if one of them is no time."""
-    found = json.loads(text)
-    return found if all(0 < s < math.inf for s in found) else []
+    samples = json.loads(text)
+    return samples if all(0 < s < math.inf for s in samples) else []
 
 
 # The k-th takes version k + 1 to version k + 2.
@@ -216,8 +216,8 @@ def version_of(c: sa.Connection) -> int:
     """0 where there is nothing yet."""
     if not sa.inspect(c).has_table(schema.name):
         return 0
-    found = c.execute(sa.select(schema.c.version)).scalar()
-    return 0 if found is None else int(found)
+    version = c.execute(sa.select(schema.c.version)).scalar()
+    return 0 if version is None else int(version)
 
 
 def newer(place: str, have: int) -> RecordsError:

@@ -53,8 +53,8 @@ _RUN = [runs.c[name] for name in RunRow._fields]
 _RECORD = [records.c[name] for name in RecordRow._fields]
 # The order of `trust`, and of the index `tilesmith_records_best`.
 _TRUST = (records.c.standing, records.c.normal_cost, records.c.id)
-_REASONS = 20  # why lines were refused is said of so many
-_BATCH = 1000  # rows of one transaction where there may be millions: others get their turn
+_REASONS = 20  # refused lines whose reasons are given
+_BATCH = 1000  # rows per transaction of a large transfer, so that other writers get their turn
 
 
 class SqlDatabase:
@@ -134,8 +134,8 @@ class SqlDatabase:
                 stated |= _stated(c, task_key(task.func, task.target, version))
             reader = Reader(task, stated, primitives, intrinsics)
             timed = sa.and_(_among(stated), records.c.standing < Standing.FAILED)
-            found = [reader.read(k, row) for k, row in _records(c, timed)]
-        ranked = sorted((m for m in found if m is not None), key=trust)
+            measured = [reader.read(k, row) for k, row in _records(c, timed)]
+        ranked = sorted((m for m in measured if m is not None), key=trust)
         return list(dict.fromkeys(m.candidate for m in ranked))
 
     def runs(
@@ -147,10 +147,10 @@ class SqlDatabase:
         with self._at.reading(one_moment=True) as c:
             stated = _stated(c, task.key)
             rows = _runs(c, _among(stated))
-            made = sa.and_(_among(stated), records.c.run.is_not(None))
+            in_a_run = sa.and_(_among(stated), records.c.run.is_not(None))
             reader = Reader(task, stated, primitives, intrinsics, _by_key(rows))
             measured: dict[str, list[Measurement]] = {row.key: [] for row in rows}
-            for k, record in _records(c, made):
+            for k, record in _records(c, in_a_run):
                 if (m := reader.read(k, record)) is not None and m.moment is not None:
                     measured[m.moment.run.key].append(m)
         rows.sort(key=lambda row: row.started)
@@ -161,7 +161,7 @@ class SqlDatabase:
         groups = sa.select(records.c.task_id, number, failed).group_by(records.c.task_id)
         out = []
         with self._at.reading(one_moment=True) as c:
-            found = {row[0]: (row[1], row[2]) for row in c.execute(groups)}
+            counts = {row[0]: (row[1], row[2]) for row in c.execute(groups)}
             by_key: dict[str, dict[int, TaskRow]] = {}
             for k, row in _stated(c).items():
                 by_key.setdefault(row.key, {})[k] = row
@@ -176,8 +176,8 @@ class SqlDatabase:
                         task=reader.task,
                         key=key,
                         codegen=first.codegen,
-                        count=sum(found.get(k, (0, 0))[0] for k in stated),
-                        failures=sum(found.get(k, (0, 0))[1] for k in stated),
+                        count=sum(counts.get(k, (0, 0))[0] for k in stated),
+                        failures=sum(counts.get(k, (0, 0))[1] for k in stated),
                         names=tuple(dict.fromkeys(row.name for row in stated.values())),
                         best_seconds=None if best is None else best.cost,
                     )
@@ -422,12 +422,12 @@ def _put(c: sa.Connection, rows: Iterable[tuple[Task | TaskRow, RecordRow, RunRo
 def _id_of(c: sa.Connection, task: Task | TaskRow) -> int:
     """Of a task's row, which is made if there is none."""
     own = tasks.c.statement == task.statement
-    found = c.execute(sa.select(tasks.c.id).where(own)).scalar()
-    if found is None:
+    number = c.execute(sa.select(tasks.c.id).where(own)).scalar()
+    if number is None:
         row = task_row(task) if isinstance(task, Task) else task
         insert = tasks.insert().values(row._asdict()).returning(tasks.c.id)
-        found = c.execute(insert).scalar_one()
-    return int(found)
+        number = c.execute(insert).scalar_one()
+    return int(number)
 
 
 def _insert(c: sa.Connection, table: sa.Table) -> postgresql.Insert | sqlite.Insert:

@@ -92,13 +92,13 @@ class Candidate:
         return isinstance(other, Candidate) and self.key == other.key
 
 
-# What can go wrong with a candidate, in the order in which it is found out.
+# What can go wrong with a candidate, in the order in which it is detected.
 FAILURES = ("schedule", "build", "crash", "timeout", "memory", "bounds", "wrong", "error")
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """`kind` is one of FAILURES; `text` is the first thing that was said about it."""
+    """`kind` is one of FAILURES; `text` is the first error message."""
 
     kind: str
     text: str = ""
@@ -172,12 +172,12 @@ class Measurement:
     def __repr__(self) -> str:
         c = self.candidate
         if self.failure is not None:
-            said = f"{self.failure.kind}: {self.failure.text}"
+            text = f"{self.failure.kind}: {self.failure.text}"
         else:
-            said = f"{self.cost * 1e6:.4g} us of {len(self.seconds)} samples"
-        said += ", confirmed" if self.confirmed else ""
-        said += ", contended" if self.contended else ""
-        return f"<Measurement {c.key[:8]} of {c.task.func.name}: {said}>"
+            text = f"{self.cost * 1e6:.4g} us of {len(self.seconds)} samples"
+        text += ", confirmed" if self.confirmed else ""
+        text += ", contended" if self.contended else ""
+        return f"<Measurement {c.key[:8]} of {c.task.func.name}: {text}>"
 
     @property
     def cost(self) -> float:
@@ -190,14 +190,14 @@ class Measurement:
 
     @property
     def is_normal(self) -> bool:
-        """Whether the references can take the machine's moods out of the seconds."""
+        """Whether there is a reference time for each sample, to correct for the machine's speed."""
         same = len(self.references) == len(self.seconds)
         return same and _are_times(self.references) and _are_times(self.seconds)
 
     @property
     def normal_seconds(self) -> tuple[float, ...]:
-        """As on a machine whose reference kernel takes 100 us: what the machine's moods do to both
-        is taken out. The seconds as they are if the measurement is raw.
+        """Scaled to a machine whose reference kernel takes 100 us, so that a change of clock speed
+        or load cancels out. The seconds unchanged if the measurement is raw.
         """
         if not self.is_normal:
             return self.seconds
@@ -269,10 +269,10 @@ def trust(m: Measurement) -> tuple[int, float]:
 
 
 def failures_by_kind(measurements: Iterable[Measurement]) -> dict[str, tuple[int, str]]:
-    """How many of each kind, and the first text."""
-    found: dict[str, tuple[int, str]] = {}
+    """By kind: the count, and the text of the first."""
+    by_kind: dict[str, tuple[int, str]] = {}
     for m in measurements:
         if m.failure is not None:
-            count, text = found.get(m.failure.kind, (0, m.failure.text))
-            found[m.failure.kind] = count + 1, text
-    return found
+            count, text = by_kind.get(m.failure.kind, (0, m.failure.text))
+            by_kind[m.failure.kind] = count + 1, text
+    return by_kind
