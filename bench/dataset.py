@@ -26,7 +26,7 @@ import tilesmith as ts
 from tilesmith.measure.parent.cores import siblings, usable_cores
 from tilesmith.measure.parent.timing import TimingRules
 from tilesmith.records.lines import write_lines
-from tilesmith.records.rows import record_row, task_row
+from tilesmith.records.rows import Entry, record_row, task_row
 
 DATA = Path(__file__).parent.parent / "tests" / "data"
 BATCH = 32
@@ -182,7 +182,9 @@ class Collection:
     def export(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         for name, measurements in self.found.items():
-            rows = [(task_row(self.tasks[name]), record_row(m)) for m in condensed(measurements)]
+            rows = [
+                Entry(task_row(self.tasks[name]), record_row(m)) for m in condensed(measurements)
+            ]
             if rows:  # on another machine, or not yet: what is there stays
                 write_lines(self.folder / f"{name}.jsonl.xz", rows)
 

@@ -103,7 +103,7 @@ from tilesmith.space.state import Derived, State
 from tilesmith.space.template import TemplateSchedule
 from tilesmith.space.tiling import Tiling
 from tilesmith.space.variant import Variant
-from tilesmith.task.task import Budget, Candidate, Failure, Measurement, Task
+from tilesmith.task.task import Budget, Candidate, Failure, Measurement, Task, TuningRun
 from tilesmith.tune.build import best_kernel as build
 from tilesmith.tune.events import Progress
 from tilesmith.tune.result import Result
@@ -194,6 +194,7 @@ __all__ = [
     "Transfer",
     "TreeGru",
     "TuneError",
+    "TuningRun",
     "UnionSpace",
     "Value",
     "Variant",

@@ -224,7 +224,6 @@ def test_a_full_disk_is_said_and_nothing_is_lost(tmp_path):
 FILLER = """
 import resource, signal, sys
 import tilesmith as ts
-from tilesmith.records import sql
 from tilesmith.records.connect import use_wal
 from tilesmith.testing.databases import measured, task_of
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

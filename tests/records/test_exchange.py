@@ -13,8 +13,8 @@ import pytest
 
 import tilesmith as ts
 from tilesmith.records import lines
-from tilesmith.task.task import CODEGEN_VERSION, Failure
-from tilesmith.testing.databases import measured, task_of
+from tilesmith.task.task import CODEGEN_VERSION, Failure, Moment
+from tilesmith.testing.databases import measured, task_of, tuning_run
 
 ONE, OTHER = task_of(8), task_of(9)
 EVERY = [
@@ -512,3 +512,51 @@ def test_a_broken_archive_is_named(full, tmp_path):
     path.write_bytes(b"no archive")
     with pytest.raises(ts.RecordsError, match=r"records\.jsonl\.xz cannot be read"):
         ts.read_records(path)
+
+
+def made_by_a_run(number=0):
+    m = measured(ONE, 7, (1.0,))
+    return replace(m, moment=Moment(tuning_run(number=number), 2.5, 3))
+
+
+def test_a_line_carries_its_run(new_place, tmp_path):
+    file = tmp_path / "out.jsonl"
+    later = replace(measured(ONE, 8), moment=Moment(tuning_run(), 4.0, 4))
+    with ts.open_database(new_place()) as db, ts.open_database(new_place()) as other:
+        db.add([made_by_a_run(), later])
+        db.prune(keep=1)
+        db.export(file)
+        other.import_(file)
+        assert other.runs(ONE) == db.runs(ONE)
+        (run,) = other.runs(ONE)
+        assert (run.run, run.seconds, len(run.measurements)) == (tuning_run(), 4.0, 1)
+    (m,) = ts.read_records(file)
+    assert m.moment is not None
+    assert m.moment.run == tuning_run()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("key", 5), ("seed", "one"), ("started", -1.0), ("budget_trials", 2.5), ("settings", None),
+     ("seconds", "4"), ("budget_seconds", "NaN")],
+)  # fmt: skip
+def test_a_run_that_is_none_is_refused(tmp_path, name, value):
+    file = tmp_path / "out.jsonl"
+    with ts.open_database(":memory:") as db:
+        db.add([made_by_a_run()])
+        db.export(file)
+    data = json.loads(file.read_text())
+    data["run"][name] = value
+    file.write_text(json.dumps(data))
+    with ts.open_database(":memory:") as db:
+        assert (db.import_(file).refused, db.count()) == (1, 0)
+
+
+def test_runs_are_merged_and_go_with_their_last_record(new_place):
+    with ts.open_database(new_place()) as db, ts.open_database(new_place()) as other:
+        db.add([made_by_a_run(), replace(measured(ONE, 1, (5.0,)), moment=made_by_a_run(1).moment)])
+        other.merge(db)
+        assert [r.run for r in other.runs(ONE)] == [tuning_run(number=1), tuning_run()]
+        other.prune(keep=1)
+        assert [r.run for r in other.runs(ONE)] == [tuning_run()]
+        assert len(db.runs(ONE)) == 2

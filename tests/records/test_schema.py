@@ -13,8 +13,8 @@ from tilesmith.base.digest import digest
 from tilesmith.ir.serialize import function_to_json
 from tilesmith.records import schema
 from tilesmith.records.connect import make_engine
-from tilesmith.task.task import CODEGEN_VERSION, Failure
-from tilesmith.testing.databases import measured, task_of
+from tilesmith.task.task import CODEGEN_VERSION, Failure, Moment
+from tilesmith.testing.databases import measured, task_of, tuning_run
 
 TASK = task_of(8)
 
@@ -105,7 +105,7 @@ def shape(place):
         columns = [(c["name"], str(c["type"]), c["nullable"]) for c in look.get_columns(table)]
         indexes = [(i["name"], i["column_names"], i["unique"]) for i in look.get_indexes(table)]
         keys = look.get_pk_constraint(table)["constrained_columns"]
-        foreign = [f["referred_table"] for f in look.get_foreign_keys(table)]
+        foreign = sorted(f["referred_table"] for f in look.get_foreign_keys(table))
         out[table] = (columns, sorted(indexes, key=str), keys, foreign)
     with engine.connect() as c:
         version = c.execute(sa.text("SELECT version FROM tilesmith_schema")).scalars().all()
@@ -191,6 +191,19 @@ def test_records_of_version_4_are_found_under_other_names(new_place):
         assert db.count() == len(OLD)
     ts.open_database(new).close()
     assert shape(place) == shape(new)
+
+
+def test_records_of_version_5_belong_to_no_run(new_place):
+    place = new_place()
+    make_version(5, place, OLD)
+    with ts.open_database(place) as db:
+        assert db.of(TASK) == OLD
+        assert [m.moment for m in db.of(TASK)] == [None] * len(OLD)
+        assert db.runs(TASK) == []
+        made = replace(measured(TASK, 5, (1.0,)), moment=Moment(tuning_run(), 1.5, 1))
+        db.add([made])
+        (run,) = db.runs(TASK)
+        assert (run.run, run.measurements) == (tuning_run(), (made,))
 
 
 def test_a_task_that_cannot_be_read_is_migrated_as_it_is(new_place):

@@ -14,8 +14,10 @@ import pytest
 import tilesmith as ts
 from tilesmith.measure.protocol import Upcoming
 from tilesmith.search.protocol import Search
+from tilesmith.testing.databases import tuning_run
 from tilesmith.testing.measurers import FakeMeasurer, FakeRun, seconds_by_digest
 from tilesmith.tune import run_state, task_tuner
+from tilesmith.tune.run_state import RunState
 
 
 def matmul(n: int = 48) -> ts.Function:
@@ -78,6 +80,8 @@ class Clock:
 
     def monotonic(self) -> float:
         return self.now
+
+    time = monotonic
 
 
 @dataclass(frozen=True)
@@ -211,7 +215,7 @@ def test_progress_says_what_is_left_and_what_failed() -> None:
 
 def test_one_slow_question_does_not_end_a_run() -> None:
     """The first fit of a model loads a library; two slow ones in a row are the rule."""
-    run = run_state.RunState(ts.Task(matmul(), ts.cpu(1)), ts.Budget(seconds=1000), None, [])
+    run = RunState(ts.Task(matmul(), ts.cpu(1)), tuning_run(ts.Budget(seconds=1000)))
     run.note_ask(0.1)
     run.note_ask(900.0)
     assert run.ask_seconds == 0.1

@@ -131,7 +131,7 @@ def test_tuners_in_turns_find_what_each_finds_alone() -> None:
 
 def test_a_step_leaves_what_a_scheduler_needs() -> None:
     t = tuner(ONE, budget=ts.Budget(trials=30))
-    assert (t.trials, t.best, t.best_cost, t.history, t.seconds) == (0, None, inf, (), 0.0)
+    assert (t.trials, t.best, t.best_cost, t.curve, t.seconds) == (0, None, inf, (), 0.0)
     with pytest.raises(ts.TuneError, match="could be measured"):
         t.result()
     costs = []
@@ -143,8 +143,8 @@ def test_a_step_leaves_what_a_scheduler_needs() -> None:
             costs.append(t.best_cost)
     assert costs == sorted(costs, reverse=True)
     assert t.trials == 30
-    assert t.history[-1][2] == t.best
-    assert [n for _, n, _ in t.history] == sorted(n for _, n, _ in t.history)
+    assert t.curve[-1][2] == t.best_cost
+    assert [n for _, n, _ in t.curve] == sorted(n for _, n, _ in t.curve)
     assert t.seconds > 0
     assert t.step(measuring) == []  # finished: the closed measurer is not even asked
     assert t.result().best == t.best

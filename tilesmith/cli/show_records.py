@@ -1,4 +1,4 @@
-"""`tilesmith show tasks | records | trace | source`: a database in, its content as text out.
+"""`tilesmith show tasks | records | runs | trace | source`: a database in, its content as text out.
 
 A task is named by the beginning of its key or of its function's name, a record by its number in
 the list or by the beginning of its candidate's key.
@@ -7,6 +7,7 @@ the list or by the beginning of its candidate's key.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -145,6 +146,36 @@ def records(
         print(f"{unread} cannot be read here (unknown primitives, or no times); they are kept")
     for kind, (number, text) in failures_by_kind(known).items():
         print(f"  {number} failed ({kind}); the first: {text}")
+
+
+def runs(db: Place, task: Which = "") -> None:
+    """List the tuning runs of a task, oldest first.
+
+    Each has a line with its strategy and seed, how long it ran, how many candidates it measured,
+    and its best time. Records of older versions belong to no run.
+
+    Example: tilesmith show runs matmul --db tune.db
+    """
+    with existing(db) as d:
+        summary = _task(d, task)
+        known = d.runs(summary.task)
+    print(f"{summary.task.func.name} ({summary.key[:_SHORT]})")
+    header = ("started", "strategy", "seed", "seconds", "trials", "best")
+    rows = [
+        (
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(r.run.started)),
+            r.run.strategy,
+            str(r.run.seed),
+            f"{r.seconds:.1f}",
+            str(r.trials),
+            microseconds(r.curve[-1][2]) if r.curve else "-",
+        )
+        for r in known
+    ]
+    for line in table(header, rows, left=("started", "strategy")):
+        print(line)
+    if not known:
+        print(f"{d.place} holds no run of it")
 
 
 def trace(

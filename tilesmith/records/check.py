@@ -1,11 +1,11 @@
-"""A line that somebody wrote in, the rows of a database out, or the reason why it is no record.
-What is let in here is believed ever after.
+"""Validates one line of an imported file: text in, database rows out, or an error that says why the
+line is not a record. Nothing is checked again after this.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import lru_cache
 from math import inf
 from typing import Any
@@ -16,14 +16,17 @@ from tilesmith.ir.deserialize import function_from_json
 from tilesmith.ir.intrinsics import INTRINSICS
 from tilesmith.ir.serialize import compact
 from tilesmith.ir.verify import verify
-from tilesmith.records.rows import RecordRow, TaskRow, row_of
+from tilesmith.records.rows import Entry, TaskRow, row_of, run_row
 from tilesmith.schedule.trace import PRIMITIVES, Trace
 from tilesmith.task.task import (
     FAILURES,
+    Budget,
     Candidate,
     Failure,
     Measurement,
+    Moment,
     Task,
+    TuningRun,
     statement_key,
     task_key,
 )
@@ -31,12 +34,13 @@ from tilesmith.task.task import (
 LINE_VERSION = 1
 _MOST_SAMPLES = 1_000_000
 _MOST_NBYTES = 1 << 50  # of the buffers of a Function: more than any machine has
+_MAX_TEXT = 100_000  # letters of a text about a run
 _LATEST = 1e11  # seconds since 1970, some thousand years from now
 _KNOWN = {p.name for p in PRIMITIVES}
 _UNITS = {i.name for i in INTRINSICS}
 
 
-def read_line(line: str, apply: bool = True) -> tuple[TaskRow, RecordRow]:
+def read_line(line: str, apply: bool = True) -> Entry:
     """Raises one of rows.UNREADABLE. Without `apply`, whether the trace is a schedule of its task
     is left open: to find out takes some milliseconds.
     """
@@ -66,9 +70,15 @@ def read_line(line: str, apply: bool = True) -> tuple[TaskRow, RecordRow]:
         when=_number(data, "when", _LATEST),
         references=references,
     )
+    moment = _moment(data, codegen)  # older lines have none
+    m = replace(m, moment=moment)
     row = row_of(m, digest(statement, trace), trace, _versions(data["versions"]))
     fingerprint = task.target.fingerprint
-    return TaskRow(statement, task.func.name, func, target, fingerprint, codegen, key), row
+    task_row = TaskRow(statement, task.func.name, func, target, fingerprint, codegen, key)
+    if moment is None:
+        return Entry(task_row, row)
+    last = replace(moment, seconds=_number(data["run"], "seconds", inf))
+    return Entry(task_row, row, run_row(last))
 
 
 @lru_cache(256)  # lines of one task stand together
@@ -126,6 +136,38 @@ def _trace(data: Any, task: Task, apply: bool) -> str:
         if apply:
             trace.apply(task.func)
     return text
+
+
+def _moment(data: dict[str, Any], codegen: str) -> Moment | None:
+    if data.get("run") is None:
+        return None
+    run = data["run"]
+    if not isinstance(run, dict):
+        raise ValueError(f"its run is {_short(run)}, not an object")
+    texts = [_text(run, name) for name in ("key", "strategy", "settings", "seed", "machine")]
+    key, strategy, settings, seed, machine = texts
+    budget = Budget(
+        trials=None if run["budget_trials"] is None else _count(run, "budget_trials"),
+        seconds=None if run["budget_seconds"] is None else _number(run, "budget_seconds", inf),
+        patience=None if run["budget_patience"] is None else _count(run, "budget_patience"),
+    )
+    started = _number(run, "started", _LATEST)
+    made_by = TuningRun(key, strategy, settings, int(seed), budget, started, machine, codegen)
+    return Moment(made_by, _number(data, "run_seconds", inf), _count(data, "trial"))
+
+
+def _text(data: dict[str, Any], name: str) -> str:
+    value = data[name]
+    if not isinstance(value, str) or len(value) > _MAX_TEXT:
+        raise ValueError(f"{name} is {_short(value)}; it is text")
+    return value
+
+
+def _count(data: dict[str, Any], name: str) -> int:
+    value = data[name]
+    if type(value) is not int or not 0 <= value < 1 << 31:
+        raise ValueError(f"{name} is {_short(value)}, which is no count")
+    return value
 
 
 def _samples(data: Any, what: str) -> tuple[float, ...]:

@@ -177,8 +177,8 @@ _MEANINGS = {
 
 def meaning(error: Exception) -> str:
     """What is wrong, in a line."""
-    said = str(error.orig if isinstance(error, exc.DBAPIError) and error.orig else error).strip()
+    message = str(error.orig if isinstance(error, exc.DBAPIError) and error.orig else error).strip()
     for piece, text in _MEANINGS.items():
-        if piece in said:
-            return f"{text} ({said})"
-    return said.splitlines()[0] if said else type(error).__name__
+        if piece in message:
+            return f"{text} ({message})"
+    return message.splitlines()[0] if message else type(error).__name__

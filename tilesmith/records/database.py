@@ -12,7 +12,8 @@ from tilesmith.ir.intrinsics import INTRINSICS
 from tilesmith.ir.nodes import Intrinsic
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import PRIMITIVES
-from tilesmith.task.task import Candidate, Measurement, Task
+from tilesmith.task.curve import Curve, curve_of
+from tilesmith.task.task import Candidate, Measurement, Task, TuningRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,26 @@ class TaskSummary:
     failures: int
     names: tuple[str, ...]
     best_seconds: float | None  # of the one that `best` gives
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """A tuning run and what it measured, in that order. `seconds` is the time from its start to its
+    last measurement.
+    """
+
+    run: TuningRun
+    seconds: float
+    measurements: tuple[Measurement, ...]
+
+    @property
+    def trials(self) -> int:
+        return max((m.moment.trial for m in self.measurements if m.moment), default=0)
+
+    @property
+    def curve(self) -> Curve:
+        """(seconds, trials, best cost) at every improvement, as `Result.curve`."""
+        return curve_of(self.measurements)
 
 
 class Database(Protocol):
@@ -82,6 +103,16 @@ class Database(Protocol):
     ) -> list[Candidate]:
         """What other versions of the code generator were fastest with, best first. Their times say
         nothing about today's code: these are candidates to measure anew.
+        """
+
+    def runs(
+        self,
+        task: Task,
+        primitives: Sequence[type[Step]] = PRIMITIVES,
+        intrinsics: Sequence[Intrinsic] = INTRINSICS,
+    ) -> list[RunSummary]:
+        """The tuning runs of a task that left measurements here, by their start. Measurements that
+        belong to no run, such as those of older versions, are not among them.
         """
 
     def tasks(self) -> list[TaskSummary]:

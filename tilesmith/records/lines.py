@@ -19,7 +19,15 @@ from tilesmith.base.errors import RecordsError
 from tilesmith.ir.intrinsics import INTRINSICS
 from tilesmith.ir.nodes import Intrinsic
 from tilesmith.records.check import LINE_VERSION, read_line, task_of
-from tilesmith.records.rows import UNREADABLE, RecordRow, TaskRow, measurement
+from tilesmith.records.rows import (
+    UNREADABLE,
+    Entry,
+    RecordRow,
+    RunRow,
+    TaskRow,
+    measurement,
+    run_of,
+)
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import PRIMITIVES
 from tilesmith.task.task import Measurement
@@ -27,9 +35,14 @@ from tilesmith.task.task import Measurement
 _LONGEST = 1 << 24  # bytes of a line: no record comes near
 
 
-def line_of(task: TaskRow, row: RecordRow) -> str:
+def line_of(task: TaskRow, row: RecordRow, run: RunRow | None = None) -> str:
+    provenance: dict[str, Any] = {}
+    if run is not None:
+        own = {name: x for name, x in run._asdict().items() if name != "codegen"}  # the line's
+        provenance = {"run": own, "run_seconds": row.run_seconds, "trial": row.trial}
     return json.dumps(
         {
+            **provenance,
             "version": LINE_VERSION,
             "func": _parsed(task.func),
             "target": _parsed(task.target),
@@ -75,7 +88,7 @@ class Imported:
     reasons: tuple[str, ...]
 
 
-def entries(path: Path, apply: bool = True) -> Iterator[tuple[TaskRow, RecordRow] | Refused]:
+def entries(path: Path, apply: bool = True) -> Iterator[Entry | Refused]:
     """Raises a RecordsError where nothing of the file can be read."""
     number = 0
     try:
@@ -94,9 +107,7 @@ def entries(path: Path, apply: bool = True) -> Iterator[tuple[TaskRow, RecordRow
         yield Refused(f"{path} cannot be read after line {number}: {e}")
 
 
-def _entry(
-    path: Path, number: int, line: bytes, apply: bool
-) -> tuple[TaskRow, RecordRow] | Refused:
+def _entry(path: Path, number: int, line: bytes, apply: bool) -> Entry | Refused:
     try:
         return read_line(line.decode(), apply)
     except UNREADABLE as e:
@@ -104,7 +115,7 @@ def _entry(
         return Refused(f"{path}, line {number} is not a record: {what}")
 
 
-def write_lines(to: Path | TextIO, rows: Iterable[tuple[TaskRow, RecordRow]]) -> int:
+def write_lines(to: Path | TextIO, rows: Iterable[Entry]) -> int:
     """How many were written. A file appears when it is whole; a stream is not closed."""
     if not isinstance(to, Path):
         return _write(to, rows)
@@ -120,10 +131,10 @@ def write_lines(to: Path | TextIO, rows: Iterable[tuple[TaskRow, RecordRow]]) ->
     return count
 
 
-def _write(file: TextIO, rows: Iterable[tuple[TaskRow, RecordRow]]) -> int:
+def _write(file: TextIO, rows: Iterable[Entry]) -> int:
     count = 0
-    for task, row in rows:
-        file.write(line_of(task, row) + "\n")
+    for entry in rows:
+        file.write(line_of(*entry) + "\n")
         count += 1
     return count
 
@@ -141,9 +152,10 @@ def read_records(
     for entry in entries(Path(path), apply=False):
         if isinstance(entry, Refused):
             raise RecordsError(entry.text)
-        task, row = entry
-        found = task_of(task.func, task.target, task.codegen)[0]
-        out.append(measurement(row, found, primitives, intrinsics))
+        row = entry.task
+        task = task_of(row.func, row.target, row.codegen)[0]
+        runs = {} if entry.run is None else {entry.run.key: run_of(entry.run)}
+        out.append(measurement(entry.record, task, primitives, intrinsics, runs))
     return out
 
 

@@ -14,12 +14,12 @@ from tilesmith.records.rows import UNREADABLE, RecordRow, TaskRow, measurement
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import PRIMITIVES
 from tilesmith.schedule.translate import Translation
-from tilesmith.task.task import Candidate, Measurement, Task
+from tilesmith.task.task import Candidate, Measurement, Task, TuningRun
 
 
 class Reader:
     """`stated` are the ways in which the task was stated, by the numbers of their rows: a trace
-    speaks of the names of one of them.
+    speaks of the names of one of them. Measurements of these `runs` say when they were made.
     """
 
     def __init__(
@@ -28,15 +28,16 @@ class Reader:
         stated: Mapping[int, TaskRow],
         primitives: Sequence[type[Step]],
         intrinsics: Sequence[Intrinsic],
+        runs: Mapping[str, TuningRun] | None = None,
     ) -> None:
-        self.task, self.stated = task, stated
+        self.task, self.stated, self.runs = task, stated, runs or {}
         self.primitives, self.intrinsics = primitives, intrinsics
         self._translations: dict[int, Translation | None] = {}
 
     def read(self, number: int, row: RecordRow) -> Measurement | None:
         """None for a row that cannot be read."""
         try:
-            m = measurement(row, self.task, self.primitives, self.intrinsics)
+            m = measurement(row, self.task, self.primitives, self.intrinsics, self.runs)
             if number not in self._translations:
                 self._translations[number] = self._translation(self.stated[number].func)
             translation = self._translations[number]

@@ -38,6 +38,22 @@ tasks = sa.Table(
     sa.Index("tilesmith_tasks_by_key", "key", "id"),
 )
 
+runs = sa.Table(
+    "tilesmith_runs",
+    metadata,
+    sa.Column("key", sa.Text, primary_key=True),
+    sa.Column("strategy", sa.Text, nullable=False),
+    sa.Column("settings", sa.Text, nullable=False),
+    sa.Column("seed", sa.Text, nullable=False),
+    sa.Column("budget_trials", _Id),
+    sa.Column("budget_seconds", sa.Double),
+    sa.Column("budget_patience", _Id),
+    sa.Column("started", sa.Double, nullable=False),
+    sa.Column("seconds", sa.Double, nullable=False),
+    sa.Column("machine", sa.Text, nullable=False),
+    sa.Column("codegen", sa.Text, nullable=False),
+)
+
 records = sa.Table(
     "tilesmith_records",
     metadata,
@@ -58,6 +74,11 @@ records = sa.Table(
     sa.Column("versions", sa.Text, nullable=False),
     sa.Column("reference_samples", sa.Text, nullable=False),
     sa.Column("normal_cost", sa.Double),
+    # Without a run: records of older versions, and those that no tuning run made.
+    sa.Column("run", sa.Text, sa.ForeignKey("tilesmith_runs.key")),
+    sa.Column("run_seconds", sa.Double),
+    sa.Column("trial", sa.Integer),
+    sa.Index("tilesmith_records_candidate", "task_id", "candidate", "id"),
     sa.Index("tilesmith_records_best", "task_id", "standing", "normal_cost", "id"),
     sa.Index("tilesmith_records_of", "task_id", "id"),
     # The time comes first, so that new rows go to the end of the index and not all over it.
@@ -81,14 +102,14 @@ def _to_2(c: sa.Connection) -> None:
     # Stated anew: the table above is today's, and may be another one tomorrow.
     then = sa.MetaData()
     sa.Table("tilesmith_tasks", then, sa.Column("id", _Id, primary_key=True))
-    made = sa.Table(
+    table = sa.Table(
         "tilesmith_state",
         then,
         sa.Column("task_id", _Id, sa.ForeignKey("tilesmith_tasks.id"), primary_key=True),
         sa.Column("name", sa.Text, primary_key=True),
         sa.Column("data", sa.LargeBinary, nullable=False),
     )
-    made.create(c)
+    table.create(c)
 
 
 def _to_3(c: sa.Connection) -> None:
@@ -156,14 +177,38 @@ def _to_5(c: sa.Connection) -> None:
         c.execute(then.update().where(then.c.id == r.id).values(key=key))
 
 
+def _to_6(c: sa.Connection) -> None:
+    """Records name the tuning run that made them, and are found by their candidate."""
+    then = sa.MetaData()
+    budget = (("trials", _Id), ("seconds", sa.Double), ("patience", _Id))
+    table = sa.Table(
+        "tilesmith_runs",
+        then,
+        sa.Column("key", sa.Text, primary_key=True),
+        *(sa.Column(name, sa.Text, nullable=False) for name in ("strategy", "settings", "seed")),
+        *(sa.Column(f"budget_{name}", kind) for name, kind in budget),
+        *(sa.Column(name, sa.Double, nullable=False) for name in ("started", "seconds")),
+        *(sa.Column(name, sa.Text, nullable=False) for name in ("machine", "codegen")),
+    )
+    table.create(c)
+    for statement in (
+        "ALTER TABLE tilesmith_records ADD COLUMN run TEXT REFERENCES tilesmith_runs (key)",
+        "ALTER TABLE tilesmith_records ADD COLUMN run_seconds "
+        f"{sa.Double().compile(dialect=c.dialect)}",
+        "ALTER TABLE tilesmith_records ADD COLUMN trial INTEGER",
+        "CREATE INDEX tilesmith_records_candidate ON tilesmith_records (task_id, candidate, id)",
+    ):
+        c.execute(sa.text(statement))
+
+
 def _times(text: str) -> list[float]:
     """Samples of seconds; none if one of them is no time."""
-    found = json.loads(text)
-    return found if all(0 < s < math.inf for s in found) else []
+    samples = json.loads(text)
+    return samples if all(0 < s < math.inf for s in samples) else []
 
 
 # The k-th takes version k + 1 to version k + 2.
-MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (_to_2, _to_3, _to_4, _to_5)
+MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (_to_2, _to_3, _to_4, _to_5, _to_6)
 VERSION = len(MIGRATIONS) + 1
 
 
@@ -171,8 +216,8 @@ def version_of(c: sa.Connection) -> int:
     """0 where there is nothing yet."""
     if not sa.inspect(c).has_table(schema.name):
         return 0
-    found = c.execute(sa.select(schema.c.version)).scalar()
-    return 0 if found is None else int(found)
+    version = c.execute(sa.select(schema.c.version)).scalar()
+    return 0 if version is None else int(version)
 
 
 def newer(place: str, have: int) -> RecordsError:

@@ -18,16 +18,20 @@ from sqlalchemy.dialects import postgresql, sqlite
 from tilesmith.base.errors import RecordsError
 from tilesmith.ir.intrinsics import INTRINSICS
 from tilesmith.ir.nodes import Intrinsic
-from tilesmith.records.database import TaskSummary
+from tilesmith.records.database import RunSummary, TaskSummary
 from tilesmith.records.lines import Imported, Refused, entries, write_lines
 from tilesmith.records.reader import Reader, applies, reader_of
 from tilesmith.records.rows import (
+    Entry,
     RecordRow,
+    RunRow,
     TaskRow,
     record_row,
+    run_of,
+    run_row,
     task_row,
 )
-from tilesmith.records.schema import records, state, tasks
+from tilesmith.records.schema import records, runs, state, tasks
 from tilesmith.records.transactions import Transactions
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import PRIMITIVES
@@ -38,17 +42,19 @@ from tilesmith.task.task import (
     Measurement,
     Standing,
     Task,
+    TuningRun,
     standing_of,
     task_key,
     trust,
 )
 
 _TASK = [tasks.c[name] for name in TaskRow._fields]
+_RUN = [runs.c[name] for name in RunRow._fields]
 _RECORD = [records.c[name] for name in RecordRow._fields]
 # The order of `trust`, and of the index `tilesmith_records_best`.
 _TRUST = (records.c.standing, records.c.normal_cost, records.c.id)
-_REASONS = 20  # why lines were refused is said of so many
-_BATCH = 1000  # rows of one transaction where there may be millions: others get their turn
+_REASONS = 20  # refused lines whose reasons are given
+_BATCH = 1000  # rows per transaction of a large transfer, so that other writers get their turn
 
 
 class SqlDatabase:
@@ -66,10 +72,13 @@ class SqlDatabase:
 
     # what every database does
     def add(self, measurements: Sequence[Measurement]) -> None:
-        pairs = [(m.candidate.task, record_row(m)) for m in measurements]
-        if pairs:
+        rows = [
+            (m.candidate.task, record_row(m), None if m.moment is None else run_row(m.moment))
+            for m in measurements
+        ]
+        if rows:
             with self._at.writing() as c:
-                _put(c, pairs)
+                _put(c, rows)
 
     def of(
         self,
@@ -125,16 +134,34 @@ class SqlDatabase:
                 stated |= _stated(c, task_key(task.func, task.target, version))
             reader = Reader(task, stated, primitives, intrinsics)
             timed = sa.and_(_among(stated), records.c.standing < Standing.FAILED)
-            found = [reader.read(k, row) for k, row in _records(c, timed)]
-        ranked = sorted((m for m in found if m is not None), key=trust)
+            measured = [reader.read(k, row) for k, row in _records(c, timed)]
+        ranked = sorted((m for m in measured if m is not None), key=trust)
         return list(dict.fromkeys(m.candidate for m in ranked))
+
+    def runs(
+        self,
+        task: Task,
+        primitives: Sequence[type[Step]] = PRIMITIVES,
+        intrinsics: Sequence[Intrinsic] = INTRINSICS,
+    ) -> list[RunSummary]:
+        with self._at.reading(one_moment=True) as c:
+            stated = _stated(c, task.key)
+            rows = _runs(c, _among(stated))
+            in_a_run = sa.and_(_among(stated), records.c.run.is_not(None))
+            reader = Reader(task, stated, primitives, intrinsics, _by_key(rows))
+            measured: dict[str, list[Measurement]] = {row.key: [] for row in rows}
+            for k, record in _records(c, in_a_run):
+                if (m := reader.read(k, record)) is not None and m.moment is not None:
+                    measured[m.moment.run.key].append(m)
+        rows.sort(key=lambda row: row.started)
+        return [RunSummary(run_of(row), row.seconds, tuple(measured[row.key])) for row in rows]
 
     def tasks(self) -> list[TaskSummary]:
         number, failed = sa.func.count(), sa.func.count(records.c.failure)
         groups = sa.select(records.c.task_id, number, failed).group_by(records.c.task_id)
         out = []
         with self._at.reading(one_moment=True) as c:
-            found = {row[0]: (row[1], row[2]) for row in c.execute(groups)}
+            counts = {row[0]: (row[1], row[2]) for row in c.execute(groups)}
             by_key: dict[str, dict[int, TaskRow]] = {}
             for k, row in _stated(c).items():
                 by_key.setdefault(row.key, {})[k] = row
@@ -149,8 +176,8 @@ class SqlDatabase:
                         task=reader.task,
                         key=key,
                         codegen=first.codegen,
-                        count=sum(found.get(k, (0, 0))[0] for k in stated),
-                        failures=sum(found.get(k, (0, 0))[1] for k in stated),
+                        count=sum(counts.get(k, (0, 0))[0] for k in stated),
+                        failures=sum(counts.get(k, (0, 0))[1] for k in stated),
                         names=tuple(dict.fromkeys(row.name for row in stated.values())),
                         best_seconds=None if best is None else best.cost,
                     )
@@ -211,7 +238,7 @@ class SqlDatabase:
         reasons: list[str] = []
         refused = 0
 
-        def rows() -> Iterator[tuple[TaskRow, RecordRow]]:
+        def rows() -> Iterator[Entry]:
             nonlocal refused
             for entry in entries(Path(path)):
                 if isinstance(entry, Refused):
@@ -242,14 +269,15 @@ class SqlDatabase:
                 gone += c.execute(records.delete().where(_is_mere_failure())).rowcount
             if keep is not None:
                 gone += _keep_best(c, keep)
+            c.execute(runs.delete().where(~sa.exists().where(records.c.run == runs.c.key)))
         self._at.shrink()
         return gone
 
     # inside
-    def _store(self, pairs: Iterator[tuple[TaskRow, RecordRow]]) -> tuple[int, int]:
+    def _store(self, entries: Iterator[Entry]) -> tuple[int, int]:
         """How many were new, of how many."""
         new = seen = 0
-        while batch := list(islice(pairs, _BATCH)):
+        while batch := list(islice(entries, _BATCH)):
             with self._at.writing() as c:
                 new += _put(c, batch)
             seen += len(batch)
@@ -262,15 +290,17 @@ class SqlDatabase:
         with self._at.reading(one_moment=True) as c:
             stated = _stated(c, task.key)
             rows = list(_records(c, _among(stated)))
-        reader = Reader(task, stated, primitives, intrinsics)
+            made_by = _by_key(_runs(c, _among(stated)))
+        reader = Reader(task, stated, primitives, intrinsics, made_by)
         return [reader.read(k, row) for k, row in rows]
 
-    def _rows(self) -> Iterator[tuple[TaskRow, RecordRow]]:
-        """Every record with its task, oldest first, as they are when this begins."""
+    def _rows(self) -> Iterator[Entry]:
+        """Every record with its task and its run, oldest first, as they are when this begins."""
         with self._at.reading(one_moment=True) as c:
             by_id = _stated(c)
+            by_key = {row.key: row for row in _runs(c, sa.true())}
             for k, row in _records(c, sa.true()):
-                yield by_id[k], row
+                yield Entry(by_id[k], row, by_key.get(row.run or ""))
 
 
 def _stated(c: sa.Connection, key: str | None = None) -> dict[int, TaskRow]:
@@ -288,6 +318,17 @@ def _among(stated: Iterable[int]) -> sa.ColumnElement[bool]:
     numbers = list(stated)
     one = len(numbers) == 1
     return records.c.task_id == numbers[0] if one else records.c.task_id.in_(numbers)
+
+
+def _runs(c: sa.Connection, which: sa.ColumnElement[bool]) -> list[RunRow]:
+    """The runs that made these records."""
+    made = sa.select(records.c.run).where(which, records.c.run.is_not(None))
+    query = sa.select(*_RUN).where(runs.c.key.in_(made))
+    return [RunRow._make(row) for row in c.execute(query)]
+
+
+def _by_key(rows: Iterable[RunRow]) -> dict[str, TuningRun]:
+    return {row.key: run_of(row) for row in rows}
 
 
 def _records(c: sa.Connection, which: sa.ColumnElement[bool]) -> Iterator[tuple[int, RecordRow]]:
@@ -358,14 +399,22 @@ def _is_mere_failure() -> sa.ColumnElement[bool]:
     return sa.and_(records.c.failure.is_not(None), ~sa.exists().where(*same, *earlier))
 
 
-def _put(c: sa.Connection, pairs: Iterable[tuple[Task | TaskRow, RecordRow]]) -> int:
-    """How many were new."""
+def _put(c: sa.Connection, rows: Iterable[tuple[Task | TaskRow, RecordRow, RunRow | None]]) -> int:
+    """How many records were new."""
     ids: dict[str, int] = {}
     values = []
-    for task, row in pairs:
+    latest: dict[str, RunRow] = {}
+    for task, row, run in rows:
         if task.statement not in ids:
             ids[task.statement] = _id_of(c, task)
         values.append({"task_id": ids[task.statement], **row._asdict()})
+        if run is not None and (run.key not in latest or run.seconds > latest[run.key].seconds):
+            latest[run.key] = run
+    for run in latest.values():
+        insert = _insert(c, runs).values(run._asdict())
+        seconds = insert.excluded.seconds
+        longer = sa.case((seconds > runs.c.seconds, seconds), else_=runs.c.seconds)
+        c.execute(insert.on_conflict_do_update(index_elements=["key"], set_={"seconds": longer}))
     once = _insert(c, records).on_conflict_do_nothing(index_elements=["at", "identity"])
     return c.execute(once, values, execution_options={"preserve_rowcount": True}).rowcount
 
@@ -373,12 +422,12 @@ def _put(c: sa.Connection, pairs: Iterable[tuple[Task | TaskRow, RecordRow]]) ->
 def _id_of(c: sa.Connection, task: Task | TaskRow) -> int:
     """Of a task's row, which is made if there is none."""
     own = tasks.c.statement == task.statement
-    found = c.execute(sa.select(tasks.c.id).where(own)).scalar()
-    if found is None:
+    number = c.execute(sa.select(tasks.c.id).where(own)).scalar()
+    if number is None:
         row = task_row(task) if isinstance(task, Task) else task
         insert = tasks.insert().values(row._asdict()).returning(tasks.c.id)
-        found = c.execute(insert).scalar_one()
-    return int(found)
+        number = c.execute(insert).scalar_one()
+    return int(number)
 
 
 def _insert(c: sa.Connection, table: sa.Table) -> postgresql.Insert | sqlite.Insert:

@@ -16,17 +16,22 @@ class Ranking:
 
     def __init__(self, measurements: Iterable[Measurement] = ()) -> None:
         self._valid: dict[str, Measurement] = {}
+        self.best: Measurement | None = None  # the first by `trust` of what counts
         for m in measurements:
             self.add(m)
 
     def add(self, m: Measurement) -> None:
-        key, standing = m.candidate.key, standing_of(m)
+        old = self._valid.get(m.candidate.key)
         if m.failure is not None:
-            self._valid.pop(key, None)
-        elif standing < Standing.FAILED:
-            old = self._valid.get(key)
-            if old is None or is_as_reliable(m, old):
-                self._valid[key] = m
+            self._valid.pop(m.candidate.key, None)
+        elif standing_of(m) < Standing.FAILED and (old is None or is_as_reliable(m, old)):
+            self._valid[m.candidate.key] = m
+        else:
+            return
+        if old is not None and old is self.best:
+            self.best = min(self._valid.values(), key=trust, default=None)
+        elif m.failure is None and (self.best is None or trust(m) < trust(self.best)):
+            self.best = m
 
     def __contains__(self, m: Measurement) -> bool:
         """Whether a measurement of its candidate counts."""
@@ -36,10 +41,6 @@ class Ranking:
     def ranked(self) -> list[Measurement]:
         """What counts, the best first."""
         return sorted(self._valid.values(), key=trust)
-
-    @property
-    def best(self) -> Measurement | None:
-        return min(self._valid.values(), key=trust, default=None)
 
 
 def is_as_reliable(m: Measurement, other: Measurement) -> bool:

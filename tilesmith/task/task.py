@@ -92,16 +92,55 @@ class Candidate:
         return isinstance(other, Candidate) and self.key == other.key
 
 
-# What can go wrong with a candidate, in the order in which it is found out.
+# What can go wrong with a candidate, in the order in which it is detected.
 FAILURES = ("schedule", "build", "crash", "timeout", "memory", "bounds", "wrong", "error")
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """`kind` is one of FAILURES; `text` is the first thing that was said about it."""
+    """`kind` is one of FAILURES; `text` is the first error message."""
 
     kind: str
     text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What may be spent: measured candidates, wall-clock seconds, or whichever comes first.
+
+    `patience` ends a run early, after so many measured candidates without a better one.
+    """
+
+    trials: int | None = None
+    seconds: float | None = None
+    patience: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TuningRun:
+    """One search of one task: what made its measurements. `key` is unique, `settings` is the
+    strategy with its settings as text, and `started` is in seconds since 1970.
+    """
+
+    key: str
+    strategy: str
+    settings: str
+    seed: int
+    budget: Budget
+    started: float
+    machine: str
+    codegen: str = CODEGEN_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When in a run a candidate was measured: seconds since the start, and the number of the trial,
+    from 1 on. 0 is a candidate that was known before the run and was measured again.
+    """
+
+    run: TuningRun
+    seconds: float
+    trial: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,16 +166,18 @@ class Measurement:
     build_seconds: float = 0.0
     when: float = field(default_factory=time.time)
     references: tuple[float, ...] = ()
+    # In which run it was made, if in one: equal measurements may come from different runs.
+    moment: Moment | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         c = self.candidate
         if self.failure is not None:
-            said = f"{self.failure.kind}: {self.failure.text}"
+            text = f"{self.failure.kind}: {self.failure.text}"
         else:
-            said = f"{self.cost * 1e6:.4g} us of {len(self.seconds)} samples"
-        said += ", confirmed" if self.confirmed else ""
-        said += ", contended" if self.contended else ""
-        return f"<Measurement {c.key[:8]} of {c.task.func.name}: {said}>"
+            text = f"{self.cost * 1e6:.4g} us of {len(self.seconds)} samples"
+        text += ", confirmed" if self.confirmed else ""
+        text += ", contended" if self.contended else ""
+        return f"<Measurement {c.key[:8]} of {c.task.func.name}: {text}>"
 
     @property
     def cost(self) -> float:
@@ -149,14 +190,14 @@ class Measurement:
 
     @property
     def is_normal(self) -> bool:
-        """Whether the references can take the machine's moods out of the seconds."""
+        """Whether there is a reference time for each sample, to correct for the machine's speed."""
         same = len(self.references) == len(self.seconds)
         return same and _are_times(self.references) and _are_times(self.seconds)
 
     @property
     def normal_seconds(self) -> tuple[float, ...]:
-        """As on a machine whose reference kernel takes 100 us: what the machine's moods do to both
-        is taken out. The seconds as they are if the measurement is raw.
+        """Scaled to a machine whose reference kernel takes 100 us, so that a change of clock speed
+        or load cancels out. The seconds unchanged if the measurement is raw.
         """
         if not self.is_normal:
             return self.seconds
@@ -228,22 +269,10 @@ def trust(m: Measurement) -> tuple[int, float]:
 
 
 def failures_by_kind(measurements: Iterable[Measurement]) -> dict[str, tuple[int, str]]:
-    """How many of each kind, and the first text."""
-    found: dict[str, tuple[int, str]] = {}
+    """By kind: the count, and the text of the first."""
+    by_kind: dict[str, tuple[int, str]] = {}
     for m in measurements:
         if m.failure is not None:
-            count, text = found.get(m.failure.kind, (0, m.failure.text))
-            found[m.failure.kind] = count + 1, text
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """What may be spent: measured candidates, wall-clock seconds, or whichever comes first.
-
-    `patience` ends a run early, after so many measured candidates without a better one.
-    """
-
-    trials: int | None = None
-    seconds: float | None = None
-    patience: int | None = None
+            count, text = by_kind.get(m.failure.kind, (0, m.failure.text))
+            by_kind[m.failure.kind] = count + 1, text
+    return by_kind

@@ -25,7 +25,16 @@ from tilesmith.schedule.kinds import Vectorize
 from tilesmith.schedule.loops import Split
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import PRIMITIVES, Trace
-from tilesmith.task.task import Candidate, Failure, Measurement, Task, trust
+from tilesmith.task.task import (
+    Budget,
+    Candidate,
+    Failure,
+    Measurement,
+    Moment,
+    Task,
+    TuningRun,
+    trust,
+)
 
 
 def task_of(
@@ -54,6 +63,15 @@ def measured(
     return Measurement(
         Candidate(task, trace), seconds, failure, contended, confirmed, number / 3, at
     )
+
+
+_NINE = Budget(trials=9)
+
+
+def tuning_run(budget: Budget = _NINE, number: int = 0) -> TuningRun:
+    """The run of that number."""
+    settings = f"Random(best={number}, 'größer')"
+    return TuningRun(f"run{number}", "Random", settings, 2**70, budget, 1.7e9 - number, "a machine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,6 +433,36 @@ class DatabaseContract:
         assert summary.task == one
         assert summary.names == ("clip8", "named_otherwise")
         assert (summary.count, summary.best_seconds) == (3, 1.0)
+        db.close()
+
+    def test_runs_come_back_with_what_they_measured(self, tmp_path: Path) -> None:
+        db, task, other = self.open(tmp_path), task_of(8), task_of(9)
+        first, second = tuning_run(Budget(trials=5)), tuning_run(Budget(1, 2.5, 3), number=1)
+        assert db.runs(task) == []
+
+        def made(run: TuningRun, k: int, seconds: float, trial: int, cost: float) -> Measurement:
+            moment = Moment(run, seconds, trial)
+            return replace(measured(task, k, (cost,), confirmed=True), moment=moment)
+
+        of_first = [made(first, 1, 0.1, 1, 3.0), made(first, 2, 0.75, 2, 4.0)]
+        later = made(first, 3, 1.5, 3, 1.0)
+        of_second = [made(second, 4, 0.25, 0, 2.0), made(second, 5, 0.5, 1, 1.5)]
+        db.add([*of_first, measured(task, 9), measured(other, 6)])
+        db.add(of_second)
+        assert [r.seconds for r in db.runs(task) if r.run == first] == [0.75]
+        db.add([later])
+        db.add([of_first[0]])
+        runs = db.runs(task)
+        assert [r.run for r in runs] == [second, first]  # by their start
+        assert [r.seconds for r in runs] == [0.5, 1.5]
+        assert [r.measurements for r in runs] == [tuple(of_second), (*of_first, later)]
+        moments = [m.moment for r in runs for m in r.measurements]
+        assert moments == [m.moment for m in (*of_second, *of_first, later)]
+        assert [r.trials for r in runs] == [1, 3]
+        assert runs[0].curve == ((0.0, 0, 2.0), (0.5, 1, 1.5))
+        assert runs[1].curve == ((0.1, 1, 3.0), (1.5, 3, 1.0))
+        assert db.runs(other) == []
+        assert [m.moment for m in db.of(task) if m.moment is None] == [None]
         db.close()
 
     def test_threads_lose_nothing(self, tmp_path: Path) -> None:

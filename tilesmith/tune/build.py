@@ -1,5 +1,5 @@
-"""ts.build: a Function in, the best kernel that is known of it out; a drafted one where nothing is
-known. `kernel.origin` says which.
+"""ts.build: a Function in, the best recorded kernel of it out, or one drafted with the analytic
+score if there is no record. `kernel.origin` says which.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from tilesmith.task.ranking import Ranking
 from tilesmith.task.task import Measurement, Task
 from tilesmith.tune.inputs import require_database, require_target
 
-_PLACES = ("global", "constant")  # of buffers, as ts.function makes them
-_MAX_RECORDS, _MAX_DRAFTS = 3, 3  # that are tried before something else is taken
+_PLACES = ("global", "constant")  # the scopes of buffers that ts.function makes
+_MAX_RECORDS, _MAX_DRAFTS = 3, 3  # tried before the next source of kernels
 
 
 def best_kernel(
@@ -42,8 +42,8 @@ def best_kernel(
     backend: Backend | None = None,
 ) -> Kernel:
     """A kernel of a Schedule as it is, or of a Function with the best schedule that the database
-    has for it. Without a record it is the schedule that the analytic score likes best; with
-    `strict` that is an error.
+    has for it. Without a record it is the schedule with the best analytic score; with `strict`
+    that is an error.
 
     An index that is read from a tensor (`table[ids[i]]`) must lie inside its table: a kernel does
     not ask, and reads whatever memory is there, or crashes. With `checked`, which is slow and for
@@ -68,24 +68,25 @@ def best_kernel(
             origin = Origin("record", m.cost, f"in {_place(database)}")
             if (kernel := _try(m.candidate.trace, task, origin, obstacles)) is not None:
                 return kernel
-        said = "; ".join(obstacles) or "no record of this task"
+        reasons = "; ".join(obstacles) or "no record of this task"
         if strict:
             raise BuildError(
                 f"there is no kernel of {what.name!r} for {task.target.model or task.target.cpu} "
-                f"in {_place(database)}: {said}. Tune it with ts.tune, or build with strict=False"
+                f"in {_place(database)}: {reasons}. Tune it with ts.tune, or build with "
+                "strict=False"
             )
     why = "no record of this task is in the database" if database is not None else "no database"
     for trace in _drafts(task, obstacles):
         origin = Origin("draft", why="; ".join([why, *obstacles]))
         if (kernel := _try(trace, task, origin, obstacles)) is not None:
             return kernel
-    said = "; ".join(obstacles) or "nothing was proposed"
-    warnings.warn(f"{what.name!r} is built as the plain loop nest: {said}", stacklevel=2)
-    return build(what, task.target, Origin("naive", why=said))
+    reasons = "; ".join(obstacles) or "nothing was proposed"
+    warnings.warn(f"{what.name!r} is built as the plain loop nest: {reasons}", stacklevel=2)
+    return build(what, task.target, Origin("naive", why=reasons))
 
 
 def _records(database: Database, task: Task) -> Iterator[Measurement]:
-    """The best first. All are looked at only when the best one cannot be built."""
+    """Best first. The whole list is read only if the best one cannot be built."""
     best = database.best(task)
     if best is None:
         return
@@ -97,18 +98,18 @@ def _records(database: Database, task: Task) -> Iterator[Measurement]:
 def _drafts(task: Task, obstacles: list[str]) -> Iterator[Trace]:
     for n in range(1, _MAX_DRAFTS + 1):
         try:
-            found = _proposals(task, n)
+            traces = _proposals(task, n)
         except Exception as error:  # of a rule, or of the search: there is still the plain nest
             obstacles.append(f"drafting failed: {type(error).__name__}: {error}")
             return
-        if len(found) < n:
+        if len(traces) < n:
             return
-        yield found[-1]
+        yield traces[-1]
 
 
 @lru_cache(maxsize=256)
 def _proposals(task: Task, n: int) -> tuple[Trace, ...]:
-    """The schedules that the analytic score likes best, one after the other."""
+    """The n schedules with the best analytic scores, best first."""
     sketches = SketchSpace().sketches(task)
     strategy = Evolution(epsilon=0, cost_model=None)
     search = strategy.start(task, sketches, np.random.default_rng(0))

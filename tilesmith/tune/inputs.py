@@ -1,5 +1,5 @@
-"""What tune and build are given, looked at before anything is done: each mistake is named, with
-what is wanted instead.
+"""Checks of the arguments of tune and build, before any work is done. Each error names the mistake
+and what is right instead.
 """
 
 from __future__ import annotations
@@ -109,27 +109,28 @@ def require_observers(observers: Any) -> None:
     if callable(observers):
         raise TuneError("observers is given one function; give a list of them: observers=[watch]")
     try:
-        found = list(observers)
+        functions = list(observers)
     except TypeError:
         raise TuneError(
             f"observers is given {_a(observers)}; it takes a list of functions"
         ) from None
-    for watch in found:
+    for watch in functions:
         if not callable(watch):
             raise TuneError(f"observers has {_a(watch)}, which cannot be called with a ts.Progress")
 
 
-def require_search(found: Any, strategy: Any) -> None:
-    if not all(callable(getattr(found, name, None)) for name in ("ask", "tell")):
+def require_search(search: Any, strategy: Any) -> None:
+    if not all(callable(getattr(search, name, None)) for name in ("ask", "tell")):
         raise TuneError(
-            f"start(task, sketches, rng) of {type(strategy).__name__} gave {_a(found)}; it gives "
+            f"start(task, sketches, rng) of {type(strategy).__name__} gave {_a(search)}; it gives "
             "a search, which has the methods ask and tell"
         )
 
 
-def require_candidates(found: Any, search: Any) -> None:
-    if not isinstance(found, tuple | list) or not all(isinstance(c, Candidate) for c in found):
-        what = _a(found) if not isinstance(found, tuple | list) else "a list of something else"
+def require_candidates(candidates: Any, search: Any) -> None:
+    is_list = isinstance(candidates, tuple | list)
+    if not is_list or not all(isinstance(c, Candidate) for c in candidates):
+        what = _a(candidates) if not is_list else "a list of something else"
         raise TuneError(
             f"ask(n) of {type(search).__name__} gave {what}; it gives a list of up to n candidates"
         )
@@ -147,7 +148,7 @@ def _is_number(x: Any) -> bool:
 
 
 def _a(what: Any) -> str:
-    """How a thing that is not wanted is named."""
+    """How an error message names an object of the wrong type."""
     text = repr(what)
     if isinstance(what, type):
         return f"the class {what.__name__}"

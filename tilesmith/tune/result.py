@@ -10,22 +10,24 @@ from functools import cached_property
 from tilesmith.base.errors import TilesmithError
 from tilesmith.runtime.build import build
 from tilesmith.runtime.kernel import Kernel
-from tilesmith.task.task import Measurement, Task
+from tilesmith.task.curve import Curve
+from tilesmith.task.task import Measurement, Task, TuningRun
 
 
 @dataclass(frozen=True)
 class Result:
-    """The outcome of a run. `bests` are the successive incumbents, each with the seconds and the
-    trials after which it took the lead. A run that was `interrupted`, or ended by an `error` of the
-    measurer or the database, has what was measured until then.
+    """The outcome of a run. `curve` has (seconds, trials, best cost) at every improvement, see
+    `curve_of`; a database gives the same one for `run`. A run that was `interrupted`, or ended by
+    an `error` of the measurer or the database, has what was measured until then.
     """
 
     task: Task
     best: Measurement
     trials: int
     failures: dict[str, tuple[int, str]]  # by kind: the count, and the text of the first
-    bests: tuple[tuple[float, int, Measurement], ...]
+    curve: Curve
     seconds: float
+    run: TuningRun
     interrupted: bool = False
     error: TilesmithError | None = None
 
@@ -49,18 +51,6 @@ class Result:
     @property
     def gflops(self) -> float:
         return self.task.func.flops / self.best.cost / 1e9
-
-    @property
-    def curve(self) -> tuple[tuple[float, int, float], ...]:
-        """(seconds, trials, best cost) at every improvement. All costs are at the speed that the
-        machine had when the best was measured; a best of another scale is no point of the curve.
-        """
-        speed = self.best.cost / self.best.normal_cost
-        return tuple(
-            (seconds, trials, m.normal_cost * speed)
-            for seconds, trials, m in self.bests
-            if m.is_normal is self.best.is_normal
-        )
 
     @property
     def near(self) -> float:

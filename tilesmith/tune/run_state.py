@@ -6,13 +6,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf, isfinite
 
 from tilesmith.base.errors import TilesmithError, TuneError
 from tilesmith.records.database import Database
 from tilesmith.search.protocol import Resumable, Search
+from tilesmith.task.curve import Curve, curve_of
 from tilesmith.task.ranking import Ranking, is_as_reliable
-from tilesmith.task.task import Budget, Candidate, Measurement, Task, trust
+from tilesmith.task.task import Candidate, Measurement, Moment, Task, TuningRun, trust
 from tilesmith.tune.events import Observer, Progress
 from tilesmith.tune.result import Result
 
@@ -33,9 +35,13 @@ class RunState:
     """
 
     def __init__(
-        self, task: Task, budget: Budget, database: Database | None, observers: Sequence[Observer]
+        self,
+        task: Task,
+        run: TuningRun,
+        database: Database | None = None,
+        observers: Sequence[Observer] = (),
     ) -> None:
-        self.task, self.budget, self.database = task, budget, database
+        self.task, self.run, self.budget, self.database = task, run, run.budget, database
         self.observers = observers
         self.start = time.monotonic()
         self.deadline = inf  # of the present step, by time.monotonic(); beside the budget's
@@ -44,7 +50,7 @@ class RunState:
         self.trials = 0
         self.failures: dict[str, tuple[int, str]] = {}
         self.best: Measurement | None = None
-        self.bests: list[tuple[float, int, Measurement]] = []
+        self.measured: list[Measurement] = []  # by this run, in order
         self.error: TilesmithError | None = None
         self._ask_seconds = (inf, inf)  # of the latest two calls of Search.ask
         # The time and the trials of the first batch, which are left out of the rate: opening the
@@ -53,6 +59,7 @@ class RunState:
         self._batch: dict[str, Measurement] = {}  # the present batch, by candidate
         self._unsaved: list[Measurement] = []
         self._ranking = Ranking()
+        self._best_trial = 0  # the trial that measured the best
         self._defenders: set[str] = set()  # known candidates that were measured again
         self._has_defender = False  # whether one of them still works
         for m in self.known:
@@ -97,7 +104,13 @@ class RunState:
 
     @property
     def _trials_since_best(self) -> int:
-        return self.trials - (self.bests[-1][1] if self.bests else 0)
+        return self.trials - self._best_trial
+
+    @property
+    def curve(self) -> Curve:
+        """See `curve_of`. A best that only the database knows is a point at 0 s."""
+        known: Curve = () if self.best is None else ((0.0, 0, self.best.cost),)
+        return curve_of(self.measured) or known
 
     def next_size(self, under_way: int = 0) -> int:
         """How many candidates to ask for, while `under_way` are being measured; 0 if those are the
@@ -151,13 +164,15 @@ class RunState:
 
     def add(self, measured: Sequence[Measurement]) -> None:
         """Counts and stores those that are new in the present batch."""
-        fresh = [m for m in measured if self._batch.get(m.candidate.key) != m]
-        self._batch.update({m.candidate.key: m for m in fresh})
-        if self.database is not None:
-            self._unsaved += fresh
-        for m in fresh:
-            again = m.candidate.key in self._defenders
+        seconds = self.seconds
+        for fresh in [m for m in measured if self._batch.get(m.candidate.key) != m]:
+            again = fresh.candidate.key in self._defenders
             self.trials += not again
+            m = replace(fresh, moment=Moment(self.run, seconds, 0 if again else self.trials))
+            self._batch[m.candidate.key] = m
+            self.measured.append(m)
+            if self.database is not None:
+                self._unsaved.append(m)
             self._count(m)
             if again and isfinite(m.normal_cost) and not self._has_defender:
                 self._has_defender = True
@@ -233,10 +248,8 @@ class RunState:
         if m.failure is not None:
             count, text = self.failures.get(m.failure.kind, (0, m.failure.text))
             self.failures[m.failure.kind] = (count + 1, text)
-            key = m.candidate.key
-            if self.best is not None and self.best.candidate.key == key:
-                self.best = None
-                self.bests = [b for b in self.bests if b[2].candidate.key != key]
+            if self.best is not None and self.best.candidate == m.candidate:
+                self.best, self._best_trial = None, 0
 
     def _defend(self, m: Measurement) -> None:
         """The best known candidate was measured again: this measurement replaces the recorded one,
@@ -244,12 +257,13 @@ class RunState:
         """
         old = self.best
         if old is None or old.candidate != m.candidate or is_as_reliable(m, old):
-            self.bests = []
             self._set_best(m)
 
     def _set_best(self, m: Measurement) -> None:
-        self.best = m
-        self.bests.append((self.seconds if self.trials else 0.0, self.trials, m))
+        """The measurer's incumbent is a measurement of ours without its moment."""
+        own = self._batch.get(m.candidate.key, m)
+        self.best = own if own == m else m
+        self._best_trial = own.moment.trial if own.moment and own.moment.run == self.run else 0
 
     def report(self, latest: tuple[Measurement, ...], finished: bool = False) -> None:
         failures = {kind: count for kind, (count, _) in self.failures.items()}
@@ -267,6 +281,6 @@ class RunState:
             raise TuneError(f"no candidate of {self.task.func.name} could be measured: {why}")
         self.report((), finished=True)
         return Result(
-            self.task, self.best, self.trials, dict(self.failures), tuple(self.bests),
-            self.seconds, interrupted, error or self.error,
+            self.task, self.best, self.trials, dict(self.failures), self.curve, self.seconds,
+            self.run, interrupted, error or self.error,
         )  # fmt: skip

@@ -4,20 +4,24 @@ several that share a measurer and a database.
 
 from __future__ import annotations
 
+import platform
 import time
 from collections.abc import Sequence
 from functools import partial
 from math import inf
+from secrets import token_hex
 
 import numpy as np
 
 from tilesmith.base.errors import TilesmithError
+from tilesmith.base.target import Target
 from tilesmith.measure.protocol import Judging, Measuring, Reporting
 from tilesmith.records.database import Database
 from tilesmith.search.evolution import Evolution
 from tilesmith.search.protocol import Search, Strategy
 from tilesmith.space.spaces import SketchSpace, Space, require_sketches
-from tilesmith.task.task import Budget, Candidate, Measurement, Task
+from tilesmith.task.curve import Curve
+from tilesmith.task.task import Budget, Candidate, Measurement, Task, TuningRun
 from tilesmith.tune.events import Observer
 from tilesmith.tune.inputs import (
     require_budget,
@@ -31,6 +35,7 @@ from tilesmith.tune.inputs import (
 )
 from tilesmith.tune.result import Result
 from tilesmith.tune.run_state import RunState
+from tilesmith.tune.settings_text import settings_text
 
 _UNLIMITED = Budget()
 
@@ -45,7 +50,7 @@ class TaskTuner:
     wall-clock time since the tuner was made. Without a budget, whoever calls `step` decides when to
     stop.
 
-    A scheduler reads `best_cost`, `trials`, `seconds` (spent in its own steps) and `history`, and
+    A scheduler reads `best_cost`, `trials`, `seconds` (spent in its own steps) and `curve`, and
     gives the tuner that it wants next as `following`: that one's search then runs meanwhile.
     """
 
@@ -71,7 +76,11 @@ class TaskTuner:
         self.seconds = 0.0
         self._space, self._strategy = space or SketchSpace(), strategy or Evolution()
         self._seed = seed
-        self._state = RunState(task, budget, database, observers)
+        run = TuningRun(
+            token_hex(16), type(self._strategy).__name__, settings_text(self._strategy), int(seed),
+            budget, time.time(), _machine(task.target),
+        )  # fmt: skip
+        self._state = RunState(task, run, database, observers)
         self._search: Search | None = None
         self._pending: list[Candidate] = []  # proposed, not measured yet
         self._has_measured = False  # a batch of the search's
@@ -103,11 +112,11 @@ class TaskTuner:
         return self._state.trials
 
     @property
-    def history(self) -> tuple[tuple[float, int, Measurement], ...]:
-        """The successive incumbents, each with the seconds since the tuner was made and the trials
-        after which it took the lead.
+    def curve(self) -> Curve:
+        """(seconds, trials, best cost) at every improvement, see `curve_of`. Seconds are wall-clock
+        time since the tuner was made.
         """
-        return tuple(self._state.bests)
+        return self._state.curve
 
     def step(
         self,
@@ -208,3 +217,8 @@ class TaskTuner:
         self._state.note_ask(time.monotonic() - began)
         self._pending += candidates
         return candidates
+
+
+def _machine(target: Target) -> str:
+    """What the run is for and what it runs on."""
+    return f"{target.model or target.cpu}, {platform.system()} {platform.release()}"

@@ -1,5 +1,5 @@
-"""Progress as a person reads it: one line that is written over on a terminal, plain lines now and
-then elsewhere, and a curve at the end.
+"""Progress as text: on a terminal one line that is rewritten, elsewhere a plain line every 5 s, and
+a curve at the end.
 """
 
 from __future__ import annotations
@@ -103,10 +103,10 @@ def _share_of_peak(p: Progress) -> list[str]:
     func, target = p.task.func, p.task.target
     if not func.flops:
         return []
-    said = [f"{p.gflops:.1f} GFLOP/s"]
+    parts = [f"{p.gflops:.1f} GFLOP/s"]
     here = target.model == cpu().model and target.arch == cpu().arch
     peak = peak_of(func.outputs[0].dtype, target.num_cores) if here else None
-    return said if peak is None else [*said, f"{1e11 * p.gflops / peak:.0f} % of peak"]
+    return parts if peak is None else [*parts, f"{1e11 * p.gflops / peak:.0f} % of peak"]
 
 
 def _time(seconds: float) -> str:
