@@ -1,4 +1,4 @@
-"""The one file that knows XGBoost: programs in, a booster out."""
+"""The one file that imports XGBoost: training data in, a booster out."""
 
 from __future__ import annotations
 

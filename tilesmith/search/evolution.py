@@ -1,5 +1,6 @@
-"""Evolution: populations are drafted by the analytic score, bred from what was measured best,
-judged by the learned model, and the most promising of them are proposed.
+"""Evolution: the default strategy. The analytic score picks the first generation out of random
+rows, crossover and mutation produce the next ones, the cost model ranks them, and the best are
+proposed.
 """
 
 from __future__ import annotations
@@ -39,23 +40,27 @@ _ATTEMPTS = 4  # populations without a new candidate after which the rest is dra
 
 @dataclass(frozen=True)
 class Evolution:
-    """One round: `population` rows, a share `measured` of them the best so far, the others the best
-    by the draft of `drafts` times as many; until the cost model knows anything, half of those are
-    bred for the draft, for `refined` generations. Then come `generations` of breeding. Of what is
-    proposed, a share `epsilon` is random, `local` are neighbours of the best candidate, and of the
-    rest `fresh` are from before this breeding: what is bred to please a model may please it alone.
-    For the same reason a child must have at least `drafted` of the draft's score that most parents
-    have. A small batch is chosen from a smaller population: `each` for a candidate, but a quarter
-    at least.
+    """One round has a first generation of `population` rows. A share `measured` of them are the
+    fastest measured so far. The others are the best by the analytic score, `draft`, of `drafts`
+    times as many random rows; until the cost model is fitted, half of those are evolved for the
+    analytic score alone, for `refined` generations. For a small batch the population is smaller:
+    `each` rows for a candidate, but at least a quarter of `population`.
 
-    With a cost model that has seen other tasks, a share `familiar` of a batch are the like of what
-    was fast there, while there are any.
+    Then come `generations`. A share `crossover` of the children has two parents, all go through
+    `mutators`, and a share `moved` goes to another variant of the sketch. A child is dropped if its
+    analytic score is less than `drafted` times the first quartile of the parents': a learned model
+    is unreliable far from what was measured.
 
-    At most `variants` are looked at in a round. `diversity` is what a decision that is new to a
-    batch is worth, in standard deviations of the score; `first_diversity` while there is only the
-    draft, which may be wrong about a whole family of programs. The model is fitted again when
-    measurements have grown by the share `refit`; `patience` neighbours without gain end the
-    descent. Without a cost model, what was measured best is varied, and the draft picks.
+    Of a batch, a share `epsilon` is random and `local` are neighbours of the incumbent. Of the rest
+    a share `fresh` comes from the first generation, since evolution also finds rows that only the
+    model believes in. With a cost model that was fitted to other tasks, a share `familiar` are
+    programs similar to those that were fast there, while there are any.
+
+    At most `variants` are searched in a round. `diversity` is the worth of a decision that no other
+    candidate of the batch makes, in standard deviations of the score; `first_diversity` before the
+    model is fitted. The model is fitted again when the number of measurements has grown by the
+    share `refit`. After `patience` neighbours without gain the local search stops. Without a cost
+    model the analytic score ranks all.
     """
 
     population: int = 512
@@ -98,12 +103,12 @@ class EvolutionSearch:
         self._predictor: Predictor | None = None
         self._fitted = -1
         self._size = settings.population
-        # What the draft must say of a child: a model is easily fooled far from what it knows.
+        # The least analytic score of a child: a model is unreliable far from its training data.
         self._least = -np.inf
         self._familiar = Population(())
         if isinstance(settings.cost_model, Experienced):
             self._familiar = merge(*catalogue.like(checked.familiar(settings.cost_model)))
-        if settings.cost_model is not None:  # one that knows other tasks can begin at once
+        if settings.cost_model is not None:  # one fitted to other tasks predicts from the start
             self._fit()
 
     def ask(self, n: int) -> list[Candidate]:
@@ -147,7 +152,9 @@ class EvolutionSearch:
         del self._best[self.settings.population :]
 
     def state(self) -> bytes:
-        """Chance, and what the variants promise; the model is fitted anew to the records."""
+        """The random state and the best score of each variant. The model is not stored: it is
+        fitted to the records again.
+        """
         promise = [[k, v] for k, v in self._promise.items() if np.isfinite(v)]
         return json.dumps(
             {
@@ -168,7 +175,7 @@ class EvolutionSearch:
             return
 
     def _fit(self) -> None:
-        """When the measurements have grown by a share since the last time."""
+        """Fits the model again if the measurements have grown by the share `refit`."""
         s = self.settings
         grown = len(self._told) - max(self._fitted, 0)
         if s.cost_model is not None and (
@@ -208,7 +215,7 @@ class EvolutionSearch:
             s.first_diversity if self._predictor is None else s.diversity,
         )
         out: list[Candidate] = []
-        for i in chosen:  # twice as many, since two rows may be the same program
+        for i in chosen:  # twice as many, because two rows may be the same program
             c = self.catalogue.propose(*members[ranked[i]])
             if c is not None:
                 out.append(c)
@@ -221,7 +228,7 @@ class EvolutionSearch:
         return near, self._scores(near)
 
     def _evolve(self, people: Population, scores: Scores) -> tuple[Population, Scores]:
-        """All that was bred from them, with scores."""
+        """These rows and all their descendants, with scores."""
         everyone, all_scores = self._bred(people, scores, self.settings.generations, self._approved)
         at = 0
         for k, rows in everyone.groups:
@@ -231,13 +238,13 @@ class EvolutionSearch:
         return everyone, all_scores
 
     def _approved(self, children: Population) -> tuple[Population, Scores]:
-        """Those that are good enough for the draft, with scores."""
+        """Those with a sufficient analytic score, with the scores of the model."""
         scores, said = self._with_draft(children)
         good = np.flatnonzero(said >= self._least)
         return children.take(good), scores[good]
 
     def _with_draft(self, people: Population) -> tuple[Scores, Scores]:
-        """What the model and what the draft predicts; the model may have asked the draft."""
+        """The scores of the model and of the draft, in one call if the model corrects the draft."""
         draft, model = self.settings.draft, self._predictor
         if isinstance(model, Corrector) and model.base == draft:
             return checked.with_base(model, people.parts(self.catalogue))
@@ -251,7 +258,7 @@ class EvolutionSearch:
         self, people: Population, scores: Scores, generations: int,
         judge: Callable[[Population], tuple[Population, Scores]],
     ) -> tuple[Population, Scores]:  # fmt: skip
-        """They and all their descendants, with scores, as far as the judge lets them live."""
+        """These rows and all descendants that the judge keeps, with scores."""
         s = self.settings
         everyone, all_scores = people, scores
         for _ in range(generations if len(people) else 0):
@@ -261,13 +268,13 @@ class EvolutionSearch:
             )
             everyone = Population((*everyone.groups, *people.groups))
             all_scores = np.concatenate([all_scores, scores])
-            # the best stay among the parents
+            # elitism: the best of all generations are the next parents
             keep = np.argsort(-all_scores, kind="stable")[: self._size]
             people, scores = everyone.take(keep), all_scores[np.sort(keep)]
         return everyone, all_scores
 
     def _select(self, scores: Scores, count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """By rank: the best of a thousand has about twenty times the chance of the middle one."""
+        """Selection by rank: the best of a thousand is about 20 times as likely as the median."""
         rank = np.empty(len(scores))
         rank[np.argsort(-scores, kind="stable")] = np.arange(len(scores))
         weight = 1 / (rank + len(scores) / 40)
@@ -295,7 +302,7 @@ class EvolutionSearch:
         return merge(*people.groups, *known.groups, *self._familiar.groups)
 
     def _variants(self) -> list[int]:
-        """Half of them those that promise most, the others at random."""
+        """Half of them have the best scores so far, the others are random."""
         most = self.settings.variants
         best = sorted(self._promise, key=lambda k: -self._promise[k])[: most // 2]
         others = [k for k in self.catalogue.some(self.rng, most) if k not in best]

@@ -1,5 +1,5 @@
-"""A population over several variants: which variant each member is of, and its row, in one place,
-so that scoring, breeding and picking act on all of it.
+"""A population over several variants: rows grouped by variant, so that scoring, breeding and
+picking act on whole matrices.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Score = Callable[[Variant, Matrix], Scores]
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """`groups` are (number of the variant, its rows); members count through them in order."""
+    """`groups` are (variant's number, rows). Members are numbered across groups."""
 
     groups: tuple[tuple[int, Matrix], ...]
 
@@ -40,7 +40,7 @@ class Population:
         return np.concatenate(found) if found else np.zeros(0)
 
     def take(self, at: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Population:
-        """Those members, with repetition if asked for."""
+        """The members at these positions, which may repeat."""
         at = np.sort(at)
         starts = np.cumsum([0, *(len(rows) for _, rows in self.groups)])
         ends = np.searchsorted(at, starts).tolist()
@@ -54,7 +54,7 @@ class Population:
 
 
 def merge(*groups: tuple[int, Matrix]) -> Population:
-    """All of them, each row once."""
+    """The union of these rows."""
     rows: dict[int, list[Matrix]] = {}
     for number, part in groups:
         if len(part):

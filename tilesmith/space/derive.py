@@ -1,5 +1,5 @@
-"""Derivation of sketches: a task and rules in, the finished states out, and how many branches were
-left out where there are too many to follow all of them.
+"""Derivation of sketches: a task and rules in, finished states out, and the number of branches that
+were left out if there are too many.
 
 Sketches multiply: each block has a few alternatives, and a sketch is one of them for every block.
 States are followed in the order of their discrepancy, which is how many times another alternative
@@ -18,18 +18,18 @@ from tilesmith.ir.nodes import walk
 from tilesmith.space.state import Derived, Finishing, Rule, State
 from tilesmith.task.task import Task
 
-# A search looks at a few hundred structures in minutes: more sketches would not be tried.
+# A search tries a few hundred structures in minutes, so more sketches are of no use.
 MOST_SKETCHES = 256
-# Blocks in all states that are made, which is what deriving takes time for: about two seconds.
+# The most blocks in all states together, which the time to derive is proportional to: about 2 s.
 _MOST_WORK = 4000
 _FINISHING = 2  # blocks' work for each block of a state that is finished
-# A rule that makes so many states in sequence, and for every block, does not end.
+# Rules that take more steps than this for a sketch, and per block, are assumed not to terminate.
 _MOST_STEPS, _MOST_STEPS_PER_BLOCK = 64, 8
 
 
 @dataclass(frozen=True)
 class Derivation:
-    """`left_out` are the branches that were not followed; each would give one sketch or more."""
+    """`left_out` counts branches that were not followed; each stands for one sketch or more."""
 
     finished: tuple[State, ...]
     left_out: int = 0
@@ -44,8 +44,8 @@ class _Branch:
     discrepancy: int = 0
 
     def __lt__(self, other: _Branch) -> bool:
-        """Which one is followed first: of equal discrepancy the one that is nearest to its end, so
-        that sketches are finished early.
+        """The order of the search: by discrepancy, then deepest first, so that sketches are
+        finished early.
         """
         return self._rank < other._rank
 
@@ -55,9 +55,7 @@ class _Branch:
 
 
 def derive(task: Task, rules: Sequence[Rule], most: int = MOST_SKETCHES) -> Derivation:
-    """States at which no node is left: those that need fewer steps first, and of these in the order
-    of the rules.
-    """
+    """States with no node left, sorted by the number of steps, then in the order of the rules."""
     _require_rules(rules)
     start = State(task, task.func)
     longest = _MOST_STEPS + _MOST_STEPS_PER_BLOCK * _num_blocks(start)
@@ -96,7 +94,7 @@ def _num_blocks(state: State) -> int:
 
 
 def _expand(branch: _Branch, rules: Sequence[Rule]) -> list[_Branch]:
-    """What the rules make of a state. The first rule's preferred alternative is no discrepancy."""
+    """The states that the rules derive. The first rule's preferred one adds no discrepancy."""
     out: list[_Branch] = []
     for rule in rules:
         derived = _ask(rule, branch.state)
@@ -113,7 +111,7 @@ def _expand(branch: _Branch, rules: Sequence[Rule]) -> list[_Branch]:
 
 
 def _ask(rule: Rule, state: State) -> Derived | None:
-    """What the rule makes of the state's node, checked: it may be a user's own."""
+    """Calls a rule. The result is checked, since the rule may be a user's own."""
     at = f"the rule {_name(rule)}, asked about the block {state.node} of {state.task.func.name},"
     try:
         derived = rule(state)

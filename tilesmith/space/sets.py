@@ -1,4 +1,4 @@
-"""Sets of rules, in the order in which they are asked: Ansor's own, and ours, which go further."""
+"""Sets of rules, in the order in which they are applied: Ansor's, and the default ones."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def ansor_rules(target: Target) -> tuple[Rule, ...]:
 
 
 def default_rules(target: Target) -> tuple[Rule, ...]:
-    """Tiles need not divide, the innermost tile lives in registers; the vector's axis, the order of
-    loops inside the outer levels and packed copies of operands are choices.
+    """Beyond Ansor: tiles need not divide, the innermost tile is held in registers, and the
+    vectorised axis, the loop order of the outer levels and packed operands are decisions.
     """
     if target.kind != "cpu":
         return ansor_rules(target)

@@ -1,5 +1,5 @@
-"""Spaces: which programs of a task are worth trying, as open traces. A trace with its structural
-decisions made is a variant; the rest is numbers.
+"""Spaces: which programs of a task to search, as sketches (traces with open decisions). A sketch
+whose structural decisions are made is a variant; its open decisions are numbers.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Space(Protocol):
 
 @dataclass(frozen=True)
 class Sketches:
-    """What a space derived. `left_out` counts the branches that it did not follow because there are
-    too many; each would give one sketch or more.
+    """What a space derived. `left_out` counts branches that were not followed because there are too
+    many; each stands for one sketch or more.
     """
 
     traces: tuple[Trace, ...]
@@ -40,7 +40,7 @@ class Sketches:
 
     @property
     def warning(self) -> str:
-        """What a user should know of them; empty if that is nothing."""
+        """A message for the user if sketches were left out, else empty."""
         if not self.left_out:
             return ""
         return (
@@ -51,7 +51,7 @@ class Sketches:
 
 @runtime_checkable
 class Bounded(Protocol):
-    """A space that may leave sketches out, and says so."""
+    """A space that may leave out sketches and reports how many."""
 
     def derive(self, task: Task) -> Sketches: ...
 
@@ -61,7 +61,7 @@ class SketchWarning(UserWarning):
 
 
 def sketches_of(space: Space, task: Task) -> Sketches:
-    """The sketches of any space, a user's own among them: what it returns is checked."""
+    """The sketches of a space. The result is checked, since a space may be a user's own."""
     require_space(space)
     name = type(space).__name__
     if isinstance(space, Bounded):
@@ -103,10 +103,10 @@ def require_traces(found: object, space: str = "the space") -> tuple[Trace, ...]
 
 @dataclass(frozen=True)
 class SketchSpace:
-    """Sketches derived by rules; None stands for the default ones of the task's target.
+    """Sketches derived by `rules`; None stands for `default_rules` of the task's target.
 
-    At most `most` are derived, fewer of computations with many blocks: deriving takes seconds at
-    most. `derive` tells how many branches were left out, `sketches` warns of them.
+    At most `most` are derived, fewer for computations with many blocks, so that it takes seconds at
+    most. `derive` returns how many branches were left out; `sketches` warns about them.
     """
 
     rules: tuple[Rule, ...] | None = None
@@ -128,8 +128,8 @@ class SketchSpace:
 
 @dataclass(frozen=True)
 class TemplateSpace:
-    """A schedule function with decisions left open. Each structure it can take is one sketch; those
-    that it refuses are left out.
+    """A schedule function with open decisions. Each combination of its structural decisions is one
+    sketch; those for which it raises a ScheduleError are left out.
     """
 
     template: Callable[[TemplateSchedule], None]
@@ -159,7 +159,7 @@ class TemplateSpace:
 
 
 class UnionSpace:
-    """All sketches of several spaces, each once."""
+    """The union of the sketches of several spaces."""
 
     def __init__(self, *spaces: Space) -> None:
         if not spaces:
@@ -182,7 +182,7 @@ def _warned(found: Sketches, task: Task) -> tuple[Trace, ...]:
 
 
 def variants(task: Task, sketch: Trace) -> Iterator[Variant]:
-    """Every legal combination of structural decisions, lowered as it is asked for."""
+    """Every legal combination of structural decisions, lowered lazily."""
     for trace in structured(sketch):
         try:
             yield lower(task, trace)
@@ -191,18 +191,18 @@ def variants(task: Task, sketch: Trace) -> Iterator[Variant]:
 
 
 def structured(sketch: Trace) -> Iterator[Trace]:
-    """The sketch with its structural decisions made in all ways, legal or not."""
+    """The sketch with every combination of structural decisions, legal or not."""
     for picked in product(*map(range, structural_counts(sketch))):
         yield with_structure(sketch, picked)
 
 
 def structural_counts(sketch: Trace) -> tuple[int, ...]:
-    """How many choices each structural decision has, in the order of the steps."""
+    """The number of choices of each structural decision, in the order of the steps."""
     return tuple(len(_choices(sketch, k)) for k in structural_samples(sketch))
 
 
 def with_structure(sketch: Trace, picked: Sequence[int]) -> Trace:
-    """The sketch with the picked choice, by position, at each structural decision."""
+    """The sketch with each structural decision set to the choice at the picked position."""
     steps = list(sketch.steps)
     for k, at in zip(structural_samples(sketch), picked, strict=True):
         steps[k] = replace(steps[k], decision=_choices(sketch, k)[at])  # type: ignore[call-arg]

@@ -1,6 +1,6 @@
-"""Templates: the same Schedule, with decisions left to the tuner. Numbers stay open as size
-variables; structural decisions, and numbers that the template branches on, are gone through one
-after the other by running the function again.
+"""Templates: a Schedule with decisions left to the tuner. Numbers stay open as size variables.
+Structural decisions, and numbers that the template branches on, are enumerated by running the
+function once for each combination.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from tilesmith.space.variant import lower
 from tilesmith.task.task import Task
 
 _MOST_STRUCTURES = 4096
-_MOST_NUMBERS = 256  # that one knob may be branched on
-_MOST_CHECKED = 1 << 14  # rows of a structure that are looked at for one that is valid
-_KNOWN_ONLY = (Pad, Pipeline, SplitIterator, StorageAlign, Winograd)  # their numbers are not open
+_MOST_NUMBERS = 256  # values of a knob that is branched on
+_MOST_CHECKED = 1 << 14  # rows of a structure that are checked to find a valid one
+_KNOWN_ONLY = (Pad, Pipeline, SplitIterator, StorageAlign, Winograd)  # they take no open sizes
 _POLICIES = {"factors": "divisors", "power2": "powers", "verbose": "both"}  # AutoTVM's names
 
 T = TypeVar("T")
@@ -206,7 +206,7 @@ class TemplateSchedule(Schedule):
 
     # knobs: what the template wants to know about them
     def number_of(self, value: Int) -> int:
-        """One of the numbers that an expression can be, which it then is."""
+        """One of the values of an expression; it has that value for the rest of the run."""
         if (n := value.const) is not None:
             return n
         found = self._outcomes(value)

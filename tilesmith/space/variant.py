@@ -1,5 +1,5 @@
-"""A variant: a sketch whose structural decisions are made, lowered once with its numbers open. A
-population of candidates is an integer matrix, one row each, and everything acts on all of it.
+"""A variant: a sketch whose structural decisions are made, lowered once with its numeric decisions
+open. A population of candidates is an integer matrix with one row each.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tilesmith.space.limits import Limit, limits_of, warnings_of
 from tilesmith.task.task import Candidate, Task
 
 Column = np.ndarray[Any, Any]
-_CHUNK = 8192  # rows worked on at a time: what is computed on the way stays in the cache
+_CHUNK = 8192  # rows processed at a time, so that intermediate results stay in the cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,13 +42,13 @@ class Variant:
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """Those of the domains, then those that follow from them."""
+        """The columns of the domains, then derived ones."""
         return (*(c for d in self.domains for c in d.columns), *(c for c, _, _ in self._derived))
 
     @cached_property
     def _derived(self) -> tuple[tuple[str, Int, Int], ...]:
-        """What nobody decides, such as the outermost part of a split by [None, 8]: the name, the
-        extent that it covers, and what it is divided by.
+        """Columns without a decision, such as the outermost part of a split by [None, 8]: name,
+        extent, divisor.
         """
         known = {c for d in self.domains for c in d.columns}
         out = []
@@ -71,7 +71,7 @@ class Variant:
         )
 
     def _fill(self, rows: Matrix) -> None:
-        """The columns that follow from the others, computed in place."""
+        """Computes derived columns in place."""
         for at, extent, inner in self._fillers:
             rows[:, at] = -(-extent(rows) // inner(rows))
 

@@ -1,4 +1,4 @@
-"""What one instance of a block computes, counted by kind: multiply-adds, additions,
+"""Counts the operations of one instance of a block by kind: multiply-adds, additions,
 multiplications, divisions, comparisons, functions, for floating-point numbers and for integers.
 """
 

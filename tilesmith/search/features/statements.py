@@ -1,9 +1,9 @@
-"""Features of every statement of a program, in Ansor's groups: arithmetic, how loops are run, the
-buffers it touches and how they are used again, arithmetic intensity, what it allocates, the loops
-around it; and of our own, what its register tile is, the cycles of the analytic score, and that
-score itself, which is the whole program's. Sizes are on the scale of log2(1 + x).
+"""Features of every statement of a program. Ansor's groups: arithmetic, loop annotations, buffer
+accesses and reuse, arithmetic intensity, allocation, outer loops. Added to these: the register
+tile, the cycles estimated by the analytic score, and that score for the whole program. Sizes are on
+the scale of log2(1 + x).
 
-They are closed forms over a variant's columns, so a whole population is one matrix in and one out.
+Features are closed forms over a variant's columns, evaluated for a whole population at once.
 """
 
 from __future__ import annotations
@@ -182,8 +182,8 @@ def _access(n: Nest, a: Access, nests: tuple[Nest, ...]) -> Iterator[Term]:
 
 
 def _lines(n: Nest, a: Access) -> Term:
-    """Lines that are gone to, each as often as it is: an address that stays where it is costs no
-    line, and a short step of the innermost loop that moves it costs a part of one.
+    """Cache lines accessed, repetitions included. An access with a stride shorter than a line
+    counts as a fraction of one.
     """
     g = n.graph
     steps, stride, still = g.of(a.places), g.of(0), g.of(1)
@@ -196,7 +196,7 @@ def _lines(n: Nest, a: Access) -> Term:
 
 
 def _size(step: Term) -> Term:
-    """Of a step, which may go backwards."""
+    """The absolute value of a stride."""
     return step.maximum(-1 * step)
 
 
@@ -206,7 +206,7 @@ def _reuse(n: Nest, a: Access, nests: tuple[Nest, ...]) -> tuple[Term, Term, Ter
     """
     g = n.graph
     by_statement = distance = distance_bytes = uses = g.of(0)
-    still = g.of(1)  # no loop so far has run over the same elements
+    still = g.of(1)  # 1 while no inner loop reuses the elements
     for k in range(len(n.loops) - 1, -1, -1):
         if not a.moved[k]:
             first = still * n.loops[k].moves
@@ -224,7 +224,7 @@ def _reuse(n: Nest, a: Access, nests: tuple[Nest, ...]) -> tuple[Term, Term, Ter
 
 
 def _shared_loop(n: Nest, buffer: str, nests: tuple[Nest, ...]) -> int | None:
-    """How many loops this statement shares with another one that touches the buffer."""
+    """The number of loops shared with another statement that accesses the buffer."""
     found: int | None = None
     own = [f.name for f in n.path]
     for m in nests:
@@ -247,7 +247,7 @@ def _touched_bytes(n: Nest, level: int) -> Term:
 
 
 def _intensity(n: Nest, each: int) -> list[Term]:
-    """Operations a byte, of growing parts of the nest."""
+    """Operations per byte touched, sampled from the innermost loop outwards."""
     if not n.loops:
         bytes_once = _touched_bytes(n, 0)
         return [(each / bytes_once).log()] * SAMPLES
@@ -275,7 +275,7 @@ def _allocation(n: Nest, nests: tuple[Nest, ...]) -> list[Term]:
 
 
 def _tile(n: Nest) -> list[Term]:
-    """What stays in registers: the unrolled and vectorised loops around the statement."""
+    """The register tile: the unrolled and vectorised loops around the statement."""
     g = n.graph
     target = n.variant.task.target
     lanes = target.lanes(max(32, n.block.writes[0].value.dtype.bits))
