@@ -10,6 +10,7 @@ import numpy as np
 import tilesmith as ts
 from tilesmith.testing.programs import random_inputs, random_program
 from tilesmith.testing.traces import random_trace
+from tilesmith.testing.wide_programs import random_wide_program
 
 # Every kernel of the random tests is built for these too, wherever the tests run.
 TARGETS = tuple(
@@ -28,9 +29,10 @@ class Case:
     note: str
 
     @staticmethod
-    def drawn(seed: int, steps: int | None = None) -> Case:
+    def drawn(seed: int, steps: int | None = None, wide: bool = False) -> Case:
+        """`wide` programs have all dtypes, divisions by data, indices from data, long loops."""
         rng = np.random.default_rng(seed)
-        func = random_program(rng)
+        func = random_wide_program(rng) if wide else random_program(rng)
         arrays = random_inputs(func, rng)
         sch = random_trace(func, rng, int(rng.integers(0, 12)) if steps is None else steps)
         return Case(func, sch, arrays, f"seed {seed}\n{sch.trace}")

@@ -11,6 +11,7 @@ import tilesmith as ts
 from tilesmith.codegen.pipeline import CPU_PASSES
 from tilesmith.runtime.build import compile_function
 from tilesmith.runtime.loader import undefined_symbols
+from tilesmith.testing.meaning import assert_close
 
 CASES, GROUP = 1600, 100
 
@@ -27,6 +28,16 @@ def test_compiled_random_traces(start: int) -> None:
             # LLVM's own helpers need not be in a user's process; libc and libm are.
             helpers = [s for s in undefined_symbols(made.code) if s.startswith("__")]
             assert helpers == [], f"{target.cpu}, {c.note}"
+
+
+@pytest.mark.parametrize("start", range(30_000, 30_400, 50))
+def test_compiled_wide_programs(start: int) -> None:
+    for seed in range(start, start + 50):
+        c = Case.drawn(seed, wide=True)
+        cores = 1 + seed % 2
+        kernel = ts.build(c.schedule, ts.cpu(cores))
+        assert_close(kernel(*c.packed), ts.evaluate(c.func, *c.arrays), c.note, c.func)
+        compile_function(c.schedule, TARGETS[seed % len(TARGETS)].with_cores(cores))
 
 
 @pytest.mark.parametrize("start", range(0, 200, 50))

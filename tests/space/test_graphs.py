@@ -212,6 +212,12 @@ def recorded(rules: tuple[Rule, ...], fired: Counter[str]) -> tuple[Rule, ...]:
     return tuple(out)
 
 
+def column_sums() -> ts.Function:
+    A, k = ts.placeholder((96, 80), name="A"), ts.reduce_axis(96, name="k")
+    total = ts.compute((80,), lambda j: ts.sum(A[k, j], axis=k), name="total")
+    return ts.function([A, total], name="column_sums")
+
+
 PREPARED: dict[str, tuple[int, ...]] = {
     "conv2d": (28, 16, 20, 3, 1, 1),
     "dilated-conv2d": (14, 3, 17, 3, 1, 2),
@@ -228,6 +234,7 @@ def test_every_rule_is_reached(rules: str, target: Target) -> None:
         ts.Task(operator(name, shape, "NHWC", prepared=True), target)
         for name, shape in PREPARED.items()
     ]
+    tasks.append(ts.Task(column_sums(), target))
     for task in tasks:
         own: Any = recorded(RULES[rules](target), fired)
         assert (
