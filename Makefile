@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-EXTRAS ?= test
+PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
 .PHONY: demo test lint bench clean
 
@@ -24,15 +24,19 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/run.stamp: $(VENV)/bin/python pyproject.toml
-	$(BIN)/pip install --quiet --disable-pip-version-check -e .
+	@echo "Installing Tilesmith and what it runs on into $(VENV): NumPy, LLVM, XGBoost, SQLAlchemy (about 150 MB)"
+	$(PIP) -e .
 	touch $@
 
 $(VENV)/test.stamp: $(VENV)/bin/python pyproject.toml
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]'
+	@echo "Installing Tilesmith and what its tests use into $(VENV): pytest, ruff, mypy, and PyTorch, ONNX Runtime,"
+	@echo "SciPy and matplotlib to compare with (about 600 MB; several GB where PyTorch comes with CUDA)"
+	$(PIP) -e '.[test]'
 	touch $@ $(VENV)/run.stamp
 
 $(VENV)/bench.stamp: $(VENV)/bin/python pyproject.toml
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[peers]'
+	@echo "Installing Tilesmith and the libraries it is compared with into $(VENV): PyTorch, ONNX Runtime (about 600 MB)"
+	$(PIP) -e '.[peers]'
 	touch $@ $(VENV)/run.stamp
 
 clean:

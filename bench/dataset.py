@@ -23,17 +23,17 @@ from pathlib import Path
 import numpy as np
 
 import tilesmith as ts
-from tilesmith.measure.cores import siblings, usable_cores
-from tilesmith.measure.timing import Rules
+from tilesmith.measure.parent.cores import siblings, usable_cores
+from tilesmith.measure.parent.timing import TimingRules
 from tilesmith.records.lines import write_lines
-from tilesmith.records.rows import record_row, task_row
+from tilesmith.records.rows import Entry, record_row, task_row
 
 DATA = Path(__file__).parent.parent / "tests" / "data"
 BATCH = 32
 TURN = 96  # programs of a task that one process measures at a time
 # Processor time, as the machine may have other work; and a first call, which is timed by the clock
 # on the wall, decides nothing.
-QUICK = Rules(
+QUICK = TimingRules(
     min_seconds=0.003,
     max_seconds=0.05,
     first_cutoff=1e9,
@@ -182,7 +182,9 @@ class Collection:
     def export(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         for name, measurements in self.found.items():
-            rows = [(task_row(self.tasks[name]), record_row(m)) for m in condensed(measurements)]
+            rows = [
+                Entry(task_row(self.tasks[name]), record_row(m)) for m in condensed(measurements)
+            ]
             if rows:  # on another machine, or not yet: what is there stays
                 write_lines(self.folder / f"{name}.jsonl.xz", rows)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +19,16 @@ from bench.table import Row, arguments, duel, finish
 from tilesmith.codegen.llvm.compiler import compile_ir
 from tilesmith.codegen.llvm.emit import emit_function
 from tilesmith.measure.peak import dot_product, multiply_add, multiply_add_call
+from tilesmith.report.compare import Contestants
+from tilesmith.report.pairs import Contest, Turns
+from tilesmith.report.peers import installed_peers
+from tilesmith.report.problems import Convolution, Plain, Question
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
 
 
 def example(name: str) -> Any:
     return importlib.import_module(name)
-
-
-def peer(name: str) -> Any | None:
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        print(f"({name} is not installed: its rows are left out)")
-        return None
 
 
 def random(*shape: int) -> np.ndarray[Any, Any]:
@@ -54,8 +51,23 @@ def machine(target: ts.Target) -> list[Row]:
     return rows
 
 
+def beside(
+    peers: list[str], threads: int, kernel: ts.Kernel, arrays: list[Any], question: Question,
+    layout: str | None = None,
+) -> Contest:  # fmt: skip
+    """Ours beside the installed peers, each in a process of its own."""
+    found, absent = installed_peers(peers)
+    for why in absent:
+        print(f"({why}: its rows are left out)")
+    turns = Turns(rounds=31, close=float("inf"))
+    with Contestants(found, threads) as contestants:
+        result, notes = contestants.contest(kernel.artifact, arrays, layout, question, turns)
+    for note in notes:
+        print(f"({kernel.name}, {threads} thread(s): {note})")
+    return result
+
+
 def matmuls(target: ts.Target, fma_peak: float) -> list[Row]:
-    limits = peer("threadpoolctl")
     rows = []
     for n in (512, 1024):
         a, b = random(n, n), random(n, n)
@@ -65,38 +77,21 @@ def matmuls(target: ts.Target, fma_peak: float) -> list[Row]:
             here = target.with_cores(threads)
             func = example("matmul").matmul(n)
             kernel = ts.build(example("matmul").schedule(func, here), here)
-            c, want = np.empty((n, n), np.float32), np.empty((n, n), np.float32)
-
-            def run(threads: int = threads) -> tuple[float, float, float, float]:
-                return duel(
-                    lambda: kernel(a, b, out=c),
-                    lambda: np.matmul(a, b, out=want),
-                    rounds=31,
-                    calls=3,
-                    rest=0.15 if threads > 1 else 0.0,
-                )
-
-            if limits is None:
-                mine, theirs, ratio, spread = run()
-            else:
-                with limits.threadpool_limits(threads):
-                    mine, theirs, ratio, spread = run()
-            np.testing.assert_allclose(c, want, rtol=1e-3, atol=1e-3)
+            question = Question(Plain("matmul", (a, b)), np.asarray)
+            result = beside(["numpy"], threads, kernel, [a, b], question)
             work = func.flops / 1e9
-            rows.append(
-                Row(
-                    f"matmul {n} float32, {threads} thread(s)",
-                    work / mine,
-                    "GFLOP/s",
-                    "numpy",
-                    work / theirs,
-                    ratio,
-                    spread,
-                )
-            )
+            name = f"matmul {n} float32, {threads} thread(s)"
+            rows += duel_rows(name, "GFLOP/s", result, lambda seconds: work / seconds)
             if threads == 1:
-                rows.append(Row("  share of the peak", 100 * work / mine / fma_peak, "%"))
+                rows.append(Row("  share of the peak", 100 * work / result.ours / fma_peak, "%"))
     return rows
+
+
+def duel_rows(name: str, unit: str, result: Contest, value: Callable[[float], float]) -> list[Row]:
+    return [
+        Row(name, value(d.ours), unit, d.peer, value(d.theirs), d.ratio, d.spread)
+        for d in result.duels
+    ]
 
 
 def softmaxes(target: ts.Target) -> list[Row]:
@@ -109,33 +104,13 @@ def softmaxes(target: ts.Target) -> list[Row]:
     np.testing.assert_allclose(y, want / want.sum(1, keepdims=True), rtol=1e-5, atol=1e-7)
     rows = [Row(f"softmax {n}x{n}, 1 thread", kernel.time(x, out=y).median * 1e6, "us")]
     z = np.empty_like(x)
+    name = f"softmax {n}x{n}, 1 thread"
     # A copy reads and writes as much as a softmax, and computes nothing.
-    calls: dict[str, Any] = {"a copy": lambda: np.copyto(z, x)}
-    if (torch := peer("torch")) is not None:
-        torch.set_num_threads(1)
-        t = torch.from_numpy(x)
-        calls["torch"] = lambda: torch.softmax(t, 1)
-    if (session := _onnx_softmax(n)) is not None:
-        calls["onnxruntime"] = lambda: session.run(None, {"x": x})
-    for name, call in calls.items():
-        mine, theirs, ratio, spread = duel(lambda: kernel(x, out=y), call, rounds=31)
-        rows.append(
-            Row(f"softmax {n}x{n}, 1 thread", mine * 1e6, "us", name, theirs * 1e6, ratio, spread)
-        )
-    return rows
-
-
-def _onnx_softmax(n: int) -> Any | None:
-    onnx, runtime = peer("onnx"), peer("onnxruntime")
-    if onnx is None or runtime is None:
-        return None
-    h = onnx.helper
-    x, y = (h.make_tensor_value_info(s, onnx.TensorProto.FLOAT, [n, n]) for s in "xy")
-    graph = h.make_graph([h.make_node("Softmax", ["x"], ["y"], axis=1)], "softmax", [x], [y])
-    model = h.make_model(graph, opset_imports=[h.make_opsetid("", 13)], ir_version=8)
-    options = runtime.SessionOptions()
-    options.intra_op_num_threads = 1
-    return runtime.InferenceSession(model.SerializeToString(), options)
+    mine, theirs, ratio, spread = duel(lambda: kernel(x, out=y), lambda: np.copyto(z, x), rounds=31)
+    rows.append(Row(name, mine * 1e6, "us", "a copy", theirs * 1e6, ratio, spread))
+    question = Question(Plain("softmax", (x,)), np.asarray)
+    result = beside(["torch", "onnxruntime"], 1, kernel, [x], question)
+    return rows + duel_rows(name, "us", result, lambda seconds: seconds * 1e6)
 
 
 def convolutions(target: ts.Target) -> list[Row]:
@@ -157,17 +132,14 @@ def convolutions(target: ts.Target) -> list[Row]:
     )  # in turns, as the clock is not steady
     best, share = operations / theirs / 1e9, work * 1e9 / operations
     rows.append(Row(name, work / mine, "GFLOP/s", "FMA peak", best, ratio * share, spread * share))
-    if (torch := peer("torch")) is not None:
-        torch.set_num_threads(1)
-        tx = torch.from_numpy(x.transpose(0, 3, 1, 2).copy()).to(memory_format=torch.channels_last)
-        tw = torch.from_numpy(w.transpose(3, 2, 0, 1).copy()).to(memory_format=torch.channels_last)
-        with torch.inference_mode():
-            mine, theirs, ratio, spread = duel(
-                lambda: kernel(x, packed, out=y),
-                lambda: torch.nn.functional.conv2d(tx, tw, padding=1), rounds=31,
-            )  # fmt: skip
-        rows.append(Row(name, work / mine, "GFLOP/s", "torch", work / theirs, ratio, spread))
-    return rows
+    nchw = Convolution(
+        np.ascontiguousarray(x.transpose(0, 3, 1, 2)),
+        np.ascontiguousarray(w.transpose(3, 2, 0, 1)),
+        stride=1,
+        padding=1,
+    )
+    result = beside(["torch"], 1, kernel, [x, w], Question(nchw, np.asarray), "NHWC")
+    return rows + duel_rows(name, "GFLOP/s", result, lambda seconds: work / seconds)
 
 
 def integers(target: ts.Target) -> list[Row]:
@@ -221,7 +193,7 @@ def costs(target: ts.Target) -> list[Row]:
     x = ts.placeholder((16,), name="x")
     y = ts.placeholder((16,), name="y")
     z = ts.compute((16,), lambda i: x[i] + y[i], name="z")
-    kernel = ts.build(ts.function([x, y, z], name="tiny"), here)
+    kernel = ts.build(ts.Schedule(ts.function([x, y, z], name="tiny")), here)
     a, b, c = random(16), random(16), np.empty(16, np.float32)
     best = []
     for _ in range(50):

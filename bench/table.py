@@ -29,18 +29,14 @@ def duel(
     peer: Callable[[], object],
     rounds: int = 15,
     calls: int = 1,
-    rest: float = 0.0,
 ) -> tuple[float, float, float, float]:
-    """Taken in turns: (our seconds, the peer's, the median of the paired ratios peer/ours, its
-    spread).
-
-    Each turn begins with a call that is not timed, so that neither meets the other's cache; with
-    several threads also with a `rest`, because OpenBLAS lets its threads spin for about a tenth
-    of a second after a call, which takes the cores from the other.
+    """Two calls of this process in turns: (our seconds, the other's, the median of the paired
+    ratios other/ours, its spread). Each turn begins with a call that is not timed, so that neither
+    meets the other's cache. Other libraries are compared with in processes of their own
+    (`tilesmith.report.compare`).
     """
 
     def once(call: Callable[[], object]) -> float:
-        time.sleep(rest)
         call()
         start = time.perf_counter()
         for _ in range(calls):
@@ -56,14 +52,14 @@ def duel(
 
 
 def show(rows: list[Row]) -> None:
-    print(f"{'':44} {'value':>10} {'unit':8} {'peer':>12} {'peer value':>10} {'ratio':>6} {'±':>5}")
+    print(f"{'':44} {'value':>10} {'unit':8} {'peer':>26} {'peer value':>10} {'ratio':>6} {'±':>5}")
     for r in rows:
         peer = "" if r.peer is None else r.peer
         theirs = "" if r.peer_value is None else f"{r.peer_value:10.2f}"
         ratio = "" if r.ratio is None else f"{r.ratio:6.2f}"
         spread = "" if r.spread is None else f"{r.spread:5.2f}"
         print(
-            f"{r.name:44} {r.value:10.2f} {r.unit:8} {peer:>12} {theirs:>10} {ratio:>6} {spread:>5}"
+            f"{r.name:44} {r.value:10.2f} {r.unit:8} {peer:>26} {theirs:>10} {ratio:>6} {spread:>5}"
         )
 
 

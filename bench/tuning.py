@@ -8,7 +8,6 @@ import resource
 import statistics
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,10 @@ from bench.table import Row, arguments, finish
 from tilesmith.cli.operators import operator
 from tilesmith.measure.local import LocalRun
 from tilesmith.measure.peak import multiply_add
-from tilesmith.report.pairs import Turns, contest
-from tilesmith.report.peers import peers_named
-from tilesmith.report.problems import disagreement, from_layout, question_of, to_layout
+from tilesmith.report.compare import Contestants
+from tilesmith.report.pairs import Turns
+from tilesmith.report.peers import installed_peers
+from tilesmith.report.problems import question_of, to_layout
 from tilesmith.schedule.trace import Trace
 from tilesmith.search.protocol import Search
 from tilesmith.space.domains import Rng
@@ -126,25 +126,21 @@ def tune(s: Subject, seconds: float, seed: int) -> Outcome:
 
 def beside(s: Subject, kernel: ts.Kernel) -> list[tuple[str, float, float, float, float]]:
     """(peer, our seconds, theirs, the ratio, its spread), with one thread each."""
-    peers, absent = peers_named(["numpy"] if s.operator == "matmul" else ["torch", "onnxruntime"])
+    names = ["numpy"] if s.operator == "matmul" else ["torch", "onnxruntime"]
+    peers, absent = installed_peers(names)
     for why in absent:
-        print(f"({why} is not installed: its rows are left out)")
+        print(f"({why}: its rows are left out)")
     rng = np.random.default_rng(0)
     shapes = [tuple(e.const or 0 for e in b.shape) for b in s.plain.inputs]
     plain = [rng.standard_normal(shape, dtype=np.float32) for shape in shapes]
     question = question_of(s.operator, s.numbers, plain)
-    names = [b.name for b in s.func.inputs]
-    ours = [*map(kernel.pack, names, to_layout(s.operator, s.layout, plain))]
-    out = kernel(*ours)
-    with ExitStack() as stack:
-        for p in peers:
-            stack.enter_context(p.limit(1))
-        found = [c for p in peers for c in p.contestants(question.problem, 1)]
-        for c in found:
-            why = disagreement(from_layout(s.layout, out), question.restore(c.answer()))
-            assert why is None, f"ours and {c.name}: {why}"
-        turns = Turns(rounds=31, close=float("inf"))
-        done = contest(lambda: kernel(*ours, out=out), {c.name: c.run for c in found}, turns)
+    turns = Turns(rounds=31, close=float("inf"))
+    with Contestants(peers, 1) as contestants:
+        done, notes = contestants.contest(
+            kernel.artifact, to_layout(s.operator, s.layout, plain), s.layout, question, turns
+        )
+    for note in notes:
+        print(f"({s.name}: {note})")
     return [(d.peer, d.ours, d.theirs, d.ratio, d.spread) for d in done.duels]
 
 

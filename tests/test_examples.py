@@ -12,7 +12,9 @@ import pytest
 import tilesmith as ts
 
 ROOT = Path(__file__).parent.parent
-ARGUMENTS = {"matmul": ("64",), "tune_matmul": ("64", "3")}
+# What a back end or a pass reads, programs and their expressions, has files of its own.
+PUBLIC = ("tilesmith", "tilesmith.expr", "tilesmith.ir", "numpy", "beside_numpy")
+ARGUMENTS = {"matmul": ("64",), "tune_matmul": ("64", "3"), "two_tasks": ("4",)}
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.stem)
@@ -38,13 +40,14 @@ def test_examples_need_public_names_and_run_time_packages_only(path: Path) -> No
         elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "ts":
             assert node.attr in ts.__all__, f"ts.{node.attr} is not public"
         for name in names:
-            allowed = name in ("tilesmith", "numpy", "beside_numpy")
-            assert allowed or name in sys.stdlib_module_names, name
+            allowed = name in PUBLIC
+            assert allowed or name.split(".")[0] in sys.stdlib_module_names, name
 
 
 def test_the_demo_works_without_optional_packages(tmp_path: Path) -> None:
     """As `make demo` runs it after a plain install: others must not even be tried."""
-    absent = ("torch", "onnxruntime", "onnx", "scipy", "psycopg", "matplotlib", "threadpoolctl")
+    # SciPy comes with XGBoost.
+    absent = ("torch", "onnxruntime", "onnx", "psycopg", "matplotlib")
     (tmp_path / "sitecustomize.py").write_text(
         f"import sys\nfor name in {absent!r}:\n    sys.modules[name] = None\n"
     )
@@ -58,8 +61,12 @@ def test_the_demo_works_without_optional_packages(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["custom_rule", "custom_primitive", "custom_strategy", "custom_cost_model"]
-)
+    "name",
+    [
+        "custom_rule", "custom_primitive", "custom_strategy", "custom_cost_model",
+        "custom_features", "custom_mutator", "custom_measurer", "custom_pass", "custom_intrinsic",
+    ],
+)  # fmt: skip
 def test_an_extension_is_short(name: str) -> None:
     text = (ROOT / "examples" / f"{name}.py").read_text().split('"""', 2)[2]
     code = [line for line in text.splitlines() if line.strip()]

@@ -18,6 +18,10 @@ from tilesmith.base.errors import (
     VerifyError,
 )
 from tilesmith.base.target import Target, cpu
+from tilesmith.codegen.artifact import Artifact, Entry
+from tilesmith.codegen.backend import Backend
+from tilesmith.codegen.llvm.backend import LlvmBackend
+from tilesmith.codegen.pipeline import CPU_PASSES, PLAIN_PASSES, lower
 from tilesmith.expr.dsl import (
     amax,
     amin,
@@ -65,6 +69,7 @@ from tilesmith.ir.nodes import Intrinsic
 from tilesmith.ir.pack import pack
 from tilesmith.ir.serialize import function_to_json
 from tilesmith.measure.local import LocalMeasurer
+from tilesmith.measure.protocol import Measurer, Measuring
 from tilesmith.measure.replay import ReplayMeasurer
 from tilesmith.records.database import Database
 from tilesmith.records.lines import read_records
@@ -75,12 +80,18 @@ from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import PRIMITIVES, Trace
 from tilesmith.search.annealing import Annealing
 from tilesmith.search.catalogue import Catalogue
+from tilesmith.search.cpu_constants import CpuConstants
+from tilesmith.search.cpu_score import CpuScore
 from tilesmith.search.data import groups_of
+from tilesmith.search.draft import Draft
 from tilesmith.search.ensemble import Ensemble
 from tilesmith.search.evolution import Evolution
+from tilesmith.search.features.context import RelationFeatures
+from tilesmith.search.features.statements import StatementFeatures
 from tilesmith.search.gbdt import Gbdt
 from tilesmith.search.genetic import Genetic
 from tilesmith.search.grid import Grid
+from tilesmith.search.mutators import ChangeDecisions
 from tilesmith.search.random import Random, RandomSearch
 from tilesmith.search.random_model import RandomModel
 from tilesmith.search.recorded import Recorded, RecordedSpace
@@ -92,10 +103,11 @@ from tilesmith.space.state import Derived, State
 from tilesmith.space.template import TemplateSchedule
 from tilesmith.space.tiling import Tiling
 from tilesmith.space.variant import Variant
-from tilesmith.task.task import Budget, Candidate, Failure, Measurement, Task
+from tilesmith.task.task import Budget, Candidate, Failure, Measurement, Task, TuningRun
+from tilesmith.tune.build import best_kernel as build
 from tilesmith.tune.events import Progress
-from tilesmith.tune.run import Result
-from tilesmith.tune.tune import best_kernel as build
+from tilesmith.tune.result import Result
+from tilesmith.tune.task_tuner import TaskTuner
 from tilesmith.tune.tune import tune
 
 __version__: str
@@ -113,21 +125,30 @@ if not TYPE_CHECKING:
 
 __all__ = [
     "AVX512_DOT_U8S8",
+    "CPU_PASSES",
     "DTYPES",
     "INTRINSICS",
     "NEON_DOT_S8S8",
     "NEON_DOT_U8U8",
+    "PLAIN_PASSES",
     "PRIMITIVES",
     "Annealing",
     "ArgumentError",
+    "Artifact",
+    "Backend",
     "Budget",
     "BuildError",
     "Candidate",
     "Catalogue",
+    "ChangeDecisions",
+    "CpuConstants",
+    "CpuScore",
     "DType",
     "Database",
     "Derived",
+    "Draft",
     "Ensemble",
+    "Entry",
     "Evolution",
     "ExpressionError",
     "Failure",
@@ -137,9 +158,12 @@ __all__ = [
     "Grid",
     "Intrinsic",
     "Kernel",
+    "LlvmBackend",
     "LocalMeasurer",
     "MeasureError",
     "Measurement",
+    "Measurer",
+    "Measuring",
     "Progress",
     "Random",
     "RandomModel",
@@ -147,16 +171,19 @@ __all__ = [
     "Recorded",
     "RecordedSpace",
     "RecordsError",
+    "RelationFeatures",
     "ReplayMeasurer",
     "Result",
     "Schedule",
     "ScheduleError",
     "SketchSpace",
     "State",
+    "StatementFeatures",
     "Step",
     "Target",
     "TargetError",
     "Task",
+    "TaskTuner",
     "TemplateSchedule",
     "TemplateSpace",
     "Tensor",
@@ -167,6 +194,7 @@ __all__ = [
     "Transfer",
     "TreeGru",
     "TuneError",
+    "TuningRun",
     "UnionSpace",
     "Value",
     "Variant",
@@ -198,6 +226,7 @@ __all__ = [
     "interpret",
     "isnan",
     "log",
+    "lower",
     "maximum",
     "minimum",
     "open_database",

@@ -5,10 +5,10 @@ import json
 import pytest
 
 import tilesmith as ts
-from tilesmith.base.target import _NAMED
+from tilesmith.base.target import NAMED
 
 
-@pytest.mark.parametrize("target", [ts.cpu(), ts.cpu(3), *_NAMED.values()])
+@pytest.mark.parametrize("target", [ts.cpu(), ts.cpu(3), *NAMED.values()])
 def test_a_target_survives_json(target):
     again = ts.Target.from_json(target.to_json())
     assert again == target

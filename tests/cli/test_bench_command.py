@@ -21,7 +21,6 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
 
 
 def test_one_operator_for_real(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    pytest.importorskip("threadpoolctl")
     rows, db = tmp_path / "rows.json", tmp_path / "t.db"
     words = ["bench", "matmul", "32", "32", "32", "--threads", "1", "--against", "numpy"]
     words += ["--db", str(db), "--json", str(rows), "--seconds", "1"]
@@ -49,7 +48,7 @@ def test_the_suite_saves_each_case_goes_on_and_writes_the_page(
 ) -> None:
     asked: list[str] = []
 
-    def fake(case, target, peers, database, seconds) -> Row:  # type: ignore[no-untyped-def]
+    def fake(case, contestants, target, database, seconds) -> Row:  # type: ignore[no-untyped-def]
         asked.append(case.name(target.num_cores))
         if len(asked) == 3:
             raise KeyboardInterrupt

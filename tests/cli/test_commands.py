@@ -13,6 +13,7 @@ import pytest
 
 import tilesmith as ts
 from tilesmith.cli import doctor as doctor_module
+from tilesmith.report import peers as peers_module
 
 
 def tilesmith(*words: str) -> subprocess.CompletedProcess[str]:
@@ -122,7 +123,8 @@ def test_doctor_says_what_is_missing_and_how_to_get_it(
 ) -> None:
     missing = ("torch", "onnxruntime", "psycopg", "matplotlib")
     found = doctor_module.find_spec
-    monkeypatch.setattr(doctor_module, "find_spec", lambda n: None if n in missing else found(n))
+    for module in (doctor_module, peers_module):
+        monkeypatch.setattr(module, "find_spec", lambda n: None if n in missing else found(n))
     doctor_module.doctor()
     text = " ".join(capsys.readouterr().out.split())
     assert "torch not installed: a library that `bench` compares with" in text

@@ -1,4 +1,4 @@
-"""`tilesmith show tasks | records | trace | source`, on a database whose content is known."""
+"""`tilesmith show tasks | records | runs | trace | source`, on a database with known content."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 import tilesmith as ts
 from tilesmith.cli.main import app
+from tilesmith.testing.measurers import FakeMeasurer
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -194,3 +195,29 @@ def test_tables_fit_80_columns_unless_wide(
     _, wide, _ = run(capsys, "show", "tasks", "--db", place, "--wide")
     assert name in wide
     assert "target" in wide.splitlines()[0]
+
+
+def test_runs_are_listed_with_their_best(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    place, task = str(tmp_path / "runs.db"), task_of(16, "small")
+    with ts.open_database(place) as d:
+        results = [
+            ts.tune(
+                task.func, task.target, budget=ts.Budget(trials=trials), database=d, quiet=True,
+                strategy=ts.Random(), measurer=FakeMeasurer(), seed=trials,
+            )
+            for trials in (6, 10)
+        ]  # fmt: skip
+    status, out, _ = run(capsys, "show", "runs", "--db", place)
+    assert status == 0
+    first, second = (line.split() for line in out.splitlines()[2:])
+    assert (first[2:4], second[2:4]) == (["Random", "6"], ["Random", "10"])
+    assert (first[5], second[5]) == ("6", "4")
+    assert float(first[6]) == pytest.approx(results[0].curve[-1][2] * 1e6, abs=0.01)
+
+
+def test_records_without_a_run(capsys: pytest.CaptureFixture[str], db: str) -> None:
+    status, out, _ = run(capsys, "show", "runs", "small", "--db", db)
+    assert status == 0
+    assert out.splitlines()[-1].endswith("holds no run of it")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
-from tilesmith.codegen.llvm.emit import PASSES
+from tilesmith.codegen.pipeline import CPU_PASSES
 
 
 def rand(*shape: int) -> np.ndarray[Any, Any]:
@@ -19,7 +19,8 @@ def rand(*shape: int) -> np.ndarray[Any, Any]:
 
 
 def same(sch: Any, want: Any, *arrays: Any, cores: int = 1) -> ts.Kernel:
-    kernel = ts.build(sch, ts.cpu(cores))
+    what = sch if isinstance(sch, ts.Schedule) else ts.Schedule(sch)  # as it is
+    kernel = ts.build(what, ts.cpu(cores))
     got = kernel(*arrays)
     pairs = zip(got, want, strict=True) if isinstance(got, tuple) else ((got, want),)
     for g, w in pairs:
@@ -277,8 +278,8 @@ def test_every_pass_keeps_the_meaning() -> None:
     a, b = rand(1, 9, 9, 3), rand(3, 3, 3, 5)
     want = ts.evaluate(func, a, b)
     stage = sch.func
-    for step in PASSES:
-        stage = step(stage)
+    for step in CPU_PASSES:
+        stage = step(stage, ts.cpu(1))
         np.testing.assert_allclose(
             ts.interpret(stage, a, b), want, rtol=1e-4, atol=1e-5, err_msg=step.__name__
         )
@@ -291,7 +292,7 @@ def test_large_local_buffers_leave_the_stack() -> None:
     y = ts.compute((300, 300), lambda i, j: x[i, j] + 1, name="y")
     z = ts.compute((300, 300), lambda i, j: y[j, i] * 2, name="z")
     func = ts.function([x, z])
-    kernel = ts.build(func, ts.cpu(1))
+    kernel = ts.build(ts.Schedule(func), ts.cpu(1))
     a = rand(300, 300)
     np.testing.assert_allclose(kernel(a), (a + 1).T * 2)
     assert kernel.artifact.workspace_nbytes >= 300 * 300 * 4

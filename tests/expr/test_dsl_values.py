@@ -261,9 +261,9 @@ def test_a_read_out_of_bounds_that_is_taken_is_found():
     Y = ts.compute((4,), lambda i: ts.where(i < n[0], X[i + n[0]], 0))
     func = ts.function([X, n, Y])
     np.testing.assert_array_equal(both(func, np.arange(4), [2]), [2, 3, 0, 0])
-    with pytest.raises(ts.ArgumentError, match="X is read at"):
+    with pytest.raises(ts.ArgumentError, match=r"X is read at index .* = 4 in dimension 0"):
         ts.evaluate(func, np.arange(4), [3])
-    with pytest.raises(ts.VerifyError, match="outside of its shape"):
+    with pytest.raises(ts.ArgumentError, match=r"X is read at index .* = 4 in dimension 0"):
         ts.interpret(func, np.arange(4), [3])
 
 

@@ -213,8 +213,7 @@ def test_normal_forms():
     assert (i * n + j) // n == i + j // n
     assert (i // 2) // 1 == i // 2
     assert floordiv(i, of(-2)) == (-i) // 2
-    with pytest.raises(ZeroDivisionError, match=r"\(i\) // 0"):
-        i // 0
+    assert i // 0 == of(0)  # as semantics.py has it
 
 
 @few

@@ -225,3 +225,18 @@ def test_every_cut_of_a_text_is_refused():
     for end in range(0, len(text), 7):
         with pytest.raises(ts.TraceError):
             function_from_json(text[:end])
+
+
+def test_a_chain_longer_than_the_stack_goes_through_text():
+    x = ts.placeholder((4,), name="x")
+    func = ts.function([x, ts.compute((4,), lambda i: x[i] + 1, name="y")])
+    (loop,) = func.body
+    (block,) = loop.body
+    value = block.writes[0].value
+    for _ in range(5000):
+        value = replace(value, a=value)
+    writes = (replace(block.writes[0], value=value),)
+    long = replace(func, body=(replace(loop, body=(replace(block, writes=writes),)),))
+    text = function_to_json(long)
+    assert function_to_json(function_from_json(text)) == text
+    assert text.count('"add"') == 5001

@@ -1,5 +1,5 @@
-"""Candidates with a fault in them: a step that marks a Function, and a builder that writes the code
-of the fault when it sees the mark.
+"""Candidates with a planted fault: a step that marks a Function in its name, and a builder that
+emits faulty code for a marked Function.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import ClassVar
 
 import tilesmith as ts
 from tilesmith.base.errors import ScheduleError
-from tilesmith.codegen.artifact import ENTRY, Artifact
+from tilesmith.codegen.artifact import ENTRY, Artifact, parameters_of
 from tilesmith.ir.function import Function
-from tilesmith.runtime.build import compile_function, parameters_of
+from tilesmith.runtime.build import compile_function
 from tilesmith.schedule.step import Step
 from tilesmith.task.task import Candidate, Task
 
-N = 1000  # 4000 bytes: neither a page nor a number of cache lines
+N = 1000  # 4000 bytes: no multiple of a page or of a cache line
 
 
 @dataclass(frozen=True, slots=True)
 class Plant(Step):
-    """Marks the function; "refuse" and "stumble" fail at once."""
+    """Marks the function; "refuse" and "stumble" raise when applied."""
 
     name: ClassVar[str] = "plant"
     fault: str
@@ -43,7 +43,7 @@ def task(num_cores: int = 1) -> Task:
 
 
 def good(part: int, of: Task | None = None) -> Candidate:
-    """A candidate for each number that is not 0."""
+    """A correct candidate, another one for each `part`."""
     of = of or task()
     sch = ts.Schedule(of.func)
     sch.split("Y.i", [None, part])
@@ -54,7 +54,12 @@ def bad(fault: str, of: Task | None = None) -> Candidate:
     return Candidate(of or task(), ts.Trace((Plant(fault),)))
 
 
-# Bodies after `%x` and `%y` have been read from the arguments.
+def poke(address: int, of: Task | None = None) -> Candidate:
+    """Writes to an address in the process that runs it."""
+    return bad(f"poke {address}", of)
+
+
+# Bodies of kernels; `%x` and `%y` point to the input and the output.
 _STORE = "%p = getelementptr float, ptr {}, i64 {}\n  store volatile float 1.0, ptr %p"
 _LOAD = "%p = getelementptr float, ptr {}, i64 {}\n  %v = load volatile float, ptr %p"
 BODIES = {
@@ -97,6 +102,8 @@ def build(func: Function, target: ts.Target) -> Artifact:
                 held.append(bytearray(256 << 20))
         case "sleep":
             time.sleep(1000)
+    name, _, address = fault.partition(" ")
+    poked = f"store volatile i8 1, ptr inttoptr (i64 {address} to ptr)"
     source = f"""
 declare ptr @malloc(i64)
 declare void @abort()
@@ -115,7 +122,7 @@ define void @{ENTRY}(ptr %args, ptr %workspace) {{
   %x = load ptr, ptr %args
   %y.p = getelementptr ptr, ptr %args, i64 1
   %y = load ptr, ptr %y.p
-  {BODIES[fault]}
+  {poked if name == "poke" else BODIES[fault]}
   ret void
 }}
 """

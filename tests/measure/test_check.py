@@ -1,4 +1,4 @@
-"""How much two answers may differ, and what is said of those that differ more."""
+"""How much results may differ, and the text for those that differ more."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
-from tilesmith.measure.check import Expected, tolerance
-from tilesmith.measure.guard import Region
+from tilesmith.measure.child.check import Expected, tolerance
+from tilesmith.measure.child.guarded_memory import Region
 from tilesmith.task.inputs import example_inputs, needs_whole_numbers
 
 
@@ -38,7 +38,7 @@ def test_other_orders_pass_and_missing_terms_do_not(dtype: str, k: int) -> None:
         total = (total + (a[:, i : i + 1] * b[i : i + 1, :]).astype(kind)).astype(kind)
     assert expected.differs(total) is None
     if dtype == "bfloat16" and k > 512:
-        return  # 8 bits do not hold the sum: a term may drown
+        return  # 8 bits of mantissa: one term may be lost in the sum
     term = a[:, :1].astype(np.float64) * b[:1, :]
     at = np.unravel_index(np.argmax(abs(term)), term.shape)
     lacking = want.copy()

@@ -1,17 +1,20 @@
-"""What a run does with sound candidates: checks, twins, layouts, threads, steps of one's own."""
+"""Correct candidates: checks, equal code, layouts, threads, steps that workers cannot import."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ClassVar
 
 import planted
 import pytest
 
 import tilesmith as ts
+from tilesmith.codegen.llvm.compiler import host_cpu
 from tilesmith.ir.function import Function
-from tilesmith.measure.cores import share_out, to_probe
-from tilesmith.measure.timing import Rules
+from tilesmith.measure.parent.cores import share_out, to_probe
+from tilesmith.measure.parent.this_machine import difference
+from tilesmith.measure.parent.timing import TimingRules
 from tilesmith.schedule.step import Step
 from tilesmith.task.task import Candidate, Task
 
@@ -83,7 +86,7 @@ def test_element_types(dtype: str) -> None:
 
 
 def test_threads() -> None:
-    task = matmul_task(64, num_cores=2)
+    task = matmul_task(64, num_cores=min(2, ts.cpu().num_cores))
     out = task.func.outputs[0].name
     sch = ts.Schedule(task.func)
     sch.parallel(sch.loops(out)[0])
@@ -112,10 +115,49 @@ def test_integers_that_index_stay_inside() -> None:
     assert m.seconds
 
 
-def test_targets_that_are_elsewhere_are_refused() -> None:
-    task = Task(planted.task().func, ts.Target.named("nvidia-v100"))
-    with pytest.raises(ts.TargetError, match="this machine's"):
+HERE = ts.cpu()
+OTHER_ARCH = "haswell" if HERE.arch == "aarch64" else "cortex-a53"
+ELSEWHERE = [
+    (ts.Target.named("nvidia-v100"), "not a CPU but cuda"),
+    (ts.Target.named(OTHER_ARCH), "the architectures differ"),
+    (replace(HERE, model="Other 9000"), "the models differ [(]Other 9000, "),
+    (replace(HERE, cpu="other-9000", model=""), "the processors differ [(]other-9000, "),
+    (replace(HERE, features=HERE.features | {"antigravity"}), "has no antigravity"),
+    (HERE.with_cores(4096), "has 4096 cores, and this process may use"),
+]
+
+
+@pytest.mark.parametrize(("target", "why"), ELSEWHERE)
+def test_targets_that_are_elsewhere_are_refused(target: ts.Target, why: str) -> None:
+    task = Task(planted.task().func, target)
+    with pytest.raises(ts.MeasureError, match=f"on this machine .*{HERE.arch}.*{why}"):
         ts.LocalMeasurer().open(task)
+    with ts.LocalMeasurer().open(planted.task()) as run, pytest.raises(ts.MeasureError, match=why):
+        run.measure([Candidate(task, ts.Trace())])
+
+
+@pytest.mark.parametrize("name", ["cortex-a53", "skylake-avx512"])
+def test_tune_stores_nothing_for_a_machine_that_is_elsewhere(name: str, tmp_path: Path) -> None:
+    if difference(ts.Target.named(name).with_cores(1), HERE) is None:
+        pytest.skip(f"this is a {name}")
+    with ts.open_database(tmp_path / "t.db") as db:
+        with pytest.raises(ts.MeasureError, match="on this machine"):
+            ts.tune(
+                planted.task().func, ts.Target.named(name), budget=ts.Budget(trials=4),
+                database=db, quiet=True,
+            )  # fmt: skip
+        assert db.count() == 0
+
+
+def test_targets_that_are_this_machine() -> None:
+    fewer = replace(HERE, features=frozenset(list(HERE.features)[1:]), num_cores=1)
+    named = replace(HERE, cpu=host_cpu(), model="", num_cores=1)
+    for target in (HERE, HERE.with_cores(1), fewer, named):
+        assert difference(target, HERE) is None
+    task = Task(planted.task().func, named)
+    with ts.LocalMeasurer().open(task) as run:
+        (m,) = run.measure([Candidate(task, ts.Trace())])
+    assert m.seconds
 
 
 def test_a_builder_that_cannot_travel_is_refused() -> None:
@@ -125,7 +167,7 @@ def test_a_builder_that_cannot_travel_is_refused() -> None:
 
 def test_best_is_the_incumbent() -> None:
     task = planted.task()
-    with ts.LocalMeasurer(rules=Rules(margin=0.0)).open(task) as run:
+    with ts.LocalMeasurer(rules=TimingRules(margin=0.0)).open(task) as run:
         assert run.best(task) is None
         measured = run.measure([planted.good(n) for n in (1, 3, 8)])
         best = run.best(task)
@@ -147,7 +189,7 @@ def test_cores_are_shared_out() -> None:
     assert set(share_out(3, {0, 1}, {}).all) == {0, 1}
     assert to_probe(2, {0, 1}) == []
     assert to_probe(1, {0, 1}) == [0, 1]
-    cores = {9000, 9001, 9002, 9003}  # of which nobody knows siblings
+    cores = {9000, 9001, 9002, 9003}  # without siblings in /sys
     quiet = share_out(1, cores, {9000: 1.0, 9001: 1.01, 9002: 1.8, 9003: 1.2})
     assert (quiet.run, quiet.free) == ((9001,), (9000, 9002, 9003))
     assert share_out(3, cores, {9002: 2.0}).run == (9001, 9002, 9003)

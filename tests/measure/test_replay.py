@@ -1,5 +1,5 @@
-"""Answers from records: the recorded ones exactly, the others by the policy asked for, and
-strategies that keep to what was recorded.
+"""ReplayMeasurer: recorded candidates get their records, others what `missing` says; and strategies
+that propose only recorded candidates.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def matmul_task(n: int = 64) -> ts.Task:
 
 
 def smooth(c: ts.Candidate) -> float:
-    """Seconds that follow from the decisions, with the best ones in the middle."""
+    """Seconds as a smooth function of the decisions, with a minimum inside the space."""
     d = c.trace.decisions
     return 1e-4 * float(
         np.exp(
@@ -90,8 +90,8 @@ def test_the_nearest_record_of_the_variant_answers(records: list[ts.Measurement]
     task = records[0].candidate.task
     others = recorded(task, 30, seed=1)
     with ts.ReplayMeasurer(records, missing="nearest").open(task) as run:
-        found = run.measure([m.candidate for m in others])
-    for m, other in zip(found, others, strict=True):
+        measured = run.measure([m.candidate for m in others])
+    for m, other in zip(measured, others, strict=True):
         assert m.candidate == other.candidate
         variant, row = reopen(other.candidate)
         rows = {r: x for x in records for v, r in [reopen(x.candidate)] if v.trace == variant.trace}
@@ -105,11 +105,11 @@ def test_the_simulator_knows_programs_it_has_not_seen(records: list[ts.Measureme
     task = records[0].candidate.task
     others = recorded(task, 150, seed=1)
     with ts.ReplayMeasurer(records, missing="model").open(task) as run:
-        found = run.measure([m.candidate for m in others])
-    said, true = (-np.log([m.cost for m in ms]) for ms in (found, others))
-    assert pairwise_accuracy(said, true) > 0.85
+        measured = run.measure([m.candidate for m in others])
+    predicted, true = (-np.log([m.cost for m in ms]) for ms in (measured, others))
+    assert pairwise_accuracy(predicted, true) > 0.85
     costs = [m.cost for m in records]
-    assert all(min(costs) <= m.cost <= max(costs) for m in found)
+    assert all(min(costs) <= m.cost <= max(costs) for m in measured)
 
 
 def test_the_simulator_says_how_far_to_trust_it(records: list[ts.Measurement]) -> None:
@@ -118,14 +118,14 @@ def test_the_simulator_says_how_far_to_trust_it(records: list[ts.Measurement]) -
         for r in rows_by_variant((m.candidate, m) for m in records[:60]).values()
     ]
     whole = simulate(groups)
-    # The closed form for leaving one out, against doing it with the same settings.
+    # The closed form of leave-one-out, against a fit without that record.
     k = 7
     keep = np.arange(len(whole.points)) != k
     logs = np.log(whole.seconds) - np.log(whole.seconds).mean()
     alike = whole.points, whole.kind, whole.points, whole.kind, whole.length, whole.kinship
     matrix = kernel(*alike) + whole.noise * np.eye(len(logs))
-    said = matrix[k, keep] @ np.linalg.solve(matrix[np.ix_(keep, keep)], logs[keep])
-    assert np.log(whole.left_out[k]) == pytest.approx(said + np.log(whole.seconds).mean())
+    predicted = matrix[k, keep] @ np.linalg.solve(matrix[np.ix_(keep, keep)], logs[keep])
+    assert np.log(whole.left_out[k]) == pytest.approx(predicted + np.log(whole.seconds).mean())
     assert whole.error < np.var(logs)
 
 

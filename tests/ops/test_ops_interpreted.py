@@ -14,6 +14,8 @@ ids, truth = "ids", "truth"  # stand for arrays that are no float32
 CASES = {
     "absolute": [([(2, 3)], {})],
     "add": [([(2, 3), (3,)], {})],
+    "argmax": [([(2, 5)], {}), ([(3, 2, 2)], {"axis": 0, "keepdims": True})],
+    "argmin": [([(2, 5)], {"axis": None})],
     "avg_pool2d": [
         ([(1, 2, 4, 4)], {"kernel": 2}),
         ([(1, 1, 4, 5)], {"kernel": 3, "stride": 2, "padding": 1, "count_include_pad": False}),

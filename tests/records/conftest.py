@@ -78,7 +78,7 @@ def new_postgres(postgres_server: str) -> Iterator[Callable[[], str]]:
 
     yield make
     with admin.connect() as c:
-        for name in made:
+        for name in made if "TILESMITH_TEST_POSTGRES" in os.environ else ():  # ours goes as a whole
             c.exec_driver_sql(f"DROP DATABASE {name} WITH (FORCE)")
     admin.dispose()
 

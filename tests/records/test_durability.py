@@ -9,9 +9,10 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -19,6 +20,7 @@ import pytest
 from sqlalchemy import event
 
 import tilesmith as ts
+from tilesmith.records import sql
 from tilesmith.records.connect import use_wal
 from tilesmith.testing.databases import measured, task_of
 
@@ -294,11 +296,121 @@ def test_an_empty_file_becomes_a_database(tmp_path):
 
 
 # places
-@pytest.mark.parametrize("name", ["no/such/folder.db", "."])
-def test_a_place_that_cannot_be_is_named(tmp_path, name):
+def test_a_place_that_cannot_be_is_named(tmp_path):
     with pytest.raises(ts.RecordsError, match=r"cannot be opened: is its folder there") as e:
-        ts.open_database(tmp_path / name)
+        ts.open_database(tmp_path / "no/such/folder.db")
     assert str(tmp_path) in str(e.value)
+
+
+@pytest.mark.parametrize("name", [".", "..", "/", "folder", "folder/", "sqlite:///folder"])
+def test_a_folder_is_no_database(tmp_path, monkeypatch, name):
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ts.RecordsError, match="is a folder, not a database; name a file in it"):
+        ts.open_database(name)
+
+
+@contextmanager
+def closed_to_others() -> Iterator[Path]:
+    """A folder with a database, and with nothing in it that may be written to."""
+    folder = Path(tempfile.mkdtemp(prefix="tilesmith-"))
+    try:
+        with ts.open_database(folder / "a.db") as db:
+            db.add([measured(TASK, 0), measured(TASK, 1)])
+        (folder / "a.db").chmod(0o444)
+        folder.chmod(0o555)
+        yield folder
+    finally:
+        folder.chmod(0o755)
+        shutil.rmtree(folder)
+
+
+def reading(work: Callable[[], None]) -> int:
+    """In a process whose user may not write there: to root nothing is closed."""
+
+    def as_reader() -> int:
+        if os.geteuid() == 0:
+            os.setuid(65534)
+        work()
+        return 7
+
+    return status_of(in_child(as_reader))
+
+
+def test_what_may_not_be_written_to_can_be_read():
+    with closed_to_others() as folder:
+
+        def work() -> None:
+            with ts.open_database(folder / "a.db") as db:
+                assert db.of(TASK) == [measured(TASK, 0), measured(TASK, 1)]
+                assert db.best(TASK) == measured(TASK, 0)
+                assert [t.count for t in db.tasks()] == [2]
+                for write in (
+                    lambda: db.add([measured(TASK, 2)]),
+                    lambda: db.save_state(TASK, "search", b""),
+                    lambda: db.prune(failures=True),
+                ):
+                    with pytest.raises(ts.RecordsError, match=r"a\.db may not be written to"):
+                        write()
+                assert db.count() == 2
+            with pytest.raises(ts.RecordsError, match=r"b\.db: cannot be opened"):
+                ts.open_database(folder / "b.db")
+
+        before = sorted(p.name for p in folder.iterdir())
+        assert reading(work) == 7
+        assert sorted(p.name for p in folder.iterdir()) == before
+
+
+def test_what_others_write_at_the_same_time_can_be_read_without_writing():
+    with closed_to_others() as folder:
+        folder.chmod(0o755)
+        (folder / "a.db").chmod(0o644)
+        with ts.open_database(folder / "a.db") as db:
+            db.add([measured(TASK, 2)])
+            assert (folder / "a.db-wal").stat().st_size > 0
+            for file in folder.iterdir():
+                file.chmod(0o444)
+            folder.chmod(0o555)
+
+            def work() -> None:
+                with ts.open_database(folder / "a.db") as other:
+                    assert other.count() == 3
+
+            assert reading(work) == 7
+            folder.chmod(0o755)
+
+
+def test_an_old_file_that_may_not_be_written_to_says_so():
+    with closed_to_others() as folder:
+        for version, says in ((1, r"has schema version 1 and may not"), (99, r"99.* newer")):
+            folder.chmod(0o755)
+            (folder / "a.db").chmod(0o644)
+            with closing(sqlite3.connect(folder / "a.db")) as c:
+                c.execute(f"UPDATE tilesmith_schema SET version = {version}")
+                c.commit()
+            (folder / "a.db").chmod(0o444)
+            folder.chmod(0o555)
+
+            def work(says: str = says) -> None:
+                with pytest.raises(ts.RecordsError, match=says):
+                    ts.open_database(folder / "a.db")
+
+            assert reading(work) == 7
+
+
+def test_a_locked_file_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("tilesmith.records.connect.BUSY_SECONDS", 0.2)
+    file = tmp_path / "busy.db"
+    with ts.open_database(file) as db, closing(sqlite3.connect(file)) as other:
+        db.add([measured(TASK, 0)])
+        other.isolation_level = None
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(ts.RecordsError, match=r"busy\.db: another process has kept it locked"):
+            db.add([measured(TASK, 1)])
+        assert db.count() == 1  # it can be read all the same
+        other.execute("ROLLBACK")
+        db.add([measured(TASK, 1)])
+        assert db.count() == 2
 
 
 @pytest.mark.parametrize(
@@ -329,3 +441,21 @@ def test_the_password_is_not_shown(new_postgres):
     with ts.open_database(new_postgres().replace("tester@", "tester:secret@")) as db:
         assert "secret" not in repr(db)
         assert db.count() == 0
+
+
+def test_ctrl_c_during_a_transaction_waits_for_its_end(new_place, monkeypatch):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    store = sql._put
+
+    def pressed(*given):
+        signal.raise_signal(signal.SIGINT)
+        return store(*given)
+
+    monkeypatch.setattr(sql, "_put", pressed)
+    try:
+        with ts.open_database(new_place()) as db:
+            with pytest.raises(KeyboardInterrupt):
+                db.add([measured(TASK, 1)])
+            assert db.of(TASK) == [measured(TASK, 1)]
+    finally:
+        signal.signal(signal.SIGINT, before)

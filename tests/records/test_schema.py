@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 
 import pytest
 import sqlalchemy as sa
 
 import tilesmith as ts
+from tilesmith.base.digest import digest
 from tilesmith.ir.serialize import function_to_json
 from tilesmith.records import schema
 from tilesmith.records.connect import make_engine
-from tilesmith.task.task import CODEGEN_VERSION, Failure
-from tilesmith.testing.databases import measured, task_of
+from tilesmith.task.task import CODEGEN_VERSION, Failure, Moment
+from tilesmith.testing.databases import measured, task_of, tuning_run
 
 TASK = task_of(8)
 
@@ -44,6 +46,7 @@ def make_version_1(place, measurements):
     types = {"id": "INTEGER", "ref": "INTEGER", "real": "DOUBLE"}
     if not lite:
         types = {"id": "BIGSERIAL", "ref": "BIGINT", "real": "DOUBLE PRECISION"}
+    key = digest(TASK.func.digest, TASK.target.fingerprint, CODEGEN_VERSION)
     with engine.begin() as c:
         for statement in VERSION_1.format(**types).split(";"):
             if statement.strip():
@@ -51,7 +54,7 @@ def make_version_1(place, measurements):
         c.execute(
             sa.text("INSERT INTO tilesmith_tasks VALUES (1, :k, 'clip8', :f, :t, :p, :g)"),
             {
-                "k": TASK.key,
+                "k": key,
                 "f": function_to_json(TASK.func),
                 "t": TASK.target.to_json(),
                 "p": TASK.target.fingerprint,
@@ -60,6 +63,12 @@ def make_version_1(place, measurements):
         )
         for k, m in enumerate(measurements):
             failure = m.failure or Failure("", "")
+            trace = m.candidate.trace.to_json()
+            said = (failure.kind or None, failure.text, m.contended, m.confirmed)
+            candidate = digest(key, trace)
+            identity = digest(
+                candidate, str(list(m.seconds)), repr(said), repr((m.build_seconds, m.when))
+            )
             c.execute(
                 sa.text(
                     "INSERT INTO tilesmith_records VALUES (:id, 1, :identity, :candidate, :trace, "
@@ -67,9 +76,9 @@ def make_version_1(place, measurements):
                 ),
                 {
                     "id": k + 1,
-                    "identity": f"{k:032}",
-                    "candidate": m.candidate.key,
-                    "trace": m.candidate.trace.to_json(),
+                    "identity": identity,
+                    "candidate": candidate,
+                    "trace": trace,
                     "samples": str(list(m.seconds)),
                     "cost": m.cost if m.seconds else None,
                     "standing": 3 if m.failure else 1,
@@ -96,7 +105,7 @@ def shape(place):
         columns = [(c["name"], str(c["type"]), c["nullable"]) for c in look.get_columns(table)]
         indexes = [(i["name"], i["column_names"], i["unique"]) for i in look.get_indexes(table)]
         keys = look.get_pk_constraint(table)["constrained_columns"]
-        foreign = [f["referred_table"] for f in look.get_foreign_keys(table)]
+        foreign = sorted(f["referred_table"] for f in look.get_foreign_keys(table))
         out[table] = (columns, sorted(indexes, key=str), keys, foreign)
     with engine.connect() as c:
         version = c.execute(sa.text("SELECT version FROM tilesmith_schema")).scalars().all()
@@ -122,6 +131,91 @@ def test_a_database_of_version_1_is_brought_up_to_date(new_place):
     ts.open_database(new).close()
     assert shape(old) == shape(new)
     assert shape(new)[1] == [schema.VERSION]
+
+
+def make_version(number, place, measurements, *changes):
+    """A database as that version left it, then changed by SQL."""
+    make_version_1(place, measurements)
+    engine = make_engine(place)
+    with engine.begin() as c:
+        for migrate in schema.MIGRATIONS[: number - 1]:
+            migrate(c)
+        c.execute(sa.text("UPDATE tilesmith_schema SET version = :v"), {"v": number})
+        for change in changes:
+            c.execute(sa.text(change))
+    engine.dispose()
+
+
+def test_standings_of_version_3_tell_scales_apart(new_place):
+    place = new_place()
+    every = [measured(TASK, k, (float(k),)) for k in range(1, 9)]
+    row = "UPDATE tilesmith_records SET {} WHERE id = {}"
+    make_version(
+        3, place, every,
+        # a time with references is not compared with those that have none
+        row.format("reference_samples = '[0.001]', normal_cost = 0.3", 3),
+        row.format("contended = '1', standing = 2", 4),
+        row.format("samples = '[0.0]', cost = 0, normal_cost = 0", 5),
+        row.format("samples = '[-1.0]', cost = -1, normal_cost = -1", 6),
+        row.format("samples = '[NaN]'", 7),
+        row.format("samples = '[0.5, 0.5]', reference_samples = '[0.1]', cost = 0.5", 8),
+    )  # fmt: skip
+    with ts.open_database(place) as db:
+        best = db.best(TASK)
+        assert best is not None
+        assert (best.seconds, best.references) == ((3.0,), (0.001,))
+        assert db.tasks()[0].best_seconds == 3.0
+        db.add([replace(measured(TASK, 20, (2.0,)), references=(0.001,))])
+        assert db.best(TASK).seconds == (2.0,)
+    engine = make_engine(place)
+    with engine.connect() as c:
+        found = c.execute(
+            sa.text("SELECT standing, cost, normal_cost FROM tilesmith_records ORDER BY id")
+        ).all()
+    engine.dispose()
+    assert [r[0] for r in found] == [3, 3, 2, 5, 6, 6, 6, 3, 2]
+    assert [r[1] for r in found] == [1, 2, 3, 4, None, None, None, 0.5, 2]
+    assert [r[2] for r in found] == pytest.approx([1, 2, 0.3, 4, None, None, None, 0.5, 0.2])
+
+
+def test_records_of_version_4_are_found_under_other_names(new_place):
+    place, new = new_place(), new_place()
+    make_version(4, place, OLD)
+    other = task_of(8, names=("in", "out", "a", "b", "named_otherwise"))
+    with ts.open_database(place) as db:
+        assert db.of(TASK) == OLD
+        assert [m.seconds for m in db.of(other)] == [m.seconds for m in OLD]
+        assert db.best(other).candidate.trace.apply(other.func)
+        assert [t.key for t in db.tasks()] == [TASK.key] == [other.key]
+        db.add(OLD)  # they are known by the same identity as before
+        assert db.count() == len(OLD)
+    ts.open_database(new).close()
+    assert shape(place) == shape(new)
+
+
+def test_records_of_version_5_belong_to_no_run(new_place):
+    place = new_place()
+    make_version(5, place, OLD)
+    with ts.open_database(place) as db:
+        assert db.of(TASK) == OLD
+        assert [m.moment for m in db.of(TASK)] == [None] * len(OLD)
+        assert db.runs(TASK) == []
+        made = replace(measured(TASK, 5, (1.0,)), moment=Moment(tuning_run(), 1.5, 1))
+        db.add([made])
+        (run,) = db.runs(TASK)
+        assert (run.run, run.measurements) == (tuning_run(), (made,))
+
+
+def test_a_task_that_cannot_be_read_is_migrated_as_it_is(new_place):
+    place = new_place()
+    make_version(3, place, OLD, "UPDATE tilesmith_tasks SET func = 'of tomorrow'")
+    with ts.open_database(place) as db:
+        assert db.count() == 2
+        assert db.unread() == 2
+        assert db.tasks() == []
+        assert db.of(TASK) == []
+        db.add(OLD)  # it has the same statement, so they are there
+        assert db.count() == 2
 
 
 def test_a_migration_that_fails_changes_nothing(new_place, monkeypatch):

@@ -6,30 +6,26 @@ from collections.abc import Callable
 
 import pytest
 
-from tilesmith.report.pairs import Turns, contest, duel_of, geometric_mean
+from tilesmith.report.pairs import Sampler, Timing, Turns, contest, duel_of, geometric_mean
 
 
 class Clock:
-    """Time passes in calls and sleeps; `log` is who was called."""
+    """Contestants whose calls take as long as they are told; `log` is who was called."""
 
     def __init__(self) -> None:
-        self.now = 0.0
         self.log: list[str] = []
-        self.slept = 0.0
 
-    def call(self, name: str, seconds: Callable[[int], float]) -> Callable[[], None]:
-        def run() -> None:
-            self.now += seconds(self.log.count(name))
+    def call(self, name: str, seconds: Callable[[int], float]) -> Sampler:
+        def once() -> float:
+            taken = seconds(self.log.count(name))
             self.log.append(name)
+            return taken
 
-        return run
+        def sample(calls: int) -> Timing:
+            once()
+            return Timing(sum(once() for _ in range(calls)) / calls, 0.5)
 
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-        self.slept += seconds
-
-    def turns(self, **settings: float) -> Turns:
-        return Turns(clock=lambda: self.now, sleep=self.sleep, **settings)  # type: ignore[arg-type]
+        return sample
 
 
 def test_a_ratio_is_the_peers_time_over_ours() -> None:
@@ -43,7 +39,7 @@ def test_a_common_mood_of_the_machine_cancels() -> None:
     clock = Clock()
     ours = clock.call("ours", lambda k: 1.0 * (1 + k // 4))
     peer = clock.call("peer", lambda k: 1.5 * (1 + k // 4))
-    result = contest(ours, {"peer": peer}, clock.turns(most_seconds=1e9))
+    result = contest(ours, {"peer": peer}, Turns(most_seconds=1e9))
     assert result.duels[0].ratio == pytest.approx(1.5, rel=0.05)
 
 
@@ -51,10 +47,12 @@ def test_turns_alternate_and_first_calls_do_not_count() -> None:
     clock = Clock()
     ours = clock.call("ours", lambda k: 100.0 if k == 0 else 1.0)
     peer = clock.call("peer", lambda k: 100.0 if k == 0 else 2.0)
-    result = contest(ours, {"peer": peer}, clock.turns(rounds=7, most_seconds=1e9))
+    result = contest(ours, {"peer": peer}, Turns(rounds=7, most_seconds=1e9))
     assert (result.ours, result.duels[0].theirs, result.duels[0].ratio) == (1.0, 2.0, 2.0)
-    pairs = clock.log[-7 * 4 :]
-    assert pairs == ["peer", "peer", "ours", "ours"] * 7
+    # one call that is not timed and one that is; twice in every second round, to know them alone
+    pairs = ["peer", "peer", "ours", "ours"]
+    twice = ["peer"] * 4 + ["ours"] * 4
+    assert clock.log[-(4 * 8 + 3 * 4) :] == [*twice, *pairs] * 3 + twice
 
 
 def test_only_close_peers_are_paired_and_the_hardest_comes_first() -> None:
@@ -63,36 +61,38 @@ def test_only_close_peers_are_paired_and_the_hardest_comes_first() -> None:
         name: clock.call(name, lambda k, s=s: s)  # type: ignore[misc]
         for name, s in (("slow", 9.0), ("good", 2.2), ("best", 2.0))
     }
-    result = contest(clock.call("ours", lambda k: 1.0), calls, clock.turns(most_seconds=1e9))
+    result = contest(clock.call("ours", lambda k: 1.0), calls, Turns(most_seconds=1e9))
     assert [d.peer for d in result.duels] == ["best", "good"]
     assert result.times == {"slow": 9.0, "good": pytest.approx(2.2), "best": 2.0}
 
 
 def test_short_calls_are_repeated_and_long_ones_take_few_rounds() -> None:
     clock = Clock()
-    contest(
-        clock.call("ours", lambda k: 1e-3), {"p": clock.call("p", lambda k: 1e-3)}, clock.turns()
-    )
+    contest(clock.call("ours", lambda k: 1e-3), {"p": clock.call("p", lambda k: 1e-3)}, Turns())
     assert clock.log[-11:] == ["ours"] * 11  # one that is not timed, and ten
     clock = Clock()
-    contest(clock.call("ours", lambda k: 9.0), {"p": clock.call("p", lambda k: 9.0)}, clock.turns())
+    contest(clock.call("ours", lambda k: 9.0), {"p": clock.call("p", lambda k: 9.0)}, Turns())
     assert clock.log.count("p") < 20
 
 
-def test_several_threads_rest_between_turns() -> None:
+def test_a_contestant_that_is_slower_in_turns_than_alone_is_noticed() -> None:
+    def disturbed(k: int) -> float:
+        """A call right after somebody else's takes twice as long, and so do the next four."""
+        since = next((n for n, who in enumerate(reversed(clock.log)) if who != "peer"), 0)
+        return 2.0 if since <= 4 else 1.0
+
     clock = Clock()
-    turns = clock.turns(rest=Turns.of(2).rest, rounds=5)
-    result = contest(
-        clock.call("ours", lambda k: 1e-3), {"p": clock.call("p", lambda k: 1e-3)}, turns
-    )
-    assert clock.slept >= 10 * 0.15
-    assert result.ours == pytest.approx(1e-3)
-    assert Turns.of(1).rest == 0
+    turns = Turns(sample_seconds=8.0, rounds=8, most_seconds=1e9)
+    ours = clock.call("ours", lambda k: 1.0)
+    result = contest(ours, {"peer": clock.call("peer", disturbed)}, turns)
+    assert result.disturbance["peer"] == pytest.approx(2.0)
+    assert result.disturbance[""] == 1.0
+    assert result.shares == {"": 0.5, "peer": 0.5}
 
 
 def test_without_peers_there_is_a_time_and_no_ratio() -> None:
     clock = Clock()
-    result = contest(clock.call("ours", lambda k: 0.5), {}, clock.turns())
+    result = contest(clock.call("ours", lambda k: 0.5), {}, Turns())
     assert (result.ours, result.duels, result.times) == (0.5, (), {})
 
 

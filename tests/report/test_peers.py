@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ import tilesmith as ts
 from tilesmith.cli.bench import case_of
 from tilesmith.report import peers as peers_module
 from tilesmith.report.compare import inputs_of
-from tilesmith.report.peers import PEERS, Peer, peers_named
+from tilesmith.report.peers import PEERS, PeerLibrary, contestants_of, installed_peers
 from tilesmith.report.problems import (
     Convolution,
     disagreement,
@@ -49,15 +48,14 @@ def test_the_suite_has_thirteen_operators_of_four_shapes() -> None:
 @pytest.mark.parametrize("name", PEERS)
 def test_a_peer_gives_our_answer(name: str, op: str, batch: int) -> None:
     pytest.importorskip(name)
-    (peer,), _ = peers_named([name])
     case = case_of(op, SMALL[op], batch)
     arrays = inputs_of(case.plain)
     want = np.asarray(ts.evaluate(case.plain, *arrays))
     question = question_of(case.operator, case.numbers, arrays)
-    with peer.limit(1):
-        found = peer.contestants(question.problem, 1)
-        assert found or (name == "numpy" and isinstance(question.problem, Convolution))
-        for c in found:
+    found = contestants_of(name, question.problem, 1)
+    assert found or (name == "numpy" and isinstance(question.problem, Convolution))
+    for c in found:
+        with c.mode():
             c.run()
             assert disagreement(want, question.restore(c.answer())) is None, c.name
 
@@ -95,25 +93,24 @@ def test_a_wrong_answer_is_told() -> None:
 
 
 def test_absent_peers_are_named_and_unknown_ones_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing() -> Peer:
-        raise ImportError("No module named 'torch'")
-
-    ways: dict[str, Callable[[], Any]] = {**PEERS, "torch": missing}
-    monkeypatch.setattr(peers_module, "PEERS", ways)
-    found, absent = peers_named(["torch"])
-    assert (found, absent) == ([], ["torch (No module named 'torch')"])
+    torch = replace(PEERS["torch"], modules=("a_module_that_nobody_has",))
+    libraries: dict[str, PeerLibrary] = {**PEERS, "torch": torch}
+    monkeypatch.setattr(peers_module, "PEERS", libraries)
+    found, absent = installed_peers(["torch", "numpy"])
+    assert found == ["numpy"]
+    (why,) = absent
+    assert "torch (no module named 'a_module_that_nobody_has'" in why
+    assert "pip install 'tilesmith[peers]'" in why
     with pytest.raises(ts.ArgumentError, match="unknown peer 'tvm'; known are torch"):
-        peers_named(["tvm"])
+        installed_peers(["tvm"])
 
 
 @pytest.mark.parametrize("op", ["C2D", "C3D", "CBR", "T2D"])
 def test_torch_gets_its_best_layouts_and_prepared_weights(op: str) -> None:
     torch = pytest.importorskip("torch")
-    (peer,), _ = peers_named(["torch"])
     case = case_of(op, SMALL[op])
     problem = question_of(case.operator, case.numbers, inputs_of(case.plain)).problem
-    with peer.limit(1):
-        names = [c.name for c in peer.contestants(problem, 1)]
+    names = [c.name for c in contestants_of("torch", problem, 1)]
     assert names[:2] == ["torch", "torch channels-last"]
     if torch.backends.mkldnn.is_available():
         assert names[2:] == ["torch oneDNN", "torch oneDNN channels-last"]

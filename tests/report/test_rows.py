@@ -24,7 +24,8 @@ from tilesmith.report.rows import (
 ROWS = [
     Row(
         "C2D 7,3,5,3,1,1, 1 thread", 10.0, "us", "torch", 20.0, 2.0, 0.1, "C2D", "7,3,5,3,1,1",
-        layout="NHWC", gflops=3.0, tuning_seconds=60.2, near_seconds=12.3, trials=700,
+        layout="NHWC", gflops=3.0, budget_seconds=60.0, tuning_seconds=60.2, near_seconds=12.3,
+        trials=700, share=0.99, peer_share=1.98, note="torch used 2 threads",
         peers={"torch": 20.0}, machine="a machine", versions="torch 2",
     ),
     Row(
@@ -91,10 +92,12 @@ def test_the_suite_gives_the_order() -> None:
 def test_the_table() -> None:
     lines = table(ROWS).splitlines()
     assert lines[1].split() == [
-        "C2D", "7,3,5,3,1,1", "1", "10.0", "3.0", "torch", "20.0", "2.00", "0.10", "60", "12",
+        "C2D", "7,3,5,3,1,1", "1", "10.0", "3.0", "torch", "20.0", "2.00", "0.10", "0.99",
+        "/", "1.98", "60", "12",
         "700",
     ]  # fmt: skip
     assert "differ by 3" in lines[4]
+    assert lines[5] == "C2D 7,3,5,3,1,1, 1 thread: torch used 2 threads"
     assert lines[-1] == "geometric mean all, 2 threads: 3.00 (least 3.00, 1 cases)"
     assert table([]) == "no rows"
 
@@ -104,9 +107,10 @@ def test_the_page_says_what_where_and_how(tmp_path: Path) -> None:
     assert "| C2D | 7,3,5,3,1,1 | 1 | 10.0 |" in text
     assert "](page.png)" in text
     assert "- a machine: torch 2" in text
+    assert "- C2D 7,3,5,3,1,1, 1 thread: torch used 2 threads" in text
     assert "--json out/rows.json --page docs/page.md" in text
     table_lines = [line for line in text.splitlines() if line.startswith("| C2D | 7")]
-    assert table_lines[0].count("|") == 13
+    assert table_lines[0].count("|") == 14
     assert "![" not in page(ROWS, Path("rows.json"), Path("page.md"))
     text = page(ROWS, tmp_path / "build" / "rows.json", tmp_path / "docs" / "page.md")
     assert str(tmp_path) not in text

@@ -360,8 +360,8 @@ def test_time_makes_random_arrays_of_every_kind(name: str) -> None:
 
 def test_source_and_assembly(add: Kernel) -> None:
     assert add.source == add.artifact.source
-    assert "define void @tilesmith_entry" in add.source
-    assert "tilesmith_entry:" in add.assembly
+    assert f"define void @{add.artifact.symbol}" in add.source
+    assert f"{add.artifact.symbol}:" in add.assembly
     assert repr(add).startswith("<Kernel add(A: float32[3, 4], B: float32[3, 4]) -> C: ")
 
 

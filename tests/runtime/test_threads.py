@@ -99,9 +99,13 @@ def test_a_region_inside_a_region() -> None:
     assert (region.visits == 20).all()
 
 
+_IMPORT = "from pool_bodies import Region\n"
+
+
 def _python(script: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", "from pool_bodies import Region\n" + script],
+        # From 3.12 on, Python warns of forks in a process with threads; here they are meant.
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", f"{_IMPORT}{script}"],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{Path(__file__).parent}"},
         capture_output=True,

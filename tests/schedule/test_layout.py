@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from cases import (
     argmax,
@@ -19,6 +20,9 @@ from cases import (
 )
 
 import tilesmith as ts
+from tilesmith.expr.ints import Int, evaluate_int, of, var
+from tilesmith.ir.function import Function
+from tilesmith.schedule.injective import _Proof, is_injective
 from tilesmith.schedule.layout import TransformLayout
 from tilesmith.schedule.schedule import Schedule
 
@@ -105,6 +109,94 @@ def test_transform_layout_looks_at_large_buffers_whole():
         "layout of C",
         "two elements",
     )
+
+
+LARGE_AND_WRONG = {
+    "a remainder below the extent": ((100_000,), ["d0 % 65536"]),
+    "a stride below the row": ((512, 512), ["d0*300 + d1"]),
+    "a stride one too small": ((4096, 4096), ["d0*4095 + d1"]),
+    "a tile above its stride": ((4096, 4096), ["d1 // 64", "d0 // 8", "(d1 % 64)*4 + d0 % 8"]),
+    "digits that leave some out": ((4096, 4096), ["d1 // 64", "d0", "(d1 % 64) // 16", "d1 % 8"]),
+    "another axis' remainder": ((4096, 4096), ["d1 // 64", "d0 // 32", "d0 % 32", "d0 % 64"]),
+    "steps that are not coprime": ((4096, 32), ["d0", "(d0 + 2*d1) % 32"]),
+    "a sum": ((70_000, 2), ["d0 + d1"]),
+}  # fmt: skip
+LARGE_AND_RIGHT = {
+    "a transpose": ((4096, 4096), ["d1", "d0"]),
+    "one dimension": ((512, 512), ["d0*512 + d1"]),
+    "one dimension with gaps": ((512, 512), ["d0*700 + d1"]),
+    "tiles": ((4096, 4096), ["d1 // 16", "d0", "d1 % 16"]),
+    "tiles that do not divide": ((4095, 777), ["d1 // 16", "d0 // 6", "d0 % 6", "d1 % 16"]),
+    "tiles of tiles": ((4096, 4096), ["d1 // 64", "d0", "(d1 // 4) % 16", "d1 % 4"]),
+    "tiles in one dimension": ((4096, 4096), ["(d1 // 16)*65536 + d0*16 + d1 % 16"]),
+    "a skewed row": ((4096, 32), ["d0", "(d0 + 3*d1) % 32"]),
+    "the last first": ((4096, 3000), ["4095 - d0", "d1"]),
+    "a unit dimension left out": ((1, 70_000), ["d1"]),
+}
+
+
+def buffer_of(shape: tuple[int, ...]) -> Function:
+    x = ts.placeholder(shape, name="X")
+    c = ts.compute(shape, lambda *i: x[i] + 1, name="C", axes=[f"i{k}" for k in range(len(shape))])
+    return ts.function([x, c])
+
+
+@pytest.mark.parametrize("name", LARGE_AND_WRONG)
+def test_two_elements_of_a_large_buffer_on_one_place_are_refused(name):
+    shape, layout = LARGE_AND_WRONG[name]
+    refuse(buffer_of(shape), lambda s: s.transform_layout("X", layout), "layout of X", "two elem")
+
+
+@pytest.mark.parametrize("name", LARGE_AND_RIGHT)
+def test_one_to_one_layouts_of_large_buffers_are_taken(name):
+    shape, layout = LARGE_AND_RIGHT[name]
+    Schedule(buffer_of(shape)).transform_layout("X", layout)
+
+
+def test_open_sizes_are_proven_for_all_of_them():
+    sch = Schedule(buffer_of((4096, 4096)))
+    sch.transform_layout("X", ["d1 // #v", "d0 // #w", "d0 % #w", "d1 % #v"])
+    wrong = ["d1 // #v", "d0 // #w", "d0 % #w", "d1 % #w"]
+    refuse(buffer_of((4096, 4096)), lambda s: s.transform_layout("X", wrong), "two elements")
+    n = var("#n")
+    x = ts.placeholder((8, n), name="X")
+    func = ts.function([x, ts.compute((8, n), lambda i, j: x[i, j] + 1, name="C")])
+    Schedule(func).transform_layout("X", ["#n*d0 + d1"])
+    refuse(func, lambda s: s.transform_layout("X", ["d0", "d1 % 8"]), "two elements")
+    refuse(func, lambda s: s.transform_layout("X", ["d0", "d1 + 5 - #n"]), "goes down to")
+
+
+def test_what_is_proven_holds():
+    """Random maps of small buffers, where all elements can be looked at."""
+    rng = np.random.default_rng(0)
+    proven = 0
+    for _ in range(1500):
+        shape = tuple(int(n) for n in rng.integers(1, 9, rng.integers(1, 3)))
+        ranges = {f"d{k}": of(n) for k, n in enumerate(shape)}
+        values = [random_index(rng, list(ranges)) for _ in range(int(rng.integers(1, 4)))]
+        grid = np.indices(shape).reshape(len(shape), -1)
+        env = dict(zip(ranges, grid, strict=True))
+        places = [np.broadcast_to(evaluate_int(p, env, None), grid.shape[1:]) for p in values]
+        right = len(set(zip(*(p.tolist() for p in places), strict=True))) == grid.shape[1]
+        assert is_injective(values, ranges) == right, f"{values} of {shape}"
+        found = _Proof(values, {n: e for n, e in ranges.items() if e.const != 1}).found()
+        proven += found
+        assert right or not found, f"{values} of {shape}"
+    assert proven > 100
+
+
+def random_index(rng: np.random.Generator, names: list[str]) -> Int:
+    """A sum of digits: names, or quotients and remainders of such sums, times a stride."""
+    total = of(int(rng.integers(0, 3)))
+    for _ in range(int(rng.integers(1, 3))):
+        p = var(str(rng.choice(names)))
+        if rng.random() < 0.3:
+            p = p + var(str(rng.choice(names))) * int(rng.integers(1, 3))
+        for _ in range(int(rng.integers(0, 3))):
+            n = int(rng.integers(2, 5))
+            p = p // n if rng.random() < 0.5 else p % n
+        total = total + p * int(rng.choice([1, 1, 2, 3, 4, 8, -1]))
+    return total
 
 
 # pad

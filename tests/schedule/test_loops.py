@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from cases import (
     argmax,
@@ -17,6 +19,7 @@ from cases import (
 
 import tilesmith as ts
 from tilesmith.schedule.schedule import Schedule
+from tilesmith.schedule.trace import Trace
 
 
 # split
@@ -105,9 +108,26 @@ def test_split_refuses_unknown_and_marked_loops():
     refuse(row_sum(), note_first, "cannot split loop S.i", "'hint'", "before it is annotated")
 
 
-def test_split_refuses_an_expression_as_a_factor():
+def test_split_by_a_computed_factor():
     n = ts.size("x")
-    refuse(row_sum(), lambda s: s.split("S.k", [None, n * 2]), "a factor is a number or one size")
+    sch = Schedule(row_sum())
+    sch.split("S.k", [None, n * 2])
+    sch.split("S.i", [None, n + 1])
+    assert Trace.from_json(sch.trace.to_json()) == sch.trace
+    plain = Schedule(row_sum())
+    plain.split("S.k", [None, 4])
+    plain.split("S.i", [None, 3])
+    assert sch.trace.decide({"#x": 2}).apply(sch.origin) == plain.func
+    row = {"#x": 2, "#S.k.0": 3, "#S.i.0": 2}
+    assert replace(ts.instantiate(sch.func, row), facts=()) == plain.func
+
+
+def test_split_refuses_a_computed_factor_that_may_be_zero():
+    n = ts.size("x")
+    why = "at least 1 for all sizes"
+    refuse(row_sum(), lambda s: s.split("S.k", [None, n - 1]), "split of loop S.k by #x - 1", why)
+    refuse(row_sum(), lambda s: s.split("S.k", [None, n // 2]), "split of loop S.k", why)
+    refuse(row_sum(), lambda s: s.split("S.k", ["#a", n * 2], exact=True), "not exact")
 
 
 # fuse

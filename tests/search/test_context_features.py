@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
-from tilesmith.codegen.passes.notes import resolve_notes
+from tilesmith.codegen.passes.resolve_notes import resolve_notes
 from tilesmith.expr.ints import Int, evaluate_int
 from tilesmith.ir.nodes import Block, For, Path, statements, walk
 from tilesmith.search.catalogue import Catalogue
@@ -82,7 +82,7 @@ def order_of(variant: ts.Variant) -> list[str]:
 class Walk:
     def __init__(self, func: ts.Function, order: list[str]) -> None:
         self.func = func
-        resolved = resolve_notes(func)
+        resolved = resolve_notes(func, ts.cpu(1))
         self.kind = {f.name: f.kind for f in statements(resolved.body) if isinstance(f, For)}
         self.nests = sorted(walk(func.body), key=lambda n: order.index(n[1].name))
         self.touches = [

@@ -4,6 +4,7 @@ nothing of closed forms.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 from math import log2, prod
 
@@ -16,9 +17,12 @@ from tilesmith.ir.nodes import Block, Path, walk
 from tilesmith.search.catalogue import Catalogue
 from tilesmith.search.features.graph import Graph
 from tilesmith.search.features.operations import OPERATIONS, operations
-from tilesmith.search.features.statements import NAMES, statements_of
+from tilesmith.search.features.statements import BUFFERS, NAMES, statements_of
+from tilesmith.space.variant import lower
+from tilesmith.testing.programs import random_program
 
 AT = {name: k for k, name in enumerate(NAMES)}
+Tensors = tuple[ts.Tensor, ...]  # inputs, then the output
 
 
 def log(x: float) -> float:
@@ -167,6 +171,96 @@ def check(w: Walk, x: np.ndarray, said: str) -> None:
             same(f"buffer {k}: distance in iterations", log(iterations))
             same(f"buffer {k}: distance in bytes", log(nbytes))
             same(f"buffer {k}: uses", log(uses))
+
+
+def buffer_features(func: ts.Function, rng: np.random.Generator) -> list[np.ndarray]:
+    """(rows, statements, features) of some variants of a program."""
+    task = ts.Task(func, ts.Target.named("skylake-avx512").with_cores(2))
+    catalogue = Catalogue(task, ts.SketchSpace().sketches(task))
+    known = [catalogue.known(k) for k in catalogue.some(rng, 3)]
+    return [statements_of(v).of(v.sample(rng, 5)) for v in known]
+
+
+def check_sizes(x: np.ndarray, said: str) -> None:
+    """What is touched once is no more than what is touched at all; all of it is a number."""
+    assert np.isfinite(x).all(), (
+        f"{[NAMES[k] for k in set(np.nonzero(~np.isfinite(x))[2])]}: {said}"
+    )
+    for k in range(BUFFERS):
+
+        def column(name: str, k: int = k) -> np.ndarray:
+            return np.asarray(x[..., AT[f"buffer {k}: {name}"]])
+
+        for what in ("lines", "bytes"):
+            for use in ("", " a use"):
+                least, most = column(f"unique {what}{use}"), column(f"{what}{use}")
+                assert (least <= most + 1e-3).all(), f"buffer {k}: {what}{use}\n{said}"
+        assert (column("lines") <= column("bytes") + 1e-3).all(), said
+        assert (column("stride") >= 0).all(), said
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_unique_sizes_of_random_programs_are_no_larger_than_all(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    func = random_program(rng)
+    for x in buffer_features(func, rng):
+        check_sizes(x, str(func))
+
+
+def backwards() -> Tensors:
+    x = ts.placeholder((64,), name="X")
+    return x, ts.compute((64,), lambda i: x[63 - i] + 1.0, name="Y")
+
+
+def every_third_row_backwards() -> Tensors:
+    x = ts.placeholder((64, 40), name="X")
+    return x, ts.compute((20, 40), lambda i, j: x[60 - 3 * i, j], name="Y")
+
+
+def window() -> Tensors:
+    x = ts.placeholder((66,), name="X")
+    return x, ts.compute((64,), lambda i: x[i] + x[i + 1] + x[i + 2], name="Y")
+
+
+def far_apart() -> Tensors:
+    x = ts.placeholder((64, 100), name="X")
+    return x, ts.compute((64,), lambda i: x[i, 0] + x[i, 99], name="Y")
+
+
+def few_rows_of_a_table() -> Tensors:
+    x, ids = ts.placeholder((1000, 4), name="X"), ts.placeholder((5,), "int32", name="ids")
+    return x, ids, ts.ops.take(x, ids, name="Y")
+
+
+def column_sums() -> Tensors:
+    x, k = ts.placeholder((50, 60), name="X"), ts.reduce_axis(50, name="k")
+    return x, ts.compute((60,), lambda j: ts.sum(x[k, j], axis=k), name="Y")
+
+
+@pytest.mark.parametrize(
+    "program",
+    [backwards, every_third_row_backwards, window, far_apart, few_rows_of_a_table, column_sums],
+)
+def test_unique_sizes_are_no_larger_than_all(program: Callable[[], Tensors]) -> None:
+    func = ts.function(program())
+    for x in buffer_features(func, np.random.default_rng(0)):
+        check_sizes(x, str(func))
+
+
+def test_lines_of_a_buffer_that_the_innermost_loop_does_not_move() -> None:
+    """Lines are counted by the innermost loop that moves the buffer: a row of 40 floats is 2.5
+    lines of 64 bytes, gone through by each of 6 rows; a column is a line for each element.
+    """
+    x, y = ts.placeholder((6, 8), name="X"), ts.placeholder((40, 6), name="Y")
+    z = ts.compute((6, 40, 8), lambda i, j, k: x[i, k] * y[j, i], name="Z")
+    task = ts.Task(ts.function([x, y, z]), ts.Target.named("neoverse-n1").with_cores(1))
+    v = lower(task, ts.Trace(()))
+    ((x0,),) = statements_of(v).of(np.zeros((1, 0), np.int32))
+    names = ("Z", "Y", "X")  # what is written, then what is read, larger ones first
+    lines = {n: 2 ** x0[AT[f"buffer {k}: lines"]] - 1 for k, n in enumerate(names)}
+    assert lines["Z"] == pytest.approx(6 * 40 * 8 * 4 / 64, rel=1e-3)
+    assert lines["X"] == pytest.approx(6 * 8 * 4 / 64, rel=1e-3)
+    assert lines["Y"] == pytest.approx(6 * 40 * 6 * 4 / 64, rel=1e-3)
 
 
 def test_operations_count_a_multiply_add_once() -> None:

@@ -101,7 +101,7 @@ def test_records_of_another_run_are_adopted() -> None:
     again = [c for _ in range(4) for c in second.ask(16)]  # type: ignore[attr-defined]
     assert known.isdisjoint(c.key for c in again)
     assert second._best  # type: ignore[attr-defined]
-    for cost, who in second._best:  # type: ignore[attr-defined]
+    for (_, cost), who in second._best:  # type: ignore[attr-defined]
         v = second.catalogue.variant(who.variant)  # type: ignore[attr-defined]
         c = v.candidate(np.array(who.row, np.int32))
         assert any(m.candidate.key == c.key and m.cost == cost for m in measured)

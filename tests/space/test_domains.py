@@ -11,7 +11,7 @@ from suite import FOUR_CORES, sketches_of, task_of
 
 import tilesmith as ts
 from tilesmith.schedule.sample import SampleChoice, SampleTile
-from tilesmith.space.domains import Domain, domain_of
+from tilesmith.space.domains import Domain, domain_of, tile_table
 from tilesmith.space.spaces import variants
 
 
@@ -184,3 +184,36 @@ def test_a_child_has_each_node_from_one_parent() -> None:
             assert any(of[node])
         mixed += not all(x for x, _ in of.values()) and not all(y for _, y in of.values())
     assert mixed > 50
+
+
+HUGE = [2999, 65536, 999_983, 10**8, 10**9 + 7, 720_720_000, 10**12, 963_761_198_400]
+
+
+@pytest.mark.parametrize("extent", HUGE)
+@pytest.mark.parametrize("policy", ["divisors", "powers", "both", "any", "vector"])
+def test_tables_of_any_extent_are_bounded_and_cover_it(extent: int, policy: str) -> None:
+    for parts in (3, 4):
+        if policy == "divisors" and extent > 2**31 and parts == 3:
+            continue
+        table = tile_table(extent, parts, policy, 64, 8 if policy == "vector" else 1)
+        assert 0 < len(table) <= 50_000
+        assert len(np.unique(table, axis=0)) == len(table)
+        assert table.min() >= 1
+        assert table[:, -1].max() <= 64
+        covered = table.astype(object).prod(axis=1)
+        assert (covered >= extent).all()
+        assert (covered <= extent * 1.25).all() or policy == "powers"
+        if policy == "divisors":
+            assert (covered == extent).all()
+
+
+@pytest.mark.parametrize(("extent", "parts"), [(10**12, 1), (10**12 + 39, 3), (2**61, 4)])
+def test_an_extent_that_no_factors_cover_is_refused(extent: int, parts: int) -> None:
+    with pytest.raises(ts.ScheduleError, match=f"a loop of {extent} iterations is too long"):
+        tile_table(extent, parts, "divisors", 64, 1)
+
+
+def test_divisors_are_found_by_factors() -> None:
+    for extent in (1, 2, 97, 360, 1024, 10403):
+        table = tile_table(extent, 2, "divisors", 0, 1)
+        assert sorted(table[:, 1]) == [d for d in range(1, extent + 1) if extent % d == 0]

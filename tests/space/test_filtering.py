@@ -11,6 +11,7 @@ import pytest
 from test_properties import legal_variants, offspring
 
 import tilesmith as ts
+from tilesmith.base.target import Target
 from tilesmith.cli.operators import operator
 from tilesmith.schedule.kinds import Unroll
 from tilesmith.schedule.loops import Fuse
@@ -102,12 +103,25 @@ def test_longer_windows_match_the_oracle(name: str, layout: str) -> None:
     check_candidates(ts.Task(func, ts.cpu(2)), sketches, rng)
 
 
-def test_rows_behind_a_longer_window_are_whole_vectors() -> None:
-    """Ten channels alone would be ten lanes of sixteen."""
+@pytest.mark.parametrize(
+    ("target", "window", "row"),
+    [
+        # Ten channels are ten lanes of sixteen: columns and channels are one row.
+        ("skylake-avx512", "rh", ("Y.tiles.ax2", "Y.tiles.ax3")),
+        # They fill two vectors of four: the channels are a row already.
+        ("neoverse-n1", "rw", ("Y.tiles.ax3",)),
+    ],
+)
+def test_rows_behind_a_longer_window_are_whole_vectors(
+    target: str, window: str, row: tuple[str, ...]
+) -> None:
     func = operator("conv2d", (16, 10, 16, 7, 2, 3), "NHWC", prepared=True)
-    for sketch in filtered(func)[0]:
-        assert Fuse(("Y.tiles.ax2", "Y.tiles.ax3")) in sketch.steps
-        assert Unroll("Y.tiles.rh") in sketch.steps
+    sketches = SketchSpace().sketches(ts.Task(func, Target.named(target).with_cores(1)))
+    made = [s for s in sketches if any(isinstance(x, Winograd) for x in s.steps)]
+    assert made
+    for sketch in made:
+        assert Unroll(f"Y.tiles.{window}") in sketch.steps
+        assert (Fuse(row) in sketch.steps) == (len(row) > 1)
 
 
 def test_weights_that_change_from_call_to_call_stay_as_they_are() -> None:

@@ -20,7 +20,7 @@ import pytest
 import tilesmith as ts
 from tilesmith.testing.measurers import children
 
-TURNS = 20
+TURNS = 12
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -43,7 +43,7 @@ def adopting() -> Iterator[None]:
 
 def tuner(file: Path, trials: int) -> tuple[int, IO[str]]:
     """A process that tunes, and says after every batch how many records there are. It is forked
-    and not started anew, which saves loading everything twenty times.
+    and not started anew, which saves loading everything each time.
     """
     reads, writes = os.pipe()
     pid = os.fork()
@@ -73,6 +73,19 @@ def keys(file: Path) -> list[str]:
         return [m.candidate.key for m in db.of(TASK)]
 
 
+def check_repeats(file: Path) -> None:
+    """Each run measures the best of the runs before it again, and nothing else."""
+    with ts.open_database(file) as db:
+        records = db.of(TASK)
+    for n, m in enumerate(records):
+        before = [x for x in records[:n] if x.failure is None]
+        if any(x.candidate == m.candidate for x in before):
+            # which one it was is up to the clock, but it was one of the most reliable
+            best = max((x.confirmed, not x.contended) for x in before)
+            same = [x for x in before if x.candidate == m.candidate]
+            assert best in [(x.confirmed, not x.contended) for x in same]
+
+
 def wait_for_the_end_of(orphans: set[int]) -> None:
     """What a killed run leaves ends by itself, soon; a test that waits for it proves that."""
     deadline = time.monotonic() + 30
@@ -88,13 +101,13 @@ def check(file: Path) -> None:
         assert c.execute("PRAGMA foreign_key_check").fetchall() == []
 
 
-def test_killed_twenty_times_and_resumed(tmp_path: Path, adopting: None) -> None:
+def test_killed_over_and_over_and_resumed(tmp_path: Path, adopting: None) -> None:
     file, rng = tmp_path / "t.db", random.Random(4)
     before = children()
     have: list[str] = []
     for _ in range(TURNS):
         pid, output = tuner(file, trials=100_000)
-        lines = [output.readline() for _ in range(rng.choice((0, 0, 1, 1, 2)))]
+        lines = [output.readline() for _ in range(rng.choice((0, 1, 2, 2, 3)))]
         time.sleep(rng.random() / 3)  # into the middle of whatever it does then
         os.killpg(pid, signal.SIGKILL) if os.getpgid(pid) == pid else os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
@@ -104,19 +117,20 @@ def test_killed_twenty_times_and_resumed(tmp_path: Path, adopting: None) -> None
             lines += output.readlines()  # what it could still say before it died
         found = keys(file)
         assert found[: len(have)] == have
-        assert len(found) == len(set(found))
+        check_repeats(file)
         assert len(found) >= max((int(line) for line in lines if line.endswith("\n")), default=0)
         have = found
         check(file)
-    assert len(have) > 50, "the runs were killed before they did anything"
-    pid, output = tuner(file, trials=len(have) + 10)
+    assert len(set(have)) > 30, "the runs were killed before they did anything"
+    pid, output = tuner(file, trials=len(set(have)) + 10)
     with output:
         output.read()
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert children() <= before
     found = keys(file)
     assert found[: len(have)] == have
-    assert len(set(found)) == len(found) == len(have) + 10
+    assert len(set(found)) == len(set(have)) + 10
+    check_repeats(file)
     with ts.open_database(file) as db:
         best = db.best(TASK)
         assert best is None or best.failure is None

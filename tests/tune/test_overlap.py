@@ -14,9 +14,10 @@ import pytest
 import tilesmith as ts
 from tilesmith.measure.protocol import Upcoming
 from tilesmith.search.protocol import Search
+from tilesmith.testing.databases import tuning_run
 from tilesmith.testing.measurers import FakeMeasurer, FakeRun, seconds_by_digest
-from tilesmith.tune import run as run_module
-from tilesmith.tune import tune as tune_module
+from tilesmith.tune import run_state, task_tuner
+from tilesmith.tune.run_state import RunState
 
 
 def matmul(n: int = 48) -> ts.Function:
@@ -80,6 +81,8 @@ class Clock:
     def monotonic(self) -> float:
         return self.now
 
+    time = monotonic
+
 
 @dataclass(frozen=True)
 class Slow(FakeMeasurer):
@@ -105,18 +108,19 @@ class SlowRun(FakeRun):
         until: float | None = None,
     ) -> list[ts.Measurement]:
         assert until is not None
+        super().measure([], upcoming)
         out = []
-        for m in super().measure(candidates, upcoming):
+        for c in candidates:
             if self._slow.clock.now < until:
                 self._slow.clock.now += self._slow.each
-                out.append(m)
+                out += super().measure([c])
         return out
 
 
 @pytest.mark.parametrize("each", [0.01, 0.1, 0.7, 3.0])
 def test_seconds_are_honoured_and_used(each: float, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(run_module, "time", clock)
+    monkeypatch.setattr(run_state, "time", clock)
     watched = Watched(ts.Random())
     result = tune(
         strategy=watched, measurer=Slow(clock=clock, each=each), budget=ts.Budget(seconds=20)
@@ -130,7 +134,7 @@ def test_seconds_are_honoured_and_used(each: float, monkeypatch: pytest.MonkeyPa
 def test_a_slow_search_is_not_asked_at_the_last_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is being searched for when time is up has to be waited for."""
     clock = Clock()
-    for module in (run_module, tune_module):
+    for module in (run_state, task_tuner):
         monkeypatch.setattr(module, "time", clock)
 
     @dataclass(frozen=True)
@@ -152,7 +156,7 @@ def test_a_search_that_takes_all_the_time_still_has_its_first_batch_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = Clock()
-    for module in (run_module, tune_module):
+    for module in (run_state, task_tuner):
         monkeypatch.setattr(module, "time", clock)
 
     @dataclass(frozen=True)
@@ -172,7 +176,7 @@ def test_a_search_that_takes_all_the_time_still_has_its_first_batch_measured(
 
 def test_both_budgets_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(run_module, "time", clock)
+    monkeypatch.setattr(run_state, "time", clock)
     budget = ts.Budget(trials=37, seconds=20)
     result = tune(measurer=Slow(clock=clock), budget=budget)
     assert result.trials == 37
@@ -211,9 +215,9 @@ def test_progress_says_what_is_left_and_what_failed() -> None:
 
 def test_one_slow_question_does_not_end_a_run() -> None:
     """The first fit of a model loads a library; two slow ones in a row are the rule."""
-    run = run_module.Run(ts.Task(matmul(), ts.cpu(1)), ts.Budget(seconds=1000), None, [])
-    run.asked(0.1)
-    run.asked(900.0)
-    assert run.searching == 0.1
-    run.asked(800.0)
-    assert run.searching == 800.0
+    run = RunState(ts.Task(matmul(), ts.cpu(1)), tuning_run(ts.Budget(seconds=1000)))
+    run.note_ask(0.1)
+    run.note_ask(900.0)
+    assert run.ask_seconds == 0.1
+    run.note_ask(800.0)
+    assert run.ask_seconds == 800.0

@@ -58,19 +58,6 @@ def test_resume_repeats_nothing_and_a_warm_database_answers_at_once(tmp_path: Pa
         assert warm.best.candidate.key == second.best.candidate.key
 
 
-def test_an_interrupt_ends_cleanly_with_the_best_so_far(tmp_path: Path) -> None:
-    calls = []
-
-    def interrupt(p: ts.Progress) -> None:
-        calls.append(p)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-
-    with ts.open_database(str(tmp_path / "t.db")) as db:
-        result = fake(matmul(), database=db, budget=ts.Budget(trials=500), observers=[interrupt])
-        assert result.trials == db.count() < 500
-
-
 def test_a_run_in_which_nothing_works_fails_loudly() -> None:
     broken = FakeMeasurer(cost=lambda c: ts.Failure("crash", "signal 11 in the first call"))
     with pytest.raises(ts.TuneError, match="crash: signal 11 in the first call"):
@@ -85,12 +72,6 @@ def test_failures_are_counted_with_their_first_text() -> None:
     count, text = result.failures["wrong"]
     assert 0 < count < 30
     assert text
-
-
-@pytest.mark.parametrize("budget", [ts.Budget(), "60"])
-def test_a_budget_without_an_end_is_refused(budget: Any) -> None:
-    with pytest.raises((ts.TuneError, AttributeError)):
-        fake(matmul(), budget=budget)
 
 
 def test_tune_for_real_gives_a_checked_kernel(tmp_path: Path) -> None:
@@ -116,7 +97,7 @@ def test_build_without_a_record_takes_a_decent_schedule(tmp_path: Path) -> None:
 def test_plain_lines_and_a_curve_where_there_is_no_terminal(capsys: Any) -> None:
     fake(matmul(), budget=ts.Budget(trials=60), observers=[Terminal()])
     said = capsys.readouterr().err
-    assert "trials/s" in said
+    assert "60 trials  " in said
     assert "GFLOP/s 0 s" in said
     assert "\r" not in said
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from math import inf, isinf, isnan
 from typing import Any
 
 import numpy as np
@@ -54,13 +55,31 @@ class DType:
         return (1 << self.bits - 1) - 1 if self.kind == "i" else (1 << self.bits) - 1
 
     def wrap(self, value: int | float | bool) -> int | float | bool:
-        """A Python number as this type holds it: integers wrap around."""
+        """A Python number as this type holds it: integers wrap around, floats that are too large
+        are infinite. A float becomes the nearest integer towards zero that fits, NaN becomes 0.
+        """
         if self.kind == "f":
-            return float(value)
+            return self._finite(value)
         if self.kind == "b":
             return bool(value)
+        if isinstance(value, float) and not self.lowest() <= value <= self.highest():
+            if isnan(value):
+                return 0
+            return self.lowest() if value < 0 else self.highest()
         low = int(value) & ((1 << self.bits) - 1)
         return low - (1 << self.bits) if self.kind == "i" and low >> (self.bits - 1) else low
+
+    def _finite(self, value: int | float | bool) -> float:
+        """Infinite where a cast would make it so; else as it is, not rounded."""
+        try:
+            number = float(value)
+        except OverflowError:  # a whole number beyond float64
+            return inf if value > 0 else -inf
+        with np.errstate(over="ignore"):
+            held = np.float64(number).astype(np.float32).astype(self.numpy)
+            if self.name in ("float16", "float64"):
+                held = np.float64(number).astype(self.numpy)
+        return float(held) if isinf(float(held)) else number
 
     def __repr__(self) -> str:
         return self.name

@@ -74,9 +74,9 @@ class Target:
     @staticmethod
     def named(name: str) -> Target:
         """A machine that need not be here, for sketches, cost and cross-compilation."""
-        if name not in _NAMED:
-            raise TargetError(f"unknown target {name!r}; known are {', '.join(sorted(_NAMED))}")
-        return _NAMED[name]
+        if name not in NAMED:
+            raise TargetError(f"unknown target {name!r}; known are {', '.join(sorted(NAMED))}")
+        return NAMED[name]
 
     def with_cores(self, num_cores: int) -> Target:
         if num_cores < 1:
@@ -90,6 +90,19 @@ FEATURES = {
     "avx512bw": "avx512bw", "avx512_vnni": "vnni", "avx512_fp16": "fp16", "avx512_bf16": "bf16",
     "amx_int8": "amx", "asimd": "neon", "asimddp": "dotprod", "asimdhp": "fp16", "i8mm": "i8mm",
     "bf16": "bf16", "sve": "sve",
+}  # fmt: skip
+
+# The same features by LLVM's names.
+LLVM_FEATURES = {
+    "x86-64": {
+        "avx2": "avx2", "fma": "fma", "f16c": "f16c", "avx512f": "avx512f",
+        "avx512vl": "avx512vl", "avx512bw": "avx512bw", "vnni": "avx512vnni",
+        "fp16": "avx512fp16", "bf16": "avx512bf16", "amx": "amx-int8",
+    },
+    "aarch64": {
+        "neon": "neon", "dotprod": "dotprod", "fp16": "fullfp16", "i8mm": "i8mm", "bf16": "bf16",
+        "sve": "sve",
+    },
 }  # fmt: skip
 
 
@@ -165,8 +178,9 @@ _AVX512 = _AVX2 | {"avx512f", "avx512vl", "avx512bw"}
 
 def _x86(cpu: str, cores: int, features: frozenset[str], l2: int, l3: int, l1: int = 32) -> Target:
     wide = "avx512f" in features
+    bits = 512 if wide else 256 if "avx2" in features else 128
     return Target(
-        "cpu", "x86-64", cpu, cores, features, 512 if wide else 256, 32 if wide else 16,
+        "cpu", "x86-64", cpu, cores, features, bits, 32 if wide else 16,
         l1 << 10, l2 << 10, l3 << 20,
     )  # fmt: skip
 
@@ -184,7 +198,8 @@ def _nvidia(arch: str, sms: int, shared_kb: int, l2_mb: int) -> Target:
     )  # fmt: skip
 
 
-_NAMED = {
+NAMED = {
+    "x86-64": _x86("x86-64", 4, frozenset(), 256, 8),  # SSE2, which every one of them has
     "x86-64-v3": _x86("x86-64-v3", 4, _AVX2, 256, 8),
     "haswell": _x86("haswell", 4, _AVX2, 256, 8),
     "zen3": _x86("znver3", 8, _AVX2, 512, 32),

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import typer
 
-from tilesmith.base.errors import ArgumentError, TargetError
-from tilesmith.base.target import Target, cpu
+from tilesmith.base.errors import ArgumentError
+from tilesmith.base.target import NAMED, Target, cpu
 from tilesmith.cli.operators import nbytes
 from tilesmith.cli.suggest import did_you_mean
 from tilesmith.ir.function import Function
@@ -71,14 +71,12 @@ def machine(target: str, cores: int = 0) -> Target:
     if target == "cpu":
         require_cores("--cores", cores)
         return cpu(cores or None)
-    try:
-        named = Target.named(target)
-    except TargetError as e:
-        names = str(e).rpartition("known are ")[2].split(", ")
+    if target not in NAMED:
         raise ArgumentError(
-            f"--target {target!r} is unknown{did_you_mean(target, ('cpu', *names))}; "
-            f"it is cpu for this machine, or one of {', '.join(names)}"
-        ) from None
+            f"--target {target!r} is unknown{did_you_mean(target, ('cpu', *NAMED))}; "
+            f"it is cpu for this machine, or one of {', '.join(sorted(NAMED))}"
+        )
+    named = Target.named(target)
     return named.with_cores(cores) if cores else named
 
 

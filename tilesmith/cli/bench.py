@@ -28,9 +28,9 @@ from tilesmith.cli.suggest import did_you_mean
 from tilesmith.cli.table import output_width
 from tilesmith.cli.table import table as fitted
 from tilesmith.records.open import open_database
-from tilesmith.report.compare import Case, compare, machine_of
+from tilesmith.report.compare import Case, Contestants, compare, machine_of
 from tilesmith.report.page import page as page_text
-from tilesmith.report.peers import PEERS, Peer, peers_named
+from tilesmith.report.peers import PEERS, installed_peers
 from tilesmith.report.rows import (
     HEADER,
     Row,
@@ -195,7 +195,7 @@ def bench(
     require_cores("--threads", max(counts))
     for case in cases:
         require_memory(case.plain)
-    peers, absent = peers_named([name for name in against.split(",") if name])
+    peers, absent = installed_peers([name for name in against.split(",") if name])
     for text in absent:
         print(f"absent: {text}", file=sys.stderr)
     _require_place(page, json)
@@ -250,7 +250,7 @@ def _require_place(page: Path | None, json: Path | None) -> None:
 
 
 def _run(
-    cases: Sequence[Case], counts: Sequence[int], peers: Sequence[Peer], seconds: float,
+    cases: Sequence[Case], counts: Sequence[int], peers: Sequence[str], seconds: float,
     db: str, json: Path | None,
 ) -> list[Row]:  # fmt: skip
     """The rows of all cases, those of earlier runs included; each is saved as it comes."""
@@ -259,15 +259,17 @@ def _run(
     try:
         for count in counts:
             target = cpu(count)
-            for case in cases:
-                name = case.name(count)
-                if is_done(rows, name, machine_of(target)):
-                    continue
-                row = compare(case, target, peers, database, seconds)
-                rows = with_row(rows, row)
-                if json is not None:
-                    write_rows(json, rows)
-                print(_line(row), file=sys.stderr)
+            machine = machine_of(target)
+            todo = [c for c in cases if not is_done(rows, c.name(count), machine)]
+            if not todo:
+                continue
+            with Contestants(peers, count) as contestants:
+                for case in todo:
+                    row = compare(case, contestants, target, database, seconds)
+                    rows = with_row(rows, row)
+                    if json is not None:
+                        write_rows(json, rows)
+                    print(_line(row), file=sys.stderr)
     except KeyboardInterrupt:
         print("interrupted; what is done is kept", file=sys.stderr)
     finally:

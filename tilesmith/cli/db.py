@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -34,6 +32,8 @@ def stats(place: Place, wide: Wide = False) -> None:
     tasks(place, wide)
     with existing(place) as d:
         print(f"{d.count()} measurements in all")
+        if unread := d.unread():
+            print(f"{unread} of them cannot be read here; they are kept")
 
 
 @db.command()
@@ -72,22 +72,15 @@ def export(
 
     Example: tilesmith db export tune.db records.jsonl.xz
     """
-    if file == "-":
-        _export_to_output(place)
-        return
-    require_file("FILE", Path(file))
+    if file != "-":
+        require_file("FILE", Path(file))
     with existing(place) as d:
-        print(f"{d.export(Path(file))} measurements written to {file}")
-
-
-def _export_to_output(place: str) -> None:
-    with existing(place) as d, tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "records.jsonl"
-        count = d.export(path)
-        with path.open(encoding="utf-8") as lines:
-            shutil.copyfileobj(lines, sys.stdout)
-    sys.stdout.flush()
-    print(f"{count} measurements written to standard output", file=sys.stderr)
+        if file == "-":
+            count = d.export(sys.stdout)
+            sys.stdout.flush()
+            print(f"{count} measurements written to standard output", file=sys.stderr)
+        else:
+            print(f"{d.export(Path(file))} measurements written to {file}")
 
 
 @db.command(name="import")
@@ -107,7 +100,13 @@ def import_(
     if not file.exists():
         raise ArgumentError(f"there is no file {file}")
     with open_database(place) as d:
-        print(f"{d.import_(file)} measurements read from {file}")
+        done = d.import_(file)
+    print(f"{done.added} measurements read from {file}, {done.present} were there already")
+    if done.refused:
+        for reason in done.reasons:
+            print(reason, file=sys.stderr)
+        print(f"{done.refused} lines refused", file=sys.stderr)
+        raise typer.Exit(1)
 
 
 @db.command()

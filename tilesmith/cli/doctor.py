@@ -26,6 +26,7 @@ from tilesmith.cli.machine_name import machine_name
 from tilesmith.expr.dsl import placeholder
 from tilesmith.ir.lower import function
 from tilesmith.ops.matmul import matmul
+from tilesmith.report.peers import PEERS, installed_peers
 from tilesmith.runtime.build import build
 from tilesmith.runtime.kernel import Kernel
 
@@ -51,7 +52,6 @@ PACKAGES = (
     Package("psycopg", "databases on a PostgreSQL server", "postgres"),
     Package("matplotlib", "charts of `bench --chart` and `--page`", "report"),
 )
-_PEERS = {"torch": ("torch",), "onnxruntime": ("onnxruntime", "onnx"), "numpy": ("numpy",)}
 
 _NOISY = 0.05  # spread of equal timings above which differences of a few percent mean nothing
 _LABEL = 14
@@ -112,7 +112,7 @@ def _packages() -> Iterator[tuple[str, str]]:
             yield p.name, f"{_version_of(p.name)}: {p.purpose}"
         else:
             yield p.name, f"not installed: {p.purpose}; {_how_to_get(p.extra)}"
-    peers = [name for name, needed in _PEERS.items() if all(map(is_installed, needed))]
+    peers, _ = installed_peers([*PEERS])
     yield (
         "bench",
         f"compares with {', '.join(peers) or 'nothing'}"

@@ -10,7 +10,7 @@ import typer
 from tilesmith.cli.arguments import count, machine
 from tilesmith.cli.operator_help import explain
 from tilesmith.cli.operators import OPERATORS
-from tilesmith.cli.show_records import records, source, tasks, trace
+from tilesmith.cli.show_records import records, runs, source, tasks, trace
 from tilesmith.cli.tune import Layout, function_of
 from tilesmith.space.sets import ansor_rules, default_rules
 from tilesmith.space.show import show_sketches
@@ -18,7 +18,7 @@ from tilesmith.space.spaces import SketchSpace
 from tilesmith.task.task import Task
 
 show = typer.Typer(
-    help="Print sketches, tasks, records, schedules or code.",
+    help="Print sketches, tasks, records, runs, schedules or code.",
     epilog="\b\nExamples:\n"
     "  tilesmith show sketches conv2d 56 64 64 3 1 1\n"
     "  tilesmith show tasks --db tune.db\n"
@@ -85,8 +85,9 @@ def sketches(
     host = machine(target, cores)
     task = Task(func, host)
     rule_set = (ansor_rules if rules is Rules.ansor else default_rules)(host)
-    print(show_sketches(task, SketchSpace(rule_set).sketches(task)))
+    found = SketchSpace(rule_set).derive(task)
+    print(show_sketches(task, found.traces, found.warning))
 
 
-for command in (tasks, records, trace, source):
+for command in (tasks, records, runs, trace, source):
     show.command()(command)

@@ -1,4 +1,4 @@
-"""`tilesmith show tasks | records | trace | source`: a database in, its content as text out.
+"""`tilesmith show tasks | records | runs | trace | source`: a database in, its content as text out.
 
 A task is named by the beginning of its key or of its function's name, a record by its number in
 the list or by the beginning of its candidate's key.
@@ -7,6 +7,7 @@ the list or by the beginning of its candidate's key.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,7 +22,8 @@ from tilesmith.cli.table import microseconds, output_width, table
 from tilesmith.records.database import TaskSummary
 from tilesmith.records.open import open_database
 from tilesmith.runtime.build import build
-from tilesmith.task.task import Measurement, failures_by_kind, trust
+from tilesmith.task.ranking import Ranking
+from tilesmith.task.task import Measurement, Standing, failures_by_kind, standing_of, trust
 
 if TYPE_CHECKING:
     from tilesmith.records.sql import SqlDatabase
@@ -118,6 +120,7 @@ def records(
     with existing(db) as d:
         summary = _task(d, task)
         known = d.of(summary.task)
+    unread = summary.count - len(known)
     good = _ranked(known)
     work = summary.task.func.flops
     machine = machine_and_cores(summary.task.target)
@@ -139,8 +142,40 @@ def records(
     for line in table(header, rows, left=("candidate", "status")):
         print(line)
     print(f"{len(good)} measured, {len(known) - len(good)} failed")
+    if unread:
+        print(f"{unread} cannot be read here (unknown primitives, or no times); they are kept")
     for kind, (number, text) in failures_by_kind(known).items():
         print(f"  {number} failed ({kind}); the first: {text}")
+
+
+def runs(db: Place, task: Which = "") -> None:
+    """List the tuning runs of a task, oldest first.
+
+    Each has a line with its strategy and seed, how long it ran, how many candidates it measured,
+    and its best time. Records of older versions belong to no run.
+
+    Example: tilesmith show runs matmul --db tune.db
+    """
+    with existing(db) as d:
+        summary = _task(d, task)
+        known = d.runs(summary.task)
+    print(f"{summary.task.func.name} ({summary.key[:_SHORT]})")
+    header = ("started", "strategy", "seed", "seconds", "trials", "best")
+    rows = [
+        (
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(r.run.started)),
+            r.run.strategy,
+            str(r.run.seed),
+            f"{r.seconds:.1f}",
+            str(r.trials),
+            microseconds(r.curve[-1][2]) if r.curve else "-",
+        )
+        for r in known
+    ]
+    for line in table(header, rows, left=("started", "strategy")):
+        print(line)
+    if not known:
+        print(f"{d.place} holds no run of it")
 
 
 def trace(
@@ -213,27 +248,32 @@ def _task(d: SqlDatabase, name: str) -> TaskSummary:
 
 
 def _meant(found: Sequence[TaskSummary], name: str) -> list[TaskSummary]:
-    """The tasks that fit best: by the function's name, by the operator's name that it begins with
-    (matmul for matmul_512_512_512), by the beginning of either name or key.
+    """The tasks that fit best: by a name of the function, by the operator's name that it begins
+    with (matmul for matmul_512_512_512), by the beginning of either name or key.
     """
     plain = name.replace("-", "_")
-    names = {t.key: t.task.func.name for t in found}
-    operators = {key: re.sub(r"(_\d+)+(_N[CHW]+)?$", "", n) for key, n in names.items()}
+
+    def of_operator(t: TaskSummary) -> bool:
+        return any(re.sub(r"(_\d+)+(_N[CHW]+)?$", "", n) == plain for n in t.names)
+
+    def begins(t: TaskSummary) -> bool:
+        return t.key.startswith(name) or any(n.startswith(f"{plain}_") for n in t.names)
+
     return (
-        [t for t in found if names[t.key] == name]
-        or [t for t in found if operators[t.key] == plain]
-        or [t for t in found if t.key.startswith(name) or names[t.key].startswith(f"{plain}_")]
+        [t for t in found if name in t.names]
+        or [t for t in found if of_operator(t)]
+        or [t for t in found if begins(t)]
     )
 
 
 def _ranked(known: Sequence[Measurement]) -> list[Measurement]:
     """The one to trust first; behind it the fastest, whether they were ever confirmed or not."""
-    good = [m for m in known if m.seconds and m.failure is None]
+    good = [m for m in known if standing_of(m) < Standing.FAILED]
     if not good:
         return []
-    best = min(good, key=trust)
+    best = Ranking(known).best or min(good, key=trust)
     rest = (m for m in good if m is not best)
-    return [best, *sorted(rest, key=lambda m: (m.contended, m.normal_cost))]
+    return [best, *sorted(rest, key=lambda m: (m.contended, m.rank))]
 
 
 def _record(place: str, task: str, record: str) -> Measurement:

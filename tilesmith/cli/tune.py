@@ -34,7 +34,7 @@ from tilesmith.search.grid import Grid
 from tilesmith.search.protocol import Strategy
 from tilesmith.search.random import Random
 from tilesmith.task.task import Budget, Task
-from tilesmith.tune.run import Result
+from tilesmith.tune.result import Result
 from tilesmith.tune.tune import tune as tune_function
 
 if TYPE_CHECKING:
@@ -243,3 +243,7 @@ def _print_result(result: Result) -> None:
     print(f"  {result.trials} trial{'s' * (result.trials != 1)} in {result.seconds:.1f} s")
     for kind, (number, text) in result.failures.items():
         print(f"  {number} candidates failed ({kind}); the first: {text}")
+    if result.interrupted:
+        print("  interrupted; this is the best one until then")
+    if result.error is not None:
+        print(f"  ended early: {result.error}")

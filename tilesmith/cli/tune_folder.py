@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tilesmith.cli.schedule_text import schedule_lines
 from tilesmith.ir.serialize import function_to_json
-from tilesmith.tune.run import Result
+from tilesmith.tune.result import Result
 
 _SCRIPT = '''"""{title}: builds the tuned kernel again and times it.
 

@@ -1,6 +1,5 @@
-"""Artifact: what a build leaves behind.
-
-A Function and a Target have gone in; machine code comes out, with all that is needed to call it.
+"""Artifact: what a back end makes of a Function for a Target: machine code, and what is needed to
+call it.
 """
 
 from __future__ import annotations
@@ -9,11 +8,12 @@ from dataclasses import dataclass
 from math import prod
 
 from tilesmith.base.dtype import DType
+from tilesmith.base.errors import BuildError
 from tilesmith.base.target import Target, cpu
+from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Buffer
 
-# The one symbol that an object for a processor defines: void (ptr args, ptr workspace), where args
-# points at the data pointers of the parameters in calling order.
+# What LLVM text calls its entry. The compiler gives it a symbol of its own (`Entry.symbol`).
 ENTRY = "tilesmith_entry"
 # What threaded code calls: void (ptr body, ptr ctx, i64 n, i64 num_threads), with body void (ptr
 # ctx, i64 begin, i64 end, i64 thread). The runtime brings it.
@@ -40,18 +40,70 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Artifact:
-    """Plain data: it can be pickled, sent and stored."""
+class Check:
+    """A dimension of a buffer that is read at indices from a tensor. The n-th check of a kernel has
+    two int64 in the workspace, from byte 16 n on: whether an index was outside, and which.
+    """
+
+    buffer: str
+    dimension: int
+    extent: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A function that the code defines, as void (ptr args, ptr workspace): args points at the data
+    pointers of the parameters, in calling order.
+    """
 
     name: str  # of the Function
-    target: Target
+    symbol: str  # in the object; no two kernels have the same
     parameters: tuple[Parameter, ...]  # inputs, then outputs
-    source: str  # LLVM IR
+    workspace_nbytes: int = 0  # scratch that the caller brings, 64-byte aligned; 0 is none
+    uses_threads: bool = False
+    checks: tuple[Check, ...] = ()  # of a kernel for debugging
+
+    @staticmethod
+    def of(func: Function, symbol: str, workspace_nbytes: int = 0) -> Entry:
+        """The entry of a Function's kernel that runs in one thread."""
+        return Entry(func.name, symbol, parameters_of(func), workspace_nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """Compiled code with what is needed to call it. Plain data: it can be pickled, sent and stored.
+
+    It may hold several kernels. What is said of one alone is said of the first.
+    """
+
+    name: str
+    target: Target
+    entries: tuple[Entry, ...]
+    source: str
     code: bytes  # relocatable object
-    workspace_nbytes: int  # scratch that the caller brings, 64-byte aligned; 0 is none
-    uses_threads: bool
-    cpu: str  # as LLVM was told
-    features: str
+    cpu: str = ""  # as LLVM was told
+    features: str = ""
+    language: str = "llvm"  # of the source
+
+    @property
+    def symbol(self) -> str:
+        return self.entries[0].symbol
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        return self.entries[0].parameters
+
+    @property
+    def workspace_nbytes(self) -> int:
+        return self.entries[0].workspace_nbytes
+
+    @property
+    def uses_threads(self) -> bool:
+        return any(e.uses_threads for e in self.entries)
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        return self.entries[0].checks
 
     @property
     def inputs(self) -> tuple[Parameter, ...]:
@@ -72,3 +124,19 @@ def obstacle(artifact: Artifact) -> str | None:
     else:
         return None
     return f"{artifact.name!r} was built for {what}; kernel.source and kernel.assembly can be read"
+
+
+def parameters_of(func: Function) -> tuple[Parameter, ...]:
+    """What the kernel of a Function takes, and writes."""
+    inputs = [_parameter(b, output=False) for b in func.inputs]
+    return (*inputs, *(_parameter(b, output=True) for b in func.outputs))
+
+
+def _parameter(buffer: Buffer, output: bool) -> Parameter:
+    shape = []
+    for extent in buffer.physical_shape:
+        if extent.const is None:
+            raise BuildError(f"parameter {buffer.name!r} has the open extent {extent}")
+        shape.append(extent.const)
+    packed = None if buffer.layout is None and not buffer.basis else buffer
+    return Parameter(buffer.name, tuple(shape), buffer.dtype, output, packed)

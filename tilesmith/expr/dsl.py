@@ -38,6 +38,7 @@ from tilesmith.expr.values import (
     fresh,
     where,
 )
+from tilesmith.expr.walk import preorder
 
 
 def size(name: str) -> Int:
@@ -186,13 +187,26 @@ def reduce(
     return tuple(_reduce("reduce", exprs, Combiner(tuple(outs), neutral), axis))
 
 
+def _as_good(a: Value, b: Value, greater: bool) -> Value:
+    """Whether a is an extreme of a and b."""
+    found = a >= b if greater else a <= b
+    return found | (a != a) if a.dtype.is_float else found
+
+
 def _arg_extreme(x: Operand, axis: Axis, greater: bool) -> tuple[Value, Value]:
     v = as_value(x)
+    op = "argmax" if greater else "argmin"
+    if not isinstance(axis, Axis):
+        raise ExpressionError(f"{op}(..., axis={axis!r}): an axis comes from ts.reduce_axis")
 
     def combine(p: tuple[Value, ...], q: tuple[Value, ...]) -> tuple[Value, Value]:
-        better = p[1] > q[1] if greater else p[1] < q[1]
-        first = better | ((p[1] == q[1]) & (p[0] <= q[0]))  # the first one wins, as in NumPy
-        return where(first, p[0], q[0]), where(first, p[1], q[1])
+        # As in NumPy a NaN beats every number, and the first of equals wins. This orders all pairs
+        # of position and value, so that the result does not depend on who is joined with whom.
+        left = _as_good(p[1], q[1], greater) & (~_as_good(q[1], p[1], greater) | (p[0] <= q[0]))
+        return where(left, p[0], q[0]), where(left, p[1], q[1])
+
+    if axis.extent.const == 0:
+        raise ExpressionError(f"{op}(...) over {axis!r}: of nothing there is no {op}")
 
     # The neutral position lies past the end, so that a real element wins a tie with the neutral
     # value.
@@ -203,12 +217,12 @@ def _arg_extreme(x: Operand, axis: Axis, greater: bool) -> tuple[Value, Value]:
 
 
 def argmax(x: Operand, axis: Axis) -> tuple[Value, Value]:
-    """Position (int64) and value of the first maximum."""
+    """Position (int64) and value of the first maximum; of the first NaN, if there is one."""
     return _arg_extreme(x, axis, True)
 
 
 def argmin(x: Operand, axis: Axis) -> tuple[Value, Value]:
-    """Position (int64) and value of the first minimum."""
+    """Position (int64) and value of the first minimum; of the first NaN, if there is one."""
     return _arg_extreme(x, axis, False)
 
 
@@ -283,11 +297,7 @@ def _stage(
         hoisted = _finish(f"{name}_{suffix}", extents, labels, uids, r.values, r.combiner, r.axes)
         for k, t in enumerate(hoisted):
             env[uid if k == 0 else f"{uid}.{k}"] = Load(t.uid, index, t.dtype)
-
-    def put(e: Expr) -> Expr:
-        return env[e.name] if isinstance(e, Arg) else nodes.map_children(e, put)
-
-    return _finish(name, extents, labels, uids, tuple(map(put, values)), None, ())
+    return _finish(name, extents, labels, uids, nodes.map_args(tuple(values), env), None, ())
 
 
 def _finish(
@@ -308,8 +318,8 @@ def _finish(
         rename[uid] = var(unique)
         named.append((unique, extent))
     rank = len(extents)
-    plain = tuple(nodes.substitute(v, rename) for v in values)
     ranges = dict(named)
+    plain = tuple(nodes.fitted(nodes.substitute(v, rename), ranges) for v in values)
     for v in plain:
         _check_scope(name, v, set(ranges))
         _check_reads(name, v, ranges)
@@ -330,16 +340,15 @@ def _check_scope(name: str, e: Expr, known: set[str]) -> None:
                 )
 
 
-def _check_reads(name: str, e: Expr, ranges: dict[str, Int]) -> None:
+def _check_reads(name: str, value: Expr, ranges: dict[str, Int]) -> None:
     """A read that certainly leaves its tensor is an error here. Reads under a where() may; they are
     guarded.
     """
-    if isinstance(e, Select):
-        _check_reads(name, e.cond, ranges)
+    if any(n.const == 0 for n in ranges.values()):
         return
-    if isinstance(e, Load) and isinstance(e.buffer, TensorName):
-        if any(n.const == 0 for n in ranges.values()):
-            return
+    for e in preorder(value, _unguarded):
+        if not isinstance(e, Load) or not isinstance(e.buffer, TensorName):
+            continue
         tensor = e.buffer.tensor
         for d, (p, extent) in enumerate(zip(e.index, tensor.shape_ints, strict=True)):
             try:
@@ -351,5 +360,8 @@ def _check_reads(name: str, e: Expr, ranges: dict[str, Int]) -> None:
                     f"{name} reads {tensor.name} at {low}..{high} in dimension {d}, "
                     f"which has {extent} elements; guard the read with ts.where(cond, ..., 0)"
                 )
-    for x in nodes.children(e):
-        _check_reads(name, x, ranges)
+
+
+def _unguarded(e: Expr) -> tuple[Expr, ...]:
+    """What is computed wherever e is."""
+    return (e.cond,) if isinstance(e, Select) else nodes.children(e)

@@ -380,8 +380,8 @@ def floordiv(a: Int, b: Int) -> Int:
     if b is ONE or b == ONE:
         return a
     n = b.const
-    if n == 0:
-        raise ZeroDivisionError(f"({a}) // 0")
+    if n == 0:  # by a size of 0, where there is nothing to divide; see semantics.py
+        return ZERO
     if n is not None and n < 0:
         return floordiv(-a, of(-n))
     quotient: dict[Monomial, int] = {}
@@ -590,7 +590,8 @@ def evaluate_int(p: Int, env: Mapping[str, int], opaque: Callable[[Opaque], int]
             if isinstance(a, str):
                 value *= env[a]
             elif isinstance(a, FloorDiv):
-                value *= evaluate_int(a.a, env, opaque) // evaluate_int(a.b, env, opaque)
+                divisor = evaluate_int(a.b, env, opaque)
+                value *= evaluate_int(a.a, env, opaque) // divisor if divisor else 0
             elif isinstance(a, Maximum):
                 value *= max(evaluate_int(a.a, env, opaque), evaluate_int(a.b, env, opaque))
             else:

@@ -1,10 +1,10 @@
 """What each operation means, on NumPy scalars and arrays alike: the definition that interpreter and
 oracle share.
 
-Integers wrap around; `//` and `%` round towards minus infinity, and give 0 where the divisor is 0;
-max and min give NaN if one
-side is NaN. float16 and bfloat16 arithmetic may be carried out in float32 and rounded where the
-value is stored.
+Integers wrap around; `//` and `%` round towards minus infinity. An integer divided by 0 is 0, with
+`//` and with `%`, whether the operands are axes or data: it is no error, so that a `where` may
+guard it, and every part of the system gives the same. max and min give NaN if one side is NaN.
+float16 and bfloat16 arithmetic may be carried out in float32 and rounded where the value is stored.
 """
 
 from __future__ import annotations
@@ -101,8 +101,20 @@ def binary(op: str, a: Any, b: Any, dtype: DType) -> Any:
 
 
 def cast(x: Any, to: DType) -> Any:
-    """Floats go to integers by truncation; what does not fit is undefined. Integers wrap."""
-    return np.asarray(x).astype(to.numpy)[()]
+    """Floats go to integers by truncation; what does not fit becomes the nearest number that does,
+    and NaN becomes 0. Integers wrap. bfloat16 is reached by way of float32, everything else in one
+    rounding.
+    """
+    a = np.asarray(x)
+    if not to.is_int or a.dtype.kind in "biu":
+        return a.astype(to.numpy)[()]
+    whole = np.trunc(a.astype(np.float64))
+    low, high = int(to.lowest()), int(to.highest())
+    fits = (whole >= low) & (whole < high + 1)
+    inside = np.where(fits, whole, 0).astype(to.numpy)
+    return np.where(fits | np.isnan(whole), inside, np.where(whole < 0, low, high)).astype(
+        to.numpy
+    )[()]
 
 
 def constant(value: Any, dtype: DType) -> Any:

@@ -7,6 +7,7 @@ structure. Arithmetic among axes stays an `Int` polynomial, everything else beco
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Union
 
@@ -14,7 +15,8 @@ from tilesmith.base.dtype import BOOL, FLOAT32, INT64, DType, promote
 from tilesmith.base.dtype import dtype as dtype_named
 from tilesmith.base.errors import ExpressionError
 from tilesmith.expr import nodes
-from tilesmith.expr.ints import Int, IntLike, of, var
+from tilesmith.expr.from_numpy import BINARY_UFUNCS, UNARY_UFUNCS
+from tilesmith.expr.ints import Int, IntLike, nonnegative, of, var
 from tilesmith.expr.nodes import (
     FLOAT_FUNCTIONS,
     Arg,
@@ -30,6 +32,7 @@ from tilesmith.expr.nodes import (
     as_index,
     binary_dtype,
 )
+from tilesmith.expr.walk import preorder
 
 Number = int | float | bool
 Operand = Union["Value", Int, int, float, bool]
@@ -133,15 +136,53 @@ class Value:
 
     def __bool__(self) -> bool:
         raise ExpressionError(
-            f"the truth of {nodes.show(self.node)} is not known while the computation is being "
+            f"the truth of {nodes.brief(self.node)} is not known while the computation is being "
             "stated; use ts.where(cond, a, b), and & | ~ instead of and, or, not"
         )
 
     def __iter__(self) -> Any:
-        raise ExpressionError(f"{nodes.show(self.node)} is a single value and cannot be unpacked")
+        raise ExpressionError(f"{nodes.brief(self.node)} is a single value and cannot be unpacked")
+
+    def __len__(self) -> int:
+        raise ExpressionError(f"{nodes.brief(self.node)} is a single value and has no length")
+
+    def __float__(self) -> float:
+        raise self._unknown("float", "'float32'")
+
+    def __int__(self) -> int:
+        raise self._unknown("int", "'int32'")
+
+    def _unknown(self, kind: str, dtype: str) -> ExpressionError:
+        return ExpressionError(
+            f"{nodes.brief(self.node)} has no number yet, so {kind}() cannot take it; "
+            f"use ts.cast(x, {dtype}) for another dtype"
+        )
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Value:
+        """NumPy's functions of values: np.exp(A[i]) is ts.exp(A[i])."""
+        name = ufunc.__name__
+        for x in inputs:
+            if getattr(x, "ndim", 0):
+                raise ExpressionError(
+                    f"np.{name} of {nodes.brief(self.node)} and an array of shape "
+                    f"{list(x.shape)}; make the array a ts.placeholder and read an element of it"
+                )
+        if method == "__call__" and not kwargs:
+            if name in UNARY_UFUNCS:
+                return unary(UNARY_UFUNCS[name], inputs[0])
+            if name in BINARY_UFUNCS:
+                return binary(BINARY_UFUNCS[name], *inputs)
+            if name in ("power", "float_power"):
+                return power(*inputs)
+            if name == "isnan":
+                return binary("ne", inputs[0], inputs[0])
+        raise ExpressionError(
+            f"np.{name} of {nodes.brief(self.node)} is not known here; state it with Python's "
+            "operators, ts.where, and functions such as ts.exp, ts.sqrt and ts.maximum"
+        )
 
     def __repr__(self) -> str:
-        return f"Value({nodes.show(self.node)}: {self.dtype})"
+        return f"Value({nodes.brief(self.node)}: {self.dtype})"
 
 
 class Axis(Value):
@@ -191,11 +232,88 @@ class Tensor:
             )
         return Value(Load(self.uid, tuple(map(self._index, items)), self.dtype))
 
+    # A tensor stands for all its elements, so only one without dimensions can be computed with.
+    def _arithmetic(op: str, sign: str, turned: bool = False) -> Callable[..., Value]:  # type: ignore[misc]
+        def operator(self: Tensor, other: Operand | Tensor) -> Value:
+            if self.ndim:
+                raise self._is_tensor(sign, op)
+            return binary(op, other, self) if turned else binary(op, self, other)  # type: ignore[arg-type]
+
+        return operator
+
+    __add__, __radd__ = _arithmetic("add", "+"), _arithmetic("add", "+", True)
+    __sub__, __rsub__ = _arithmetic("sub", "-"), _arithmetic("sub", "-", True)
+    __mul__, __rmul__ = _arithmetic("mul", "*"), _arithmetic("mul", "*", True)
+    __truediv__, __rtruediv__ = _arithmetic("div", "/"), _arithmetic("div", "/", True)
+    __floordiv__, __rfloordiv__ = (
+        _arithmetic("floordiv", "//"),
+        _arithmetic("floordiv", "//", True),
+    )
+    __mod__, __rmod__ = _arithmetic("mod", "%"), _arithmetic("mod", "%", True)
+    __lt__, __le__ = _arithmetic("lt", "<"), _arithmetic("le", "<=")
+    __gt__, __ge__ = _arithmetic("gt", ">"), _arithmetic("ge", ">=")
+
+    def __pow__(self, other: Operand) -> Value:
+        if self.ndim:
+            raise self._is_tensor("**", "pow")
+        return power(self[()], other)
+
+    def __neg__(self) -> Value:
+        if self.ndim:
+            raise self._is_tensor("-", "neg")
+        return -self[()]
+
+    def __abs__(self) -> Value:
+        if self.ndim:
+            raise self._is_tensor("abs", "abs")
+        return abs(self[()])
+
+    def __matmul__(self, other: Any) -> Value:
+        raise ExpressionError(
+            f"{self.name} @ ...: the product of two tensors is ts.ops.matmul({self.name}, B), or a "
+            "ts.compute with a ts.sum over a ts.reduce_axis"
+        )
+
+    __rmatmul__ = __matmul__
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Value:
+        raise self._is_tensor(f"np.{ufunc.__name__}", ufunc.__name__)
+
+    def __bool__(self) -> bool:
+        raise ExpressionError(f"the truth of the tensor {self.name} is not known; use ts.where")
+
+    def __len__(self) -> int:
+        raise ExpressionError(f"the extents of {self.name} are {self.name}.shape; len() has none")
+
+    def __iter__(self) -> Any:
+        raise ExpressionError(
+            f"{self.name} cannot be iterated over: a computation is stated for all elements at "
+            f"once, as in ts.compute({self.name}.shape, lambda *i: {self.name}[i] * 2)"
+        )
+
+    def _is_tensor(self, sign: str, op: str) -> ExpressionError:
+        index = ", ".join("ijklmn"[: self.ndim]) if self.ndim <= 6 else "*i"
+        named = {
+            "add": "add", "sub": "subtract", "mul": "multiply", "div": "divide", "pow": "power",
+            "neg": "negative", "abs": "absolute", "exp": "exp", "log": "log", "sqrt": "sqrt",
+            "tanh": "tanh", "maximum": "maximum", "minimum": "minimum",
+        }  # fmt: skip
+        whole = f", or use ts.ops.{named[op]}" if op in named else ""
+        return ExpressionError(
+            f"{sign} of the tensor {self.name}: say what each element is, as in "
+            f"ts.compute({self.name}.shape, lambda {index}: {self.name}[{index}] ...){whole}"
+        )
+
     def _index(self, item: Any) -> Int:
+        if isinstance(item, slice) or item is None or item is Ellipsis:
+            raise ExpressionError(
+                f"{self.name} is indexed by {item!r}; a tensor is read one element at a time, "
+                "so give one integer for each dimension"
+            )
         node = as_value(item).node if not isinstance(item, Int) else IntValue(item, INT64)
         if not node.dtype.is_int:
             raise ExpressionError(
-                f"{self.name} is indexed by {nodes.show(node)} of dtype {node.dtype}; "
+                f"{self.name} is indexed by {nodes.brief(node)} of dtype {node.dtype}; "
                 "an index is an integer: use ts.cast(x, 'int32')"
             )
         if any(True for _ in args_of(node)):
@@ -248,7 +366,7 @@ def as_value(x: Any, like: DType | None = None) -> Value:
         return Value(Const(like.wrap(x), like))
     if isinstance(x, float):
         d = like if like is not None and like.is_float else FLOAT32
-        return Value(Const(float(x), d))  # a NumPy float64 is a float, but prints otherwise
+        return Value(Const(d.wrap(float(x)), d))  # a NumPy float64 prints otherwise
     raise ExpressionError(f"{x!r} of type {type(x).__name__} is not a value, a number or an axis")
 
 
@@ -285,7 +403,7 @@ def binary(op: str, a: Operand, b: Operand) -> Value:
         for e in (x, y):
             if e.dtype is not BOOL:
                 raise ExpressionError(
-                    f"{nodes.show(e)} is {e.dtype}, but & and | join conditions; compare it first"
+                    f"{nodes.brief(e)} is {e.dtype}, but & and | join conditions; compare it first"
                 )
         return Value(Binary(op, x, y, BOOL))
     x, y = _pair(a, b)
@@ -300,8 +418,11 @@ def binary(op: str, a: Operand, b: Operand) -> Value:
                 return Value(IntValue(p * q, INT64))
             case "floordiv" | "mod":
                 if q.const == 0:
-                    raise ExpressionError(f"{nodes.show(x)} is divided by zero")
-                return Value(IntValue(p // q if op == "floordiv" else p % q, INT64))
+                    raise ExpressionError(f"{nodes.brief(x)} is divided by zero")
+                if q.const is not None or nonnegative(q - 1):
+                    return Value(IntValue(p // q if op == "floordiv" else p % q, INT64))
+                # An Int has no say in what a division by zero is; semantics.py has.
+                return Value(Binary(op, x, y, INT64))
     if op == "div" and not x.dtype.is_float:
         x, y = _pair(Value(x), Value(y), to=FLOAT32)
     if x.dtype is BOOL and op not in ("eq", "ne", "max", "min"):
@@ -314,7 +435,7 @@ def unary(op: str, x: Operand) -> Value:
     if op in FLOAT_FUNCTIONS and not v.dtype.is_float:
         v = cast(v, FLOAT32)
     if op == "not" and v.dtype is not BOOL:
-        raise ExpressionError(f"~ negates a condition, but {nodes.show(v.node)} is {v.dtype}")
+        raise ExpressionError(f"~ negates a condition, but {nodes.brief(v.node)} is {v.dtype}")
     if op in ("floor", "ceil", "round") and not v.dtype.is_float:
         return v
     if v.dtype is BOOL and op != "not":
@@ -328,7 +449,7 @@ def where(cond: Operand, a: Operand, b: Operand) -> Value:
     """
     c = as_value(cond)
     if c.dtype is not BOOL:
-        raise ExpressionError(f"where() needs a condition, but {nodes.show(c.node)} is {c.dtype}")
+        raise ExpressionError(f"where() needs a condition, but {nodes.brief(c.node)} is {c.dtype}")
     if not isinstance(a, Value | Tensor | Int) and not isinstance(b, Value | Tensor | Int):
         floats = isinstance(a, float) or isinstance(b, float)
         truths = isinstance(a, bool) and isinstance(b, bool)
@@ -358,4 +479,4 @@ def power(a: Operand, b: Operand) -> Value:
 
 
 def args_of(e: Expr) -> list[Arg]:
-    return [e] if isinstance(e, Arg) else [a for x in nodes.children(e) for a in args_of(x)]
+    return [x for x in preorder(e, nodes.children) if isinstance(x, Arg)]

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from tilesmith.base.errors import ArgumentError
 from tilesmith.expr.ints import Int
-from tilesmith.expr.nodes import ARITHMETIC, Binary, Expr, Load, Select, Unary, children
+from tilesmith.expr.nodes import ARITHMETIC, Binary, Expr, Select, Unary, children
+from tilesmith.expr.walk import postorder, preorder
 from tilesmith.ir.nodes import walk
 
 # What one call of a function counts for; the convention of the anchors is one.
@@ -18,15 +19,26 @@ if TYPE_CHECKING:
 
 
 def operations(e: Expr) -> int:
-    """Arithmetic on values; index arithmetic, comparisons, selects and casts are free."""
-    own = 0
-    if (isinstance(e, Binary) and e.op in ARITHMETIC) or (isinstance(e, Unary) and e.op in _UNARY):
-        own = 1
-    elif isinstance(e, Select):
-        return max(operations(e.a), operations(e.b))
-    elif isinstance(e, Load):
-        return 0
-    return own + sum(map(operations, children(e)))
+    """Arithmetic on values; index arithmetic, comparisons, selects and casts are free. What is
+    shared counts once, and of two branches the longer one does.
+    """
+    longest: dict[int, int] = {}  # as trees, by id
+    for x in postorder(e, children):
+        inner = [longest[id(y)] for y in children(x)]
+        longest[id(x)] = max(inner[1:]) if isinstance(x, Select) else _counts(x) + sum(inner)
+
+    def counted(x: Expr) -> tuple[Expr, ...]:
+        if isinstance(x, Select):
+            return (x.a if longest[id(x.a)] >= longest[id(x.b)] else x.b,)
+        return children(x)
+
+    return sum(map(_counts, preorder(e, counted)))
+
+
+def _counts(e: Expr) -> bool:
+    return (isinstance(e, Binary) and e.op in ARITHMETIC) or (
+        isinstance(e, Unary) and e.op in _UNARY
+    )
 
 
 def flops(func: Function) -> int:

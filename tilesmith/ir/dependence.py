@@ -13,7 +13,7 @@ from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import Int, Rules, loops_of, proves
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, For, Path, Stmt, walk
-from tilesmith.ir.regions import Box, box_of, inner_ranges, made_box, separate
+from tilesmith.ir.regions import THREAD_LOOPS, Box, box_of, inner_ranges, made_box, separate
 
 
 def find_block(func: Function, name: str) -> tuple[Path, Block]:
@@ -86,18 +86,13 @@ def not_output(func: Function, b: Block, why: str) -> None:
             )
 
 
-def own_loop(b: Block, loop: str) -> bool:
+def own_loop(b: Block, loop: For) -> bool:
     """Whether the loop was made for this block: together such loops visit each of its points once.
 
     Any other loop around a block is one of its neighbours', in which it may compute the same
-    elements again and again.
+    elements again and again. The start of a sum shares the loops of the sum.
     """
-    base = b.name.removesuffix(".init")
-    for i in b.iters:
-        head = f"{base}.{i.name}"
-        if loop.startswith(head) and loop[len(head) : len(head) + 1] in ("", ".", "+", "_"):
-            return True
-    return False
+    return loop.owner in (b.name, b.name.removesuffix(".init"))
 
 
 def check_sums(path: Path, b: Block, why: str) -> None:
@@ -112,7 +107,7 @@ def check_sums(path: Path, b: Block, why: str) -> None:
     for f in path:
         if f.name in reducing:
             started = started or f.name
-        elif started is not None and not own_loop(b, f.name):
+        elif started is not None and not own_loop(b, f):
             raise ScheduleError(
                 f"cannot {why}: {b.name} is computed anew in each iteration of {f.name}, "
                 f"so it cannot lie inside {started}, which {b.name} reduces over"
@@ -189,18 +184,32 @@ ONE_BY_ONE = ("serial", "unroll")  # kinds whose iterations never run at the sam
 
 def check_kinds(func: Function, why: str) -> None:
     """Every loop that is parallel, vectorized or bound may be so, as the Function stands."""
+    users = users_of(func)
 
     def go(body: tuple[Stmt, ...], path: Path) -> None:
         for s in body:
             if isinstance(s, For):
                 if s.kind not in ONE_BY_ONE:
-                    _check_kind(func, path, s, why)
+                    _check_kind(func, path, s, why, users)
                 go(s.body, (*path, s))
 
     go(func.body, ())
 
 
-def _check_kind(func: Function, path: Path, loop: For, why: str) -> None:
+def users_of(func: Function) -> dict[str, set[str]]:
+    """The names of the blocks that write or read each buffer."""
+    found: dict[str, set[str]] = {}
+    for _, b in walk(func.body):
+        for w in b.writes:
+            found.setdefault(w.buffer, set()).add(b.name)
+        for load in b.loads:
+            found.setdefault(load.buffer, set()).add(b.name)
+    return found
+
+
+def _check_kind(
+    func: Function, path: Path, loop: For, why: str, users: dict[str, set[str]]
+) -> None:
     for f in path:
         if f.kind == "vectorize":
             raise ScheduleError(
@@ -224,7 +233,7 @@ def _check_kind(func: Function, path: Path, loop: For, why: str) -> None:
                     f"cannot {why}: the parallel loop {loop.name} would lie inside the parallel "
                     f"loop {path[first].name}, but not directly; only direct nests run as one"
                 )
-    check_concurrent(func, loop, why)
+    check_concurrent(func, loop, why, users)
 
 
 def _vector_sum(loop: For, why: str) -> bool:
@@ -246,10 +255,13 @@ def _vector_sum(loop: For, why: str) -> bool:
     return bool(reducers)
 
 
-def check_concurrent(func: Function, loop: For, why: str) -> None:
+def check_concurrent(
+    func: Function, loop: For, why: str, users: dict[str, set[str]] | None = None
+) -> None:
     """Iterations of `loop` may run at the same time: none adds to, or overwrites, what another one
-    writes.
+    writes. `users` are the blocks that use each buffer, where the caller knows them.
     """
+    users = users_of(func) if users is None else users
     inside = {b.name for _, b in walk(loop.body)}
     outputs = {p.name for p in func.outputs}
     for path, b in walk((loop,)):
@@ -259,9 +271,18 @@ def check_concurrent(func: Function, loop: For, why: str) -> None:
                 "use rfactor to split the reduction first"
             )
         for name in written(b):
-            users = (*writers(func, name), *readers(func, name))
-            if name not in outputs and all(o.name in inside for o in users):
-                continue  # each iteration has the buffer to itself
+            if name not in outputs and users[name] <= inside:
+                if loop.kind not in THREAD_LOOPS.get(func.all_buffers[name].scope, ()):
+                    continue  # each iteration has the buffer to itself
+                if all(o.combiner is None for o in writers(func, name)):
+                    continue  # threads that store an element store the same value
+                if not _disjoint(b, path, func):
+                    raise ScheduleError(
+                        f"cannot {why}: {name} is shared, and every thread of {loop.name} would "
+                        f"add to the same elements of it in {b.name}; let it be local to a thread, "
+                        f"or bind a loop of {b.name} itself"
+                    )
+                continue
             if not any(loop.name in i.bind.names for i in b.spatial):
                 raise ScheduleError(
                     f"cannot {why}: every iteration of {loop.name} writes the same elements "
@@ -274,12 +295,39 @@ def check_concurrent(func: Function, loop: For, why: str) -> None:
                 )
 
 
+# Kinds of loops whose iterations each have a buffer of that scope to themselves.
+_PRIVATE = {"local": ("blockIdx", "threadIdx"), "shared": ("blockIdx",)}
+
+
+def check_scopes(func: Function, why: str) -> None:
+    """A thread's own memory, or a block's, is used inside of its loops only.
+
+    A copy may stand outside for a while, until compute_at brings it in. So this is asked where a
+    loop is bound, where a scope changes, and last by whoever generates code for GPUs.
+    """
+    for buffer in func.buffers:
+        private = _PRIVATE.get(buffer.scope)
+        if private is None:
+            continue
+        users = {b.name for b in (*writers(func, buffer.name), *readers(func, buffer.name))}
+        for loop in all_loops(func.body):
+            if loop.kind.split(".")[0] not in private:
+                continue
+            inside = {b.name for _, b in walk(loop.body)}
+            if users & inside and not users <= inside:
+                outside = min(users - inside)
+                raise ScheduleError(
+                    f"cannot {why}: {buffer.name} is {buffer.scope}, so that each iteration of "
+                    f"{loop.name} ({loop.kind}) has its own, but {outside} uses it outside of that "
+                    f"loop; move {outside} inside first, or let {buffer.name} be global"
+                )
+
+
 def _disjoint(b: Block, path: Path, func: Function) -> bool:
     """Whether iterations of the outermost loop of `path` write elements of their own."""
     loop = path[0].name
     moving = {n for i in b.spatial for n in loops_of(i.bind)}
-    names = [f.name for f in path if f.name in moving or f.name == loop]
-    if all(own_loop(b, n) for n in names):
+    if all(own_loop(b, f) for f in path if f.name in moving or f.name == loop):
         return True
     ranges = {f.name: f.extent for f in path} | dict(b.tile)
     return any(

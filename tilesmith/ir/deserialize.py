@@ -5,7 +5,7 @@ Text that is anything else raises a TraceError that says what is wrong with it.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tilesmith.base.dtype import DType, dtype
@@ -42,7 +42,7 @@ from tilesmith.ir.nodes import (
     Sync,
     Write,
 )
-from tilesmith.ir.serialize import VERSION
+from tilesmith.ir.serialize import VERSION, named_owner
 
 
 def function_from_json(text: str, intrinsics: Sequence[Intrinsic] = INTRINSICS) -> Function:
@@ -64,10 +64,12 @@ class _Reader:
     def __init__(self, values: Any, intrinsics: Sequence[Intrinsic]) -> None:
         self.intrinsics = {i.name: i for i in intrinsics}
         self.values: list[Expr] = []
+        self.blocks: frozenset[str] = frozenset()
         for node in _list(values):
             self.values.append(self._node(node))
 
     def function(self, data: Any) -> Function:
+        self.blocks = frozenset(_blocks(data["body"]))
         return Function(
             name=_name(data["name"]),
             params=tuple(map(self.buffer, _list(data["params"]))),
@@ -164,11 +166,16 @@ class _Reader:
 
     def stmt(self, data: Any) -> Stmt:
         match data:
-            case ["for", name, extent, body]:
-                return For(_name(name), self.integer(extent), self.body(body))
-            case ["for", name, extent, body, kind, notes]:
-                held = tuple((_name(k), _note(v)) for k, v in notes)
-                return For(_name(name), self.integer(extent), self.body(body), _name(kind), held)
+            case ["for", name, extent, body, *rest]:
+                kind, notes, *owner = rest or ("serial", ())
+                return For(
+                    _name(name),
+                    self.integer(extent),
+                    self.body(body),
+                    _name(kind),
+                    tuple((_name(k), _note(v)) for k, v in notes),
+                    _name(owner[0]) if owner else named_owner(name, self.blocks),
+                )
             case ["block", dict(b)]:
                 return Block(
                     name=_name(b["name"]),
@@ -278,3 +285,13 @@ def _note(data: Any) -> Any:
 def _short(data: Any) -> str:
     text = repr(data)
     return text if len(text) < 60 else f"{text[:57]}..."
+
+
+def _blocks(body: Any) -> Iterator[str]:
+    """The names of all blocks in the text of a body."""
+    for s in body if isinstance(body, list) else ():
+        match s:
+            case ["for", _, _, inner, *_] | ["if", _, inner]:
+                yield from _blocks(inner)
+            case ["block", {"name": str(name)}]:
+                yield name

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tilesmith.base.dtype import DType
+from tilesmith.base.dtype import INT64, DType
 from tilesmith.base.errors import ArgumentError
 from tilesmith.expr import semantics
 from tilesmith.expr.ints import FloorDiv, Int, Maximum
@@ -30,8 +30,11 @@ from tilesmith.expr.nodes import (
     Load,
     Select,
     Unary,
+    below,
 )
+from tilesmith.expr.walk import postorder, preorder
 from tilesmith.ir.function import Function
+from tilesmith.ir.interpreter import outside
 from tilesmith.ir.nodes import Block, walk
 from tilesmith.ir.pack import in_basis
 
@@ -83,7 +86,9 @@ def _block(b: Block, memory: dict[str, Array]) -> None:
     if b.combiner and not b.domain and _contract(b, memory):
         return
     per_row = max(1, prod(spatial[1:]) * prod(reduce))
-    step = max(1, _CHUNK_ELEMENTS // per_row)
+    # Conditions are kept for as long as a value is computed, and there may be many of them.
+    choices = sum(isinstance(x, Select) for w in b.writes for x in preorder(w.value, below))
+    step = max(1, _CHUNK_ELEMENTS // (per_row * (1 + choices // 64)))
     rows = spatial[0] if spatial else 1
     for start in range(0, rows, step):
         stop = min(rows, start + step)
@@ -274,7 +279,12 @@ def _einsum(terms: list[str], out: str, views: list[Array]) -> Array:
 
 
 class _At:
-    """Expressions over whole grids of points."""
+    """Expressions over whole grids of points.
+
+    Every node is computed once, at all points: reads are clipped into their buffer, and integers
+    divided by zero give 0. Where a read was clipped, `_require` finds out whether any of the points
+    at which it lies outside is wanted.
+    """
 
     def __init__(
         self,
@@ -283,8 +293,11 @@ class _At:
         args: Mapping[str, Array] | None = None,
     ) -> None:
         self.env, self.memory, self.args = env, memory, args or {}
+        self.values: dict[int, Any] = {}
+        self.outside: list[tuple[Load, int, Array, Array]] = []
 
-    def int(self, p: Int, mask: Array | None = None) -> Any:
+    def int(self, p: Int) -> Any:
+        """What p reads is at hand."""
         total: Any = 0
         for m, c in p.terms.items():
             v: Any = c
@@ -292,52 +305,91 @@ class _At:
                 if isinstance(a, str):
                     v = v * self.env[a]
                 elif isinstance(a, FloorDiv):
-                    v = v * np.floor_divide(self.int(a.a, mask), self.int(a.b, mask))
+                    v = v * semantics.binary("floordiv", self.int(a.a), self.int(a.b), INT64)
                 elif isinstance(a, Maximum):
-                    v = v * np.maximum(self.int(a.a, mask), self.int(a.b, mask))
+                    v = v * np.maximum(self.int(a.a), self.int(a.b))
                 else:
                     assert isinstance(a, Dynamic)
-                    v = v * np.asarray(self.expr(a.expr, mask)).astype(np.int64)
+                    v = v * np.asarray(self.values[id(a.expr)]).astype(np.int64)
             total = total + v
         return total
 
     def expr(self, e: Expr, mask: Array | None) -> Any:
-        """`mask` is where the value is wanted; elsewhere reads are clipped and anything may come
-        out.
-        """
+        """`mask` is where the value is wanted; elsewhere anything may come out."""
+        self.values, self.outside = {}, []
+        order = postorder(e, below)
+        uses: dict[int, int] = {}
+        for x in order:
+            for y in below(x):
+                uses[id(y)] = uses.get(id(y), 0) + (2 if isinstance(x, Select) else 1)
+        for x in order:
+            self.values[id(x)] = self.node(x)
+            for y in below(x):  # conditions are kept: they say what is wanted
+                uses[id(y)] -= 1 if not isinstance(x, Select) else 1 if y is x.cond else 2
+                if uses[id(y)] == 0:
+                    del self.values[id(y)]
+        if self.outside:
+            self._require(order, mask)
+        return self.values[id(e)]
+
+    def node(self, e: Expr) -> Any:
+        v = self.values
         match e:
-            case Const(value=v):
-                return semantics.constant(v, e.dtype)
+            case Const(value=value):
+                return semantics.constant(value, e.dtype)
             case IntValue(value=p):
-                return semantics.cast(self.int(p, mask), e.dtype)
+                return semantics.cast(self.int(p), e.dtype)
             case Arg(name=n):
                 return self.args[n]
-            case Load(buffer=b, index=ix):
-                return self.load(b, ix, mask)
+            case Load():
+                return self.load(e)
             case Unary(op=op, x=x):
-                return semantics.unary(op, self.expr(x, mask), e.dtype)
+                return semantics.unary(op, v[id(x)], e.dtype)
             case Binary(op=op, a=a, b=b):
-                return semantics.binary(op, self.expr(a, mask), self.expr(b, mask), a.dtype)
+                return semantics.binary(op, v[id(a)], v[id(b)], a.dtype)
             case Select(cond=c, a=a, b=b):
-                cond = np.asarray(self.expr(c, mask))
-                yes = cond if mask is None else mask & cond
-                no = ~cond if mask is None else mask & ~cond
-                return np.where(cond, self.expr(a, yes), self.expr(b, no)).astype(e.dtype.numpy)
+                return np.where(v[id(c)], v[id(a)], v[id(b)]).astype(e.dtype.numpy)
             case Cast(x=x):
-                return semantics.cast(self.expr(x, mask), e.dtype)
+                return semantics.cast(v[id(x)], e.dtype)
 
-    def load(self, name: str, index: tuple[Int, ...], mask: Array | None) -> Any:
-        a = self.memory[name]
+    def load(self, e: Load) -> Any:
+        a = self.memory[e.buffer]
         at = []
-        for d, (p, n) in enumerate(zip(index, a.shape, strict=True)):
-            i = np.asarray(self.int(p, mask))
+        for d, (p, n) in enumerate(zip(e.index, a.shape, strict=True)):
+            i = np.asarray(self.int(p))
             bad = (i < 0) | (i >= n)
-            if np.any(bad if mask is None else bad & mask):
-                raise ArgumentError(
-                    f"{name} is read at {int(i.min())}..{int(i.max())} in dimension {d}, "
-                    f"which has {n} elements"
-                )
+            if np.any(bad):
+                self.outside.append((e, d, i, bad))
             at.append(np.clip(i, 0, max(n - 1, 0)))
         if a.size == 0:
             return np.zeros((), a.dtype)
         return a[tuple(at)]
+
+    def _require(self, order: list[Expr], mask: Array | None) -> None:
+        """No read lies outside of its buffer at a point where it is wanted: an error names one."""
+        everywhere: Any = True if mask is None else mask
+        wanted: dict[int, Any] = {id(order[-1]): everywhere}
+
+        def want(e: Expr, where: Any) -> None:
+            old = wanted.get(id(e))
+            if old is None:
+                wanted[id(e)] = where
+            elif old is not everywhere:
+                wanted[id(e)] = everywhere if where is everywhere else old | where
+
+        for x in reversed(order):
+            here = wanted[id(x)]
+            if isinstance(x, Select):
+                cond = self.values[id(x.cond)]
+                want(x.cond, here)
+                want(x.a, here & cond)
+                want(x.b, here & np.logical_not(cond))
+            else:
+                for y in below(x):
+                    want(y, here)
+        for load, d, i, bad in self.outside:
+            wrong = bad & wanted[id(load)]
+            if np.any(wrong):
+                value = int(np.broadcast_to(i, wrong.shape)[wrong].flat[0])
+                shape = self.memory[load.buffer].shape
+                raise ArgumentError(outside(load.buffer, load.index[d], d, value, shape[d]))

@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tilesmith.base.digest import digest
+from tilesmith.base.errors import ArgumentError, TilesmithError
 from tilesmith.expr.ints import Int, Monomial, Rules, of, product
 from tilesmith.expr.nodes import Load
 from tilesmith.ir import count, printer, serialize
+from tilesmith.ir.initial import split_init
 from tilesmith.ir.nodes import (
     Alloc,
     Block,
@@ -24,6 +26,7 @@ from tilesmith.ir.nodes import (
     map_writes,
     rewrite,
     statements,
+    walk,
 )
 
 
@@ -100,6 +103,20 @@ class Function:
         return tuple(seen)
 
     @property
+    def open_sizes(self) -> tuple[str, ...]:
+        """The same as they were named: "n" for ts.size("n")."""
+        return tuple(n.removeprefix("#") for n in self.sizes)
+
+    def require_closed(self, what: str, error: type[TilesmithError] = ArgumentError) -> None:
+        """Raises where a size is still open, and says how to close it."""
+        if names := self.open_sizes:
+            example = ", ".join(f"{n!r}: 64" for n in names)
+            raise error(
+                f"{what} needs every size as a number, but {self.name!r} has the open sizes "
+                f"{', '.join(names)}; give them first: ts.instantiate(func, {{{example}}})"
+            )
+
+    @property
     def digest(self) -> str:
         """Of the canonical text: the printed one does not show the dtypes of constants."""
         return digest(serialize.function_to_json(self))
@@ -114,12 +131,81 @@ class Function:
         """Bytes of its parameters."""
         return count.nbytes(self)
 
+    @property
+    def signature(self) -> str:
+        """Its name, and what it takes and gives, on one line."""
+
+        def show(buffers: tuple[Buffer, ...]) -> str:
+            return ", ".join(
+                f"{b.name}: {b.dtype}[{', '.join(map(str, b.shape))}]" for b in buffers
+            )
+
+        return f"{self.name}({show(self.inputs)}) -> {show(self.outputs)}"
+
+    def __repr__(self) -> str:
+        return f"<Function {self.signature}>"
+
     def __str__(self) -> str:
         return printer.show(self)
 
 
 def instantiate(func: Function, sizes: Mapping[str, int]) -> Function:
-    """Numbers for size variables: the one place where a sketch becomes a concrete Function."""
+    """Numbers for open sizes, by their names: {"n": 64}; sizes that are left out stay open.
+
+    A size of 0 gives empty arrays, and reductions over nothing give their neutral value.
+    """
+    numbers = {_size_name(n): _extent(n, v) for n, v in sizes.items()}
+    known = _size_names(func)
+    if unknown := [n for n in numbers if n not in known]:
+        wrong = ", ".join(n.removeprefix("#") for n in unknown)
+        has = f"its open sizes are {', '.join(func.open_sizes)}" if func.sizes else "none is open"
+        raise ArgumentError(f"{func.name!r} has no open size {wrong}; {has}")
+    done = with_sizes(func, numbers)
+    return _start_empty_sums(done) if 0 in numbers.values() else done
+
+
+def _size_name(name: str) -> str:
+    if not isinstance(name, str):
+        raise ArgumentError(f"{name!r} is not the name of a size; use the one given to ts.size")
+    return name if name.startswith("#") else f"#{name}"
+
+
+def _extent(name: str, value: int) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise ArgumentError(f"size {name.removeprefix('#')} is {value!r}; it is a whole number")
+    n = int(value.__index__())
+    if n < 0:
+        raise ArgumentError(f"size {name.removeprefix('#')} is {n}; a size is at least 0")
+    return n
+
+
+def _size_names(func: Function) -> frozenset[str]:
+    """Every size variable, also those that stand in facts and in notes of loops only."""
+    found = set(func.sizes)
+    for f in func.facts:
+        for p in (*f.sizes, f.extent):
+            found |= p.names
+    for s in statements(func.body):
+        if isinstance(s, For):
+            for _, v in s.notes:
+                found |= {x for x in (v if isinstance(v, tuple) else (v,)) if isinstance(x, str)}
+    return frozenset(found)
+
+
+def _start_empty_sums(func: Function) -> Function:
+    """A loop of no iterations never reaches the blocks that reduce over it, so their reductions
+    are started before it.
+    """
+    for path, b in walk(func.body):
+        if b.combiner is None or not b.init or all(i.extent.const != 0 for i in b.reducing):
+            continue
+        outermost = next((f.name for f in path if f.name in b.reducing_loops), None)
+        func = replace(func, body=split_init(func.body, b, path, outermost))
+    return func
+
+
+def with_sizes(func: Function, sizes: Mapping[str, int]) -> Function:
+    """The one place where a sketch becomes a concrete Function. Names have their leading #."""
     env = {k: of(v) for k, v in sizes.items()}
 
     def put(p: Int) -> Int:

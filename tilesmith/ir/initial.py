@@ -4,6 +4,7 @@ lowering for everyone.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from tilesmith.expr.ints import ZERO, Int, var
@@ -11,10 +12,14 @@ from tilesmith.ir.nodes import Block, For, Stmt, walk
 
 
 def split_init(
-    body: tuple[Stmt, ...], b: Block, path: tuple[For, ...], loop: str | None
+    body: tuple[Stmt, ...],
+    b: Block,
+    path: tuple[For, ...],
+    loop: str | None,
+    taken: Collection[str] = (),
 ) -> tuple[Stmt, ...]:
     """`body` with the init of `b` in a nest of its own right before `loop` (before the block itself
-    for None).
+    for None). New loops have none of the names that are `taken`.
     """
     assert b.combiner is not None
     at = len(path) if loop is None else [f.name for f in path].index(loop)
@@ -25,7 +30,12 @@ def split_init(
         for n, e, k in inner
         if n not in reducing and any(n in i.bind.names for i in b.spatial)
     ]
-    env: dict[str, Int] = {n: var(f"{n}.init") for n, _, _ in keep}
+    names = {n: f"{n}.init" for n, _, _ in keep}
+    for n, new in names.items():
+        number = 1
+        while names[n] in taken:
+            names[n], number = f"{new}_{number}", number + 1
+    env: dict[str, Int] = {n: var(new) for n, new in names.items()}
     env |= {n: ZERO for n, _, _ in inner if n not in env}
     where = {p.substitute(env) for p in b.where if not p.names & reducing}
     spatial = {i.name for i in b.spatial}
@@ -40,7 +50,7 @@ def split_init(
     )
     stmt: Stmt = init
     for n, e, kind in reversed(keep):
-        stmt = For(f"{n}.init", e, (stmt,), kind)
+        stmt = For(names[n], e, (stmt,), kind, owner=b.name)
     rest = replace(b, init=False)
 
     def go(stmts: tuple[Stmt, ...], depth: int) -> tuple[Stmt, ...]:

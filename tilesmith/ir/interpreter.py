@@ -7,7 +7,7 @@ against the bounds, and nothing is clever.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from tilesmith.base.errors import ArgumentError, VerifyError
 from tilesmith.expr import semantics
-from tilesmith.expr.ints import Int, Opaque, evaluate_int
+from tilesmith.expr.ints import Int, Opaque, evaluate_int, opaque_atoms
 from tilesmith.expr.nodes import (
     Arg,
     Binary,
@@ -27,12 +27,15 @@ from tilesmith.expr.nodes import (
     Load,
     Select,
     Unary,
+    below,
 )
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Stmt, Store, Sync, Write
 from tilesmith.ir.pack import in_basis
 
 Array = np.ndarray[Any, Any]
+Known = Mapping[int, Any]  # what nodes are at the present point, by id
+_NOTHING: Known = {}
 
 
 def interpret(func: Function, *arrays: Any) -> Any:
@@ -118,38 +121,82 @@ class _Run:
             self.put(w, env, v)
 
     def put(self, w: Write, env: dict[str, int], value: Any) -> None:
-        self.memory[w.buffer][self.index(w.buffer, w.index, env)] = value
+        self.memory[w.buffer][self.index(w.buffer, w.index, env, verb="written")] = value
 
-    def index(self, name: str, index: tuple[Int, ...], env: Mapping[str, int]) -> tuple[int, ...]:
-        at = tuple(self.integer(p, env) for p in index)
-        shape = self.memory[name].shape
-        if any(not 0 <= i < n for i, n in zip(at, shape, strict=True)):
-            raise VerifyError(f"{name}{list(at)} lies outside of its shape {list(shape)}")
+    def index(
+        self,
+        name: str,
+        index: tuple[Int, ...],
+        env: Mapping[str, int],
+        known: Known = _NOTHING,
+        verb: str = "read",
+    ) -> tuple[int, ...]:
+        at = tuple(self.integer(p, env, known) for p in index)
+        for d, (p, i, n) in enumerate(zip(index, at, self.memory[name].shape, strict=True)):
+            if not 0 <= i < n:
+                # what is read from a tensor is the caller's, all else is the Function's
+                error = VerifyError if p.plain or not _reads(p) else ArgumentError
+                raise error(outside(name, p, d, i, n, verb))
         return at
 
-    def integer(self, p: Int, env: Mapping[str, int]) -> int:
+    def integer(self, p: Int, env: Mapping[str, int], known: Known = _NOTHING) -> int:
+        """`known` has what p reads."""
+
         def opaque(a: Opaque) -> int:
             assert isinstance(a, Dynamic)
-            return int(self.expr(a.expr, env, {}))
+            return int(known[id(a.expr)])
 
         return evaluate_int(p, env, opaque)
 
     def expr(self, e: Expr, env: Mapping[str, int], args: dict[str, Any]) -> Any:
+        """Each node once, and of a choice only the side that is taken."""
+        known: dict[int, Any] = {}
+        stack = [e]
+        while stack:
+            x = stack[-1]
+            needs: Sequence[Expr] = below(x)
+            if isinstance(x, Select):
+                cond = known.get(id(x.cond))
+                needs = (x.cond,) if cond is None else (x.a if cond else x.b,)
+            left = [y for y in needs if id(y) not in known]
+            if left:
+                stack.extend(left)
+            elif isinstance(x, Select) and needs[0] is x.cond:
+                continue  # now its condition is known
+            else:
+                stack.pop()
+                known[id(x)] = self.node(x, env, args, known)
+        return known[id(e)]
+
+    def node(self, e: Expr, env: Mapping[str, int], args: dict[str, Any], known: Known) -> Any:
         match e:
             case Const(value=v):
                 return semantics.constant(v, e.dtype)
             case IntValue(value=p):
-                return semantics.constant(self.integer(p, env), e.dtype)
+                return semantics.constant(self.integer(p, env, known), e.dtype)
             case Arg(name=n):
                 return args[n]
             case Load(buffer=b, index=ix):
-                return self.memory[b][self.index(b, ix, env)]
+                return self.memory[b][self.index(b, ix, env, known)]
             case Unary(op=op, x=x):
-                return semantics.unary(op, self.expr(x, env, args), e.dtype)
+                return semantics.unary(op, known[id(x)], e.dtype)
             case Binary(op=op, a=a, b=b):
-                left, right = self.expr(a, env, args), self.expr(b, env, args)
-                return semantics.binary(op, left, right, a.dtype)
+                return semantics.binary(op, known[id(a)], known[id(b)], a.dtype)
             case Select(cond=c, a=a, b=b):
-                return self.expr(a if self.expr(c, env, args) else b, env, args)
+                return known[id(a if known[id(c)] else b)]
             case Cast(x=x):
-                return semantics.cast(self.expr(x, env, args), e.dtype)
+                return semantics.cast(known[id(x)], e.dtype)
+
+
+def _reads(p: Int) -> bool:
+    return any(isinstance(a, Dynamic) for a in opaque_atoms(p))
+
+
+def outside(
+    buffer: str, index: Int, dimension: int, value: int, extent: int, verb: str = "read"
+) -> str:
+    """What is wrong with an index that leaves its buffer."""
+    return (
+        f"{buffer} is {verb} at index {index} = {value} in dimension {dimension}, "
+        f"which has {extent} elements"
+    )

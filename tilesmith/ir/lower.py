@@ -156,5 +156,5 @@ def _nest(s: Stage, label: str, names: dict[str, str]) -> tuple[Stmt, ...]:
     if s.combiner is not None and not s.reduce:  # sum over no axis at all
         stmt = Block(label, iters, writes)
     for i in reversed(iters):
-        stmt = For(f"{label}.{i.name}", i.extent, (stmt,))
+        stmt = For(f"{label}.{i.name}", i.extent, (stmt,), owner=label)
     return (stmt,)

@@ -35,8 +35,8 @@ buffers never overlap.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tilesmith.base.dtype import DType
@@ -114,16 +114,16 @@ class Write:
 @dataclass(frozen=True, slots=True, eq=False)
 class Intrinsic:
     """A hardware instruction: what it computes, as a Function of one block over fixed extents, and
-    who writes its code.
+    the features that a target needs for it.
 
-    `emit(builder, operands)` gets each operand as one vector of all its elements in row-major
-    order, by the names of the description's parameters, and returns the new value of the output.
+    A back end has the code of the instructions it knows by name. `emitters` brings the code of
+    others, by the back end's name: `{"llvm": emit}`, as codegen/llvm/intrinsics.py describes it.
     """
 
     name: str
     description: Any  # a Function; its one output is read, joined and written
-    features: frozenset[str]
-    emit: Callable[[Any, dict[str, Any]], Any]
+    features: frozenset[str] = frozenset()
+    emitters: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +180,8 @@ class For:
     kind: str = "serial"
     # annotations for code generators
     notes: tuple[tuple[str, Note], ...] = ()
+    # The block that the loop was made for, whatever the loop is called; "" if there is none.
+    owner: str = ""
 
     def note(self, key: str) -> Note | None:
         return dict(self.notes).get(key)
@@ -218,13 +220,20 @@ Path = tuple[For, ...]
 
 def walk(body: tuple[Stmt, ...], path: Path = ()) -> Iterator[tuple[Path, Block]]:
     """Every block with the loops around it, in program order."""
+    found: list[tuple[Path, Block]] = []
+    _collect(body, path, found)
+    return iter(found)
+
+
+def _collect(body: tuple[Stmt, ...], path: Path, to: list[tuple[Path, Block]]) -> None:
+    """A list: a generator would hand each block through one frame per loop around it."""
     for s in body:
         if isinstance(s, For):
-            yield from walk(s.body, (*path, s))
-        elif isinstance(s, If):
-            yield from walk(s.body, path)
+            _collect(s.body, (*path, s), to)
         elif isinstance(s, Block):
-            yield path, s
+            to.append((path, s))
+        elif isinstance(s, If):
+            _collect(s.body, path, to)
 
 
 def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
@@ -249,7 +258,7 @@ def rewrite(body: tuple[Stmt, ...], f: Callable[[Stmt], tuple[Stmt, ...]]) -> tu
             if inner is s.body:
                 t = s
             elif isinstance(s, For):
-                t = For(s.name, s.extent, inner, s.kind, s.notes)
+                t = For(s.name, s.extent, inner, s.kind, s.notes, s.owner)
             else:
                 t = If(s.conds, inner)
         new = f(t)

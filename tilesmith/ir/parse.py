@@ -12,7 +12,8 @@ from functools import lru_cache
 from tilesmith.base.errors import TraceError
 from tilesmith.expr.ints import Int, of, var
 
-_SIZE = re.compile(r"#[A-Za-z_][\w.]*")
+# A loop that was fused has a plus in its name: #C.i.0+j.0.1 is one size. Sums have spaces.
+_SIZE = re.compile(r"#[A-Za-z_][\w.]*(?:\+[A-Za-z_][\w.]*)*")
 
 
 @lru_cache(maxsize=4096)  # every candidate has the layouts of its sketch
@@ -40,6 +41,8 @@ def parse_int(text: str) -> Int:
                 return -go(x)
             case ast.BinOp(left=left, op=op, right=right):
                 a, b = go(left), go(right)
+                if isinstance(op, ast.FloorDiv | ast.Mod) and b.const == 0:
+                    raise ZeroDivisionError(f"({a}) // 0")
                 match op:
                     case ast.Add():
                         return a + b

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tilesmith.expr.nodes import show as show_expr
-from tilesmith.expr.nodes import strip
+from tilesmith.expr.nodes import show_parts, strip
 from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Stmt, Store, Sync, Write
 
 if TYPE_CHECKING:
@@ -65,15 +65,29 @@ def _stmt(s: Stmt, depth: int, lines: list[str]) -> None:
         case Store():
             over = "".join(f" {n}:{e}" for n, e in s.tile)
             tail = f"  # {s.intrinsic.name} over{over}" if s.intrinsic else ""
-            lines.append(pad + "; ".join(_write(w) for w in s.writes) + tail)
+            named, texts = _writes(s.writes, pad)
+            lines.extend(named)
+            stores = (f"{_target(w)} = {t}" for w, t in zip(s.writes, texts, strict=True))
+            lines.append(pad + "; ".join(stores) + tail)
         case Alloc(buffer=b):
             lines.append(pad + _buffer(b))
         case Sync(scope=scope):
             lines.append(f"{pad}sync {scope}")
 
 
-def _write(w: Write) -> str:
-    return f"{w.buffer}[{', '.join(map(str, w.index))}] = {strip(show_expr(w.value))}"
+def _target(w: Write) -> str:
+    return f"{w.buffer}[{', '.join(map(str, w.index))}]"
+
+
+def _writes(writes: tuple[Write, ...], pad: str) -> tuple[list[str], list[str]]:
+    """Lines that name what a long value shares, and each write without them."""
+    lines: list[str] = []
+    texts = []
+    for k, w in enumerate(writes):
+        parts, text = show_parts(w.value, "v" if len(writes) == 1 else f"v{k}_")
+        lines += [f"{pad}{name} = {part}" for name, part in parts]
+        texts.append(strip(text))
+    return lines, texts
 
 
 _JOIN = {"add": "+=", "mul": "*=", "max": "max=", "min": "min="}
@@ -92,16 +106,17 @@ def _block(b: Block, pad: str, lines: list[str]) -> None:
     unit += f" by {b.intrinsic.name}" if b.intrinsic else ""
     lines.append(f"{pad}{b.name}({', '.join(binds)}){guard}:{unit}")
     pad += "  "
+    named, texts = _writes(b.writes, pad)
+    lines.extend(named)
     if b.combiner is None:
-        lines.extend(pad + _write(w) for w in b.writes)
+        lines.extend(f"{pad}{_target(w)} = {t}" for w, t in zip(b.writes, texts, strict=True))
         return
     op = b.combiner.op
     start = ", ".join(show_expr(c) for c in b.combiner.identity)
     first = f"  # from {start}" if b.init else ""
-    for k, w in enumerate(b.writes):
-        target = f"{w.buffer}[{', '.join(map(str, w.index))}]"
+    for k, (w, text) in enumerate(zip(b.writes, texts, strict=True)):
         if op is not None:
-            lines.append(f"{pad}{target} {_JOIN[op]} {strip(show_expr(w.value))}{first}")
+            lines.append(f"{pad}{_target(w)} {_JOIN[op]} {text}{first}")
         else:
             join = strip(show_expr(b.combiner.values[k]))
-            lines.append(f"{pad}{target} join= {strip(show_expr(w.value))}  # by {join}{first}")
+            lines.append(f"{pad}{_target(w)} join= {text}  # by {join}{first}")

@@ -24,8 +24,10 @@ from tilesmith.expr.nodes import (
     Load,
     Select,
     Unary,
+    children,
 )
-from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Stmt, Store, Sync, Write
+from tilesmith.expr.walk import postorder
+from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Stmt, Store, Sync, Write, walk
 
 if TYPE_CHECKING:
     from tilesmith.ir.function import Function
@@ -35,7 +37,7 @@ VERSION = 1
 
 
 def function_to_json(func: Function) -> str:
-    writer = _Writer()
+    writer = _Writer(frozenset(b.name for _, b in walk(func.body)))
     params = [writer.buffer(b) for b in func.params]
     buffers = [writer.buffer(b) for b in func.buffers]
     body = [writer.stmt(s) for s in func.body]
@@ -62,7 +64,8 @@ def compact(data: object) -> str:
 class _Writer:
     """Holds the table of expressions while a Function is written."""
 
-    def __init__(self) -> None:
+    def __init__(self, blocks: frozenset[str] = frozenset()) -> None:
+        self.blocks = blocks
         self.values: list[Any] = []
         self._by_text: dict[str, int] = {}
         # The walk is linear in what is there, also where a tree shares its branches many times.
@@ -96,13 +99,17 @@ class _Writer:
     def value(self, e: Expr) -> int:
         """Its place in the table."""
         if id(e) not in self._by_id:
-            node = [*self._node(e), e.dtype.name]
-            text = compact(node)
-            if text not in self._by_text:
-                self._by_text[text] = len(self.values)
-                self.values.append(node)
-            self._by_id[id(e)] = self._by_text[text]
+            for x in postorder(e, children):
+                if id(x) not in self._by_id:
+                    self._by_id[id(x)] = self._place([*self._node(x), x.dtype.name])
         return self._by_id[id(e)]
+
+    def _place(self, node: list[Any]) -> int:
+        text = compact(node)
+        if text not in self._by_text:
+            self._by_text[text] = len(self.values)
+            self.values.append(node)
+        return self._by_text[text]
 
     def _node(self, e: Expr) -> list[Any]:
         match e:
@@ -138,6 +145,8 @@ class _Writer:
             case For():
                 body = [self.stmt(t) for t in s.body]
                 plain = ["for", s.name, self.integer(s.extent), body]
+                if s.owner != named_owner(s.name, self.blocks):
+                    return [*plain, s.kind, s.notes, s.owner]
                 return plain if (s.kind, s.notes) == ("serial", ()) else [*plain, s.kind, s.notes]
             case Block():
                 return ["block", self._block(s)]
@@ -179,6 +188,13 @@ class _Writer:
 
     def _write(self, w: Write) -> list[Any]:
         return [w.buffer, self.integers(w.index), self.value(w.value)]
+
+
+def named_owner(loop: str, blocks: frozenset[str]) -> str:
+    """The block that a loop is called after, "" if there is none: what is not written down."""
+    parts = loop.split(".")
+    heads = (".".join(parts[:k]) for k in reversed(range(1, len(parts))))
+    return next((head for head in heads if head in blocks), "")
 
 
 def _order(term: tuple[Monomial, int]) -> tuple[int, list[str]]:

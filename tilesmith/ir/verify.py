@@ -5,8 +5,9 @@ what breaks one.
 from __future__ import annotations
 
 from tilesmith.base.errors import VerifyError
-from tilesmith.expr.ints import Int, is_size, opaque_atoms
-from tilesmith.expr.nodes import Dynamic, Expr, Load, children, loads_of, own_ints
+from tilesmith.expr.ints import Int, is_size
+from tilesmith.expr.nodes import Expr, Load, below, loads_of, own_ints
+from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import (
     Alloc,
@@ -128,18 +129,14 @@ def _write(w: Write, scope: frozenset[str], buffers: dict[str, Buffer], what: st
     _expr(w.value, scope, buffers, what)
 
 
-def _expr(e: Expr, scope: frozenset[str], buffers: dict[str, Buffer], what: str) -> None:
-    if isinstance(e, Load):
-        _access(e.buffer, e.index, buffers, what)
-        if e.dtype is not buffers[e.buffer].dtype:
-            raise VerifyError(f"{what} reads {e.buffer} as {e.dtype}")
-    for p in own_ints(e):
-        _scoped(p, scope, what)
-        for a in opaque_atoms(p):
-            if isinstance(a, Dynamic):
-                _expr(a.expr, scope, buffers, what)
-    for x in children(e):
-        _expr(x, scope, buffers, what)
+def _expr(value: Expr, scope: frozenset[str], buffers: dict[str, Buffer], what: str) -> None:
+    for e in preorder(value, below):
+        if isinstance(e, Load):
+            _access(e.buffer, e.index, buffers, what)
+            if e.dtype is not buffers[e.buffer].dtype:
+                raise VerifyError(f"{what} reads {e.buffer} as {e.dtype}")
+        for p in own_ints(e):
+            _scoped(p, scope, what)
 
 
 def _access(name: str, index: tuple[Int, ...], buffers: dict[str, Buffer], what: str) -> None:

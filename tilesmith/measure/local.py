@@ -1,7 +1,7 @@
-"""LocalMeasurer: candidates in, measurements from this machine's processor out.
+"""LocalMeasurer: candidates in, measurements on this machine's CPU out.
 
-Settings are frozen; `open` starts the processes that build and run, and the run that it returns
-holds them until it is closed.
+Its settings are frozen. `open` returns a run and starts the processes that build and run kernels;
+the run holds them until it is closed.
 """
 
 from __future__ import annotations
@@ -14,28 +14,35 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Self
 
-from tilesmith.base.errors import MeasureError, TargetError
-from tilesmith.base.target import Target, cpu
+from tilesmith.base.errors import MeasureError
+from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.ir.function import Function
-from tilesmith.measure.batch import Batch
-from tilesmith.measure.meanwhile import Meanwhile
 from tilesmith.measure.messages import Build
-from tilesmith.measure.protocol import Upcoming
-from tilesmith.measure.standing import Spent, Standing, Trial
-from tilesmith.measure.timing import Rules
+from tilesmith.measure.parent.batch import Batch
+from tilesmith.measure.parent.incumbents import Incumbents
+from tilesmith.measure.parent.outbox import Outbox
+from tilesmith.measure.parent.overlap import Overlap
+from tilesmith.measure.parent.this_machine import require_this_machine
+from tilesmith.measure.parent.timing import TimingRules
+from tilesmith.measure.parent.trial import TimeSpent, Trial
+from tilesmith.measure.parent.worker_pool import WorkerPool
+from tilesmith.measure.protocol import Listener, Upcoming
 from tilesmith.measure.wire import Gone
-from tilesmith.measure.workshop import Workshop
 from tilesmith.runtime.build import compile_function
 from tilesmith.schedule.trace import Trace
+from tilesmith.task.inputs import require_memory
 from tilesmith.task.task import Candidate, Failure, Measurement, Task
 
 
 @dataclass(frozen=True)
 class LocalMeasurer:
-    """`timeout` is for building a candidate, and again for a call of it. With `cold`, caches are
-    flushed before every call. `memory_nbytes` is what a kernel may allocate. `builder` turns a
-    scheduled Function into an Artifact; worker processes must be able to import it.
+    """`timeout` is in seconds, for building a candidate and again for a call of it. With `cold`,
+    caches are flushed before every call. `memory_nbytes` is what a kernel may allocate. With
+    `confirm`, a winner has to win again in a fresh process. `builder` turns a scheduled
+    Function into an Artifact; worker processes must be able to import it. `seed` is for the order
+    of kernels in races. `arrays_nbytes` bounds the inputs and expected outputs that a run keeps of
+    tasks that it measured before; what is dropped is evaluated again when it is needed.
     """
 
     timeout: float = 10.0
@@ -43,21 +50,22 @@ class LocalMeasurer:
     memory_nbytes: int = 2 << 30
     confirm: bool = True
     builder: Callable[[Function, Target], Artifact] = compile_function
-    rules: Rules = field(default_factory=Rules)
+    rules: TimingRules = field(default_factory=TimingRules)
     seed: int = 0
+    arrays_nbytes: int = 2 << 30
 
     def open(self, task: Task) -> LocalRun:
         return LocalRun(self, task)
 
     @property
-    def timing_rules(self) -> Rules:
-        """With cold caches a sample is one call: the next one would find them warm."""
+    def timing_rules(self) -> TimingRules:
+        """With cold caches a sample is one call, since caches are warm for the next one."""
         return replace(self.rules, sample_seconds=0.0, min_seconds=0.0) if self.cold else self.rules
 
 
 class LocalRun:
-    """Measures candidates of one task after another; what it knows of each is kept. `spent` says
-    where its time went.
+    """Measures candidates of any tasks. What it knows of each task is kept, so it can alternate
+    between them. `spent` says where its time went.
     """
 
     def __init__(self, settings: LocalMeasurer, task: Task) -> None:
@@ -65,15 +73,25 @@ class LocalRun:
         try:
             self._builder = pickle.dumps(settings.builder)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise MeasureError(f"worker processes cannot have the builder: {error}") from None
-        _refuse_foreign(task.target)
-        self.spent = Spent()
-        self._standing: dict[str, Standing] = {}
+            raise MeasureError(
+                f"the builder cannot be sent to worker processes: {error}. Give a function that "
+                "they can import, defined at the top of a module"
+            ) from None
+        require_this_machine(task.target)
+        require_memory(task.func)
+        self.spent = TimeSpent()
+        self._incumbents: dict[str, Incumbents] = {}
         self._rng = random.Random(settings.seed)
         self._slots = 0
         self._closed = False
+        self._listener: Listener | None = None
         self._lock = threading.Lock()
-        self._workshop = Workshop(settings.timeout, settings.memory_nbytes, settings.cold)
+        self._pool = WorkerPool(
+            settings.timeout, settings.memory_nbytes, settings.arrays_nbytes, settings.cold
+        )
+
+    def report_to(self, listener: Listener) -> None:
+        self._listener = listener
 
     def measure(
         self,
@@ -84,90 +102,107 @@ class LocalRun:
         end = float("inf") if until is None else until
         ahead = None if upcoming is None else cache(upcoming)
         with self._lock:
-            found: dict[int, Measurement] = {}
-            by_task: dict[str, list[int]] = {}
-            for i, c in enumerate(candidates):
-                by_task.setdefault(c.task.key, []).append(i)
-            for numbers in by_task.values():
-                measured = self._measure_surely([candidates[i] for i in numbers], ahead, end)
-                found.update({i: m for i, m in zip(numbers, measured, strict=True) if m})
+            by_task: dict[str, list[Candidate]] = {}
+            for c in candidates:
+                by_task.setdefault(c.task.statement, []).append(c)
+            outbox = Outbox(self._listener)
+            try:
+                for same_task in by_task.values():
+                    self._measure_or_retry(same_task, ahead, end, outbox)
+            finally:
+                outbox.send()
             if ahead is not None:
                 ahead()
-            return [found[i] for i in sorted(found)]
+            return [outbox.measured[c.key] for c in candidates if c.key in outbox.measured]
 
-    def _measure_surely(
-        self, candidates: Sequence[Candidate], upcoming: Upcoming | None, until: float
-    ) -> list[Measurement | None]:
+    def _measure_or_retry(
+        self, candidates: Sequence[Candidate], upcoming: Upcoming | None, until: float,
+        outbox: Outbox,
+    ) -> None:  # fmt: skip
         try:
-            for _ in range(2):  # someone may end our processes; once may be chance
+            for _ in range(2):  # another process may have ended ours, once
                 if self._closed:
                     raise MeasureError("this run of a measurer is closed; open another one")
+                left = [c for c in candidates if c.key not in outbox.measured]
                 try:
-                    return self._measure(candidates, upcoming, until)
+                    return self._measure(left, upcoming, until, outbox) if left else None
                 except Gone:
-                    self._workshop.abandon()
-            raise MeasureError("the measuring processes were ended twice in a row")
+                    self._pool.abandon()
+            raise MeasureError(
+                "the processes that measure were ended twice in a row, not by this one; is the "
+                "machine out of memory?"
+            )
         except BaseException:
-            # Interrupted in the middle of a question, the answer must not be taken for that to the
-            # next one.
-            self._workshop.abandon()
+            # A worker may still send the answer to a request that was interrupted. It must not be
+            # taken for the answer to the next one.
+            self._pool.abandon()
             raise
 
     def _measure(
-        self, candidates: Sequence[Candidate], upcoming: Upcoming | None, until: float
-    ) -> list[Measurement | None]:
-        """Of one task; None for those that time did not reach."""
+        self, candidates: Sequence[Candidate], upcoming: Upcoming | None, until: float,
+        outbox: Outbox,
+    ) -> None:  # fmt: skip
+        """Measures candidates of one task. Those not reached in time do not come to the outbox."""
         task = candidates[0].task
-        _refuse_foreign(task.target)
-        standing = self._standing.setdefault(task.key, Standing())
-        crew = self._workshop.serve(task)
-        if standing.incumbent is not None:
-            crew.runner.add(standing.incumbent.trial.slot, standing.incumbent.built)
+        require_this_machine(task.target)
+        incumbents = self._incumbents.setdefault(task.statement, Incumbents())
+        workers = self._pool.serve(task, until)
+        self.spent.evaluations = self._pool.evaluations
+        if incumbents.current is not None:
+            workers.runner.add(incumbents.current.trial.slot, incumbents.current.built)
         trials: dict[str, Trial] = {}
+        by_slot: dict[int, Candidate] = {}
         for c in candidates:
             if c.key not in trials:
                 self._slots += 1
                 trials[c.key] = Trial(self._slots)
+                by_slot[self._slots] = c
         jobs, failures = self._jobs(candidates)
         for key, failure in failures.items():
             trials[key].failure = failure
         s, rules = self._settings, self._settings.timing_rules
+
+        def finished(trial: Trial) -> None:
+            outbox.put(self._measurement(by_slot[trial.slot], trial, incumbents))
+
         batch = Batch(
-            crew.builders, crew.runner, crew.cores, standing, rules, s.timeout, s.confirm,
-            self._rng, self.spent, until,
+            workers.builders, workers.runner, workers.cores, incumbents, rules, s.timeout,
+            s.confirm, self._rng, self.spent, until, finished,
         )  # fmt: skip
 
         def look_ahead() -> None:
             if upcoming is not None:
-                crew.builders.begin(self._jobs(upcoming())[0])
+                workers.builders.begin(self._jobs(upcoming())[0])
 
-        beside = crew.may_share
-        with Meanwhile(look_ahead, crew.cores.free or crew.cores.all) as meanwhile:
-            batch.run(trials, jobs, beside, meanwhile.wait)
-        crew.crowded = 4 * sum(t.contended for t in trials.values()) > len(trials)
-        return [self._measurement(c, trials[c.key], standing) for c in candidates]
+        try:
+            with Overlap(look_ahead, workers.cores.free or workers.cores.all) as overlap:
+                batch.run(trials, jobs, workers.may_share, overlap.wait)
+        finally:  # whatever ended the batch, its measurements so far are kept
+            batch.finish(trials.values())
+            for c in candidates:
+                twin = incumbents.known.get(trials[c.key].key)
+                if twin is not None and c.key not in outbox.measured:
+                    outbox.put(twin.of(c, trials[c.key].build_seconds))
+            while incumbents.deposed:
+                outbox.tell(incumbents.deposed.pop())
+        workers.crowded = 4 * sum(t.contended for t in trials.values()) > len(trials)
 
-    def _measurement(self, c: Candidate, t: Trial, standing: Standing) -> Measurement | None:
-        verdict = standing.known.get(t.key)
-        if verdict is None:
-            if not t.reached:
-                return None
-            verdict = t.verdict(self._settings.timing_rules)
-        m = verdict.of(c, t.build_seconds)
-        if standing.incumbent is not None and t is standing.incumbent.trial:
-            standing.best = m
+    def _measurement(self, c: Candidate, t: Trial, incumbents: Incumbents) -> Measurement:
+        m = t.verdict(self._settings.timing_rules).of(c, t.build_seconds)
+        if incumbents.current is not None and t is incumbents.current.trial:
+            incumbents.best = m
         return m
 
     def _jobs(self, candidates: Sequence[Candidate]) -> tuple[dict[str, Build], dict[str, Failure]]:
-        """By the candidates' keys."""
-        made = {c.key: self._job(c) for c in candidates}
-        jobs = {key: job for key, job in made.items() if isinstance(job, Build)}
-        return jobs, {key: job for key, job in made.items() if isinstance(job, Failure)}
+        """Jobs of those that can be built, and failures of the others, by key of the candidate."""
+        all_jobs = {c.key: self._job(c) for c in candidates}
+        jobs = {key: job for key, job in all_jobs.items() if isinstance(job, Build)}
+        return jobs, {key: job for key, job in all_jobs.items() if isinstance(job, Failure)}
 
     def _job(self, c: Candidate) -> Build | Failure:
         func, target = c.task.func, c.task.target
         packed = _portable(c.trace)
-        if packed is None:  # its steps can be had in this process only
+        if packed is None:  # other processes cannot import its steps
             try:
                 func = c.trace.apply(func)
             except Exception as error:
@@ -175,20 +210,20 @@ class LocalRun:
         return Build(func, target, packed, self._builder)
 
     def best(self, task: Task) -> Measurement | None:
-        """The incumbent: what has won its races and was confirmed."""
-        standing = self._standing.get(task.key)
-        return None if standing is None else standing.best
+        """The incumbent: no other candidate of this task has beaten it side by side."""
+        incumbents = self._incumbents.get(task.statement)
+        return None if incumbents is None else incumbents.best
 
     def close(self) -> None:
-        """In another thread than the one that measures, it cuts that one's batch short."""
+        """Called from another thread than the one that measures, it ends that one's batch early."""
         self._closed = True
         if not self._lock.acquire(blocking=False):
-            nursery = self._workshop.nursery
-            if nursery is not None:
-                nursery.kill()
+            fork_server = self._pool.fork_server
+            if fork_server is not None:
+                fork_server.kill()
             self._lock.acquire()
         try:
-            self._workshop.abandon()
+            self._pool.abandon()
         finally:
             self._lock.release()
 
@@ -199,18 +234,9 @@ class LocalRun:
         self.close()
 
 
-def _refuse_foreign(target: Target) -> None:
-    here = cpu()
-    if target.kind != "cpu" or target.arch != here.arch:
-        raise TargetError(
-            f"LocalMeasurer runs kernels on this machine's {here.arch} processor; the target is "
-            f"{target.kind} {target.arch}"
-        )
-
-
 def _portable(trace: Trace) -> bytes | None:
-    """The trace for another process; None if its steps are defined where only this one finds them:
-    in a script, a notebook or inside a function.
+    """The pickled trace; None if other processes cannot import its steps, which are defined in a
+    script, in a notebook or inside a function.
     """
     if any(type(s).__module__ == "__main__" for s in trace):
         return None

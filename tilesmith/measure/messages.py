@@ -1,5 +1,5 @@
-"""What the processes of a measurer say to each other: plain records, made on one side and read on
-the other.
+"""Messages between the processes of a measurer: plain records, sent by one side and read by the
+other. The parent asks; the fork server and its workers answer every message with one.
 """
 
 from __future__ import annotations
@@ -14,39 +14,59 @@ from tilesmith.ir.nodes import Buffer
 
 REFERENCE = -1  # the slot of the reference kernel
 
+# Exit statuses of workers: a fault that the handler recorded, and an allocation that was refused.
+FAULTED, NO_MEMORY = 97, 98
+STACK = "the stack"  # the name of the stack among the regions of an Exit
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What a worker may use."""
 
     cores: tuple[int, ...]
-    nbytes: int  # beyond what it has when it starts
+    nbytes: int  # of private memory, in addition to what it has when it starts
 
 
-# To the nursery.
+# To the fork server. A message that starts a worker comes with the descriptor of the worker's
+# socket, and the answer is the worker's process id.
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """Make inputs and the expected outputs of a task; the worker that does it answers with None,
-    or with the text of what went wrong.
+    """Start a worker that fills the inputs and expected outputs of a task. It sends None, or the
+    text of the error. The arrays stay until they are discarded.
     """
 
+    task: str  # its statement
     func: Function
     target: Target
     limits: Limits
 
 
 @dataclass(frozen=True, slots=True)
-class Spawn:
-    """Start a worker; the descriptor of its socket comes along. The answer is its process id."""
+class Discard:
+    """Free the arrays of a task; the answer is None."""
 
-    kind: str  # "build" | "run"
+    task: str
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnBuilder:
     limits: Limits
-    cold: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnRunner:
+    """Start a worker that runs kernels on the arrays of a task; with `cold` caches, if asked."""
+
+    task: str
+    limits: Limits
+    cold: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Reap:
-    """End a worker if it has not ended by itself; the answer is an Exit."""
+    """Wait a second for a worker to end, or not at all with `kill`, and then kill it. The answer is
+    an Exit.
+    """
 
     pid: int
     kill: bool
@@ -56,18 +76,21 @@ class Reap:
 class Exit:
     """How a worker ended."""
 
-    status: int  # as waitpid gives it
-    killed: bool  # by us
+    status: int  # as waitpid returns it
+    killed: bool  # by the fork server
     fault: tuple[int, int, int] = (0, 0, 0)  # signal, code, address
-    slot: int = 0  # what it was running
-    regions: tuple[tuple[str, int, int, int, int], ...] = ()  # name, guard, begin, end, guard's end
-    words: str = ""  # the last it wrote to its error stream
+    slot: int = 0  # of the kernel it was running
+    # Name, begin of the guard before, begin and end of the array, end of the guard behind.
+    regions: tuple[tuple[str, int, int, int, int], ...] = ()
+    stderr: str = ""  # the first 4096 bytes
 
 
 # To a build worker.
 @dataclass(frozen=True, slots=True)
 class Build:
-    """`trace` is a pickled Trace, to be applied to the function; None if that has been done."""
+    """Build a kernel; the answer is a Built or a Failure. `trace` is a pickled Trace to be applied
+    to the function, or None if it has been applied.
+    """
 
     func: Function
     target: Target
@@ -77,15 +100,15 @@ class Build:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A kernel, and where each parameter's elements lie if not row by row."""
+    """A kernel with its parameters, whose layouts the schedule may have changed."""
 
     artifact: Artifact
     params: tuple[Buffer, ...]
-    seconds: float
+    seconds: float  # of building
 
     @property
     def key(self) -> str:
-        """Equal for kernels that do the same in the same way."""
+        """Equal for kernels with equal code on equal layouts."""
         a = self.artifact
         layouts = repr([(b.name, b.layout, b.basis) for b in self.params])
         return digest(a.code.hex(), layouts, str(a.workspace_nbytes), str(a.parameters))
@@ -94,7 +117,7 @@ class Built:
 # To a run worker.
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Link a kernel under a number; the answer is None or a Failure."""
+    """Link a kernel under a slot number; the answer is None or a Failure."""
 
     slot: int
     built: Built
@@ -102,31 +125,35 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Call it once on guarded memory and compare; the answer is seconds or a Failure."""
+    """Call a kernel once on guarded memory and compare its results with the expected ones; the
+    answer is the seconds of the call, or a Failure.
+    """
 
     slot: int
 
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """Take one sample each, in this order: (slot, calls). The answer is a Sample each."""
+    """Take one sample for each (slot, calls), in this order; the answer is a list of Samples."""
 
     order: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
+    """Unload kernels; the answer is None."""
+
     slots: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    seconds: float  # of one call
-    share: float  # of that time the processor was ours
-    drift: float = 1.0  # of the reference kernel just before, against its usual time
-    reference: float = 0.0  # seconds of that kernel; 0 if it did not run
+    seconds: float  # of one call, on the wall clock
+    share: float  # of those seconds in which the thread had the processor
+    drift: float = 1.0  # time of the reference kernel just before, over its usual time
+    reference: float = 0.0  # recent seconds of the reference kernel; 0 if it did not run
 
     @property
-    def settled(self) -> float:
-        """What it would have taken on the machine as it usually is; for decisions, not records."""
+    def corrected(self) -> float:
+        """Seconds with the machine's drift taken out. For decisions; records hold `seconds`."""
         return self.seconds / self.drift

@@ -1,5 +1,5 @@
-"""What one core of this machine can do at most: an element type in, multiply-adds and dot products
-from registers, in operations a second, out.
+"""The peak rate of this machine: an element type in; operations a second of one core, by FMA or
+dot-product instructions on registers, out.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _KINDS = {"float16": "half", "float32": "float", "float64": "double"}
 
 @cache
 def peak_of(d: DType, num_cores: int) -> float | None:
-    """Floating-point operations a second of so many cores of this machine, measured once in a
-    process, in a tenth of a second; None for element types without a multiply-add.
+    """Floating-point operations a second of `num_cores` cores of this machine; None for element
+    types without FMA instructions. Measured once per process, in a tenth of a second.
     """
     name = str(d)
     if name not in _KINDS or (name == "float16" and "fp16" not in cpu().features):
@@ -33,22 +33,25 @@ def multiply_add(
     repeats: int = 15,
     min_seconds: float = 0.005,
 ) -> float:
-    """Floating-point operations a second of one core, with so many independent accumulators."""
-    tried = [count for count in chains if count < target.num_vector_registers]
+    """Floating-point operations a second of one core: the best of several numbers of independent
+    accumulators (`chains`).
+    """
+    counts = [count for count in chains if count < target.num_vector_registers]
     return max(
-        _rate(*_multiply_adds(name, count, target), target, repeats, min_seconds) for count in tried
+        _rate(*_multiply_adds(name, count, target), target, repeats, min_seconds)
+        for count in counts
     )
 
 
 def multiply_add_call(name: str, target: Target) -> tuple[Kernel, int]:
-    """The same as a kernel to be timed in turns with another, and the operations of a call."""
+    """The same as a kernel, to be timed in turns with another one, and its operations per call."""
     chains = 24 if target.num_vector_registers >= 32 else 12
     source, operations = _multiply_adds(name, chains, target)
     return _kernel(source, target), operations * _ROUNDS
 
 
 def _multiply_adds(name: str, chains: int, target: Target) -> tuple[str, int]:
-    """The source, and its operations in a round."""
+    """LLVM text, and its operations per iteration."""
     bits = dtype(name).bits
     lanes = target.lanes(bits)
     fma, t = f"@llvm.fma.v{lanes}f{bits}", f"<{lanes} x {_KINDS[name]}>"
@@ -57,7 +60,7 @@ def _multiply_adds(name: str, chains: int, target: Target) -> tuple[str, int]:
 
 
 def dot_product(target: Target) -> float | None:
-    """int8 operations a second by the dot-product instruction, if there is one."""
+    """int8 operations a second of the dot-product instruction; None if there is none."""
     if "vnni" in target.features:
         name, lanes = "@llvm.x86.avx512.vpdpbusd.512", 16
     elif "dotprod" in target.features:
@@ -74,7 +77,9 @@ def dot_product(target: Target) -> float | None:
 
 
 def _register_loop(t: str, step: str, declare: str, chains: int) -> str:
-    """`chains` independent accumulators of type `t`, each joined once per round by `step`."""
+    """A loop whose iterations apply `step` once to each of `chains` independent accumulators of
+    type `t`.
+    """
     lines = [declare, f"define void @{ENTRY}(ptr %args, ptr %ws) {{", "entry:"]
     lines += [" %p = load ptr, ptr %args", f" %x = load {t}, ptr %p, align 1", " br label %l", "l:"]
     lines.append(" %i = phi i64 [0, %entry], [%n, %l]")
@@ -91,7 +96,7 @@ def _register_loop(t: str, step: str, declare: str, chains: int) -> str:
 
 
 def _kernel(source: str, target: Target) -> Kernel:
-    # Not at the top of the file, because `import tilesmith` reaches it and must not load LLVM.
+    # Imported here because `import tilesmith` imports this file and must not load LLVM.
     from tilesmith.codegen.llvm.compiler import compile_ir
 
     memory = Parameter("memory", (4096,), dtype("uint8"), True)

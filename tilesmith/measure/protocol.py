@@ -1,21 +1,22 @@
-"""What a measurer is to the rest of the system: settings that open a run, and a run that turns
-candidates into measurements.
+"""The protocol of measurers: frozen settings in, a run out that turns candidates into measurements.
 
-Implementations of one's own pass the suite in `tilesmith.testing.measurers`.
+`examples/custom_measurer.py` is one in a file of its own. Every measurer should pass the suite in
+`tilesmith.testing.measurers`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, Self
+from typing import Protocol, Self, runtime_checkable
 
 from tilesmith.task.task import Candidate, Measurement, Task
 
 Upcoming = Callable[[], Sequence[Candidate]]
+Listener = Callable[[Sequence[Measurement]], None]
 
 
 class Measuring(Protocol):
-    """A run: it holds processes or machines until it is closed."""
+    """A run of a measurer. It holds processes or machines until it is closed."""
 
     def measure(
         self,
@@ -23,21 +24,41 @@ class Measuring(Protocol):
         upcoming: Upcoming | None = None,
         until: float | None = None,
     ) -> list[Measurement]:
-        """One measurement per candidate, in the order given. A candidate that cannot be measured
-        has a failure; an exception means that measuring itself is broken.
+        """One measurement per candidate, in the order given. Candidates may be of several tasks.
+        One that cannot be measured gets a failure; an exception means that measuring is broken.
 
-        `upcoming` is called once, perhaps in another thread, where and when that disturbs no
-        measurement, and gives the candidates that will come next: they may be prepared for already.
-        Its errors are raised here. `until` is a moment of time.monotonic(); candidates that were
-        not reached by then are left out.
+        `upcoming` returns the candidates of the next batch, which may be built ahead. It is called
+        once, perhaps in another thread, when that disturbs no measurement. Its errors are raised
+        here. `until` is a time on time.monotonic(); candidates not reached by then are left out.
         """
 
     def close(self) -> None:
-        """Gives everything back; closing again does nothing."""
+        """Ends processes and frees machines; closing again does nothing."""
 
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *error: object) -> None: ...
+
+
+@runtime_checkable
+class Reporting(Protocol):
+    """A run that hands out measurements before their batch is done, so that they can be stored. An
+    interrupted batch then loses only what was being measured at that moment.
+    """
+
+    def report_to(self, listener: Listener) -> None:
+        """From now on `listener` gets every measurement once, in small groups, before `measure`
+        returns it or raises. It may also get the failure of a candidate of an earlier batch, which
+        ran well then.
+        """
+
+
+@runtime_checkable
+class Judging(Protocol):
+    """A run that compares candidates of a task side by side."""
+
+    def best(self, task: Task) -> Measurement | None:
+        """The incumbent: no other candidate of the task has beaten it in this run."""
 
 
 class Measurer(Protocol):

@@ -1,14 +1,15 @@
-"""ReplayMeasurer: recorded measurements in, a measurer that answers from them out, so that
-strategies and models are compared seed by seed and without the hardware.
+"""ReplayMeasurer: recorded measurements in, a measurer that answers from them out. It compares
+strategies and cost models seed by seed, without the hardware.
 
-A candidate that was recorded has its recorded measurement. For the others there are three answers.
-"fail" says that nothing is known; with a strategy that keeps to what was recorded
-(`tilesmith.search.recorded.Recorded`) it never comes to that, every number is a measured one, and
-the comparison is as honest as the records are dense. "nearest" gives what the nearest record of the
-same variant says, distances being those between the log2 of decisions. "model" asks a simulator
-fitted to all records of the task (`tilesmith.measure.simulate`): the search then meets the whole
-space and an even landscape, which flatters all strategies alike, and random search draws as it
-would on the machine.
+A candidate that was recorded gets its recorded measurement. `missing` says what the others get:
+
+"fail": a failure. Use it with a strategy that proposes only recorded candidates
+(`tilesmith.search.recorded.Recorded`): then every number was measured.
+"nearest": the measurement of the nearest record of the same variant, by the distance between the
+log2 of their decisions.
+"model": the prediction of a simulator that is fitted to all records of the task
+(`tilesmith.measure.simulate`). The search then sees the whole space, and random search draws as it
+would on the machine; but the simulated times are smooth, which makes every strategy look better.
 """
 
 from __future__ import annotations
@@ -47,16 +48,16 @@ class ReplayMeasurer:
 
     @cached_property
     def tables(self) -> Mapping[str, Table]:
-        """By the task's key; made once, and shared by all runs."""
-        found: dict[str, list[Measurement]] = {}
+        """By the key of the task; shared by all runs."""
+        by_task: dict[str, list[Measurement]] = {}
         for m in self.records:
-            found.setdefault(m.candidate.task.key, []).append(m)
-        return {key: Table(ms) for key, ms in found.items()}
+            by_task.setdefault(m.candidate.task.key, []).append(m)
+        return {key: Table(ms) for key, ms in by_task.items()}
 
 
 class Table:
-    """What was recorded of one task. Of several records of a candidate the best one counts: one
-    that was confirmed, or else undisturbed, or else fast.
+    """The records of one task. Of several records of a candidate the most reliable counts, by
+    `trust`: one that was confirmed, or else not contended, or else the fastest.
     """
 
     def __init__(self, records: Sequence[Measurement]) -> None:
@@ -84,18 +85,18 @@ class Table:
         return simulate(groups) if groups else None
 
     def simulated(self, c: Candidate) -> Measurement | None:
-        """A failure where the nearest record failed, as failures come in regions."""
-        near = self.nearest(c)
-        if near is None or near.failure is not None or self.simulator is None:
-            return near
+        """A failure where the nearest record failed, since neighbours fail alike."""
+        nearest = self.nearest(c)
+        if nearest is None or nearest.failure is not None or self.simulator is None:
+            return nearest
         variant, row = reopen(c)
         rows: Matrix = np.array([row], np.int32)
         seconds = float(self.simulator.predict(variant, rows)[0])
-        return replace(near, seconds=(seconds,), confirmed=False, contended=False)
+        return replace(nearest, seconds=(seconds,), confirmed=False, contended=False)
 
 
 class ReplayRun:
-    """`asked` counts the candidates, `answered` those among them that were recorded."""
+    """`asked` counts the candidates, `answered` those of them that were recorded."""
 
     def __init__(self, settings: ReplayMeasurer) -> None:
         self._settings = settings
@@ -117,21 +118,21 @@ class ReplayRun:
     def _one(self, c: Candidate) -> Measurement:
         self.asked += 1
         table = self._settings.tables.get(c.task.key)
-        found = table.exact.get(c.key) if table is not None else None
-        if found is not None:
+        record = table.exact.get(c.key) if table is not None else None
+        if record is not None:
             self.answered += 1
-            return found
+            return record
         try:
             reopen(c)
         except ScheduleError as error:
             return Measurement(c, failure=Failure("schedule", str(error)), when=0.0)
         if table is not None and self._settings.missing != "fail":
-            nearest = self._settings.missing == "nearest"
-            found = table.nearest(c) if nearest else table.simulated(c)
-        if found is None:
+            is_nearest = self._settings.missing == "nearest"
+            record = table.nearest(c) if is_nearest else table.simulated(c)
+        if record is None:
             what = "task" if table is None else "candidate"
             return Measurement(c, failure=Failure("error", f"no record of this {what}"), when=0.0)
-        return replace(found, candidate=c)
+        return replace(record, candidate=c)
 
     def close(self) -> None:
         self._closed = True

@@ -1,10 +1,10 @@
 """A simulator of a machine: recorded measurements of one task in, the seconds of any candidate of
 the recorded variants out.
 
-It is a Gaussian process over the logarithms of the decisions, of another family than the cost
-models that are compared on it, so that none of them has the answer built in. It gives back what was
-recorded, less its noise; far from all records it says what the task's programs take on average,
-so that a search has nothing to gain where nobody has been.
+It is a Gaussian process over the logarithms of the decisions. The cost models that are compared on
+it are of other families, so none of them is favoured. At a record it predicts the recorded time
+with the noise smoothed. Far from all records it predicts their mean, so that a search gains nothing
+where nothing was measured.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from tilesmith.space.variant import Variant
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
-# What is tried; the best by leaving one out is taken.
+# Hyperparameters: those with the smallest leave-one-out error are taken.
 _LENGTHS = (1.5, 3.0, 6.0, 12.0)
 _NOISES = (0.003, 0.01, 0.03, 0.1, 0.3)
-_KINSHIPS = (0.5, 0.9)  # how much rows of another variant say, if the decisions are the same
+_KINSHIPS = (0.5, 0.9)  # correlation of equal decisions in different variants
 
 
 @dataclass(frozen=True, eq=False)
 class Simulator:
-    """`points` are recorded rows as places, `kind` their variants by number; `left_out` are the
-    seconds of each record as the other ones tell.
+    """`points` are the coordinates of recorded rows, `kind` the numbers of their variants.
+    `left_out` are the leave-one-out predictions of each record's seconds.
     """
 
     columns: Mapping[str, int]
@@ -46,49 +46,49 @@ class Simulator:
     left_out: Array
 
     def predict(self, variant: Variant, rows: Matrix) -> Array:
-        """Seconds; within the range of what was recorded."""
+        """Seconds, clipped to the range of the records."""
         kind = np.full(len(rows), float(self.kinds.get(variant.trace, -1)))
-        at = places(variant, rows, self.columns)
+        at = coordinates(variant, rows, self.columns)
         k = kernel(at, kind, self.points, self.kind, self.length, self.kinship)
-        found = np.exp(np.log(self.seconds).mean() + k @ self.weights)
-        return np.asarray(np.clip(found, self.seconds.min(), self.seconds.max()))
+        predicted = np.exp(np.log(self.seconds).mean() + k @ self.weights)
+        return np.asarray(np.clip(predicted, self.seconds.min(), self.seconds.max()))
 
     @property
     def error(self) -> float:
-        """Of the left out ones: the mean square of the logarithm of the ratio."""
+        """Leave-one-out: the mean square of the logarithm of predicted over recorded seconds."""
         return float(np.square(np.log(self.left_out / self.seconds)).mean())
 
 
 def simulate(groups: Sequence[tuple[Variant, Matrix, Array]]) -> Simulator:
-    """From rows of variants and their seconds."""
+    """Fitted to groups of (variant, rows of decisions, their seconds)."""
     columns: dict[str, int] = {}
     for v, _, _ in groups:
         for c in v.columns:
             columns.setdefault(c, len(columns))
     kinds = {v.trace: n for n, (v, _, _) in enumerate(groups)}
-    points = np.concatenate([places(v, rows, columns) for v, rows, _ in groups])
+    points = np.concatenate([coordinates(v, rows, columns) for v, rows, _ in groups])
     kind = np.concatenate([np.full(len(rows), float(kinds[v.trace])) for v, rows, _ in groups])
     seconds = np.concatenate([s for _, _, s in groups])
     logs = np.log(seconds)
-    tried = []
+    fits = []
     for length, kinship in product(_LENGTHS, _KINSHIPS):
         values, vectors = np.linalg.eigh(kernel(points, kind, points, kind, length, kinship))
         for noise in _NOISES:
             inverse = 1 / (np.maximum(values, 0.0) + noise)
             weights = vectors @ (inverse * (vectors.T @ (logs - logs.mean())))
-            # Leaving one out, in closed form: no other fit is needed.
+            # Leave-one-out predictions in closed form.
             left_out = np.exp(logs - weights / (np.square(vectors) @ inverse))
-            tried.append(
+            fits.append(
                 Simulator(
                     columns, kinds, points, kind, seconds, length, kinship, noise, weights, left_out
                 )
             )
-    return min(tried, key=lambda s: s.error)
+    return min(fits, key=lambda s: s.error)
 
 
-def places(variant: Variant, rows: Matrix, columns: Mapping[str, int]) -> Array:
-    """For each column its log2, and for each tile the log2 of it with all that lies within: inner
-    tiles are what caches and registers hold.
+def coordinates(variant: Variant, rows: Matrix, columns: Mapping[str, int]) -> Array:
+    """For each column its log2, and for each tile size the log2 of its product with those of the
+    tiles inside it: that product is what has to fit into a cache or the registers.
     """
     logs = np.log2(np.maximum(rows, 1))
     out = np.zeros((len(rows), 2 * len(columns)))
@@ -110,6 +110,6 @@ def kernel(
     squares = (a**2).sum(1)[:, None] + (b**2).sum(1)[None, :] - 2 * a @ b.T
     distance = np.sqrt(np.maximum(squares, 0.0)) / length
     alike = np.where(a_kind[:, None] == b_kind[None, :], 1.0, kinship)
-    # Matérn's with 3/2: continuous slopes, but no more, as timings have steps
+    # Matérn 3/2: differentiable once, as times change in steps.
     near = (1 + np.sqrt(3) * distance) * np.exp(-np.sqrt(3) * distance)
     return np.asarray(alike * near)

@@ -1,8 +1,8 @@
-"""Messages between two processes: Python objects in on one side of a socket, the same out on the
-other, with file descriptors beside them.
+"""Channels between two processes: Python objects in on one side of a socket, equal objects out on
+the other, with file descriptors if asked.
 
-Both sides are ours, so that a message is a pickle behind its length; whoever breaks off in the
-middle of one is taken for dead.
+A message is a pickle after its length; both sides are Tilesmith's own and trust each other. A
+process that ends in the middle of a message counts as gone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _HEAD = struct.Struct("<QB")  # length of the pickle, number of file descriptors
 
 
 class Gone(Exception):
-    """The process at the other end is no more, or talks nonsense."""
+    """The process at the other end has ended, or has sent something that is no message."""
 
 
 class Channel:
@@ -32,10 +32,10 @@ class Channel:
 
     def send(self, message: object, fds: Iterable[int] = ()) -> None:
         data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
-        given = list(fds)
+        descriptors = list(fds)
         try:
-            if given:
-                socket.send_fds(self.sock, [_HEAD.pack(len(data), len(given))], given)
+            if descriptors:
+                socket.send_fds(self.sock, [_HEAD.pack(len(data), len(descriptors))], descriptors)
                 self.sock.sendall(data)
             else:
                 self.sock.sendall(_HEAD.pack(len(data), 0) + data)
@@ -60,7 +60,7 @@ class Channel:
         try:
             return pickle.loads(data), fds
         except Exception as error:
-            raise Gone(f"a message that cannot be read: {error}") from None
+            raise Gone(f"a message cannot be unpickled: {error}") from None
 
     def _exactly(self, length: int) -> bytes:
         parts, left = [], length
@@ -80,19 +80,19 @@ class Channel:
 
 
 def pair() -> tuple[Channel, socket.socket]:
-    """This side, and the other side's end to be passed on."""
-    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    return Channel(here), there
+    """A channel, and the socket at its other end, to be passed to another process."""
+    own, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    return Channel(own), theirs
 
 
 def adopt(fd: int) -> Channel:
-    """This side, from an inherited or received descriptor."""
+    """A channel on a descriptor that was inherited or received."""
     os.set_inheritable(fd, False)
     return Channel(socket.socket(fileno=fd))
 
 
 def ready(channels: Iterable[Channel], seconds: float) -> list[Channel]:
-    """Those with something to read, or whose other end is gone."""
+    """The channels that have a message or whose other end is gone; waits up to `seconds`."""
     with selectors.DefaultSelector() as selector:
         for c in channels:
             selector.register(c.sock, selectors.EVENT_READ, c)

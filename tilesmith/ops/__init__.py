@@ -36,6 +36,7 @@ from tilesmith.ops.elementwise import (
 from tilesmith.ops.matmul import batch_matmul, dense, matmul, transpose_batch_matmul
 from tilesmith.ops.norm import batch_norm, layer_norm, log_softmax, norm, scale_shift, softmax
 from tilesmith.ops.pool import avg_pool2d, global_avg_pool2d, max_pool2d
+from tilesmith.ops.search import argmax, argmin
 from tilesmith.ops.transform import (
     concatenate,
     embedding,
@@ -49,6 +50,8 @@ from tilesmith.ops.transform import (
 __all__ = [
     "absolute",
     "add",
+    "argmax",
+    "argmin",
     "avg_pool2d",
     "batch_matmul",
     "batch_norm",

@@ -61,7 +61,14 @@ def _sqlite(url: sa.URL) -> sa.Engine:
     if file is None or file in ("", ":memory:"):  # the one connection is the database
         engine = sa.create_engine(url, connect_args=connect_args, poolclass=StaticPool)
     else:
-        _refuse_torn(Path(file))
+        path = Path(file)
+        if path.is_dir():
+            raise RecordsError(
+                f"{file} is a folder, not a database; name a file in it: {path / 'records.db'}"
+            )
+        _refuse_torn(path)
+        if path.exists() and not _is_writable(path):
+            return _sqlite_to_read(url, path, connect_args)
         engine = sa.create_engine(url, connect_args=connect_args)
 
     @event.listens_for(engine, "connect")
@@ -79,6 +86,38 @@ def _sqlite(url: sa.URL) -> sa.Engine:
         # wrote in between; so one that will write says so at its beginning.
         writes = c.get_execution_options().get("writes", False)
         c.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+def is_read_only(engine: sa.Engine) -> bool:
+    return bool(engine.get_execution_options().get("read_only", False))
+
+
+def _is_writable(file: Path) -> bool:
+    """A log comes to lie beside the file, so that its folder counts too."""
+    return os.access(file, os.W_OK) and os.access(file.resolve().parent, os.W_OK)
+
+
+def _sqlite_to_read(url: sa.URL, file: Path, connect_args: dict[str, Any]) -> sa.Engine:
+    """Of a file that may not be written to."""
+    uri = f"{file.resolve().as_uri()}?mode=ro"
+    log = file.with_name(f"{file.name}-wal")
+    if not log.exists() or log.stat().st_size == 0:
+        # Nobody has it open for writing. Otherwise SQLite would make an index of the log, which it
+        # may not; with a log there is an index, too, as long as somebody has it open.
+        uri += "&immutable=1"
+
+    def connect() -> sqlite3.Connection:
+        connection: sqlite3.Connection = sqlite3.connect(uri, uri=True, **connect_args)
+        connection.isolation_level = None
+        return connection
+
+    engine = sa.create_engine(url, creator=connect, execution_options={"read_only": True})
+
+    @event.listens_for(engine, "begin")
+    def begin(c: sa.Connection) -> None:
+        c.exec_driver_sql("BEGIN")
 
     return engine
 
@@ -130,15 +169,16 @@ _MEANINGS = {
     "is locked": f"another process has kept it locked for {BUSY_SECONDS:g} s",
     "not a database": "this file is not a database of records",
     "malformed": "this file is damaged. Put back a copy of it, or import an export into a new one",
-    "unable to open": "cannot be opened: is its folder there, and may you write to it?",
+    "unable to open": "cannot be opened: is its folder there, and may you read the file, or write "
+    "a new one?",
     "readonly": "may not be written to",
 }
 
 
 def meaning(error: Exception) -> str:
     """What is wrong, in a line."""
-    said = str(error.orig if isinstance(error, exc.DBAPIError) and error.orig else error).strip()
+    message = str(error.orig if isinstance(error, exc.DBAPIError) and error.orig else error).strip()
     for piece, text in _MEANINGS.items():
-        if piece in said:
-            return f"{text} ({said})"
-    return said.splitlines()[0] if said else type(error).__name__
+        if piece in message:
+            return f"{text} ({message})"
+    return message.splitlines()[0] if message else type(error).__name__

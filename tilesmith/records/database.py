@@ -12,12 +12,14 @@ from tilesmith.ir.intrinsics import INTRINSICS
 from tilesmith.ir.nodes import Intrinsic
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import PRIMITIVES
-from tilesmith.task.task import Measurement, Task
+from tilesmith.task.curve import Curve, curve_of
+from tilesmith.task.task import Candidate, Measurement, Task, TuningRun
 
 
 @dataclass(frozen=True, slots=True)
 class TaskSummary:
-    """What is known of one task.
+    """What is known of one task: `task` as it was stated first, and under which names of Functions
+    it was.
 
     `key` and `codegen` are those under which it was recorded: with an older code generator they
     differ from what `task` would have today.
@@ -28,7 +30,28 @@ class TaskSummary:
     codegen: str
     count: int
     failures: int
-    best_seconds: float | None
+    names: tuple[str, ...]
+    best_seconds: float | None  # of the one that `best` gives
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """A tuning run and what it measured, in that order. `seconds` is the time from its start to its
+    last measurement.
+    """
+
+    run: TuningRun
+    seconds: float
+    measurements: tuple[Measurement, ...]
+
+    @property
+    def trials(self) -> int:
+        return max((m.moment.trial for m in self.measurements if m.moment), default=0)
+
+    @property
+    def curve(self) -> Curve:
+        """(seconds, trials, best cost) at every improvement, as `Result.curve`."""
+        return curve_of(self.measurements)
 
 
 class Database(Protocol):
@@ -47,8 +70,9 @@ class Database(Protocol):
         primitives: Sequence[type[Step]] = PRIMITIVES,
         intrinsics: Sequence[Intrinsic] = INTRINSICS,
     ) -> list[Measurement]:
-        """Everything known of a task, oldest first. `primitives` and `intrinsics` are what names
-        in traces may mean; add your own to the built-in ones.
+        """Everything known of a task, under its names, oldest first. `primitives` and `intrinsics`
+        are what names in traces may mean; add your own to the built-in ones. What cannot be read
+        with them is left out, see `unread`.
         """
 
     def best(
@@ -57,8 +81,38 @@ class Database(Protocol):
         primitives: Sequence[type[Step]] = PRIMITIVES,
         intrinsics: Sequence[Intrinsic] = INTRINSICS,
     ) -> Measurement | None:
-        """The one to trust: the fastest that was confirmed, or else the fastest; never a failure
-        or a contended one.
+        """The one to trust, the first by `trust`: the fastest that was confirmed, else the fastest
+        of a calm machine, else the fastest of a busy one; None if nothing was ever timed.
+        """
+
+    def unread(
+        self,
+        task: Task | None = None,
+        primitives: Sequence[type[Step]] = PRIMITIVES,
+        intrinsics: Sequence[Intrinsic] = INTRINSICS,
+    ) -> int:
+        """How many measurements, of one task or in all, cannot be read: their traces have
+        primitives that are not among these, or they hold what is no measurement. They stay.
+        """
+
+    def earlier(
+        self,
+        task: Task,
+        primitives: Sequence[type[Step]] = PRIMITIVES,
+        intrinsics: Sequence[Intrinsic] = INTRINSICS,
+    ) -> list[Candidate]:
+        """What other versions of the code generator were fastest with, best first. Their times say
+        nothing about today's code: these are candidates to measure anew.
+        """
+
+    def runs(
+        self,
+        task: Task,
+        primitives: Sequence[type[Step]] = PRIMITIVES,
+        intrinsics: Sequence[Intrinsic] = INTRINSICS,
+    ) -> list[RunSummary]:
+        """The tuning runs of a task that left measurements here, by their start. Measurements that
+        belong to no run, such as those of older versions, are not among them.
         """
 
     def tasks(self) -> list[TaskSummary]:

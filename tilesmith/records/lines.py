@@ -9,79 +9,133 @@ import gzip
 import json
 import lzma
 import os
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, BinaryIO, TextIO, cast
 
-from tilesmith.base.digest import digest
-from tilesmith.base.errors import RecordsError, TilesmithError
-from tilesmith.base.target import Target
-from tilesmith.ir.deserialize import function_from_json
+from tilesmith.base.errors import RecordsError
 from tilesmith.ir.intrinsics import INTRINSICS
 from tilesmith.ir.nodes import Intrinsic
-from tilesmith.ir.serialize import compact
-from tilesmith.records.rows import RecordRow, TaskRow, measurement, row_of
+from tilesmith.records.check import LINE_VERSION, read_line, task_of
+from tilesmith.records.rows import (
+    UNREADABLE,
+    Entry,
+    RecordRow,
+    RunRow,
+    TaskRow,
+    measurement,
+    run_of,
+)
 from tilesmith.schedule.step import Step
-from tilesmith.schedule.trace import PRIMITIVES, Trace
-from tilesmith.task.task import Candidate, Failure, Measurement, Task, task_key
+from tilesmith.schedule.trace import PRIMITIVES
+from tilesmith.task.task import Measurement
 
-VERSION = 1
+_LONGEST = 1 << 24  # bytes of a line: no record comes near
 
 
-def line_of(task: TaskRow, row: RecordRow) -> str:
+def line_of(task: TaskRow, row: RecordRow, run: RunRow | None = None) -> str:
+    provenance: dict[str, Any] = {}
+    if run is not None:
+        own = {name: x for name, x in run._asdict().items() if name != "codegen"}  # the line's
+        provenance = {"run": own, "run_seconds": row.run_seconds, "trial": row.trial}
     return json.dumps(
         {
-            "version": VERSION,
-            "func": json.loads(task.func),
-            "target": json.loads(task.target),
+            **provenance,
+            "version": LINE_VERSION,
+            "func": _parsed(task.func),
+            "target": _parsed(task.target),
             "codegen": task.codegen,
-            "trace": json.loads(row.trace),
-            "seconds": json.loads(row.samples),
-            "references": json.loads(row.reference_samples),
+            "trace": _parsed(row.trace),
+            "seconds": _parsed(row.samples),
+            "references": _parsed(row.reference_samples),
             "failure": None if row.failure is None else [row.failure, row.failure_text],
             "contended": bool(row.contended),
             "confirmed": bool(row.confirmed),
             "build_seconds": row.build_seconds,
             "when": row.at,
-            "versions": json.loads(row.versions),
+            "versions": _parsed(row.versions),
         },
         separators=(",", ":"),
     )
 
 
-def rows_of(path: Path) -> Iterator[tuple[TaskRow, RecordRow]]:
-    """Raises a RecordsError that names the file and the line where one is not a record."""
+def _parsed(text: str) -> Any:
+    """What no longer is JSON goes as the text it is: an export keeps all there is."""
     try:
-        with _open(path, path, "rt") as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    try:
-                        yield _read(line)
-                    except (ValueError, KeyError, TypeError, TilesmithError) as e:
-                        what = f"{e} is missing" if isinstance(e, KeyError) else str(e)
-                        raise RecordsError(
-                            f"{path}, line {number} is not a record: {what}. The lines before it "
-                            "may have been taken; to import the mended file again is safe"
-                        ) from None
-    except (OSError, EOFError, UnicodeDecodeError, lzma.LZMAError) as e:
-        raise RecordsError(f"{path} cannot be read: {e}") from None
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
-def write_lines(path: Path, rows: Iterable[tuple[TaskRow, RecordRow]]) -> int:
-    """How many were written. The file appears when it is whole."""
-    part = path.with_name(f"{path.name}.part")
-    count = 0
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """What is no record, and why, with the file and the line."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What came of a file: records that are new here, those that were here already, and lines that
+    are none; `reasons` are those of the first of them.
+    """
+
+    added: int
+    present: int
+    refused: int
+    reasons: tuple[str, ...]
+
+
+def entries(path: Path, apply: bool = True) -> Iterator[Entry | Refused]:
+    """Raises a RecordsError where nothing of the file can be read."""
+    number = 0
     try:
-        with _open(part, path, "wt") as file:
-            for task, row in rows:
-                file.write(line_of(task, row) + "\n")
-                count += 1
-        part.replace(path)
+        with _open_bytes(path) as file:
+            while line := file.readline(_LONGEST):
+                number += 1
+                if len(line) == _LONGEST and not line.endswith(b"\n"):
+                    while (rest := file.readline(_LONGEST)) and not rest.endswith(b"\n"):
+                        pass
+                    yield Refused(f"{path}, line {number} has more than {_LONGEST} bytes")
+                elif line.strip():
+                    yield _entry(path, number, line, apply)
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as e:
+        if number == 0:
+            raise RecordsError(f"{path} cannot be read: {e}") from None
+        yield Refused(f"{path} cannot be read after line {number}: {e}")
+
+
+def _entry(path: Path, number: int, line: bytes, apply: bool) -> Entry | Refused:
+    try:
+        return read_line(line.decode(), apply)
+    except UNREADABLE as e:
+        what = f"{e} is missing" if isinstance(e, KeyError) else str(e) or type(e).__name__
+        return Refused(f"{path}, line {number} is not a record: {what}")
+
+
+def write_lines(to: Path | TextIO, rows: Iterable[Entry]) -> int:
+    """How many were written. A file appears when it is whole; a stream is not closed."""
+    if not isinstance(to, Path):
+        return _write(to, rows)
+    part = to.with_name(f"{to.name}.part")
+    try:
+        with _open(part, to, "wt") as file:
+            count = _write(file, rows)
+        part.replace(to)
     except OSError as e:
-        raise RecordsError(f"{path} cannot be written: {e}") from None
+        raise RecordsError(f"{to} cannot be written: {e}") from None
     finally:
         part.unlink(missing_ok=True)
+    return count
+
+
+def _write(file: TextIO, rows: Iterable[Entry]) -> int:
+    count = 0
+    for entry in rows:
+        file.write(line_of(*entry) + "\n")
+        count += 1
     return count
 
 
@@ -91,12 +145,27 @@ def read_records(
     intrinsics: Sequence[Intrinsic] = INTRINSICS,
 ) -> list[Measurement]:
     """What an exported file says, without a database: each task is rebuilt with the target it was
-    recorded on, whatever machine this is.
+    recorded on, whatever machine this is. Raises a RecordsError that names the line where one is
+    not a record.
     """
-    return [
-        measurement(row, _task(task.func, task.target, task.codegen)[0], primitives, intrinsics)
-        for task, row in rows_of(Path(path))
-    ]
+    out = []
+    for entry in entries(Path(path), apply=False):
+        if isinstance(entry, Refused):
+            raise RecordsError(entry.text)
+        row = entry.task
+        task = task_of(row.func, row.target, row.codegen)[0]
+        runs = {} if entry.run is None else {entry.run.key: run_of(entry.run)}
+        out.append(measurement(entry.record, task, primitives, intrinsics, runs))
+    return out
+
+
+def _open_bytes(path: Path) -> BinaryIO:
+    match path.suffix:
+        case ".xz":
+            return cast(BinaryIO, lzma.open(path))
+        case ".gz":
+            return cast(BinaryIO, gzip.open(path))
+    return path.open("rb")
 
 
 def _open(path: Path, named: Path, mode: str) -> TextIO:
@@ -106,49 +175,3 @@ def _open(path: Path, named: Path, mode: str) -> TextIO:
         case ".gz":
             return cast(TextIO, gzip.open(path, mode, encoding="utf-8"))
     return cast(TextIO, path.open(mode, encoding="utf-8"))
-
-
-def _read(line: str) -> tuple[TaskRow, RecordRow]:
-    data = json.loads(line)
-    if data["version"] != VERSION:
-        raise ValueError(f"it is of version {data['version']!r}, this library reads {VERSION}")
-    func, target, codegen = compact(data["func"]), compact(data["target"]), data["codegen"]
-    if not isinstance(codegen, str):
-        raise ValueError(f"codegen is {codegen!r}")
-    task, key = _task(func, target, codegen)
-    trace = json.dumps(data["trace"])
-    if not isinstance(data["trace"]["steps"], list):
-        raise ValueError("its trace has no steps")
-    m = Measurement(
-        # Not the real trace: its steps may be a user's, and are not needed here.
-        candidate=Candidate(task, Trace()),
-        seconds=tuple(_float(s) for s in data["seconds"]),
-        failure=None if data["failure"] is None else _failure(data["failure"]),
-        contended=bool(data["contended"]),
-        confirmed=bool(data["confirmed"]),
-        build_seconds=_float(data["build_seconds"]),
-        when=_float(data["when"]),
-        references=tuple(_float(s) for s in data.get("references", ())),  # older lines have none
-    )
-    made_by = json.dumps(data["versions"], sort_keys=True)
-    row = row_of(m, digest(key, trace), trace, made_by)
-    return TaskRow(key, task.func.name, func, target, task.target.fingerprint, codegen), row
-
-
-@lru_cache(256)  # lines of one task stand together
-def _task(func: str, target: str, codegen: str) -> tuple[Task, str]:
-    task = Task(function_from_json(func), Target.from_json(target))
-    return task, task_key(task.func, task.target, codegen)
-
-
-def _float(data: Any) -> float:
-    if isinstance(data, bool) or not isinstance(data, int | float):
-        raise ValueError(f"{data!r} is no number of seconds")
-    return float(data)
-
-
-def _failure(data: Any) -> Failure:
-    kind, text = data
-    if not isinstance(kind, str) or not isinstance(text, str):
-        raise ValueError(f"{data!r} is no failure")
-    return Failure(kind, text)

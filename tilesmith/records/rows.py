@@ -7,30 +7,38 @@ from __future__ import annotations
 import json
 import math
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
 from tilesmith.base.digest import digest
+from tilesmith.base.errors import TilesmithError
 from tilesmith.ir.nodes import Intrinsic
 from tilesmith.ir.serialize import function_to_json
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import Trace
-from tilesmith.task.task import CODEGEN_VERSION, Candidate, Failure, Measurement, Task
-
-# How far a measurement is to be trusted, best first: with the cost behind it, this is the order
-# in which the best is looked for, and the index that finds it.
-CONFIRMED, MEASURED, CONTENDED, FAILED = range(4)
+from tilesmith.task.task import (
+    CODEGEN_VERSION,
+    Budget,
+    Candidate,
+    Failure,
+    Measurement,
+    Moment,
+    Task,
+    TuningRun,
+    standing_of,
+)
 
 
 class TaskRow(NamedTuple):
-    key: str
+    statement: str
     name: str
     func: str
     target: str
     fingerprint: str
     codegen: str
+    key: str
 
 
 class RecordRow(NamedTuple):
@@ -39,7 +47,7 @@ class RecordRow(NamedTuple):
     trace: str
     samples: str
     cost: float | None
-    standing: int
+    standing: int  # with the normal cost behind it, the order of `trust`
     failure: str | None
     failure_text: str
     contended: bool
@@ -49,17 +57,68 @@ class RecordRow(NamedTuple):
     versions: str
     reference_samples: str
     normal_cost: float | None  # the best has the least
+    run: str | None  # the key of the run that made it
+    run_seconds: float | None  # since the run's start
+    trial: int | None  # within the run, see Moment
+
+
+class RunRow(NamedTuple):
+    key: str
+    strategy: str
+    settings: str
+    seed: str  # any integer
+    budget_trials: int | None
+    budget_seconds: float | None
+    budget_patience: int | None
+    started: float
+    seconds: float  # from the start to the last measurement
+    machine: str
+    codegen: str
+
+
+class Entry(NamedTuple):
+    """A record with all that is needed to understand it elsewhere."""
+
+    task: TaskRow
+    record: RecordRow
+    run: RunRow | None = None
 
 
 def task_row(task: Task) -> TaskRow:
     return TaskRow(
-        key=task.key,
+        statement=task.statement,
         name=_clean(task.func.name),
         func=function_to_json(task.func),
         target=task.target.to_json(),
         fingerprint=task.target.fingerprint,
         codegen=CODEGEN_VERSION,
+        key=task.key,
     )
+
+
+def run_row(moment: Moment) -> RunRow:
+    r = moment.run
+    return RunRow(
+        key=r.key,
+        strategy=_clean(r.strategy),
+        settings=_clean(r.settings),
+        seed=str(r.seed),
+        budget_trials=None if r.budget.trials is None else int(r.budget.trials),
+        budget_seconds=None if r.budget.seconds is None else float(r.budget.seconds),
+        budget_patience=None if r.budget.patience is None else int(r.budget.patience),
+        started=r.started,
+        seconds=moment.seconds,
+        machine=_clean(r.machine),
+        codegen=r.codegen,
+    )
+
+
+def run_of(row: RunRow) -> TuningRun:
+    budget = Budget(row.budget_trials, row.budget_seconds, row.budget_patience)
+    return TuningRun(
+        row.key, row.strategy, row.settings, int(row.seed), budget, row.started, row.machine,
+        row.codegen,
+    )  # fmt: skip
 
 
 def record_row(m: Measurement) -> RecordRow:
@@ -73,12 +132,6 @@ def row_of(m: Measurement, candidate: str, trace: str, made_by: str) -> RecordRo
     cost, normal_cost = float(m.cost), float(m.normal_cost)
     kind = None if m.failure is None else _clean(m.failure.kind)
     text = "" if m.failure is None else _clean(m.failure.text)
-    if m.failure is not None or not math.isfinite(cost):
-        standing = FAILED
-    elif m.contended:
-        standing = CONTENDED
-    else:
-        standing = CONFIRMED if m.confirmed else MEASURED
     identity = digest(
         candidate,
         samples,
@@ -93,7 +146,7 @@ def row_of(m: Measurement, candidate: str, trace: str, made_by: str) -> RecordRo
         reference_samples=references,
         cost=cost if math.isfinite(cost) else None,
         normal_cost=normal_cost if math.isfinite(normal_cost) else None,
-        standing=standing,
+        standing=int(standing_of(m)),
         failure=kind,
         failure_text=text,
         contended=bool(m.contended),
@@ -101,6 +154,9 @@ def row_of(m: Measurement, candidate: str, trace: str, made_by: str) -> RecordRo
         build_seconds=float(m.build_seconds),
         at=float(m.when),
         versions=made_by,
+        run=None if m.moment is None else m.moment.run.key,
+        run_seconds=None if m.moment is None else float(m.moment.seconds),
+        trial=None if m.moment is None else m.moment.trial,
     )
 
 
@@ -109,8 +165,13 @@ def measurement(
     task: Task,
     primitives: Sequence[type[Step]],
     intrinsics: Sequence[Intrinsic],
+    runs: Mapping[str, TuningRun] | None = None,
 ) -> Measurement:
-    return Measurement(
+    """Raises one of UNREADABLE for a row that says nothing here: it has a primitive that is not
+    known, or values that an older version let pass.
+    """
+    run = (runs or {}).get(row.run or "")
+    m = Measurement(
         candidate=Candidate(task, Trace.from_json(row.trace, primitives, intrinsics)),
         seconds=tuple(json.loads(row.samples)),
         failure=None if row.failure is None else Failure(row.failure, row.failure_text),
@@ -119,7 +180,18 @@ def measurement(
         build_seconds=row.build_seconds,
         when=row.at,
         references=tuple(json.loads(row.reference_samples)),
+        moment=None if run is None else Moment(run, row.run_seconds or 0.0, row.trial or 0),
     )
+    if m.seconds and not m.cost < math.inf:
+        raise ValueError(f"its seconds are {row.samples}")
+    return m
+
+
+# What reading a row may raise: nothing that a stranger wrote into it is our mistake.
+UNREADABLE = (
+    *(TilesmithError, ValueError, TypeError, AttributeError),
+    *(LookupError, ArithmeticError, AssertionError, RecursionError),
+)
 
 
 @cache
@@ -127,13 +199,13 @@ def versions() -> str:
     """Of what has a say in the numbers, as JSON. LLVM comes with llvmlite, whose version is known
     without loading it.
     """
-    found = {"python": platform.python_version()}
+    by_package = {"python": platform.python_version()}
     for package in ("tilesmith", "llvmlite"):
         try:
-            found[package] = version(package)
+            by_package[package] = version(package)
         except PackageNotFoundError:
             continue
-    return json.dumps(found, sort_keys=True)
+    return json.dumps(by_package, sort_keys=True)
 
 
 def _clean(text: str) -> str:

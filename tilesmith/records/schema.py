@@ -5,11 +5,17 @@ Names begin with `tilesmith_`, because a server may be shared with other program
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable
+from statistics import median
 
 import sqlalchemy as sa
 
-from tilesmith.base.errors import RecordsError
+from tilesmith.base.errors import RecordsError, TilesmithError
+from tilesmith.base.target import Target
+from tilesmith.ir.deserialize import function_from_json
+from tilesmith.task.task import task_key
 
 metadata = sa.MetaData()
 _Id = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # SQLite numbers only INTEGER by itself
@@ -20,11 +26,31 @@ tasks = sa.Table(
     "tilesmith_tasks",
     metadata,
     sa.Column("id", _Id, primary_key=True),
-    sa.Column("key", sa.Text, nullable=False, unique=True),
+    # One row for each way in which a task was stated. Those that differ in names alone have one
+    # `key`; a record belongs to the row whose names its trace speaks of.
+    sa.Column("statement", sa.Text, nullable=False, unique=True),
     sa.Column("name", sa.Text, nullable=False),
     sa.Column("func", sa.Text, nullable=False),
     sa.Column("target", sa.Text, nullable=False),
     sa.Column("fingerprint", sa.Text, nullable=False),
+    sa.Column("codegen", sa.Text, nullable=False),
+    sa.Column("key", sa.Text, nullable=False),
+    sa.Index("tilesmith_tasks_by_key", "key", "id"),
+)
+
+runs = sa.Table(
+    "tilesmith_runs",
+    metadata,
+    sa.Column("key", sa.Text, primary_key=True),
+    sa.Column("strategy", sa.Text, nullable=False),
+    sa.Column("settings", sa.Text, nullable=False),
+    sa.Column("seed", sa.Text, nullable=False),
+    sa.Column("budget_trials", _Id),
+    sa.Column("budget_seconds", sa.Double),
+    sa.Column("budget_patience", _Id),
+    sa.Column("started", sa.Double, nullable=False),
+    sa.Column("seconds", sa.Double, nullable=False),
+    sa.Column("machine", sa.Text, nullable=False),
     sa.Column("codegen", sa.Text, nullable=False),
 )
 
@@ -48,6 +74,11 @@ records = sa.Table(
     sa.Column("versions", sa.Text, nullable=False),
     sa.Column("reference_samples", sa.Text, nullable=False),
     sa.Column("normal_cost", sa.Double),
+    # Without a run: records of older versions, and those that no tuning run made.
+    sa.Column("run", sa.Text, sa.ForeignKey("tilesmith_runs.key")),
+    sa.Column("run_seconds", sa.Double),
+    sa.Column("trial", sa.Integer),
+    sa.Index("tilesmith_records_candidate", "task_id", "candidate", "id"),
     sa.Index("tilesmith_records_best", "task_id", "standing", "normal_cost", "id"),
     sa.Index("tilesmith_records_of", "task_id", "id"),
     # The time comes first, so that new rows go to the end of the index and not all over it.
@@ -71,14 +102,14 @@ def _to_2(c: sa.Connection) -> None:
     # Stated anew: the table above is today's, and may be another one tomorrow.
     then = sa.MetaData()
     sa.Table("tilesmith_tasks", then, sa.Column("id", _Id, primary_key=True))
-    made = sa.Table(
+    table = sa.Table(
         "tilesmith_state",
         then,
         sa.Column("task_id", _Id, sa.ForeignKey("tilesmith_tasks.id"), primary_key=True),
         sa.Column("name", sa.Text, primary_key=True),
         sa.Column("data", sa.LargeBinary, nullable=False),
     )
-    made.create(c)
+    table.create(c)
 
 
 def _to_3(c: sa.Connection) -> None:
@@ -95,8 +126,89 @@ def _to_3(c: sa.Connection) -> None:
         c.execute(sa.text(statement))
 
 
+def _to_4(c: sa.Connection) -> None:
+    """Standings say whether a time has references, and times that are none have the last one."""
+    then = sa.table(
+        "tilesmith_records",
+        *map(sa.column, ("id", "samples", "reference_samples", "failure")),
+        *map(sa.column, ("contended", "confirmed", "cost", "normal_cost", "standing")),
+    )
+    at, step = 0, 10_000
+    while rows := c.execute(
+        sa.select(then).where(then.c.id > at).order_by(then.c.id).limit(step)
+    ).all():
+        values = []
+        for r in rows:
+            seconds, references = _times(r.samples), _times(r.reference_samples)
+            normal = len(seconds) == len(references) > 0
+            cost = median(seconds) if seconds else None
+            pairs = zip(seconds, references, strict=False)
+            costs = [s * (1e-4 / x) for s, x in pairs] if normal else seconds
+            timed = cost is not None and r.failure is None
+            calm = 0 if r.confirmed else 2
+            standing = (4 if r.contended else calm) + (not normal) if timed else 6
+            new = {"cost": cost, "normal_cost": median(costs) if costs else None}
+            values.append({"row": r.id, "standing": standing, **new})
+        names = ("cost", "normal_cost", "standing")
+        update = then.update().where(then.c.id == sa.bindparam("row"))
+        c.execute(update.values({n: sa.bindparam(n) for n in names}), values)
+        at = rows[-1].id
+
+
+def _to_5(c: sa.Connection) -> None:
+    """The key of a task leaves names out; what it was before tells how the task was stated."""
+    c.execute(sa.text("ALTER TABLE tilesmith_tasks RENAME COLUMN key TO statement"))
+    if c.dialect.name == "postgresql":
+        c.execute(
+            sa.text(
+                "ALTER TABLE tilesmith_tasks RENAME CONSTRAINT tilesmith_tasks_key_key "
+                "TO tilesmith_tasks_statement_key"
+            )
+        )
+    c.execute(sa.text("ALTER TABLE tilesmith_tasks ADD COLUMN key TEXT NOT NULL DEFAULT ''"))
+    c.execute(sa.text("CREATE INDEX tilesmith_tasks_by_key ON tilesmith_tasks (key, id)"))
+    names = ("id", "func", "target", "codegen", "statement", "key")
+    then = sa.table("tilesmith_tasks", *map(sa.column, names))
+    for r in c.execute(sa.select(then)).all():
+        try:
+            key = task_key(function_from_json(r.func), Target.from_json(r.target), r.codegen)
+        except TilesmithError:  # it stays, for those who can read it
+            key = r.statement
+        c.execute(then.update().where(then.c.id == r.id).values(key=key))
+
+
+def _to_6(c: sa.Connection) -> None:
+    """Records name the tuning run that made them, and are found by their candidate."""
+    then = sa.MetaData()
+    budget = (("trials", _Id), ("seconds", sa.Double), ("patience", _Id))
+    table = sa.Table(
+        "tilesmith_runs",
+        then,
+        sa.Column("key", sa.Text, primary_key=True),
+        *(sa.Column(name, sa.Text, nullable=False) for name in ("strategy", "settings", "seed")),
+        *(sa.Column(f"budget_{name}", kind) for name, kind in budget),
+        *(sa.Column(name, sa.Double, nullable=False) for name in ("started", "seconds")),
+        *(sa.Column(name, sa.Text, nullable=False) for name in ("machine", "codegen")),
+    )
+    table.create(c)
+    for statement in (
+        "ALTER TABLE tilesmith_records ADD COLUMN run TEXT REFERENCES tilesmith_runs (key)",
+        "ALTER TABLE tilesmith_records ADD COLUMN run_seconds "
+        f"{sa.Double().compile(dialect=c.dialect)}",
+        "ALTER TABLE tilesmith_records ADD COLUMN trial INTEGER",
+        "CREATE INDEX tilesmith_records_candidate ON tilesmith_records (task_id, candidate, id)",
+    ):
+        c.execute(sa.text(statement))
+
+
+def _times(text: str) -> list[float]:
+    """Samples of seconds; none if one of them is no time."""
+    samples = json.loads(text)
+    return samples if all(0 < s < math.inf for s in samples) else []
+
+
 # The k-th takes version k + 1 to version k + 2.
-MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (_to_2, _to_3)
+MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (_to_2, _to_3, _to_4, _to_5, _to_6)
 VERSION = len(MIGRATIONS) + 1
 
 
@@ -104,8 +216,15 @@ def version_of(c: sa.Connection) -> int:
     """0 where there is nothing yet."""
     if not sa.inspect(c).has_table(schema.name):
         return 0
-    found = c.execute(sa.select(schema.c.version)).scalar()
-    return 0 if found is None else int(found)
+    version = c.execute(sa.select(schema.c.version)).scalar()
+    return 0 if version is None else int(version)
+
+
+def newer(place: str, have: int) -> RecordsError:
+    return RecordsError(
+        f"{place} has schema version {have}; this tilesmith knows versions up to {VERSION}: "
+        "open it with a newer one"
+    )
 
 
 def prepare(c: sa.Connection, place: str) -> None:
@@ -113,11 +232,8 @@ def prepare(c: sa.Connection, place: str) -> None:
     in, so that a process that is killed here leaves what was there.
     """
     have = version_of(c)
-    if have > VERSION:
-        raise RecordsError(
-            f"{place} has schema version {have}; this tilesmith knows versions up to {VERSION}: "
-            "open it with a newer one"
-        )
+    if have > VERSION:  # another one has brought it there since
+        raise newer(place, have)
     if have == 0:
         metadata.create_all(c)
         c.execute(schema.insert().values(version=VERSION))

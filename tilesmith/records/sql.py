@@ -10,36 +10,51 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TextIO
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from tilesmith.base.errors import RecordsError
-from tilesmith.base.target import Target
-from tilesmith.ir.deserialize import function_from_json
 from tilesmith.ir.intrinsics import INTRINSICS
 from tilesmith.ir.nodes import Intrinsic
-from tilesmith.records.database import TaskSummary
-from tilesmith.records.lines import rows_of, write_lines
+from tilesmith.records.database import RunSummary, TaskSummary
+from tilesmith.records.lines import Imported, Refused, entries, write_lines
+from tilesmith.records.reader import Reader, applies, reader_of
 from tilesmith.records.rows import (
-    FAILED,
-    MEASURED,
+    Entry,
     RecordRow,
+    RunRow,
     TaskRow,
-    measurement,
     record_row,
+    run_of,
+    run_row,
     task_row,
 )
-from tilesmith.records.schema import records, state, tasks
+from tilesmith.records.schema import records, runs, state, tasks
 from tilesmith.records.transactions import Transactions
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import PRIMITIVES
-from tilesmith.task.task import CODEGEN_VERSION, Measurement, Task
+from tilesmith.task.ranking import Ranking
+from tilesmith.task.task import (
+    CODEGEN_VERSION,
+    Candidate,
+    Measurement,
+    Standing,
+    Task,
+    TuningRun,
+    standing_of,
+    task_key,
+    trust,
+)
 
 _TASK = [tasks.c[name] for name in TaskRow._fields]
+_RUN = [runs.c[name] for name in RunRow._fields]
 _RECORD = [records.c[name] for name in RecordRow._fields]
-_BATCH = 1000  # rows of one transaction where there may be millions: others get their turn
+# The order of `trust`, and of the index `tilesmith_records_best`.
+_TRUST = (records.c.standing, records.c.normal_cost, records.c.id)
+_REASONS = 20  # refused lines whose reasons are given
+_BATCH = 1000  # rows per transaction of a large transfer, so that other writers get their turn
 
 
 class SqlDatabase:
@@ -57,10 +72,13 @@ class SqlDatabase:
 
     # what every database does
     def add(self, measurements: Sequence[Measurement]) -> None:
-        pairs = [(m.candidate.task, record_row(m)) for m in measurements]
-        if pairs:
+        rows = [
+            (m.candidate.task, record_row(m), None if m.moment is None else run_row(m.moment))
+            for m in measurements
+        ]
+        if rows:
             with self._at.writing() as c:
-                _put(c, pairs)
+                _put(c, rows)
 
     def of(
         self,
@@ -68,10 +86,7 @@ class SqlDatabase:
         primitives: Sequence[type[Step]] = PRIMITIVES,
         intrinsics: Sequence[Intrinsic] = INTRINSICS,
     ) -> list[Measurement]:
-        query = sa.select(*_RECORD).where(_of(task))
-        with self._at.reading() as c:
-            rows = c.execute(query.order_by(records.c.id)).all()
-        return [measurement(RecordRow._make(r), task, primitives, intrinsics) for r in rows]
+        return [m for m in self._read(task, primitives, intrinsics) if m is not None]
 
     def best(
         self,
@@ -79,53 +94,101 @@ class SqlDatabase:
         primitives: Sequence[type[Step]] = PRIMITIVES,
         intrinsics: Sequence[Intrinsic] = INTRINSICS,
     ) -> Measurement | None:
-        query = (
-            sa.select(*_RECORD)
-            .where(_of(task), records.c.standing <= MEASURED)
-            .order_by(records.c.standing, records.c.normal_cost, records.c.id)
-            .limit(1)
+        with self._at.reading(one_moment=True) as c:
+            reader = Reader(task, _stated(c, task.key), primitives, intrinsics)
+            return _best(c, reader)
+
+    def unread(
+        self,
+        task: Task | None = None,
+        primitives: Sequence[type[Step]] = PRIMITIVES,
+        intrinsics: Sequence[Intrinsic] = INTRINSICS,
+    ) -> int:
+        if task is not None:
+            return sum(m is None for m in self._read(task, primitives, intrinsics))
+        with self._at.reading(one_moment=True) as c:
+            stated = _stated(c)
+            readers = {
+                k: reader_of(row, {k: row}, primitives, intrinsics) for k, row in stated.items()
+            }
+            count = 0
+            for k, row in _records(c, sa.true()):
+                reader = readers[k]
+                count += reader is None or reader.read(k, row) is None
+            return count
+
+    def earlier(
+        self,
+        task: Task,
+        primitives: Sequence[type[Step]] = PRIMITIVES,
+        intrinsics: Sequence[Intrinsic] = INTRINSICS,
+    ) -> list[Candidate]:
+        fingerprint = task.target.fingerprint
+        others = sa.select(tasks.c.codegen).where(
+            tasks.c.fingerprint == fingerprint, tasks.c.codegen != CODEGEN_VERSION
         )
-        with self._at.reading() as c:
-            row = c.execute(query).first()
-        if row is None:
-            return None
-        return measurement(RecordRow._make(row), task, primitives, intrinsics)
+        with self._at.reading(one_moment=True) as c:
+            versions: Sequence[str] = c.execute(others.distinct()).scalars().all()
+            stated: dict[int, TaskRow] = {}
+            for version in versions:
+                stated |= _stated(c, task_key(task.func, task.target, version))
+            reader = Reader(task, stated, primitives, intrinsics)
+            timed = sa.and_(_among(stated), records.c.standing < Standing.FAILED)
+            measured = [reader.read(k, row) for k, row in _records(c, timed)]
+        ranked = sorted((m for m in measured if m is not None), key=trust)
+        return list(dict.fromkeys(m.candidate for m in ranked))
+
+    def runs(
+        self,
+        task: Task,
+        primitives: Sequence[type[Step]] = PRIMITIVES,
+        intrinsics: Sequence[Intrinsic] = INTRINSICS,
+    ) -> list[RunSummary]:
+        with self._at.reading(one_moment=True) as c:
+            stated = _stated(c, task.key)
+            rows = _runs(c, _among(stated))
+            in_a_run = sa.and_(_among(stated), records.c.run.is_not(None))
+            reader = Reader(task, stated, primitives, intrinsics, _by_key(rows))
+            measured: dict[str, list[Measurement]] = {row.key: [] for row in rows}
+            for k, record in _records(c, in_a_run):
+                if (m := reader.read(k, record)) is not None and m.moment is not None:
+                    measured[m.moment.run.key].append(m)
+        rows.sort(key=lambda row: row.started)
+        return [RunSummary(run_of(row), row.seconds, tuple(measured[row.key])) for row in rows]
 
     def tasks(self) -> list[TaskSummary]:
-        number, cost = sa.func.count(), sa.func.min(records.c.cost)
-        groups = sa.select(records.c.task_id, records.c.standing, number, cost).group_by(
-            records.c.task_id, records.c.standing
-        )
-        counts: dict[int, int] = {}
-        failures: dict[int, int] = {}
-        best: dict[int, float] = {}
-        with self._at.reading() as c:
-            order = groups.order_by(records.c.task_id, records.c.standing)
-            for row in c.execute(order):
-                task_id, standing = row[0], row[1]
-                counts[task_id] = counts.get(task_id, 0) + row[2]
-                if standing == FAILED:
-                    failures[task_id] = row[2]
-                elif standing <= MEASURED:
-                    best.setdefault(task_id, row[3])  # confirmed ones come first
-            rows = c.execute(sa.select(tasks.c.id, *_TASK).order_by(tasks.c.id)).all()
-        return [
-            TaskSummary(
-                task=Task(function_from_json(t.func), Target.from_json(t.target)),
-                key=t.key,
-                codegen=t.codegen,
-                count=counts.get(k, 0),
-                failures=failures.get(k, 0),
-                best_seconds=best.get(k),
-            )
-            for k, t in ((r[0], TaskRow._make(r[1:])) for r in rows)
-        ]
+        number, failed = sa.func.count(), sa.func.count(records.c.failure)
+        groups = sa.select(records.c.task_id, number, failed).group_by(records.c.task_id)
+        out = []
+        with self._at.reading(one_moment=True) as c:
+            counts = {row[0]: (row[1], row[2]) for row in c.execute(groups)}
+            by_key: dict[str, dict[int, TaskRow]] = {}
+            for k, row in _stated(c).items():
+                by_key.setdefault(row.key, {})[k] = row
+            for key, stated in by_key.items():
+                first = next(iter(stated.values()))
+                reader = reader_of(first, stated)
+                if reader is None:  # see `unread`
+                    continue
+                best = _best(c, reader)
+                out.append(
+                    TaskSummary(
+                        task=reader.task,
+                        key=key,
+                        codegen=first.codegen,
+                        count=sum(counts.get(k, (0, 0))[0] for k in stated),
+                        failures=sum(counts.get(k, (0, 0))[1] for k in stated),
+                        names=tuple(dict.fromkeys(row.name for row in stated.values())),
+                        best_seconds=None if best is None else best.cost,
+                    )
+                )
+        return out
 
     def count(self, task: Task | None = None) -> int:
         query = sa.select(sa.func.count()).select_from(records)
-        if task is not None:
-            query = query.where(_of(task))
         with self._at.reading() as c:
+            if task is not None:
+                query = query.where(_among(_stated(c, task.key)))
             return c.execute(query).scalar_one()
 
     def save_state(self, task: Task, name: str, data: bytes) -> None:
@@ -135,9 +198,9 @@ class SqlDatabase:
             c.execute(insert.on_conflict_do_update(index_elements=key, set_={"data": data}))
 
     def load_state(self, task: Task, name: str) -> bytes | None:
-        query = sa.select(state.c.data).join(tasks)
+        own = tasks.c.statement == task.statement, state.c.name == name
         with self._at.reading() as c:
-            data = c.execute(query.where(tasks.c.key == task.key, state.c.name == name)).scalar()
+            data = c.execute(sa.select(state.c.data).join(tasks).where(*own)).scalar()
         return None if data is None else bytes(data)
 
     def close(self) -> None:
@@ -160,21 +223,38 @@ class SqlDatabase:
     # looking after the records
     def merge(self, other: SqlDatabase) -> int:
         """Takes over what the other one has and this one has not; how many that were."""
-        return 0 if other is self else self._store(other._rows())
+        return 0 if other is self else self._store(other._rows())[0]
 
-    def export(self, path: str | os.PathLike[str]) -> int:
-        """Writes every record as a line of JSON; how many there are."""
-        return write_lines(Path(path), self._rows())
-
-    def import_(self, path: str | os.PathLike[str]) -> int:
-        """Takes over the lines that `export` wrote and that are not here yet; how many that
-        were.
+    def export(self, to: str | os.PathLike[str] | TextIO) -> int:
+        """Writes every record as a line of JSON, to a file or to an open stream of text; how many
+        there are.
         """
-        return self._store(rows_of(Path(path)))
+        return write_lines(Path(to) if isinstance(to, str | os.PathLike) else to, self._rows())
+
+    def import_(self, path: str | os.PathLike[str]) -> Imported:
+        """Takes over the lines that `export` wrote and that are not here yet. Every line is
+        checked; one that is no record is refused, and the others come in.
+        """
+        reasons: list[str] = []
+        refused = 0
+
+        def rows() -> Iterator[Entry]:
+            nonlocal refused
+            for entry in entries(Path(path)):
+                if isinstance(entry, Refused):
+                    refused += 1
+                    if len(reasons) < _REASONS:
+                        reasons.append(entry.text)
+                else:
+                    yield entry
+
+        added, seen = self._store(rows())
+        return Imported(added, seen - added, refused, tuple(reasons))
 
     def prune(self, keep: int | None = None, failures: bool = False, outdated: bool = False) -> int:
         """Forgets all but the `keep` best of each task, failures, and what an older code generator
-        made, as far as asked for; how many records that were.
+        made, as far as asked for; how many records that were. What cannot be read here is neither
+        counted among the best nor forgotten.
         """
         if keep is not None and keep < 1:
             raise RecordsError(f"keep is {keep}; it takes at least the best one of each task")
@@ -186,65 +266,168 @@ class SqlDatabase:
                 c.execute(state.delete().where(state.c.task_id.in_(old)))
                 c.execute(tasks.delete().where(tasks.c.codegen != CODEGEN_VERSION))
             if failures:
-                gone += c.execute(records.delete().where(records.c.standing == FAILED)).rowcount
+                gone += c.execute(records.delete().where(_is_mere_failure())).rowcount
             if keep is not None:
-                order = (records.c.standing, records.c.normal_cost, records.c.id)
-                place = sa.func.row_number().over(partition_by=records.c.task_id, order_by=order)
-                ranked = sa.select(records.c.id, place.label("place"))
-                inner = ranked.where(records.c.standing < FAILED).subquery()
-                far = sa.select(inner.c.id).where(inner.c.place > keep)
-                gone += c.execute(records.delete().where(records.c.id.in_(far))).rowcount
+                gone += _keep_best(c, keep)
+            c.execute(runs.delete().where(~sa.exists().where(records.c.run == runs.c.key)))
         self._at.shrink()
         return gone
 
     # inside
-    def _store(self, pairs: Iterator[tuple[TaskRow, RecordRow]]) -> int:
-        """How many were new."""
-        new = 0
-        while batch := list(islice(pairs, _BATCH)):
+    def _store(self, entries: Iterator[Entry]) -> tuple[int, int]:
+        """How many were new, of how many."""
+        new = seen = 0
+        while batch := list(islice(entries, _BATCH)):
             with self._at.writing() as c:
                 new += _put(c, batch)
-        return new
+            seen += len(batch)
+        return new, seen
 
-    def _rows(self) -> Iterator[tuple[TaskRow, RecordRow]]:
-        """Every record with its task, oldest first, as they are when this begins."""
+    def _read(
+        self, task: Task, primitives: Sequence[type[Step]], intrinsics: Sequence[Intrinsic]
+    ) -> list[Measurement | None]:
+        """Of the task, oldest first; None for what cannot be read."""
         with self._at.reading(one_moment=True) as c:
-            all_tasks = c.execute(sa.select(tasks.c.id, *_TASK)).all()
-            by_id = {r[0]: TaskRow._make(r[1:]) for r in all_tasks}
-            query = sa.select(records.c.task_id, *_RECORD).order_by(records.c.id)
-            options = {"yield_per": _BATCH}
-            for row in c.execute(query, execution_options=options):
-                yield by_id[row[0]], RecordRow._make(row[1:])
+            stated = _stated(c, task.key)
+            rows = list(_records(c, _among(stated)))
+            made_by = _by_key(_runs(c, _among(stated)))
+        reader = Reader(task, stated, primitives, intrinsics, made_by)
+        return [reader.read(k, row) for k, row in rows]
+
+    def _rows(self) -> Iterator[Entry]:
+        """Every record with its task and its run, oldest first, as they are when this begins."""
+        with self._at.reading(one_moment=True) as c:
+            by_id = _stated(c)
+            by_key = {row.key: row for row in _runs(c, sa.true())}
+            for k, row in _records(c, sa.true()):
+                yield Entry(by_id[k], row, by_key.get(row.run or ""))
 
 
-def _of(task: Task) -> sa.ColumnElement[bool]:
-    """Whether a record is of the task. Not by a join: PostgreSQL would sort all of the task's
-    records to find the best, where the index has them in order.
+def _stated(c: sa.Connection, key: str | None = None) -> dict[int, TaskRow]:
+    """The ways in which the task of a key was stated, or all tasks, by number; oldest first."""
+    query = sa.select(tasks.c.id, *_TASK).order_by(tasks.c.id)
+    if key is not None:
+        query = query.where(tasks.c.key == key)
+    return {r[0]: TaskRow._make(r[1:]) for r in c.execute(query)}
+
+
+def _among(stated: Iterable[int]) -> sa.ColumnElement[bool]:
+    """Whether a record is of one of them. Mostly there is one, whose records the index has in
+    order; told of several, a database sorts them all to find the best.
     """
-    found = sa.select(tasks.c.id).where(tasks.c.key == task.key).scalar_subquery()
-    return records.c.task_id == found
+    numbers = list(stated)
+    one = len(numbers) == 1
+    return records.c.task_id == numbers[0] if one else records.c.task_id.in_(numbers)
 
 
-def _put(c: sa.Connection, pairs: Iterable[tuple[Task | TaskRow, RecordRow]]) -> int:
-    """How many were new."""
+def _runs(c: sa.Connection, which: sa.ColumnElement[bool]) -> list[RunRow]:
+    """The runs that made these records."""
+    made = sa.select(records.c.run).where(which, records.c.run.is_not(None))
+    query = sa.select(*_RUN).where(runs.c.key.in_(made))
+    return [RunRow._make(row) for row in c.execute(query)]
+
+
+def _by_key(rows: Iterable[RunRow]) -> dict[str, TuningRun]:
+    return {row.key: run_of(row) for row in rows}
+
+
+def _records(c: sa.Connection, which: sa.ColumnElement[bool]) -> Iterator[tuple[int, RecordRow]]:
+    """With the number of their task, oldest first."""
+    query = sa.select(records.c.task_id, *_RECORD).where(which).order_by(records.c.id)
+    for row in c.execute(query, execution_options={"yield_per": _BATCH}):
+        yield row[0], RecordRow._make(row[1:])
+
+
+def _best(c: sa.Connection, reader: Reader) -> Measurement | None:
+    """The first by `Ranking` whose trace can be read and applied."""
+    if len(reader.stated) > 1:  # one candidate may stand there under several names
+        rows = _records(c, _among(reader.stated))
+        ranking = Ranking(m for k, row in rows if (m := reader.read(k, row)) is not None)
+        return next((m for m in ranking.ranked if applies(m.candidate)), None)
+    # The first by `trust` is nearly always the one, so few rows are fetched at first.
+    timed = _among(reader.stated), records.c.standing < Standing.FAILED
+    query = sa.select(records.c.task_id, *_RECORD).where(*timed).order_by(*_TRUST)
+    offset, size = 0, 1
+    while rows_by_trust := c.execute(query.limit(size).offset(offset)).all():
+        for row in rows_by_trust:
+            record = RecordRow._make(row[1:])
+            m = reader.read(row[0], record)
+            if m is not None and applies(m.candidate) and _counts(c, reader, record, m):
+                return m
+        offset, size = offset + size, min(8 * size, _BATCH)
+    return None
+
+
+def _counts(c: sa.Connection, reader: Reader, record: RecordRow, m: Measurement) -> bool:
+    """Whether no later record of its candidate replaces or cancels it."""
+    same = _among(reader.stated), records.c.candidate == record.candidate
+    rows = _records(c, sa.and_(*same))
+    return Ranking(x for k, row in rows if (x := reader.read(k, row)) is not None).best == m
+
+
+def _keep_best(c: sa.Connection, keep: int) -> int:
+    """Deletes all timed records but those of the `keep` best candidates of each task; how many."""
+    by_key: dict[str, dict[int, TaskRow]] = {}
+    for k, row in _stated(c).items():
+        by_key.setdefault(row.key, {})[k] = row
+    outranked: list[int] = []
+    for stated in by_key.values():
+        reader = reader_of(next(iter(stated.values())), stated)
+        if reader is None:
+            continue
+        query = sa.select(records.c.id, records.c.task_id, *_RECORD).where(_among(stated))
+        by_row: dict[int, Measurement] = {}
+        for found in c.execute(query.order_by(records.c.id)).all():
+            m = reader.read(found[1], RecordRow._make(found[2:]))
+            if m is not None:
+                by_row[found[0]] = m
+        best = {id(m) for m in Ranking(by_row.values()).ranked[:keep]}
+        timed = {k: m for k, m in by_row.items() if standing_of(m) < Standing.FAILED}
+        outranked += [k for k, m in timed.items() if id(m) not in best]
+    for at in range(0, len(outranked), _BATCH):
+        c.execute(records.delete().where(records.c.id.in_(outranked[at : at + _BATCH])))
+    return len(outranked)
+
+
+def _is_mere_failure() -> sa.ColumnElement[bool]:
+    """Whether a record is a failure of a candidate that had not run before. Other failures cancel
+    earlier times of the candidate: without them, those would count again.
+    """
+    timed = records.alias()
+    same = timed.c.task_id == records.c.task_id, timed.c.candidate == records.c.candidate
+    earlier = timed.c.id < records.c.id, timed.c.standing < Standing.FAILED
+    return sa.and_(records.c.failure.is_not(None), ~sa.exists().where(*same, *earlier))
+
+
+def _put(c: sa.Connection, rows: Iterable[tuple[Task | TaskRow, RecordRow, RunRow | None]]) -> int:
+    """How many records were new."""
     ids: dict[str, int] = {}
     values = []
-    for task, row in pairs:
-        if task.key not in ids:
-            ids[task.key] = _id_of(c, task)
-        values.append({"task_id": ids[task.key], **row._asdict()})
+    latest: dict[str, RunRow] = {}
+    for task, row, run in rows:
+        if task.statement not in ids:
+            ids[task.statement] = _id_of(c, task)
+        values.append({"task_id": ids[task.statement], **row._asdict()})
+        if run is not None and (run.key not in latest or run.seconds > latest[run.key].seconds):
+            latest[run.key] = run
+    for run in latest.values():
+        insert = _insert(c, runs).values(run._asdict())
+        seconds = insert.excluded.seconds
+        longer = sa.case((seconds > runs.c.seconds, seconds), else_=runs.c.seconds)
+        c.execute(insert.on_conflict_do_update(index_elements=["key"], set_={"seconds": longer}))
     once = _insert(c, records).on_conflict_do_nothing(index_elements=["at", "identity"])
     return c.execute(once, values, execution_options={"preserve_rowcount": True}).rowcount
 
 
 def _id_of(c: sa.Connection, task: Task | TaskRow) -> int:
     """Of a task's row, which is made if there is none."""
-    found = c.execute(sa.select(tasks.c.id).where(tasks.c.key == task.key)).scalar()
-    if found is None:
+    own = tasks.c.statement == task.statement
+    number = c.execute(sa.select(tasks.c.id).where(own)).scalar()
+    if number is None:
         row = task_row(task) if isinstance(task, Task) else task
         insert = tasks.insert().values(row._asdict()).returning(tasks.c.id)
-        found = c.execute(insert).scalar_one()
-    return int(found)
+        number = c.execute(insert).scalar_one()
+    return int(number)
 
 
 def _insert(c: sa.Connection, table: sa.Table) -> postgresql.Insert | sqlite.Insert:

@@ -15,8 +15,9 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from tilesmith.base.errors import RecordsError
-from tilesmith.records.connect import in_memory, make_engine, meaning
-from tilesmith.records.schema import VERSION, prepare, version_of
+from tilesmith.base.interrupts import whole
+from tilesmith.records.connect import in_memory, is_read_only, make_engine, meaning
+from tilesmith.records.schema import VERSION, newer, prepare, version_of
 
 _TURN = 0x7469_6C65  # the number of the lock by which writers to PostgreSQL take turns
 
@@ -24,6 +25,7 @@ _TURN = 0x7469_6C65  # the number of the lock by which writers to PostgreSQL tak
 class Transactions:
     def __init__(self, place: str | os.PathLike[str]) -> None:
         self.engine = make_engine(place)
+        self.read_only = is_read_only(self.engine)
         url = self.engine.url
         file = url.database if url.get_backend_name() == "sqlite" else None
         self.place = file or url.render_as_string(hide_password=True)
@@ -34,6 +36,15 @@ class Transactions:
         try:
             with self.reading() as c:
                 have = version_of(c)
+            if have > VERSION:
+                raise newer(self.place, have)
+            if have != VERSION and self.read_only:
+                raise RecordsError(
+                    f"{self.place} has schema version {have} and may not be written to, so that it "
+                    f"cannot be brought up to version {VERSION}; open a copy of it"
+                    if have
+                    else f"{self.place} holds no records and may not be written to"
+                )
             if have != VERSION:
                 with self.writing() as c:
                     prepare(c, self.place)
@@ -53,8 +64,13 @@ class Transactions:
 
     @contextmanager
     def writing(self) -> Iterator[sa.Connection]:
+        """A first Ctrl-C waits for the end of the transaction: a connection that is interrupted
+        may keep the database locked.
+        """
         engine = self._open()
-        with self._lock, self._named(), engine.connect() as c:
+        if self.read_only:
+            raise RecordsError(f"{self.place} may not be written to: it was opened to be read")
+        with self._lock, self._named(), whole(), engine.connect() as c:
             c.execution_options(writes=True)
             with c.begin():
                 if c.dialect.name == "postgresql":
@@ -66,7 +82,7 @@ class Transactions:
     def shrink(self) -> None:
         """Gives the room of deleted rows back to the disk; a server does that by itself."""
         engine = self._open()
-        if engine.dialect.name == "sqlite":
+        if engine.dialect.name == "sqlite" and not self.read_only:
             with self._lock, self._named(), engine.connect() as c:
                 if (raw := c.connection.driver_connection) is not None:
                     # As a script, which runs to its end: as a statement it stops at every page.

@@ -6,25 +6,36 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tilesmith.base.errors import TilesmithError
+from tilesmith.base.errors import MeasureError, TilesmithError
 from tilesmith.base.target import Target
+from tilesmith.codegen.artifact import Artifact
 from tilesmith.ir.function import Function
 from tilesmith.records.database import Database
 from tilesmith.report.pairs import Contest, Turns, contest
-from tilesmith.report.peers import Contestant, Peer, versions
-from tilesmith.report.problems import Array, disagreement, from_layout, question_of, to_layout
+from tilesmith.report.peers import Contestant, contestants_of, versions
+from tilesmith.report.problems import (
+    Array,
+    Question,
+    disagreement,
+    from_layout,
+    question_of,
+    to_layout,
+)
+from tilesmith.report.process import ContestantProcess, Make, cores_for
 from tilesmith.report.rows import Row
 from tilesmith.runtime.build import build
 from tilesmith.runtime.kernel import Kernel
 from tilesmith.task.task import Budget, Task
-from tilesmith.tune.tune import best_kernel, tune
+from tilesmith.tune.build import best_kernel
+from tilesmith.tune.tune import tune
 
 _STATE = "bench"  # under this name a database keeps what was spent on a task
+_DISTURBED = 0.05  # a contestant whose time in turns is further from its time alone is named
+_BUSY_CORE = 0.95  # of its time a contestant should have at least one core to itself
 _ENOUGH = 1.0  # seconds; a rest of the budget below this is not worth a start
 
 
@@ -101,10 +112,67 @@ def inputs_of(func: Function, seed: int = 0) -> list[Array]:
     ]
 
 
+class Contestants:
+    """The processes of one number of threads: ours and those of the named peers. They stay for
+    many cases, because loading a library takes seconds.
+    """
+
+    def __init__(self, peers: Sequence[str], threads: int) -> None:
+        self.peers = tuple(peers)
+        self.threads = threads
+        cores = cores_for(threads)
+        self._ours = ContestantProcess("tilesmith", cores)
+        self._others = {name: ContestantProcess(name, cores) for name in peers}
+
+    def __enter__(self) -> Contestants:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for p in (self._ours, *self._others.values()):
+            p.close()
+
+    def contest(
+        self, artifact: Artifact, arrays: Sequence[Array], layout: str | None,
+        question: Question, turns: Turns,
+    ) -> tuple[Contest, list[str]]:  # fmt: skip
+        """The outcome, and what is to be known about it. An answer that differs is an error."""
+        (own,) = self._ours.make(Make(our_contestants, (artifact, tuple(arrays), layout)))
+        answer = self._ours.answer(own)
+        samplers, process_of = {}, {"": self._ours}
+        for name, process in self._others.items():
+            for c in process.make(Make(contestants_of, (name, question.problem, self.threads))):
+                if why := disagreement(answer, question.restore(process.answer(c))):
+                    raise MeasureError(f"ours and {c}: {why}")
+                samplers[c], process_of[c] = process.sampler(c), process
+        result = contest(self._ours.sampler(own), samplers, turns)
+        notes = []
+        for c, disturbance in result.disturbance.items():
+            if abs(disturbance - 1) > _DISTURBED:
+                how = f"{disturbance:.2f} of its time alone"
+                notes.append(f"{c or 'ours'} takes {how} when in turns")
+            if (count := process_of[c].busy_threads()) > self.threads:
+                notes.append(f"{c or 'ours'} used {count} threads")
+        idle = [c or "ours" for c, share in result.shares.items() if share < _BUSY_CORE]
+        if idle:
+            names = ", ".join(idle)
+            notes.append(f"the machine was busy: {names} had less than {_BUSY_CORE} of a core")
+        return result, notes
+
+
+def our_contestants(
+    artifact: Artifact, arrays: Sequence[Array], layout: str | None
+) -> list[Contestant]:
+    """Called in our own process. Constant inputs are packed ahead, as the peers' are."""
+    kernel = Kernel(artifact)
+    names = [p.name for p in artifact.inputs]
+    call = kernel.bind(*map(kernel.pack, names, arrays))
+    return [Contestant("tilesmith", call, lambda: from_layout(layout, call()))]
+
+
 def compare(
     case: Case,
+    contestants: Contestants,
     target: Target,
-    peers: Sequence[Peer],
     database: Database,
     seconds: float,
     turns: Turns | None = None,
@@ -112,16 +180,16 @@ def compare(
     """Tunes, checks that all answers are the same, and times side by side. What goes wrong with one
     case is said in its row.
     """
-    threads = target.num_cores
     row = Row(
-        case.name(threads),
+        case.name(target.num_cores),
         None,
         op=case.op,
         shape=",".join(map(str, case.shape)),
         batch=case.batch,
-        threads=threads,
+        threads=target.num_cores,
+        budget_seconds=seconds,
         machine=machine_of(target),
-        versions=versions(peers),
+        versions=versions(contestants.peers),
     )
     try:
         found = {
@@ -138,28 +206,15 @@ def compare(
         near_seconds=round(found[layout].near, 1),
         trials=sum(t.trials for t in found.values()),
     )
-    with ExitStack() as stack:
-        for p in peers:
-            stack.enter_context(p.limit(threads))
-        return _timed(case, row, found[layout].kernel, peers, turns or Turns.of(threads))
-
-
-def _timed(case: Case, row: Row, kernel: Kernel, peers: Sequence[Peer], turns: Turns) -> Row:
     plain = inputs_of(case.plain)
     question = question_of(case.operator, case.numbers, plain)
-    arrays = to_layout(case.operator, row.layout, plain)
-    names = [p.name for p in kernel.artifact.inputs]
-    ours = kernel.bind(*map(kernel.pack, names, arrays))
-    answer = from_layout(row.layout, ours())
-    contestants: list[Contestant] = []
-    for p in peers:
-        contestants += p.contestants(question.problem, row.threads)
-    for c in contestants:
-        why = disagreement(answer, question.restore(c.answer()))
-        if why is not None:
-            return replace(row, error=f"ours and {c.name}: {why}")
-    calls = {c.name: c.run for c in contestants}
-    return _filled(row, case, contest(ours, calls, turns))
+    arrays = to_layout(case.operator, layout, plain)
+    artifact = found[layout].kernel.artifact
+    try:
+        result, notes = contestants.contest(artifact, arrays, layout, question, turns or Turns())
+    except MeasureError as e:
+        return replace(row, error=str(e))
+    return _filled(replace(row, note="; ".join(notes)), case, result)
 
 
 def _filled(row: Row, case: Case, result: Contest) -> Row:
@@ -167,6 +222,7 @@ def _filled(row: Row, case: Case, result: Contest) -> Row:
         row,
         value=result.ours * 1e6,
         gflops=case.work / result.ours / 1e9,
+        share=result.shares[""],
         peers={name: s * 1e6 for name, s in result.times.items()},
     )
     if not result.duels:
@@ -178,4 +234,5 @@ def _filled(row: Row, case: Case, result: Contest) -> Row:
         peer_value=hardest.theirs * 1e6,
         ratio=hardest.ratio,
         spread=hardest.spread,
+        peer_share=result.shares[hardest.peer],
     )

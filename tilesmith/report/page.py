@@ -8,19 +8,22 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from tilesmith.report.rows import HEADER, Row, cells, means
+from tilesmith.report.rows import HEADER, Row, cells, means, notes
 
 _LEAD = """# Performance
 
 This page is written by `tilesmith bench suite {files}`; do not edit it by hand.
 
-Each case of the operator suite (float32) is tuned once, then timed in one process beside the
-libraries, in turns: peer, ours, peer, ours. `ratio` is the median of the paired ratios, the peer's
-time over ours, so above 1 ours is faster; `±` is half the distance between their quartiles. The
-peer is the fastest of the libraries in its own best layout, with weights prepared ahead, in
-inference mode, warm. Answers are compared with each other before anything is timed. What tuning
-took stands beside each result, and after how many seconds of it (`near s`) the kernel was within a
-tenth of what it ended with.
+Each case of the operator suite (float32) is tuned for the seconds of its `budget s`, then timed
+beside the libraries, in turns: peer, ours, peer, ours. Every contestant has a process of its own,
+started with its number of threads and pinned to as many cores; while one runs, the others are
+stopped. `ratio` is the median of the paired ratios, the peer's time over ours, so above 1 ours is
+faster; `±` is half the distance between their quartiles. `cores used` is processor time over wall
+time, ours / the peer's. The peer is the fastest of the libraries in its own best layout, with
+weights prepared ahead, in inference mode, warm. Answers are compared with each other before
+anything is timed. After `near s` seconds of tuning the kernel was within a tenth of what it ended
+with. Contestants whose time in turns differs by more than 5 % from their time alone are named below
+the table.
 """
 
 
@@ -36,6 +39,7 @@ def page(rows: Sequence[Row], json: Path, where: Path, chart: Path | None = None
         said = dict.fromkeys(r.versions for r in rows if r.machine == machine)
         parts += [f"- {machine}: {versions or 'no peers'}" for versions in said]
     parts += ["\n## Geometric means\n", *_means(rows), "\n## All cases\n", *_cases(rows)]
+    parts += [f"- {line}" for line in notes(rows)]
     parts.append(
         f"\n## Again\n\n```\npip install -e '.[peers,report]'\n"
         f"tilesmith bench suite --seconds 180 --db suite.db {files}\n```\n\n"

@@ -1,39 +1,42 @@
-"""Calls to compare in, paired ratios out. Ours and a peer take turns, so that both meet the same
-moods of the machine, and only ratios within a pair are believed.
+"""Contestants to compare in, paired ratios out. Ours and a peer take turns, so that both meet the
+same state of the machine, and only ratios within a pair are believed.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-Call = Callable[[], object]
+
+@dataclass(frozen=True)
+class Timing:
+    """One sample of a contestant."""
+
+    seconds: float  # of one call
+    share: float = 1.0  # processor time over wall time, all threads together
+
+
+# Makes one call that is not timed, so that nobody meets the other's cache, then so many that are.
+Sampler = Callable[[int], Timing]
 
 
 @dataclass(frozen=True)
 class Turns:
     """How turns are taken.
 
-    A sample is at least `sample_seconds` of calls; `rest` comes before each, because the threads of
-    some libraries spin for a while after a call and take the cores from the other. Peers that are
-    slower than `close` times the fastest are timed once and not paired. No contest takes much
-    longer than `most_seconds`.
+    A sample is at least `sample_seconds` of calls. Peers that are slower than `close` times the
+    fastest are timed once and not paired. In every `alone_every`-th round a contestant takes a
+    second turn in a row: what it takes then is what it takes alone. No contest takes much longer
+    than `most_seconds`.
     """
 
     rounds: int = 21
     sample_seconds: float = 0.01
-    rest: float = 0.0
     close: float = 1.5
+    alone_every: int = 2
     most_seconds: float = 15.0
-    clock: Callable[[], float] = time.perf_counter
-    sleep: Callable[[float], None] = time.sleep
-
-    @staticmethod
-    def of(threads: int) -> Turns:
-        return Turns(rest=0.15 if threads > 1 else 0.0)
 
 
 @dataclass(frozen=True)
@@ -67,68 +70,86 @@ def geometric_mean(ratios: Iterable[float]) -> float | None:
 
 @dataclass(frozen=True)
 class Contest:
-    """Duels with the fastest peers, the hardest first, and single times of all."""
+    """Duels with the fastest peers, the hardest first; and for each contestant its seconds, its
+    share of the processor, and its time in turns over its time alone. Ours is named "".
+    """
 
     ours: float
     duels: tuple[Duel, ...]
     times: Mapping[str, float]
+    shares: Mapping[str, float]
+    disturbance: Mapping[str, float]
 
 
-def contest(ours: Call, peers: Mapping[str, Call], turns: Turns) -> Contest:
-    """Ours against each of the fastest peers. Every sample begins with a call that is not timed, so
-    that nobody meets the other's cache, and a first call never counts.
-    """
-    mine = _first(ours, turns)
-    first = {name: _first(call, turns) for name, call in peers.items()}
-    if not first:
-        samples = [_sample(ours, mine, turns) for _ in range(_rounds(2 * mine, turns))]
-        return Contest(statistics.median(samples), (), {})
-    fastest = min(first.values())
-    near = [name for name, seconds in first.items() if seconds <= turns.close * fastest]
-    each = sum(_cost(first[name], turns) + _cost(mine, turns) for name in near)
+class _Contestant:
+    """The samples of one contestant."""
+
+    def __init__(self, sampler: Sampler, turns: Turns) -> None:
+        self._sampler, self._turns = sampler, turns
+        self._shares: list[float] = []
+        self._disturbance: list[float] = []
+        self.seconds = self._first()
+
+    def _first(self) -> float:
+        """About how long a call takes: the least, since first calls touch memory."""
+        seen: list[Timing] = []
+        while len(seen) < 15 and sum(t.seconds for t in seen) < 0.25:
+            seen.append(self._sampler(1))
+        return max(min(t.seconds for t in seen), 1e-9)
+
+    @property
+    def calls(self) -> int:
+        return max(1, math.ceil(self._turns.sample_seconds / self.seconds))
+
+    @property
+    def cost(self) -> float:
+        """Of a sample, with the call before it, and of the second turns."""
+        return (1 + self.calls) * self.seconds * (1 + 1 / self._turns.alone_every)
+
+    def turn(self, again: bool) -> float:
+        found = self._sampler(self.calls)
+        self._shares.append(found.share)
+        if again:
+            self._disturbance.append(found.seconds / self._sampler(self.calls).seconds)
+        return found.seconds
+
+    @property
+    def share(self) -> float:
+        return statistics.median(self._shares) if self._shares else 1.0
+
+    @property
+    def disturbance(self) -> float:
+        return statistics.median(self._disturbance) if self._disturbance else 1.0
+
+
+def contest(ours: Sampler, peers: Mapping[str, Sampler], turns: Turns) -> Contest:
+    """Ours against each of the fastest peers."""
+    mine = _Contestant(ours, turns)
+    others = {name: _Contestant(sampler, turns) for name, sampler in peers.items()}
+    fastest = min((c.seconds for c in others.values()), default=0.0)
+    near = {name: c for name, c in others.items() if c.seconds <= turns.close * fastest}
+    each = sum(c.cost + mine.cost for c in near.values()) or 2 * mine.cost
     pairs: dict[str, list[tuple[float, float]]] = {name: [] for name in near}
-    for _ in range(_rounds(each, turns)):
-        for name in near:
-            theirs = _sample(peers[name], first[name], turns)
-            pairs[name].append((theirs, _sample(ours, mine, turns)))
+    alone: list[float] = []
+    for k in range(_rounds(each, turns)):
+        again = k % turns.alone_every == 0
+        if not near:
+            alone.append(mine.turn(again))
+        for name, peer in near.items():
+            theirs = peer.turn(again)
+            pairs[name].append((theirs, mine.turn(again)))
     duels = sorted((duel_of(name, p) for name, p in pairs.items()), key=lambda d: d.ratio)
-    times = {**first, **{d.peer: d.theirs for d in duels}}
-    return Contest(duels[0].ours, tuple(duels), times)
-
-
-def _first(call: Call, turns: Turns) -> float:
-    """About how long a call takes, after the first one; which touches memory, starts threads."""
-    call()
-    turns.sleep(turns.rest)
-    call()
-    seen = []
-    for _ in range(15):
-        start = turns.clock()
-        call()
-        seen.append(turns.clock() - start)
-        if sum(seen) > 0.5:
-            break
-    return max(min(seen), 1e-9)
-
-
-def _calls(seconds: float, turns: Turns) -> int:
-    return max(1, math.ceil(turns.sample_seconds / seconds))
-
-
-def _cost(seconds: float, turns: Turns) -> float:
-    """What a sample takes, with the call before it and the rest."""
-    return turns.rest + (1 + _calls(seconds, turns)) * seconds
+    times = {name: c.seconds for name, c in others.items()}
+    times.update({d.peer: d.theirs for d in duels})
+    seated = {"": mine, **near}
+    return Contest(
+        duels[0].ours if duels else statistics.median(alone),
+        tuple(duels),
+        times,
+        {name: c.share for name, c in seated.items()},
+        {name: c.disturbance for name, c in seated.items()},
+    )
 
 
 def _rounds(each: float, turns: Turns) -> int:
     return max(5, min(turns.rounds, int(turns.most_seconds / each)))
-
-
-def _sample(call: Call, seconds: float, turns: Turns) -> float:
-    calls = _calls(seconds, turns)
-    turns.sleep(turns.rest)
-    call()
-    start = turns.clock()
-    for _ in range(calls):
-        call()
-    return (turns.clock() - start) / calls

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from tilesmith.report.peers import Contestant
 from tilesmith.report.problems import Array, Plain, Problem
 
 
 class NumpyPeer:
-    name = "numpy"
-
-    def limit(self, threads: int) -> AbstractContextManager[object]:
-        limits: AbstractContextManager[object] = threadpool_limits(threads, user_api="blas")
-        return limits
-
     def contestants(self, problem: Problem, threads: int) -> list[Contestant]:
         if not isinstance(problem, Plain):
             return []

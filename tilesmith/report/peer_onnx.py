@@ -5,7 +5,6 @@ inputs and outputs are bound, so that a run copies nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -20,11 +19,6 @@ _OPSET, _IR = 17, 8
 
 
 class OnnxPeer:
-    name = "onnxruntime"
-
-    def limit(self, threads: int) -> AbstractContextManager[object]:
-        return nullcontext()  # a session has threads of its own
-
     def contestants(self, problem: Problem, threads: int) -> list[Contestant]:
         if isinstance(problem, Convolution):
             inputs, weights = [problem.x], [problem.w]

@@ -4,8 +4,7 @@ has brought into its own order ahead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,38 +18,28 @@ _LAST = {2: torch.channels_last, 3: torch.channels_last_3d}
 
 
 class TorchPeer:
-    name = "torch"
-
-    def limit(self, threads: int) -> AbstractContextManager[object]:
-        return _limited(threads)
-
     def contestants(self, problem: Problem, threads: int) -> list[Contestant]:
-        if isinstance(problem, Plain):
-            tensors = [torch.from_numpy(a) for a in problem.inputs]
-            return [_contestant("torch", _plain(problem.kind, *tensors))]
-        made = [_contestant("torch", _convolution(problem, None))]
-        last = _LAST.get(problem.num_spatial)
-        if last is not None:
-            made.append(_contestant("torch channels-last", _convolution(problem, last)))
-        for name, order in (("torch oneDNN", None), ("torch oneDNN channels-last", last)):
-            try:  # not every build has it, and it does not take every convolution
-                call = _prepacked(problem, order)
-                call()
-            except (RuntimeError, AttributeError):
-                continue
-            made.append(_contestant(name, call))
-        return made
-
-
-@contextmanager
-def _limited(threads: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
+        torch.set_num_threads(threads)
         with torch.inference_mode():
-            yield
-    finally:
-        torch.set_num_threads(before)
+            return _contestants(problem)
+
+
+def _contestants(problem: Problem) -> list[Contestant]:
+    if isinstance(problem, Plain):
+        tensors = [torch.from_numpy(a) for a in problem.inputs]
+        return [_contestant("torch", _plain(problem.kind, *tensors))]
+    made = [_contestant("torch", _convolution(problem, None))]
+    last = _LAST.get(problem.num_spatial)
+    if last is not None:
+        made.append(_contestant("torch channels-last", _convolution(problem, last)))
+    for name, order in (("torch oneDNN", None), ("torch oneDNN channels-last", last)):
+        try:  # not every build has it, and it does not take every convolution
+            call = _prepacked(problem, order)
+            call()
+        except (RuntimeError, AttributeError):
+            continue
+        made.append(_contestant(name, call))
+    return made
 
 
 def _contestant(name: str, call: Callable[[], Any]) -> Contestant:
@@ -58,7 +47,7 @@ def _contestant(name: str, call: Callable[[], Any]) -> Contestant:
         out: Array = call().contiguous().numpy()
         return out
 
-    return Contestant(name, call, answer)
+    return Contestant(name, call, answer, torch.inference_mode)
 
 
 def _plain(kind: str, *t: Any) -> Callable[[], Any]:

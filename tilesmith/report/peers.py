@@ -5,9 +5,10 @@ an optional install in a file of its own, and one that is missing is named.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib import metadata
+from importlib.util import find_spec
 from typing import Protocol
 
 from tilesmith.base.errors import ArgumentError
@@ -16,21 +17,23 @@ from tilesmith.report.problems import Array, Problem
 
 @dataclass(frozen=True)
 class Contestant:
-    """One way in which a peer solves a problem: `run` is timed, `answer` is run and read."""
+    """One way in which a peer solves a problem: `run` is timed, `answer` is run and read. Calls
+    are made within `mode`, which is entered before the clock starts.
+    """
 
     name: str
     run: Callable[[], object]
     answer: Callable[[], Array]
+    mode: Callable[[], AbstractContextManager[object]] = nullcontext
 
 
 class Peer(Protocol):
-    name: str
-
-    def limit(self, threads: int) -> AbstractContextManager[object]:
-        """Within it, the library uses so many threads."""
+    """A library that was loaded, in a process of its own."""
 
     def contestants(self, problem: Problem, threads: int) -> list[Contestant]:
-        """Empty where the library has no way to compute it."""
+        """Empty where the library has no way to compute it. The process was started with so many
+        threads; this also tells libraries that have a setting of their own.
+        """
 
 
 def _torch() -> Peer:
@@ -52,25 +55,40 @@ def _numpy() -> Peer:
     return NumpyPeer()
 
 
-PEERS: dict[str, Callable[[], Peer]] = {
-    "torch": _torch,
-    "onnxruntime": _onnxruntime,
-    "numpy": _numpy,
+@dataclass(frozen=True)
+class PeerLibrary:
+    """How to load a peer, and the modules that it needs."""
+
+    load: Callable[[], Peer]
+    modules: tuple[str, ...]
+
+
+PEERS: dict[str, PeerLibrary] = {
+    "torch": PeerLibrary(_torch, ("torch",)),
+    "onnxruntime": PeerLibrary(_onnxruntime, ("onnxruntime", "onnx")),
+    "numpy": PeerLibrary(_numpy, ("numpy",)),
 }
 
 
-def peers_named(names: Sequence[str]) -> tuple[list[Peer], list[str]]:
-    """The installed ones, and why each of the others is absent."""
+def installed_peers(names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The installed ones, and why each of the others is absent. Nothing is imported for it."""
     found, absent = [], []
     for name in names:
         if name not in PEERS:
             raise ArgumentError(f"unknown peer {name!r}; known are {', '.join(PEERS)}")
-        try:
-            found.append(PEERS[name]())
-        except ImportError as e:
-            absent.append(f"{name} ({e})")
+        missing = [m for m in PEERS[name].modules if find_spec(m) is None]
+        if missing:
+            why = f"no module named {missing[0]!r}; pip install 'tilesmith[peers]'"
+            absent.append(f"{name} ({why})")
+        else:
+            found.append(name)
     return found, absent
 
 
-def versions(peers: Sequence[Peer]) -> str:
-    return ", ".join(f"{p.name} {metadata.version(p.name)}" for p in peers)
+def contestants_of(name: str, problem: Problem, threads: int) -> list[Contestant]:
+    """Called in the process of that peer."""
+    return PEERS[name].load().contestants(problem, threads)
+
+
+def versions(names: Sequence[str]) -> str:
+    return ", ".join(f"{name} {metadata.version(name)}" for name in names)

@@ -33,12 +33,16 @@ class Row:
     threads: int = 1
     layout: str | None = None
     gflops: float | None = None
-    tuning_seconds: float = 0.0
+    budget_seconds: float = 0.0  # of tuning, as asked for
+    tuning_seconds: float = 0.0  # as spent
     near_seconds: float = 0.0  # until the kernel was within a tenth of what it ended with
     trials: int = 0
+    share: float | None = None  # processor time over wall time, all threads of ours together
+    peer_share: float | None = None
     peers: dict[str, float] = field(default_factory=dict)  # microseconds of each
     machine: str = ""
     versions: str = ""
+    note: str = ""  # what was not as it should be, though the figure stands
     error: str | None = None  # why there is no figure, or why it is not to be believed
 
 
@@ -93,7 +97,7 @@ def ordered(rows: Sequence[Row]) -> list[Row]:
 
 HEADER = (
     "op", "shape", "threads", "ours us", "GFLOP/s", "best peer", "its us", "ratio", "±",
-    "tuning s", "near s", "trials",
+    "cores used", "budget s", "near s", "trials",
 )  # fmt: skip
 
 
@@ -104,7 +108,8 @@ def cells(r: Row) -> tuple[str, ...]:
     return (
         r.op, shape, str(r.threads), _number(r.value, 1), _number(r.gflops, 1), r.peer or "-",
         _number(r.peer_value, 1), _number(r.ratio, 2), _number(r.spread, 2),
-        f"{r.tuning_seconds:.0f}", f"{r.near_seconds:.0f}", str(r.trials),
+        f"{_number(r.share, 2)} / {_number(r.peer_share, 2)}",
+        f"{r.budget_seconds or r.tuning_seconds:.0f}", f"{r.near_seconds:.0f}", str(r.trials),
     )  # fmt: skip
 
 
@@ -123,6 +128,10 @@ def means(rows: Sequence[Row]) -> list[tuple[str, int, float, float, int]]:
             if mean is not None:
                 out.append((op, threads, mean, min(ratios), len(ratios)))
     return out
+
+
+def notes(rows: Sequence[Row]) -> list[str]:
+    return [f"{r.name}: {r.note}" for r in rows if r.note and not r.error]
 
 
 _LEFT = (0, 1, 5)  # columns that hold words
@@ -144,6 +153,7 @@ def table(rows: Sequence[Row]) -> str:
     if not rows:
         return "no rows"
     lines = aligned([HEADER, *map(cells, rows)])
+    lines += notes(rows)
     for op, threads, mean, least, count in means(rows):
         lines.append(
             f"geometric mean {op}, {threads} thread{'s' * (threads > 1)}: {mean:.2f} "

@@ -1,5 +1,5 @@
-"""Arrays at the border: what a user passes and the Parameter it is for in, a NumPy array that fits
-and its address out.
+"""Arguments of kernels: what a user passes and its Parameter in, a NumPy array that fits and its
+address out.
 
 NumPy arrays pass as they are, anything with `__dlpack__` in the processor's memory is borrowed, a
 number serves for rank 0.
@@ -51,7 +51,7 @@ address_of = _fast_address if _is_fast_right() else _slow_address
 
 
 def empty(shape: tuple[int, ...], kind: np.dtype[Any], nbytes: int) -> tuple[Array, int]:
-    """An array that begins on a cache line, and where."""
+    """An uninitialized array that begins at a cache line, and its address."""
     raw = _uninitialized(nbytes + ALIGNMENT, _BYTE)
     address = address_of(raw)
     offset = -address % ALIGNMENT
@@ -59,7 +59,7 @@ def empty(shape: tuple[int, ...], kind: np.dtype[Any], nbytes: int) -> tuple[Arr
 
 
 def convert(value: Any, p: Parameter) -> Array:
-    """What is not a NumPy array, as one. Whether it fits is for `reject` to say."""
+    """Converts what is not a NumPy array. Whether it fits the parameter is not checked here."""
     if isinstance(value, np.ndarray | np.generic):
         return np.asarray(value)
     if hasattr(value, "__dlpack__"):
@@ -77,7 +77,7 @@ def convert(value: Any, p: Parameter) -> Array:
 
 
 def reject(array: Array, p: Parameter) -> NoReturn:
-    """Says what is wrong with an array that does not fit, and what would be right."""
+    """Raises an ArgumentError that says why an array does not fit, and what would."""
     got = f"parameter {p} got {array.dtype.name}[{', '.join(map(str, array.shape))}]"
     if array.dtype != p.dtype.numpy:
         if array.dtype.newbyteorder() == p.dtype.numpy:
@@ -97,7 +97,7 @@ def reject(array: Array, p: Parameter) -> NoReturn:
 
 
 def _number(value: float, p: Parameter) -> Array:
-    """Exactly what the parameter can hold: no integer is rounded to or wrapped around."""
+    """A number as the parameter's dtype, which must hold it exactly (floats are rounded)."""
     if p.shape:
         raise ArgumentError(f"parameter {p} got the number {value!r}; it takes an array")
     d = p.dtype

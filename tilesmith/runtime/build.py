@@ -1,6 +1,5 @@
-"""build: a Function (or a Schedule) and a Target in, a Kernel out.
-
-The stages in a row: emit, compile, load.
+"""build: a Function (or a Schedule) and a Target in, a Kernel out. A back end compiles it, and the
+Kernel loads it.
 """
 
 from __future__ import annotations
@@ -9,64 +8,62 @@ from typing import Any
 
 from tilesmith.base.errors import BuildError
 from tilesmith.base.target import Target, cpu
-from tilesmith.codegen.artifact import Artifact, Parameter
-from tilesmith.codegen.llvm.emit import emit_function
+from tilesmith.codegen.artifact import Artifact
+from tilesmith.codegen.backend import Backend
+from tilesmith.codegen.llvm.backend import LlvmBackend
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Buffer
-from tilesmith.runtime.kernel import Kernel
+from tilesmith.runtime.kernel import AS_GIVEN, Kernel, Origin
+
+# One for each kind of target.
+BACKENDS: tuple[Backend, ...] = (LlvmBackend(),)
 
 
-def build(what: Any, target: Target | None = None) -> Kernel:
-    """A kernel of a Function or a Schedule, for this machine unless a target says otherwise.
+def build(
+    what: Any,
+    target: Target | None = None,
+    origin: Origin = AS_GIVEN,
+    *,
+    checked: bool = False,
+    backend: Backend | None = None,
+) -> Kernel:
+    """A kernel of a Function or a Schedule, for this machine unless a target says otherwise, made
+    by the built-in back end for such targets unless another is given.
 
     A kernel for another machine can be read (`source`, `assembly`) but not called.
+
+    An index that is read from a tensor (`table[ids[i]]`) must lie inside its table. A kernel does
+    not ask, because that would cost time in every call: outside, it reads whatever memory is there,
+    or crashes. With `checked`, it asks, reads inside in any case, and raises an ArgumentError that
+    names the table and the index; such a kernel is slow, and for finding mistakes.
     """
-    return Kernel(compile_function(what, target))
+    return Kernel(compile_function(what, target, checked=checked, backend=backend), origin)
 
 
-def compile_function(what: Any, target: Target | None = None) -> Artifact:
+def compile_function(
+    what: Any,
+    target: Target | None = None,
+    *,
+    checked: bool = False,
+    backend: Backend | None = None,
+) -> Artifact:
     """The build without the loading: what a worker does for another process."""
-    # Not at the top of the file, because `import tilesmith` reaches this file and must not load
-    # LLVM: 60 MB, 0.1 s.
-    from tilesmith.codegen.llvm.compiler import compile_ir
-
     func = what if isinstance(what, Function) else getattr(what, "func", None)
     if not isinstance(func, Function):
         raise BuildError(
             f"cannot build a {type(what).__name__}; pass what ts.function made, or a Schedule"
         )
-    if func.sizes:
-        names = ", ".join(func.sizes)
-        example = ", ".join(f"{n!r}: 64" for n in func.sizes)
-        raise BuildError(
-            f"{func.name!r} has open sizes ({names}); give them numbers first, "
-            f"as in ts.instantiate(func, {{{example}}})"
-        )
+    func.require_closed("ts.build", BuildError)
     target = cpu() if target is None else target
-    if target.kind != "cpu":
-        raise BuildError(f"there is no code generator for {target.kind} targets here; cpu has one")
-    emitted = emit_function(func, target)
-    return compile_ir(
-        func.name,
-        emitted.source,
-        target,
-        parameters_of(func),
-        emitted.workspace_nbytes,
-        emitted.uses_threads,
+    return (backend or backend_of(target)).compile(func, target, checked=checked)
+
+
+def backend_of(target: Target) -> Backend:
+    """The built-in back end for targets of this kind."""
+    for backend in BACKENDS:
+        if backend.kind == target.kind:
+            return backend
+    known = ", ".join(b.kind for b in BACKENDS)
+    raise BuildError(
+        f"there is no code generator for {target.kind} targets here; there is one for {known}. "
+        "Your own is passed as backend="
     )
-
-
-def parameters_of(func: Function) -> tuple[Parameter, ...]:
-    """What the kernel of a Function takes, and writes."""
-    inputs = [_parameter(b, output=False) for b in func.inputs]
-    return (*inputs, *(_parameter(b, output=True) for b in func.outputs))
-
-
-def _parameter(buffer: Buffer, output: bool) -> Parameter:
-    shape = []
-    for extent in buffer.physical_shape:
-        if extent.const is None:
-            raise BuildError(f"parameter {buffer.name!r} has the open extent {extent}")
-        shape.append(extent.const)
-    packed = None if buffer.layout is None and not buffer.basis else buffer
-    return Parameter(buffer.name, tuple(shape), buffer.dtype, output, packed)

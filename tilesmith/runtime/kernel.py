@@ -1,6 +1,5 @@
-"""Kernel: the callable that a build returns.
-
-Arrays in, checked against the parameters; arrays out, computed by the machine code.
+"""Kernel: the callable that a build returns. Arrays go in and are checked against the parameters;
+arrays that the machine code computed come out.
 """
 
 from __future__ import annotations
@@ -8,7 +7,7 @@ from __future__ import annotations
 import ctypes
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NoReturn
@@ -17,7 +16,7 @@ import numpy as np
 from numpy import ndarray
 
 from tilesmith.base.errors import ArgumentError, BuildError
-from tilesmith.codegen.artifact import ENTRY, Artifact, Parameter, obstacle
+from tilesmith.codegen.artifact import Artifact, Parameter, obstacle
 from tilesmith.ir.pack import packed
 from tilesmith.runtime.arrays import Array, address_of, convert, empty, reject
 
@@ -46,16 +45,43 @@ class Timing:
         )
 
 
-class _Frame:
-    """What one call in flight needs for itself: the array of pointers, and scratch memory."""
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a kernel's schedule comes from: a "record" of a database, a "draft" by the analytic
+    score, a "schedule" as it was given, or the "naive" loop nest, because nothing else worked.
+    """
 
-    __slots__ = ("_workspace", "address", "pointers", "workspace_address")
+    kind: str
+    seconds: float | None = None  # of a record
+    why: str = ""
+
+    def __str__(self) -> str:
+        match self.kind:
+            case "record":
+                seconds = self.seconds or 0.0
+                said = f"the best record, {seconds * 1e6:.4g} us"
+            case "draft":
+                said = "a draft by the analytic score"
+            case "naive":
+                said = "the plain loop nest"
+            case _:
+                said = "the schedule as given"
+        return f"{said} ({self.why})" if self.why else said
+
+
+AS_GIVEN = Origin("schedule")
+
+
+class _Frame:
+    """Memory of one call: the array of pointers, and the workspace."""
+
+    __slots__ = ("address", "pointers", "workspace", "workspace_address")
 
     def __init__(self, num_parameters: int, workspace_nbytes: int) -> None:
         self.pointers: Any = (ctypes.c_void_p * num_parameters)()
         self.address = ctypes.addressof(self.pointers)
         shape = (workspace_nbytes,)
-        self._workspace, self.workspace_address = empty(shape, np.dtype(np.uint8), shape[0])
+        self.workspace, self.workspace_address = empty(shape, np.dtype(np.uint8), shape[0])
 
 
 # shape, dtype, the bits of an address that must be 0, size, and the parameter itself
@@ -70,16 +96,17 @@ class Kernel:
     """Call it with one array per input; it returns the output, or a tuple of several.
 
     `out=` gives the memory to write. Calls may come from several threads at once, and leave
-    Python's lock while they compute.
+    Python's lock while they compute. `origin` says where the schedule comes from.
     """
 
-    def __init__(self, artifact: Artifact) -> None:
-        self.artifact = artifact
+    def __init__(self, artifact: Artifact, origin: Origin = AS_GIVEN) -> None:
+        self.artifact, self.origin = artifact, origin
         # Looked up once: a call has microseconds.
         self._inputs = [_expected(p) for p in artifact.inputs]
         self._outputs = [_expected(p) for p in artifact.outputs]
         self._nbytes = [p.nbytes for p in artifact.parameters]
         self._free: list[_Frame] = []
+        self._checks = bool(artifact.checks)
         # Code for another machine can be read, but not called.
         self._obstacle = obstacle(artifact)
         if self._obstacle is None:
@@ -87,9 +114,21 @@ class Kernel:
             from tilesmith.runtime.loader import load
 
             self._library = load(artifact)
-            self._entry = self._library.addresses[ENTRY]
+            self._entry = self._library.addresses[artifact.symbol]
             signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
             self._run = signature(self._entry)
+
+    def _run_checked(self, frame: _Frame) -> None:
+        """Raises an ArgumentError for the first check that an index failed."""
+        found = frame.workspace[: 16 * len(self.artifact.checks)].view(np.int64).reshape(-1, 2)
+        found[...] = 0
+        self._run(frame.address, frame.workspace_address)
+        for check, (outside, index) in zip(self.artifact.checks, found.tolist(), strict=True):
+            if outside:
+                raise ArgumentError(
+                    f"{self.name!r} reads {check.buffer} at {index} in dimension "
+                    f"{check.dimension}, which has {check.extent} elements"
+                )
 
     @property
     def name(self) -> str:
@@ -97,7 +136,7 @@ class Kernel:
 
     @property
     def source(self) -> str:
-        """What the code generator wrote: LLVM IR."""
+        """What the back end wrote: LLVM IR, or the language of a back end of one's own."""
         return self.artifact.source
 
     @cached_property
@@ -105,31 +144,35 @@ class Kernel:
         """The machine code as text."""
         from tilesmith.codegen.llvm.compiler import assembly
 
+        if self.artifact.language != "llvm":
+            raise BuildError(
+                f"{self.name!r} has no assembly: its source is {self.artifact.language}"
+            )
         return assembly(self.artifact)
 
     def __call__(self, *arrays: Any, out: Any = None) -> Any:
         pointers, result, _held = self._bind(arrays, out)
-        free = self._free
-        try:  # list.pop and list.append need no lock of ours
-            frame = free.pop()
-        except IndexError:
-            frame = self._new_frame()
-        frame.pointers[:] = pointers
-        self._run(frame.address, frame.workspace_address)
-        if len(free) < _MAX_FREE_FRAMES:
-            free.append(frame)
+        self.raw(pointers)
         return result
 
     def bind(self, *arrays: Any, out: Any = None) -> Callable[[], Any]:
-        """A call of this kernel on these very arrays, checked here and not again: it returns what
-        the kernel would, and costs a fraction of a microsecond. Each has memory of its own, so that
-        two of them may run at once, but not one of them twice.
+        """A function without arguments that runs this kernel on these arrays. They are checked here
+        and not again, so that a call costs a fraction of a microsecond. Two bound calls may run at
+        the same time, but one must not run twice at once: each has one workspace.
         """
         pointers, result, held = self._bind(arrays, out)
         frame = self._new_frame()
         frame.pointers[:] = pointers
         run, address, workspace = self._run, frame.address, frame.workspace_address
         kept = (self, frame, arrays, held)  # what the addresses point at
+        if self._checks:
+
+            def checked_call() -> Any:
+                self._run_checked(frame)
+                return result
+
+            checked_call.__dict__["kept"] = kept
+            return checked_call
 
         def call(_kept: object = kept) -> Any:
             run(address, workspace)
@@ -137,9 +180,40 @@ class Kernel:
 
         return call
 
+    @property
+    def entry_address(self) -> int:
+        """Of the machine code: void (void **args, void *workspace), good while the kernel lives.
+        args points at the data pointers, inputs first; the workspace has
+        `artifact.workspace_nbytes` bytes and begins at a multiple of 64. Other native code may call
+        it.
+        """
+        if self._obstacle is not None:
+            raise BuildError(self._obstacle)
+        return self._entry
+
+    def raw(self, addresses: Sequence[int]) -> None:
+        """A call on plain addresses, inputs first, that are not checked: each must be the
+        beginning of a row-major array of its parameter's shape and dtype, aligned to its dtype,
+        and no output may overlap another array. Anything else is undefined, as in C.
+        """
+        if self._obstacle is not None:
+            raise BuildError(self._obstacle)
+        free = self._free
+        try:  # list.pop and list.append need no lock of ours
+            frame = free.pop()
+        except IndexError:
+            frame = self._new_frame()
+        frame.pointers[:] = addresses
+        if self._checks:
+            self._run_checked(frame)
+        else:
+            self._run(frame.address, frame.workspace_address)
+        if len(free) < _MAX_FREE_FRAMES:
+            free.append(frame)
+
     def pack(self, name: str, array: Any) -> Array:
-        """`array` as this kernel wants the parameter, which may lie in a layout that tuning chose
-        for it. Done once for what stays the same from call to call.
+        """`array` in the layout that this kernel takes for the parameter, which tuning may have
+        chosen. Weights are packed once and passed to many calls.
         """
         p = next((p for p in self.artifact.inputs if p.name == name), None)
         if p is None:
@@ -256,18 +330,19 @@ class Kernel:
         return _Frame(len(self.artifact.parameters), self.artifact.workspace_nbytes)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Kernel, (self.artifact,)
+        return Kernel, (self.artifact, self.origin)
 
     def __repr__(self) -> str:
         def show(parameters: Iterable[Parameter]) -> str:
             return ", ".join(map(str, parameters))
 
         a = self.artifact
-        return f"<Kernel {a.name}({show(a.inputs)}) -> {show(a.outputs)}, for {a.cpu}>"
+        origin = "" if self.origin == AS_GIVEN else f", from {self.origin}"
+        return f"<Kernel {a.name}({show(a.inputs)}) -> {show(a.outputs)}, for {a.cpu}{origin}>"
 
 
 def random_array(p: Parameter, seed: int = 0) -> Array:
-    """Numbers in [0, 1) for floats, zeros and ones for the rest: few operators mind those."""
+    """Random data for timing: floats in [0, 1), zeros and ones for other dtypes."""
     rng = np.random.default_rng(seed)
     array, _ = empty(p.shape, p.dtype.numpy, p.nbytes)
     array[...] = (

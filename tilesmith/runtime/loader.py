@@ -1,5 +1,5 @@
-"""Loading: an Artifact in, the address of its code in this process out, for as long as someone
-holds on to it.
+"""Loading: an Artifact in, a Library out: the addresses of its entries in this process, valid while
+the Library lives.
 
 Objects are linked by LLVM's JIT linker, one library each; the thread pool is linked once, when the
 first kernel needs it.
@@ -11,7 +11,7 @@ import ctypes
 import itertools
 import os
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -21,7 +21,7 @@ import llvmlite.binding as llvm
 from tilesmith.base.errors import BuildError
 from tilesmith.base.llvm_lock import LLVM_LOCK
 from tilesmith.base.target import cpu
-from tilesmith.codegen.artifact import ENTRY, PARALLEL_FOR, Artifact, obstacle
+from tilesmith.codegen.artifact import PARALLEL_FOR, Artifact, obstacle
 from tilesmith.codegen.llvm.compiler import compile_ir, initialize
 from tilesmith.runtime.threads import REPEAT, RESET, pool_source
 
@@ -29,13 +29,21 @@ _numbers = itertools.count()
 
 
 class Library:
-    """Linked code. Its addresses hold while it lives; the memory goes with it."""
+    """Linked code. Its addresses are valid while it lives; its memory is freed with it."""
 
     def __init__(
-        self, name: str, code: bytes, exports: tuple[str, ...], imports: Mapping[str, int]
+        self,
+        name: str,
+        code: bytes | tuple[bytes, ...],  # of one object, or of several
+        exports: tuple[str, ...],
+        imports: Mapping[str, int],
     ):
+        objects = (code,) if isinstance(code, bytes) else code
+        builder = llvm.JITLibraryBuilder()
+        for one in objects:
+            builder.add_object_img(one)
         # The process's own symbols bring libc and libm, that is memset, expf and the like.
-        builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
+        builder.add_current_process()
         for symbol in exports:
             builder.export_symbol(symbol)
         for symbol, address in imports.items():
@@ -47,16 +55,14 @@ class Library:
                 self._tracker = builder.link(_linker(), f"{name}.{next(_numbers)}")
             except RuntimeError as error:
                 known = ctypes.CDLL(None)
-                missing = [
-                    s for s in undefined_symbols(code) if s not in imports and not hasattr(known, s)
-                ]
+                wanted = [s for one in objects for s in undefined_symbols(one)]
+                missing = [s for s in wanted if s not in imports and not hasattr(known, s)]
                 why = f" for want of: {', '.join(missing)}" if missing else f": {error}"
                 raise BuildError(f"the code of {name!r} cannot be linked{why}") from None
         self.addresses: dict[str, int] = {symbol: self._tracker[symbol] for symbol in exports}
 
     def __del__(self, lock: Any = LLVM_LOCK) -> None:
-        # Under the lock, for the sake of a fork in another thread; LLVM's own objects know when the
-        # process ends.
+        # Under the lock, so that no fork in another thread sees LLVM half way through.
         with lock:
             self._tracker = None
 
@@ -97,7 +103,7 @@ def _load_pool() -> Pool:
 
 
 def undefined_symbols(code: bytes) -> list[str]:
-    """What an ELF object expects others to define: LLVM does not say which symbol it missed."""
+    """The undefined symbols of an ELF object, for error messages: LLVM does not name them."""
     (sections_at,) = struct.unpack_from("<Q", code, 0x28)
     size, count = struct.unpack_from("<HH", code, 0x3A)
     # name, type, flags, address, offset, size, link, ...
@@ -116,9 +122,16 @@ def undefined_symbols(code: bytes) -> list[str]:
 
 
 def load(artifact: Artifact) -> Library:
-    """The artifact's code, linked and ready: the address of its entry is `addresses[ENTRY]`."""
-    why = obstacle(artifact)
-    if why is not None:
-        raise BuildError(why)
-    imports = {PARALLEL_FOR: pool().parallel_for} if artifact.uses_threads else {}
-    return Library(artifact.name, artifact.code, (ENTRY,), imports)
+    """The code, linked and ready: `addresses` has the entries by their symbols."""
+    return load_all(artifact.name, (artifact,))
+
+
+def load_all(name: str, artifacts: Sequence[Artifact]) -> Library:
+    """The code of several artifacts, linked into one library."""
+    for artifact in artifacts:
+        if (why := obstacle(artifact)) is not None:
+            raise BuildError(why)
+    imports = {PARALLEL_FOR: pool().parallel_for} if any(a.uses_threads for a in artifacts) else {}
+    codes = {a.code: [e.symbol for e in a.entries] for a in artifacts}  # equal code is linked once
+    exports = tuple(symbol for symbols in codes.values() for symbol in symbols)
+    return Library(name, tuple(codes), exports, imports)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.ir.dependence import check_concurrent
+from tilesmith.ir.dependence import check_concurrent, users_of
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, For, Stmt, rewrite, walk
 from tilesmith.schedule.kinds import Vectorize
@@ -29,14 +29,15 @@ class AutoParallel(Step):
     most: int = 4
 
     def apply(self, func: Function) -> Function:
-        return replace(func, body=tuple(self._nest(func, s) for s in func.body))
+        users = users_of(func)
+        return replace(func, body=tuple(self._nest(func, s, users) for s in func.body))
 
-    def _nest(self, func: Function, s: Stmt) -> Stmt:
+    def _nest(self, func: Function, s: Stmt, users: dict[str, set[str]]) -> Stmt:
         chain: list[For] = []
         cur = s
         while isinstance(cur, For) and cur.kind == "serial" and len(chain) < self.most:
             try:
-                check_concurrent(func, cur, "parallelize")
+                check_concurrent(func, cur, "parallelize", users)
             except ScheduleError:
                 break
             chain.append(cur)

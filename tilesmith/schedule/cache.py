@@ -12,6 +12,7 @@ from tilesmith.expr.ints import Int, var
 from tilesmith.expr.nodes import Expr, Load
 from tilesmith.ir.dependence import (
     check_kinds,
+    check_scopes,
     find_block,
     only_writer,
     own_loop,
@@ -58,16 +59,17 @@ def rename_nest(func: Function, block: str, new: str) -> Function:
     """The block and the loops that were made for it get another name."""
     path, b = find_block(func, block)
     taken = loop_names(func)
+    own = {f.name for f in path if own_loop(b, f)} | {n for n, _ in b.tile}
     env = {
         n: fresh(new + n[len(block) :], taken)
         for n in (*(f.name for f in path), *(n for n, _ in b.tile))
-        if own_loop(b, n) and n.startswith(f"{block}.")
+        if n in own and n.startswith(f"{block}.")
     }
     ints: dict[str, Int] = {k: var(v) for k, v in env.items()}
 
     def go(s: Stmt) -> tuple[Stmt, ...]:
         if isinstance(s, For) and s.name in env:
-            return (replace(s, name=env[s.name]),)
+            return (replace(s, name=env[s.name], owner=new),)
         if isinstance(s, Block):
             o = map_bindings(s, lambda p: p.substitute(ints))
             if s.name == block:
@@ -207,6 +209,7 @@ class CacheWrite(Step):
         )
         done = replace(func, body=body, buffers=(*func.buffers, *new))
         check_kinds(done, f"cache_write {self.block}")
+        check_scopes(done, f"cache_write {self.block}")
         return done
 
 
@@ -239,7 +242,11 @@ class SetScope(Step):
                 f"cannot set the scope of {self.buffer}: a parameter lives where the caller has it"
             )
         check_scope(f"cannot set the scope of {self.buffer}", self.scope)
-        return _change_buffer(func, self.buffer, scope=self.scope)
+        done = _change_buffer(func, self.buffer, scope=self.scope)
+        doing = f"set the scope of {self.buffer} to {self.scope}"
+        check_kinds(done, doing)
+        check_scopes(done, doing)
+        return done
 
 
 @dataclass(frozen=True, slots=True)

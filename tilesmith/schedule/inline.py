@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.expr.nodes import Expr, Load, substitute
+from tilesmith.expr.nodes import Expr, Load, fitted, substitute
 from tilesmith.ir.dependence import (
     check_kinds,
     check_reads,
@@ -17,7 +18,7 @@ from tilesmith.ir.dependence import (
     written,
 )
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Block, Stmt, map_write_loads, rewrite, rewrite_blocks, walk
+from tilesmith.ir.nodes import Block, Stmt, Write, map_write_loads, rewrite, rewrite_blocks, walk
 from tilesmith.schedule.location import trivial_index
 from tilesmith.schedule.step import Step
 
@@ -34,6 +35,17 @@ def _without(func: Function, b: Block, body: tuple[Stmt, ...]) -> Function:
     gone = set(written(b))
     body = rewrite(body, lambda s: () if isinstance(s, Block) and s.name == b.name else (s,))
     return replace(func, body=body, buffers=tuple(x for x in func.buffers if x.name not in gone))
+
+
+def _with_values(b: Block, writes: tuple[Write, ...], put: Callable[[Load], Expr]) -> Block:
+    """The block with `writes`, in which values stand for loads.
+
+    A value that comes into an index keeps its own arithmetic, which may wrap around; where the
+    iterators are too small for that, it is a polynomial like any other index.
+    """
+    ranges = {i.name: i.extent for i in b.iters}
+    new = map_write_loads(writes, put)
+    return replace(b, writes=tuple(replace(w, value=fitted(w.value, ranges)) for w in new))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +74,22 @@ class Inline(Step):
                     f"cannot inline {b.name}: an instruction carries out {o.name}, which reads it"
                 )
 
+        made: dict[Load, Expr] = {}  # reads of one element share what is computed for it
+
         def put(load: Load) -> Expr:
             if load.buffer not in values:
                 return load
-            return substitute(values[load.buffer], dict(zip(its, load.index, strict=True)))
+            if load not in made:
+                moved = {n: p for n, p in zip(its, load.index, strict=True) if p.name != n}
+                made[load] = substitute(values[load.buffer], moved)
+            return made[load]
 
+        names = dict.fromkeys(o.name for n in values for o in readers(func, n))
         body = rewrite_blocks(
-            func.body, lambda o: replace(o, writes=map_write_loads(o.writes, put))
+            func.body, lambda o: _with_values(o, o.writes, put) if o.name in names else o
         )
         done = _without(func, b, body)
-        for name in dict.fromkeys(o.name for n in values for o in readers(func, n)):
+        for name in names:
             check_reads(done, name, f"inline {b.name}")
         check_kinds(done, f"inline {b.name}")
         return done
@@ -130,7 +148,7 @@ class ReverseInline(Step):
             )
             for w in b.writes
         )
-        merged = replace(producer, name=b.name, writes=map_write_loads(writes, put))
+        merged = _with_values(replace(producer, name=b.name), writes, put)
 
         def go(s: Stmt) -> tuple[Stmt, ...]:
             if isinstance(s, Block) and s.name == b.name:

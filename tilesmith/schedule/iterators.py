@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import FloorDiv, Int, Unknown, atom, bounds, of, product, var
-from tilesmith.ir.dependence import find_block, find_loop, own_loop
+from tilesmith.ir.dependence import find_block, own_loop
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, For, Iter, Stmt, map_bindings, map_writes, rewrite
 from tilesmith.schedule.location import loop_names
@@ -38,15 +38,16 @@ class SplitIterator(Step):
         return f"{self.iterator}_outer", f"{self.iterator}_inner"
 
     def apply(self, func: Function) -> Function:
-        _, b = find_block(func, self.block)
+        path, b = find_block(func, self.block)
         old, new = self._iterators(b)
         loop = old.bind.name
         movers = [i for i in b.iters if loop in i.bind.names]
-        if loop is None or len(movers) > 1 or not own_loop(b, loop) or b.tile or b.domain:
+        found = next((f for f in path if f.name == loop), None)
+        if found is None or len(movers) > 1 or not own_loop(b, found) or b.tile or b.domain:
             raise self._refuse(
                 f"{self.iterator} does not run over a plain loop of its own; do this first"
             )
-        _, found = find_loop(func, loop)
+        assert loop is not None
         unmarked(found, "split the iterator of")
         names = [i.bind.name or "" for i in new]
         taken = sorted({*names} & loop_names(func)) or sorted(
@@ -58,7 +59,8 @@ class SplitIterator(Step):
 
         def go(s: Stmt) -> tuple[Stmt, ...]:
             if isinstance(s, For) and s.name == loop:
-                return (For(names[0], new[0].extent, (For(names[1], new[1].extent, s.body),)),)
+                inner = For(names[1], new[1].extent, s.body, owner=s.owner)
+                return (For(names[0], new[0].extent, (inner,), owner=s.owner),)
             if not isinstance(s, Block):
                 return (s,)
             own = s.name == b.name

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.ir.dependence import check_kinds, find_loop
+from tilesmith.ir.dependence import check_kinds, check_scopes, find_loop
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import For, Stmt, rewrite, walk
 from tilesmith.ir.verify import THREAD_AXES
@@ -102,7 +102,9 @@ class Bind(Step):
                 f"known are {', '.join(THREAD_AXES)}"
             )
         done = _change(func, self.loop, kind=self.axis)
-        check_kinds(done, f"bind loop {self.loop} to {self.axis}")
+        doing = f"bind loop {self.loop} to {self.axis}"
+        check_kinds(done, doing)
+        check_scopes(done, doing)
         return done
 
 

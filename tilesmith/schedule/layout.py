@@ -5,25 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import prod
-from typing import Any, ClassVar
-
-import numpy as np
+from typing import ClassVar
 
 from tilesmith.base.dtype import BOOL, INT64
 from tilesmith.base.errors import ScheduleError, TraceError
 from tilesmith.expr.ints import (
     Int,
-    Opaque,
     Unknown,
     bounds,
-    evaluate_int,
     is_size,
+    nonnegative,
     of,
     opaque_atoms,
     var,
 )
-from tilesmith.expr.nodes import Binary, Cast, Const, Dynamic, Expr, IntValue, Load, Select
+from tilesmith.expr.nodes import (
+    Binary,
+    Cast,
+    Const,
+    Dynamic,
+    Expr,
+    IntValue,
+    Load,
+    Select,
+    children,
+)
+from tilesmith.expr.walk import preorder
 from tilesmith.ir.dependence import find_block, only_writer, written
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import (
@@ -39,6 +46,7 @@ from tilesmith.ir.nodes import (
 )
 from tilesmith.ir.parse import parse_int
 from tilesmith.schedule.cache import check_fresh, find_buffer, rename_nest, top_level
+from tilesmith.schedule.injective import is_injective
 from tilesmith.schedule.location import nest, trivial_index
 from tilesmith.schedule.loops import unmarked
 from tilesmith.schedule.step import Step
@@ -49,7 +57,8 @@ class TransformLayout(Step):
     """Where an element lies in memory is given by integer expressions over its indices d0, d1, ...
 
     Programs go on to speak of the logical indices; a compacted copy (compute_at) has its layout
-    relative to its own box. The layout of an input becomes the caller's duty: `ts.pack(func, name,
+    relative to its own box. Different elements lie at different places: that is proven, or refused.
+    The layout of an input becomes the caller's duty: `ts.pack(func, name,
     array)` brings an array into it.
 
         B = local float32[256, 512]
@@ -90,7 +99,7 @@ class TransformLayout(Step):
                 low, _ = bounds(p, known)
             except Unknown as e:
                 raise ScheduleError(f"the layout of {self.buffer}: {e}") from None
-            if low.const is not None and low.const < 0:
+            if not nonnegative(low):
                 raise ScheduleError(
                     f"the layout of {self.buffer}: {p} goes down to {low}; it must begin at 0"
                 )
@@ -105,39 +114,19 @@ class TransformLayout(Step):
                 f"cannot change the layout of {self.buffer}: "
                 "an output lies as the caller expects it"
             )
-        _check_injective(self.buffer, dims, buf.shape)
+        if not _is_one_to_one(dims, buf.shape):
+            shape = ", ".join(map(str, buf.shape))
+            raise ScheduleError(
+                f"the layout of {self.buffer} puts two elements of its [{shape}] on one place, or "
+                "it cannot be proven that it does not; build it of digits, such as d0 // 16 and "
+                "d0 % 16, each times a stride as large as what is below"
+            )
         return _replace_buffer(func, replace(buf, layout=dims))
 
 
 @lru_cache(1000)
-def _check_injective(name: str, dims: tuple[Int, ...], shape: tuple[Int, ...]) -> None:
-    """Two elements on one place would be a wrong program, so all of them are tried out."""
-    left = {f"d{k}": n.const for k, n in enumerate(shape)}
-    if any(is_size(n) for p in dims for n in p.names) or any(not n for n in left.values()):
-        return
-    while left:  # indices that occur together in an expression are tried together
-        group = {next(iter(left))}
-        while (more := group.union(*(p.names for p in dims if p.names & group))) != group:
-            group = more
-        extents = [min(left.pop(n) or 0, _TRIED // len(group)) for n in sorted(group)]
-        while prod(extents) > _TRIED:
-            extents[extents.index(max(extents))] //= 2
-        grid = np.indices(extents).reshape(len(extents), -1)
-        env: dict[str, Any] = dict(zip(sorted(group), grid, strict=True))
-        places = [
-            np.broadcast_to(np.asarray(evaluate_int(p, env, _no_opaque)), grid.shape[1:])
-            for p in dims
-            if p.names & group
-        ]
-        if places and len(np.unique(np.stack(places), axis=1).T) < grid.shape[1]:
-            raise ScheduleError(f"the layout of {name} puts two elements on one place")
-
-
-_TRIED = 1 << 16
-
-
-def _no_opaque(a: Opaque) -> int:
-    raise AssertionError(a)
+def _is_one_to_one(dims: tuple[Int, ...], shape: tuple[Int, ...]) -> bool:
+    return is_injective(dims, {f"d{k}": n for k, n in enumerate(shape)})
 
 
 def _replace_buffer(func: Function, buf: Buffer) -> Function:
@@ -208,17 +197,14 @@ class Pad(Step):
         if b.combiner is None or b.combiner.op != "add":
             return False
 
-        def zero(e: Expr) -> bool:
-            match e:
-                case Load(index=ix):
-                    return any(it in p.names for p in ix)
-                case Binary(op="mul", a=x, b=y):
-                    return zero(x) or zero(y)
-                case Cast(x=x):
-                    return zero(x)
-            return False
+        def factors(e: Expr) -> tuple[Expr, ...]:
+            product = isinstance(e, Binary) and e.op == "mul"
+            return children(e) if product or isinstance(e, Cast) else ()
 
-        return all(zero(w.value) for w in b.writes)
+        def zero(e: Expr) -> bool:
+            return isinstance(e, Load) and any(it in p.names for p in e.index)
+
+        return all(any(map(zero, preorder(w.value, factors))) for w in b.writes)
 
     def _pad_operands(
         self, func: Function, b: Block, extents: dict[str, tuple[int, int]]
@@ -235,6 +221,11 @@ class Pad(Step):
             for other in (x for x in b.loads if x.buffer == load.buffer):
                 for d, p in enumerate(other.index):
                     if any(isinstance(a, Dynamic) for a in opaque_atoms(p)):
+                        if p.names & extents.keys() and not _is_element(p):
+                            raise ScheduleError(
+                                f"cannot pad {b.name}: where it would read {load.buffer} at {p} "
+                                "is not known"
+                            )
                         continue  # zeros behind what gives the index point at the first element
                     try:
                         low, last = bounds(p, grown)
@@ -291,7 +282,7 @@ class Pad(Step):
         by_loop = {i.bind.name: i.extent for i in iters}
         nested: Stmt = big
         for f in reversed(path):
-            nested = For(f.name, by_loop[f.name], (nested,))
+            nested = For(f.name, by_loop[f.name], (nested,), owner=f.owner)
         crop = Block(
             b.name,
             b.spatial,
@@ -303,6 +294,15 @@ class Pad(Step):
         body = (*func.body[:at], nested, nest(func, crop), *func.body[at + 1 :])
         new = tuple(Buffer(n, shape, old[w].dtype) for w, n in names.items())
         return replace(func, body=body, buffers=(*func.buffers, *new))
+
+
+def _is_element(p: Int) -> bool:
+    """Whether an index is an element of a tensor as it is: 0 where that is padded with zeros."""
+    ((m, c),) = p.terms.items() if len(p.terms) == 1 else (((), 0),)
+    e = m[0].expr if c == 1 and len(m) == 1 and isinstance(m[0], Dynamic) else None
+    while isinstance(e, Cast):
+        e = e.x
+    return isinstance(e, Load)
 
 
 def _padded(func: Function, new: Buffer, old: Buffer) -> Stmt:

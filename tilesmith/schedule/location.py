@@ -62,7 +62,7 @@ def nest(func: Function, b: Block, spans: Mapping[str, Span] | None = None) -> S
         iters.append(replace(i, bind=first + var(name)))
     stmt: Stmt = replace(b, iters=tuple(iters))
     for name, count in reversed(loops):
-        stmt = For(name, count, (stmt,))
+        stmt = For(name, count, (stmt,), owner=b.name)
     return stmt
 
 
@@ -131,7 +131,7 @@ def _check_target(path: Path, b: Block, loop: str, why: str) -> None:
                 f"cannot {why} {b.name} at loop {loop}: {f.name} is vectorized; "
                 "vectorize after blocks are placed"
             )
-        if own_loop(b, f.name):
+        if own_loop(b, f):
             raise ScheduleError(
                 f"cannot {why} {b.name} at loop {loop}: {f.name} is a loop that it left behind"
             )
@@ -159,7 +159,7 @@ class ComputeAt(Step):
         not_output(func, b, why)
         _check_movable(func, b, why)
         its = trivial_index(b, why)
-        if self.loop in {f.name for f in at_path if own_loop(b, f.name)}:
+        if self.loop in {f.name for f in at_path if own_loop(b, f)}:
             raise ScheduleError(
                 f"cannot compute_at {b.name} at loop {self.loop}: that is its own loop"
             )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Self
 
-from tilesmith.base.errors import ScheduleError
-from tilesmith.expr.ints import ZERO, Int, of, product, var
+from tilesmith.base.errors import ScheduleError, TraceError
+from tilesmith.expr.ints import ZERO, Int, is_size, nonnegative, of, product, var
 from tilesmith.ir.dependence import check_kinds, check_sums, find_block, find_loop, own_loop
 from tilesmith.ir.function import Fact, Function
 from tilesmith.ir.nodes import Block, For, Stmt, map_bindings, rewrite, rewrite_blocks, walk
@@ -27,6 +28,16 @@ def unmarked(loop: For, why: str) -> None:
             f"cannot {why} loop {loop.name}: it has the note {loop.notes[0][0]!r}; "
             f"{why} it before it is annotated"
         )
+
+
+def _decided(factor: str, sizes: Mapping[str, int]) -> Size:
+    if factor in sizes:
+        return sizes[factor]
+    p = as_int(factor)
+    if p.name is not None or p.names.isdisjoint(sizes):
+        return factor
+    p = p.substitute({n: of(v) for n, v in sizes.items()})
+    return str(p) if p.const is None else p.const
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +87,7 @@ class Split(Step):
             assert isinstance(s, For)
             body = rewrite_blocks(s.body, inner)
             for part, e in zip(reversed(self.parts), reversed(extents), strict=True):
-                body = (For(part, e, body),)
+                body = (For(part, e, body, owner=s.owner),)
             return body
 
         return replace(func, body=rewrite(func.body, go), facts=(*func.facts, *facts))
@@ -85,12 +96,15 @@ class Split(Step):
         if not self.factors:
             raise ScheduleError(f"split of loop {self.loop} needs at least one factor")
         for f in self.factors:
+            if f is not None and (not isinstance(f, int | str) or isinstance(f, bool)):
+                raise ScheduleError(
+                    f"split of loop {self.loop} by {f!r}: a factor is a whole number, None, or the "
+                    "name of a size variable"
+                )
             if isinstance(f, int) and f < 1:
                 raise ScheduleError(f"split of loop {self.loop} by {f}: a factor is at least 1")
-            if isinstance(f, str) and not f.startswith("#"):
-                raise ScheduleError(
-                    f"split of loop {self.loop} by {f!r}: a size variable begins with #"
-                )
+            if isinstance(f, str):
+                self._check_expression(f)
         holes = [k for k, f in enumerate(self.factors) if f is None]
         if len(holes) > 1:
             raise ScheduleError(f"split of loop {self.loop}: only one factor may be None")
@@ -127,6 +141,26 @@ class Split(Step):
                 f"{covered}, not {n}"
             )
         return extents, []
+
+    def decide(self, sizes: Mapping[str, int]) -> Self:
+        """Factors may be computed from size variables: "2*#x"."""
+        new = tuple(_decided(f, sizes) if isinstance(f, str) else f for f in self.factors)
+        return replace(self, factors=new) if new != self.factors else self
+
+    def _check_expression(self, text: str) -> None:
+        try:
+            p = as_int(text)
+        except TraceError:
+            p = ZERO
+        if not p.names or not all(map(is_size, p.names)):
+            raise ScheduleError(
+                f"split of loop {self.loop} by {text!r}: a size variable begins with #"
+            )
+        if p.name is None and (self.exact or not nonnegative(p - 1)):
+            raise ScheduleError(
+                f"split of loop {self.loop} by {text}: a factor that is computed is at least 1 for "
+                "all sizes, and its split is not exact"
+            )
 
     def _check_sizes(self, sizes: list[Int], func: Function) -> None:
         """A size is decided once: by its exact tile, or as the outermost of one that rounds up."""
@@ -190,8 +224,12 @@ class Fuse(Step):
             chain.append(inner[0])
         for loop in chain:
             unmarked(loop, "fuse")
+        taken = loop_names(func) - {*self.loops}
+        if self.fused in taken:
+            names = ", ".join(self.loops)
+            raise ScheduleError(f"cannot fuse {names}: there is a {self.fused} already")
         for _, b in walk(chain[-1].body):
-            self._check_block(b)
+            self._check_block(b, chain)
         whole = product(loop.extent for loop in chain)
         env: dict[str, Int] = {}
         rest = var(self.fused)
@@ -203,12 +241,13 @@ class Fuse(Step):
         body = rewrite_blocks(
             chain[-1].body, lambda b: map_bindings(b, lambda p: p.substitute(env))
         )
-        fused = For(self.fused, whole, body)
+        owners = {loop.owner for loop in chain}
+        fused = For(self.fused, whole, body, owner=owners.pop() if len(owners) == 1 else "")
         return replace(
             func, body=rewrite(func.body, lambda s: (fused,) if _is(s, top.name) else (s,))
         )
 
-    def _check_block(self, b: Block) -> None:
+    def _check_block(self, b: Block, chain: list[For]) -> None:
         reduced = [n for n in self.loops if n in b.reducing_loops]
         if reduced and len(reduced) < len(self.loops):
             other = next(n for n in self.loops if n not in reduced)
@@ -216,7 +255,7 @@ class Fuse(Step):
                 f"cannot fuse loops {reduced[0]} and {other}: {b.name} reduces over "
                 f"{reduced[0]} only"
             )
-        own = [n for n in self.loops if own_loop(b, n)]
+        own = [f.name for f in chain if own_loop(b, f)]
         if own and len(own) < len(self.loops):
             other = next(n for n in self.loops if n not in own)
             raise ScheduleError(

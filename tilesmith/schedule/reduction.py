@@ -28,7 +28,7 @@ from tilesmith.ir.nodes import (
     walk,
 )
 from tilesmith.schedule.cache import check_fresh, rename_nest, top_level
-from tilesmith.schedule.location import nest, trivial_index
+from tilesmith.schedule.location import loop_names, nest, trivial_index
 from tilesmith.schedule.step import Step
 
 
@@ -180,11 +180,11 @@ class DecomposeReduction(Step):
                 f"{sorted(outside)[0]} further out; choose that loop"
             )
         for f in path[at:]:
-            if not own_loop(b, f.name):
+            if not own_loop(b, f):
                 raise ScheduleError(
                     f"cannot decompose {b.name} at {self.loop}: it is computed anew in each "
                     f"iteration of {f.name}; choose a loop inside that"
                 )
-        done = replace(func, body=split_init(func.body, b, path, self.loop))
+        done = replace(func, body=split_init(func.body, b, path, self.loop, loop_names(func)))
         check_kinds(done, f"decompose {b.name} at {self.loop}")
         return done

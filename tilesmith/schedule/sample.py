@@ -59,9 +59,15 @@ class SampleTile(Step):
             raise ScheduleError(
                 f"sample_tile of {self.loop}: unknown policy {self.policy!r}; known are {known}"
             )
-        if self.parts < 1 or any(len(c) != self.parts for c in self.candidates):
+        if not isinstance(self.parts, int) or self.parts < 1:
             raise ScheduleError(
-                f"sample_tile of {self.loop}: each candidate needs {self.parts} factors"
+                f"sample_tile of {self.loop} into parts={self.parts!r}: it takes 1 or more"
+            )
+        wrong = next((c for c in self.candidates if len(c) != self.parts or min(c) < 1), None)
+        if wrong is not None:
+            raise ScheduleError(
+                f"sample_tile of {self.loop}: a candidate is {self.parts} factors, each at least "
+                f"1; got {wrong}"
             )
         return func
 
@@ -91,7 +97,9 @@ class SampleChoice(Step):
 
     def apply(self, func: Function) -> Function:
         if not self.values:
-            raise ScheduleError(f"sample_choice of {self.column} has nothing to choose from")
+            raise ScheduleError(
+                f"sample_choice of {self.column} has nothing to choose from; give it some numbers"
+            )
         return func
 
     def decide(self, sizes: Mapping[str, int]) -> Self:

@@ -193,8 +193,7 @@ class Schedule:
 
 def _size(factor: Any) -> Size | None:
     if isinstance(factor, Int):
-        name = factor.name or factor.const
-        if name is None:
-            raise ScheduleError(f"a factor is a number or one size variable, not {factor}")
-        return name
+        return str(factor) if factor.const is None else factor.const
+    if hasattr(factor, "__index__") and not isinstance(factor, bool):
+        return int(factor.__index__())  # also one of NumPy's
     return factor  # type: ignore[no-any-return]

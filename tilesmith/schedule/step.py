@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 from tilesmith.base.errors import TraceError
 from tilesmith.expr.ints import Int, of, var
 from tilesmith.ir.function import Function
+from tilesmith.ir.parse import parse_int
 
 Size = int | str  # a number, or the name of a size variable such as "#C.i.0"
 
@@ -34,15 +35,15 @@ class Step:
                 return tuple(map(put, value))
             return sizes.get(value, value) if isinstance(value, str) else value
 
-        old = self._values
+        old = self.values_by_name
         new = {name: put(value) for name, value in old.items()}
         return replace(self, **new) if new != old else self
 
     def to_json(self) -> list[Any]:
-        return [self.name, self._values]
+        return [self.name, self.values_by_name]
 
     @property
-    def _values(self) -> dict[str, Any]:
+    def values_by_name(self) -> dict[str, Any]:
         """Of its fields, by name."""
         kind: Any = type(self)
         return {name: getattr(self, name) for name in _names(kind)}
@@ -80,4 +81,7 @@ def _text(value: Any) -> str:
 
 
 def as_int(size: Size) -> Int:
-    return var(size) if isinstance(size, str) else of(size)
+    if not isinstance(size, str):
+        return of(size)
+    # A name may hold a plus (of fused loops), but no star and no space, as all expressions do.
+    return var(size) if size[:1] == "#" and not set(size) & set("* (") else parse_int(size)

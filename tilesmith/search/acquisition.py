@@ -1,5 +1,5 @@
-"""What a candidate is worth measuring for: predicted scores with their spread, and the best score
-so far, in; one number per candidate out, higher where measuring promises more.
+"""Acquisition functions: predicted scores, their standard deviations and the best score so far in,
+the worth of measuring each candidate out.
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ _below = np.frompyfunc(lambda z: 0.5 * erfc(-z / sqrt(2)), 1, 1)
 
 
 def expected_improvement(mean: Scores, spread: Scores, best: float) -> Scores:
-    """By how much a candidate is better than the best on average, where worse counts as nothing and
-    its score is normally distributed.
-    """
+    """E[max(score - best, 0)] for normally distributed scores."""
     mean, spread = np.asarray(mean, float), np.asarray(spread, float)
     gain = mean - best
     sure = spread <= 0
@@ -33,9 +31,8 @@ def expected_improvement(mean: Scores, spread: Scores, best: float) -> Scores:
 
 
 def log_expected_improvement(mean: Scores, spread: Scores, best: float) -> Scores:
-    """Its logarithm, which keeps candidates in order that have hardly a chance: far below the best
-    the expectation itself is zero in floating point. No spread is less than a tenth: several models
-    that agree may be wrong together.
+    """log of `expected_improvement`, which underflows to zero far below the best. The spread is at
+    least 0.1, because models that agree may be wrong together.
     """
     spread = np.maximum(np.asarray(spread, float), _LEAST_SPREAD)
     z = (np.asarray(mean, float) - best) / spread
@@ -48,7 +45,5 @@ def log_expected_improvement(mean: Scores, spread: Scores, best: float) -> Score
 def upper_confidence_bound(
     mean: Scores, spread: Scores, best: float = 0.0, width: float = 1.0
 ) -> Scores:
-    """The score that a candidate may have if the model errs by `width` spreads. What was best so
-    far does not matter; it is taken so that all acquisitions are called alike.
-    """
+    """mean + width * spread. `best` is not used; all acquisition functions take it."""
     return np.asarray(np.asarray(mean, float) + width * np.asarray(spread, float))

@@ -1,5 +1,5 @@
-"""Annealing: parallel Markov chains climb what a cost model predicts. Sketches and measurements in;
-plans of candidates out, the best that the chains came by, picked with regard to diversity.
+"""Annealing: AutoTVM's simulated annealing. Parallel Markov chains walk over rows by the scores of
+a cost model; the best rows that they visit make up a plan, picked for quality and diversity.
 """
 
 from __future__ import annotations
@@ -11,30 +11,31 @@ from heapq import heappush, heappushpop
 import numpy as np
 
 from tilesmith.schedule.trace import Trace
+from tilesmith.search import checked
 from tilesmith.search.catalogue import Catalogue, Individual
 from tilesmith.search.draft import Draft
 from tilesmith.search.gbdt import Gbdt
 from tilesmith.search.picking import pick
-from tilesmith.search.protocol import CostModel, Predictor, Scores
+from tilesmith.search.protocol import AnalyticScore, CostModel, Predictor, Scores
 from tilesmith.search.random import RandomSearch
 from tilesmith.space.domains import Matrix, Rng
 from tilesmith.space.variant import Variant
 from tilesmith.task.task import Candidate, Measurement, Task
 
-_ROUNDS = 2  # plans in sequence that hold nothing new: then the rest is drawn
-_POOL = 4  # times a plan: what is kept for picking
+_ROUNDS = 2  # plans without a new candidate, after which the rest is drawn at random
+_POOL = 4  # times the size of a plan: rows kept for picking
 
 
 @dataclass(frozen=True)
 class Annealing:
-    """`chains` take up to `iterations` steps while the temperature falls linearly; they end early
-    when `early_stop` steps in sequence brought nothing worth keeping. Scores are in units of their
-    spread, so that a temperature means the same whatever the model predicts.
+    """`chains` take up to `iterations` steps while the temperature falls linearly. They stop early
+    after `early_stop` steps that found nothing for the plan. Scores are divided by their standard
+    deviation, so that a temperature means the same for every model.
 
-    A plan holds `plan` candidates: the share `epsilon` is random, the others are picked among the
-    best, where a decision that no other candidate of the plan makes is worth `diversity`. The model
-    is fitted again after as many measurements; before it can predict, and without a model, the
-    analytic score takes its place. At most `variants` variants hold chains at a time.
+    A plan holds `plan` candidates. A share `epsilon` is random, the others are picked among the
+    best; a decision that no other candidate of the plan makes is worth `diversity`. The model is
+    fitted again after `plan` measurements. Until it is fitted, and without a model, the analytic
+    score `draft` takes its place. At most `variants` variants have chains at a time.
     """
 
     chains: int = 128
@@ -46,7 +47,7 @@ class Annealing:
     epsilon: float = 0.05
     diversity: float = 0.02
     variants: int = 8
-    draft: Draft = field(default_factory=Draft)
+    draft: AnalyticScore = field(default_factory=Draft)
 
     def start(self, task: Task, sketches: Sequence[Trace], rng: Rng) -> AnnealingSearch:
         return AnnealingSearch(self, Catalogue(task, sketches), rng)
@@ -54,10 +55,10 @@ class Annealing:
 
 @dataclass(frozen=True)
 class _Analytic:
-    draft: Draft
+    draft: AnalyticScore
 
     def predict(self, variant: Variant, rows: Matrix) -> Scores:
-        return self.draft.score(variant, rows)
+        return np.exp2(self.draft.predict(variant, rows))
 
 
 class AnnealingSearch:
@@ -69,7 +70,7 @@ class AnnealingSearch:
         self._fitted = 0  # how many of them the predictor has seen
         self._states: dict[int, Matrix] = {}  # of the chains, by variant
         self._plan: list[Individual | None] = []  # the next one last; None stands for a random one
-        self._fit()  # a model that knows other tasks can predict at once
+        self._fit()  # a model fitted to other tasks predicts from the start
 
     def ask(self, n: int) -> list[Candidate]:
         out: list[Candidate] = []
@@ -93,7 +94,7 @@ class AnnealingSearch:
 
     def _fit(self) -> None:
         model = self.settings.cost_model
-        learned = None if model is None else model.fit(self._told)
+        learned = None if model is None else checked.fit(model, self._told)
         self._fitted = len(self._told)
         if learned is not None:
             self._predictor = learned
@@ -125,7 +126,7 @@ class AnnealingSearch:
         return [*[None] * drawn, *(found[i][1] for i in reversed(chosen))]
 
     def _anneal(self) -> _Best:
-        """The chains go on from where they stand; the best rows that they come by."""
+        """Moves the chains on; returns the best rows that they visit."""
         s = self.settings
         scores, spread = self._settle()
         best = _Best(self.catalogue, s.plan * (_POOL if s.diversity else 1))
@@ -144,10 +145,10 @@ class AnnealingSearch:
     def _step(
         self, number: int, scores: dict[int, Scores], spread: float, heat: float, best: _Best
     ) -> bool:
-        """All chains of a variant move or stay; whether something new was worth keeping."""
+        """Moves all chains of a variant; whether a new row belongs to the best."""
         variant, rows = self.catalogue.known(number), self._states[number]
         moved = variant.mutate(self.rng, rows)
-        after = self._predictor.predict(variant, moved) / spread
+        after = checked.predict(self._predictor, variant, moved) / spread
         chance = np.exp(np.minimum((after - scores[number]) / (heat + 1e-5), 0.0))
         accepted = self.rng.random(len(rows)) < chance
         self._states[number] = np.where(accepted[:, None], moved, rows)
@@ -155,8 +156,8 @@ class AnnealingSearch:
         return best.add(number, moved, after)
 
     def _settle(self) -> tuple[dict[int, Scores], float]:
-        """Where the chains begin: where they stood, unless rows that are drawn now promise more by
-        what is known now. The scores of these states, and the spread that they are divided by.
+        """Starts the chains from the best of their last states and of newly drawn rows. Returns the
+        scores of these states, and the standard deviation that they are divided by.
         """
         s = self.settings
         pool = dict(self._states)
@@ -169,7 +170,8 @@ class AnnealingSearch:
         if not pool:
             return {}, 1.0
         scores = {
-            k: self._predictor.predict(self.catalogue.known(k), rows) for k, rows in pool.items()
+            k: checked.predict(self._predictor, self.catalogue.known(k), rows)
+            for k, rows in pool.items()
         }
         leading = sorted(pool, key=lambda k: -float(scores[k].max()))[: s.variants]
         every = np.concatenate([scores[k] for k in leading])

@@ -1,27 +1,30 @@
-"""The one file that knows XGBoost: programs in, a booster out."""
+"""The one file that imports XGBoost: training data in, a booster out."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import xgboost
 
 from tilesmith.search.losses import Numbers, level, loss_of
 from tilesmith.search.metrics import pairwise_accuracy
-
-if TYPE_CHECKING:
-    from tilesmith.search.gbdt import Gbdt, Programs
+from tilesmith.search.training import Programs
 
 
-def boost(settings: Gbdt, train: Programs, test: Programs | None) -> Any:
-    """Rounds of trees, each fitted to the slope of the loss, which begin where the base ends; the
-    custom objective is what lets statements share the error of their program.
+def boost(
+    train: Programs, test: Programs | None, *, loss: str, rounds: int, depth: int,
+    learning_rate: float, sample: float, patience: int, threads: int, seed: int,
+) -> Any:  # fmt: skip
+    """A booster that starts from what the base predicts. With `test`, training stops early.
+
+    The objective is custom because a program's score is the sum over its statements: the gradient
+    of the loss with respect to that sum goes to each of them.
     """
-    slopes = loss_of(settings.loss)(train.labels, train.tasks)
+    slopes = loss_of(loss)(train.labels, train.tasks)
     start = train.base + level(slopes, train.base, train.tasks)
-    matrix = _matrix(settings, train, start)
-    held_out = None if test is None else _matrix(settings, test, test.base)
+    matrix = _matrix(train, start, threads)
+    held_out = None if test is None else _matrix(test, test.base, threads)
 
     def objective(margins: Numbers, _: Any) -> tuple[Numbers, Numbers]:
         scores: Numbers = np.bincount(train.packs, margins, len(train.labels)).astype(float)
@@ -35,25 +38,25 @@ def boost(settings: Gbdt, train: Programs, test: Programs | None) -> Any:
 
     model = xgboost.train(
         {
-            "max_depth": settings.depth, "eta": settings.learning_rate, "base_score": 0.0,
-            "min_child_weight": 0, "gamma": 0.001, "nthread": settings.threads, "max_bin": 64,
-            "subsample": settings.sample, "colsample_bytree": settings.sample / 2,
-            "seed": settings.seed, "tree_method": "hist", "disable_default_eval_metric": 1,
+            "max_depth": depth, "eta": learning_rate, "base_score": 0.0,
+            "min_child_weight": 0, "gamma": 0.001, "nthread": threads, "max_bin": 64,
+            "subsample": sample, "colsample_bytree": sample / 2,
+            "seed": seed, "tree_method": "hist", "disable_default_eval_metric": 1,
             "verbosity": 0,
         },
         matrix,
-        num_boost_round=settings.rounds,
+        num_boost_round=rounds,
         obj=objective,
         evals=[] if held_out is None else [(held_out, "test")],
         custom_metric=None if held_out is None else accuracy,
         maximize=True,
-        early_stopping_rounds=None if held_out is None else settings.patience,
+        early_stopping_rounds=None if held_out is None else patience,
         verbose_eval=False,
     )  # fmt: skip
     return model if held_out is None else model[: model.best_iteration + 1]
 
 
-def _matrix(settings: Gbdt, data: Programs, start: Numbers) -> Any:
-    """The statements of a program begin with equal shares of its score."""
+def _matrix(data: Programs, start: Numbers, threads: int) -> Any:
+    """The score of a program is shared equally among its statements."""
     shares = start / np.bincount(data.packs, minlength=len(start))
-    return xgboost.DMatrix(data.features, base_margin=shares[data.packs], nthread=settings.threads)
+    return xgboost.DMatrix(data.features, base_margin=shares[data.packs], nthread=threads)

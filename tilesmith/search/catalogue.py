@@ -1,5 +1,5 @@
-"""The variants of a task's sketches, lowered when first drawn and then kept, and the candidates
-drawn from them, each once.
+"""The catalogue of a search: the variants of a task's sketches, each lowered at first use, and
+which candidates have been proposed.
 """
 
 from __future__ import annotations
@@ -7,24 +7,33 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from math import prod
 
 import numpy as np
 
+from tilesmith.base.digest import digest
 from tilesmith.base.errors import ScheduleError
 from tilesmith.schedule.trace import Trace
 from tilesmith.space.domains import Matrix, Rng
 from tilesmith.space.reopen import lowered, reopen
-from tilesmith.space.spaces import structured
+from tilesmith.space.spaces import (
+    require_traces,
+    some_structures,
+    structural_counts,
+    with_structure,
+)
 from tilesmith.space.variant import Variant
 from tilesmith.task.task import Candidate, Task
 
+# The most structures (combinations of structural decisions) of one sketch, and of all sketches. Of
+# more, an evenly spread sample is kept.
 _MOST_PER_SKETCH = 512
+_MOST_STRUCTURES = 8192
 
 
 @dataclass(frozen=True, slots=True)
 class Individual:
-    """A row of a variant."""
+    """A row, with the number of its variant."""
 
     variant: int
     row: tuple[int, ...]
@@ -33,28 +42,44 @@ class Individual:
 class Catalogue:
     def __init__(self, task: Task, sketches: Sequence[Trace]) -> None:
         self.task = task
-        made = [list(islice(structured(s), _MOST_PER_SKETCH)) for s in sketches]
-        self.traces = [t for traces in made for t in traces]
-        self._sketch = [k for k, traces in enumerate(made) for _ in traces]
+        self.sketches = require_traces(sketches)
+        counts = [structural_counts(s) for s in self.sketches]
+        most = min(_MOST_PER_SKETCH, max(1, _MOST_STRUCTURES // max(1, len(self.sketches))))
+        # The sketch of each structure, and the position of each structural decision's choice.
+        self._structures = [
+            (k, picked) for k, n in enumerate(counts) for picked in some_structures(n, most)
+        ]
+        # How many structures are not searched because there are too many.
+        self.left_out = sum(map(prod, counts)) - len(self._structures)
         self._variants: dict[int, Variant | None] = {}
         self._proposed: dict[str, Individual] = {}
         self._seen: set[str] = set()
         self._rows: set[tuple[int, ...]] = set()  # variant and row
 
     def __len__(self) -> int:
-        return len(self.traces)
+        return len(self._structures)
+
+    def trace(self, number: int) -> Trace:
+        """The trace of a structure, with its numeric decisions open."""
+        sketch, picked = self._structures[number]
+        return with_structure(self.sketches[sketch], picked)
+
+    @cached_property
+    def digest(self) -> str:
+        """Equal for two catalogues that number the same structures equally."""
+        return digest(str(len(self)), *(s.to_json() for s in self.sketches))
 
     def variant(self, number: int) -> Variant | None:
-        """None where the structural decisions do not go together."""
+        """None if the structural decisions contradict each other."""
         if number not in self._variants:
             try:
-                self._variants[number] = lowered(self.task, self.traces[number])
+                self._variants[number] = lowered(self.task, self.trace(number))
             except ScheduleError:
                 self._variants[number] = None
         return self._variants[number]
 
     def known(self, number: int) -> Variant:
-        """A variant that is there."""
+        """A variant that is known to exist."""
         v = self.variant(number)
         assert v is not None, f"variant {number} cannot be lowered"
         return v
@@ -62,10 +87,11 @@ class Catalogue:
     def transplant(
         self, rng: Rng, number: int, rows: Matrix, among: Sequence[int]
     ) -> Iterator[tuple[int, Matrix]]:
-        """The same numbers in another variant of the same sketch, where it has the same decisions
-        and they keep its limits.
+        """Moves each row to a random other variant of the same sketch that has the same columns.
+        Rows that exceed a limit there are left out.
         """
-        others = [k for k in among if k != number and self._sketch[k] == self._sketch[number]]
+        sketch, _ = self._structures[number]
+        others = [k for k in among if k != number and self._structures[k][0] == sketch]
         if not others or not len(rows):
             return
         to = rng.integers(0, len(others), len(rows))
@@ -76,8 +102,8 @@ class Catalogue:
                 yield others[int(k)], there[v.valid(there)]
 
     def like(self, others: Sequence[Candidate]) -> Iterator[tuple[int, Matrix]]:
-        """Programs of other tasks, as near as this space has them: the same sketch and structural
-        decisions, with the nearest numbers.
+        """The rows of this space nearest to programs of other tasks: the same sketch and structural
+        decisions, with the nearest numeric ones.
         """
         rows: dict[int, list[tuple[int, ...]]] = {}
         for c in others:
@@ -98,7 +124,7 @@ class Catalogue:
     def some(self, rng: Rng, n: int) -> list[int]:
         """Numbers of up to n variants that can be lowered, in random order."""
         found = []
-        for k in rng.permutation(len(self.traces)):
+        for k in rng.permutation(len(self)):
             if self.variant(int(k)) is not None:
                 found.append(int(k))
                 if len(found) == n:
@@ -106,7 +132,7 @@ class Catalogue:
         return found
 
     def propose(self, number: int, row: Matrix) -> Candidate | None:
-        """The candidate of a row; None if it was there before or its numbers do not go together."""
+        """The candidate of a row; None if it was proposed before."""
         if self.seen(number, row):
             return None
         who = Individual(number, tuple(row.tolist()))
@@ -119,12 +145,12 @@ class Catalogue:
         return c
 
     def individual(self, c: Candidate) -> Individual | None:
-        """Which row a candidate is, if it was proposed here."""
+        """The row of a candidate, if it was proposed here."""
         return self._proposed.get(c.key)
 
     def adopt(self, c: Candidate) -> Individual | None:
-        """A candidate that is known from elsewhere, a record say: never to be proposed again. Which
-        row it is, if it is one of this space.
+        """Marks a candidate that was measured, such as a record, as proposed. Returns its row if it
+        belongs to this space.
         """
         self._seen.add(c.key)
         who = self._proposed.get(c.key) or self._find(c)
@@ -134,13 +160,17 @@ class Catalogue:
         return who
 
     def _find(self, c: Candidate) -> Individual | None:
+        if c.task != self.task:  # the same trace may have other extents there
+            return None
         try:
             variant, row = reopen(c)
         except ScheduleError:
             return None
         number = self._numbers.get(variant.trace)
-        return None if number is None else Individual(number, row)
+        if number is None or not variant.contains(np.array([row], np.int32))[0]:
+            return None
+        return Individual(number, row)
 
     @cached_property
     def _numbers(self) -> dict[Trace, int]:
-        return {t: k for k, t in enumerate(self.traces)}
+        return {self.trace(k): k for k in range(len(self))}

@@ -1,5 +1,5 @@
-"""Measurements as training data: rows of variants with a label between 0 and 1 each, the share of
-the speed of the best program of the same task.
+"""Measurements as training data: rows grouped by variant, each with a label between 0 and 1, its
+speed relative to the fastest program of the same task.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tilesmith.space.reopen import reopen, stacked
 from tilesmith.space.variant import Variant
 from tilesmith.task.task import Measurement
 
-# Failures of the machine, not of the program: they teach nothing.
+# Failures of the machine, not of the program: nothing is learned from them.
 _NO_LESSON = ("error",)
 
 
@@ -35,24 +35,28 @@ class Group:
         return Group(self.variant, self.rows[keep], self.labels[keep], self.at[keep])
 
 
+def _is_timed(m: Measurement) -> bool:
+    return m.failure is None and m.normal_cost < np.inf
+
+
 def labels_of(measurements: Sequence[Measurement]) -> Scores:
-    """Best cost of its task / cost; 0 for a failure."""
-    best: dict[str, float] = {}
+    """Lowest cost of the task / cost, separately for normalised and raw times; 0 for a failure."""
+    best: dict[tuple[str, bool], float] = {}
     for m in measurements:
-        if m.failure is None:
-            key = m.candidate.task.key
+        if _is_timed(m):
+            key = m.candidate.task.key, m.is_normal
             best[key] = min(best.get(key, np.inf), m.normal_cost)
     return np.array(
         [
-            best[m.candidate.task.key] / m.normal_cost if m.failure is None else 0.0
+            best[m.candidate.task.key, m.is_normal] / m.normal_cost if _is_timed(m) else 0.0
             for m in measurements
         ]
     )
 
 
 def groups_of(measurements: Sequence[Measurement]) -> list[Group]:
-    """All that can teach, by variant. A trace that can no longer be applied, of a record of another
-    version say, is left out.
+    """Measurements to learn from, by variant. Traces that can no longer be applied, such as records
+    of another version, are left out.
     """
     labels = labels_of(measurements)
     found: dict[int, tuple[Variant, list[tuple[int, ...]], list[int]]] = {}

@@ -1,10 +1,10 @@
-"""Coordinate descent from the best known candidate: what differs from it by one small change, until
-none of these is better beyond doubt.
+"""Coordinate descent from the incumbent: its neighbours differ from it by a small change of one
+decision. It stops when none of them is significantly faster.
 """
 
 from __future__ import annotations
 
-from math import sqrt
+from math import inf, sqrt
 from statistics import fmean, variance
 
 import numpy as np
@@ -13,13 +13,11 @@ from tilesmith.search.catalogue import Catalogue, Individual
 from tilesmith.search.population import Population
 from tilesmith.task.task import Measurement
 
-_DOUBT = 2.0  # standard errors of the difference: about one chance in twenty of being wrong
+_DOUBT = 2.0  # standard errors of the difference, for a significance of about 5 %
 
 
 class Descent:
-    """`patience` is how many neighbours in a row may fail to be better before it stops; a new best
-    candidate starts it again.
-    """
+    """Stops after `patience` consecutive neighbours without gain; a new incumbent restarts it."""
 
     def __init__(self, catalogue: Catalogue, patience: int) -> None:
         self.catalogue, self.patience = catalogue, patience
@@ -38,7 +36,7 @@ class Descent:
             self.centre, self._best, self._tried = who, m, 0
 
     def neighbours(self) -> Population:
-        """Those of the centre that were not proposed yet."""
+        """The neighbours of the incumbent that were not proposed yet."""
         if self.centre is None or self.finished:
             return Population(())
         number = self.centre.variant
@@ -52,17 +50,19 @@ class Descent:
         return Population(((number, rows),))
 
     def propose(self, count: int) -> None:
-        """So many neighbours were tried."""
+        """Counts neighbours that were proposed."""
         self._tried += count
 
 
 def better(a: Measurement, b: Measurement) -> bool:
-    """Whether a is faster than b beyond doubt: Welch's test on the raw samples; the medians alone
-    where there are too few of them.
+    """Whether a is significantly faster than b, by Welch's test on the samples; by the medians if
+    there are fewer than three samples.
     """
+    if a.is_normal is not b.is_normal:  # their times are not comparable
+        return a.is_normal
     less = a.normal_cost < b.normal_cost
     x, y = a.normal_seconds, b.normal_seconds
-    if len(x) < 3 or len(y) < 3:
+    if len(x) < 3 or len(y) < 3 or not less or b.normal_cost == inf:
         return less
     error = sqrt(variance(x) / len(x) + variance(y) / len(y))
     return less and fmean(y) - fmean(x) > _DOUBT * error

@@ -1,5 +1,5 @@
-"""Ensemble: several models fitted to samples of the measurements. Where they disagree little is
-known, and measuring there may be worth more than where they agree.
+"""Ensemble: several models fitted to bootstrap samples. Their disagreement estimates the
+uncertainty of a prediction, which an acquisition function trades against the predicted score.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tilesmith.search import checked
 from tilesmith.search.acquisition import Acquisition, log_expected_improvement
 from tilesmith.search.data import Group, groups_of
 from tilesmith.search.gbdt import Gbdt
@@ -20,8 +21,8 @@ from tilesmith.task.task import Measurement
 
 @dataclass(frozen=True, eq=False)
 class Standardised:
-    """A predictor whose scores have mean 0 and deviation 1 over what was measured, so that scores
-    of different predictors can be joined.
+    """A predictor whose scores have mean 0 and standard deviation 1 over the measured rows, so that
+    scores of different predictors can be averaged.
     """
 
     predictor: Predictor
@@ -29,11 +30,11 @@ class Standardised:
     deviation: float
 
     def predict(self, variant: Variant, rows: Matrix) -> Scores:
-        return (self.predictor.predict(variant, rows) - self.mean) / self.deviation
+        return (checked.predict(self.predictor, variant, rows) - self.mean) / self.deviation
 
 
 def standardise(predictor: Predictor, groups: Sequence[Group]) -> Standardised:
-    scores = np.concatenate([predictor.predict(g.variant, g.rows) for g in groups])
+    scores = np.concatenate([checked.predict(predictor, g.variant, g.rows) for g in groups])
     return Standardised(predictor, float(scores.mean()), float(scores.std()) or 1.0)
 
 
@@ -53,9 +54,9 @@ class Ensemble:
         rng = np.random.default_rng(self.seed)
         fitted = []
         for _ in range(self.members):
-            # each once or more: a sample with repetition knows two thirds of them
+            # a bootstrap sample without its repetitions: about 63 % of the measurements
             at = np.unique(rng.integers(0, max(len(measurements), 1), len(measurements)))
-            predictor = self.model.fit([measurements[i] for i in at])
+            predictor = checked.fit(self.model, [measurements[i] for i in at])
             if predictor is not None and groups:
                 fitted.append(standardise(predictor, groups))
         if not fitted:

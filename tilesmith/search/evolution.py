@@ -1,5 +1,6 @@
-"""Evolution: populations are drafted by the analytic score, bred from what was measured best,
-judged by the learned model, and the most promising of them are proposed.
+"""Evolution: the default strategy. The analytic score picks the first generation out of random
+rows, crossover and mutation produce the next ones, the cost model ranks them, and the best are
+proposed.
 """
 
 from __future__ import annotations
@@ -7,20 +8,29 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import partial
 from itertools import islice
 
 import numpy as np
 
-from tilesmith.base.digest import digest
 from tilesmith.schedule.trace import Trace
+from tilesmith.search import checked
 from tilesmith.search.catalogue import Catalogue, Individual
 from tilesmith.search.descent import Descent
 from tilesmith.search.draft import Draft
 from tilesmith.search.gbdt import Gbdt
+from tilesmith.search.mutators import ChangeDecisions
 from tilesmith.search.picking import pick
 from tilesmith.search.population import Population, breed, merge, sample
-from tilesmith.search.protocol import Corrector, CostModel, Experienced, Predictor, Scores
+from tilesmith.search.protocol import (
+    AnalyticScore,
+    Corrector,
+    CostModel,
+    Experienced,
+    Mutator,
+    Predictor,
+    Scores,
+)
 from tilesmith.search.random import RandomSearch
 from tilesmith.space.domains import Rng
 from tilesmith.task.task import Candidate, Measurement, Task
@@ -30,23 +40,27 @@ _ATTEMPTS = 4  # populations without a new candidate after which the rest is dra
 
 @dataclass(frozen=True)
 class Evolution:
-    """One round: `population` rows, a share `measured` of them the best so far, the others the best
-    by the draft of `drafts` times as many; until the cost model knows anything, half of those are
-    bred for the draft, for `refined` generations. Then come `generations` of breeding. Of what is
-    proposed, a share `epsilon` is random, `local` are neighbours of the best candidate, and of the
-    rest `fresh` are from before this breeding: what is bred to please a model may please it alone.
-    For the same reason a child must have at least `drafted` of the draft's score that most parents
-    have. A small batch is chosen from a smaller population: `each` for a candidate, but a quarter
-    at least.
+    """One round has a first generation of `population` rows. A share `measured` of them are the
+    fastest measured so far. The others are the best by the analytic score, `draft`, of `drafts`
+    times as many random rows; until the cost model is fitted, half of those are evolved for the
+    analytic score alone, for `refined` generations. For a small batch the population is smaller:
+    `each` rows for a candidate, but at least a quarter of `population`.
 
-    With a cost model that has seen other tasks, a share `familiar` of a batch are the like of what
-    was fast there, while there are any.
+    Then come `generations`. A share `crossover` of the children has two parents, all go through
+    `mutators`, and a share `moved` goes to another variant of the sketch. A child is dropped if its
+    analytic score is less than `drafted` times the first quartile of the parents': a learned model
+    is unreliable far from what was measured.
 
-    At most `variants` are looked at in a round. `diversity` is what a decision that is new to a
-    batch is worth, in standard deviations of the score; `first_diversity` while there is only the
-    draft, which may be wrong about a whole family of programs. The model is fitted again when
-    measurements have grown by the share `refit`; `patience` neighbours without gain end the
-    descent. Without a cost model, what was measured best is varied, and the draft picks.
+    Of a batch, a share `epsilon` is random and `local` are neighbours of the incumbent. Of the rest
+    a share `fresh` comes from the first generation, since evolution also finds rows that only the
+    model believes in. With a cost model that was fitted to other tasks, a share `familiar` are
+    programs similar to those that were fast there, while there are any.
+
+    At most `variants` are searched in a round. `diversity` is the worth of a decision that no other
+    candidate of the batch makes, in standard deviations of the score; `first_diversity` before the
+    model is fitted. The model is fitted again when the number of measurements has grown by the
+    share `refit`. After `patience` neighbours without gain the local search stops. Without a cost
+    model the analytic score ranks all.
     """
 
     population: int = 512
@@ -67,8 +81,12 @@ class Evolution:
     refined: int = 4
     refit: float = 0.25
     patience: int = 60
-    draft: Draft = field(default_factory=Draft)
+    draft: AnalyticScore = field(default_factory=Draft)
+    mutators: tuple[Mutator, ...] = (ChangeDecisions(), ChangeDecisions(share=0.4))
     cost_model: CostModel | None = field(default_factory=Gbdt)
+
+    def __post_init__(self) -> None:
+        checked.require_mutators(self.mutators)
 
     def start(self, task: Task, sketches: Sequence[Trace], rng: Rng) -> EvolutionSearch:
         return EvolutionSearch(self, Catalogue(task, sketches), rng)
@@ -80,17 +98,17 @@ class EvolutionSearch:
         self._random = RandomSearch(catalogue, rng)
         self._descent = Descent(catalogue, settings.patience)
         self._told: list[Measurement] = []
-        self._best: list[tuple[float, Individual]] = []
+        self._best: list[tuple[tuple[bool, float], Individual]] = []
         self._promise: dict[int, float] = {}  # the best score seen in each variant
         self._predictor: Predictor | None = None
         self._fitted = -1
         self._size = settings.population
-        # What the draft must say of a child: a model is easily fooled far from what it knows.
+        # The least analytic score of a child: a model is unreliable far from its training data.
         self._least = -np.inf
         self._familiar = Population(())
         if isinstance(settings.cost_model, Experienced):
-            self._familiar = merge(*catalogue.like(settings.cost_model.familiar()))
-        if settings.cost_model is not None:  # one that knows other tasks can begin at once
+            self._familiar = merge(*catalogue.like(checked.familiar(settings.cost_model)))
+        if settings.cost_model is not None:  # one fitted to other tasks predicts from the start
             self._fit()
 
     def ask(self, n: int) -> list[Candidate]:
@@ -128,48 +146,52 @@ class EvolutionSearch:
             if m.candidate.task == self.catalogue.task:
                 self._told.append(m)
             if who is not None and m.failure is None:
-                self._best.append((m.normal_cost, who))
+                self._best.append((m.rank, who))
                 self._descent.tell(who, m)
         self._best.sort(key=lambda b: b[0])
         del self._best[self.settings.population :]
 
     def state(self) -> bytes:
-        """Chance, and what the variants promise; the model is fitted anew to the records."""
+        """The random state and the best score of each variant. The model is not stored: it is
+        fitted to the records again.
+        """
         promise = [[k, v] for k, v in self._promise.items() if np.isfinite(v)]
         return json.dumps(
-            {"space": self._space, "rng": self.rng.bit_generator.state, "promise": promise}
+            {
+                "space": self.catalogue.digest,
+                "rng": self.rng.bit_generator.state,
+                "promise": promise,
+            }
         ).encode()
 
     def resume(self, state: bytes) -> None:
         try:
             found = json.loads(state)
-            if found["space"] != self._space:
+            if found["space"] != self.catalogue.digest:
                 return
             self.rng.bit_generator.state = found["rng"]
             self._promise = {int(k): float(v) for k, v in found["promise"]}
         except (ValueError, KeyError, TypeError):
             return
 
-    @cached_property
-    def _space(self) -> str:
-        return digest(*(t.to_json() for t in self.catalogue.traces))
-
     def _fit(self) -> None:
-        """When the measurements have grown by a share since the last time."""
+        """Fits the model again if the measurements have grown by the share `refit`."""
         s = self.settings
         grown = len(self._told) - max(self._fitted, 0)
         if s.cost_model is not None and (
             self._fitted < 0 or grown >= max(8, s.refit * len(self._told))
         ):
-            predictor = s.cost_model.fit(self._told)
+            predictor = checked.fit(s.cost_model, self._told)
             self._predictor = predictor or self._predictor
             self._fitted = len(self._told)
 
     def _scores(self, people: Population) -> Scores:
         model = self._predictor
+        if model is None:
+            return people.scores(self.catalogue, self.settings.draft.predict)
         if isinstance(model, Corrector):
-            return model.with_base(people.parts(self.catalogue))[0]
-        return people.scores(self.catalogue, (model or self.settings.draft).predict)
+            return checked.with_base(model, people.parts(self.catalogue))[0]
+        return people.scores(self.catalogue, partial(checked.predict, model))
 
     def _propose(self, scored: tuple[Population, Scores], count: int) -> list[Candidate]:
         """The best batch of that size."""
@@ -193,7 +215,7 @@ class EvolutionSearch:
             s.first_diversity if self._predictor is None else s.diversity,
         )
         out: list[Candidate] = []
-        for i in chosen:  # twice as many, since two rows may be the same program
+        for i in chosen:  # twice as many, because two rows may be the same program
             c = self.catalogue.propose(*members[ranked[i]])
             if c is not None:
                 out.append(c)
@@ -206,7 +228,7 @@ class EvolutionSearch:
         return near, self._scores(near)
 
     def _evolve(self, people: Population, scores: Scores) -> tuple[Population, Scores]:
-        """All that was bred from them, with scores."""
+        """These rows and all their descendants, with scores."""
         everyone, all_scores = self._bred(people, scores, self.settings.generations, self._approved)
         at = 0
         for k, rows in everyone.groups:
@@ -216,16 +238,16 @@ class EvolutionSearch:
         return everyone, all_scores
 
     def _approved(self, children: Population) -> tuple[Population, Scores]:
-        """Those that are good enough for the draft, with scores."""
+        """Those with a sufficient analytic score, with the scores of the model."""
         scores, said = self._with_draft(children)
         good = np.flatnonzero(said >= self._least)
         return children.take(good), scores[good]
 
     def _with_draft(self, people: Population) -> tuple[Scores, Scores]:
-        """What the model and what the draft predicts; the model may have asked the draft."""
+        """The scores of the model and of the draft, in one call if the model corrects the draft."""
         draft, model = self.settings.draft, self._predictor
         if isinstance(model, Corrector) and model.base == draft:
-            return model.with_base(people.parts(self.catalogue))
+            return checked.with_base(model, people.parts(self.catalogue))
         said = people.scores(self.catalogue, draft.predict)
         return (said if model is None else self._scores(people)), said
 
@@ -236,21 +258,23 @@ class EvolutionSearch:
         self, people: Population, scores: Scores, generations: int,
         judge: Callable[[Population], tuple[Population, Scores]],
     ) -> tuple[Population, Scores]:  # fmt: skip
-        """They and all their descendants, with scores, as far as the judge lets them live."""
+        """These rows and all descendants that the judge keeps, with scores."""
         s = self.settings
         everyone, all_scores = people, scores
         for _ in range(generations if len(people) else 0):
             parents = people.take(self._select(scores, self._size))
-            people, scores = judge(breed(self.catalogue, self.rng, parents, s.crossover, s.moved))
+            people, scores = judge(
+                breed(self.catalogue, self.rng, parents, s.crossover, s.mutators, s.moved)
+            )
             everyone = Population((*everyone.groups, *people.groups))
             all_scores = np.concatenate([all_scores, scores])
-            # the best stay among the parents
+            # elitism: the best of all generations are the next parents
             keep = np.argsort(-all_scores, kind="stable")[: self._size]
             people, scores = everyone.take(keep), all_scores[np.sort(keep)]
         return everyone, all_scores
 
     def _select(self, scores: Scores, count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """By rank: the best of a thousand has about twenty times the chance of the middle one."""
+        """Selection by rank: the best of a thousand is about 20 times as likely as the median."""
         rank = np.empty(len(scores))
         rank[np.argsort(-scores, kind="stable")] = np.arange(len(scores))
         weight = 1 / (rank + len(scores) / 40)
@@ -278,7 +302,7 @@ class EvolutionSearch:
         return merge(*people.groups, *known.groups, *self._familiar.groups)
 
     def _variants(self) -> list[int]:
-        """Half of them those that promise most, the others at random."""
+        """Half of them have the best scores so far, the others are random."""
         most = self.settings.variants
         best = sorted(self._promise, key=lambda k: -self._promise[k])[: most // 2]
         others = [k for k in self.catalogue.some(self.rng, most) if k not in best]

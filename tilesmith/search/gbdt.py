@@ -1,6 +1,7 @@
-"""Gbdt: gradient-boosted trees over the features of statements. They learn what the base, an
-analytic score or another model, leaves to be learned. A program's score is the base's and the sum
-over its statements, whatever the loss.
+"""Gbdt: a cost model of gradient-boosted trees over the features of statements.
+
+A program's score is what the base predicts, an analytic score or another model, plus the sum of the
+trees' outputs over the program's statements.
 """
 
 from __future__ import annotations
@@ -12,96 +13,38 @@ from typing import Any
 import numpy as np
 
 from tilesmith.base.errors import TuneError
+from tilesmith.search import checked
 from tilesmith.search.data import Group, groups_of
 from tilesmith.search.draft import Draft
-from tilesmith.search.features.context import relation_features
-from tilesmith.search.features.machine import Values
-from tilesmith.search.features.statements import statements_of
-from tilesmith.search.losses import Groups, Numbers, loss_of
-from tilesmith.search.protocol import Part, Predictor, Scores
+from tilesmith.search.features.statements import StatementFeatures
+from tilesmith.search.losses import loss_of
+from tilesmith.search.protocol import FeatureExtractor, Part, Predictor, Scores
+from tilesmith.search.training import features_with_base, programs_of
 from tilesmith.space.domains import Matrix, Rng
 from tilesmith.space.variant import Variant
 from tilesmith.task.task import Measurement
 
-FEATURES = ("statements", "relations")
-
-
-@dataclass(frozen=True, eq=False)
-class Programs:
-    """Training data: features of all statements, which program each belongs to, and what the base
-    says of the programs, their labels and tasks.
-    """
-
-    features: Values
-    packs: Groups
-    base: Numbers
-    labels: Numbers
-    tasks: Groups
-
-    def part(self, keep: Groups) -> Programs:
-        """Some of the programs."""
-        number = np.full(len(self.labels), -1)
-        number[keep] = np.arange(len(keep))
-        rows = np.flatnonzero(number[self.packs] >= 0)
-        packs = number[self.packs[rows]]
-        return Programs(
-            self.features[rows], packs, self.base[keep], self.labels[keep], self.tasks[keep]
-        )
-
-
-def features_of(
-    kind: str, base: Predictor, variant: Variant, rows: Matrix
-) -> tuple[Values, Scores]:
-    """In the shape (programs, statements, features); relations are of the whole program, and so is
-    what the base says, the last feature and the second result.
-    """
-    if kind == "statements" and isinstance(base, Draft):
-        return statements_of(variant, base).with_draft(rows)
-    said = base.predict(variant, rows)
-    if kind == "relations":
-        x = relation_features(variant, rows)[:, None]
-    else:
-        x = statements_of(variant).of(rows)
-    last = np.broadcast_to(said.astype(np.float32)[:, None, None], (*x.shape[:2], 1))
-    return np.concatenate([x, last], axis=2), said
-
-
-def programs_of(groups: Sequence[Group], kind: str, base: Predictor) -> Programs:
-    said: list[Scores] = []
-    features: list[Values] = []
-    packs: list[Groups] = []
-    numbers: dict[str, int] = {}
-    tasks: list[int] = []
-    count = 0
-    for g in groups:
-        x, scores = features_of(kind, base, g.variant, g.rows)
-        n, s, width = x.shape
-        said.append(scores)
-        features.append(x.reshape(n * s, width))
-        packs.append(np.repeat(np.arange(count, count + n), s))
-        tasks += [numbers.setdefault(g.variant.task.key, len(numbers))] * n
-        count += n
-    labels = np.concatenate([g.labels for g in groups])
-    return Programs(
-        np.concatenate(features), np.concatenate(packs), np.concatenate(said), labels,
-        np.array(tasks),
-    )  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Gbdt:
-    """`loss` is "rank" (pairwise logistic), "packed" (Ansor's weighted squared error) or
-    "regression"; `features` are those of "statements", or "relations", which are made to be alike
-    for other shapes and operators. What `base` says is corrected by the trees, and a feature of
-    theirs: the draft, or a model that knows other tasks. Of `many` programs or more, a share
-    `held_out` is not learned from and decides when to stop, after `patience` rounds without gain;
-    of fewer it would cost more than it tells. Each tree sees a share `sample` of the statements,
-    and half that share of the features. Of more than `most` programs, the fastest and a sample of
-    the others are used, so that fitting takes bounded time.
+    """Gradient-boosted trees.
+
+    `loss` is "rank" (pairwise logistic), "packed" (Ansor's weighted squared error) or "regression".
+    `features` describe programs to the trees: `StatementFeatures()`, `RelationFeatures()`, which
+    carry over to other shapes and operators, or an object of your own.
+    The trees correct what `base` predicts, and see it as one more feature. It is the analytic
+    score, or a model fitted to other tasks.
+
+    At most `rounds` trees of `depth` levels are added, each scaled by `learning_rate`. A tree sees
+    a share `sample` of the statements and half that share of the features.
+    From `many` programs on, a share `held_out` is kept for validation, and training stops after
+    `patience` rounds without gain. Below that, all programs are better spent on training.
+    Of more than `most` programs, the fastest half and a random sample of the others are used, which
+    bounds the time of a fit. Fewer than `fewest` programs are not learned from.
     """
 
     loss: str = "rank"
-    features: str = "statements"
+    features: FeatureExtractor = field(default_factory=StatementFeatures)
     base: Predictor = field(default_factory=Draft)
     rounds: int = 60
     depth: int = 6
@@ -117,11 +60,12 @@ class Gbdt:
 
     def __post_init__(self) -> None:
         loss_of(self.loss)
-        if self.features not in FEATURES:
-            known = " and ".join(FEATURES)
-            raise TuneError(f"unknown features {self.features!r}; there are {known}")
+        checked.require_extractor(self.features)
         if not 0 <= self.held_out < 1:
-            raise TuneError(f"held_out is a share of the programs below 1, not {self.held_out}")
+            raise TuneError(
+                f"Gbdt(held_out={self.held_out}): give the share of programs kept for validation, "
+                "from 0 to below 1"
+            )
 
     def fit(self, measurements: Sequence[Measurement]) -> GbdtPredictor | None:
         rng = np.random.default_rng(self.seed)
@@ -129,7 +73,7 @@ class Gbdt:
         labels = [y for g in groups for y in g.labels]
         if len(labels) < self.fewest or len(set(labels)) < 2:
             return None
-        # A leaf file loads XGBoost, which takes a second: here, when a model is first fitted.
+        # Imported here because loading XGBoost takes a second.
         from tilesmith.search.boosting import boost
 
         train, test = programs_of(groups, self.features, self.base), None
@@ -137,7 +81,12 @@ class Gbdt:
         cut = int(len(order) * self.held_out) if len(order) >= self.many else 0
         if cut:
             train, test = train.part(np.sort(order[cut:])), train.part(np.sort(order[:cut]))
-        return GbdtPredictor(boost(self, train, test), self.features, self.base)
+        booster = boost(
+            train, test, loss=self.loss, rounds=self.rounds, depth=self.depth,
+            learning_rate=self.learning_rate, sample=self.sample, patience=self.patience,
+            threads=self.threads, seed=self.seed,
+        )  # fmt: skip
+        return GbdtPredictor(booster, self.features, self.base)
 
     def _bounded(self, groups: list[Group], rng: Rng) -> list[Group]:
         labels = np.concatenate([g.labels for g in groups]) if groups else np.zeros(0)
@@ -155,24 +104,26 @@ class Gbdt:
 @dataclass(frozen=True, eq=False)
 class GbdtPredictor:
     booster: Any
-    features: str
+    features: FeatureExtractor
     base: Predictor
 
     def predict(self, variant: Variant, rows: Matrix) -> Scores:
         return self.with_base([(variant, rows)])[0]
 
     def with_base(self, parts: Sequence[Part]) -> tuple[Scores, Scores]:
-        """In one call of XGBoost, which takes longer than a few dozen predictions do."""
-        told = [features_of(self.features, self.base, v, rows) for v, rows in parts if len(rows)]
-        if not told:
+        """All parts go through XGBoost in one call: a call costs as much as dozens of rows."""
+        extracted = [
+            features_with_base(self.features, self.base, v, rows) for v, rows in parts if len(rows)
+        ]
+        if not extracted:
             return np.zeros(0), np.zeros(0)
-        flat = [x.reshape(-1, x.shape[2]) for x, _ in told]
+        flat = [x.reshape(-1, x.shape[2]) for x, _ in extracted]
         every = flat[0] if len(flat) == 1 else np.concatenate(flat)
         out = np.asarray(self.booster.inplace_predict(every, predict_type="margin"), np.float64)
         ends = np.cumsum([len(x) for x in flat])[:-1]
         sums = [
             margins.reshape(x.shape[:2]).sum(axis=1)
-            for (x, _), margins in zip(told, np.split(out, ends), strict=True)
+            for (x, _), margins in zip(extracted, np.split(out, ends), strict=True)
         ]
-        base = np.concatenate([said for _, said in told])
+        base = np.concatenate([scores for _, scores in extracted])
         return np.concatenate(sums) + base, base

@@ -1,5 +1,5 @@
-"""Genetic: generations of candidates bred from what was measured, without a model. Sketches and
-measurements in; the children of fast programs out, crossed within a variant and mutated.
+"""Genetic: a genetic algorithm without a model, on measured speeds. Parents are crossed within a
+variant and their children mutated.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from tilesmith.space.reopen import stacked
 from tilesmith.space.variant import Variant
 from tilesmith.task.task import Candidate, Measurement, Task
 
-_ROUNDS = 8  # of breeding in sequence without a new child: then the rest is drawn
+_ROUNDS = 8  # of breeding without a new child, after which the rest is drawn at random
 _CHANGES = 4
-_HOPE = 1e-8  # the fitness of a failure: a parent when there is nothing else
+_HOPE = 1e-8  # fitness of a failure, relative to the best: a parent only if there is no other
 
 Shares = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @dataclass(frozen=True)
 class Genetic:
-    """A generation of `population` is measured before the next one is bred from it and from the
-    `elite` best so far. `mutation` is the probability that a decision of a child is changed.
+    """A generation of `population` candidates is measured before the next one is bred from it and
+    from the `elite` fastest so far. `mutation` is the probability that a decision of a child is
+    changed.
     """
 
     population: int = 100
@@ -64,12 +65,12 @@ class GeneticSearch:
         if len(self._speeds) >= self.settings.population:
             best = sorted((self._elite | self._speeds).items(), key=lambda e: -e[1])
             self._elite = dict(best[: self.settings.elite])
-            if best[0][1] > 0:  # nothing is to be had from failures alone
+            if best[0][1] > 0:  # failures alone are no parents
                 self._parents = self._speeds | self._elite
             self._speeds = {}
 
     def _breed(self, n: int) -> list[Candidate]:
-        """Up to n children, each of two parents of a variant; faster parents have more."""
+        """Up to n children of two parents of a variant, chosen in proportion to speed."""
         people = list(self._parents)
         fitness = np.array(list(self._parents.values())) + _HOPE * max(self._parents.values())
         chosen = self.rng.choice(len(people), n, p=_shares(fitness))
@@ -89,7 +90,7 @@ class GeneticSearch:
         return out
 
     def _renew(self, number: int, variant: Variant, children: Matrix) -> None:
-        """Children that are known already change until they are not, or a few times at most."""
+        """Mutates children that were proposed before, a few times at most."""
         for _ in range(_CHANGES):
             old = [i for i, row in enumerate(children) if self.catalogue.seen(number, row)]
             children[old] = variant.mutate(self.rng, children[old])
@@ -100,7 +101,7 @@ def _shares(fitness: Shares) -> Shares:
 
 
 def mutated(variant: Variant, rng: Rng, rows: Matrix, probability: float) -> Matrix:
-    """Each decision changed with this probability; a row that would leave the limits stays."""
+    """Changes each decision with this probability; a row that would exceed a limit stays."""
     new = rows.copy()
     for d, span in zip(variant.domains, variant.spans, strict=True):
         at = np.flatnonzero(rng.random(len(rows)) < probability)

@@ -1,6 +1,6 @@
-"""What a cost model minimises, as gradients: labels of programs in, a function out that takes their
-scores and gives the slope and the curvature of the loss at each. A score counts doublings of speed;
-a label is a share of the best speed.
+"""Losses of cost models: labels of programs in, a function out that returns the gradient and the
+diagonal of the Hessian for given scores. A score is a log2 of speed; a label is a speed relative to
+the fastest.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ Groups = np.ndarray[Any, np.dtype[np.int64]]  # the task of each program, number
 Slopes = Callable[[Numbers], tuple[Numbers, Numbers]]
 Loss = Callable[[Numbers, Groups], Slopes]
 
-_PARTNERS = 24  # programs that each one is compared with, in one step
-MARGIN = 0.03  # labels that differ by a smaller share are noise
-_SLOWEST = 2.0**-10  # a label: what fails or is slower is that slow
+_PARTNERS = 24  # programs that each one is compared with
+MARGIN = 0.03  # labels that differ by less are considered equal: noise
+_SLOWEST = 2.0**-10  # labels are clamped to this, failures included
 
 
 def doublings(labels: Numbers) -> Numbers:
@@ -27,7 +27,7 @@ def doublings(labels: Numbers) -> Numbers:
 
 
 def packed(labels: Numbers, groups: Groups) -> Slopes:
-    """Squared error, weighted by speed as Ansor's: what is slow need only be known to be slow."""
+    """Squared error weighted by speed, as in Ansor: errors of slow programs matter little."""
     weight, want = np.maximum(labels, 0.02), doublings(labels)
     return lambda scores: ((scores - want) * weight, weight)
 
@@ -62,7 +62,7 @@ def _pairs(labels: Numbers, groups: Groups) -> tuple[Groups, Groups]:
     order = np.lexsort((labels, groups))
     lows, highs = [order[:0]], [order[:0]]
     for step in range(1, _PARTNERS + 1):
-        # distances grow, so that neighbours and strangers both count
+        # geometric distances: programs of similar and of different speed are compared
         shift = max(1, round((len(order) / 2) ** (step / _PARTNERS)))
         low, high = order[:-shift], order[shift:]
         differ = labels[low] < (1 - MARGIN) * labels[high]
@@ -73,8 +73,8 @@ def _pairs(labels: Numbers, groups: Groups) -> tuple[Groups, Groups]:
 
 
 def level(slopes: Slopes, scores: Numbers, groups: Groups) -> Numbers:
-    """What the scores of each task are too low by: programs of two tasks are never compared, so
-    nothing has to be learned of it.
+    """One Newton step of a constant per task. Programs of different tasks are never compared, so
+    the trees need not learn it.
     """
     slope, bend = slopes(scores)
     off: Numbers = -np.bincount(groups, slope) / np.maximum(np.bincount(groups, bend), 1e-6)

@@ -1,4 +1,4 @@
-"""How good a cost model is at what it is for: putting programs in order, and finding the best."""
+"""Metrics of cost models: how well they rank programs, and how well they find the fastest."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _MOST = 2000  # programs of a task that are compared with each other
 
 
 def pairwise_accuracy(scores: Numbers, labels: Numbers, tasks: Numbers | None = None) -> float:
-    """Of all pairs of programs of one task with different labels, the share that the scores put in
-    the right order; a tie of scores counts half.
+    """The share of pairs of programs of one task, with different labels, that the scores rank
+    correctly. Equal scores count half.
     """
     right = pairs = 0.0
     numbers = np.zeros(len(labels), int) if tasks is None else tasks
@@ -28,7 +28,7 @@ def pairwise_accuracy(scores: Numbers, labels: Numbers, tasks: Numbers | None = 
 
 
 def recall_at(scores: Numbers, labels: Numbers, k: int) -> float:
-    """Of the k truly fastest programs, the share among the k that the scores like best."""
+    """The share of the k fastest programs that is among the k highest scores."""
     k = min(k, len(labels))
     if k == 0:
         return 1.0

@@ -1,6 +1,4 @@
-"""Batches with regard to quality and diversity: candidates as rows of variants with a score each
-in, the numbers of those to measure out.
-"""
+"""Picks a batch by quality and diversity: scored rows in, the positions of those to measure out."""
 
 from __future__ import annotations
 

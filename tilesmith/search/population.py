@@ -1,16 +1,17 @@
-"""A population over several variants: which variant each member is of, and its row, in one place,
-so that scoring, breeding and picking act on all of it.
+"""A population over several variants: rows grouped by variant, so that scoring, breeding and
+picking act on whole matrices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from tilesmith.search import checked
 from tilesmith.search.catalogue import Catalogue
-from tilesmith.search.protocol import Part, Scores
+from tilesmith.search.protocol import Mutator, Part, Scores
 from tilesmith.space.domains import Matrix, Rng, encode
 from tilesmith.space.variant import Variant
 
@@ -19,7 +20,7 @@ Score = Callable[[Variant, Matrix], Scores]
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """`groups` are (number of the variant, its rows); members count through them in order."""
+    """`groups` are (variant's number, rows). Members are numbered across groups."""
 
     groups: tuple[tuple[int, Matrix], ...]
 
@@ -39,7 +40,7 @@ class Population:
         return np.concatenate(found) if found else np.zeros(0)
 
     def take(self, at: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Population:
-        """Those members, with repetition if asked for."""
+        """The members at these positions, which may repeat."""
         at = np.sort(at)
         starts = np.cumsum([0, *(len(rows) for _, rows in self.groups)])
         ends = np.searchsorted(at, starts).tolist()
@@ -53,7 +54,7 @@ class Population:
 
 
 def merge(*groups: tuple[int, Matrix]) -> Population:
-    """All of them, each row once."""
+    """The union of these rows."""
     rows: dict[int, list[Matrix]] = {}
     for number, part in groups:
         if len(part):
@@ -74,10 +75,12 @@ def sample(catalogue: Catalogue, rng: Rng, numbers: list[int], count: int) -> Po
 
 
 def breed(
-    catalogue: Catalogue, rng: Rng, parents: Population, crossover: float, moved: float
-) -> Population:
-    """A child of each parent: crossed with another of its variant, or not; a decision or two
-    changed; a few go to another variant of the same sketch that has parents too.
+    catalogue: Catalogue, rng: Rng, parents: Population, crossover: float,
+    mutators: Sequence[Mutator], moved: float,
+) -> Population:  # fmt: skip
+    """A child of each parent. A share `crossover` has a second parent of the same variant. Then all
+    go through the mutators. Last, a share `moved` goes to another variant of the same sketch that
+    has parents too.
     """
     out: list[tuple[int, Matrix]] = []
     together: dict[int, list[Matrix]] = {}
@@ -90,9 +93,8 @@ def breed(
         mates = rows.take(rng.integers(0, len(rows), len(rows)), axis=0)
         chosen = rng.random(len(rows)) < crossover
         children = np.where(chosen[:, None], v.cross(rng, rows, mates), rows)
-        children = v.mutate(rng, children)
-        twice = rng.random(len(rows)) < 0.4
-        children = np.where(twice[:, None], v.mutate(rng, children), children)
+        for m in mutators:
+            children = checked.mutate(m, v, rng, children)
         goes = rng.random(len(rows)) < moved
         out += catalogue.transplant(rng, number, children[goes], present)
         out.append((number, children[~goes]))

@@ -1,8 +1,8 @@
-"""What a strategy and a cost model are to the rest of the system: frozen settings, and the runs or
-predictions that come of them. Neither ever compiles or times anything.
+"""The protocols of searching: strategies, cost models, analytic scores, feature extractors and
+mutators. Each is an object with frozen settings. None of them compiles or times anything.
 
-Implementations of one's own pass the suites in `tilesmith.testing.strategies` and
-`tilesmith.testing.models`.
+Your own implementations are passed as arguments (`ts.Evolution(mutators=...)`). Test strategies
+with `tilesmith.testing.strategies` and cost models with `tilesmith.testing.models`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from tilesmith.schedule.trace import Trace
+from tilesmith.search.features.graph import Term
+from tilesmith.search.features.machine import Values
+from tilesmith.search.features.nest import Nest
 from tilesmith.space.domains import Matrix, Rng
 from tilesmith.space.variant import Variant
 from tilesmith.task.task import Candidate, Measurement, Task
@@ -23,24 +26,24 @@ Part = tuple[Variant, Matrix]  # rows of a variant
 
 class Search(Protocol):
     def ask(self, n: int) -> list[Candidate]:
-        """Up to n candidates that were never proposed; fewer only when the space runs out."""
+        """Up to n candidates, none proposed before; fewer only if the space is exhausted."""
         ...
 
     def tell(self, measurements: Sequence[Measurement]) -> None:
-        """What was measured, also of candidates that others proposed."""
+        """Takes measurements, which may be of candidates that this search did not propose."""
         ...
 
 
 @runtime_checkable
 class Resumable(Protocol):
-    """A search whose state goes with the records: another run, told the same measurements, goes on
-    from it.
+    """A search whose state is stored with the records, so that a later run, told the same
+    measurements, continues from it.
     """
 
     def state(self) -> bytes: ...
 
     def resume(self, state: bytes) -> None:
-        """A state of another space, or of another version, is ignored."""
+        """Ignores a state of another space or another version."""
         ...
 
 
@@ -50,36 +53,91 @@ class Strategy(Protocol):
 
 class Predictor(Protocol):
     def predict(self, variant: Variant, rows: Matrix) -> Scores:
-        """One number per row; a higher one promises a faster program. Scores of several variants
-        of a task can be compared.
+        """A score for each row; higher is faster. Scores of different variants of a task are
+        comparable.
         """
         ...
 
 
 @runtime_checkable
 class Corrector(Predictor, Protocol):
-    """A predictor that corrects another one, and can tell what that one says at no extra price."""
+    """A predictor that corrects another one, and returns the other's scores at no extra cost."""
 
     @property
     def base(self) -> Predictor: ...
 
     def with_base(self, parts: Sequence[Part]) -> tuple[Scores, Scores]:
-        """What both predict of the rows of several variants, one after the other."""
+        """The scores of both, for the rows of several variants, concatenated."""
         ...
 
 
 @runtime_checkable
 class Experienced(Protocol):
-    """A cost model that has seen other tasks."""
+    """A cost model that was fitted to other tasks."""
 
     def familiar(self) -> Sequence[Candidate]:
-        """Programs of those tasks that were fast: a search may begin with the like of them."""
+        """Fast programs of those tasks; a search may start with similar ones."""
         ...
 
 
 class CostModel(Protocol):
     def fit(self, measurements: Sequence[Measurement]) -> Predictor | None:
-        """What these measurements teach, failures among them; they may be of several tasks. None
-        if they are too few to learn from.
+        """Learns from measurements, failures included, which may be of several tasks. None if they
+        are too few.
+        """
+        ...
+
+
+@runtime_checkable
+class AnalyticScore(Protocol):
+    """A predictor that needs no measurements: closed forms over a variant's decisions.
+
+    Objects with equal settings compare equal and have equal hashes, since closed forms are cached.
+    """
+
+    def __hash__(self) -> int: ...
+
+    def predict(self, variant: Variant, rows: Matrix) -> Scores:
+        """log2 of the share of the machine's peak, for each row."""
+        ...
+
+    def term(self, variant: Variant) -> Term:
+        """What `predict` computes, as a term over the graph of `shared_nests(variant)`."""
+        ...
+
+    def estimates(self, nest: Nest) -> tuple[Term, ...]:
+        """Four terms that are features of the statement: cycles for arithmetic and for data from
+        L2, L3 and memory, or what corresponds to them on a GPU.
+        """
+        ...
+
+
+class FeatureExtractor(Protocol):
+    """What a cost model knows of programs."""
+
+    def extract(self, variant: Variant, rows: Matrix) -> Values:
+        """Finite float32 numbers of the shape (rows, statements, width). The width is the same for
+        all variants. An extractor that describes programs as a whole has one "statement".
+        """
+        ...
+
+
+@runtime_checkable
+class ScoringExtractor(FeatureExtractor, Protocol):
+    """An extractor that can compute an analytic score along with the features."""
+
+    def with_score(
+        self, variant: Variant, rows: Matrix, score: AnalyticScore
+    ) -> tuple[Values, Scores]:
+        """Features whose last one is the score, and the score."""
+        ...
+
+
+class Mutator(Protocol):
+    """How Evolution changes rows."""
+
+    def mutate(self, variant: Variant, rng: Rng, rows: Matrix) -> Matrix:
+        """A new matrix with a row for each one given. A changed row that is not in the domains or
+        exceeds a limit of the variant is replaced by the one given.
         """
         ...

@@ -1,5 +1,5 @@
-"""Random: sketches in, candidates drawn from the whole space out, each once. What drawing no longer
-finds is counted through, so that a small space is given to the last candidate.
+"""Random: candidates drawn uniformly from the space, each once. When drawing finds no new ones, the
+rest of the space is enumerated, so that a small space is exhausted.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from tilesmith.search.grid import GridSearch
 from tilesmith.space.domains import Rng
 from tilesmith.task.task import Candidate, Measurement, Task
 
-_ROUNDS = 8  # in sequence, without a new candidate: then the rest is counted through
+_ROUNDS = 8  # draws without a new candidate, after which the rest is enumerated
 _PATIENCE = 1 << 18
 
 
 @dataclass(frozen=True)
 class Random:
-    """Every variant as likely as any other, rows uniform within it."""
+    """All variants are equally likely, and so are the rows of each."""
 
     def start(self, task: Task, sketches: Sequence[Trace], rng: Rng) -> RandomSearch:
         return RandomSearch(Catalogue(task, sketches), rng)
 
 
 class RandomSearch:
-    """Other searches share their catalogue with one of these, for the part of their proposals that
-    is random and for the end of a space.
+    """Other searches use one on their own catalogue, for random proposals and when a space is
+    nearly exhausted.
     """
 
     def __init__(self, catalogue: Catalogue, rng: Rng) -> None:
@@ -48,7 +48,7 @@ class RandomSearch:
             self.catalogue.adopt(m.candidate)
 
     def _draw(self, n: int) -> list[Candidate]:
-        """Up to n new ones, evenly from as many variants as can be."""
+        """Up to n new candidates, spread evenly over up to n variants."""
         numbers = self.catalogue.some(self.rng, n)
         out: list[Candidate] = []
         for k, number in enumerate(numbers):

@@ -1,5 +1,5 @@
-"""A cost model that knows nothing: its score is a digest of the row, always the same for a seed. It
-shows what a strategy is worth by itself, and what a model has to beat.
+"""A cost model without knowledge: the score is a hash of the row and a seed. It is the baseline for
+strategies and for other models.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _salt(seed: int, trace: Trace) -> np.uint64:
 
 
 def _stir(words: Words) -> Words:
-    """A change of any bit changes about half of all; the constants are odd and without pattern."""
+    """Multiply-xorshift mixing: a change of one bit changes about half of all bits."""
     words = (words ^ (words >> np.uint64(31))) * np.uint64(0x9E3779B97F4A7C15)
     words = (words ^ (words >> np.uint64(29))) * np.uint64(0xD6E8FEB86659FD93)
     return words ^ (words >> np.uint64(32))

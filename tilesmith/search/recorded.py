@@ -1,8 +1,7 @@
-"""Searching among what was recorded: a strategy and recorded measurements in, the same strategy out
-with every proposal moved to the nearest record that was not proposed yet.
+"""Replay of a strategy on recorded measurements: every proposal is replaced by the nearest record
+that was not proposed yet. Strategies can so be compared without hardware.
 
-Two strategies then compete for the same measured programs, each once, and are told of no other. The
-records should be dense where the strategies go: a proposal that moves far is no longer theirs.
+The records should be dense where the strategies search: `moved` tells how far proposals were moved.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from tilesmith.space.nearest import Rows, rows_by_variant
 from tilesmith.space.reopen import reopen
 from tilesmith.task.task import Candidate, Measurement, Task
 
-_ATTEMPTS = 3  # rounds of proposals, of variants that have no records left perhaps
+_ATTEMPTS = 3  # rounds of proposals, since variants may have no records left
 
 
 @dataclass(frozen=True)
 class RecordedSpace:
-    """The variants that records are of, whatever today's rules derive."""
+    """The variants of the records, whatever sketches the current rules derive."""
 
     records: Sequence[Measurement]
 
@@ -47,8 +46,8 @@ class Recorded:
 
 
 class RecordedSearch:
-    """`moved` are the distances from proposals to the records that took their place, in doublings
-    of a decision.
+    """`moved` are the distances from proposals to the records that replaced them, in log2 of
+    decisions.
     """
 
     def __init__(self, search: Search, rows: dict[Trace, Rows[Candidate]]) -> None:
@@ -65,7 +64,7 @@ class RecordedSearch:
             if not proposed:
                 break
             out += [c for p in proposed if (c := self._move(p)) is not None]
-        # What the strategy no longer finds, in the order of the records.
+        # The strategy finds no more: the remaining records, in their order.
         return out + [self._take(key) for key in [*self._left][: n - len(out)]]
 
     def _take(self, key: str) -> Candidate:
@@ -85,6 +84,6 @@ class RecordedSearch:
 
     def tell(self, measurements: Sequence[Measurement]) -> None:
         for m in measurements:
-            if m.candidate.key in self._left:  # known from elsewhere: never to be proposed
+            if m.candidate.key in self._left:  # measured elsewhere: not proposed again
                 self._take(m.candidate.key)
         self._search.tell(measurements)

@@ -1,6 +1,6 @@
-"""Transfer: records of other tasks and targets warm-start a task. A global model corrects the
-analytic score by what all of them have in common, and a local one corrects the global one by what
-is measured of the task itself.
+"""Transfer: a cost model that is warm-started from records of other tasks. A global model, fitted
+to those, corrects the analytic score; a local model, fitted to the task's own measurements,
+corrects the global one.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from tilesmith.task.task import Candidate, Measurement
 
 @dataclass(frozen=True)
 class Transfer:
-    """`records` are measurements of other tasks. The global model, `shared`, is the base of the
-    `local` one; at first it is all there is, so that the first batch is chosen by it. A `share` of
-    its corrections is believed, half of that after `fading` measurements of the task itself. The
-    `fastest` of each other task are what a search may begin with.
+    """`records` are measurements of other tasks. The global model `shared` is the base of the
+    `local` one, and chooses the first batch alone. Its corrections are scaled by `share`, which is
+    halved after `fading` measurements of the task. The `fastest` programs of each other task are
+    suggested to the search as a start.
     """
 
     records: Sequence[Measurement]
@@ -36,7 +36,7 @@ class Transfer:
 
     @cached_property
     def _known(self) -> GbdtPredictor | None:
-        """The global model; it is fitted once, when first asked for."""
+        """The global model, fitted at first use."""
         return self.shared.fit(self.records)
 
     def familiar(self) -> list[Candidate]:
@@ -47,7 +47,7 @@ class Transfer:
         return [
             m.candidate
             for ms in by_task.values()
-            for m in nsmallest(self.fastest, ms, key=lambda m: m.normal_cost)
+            for m in nsmallest(self.fastest, ms, key=lambda m: m.rank)
         ]
 
     def fit(self, measurements: Sequence[Measurement]) -> Predictor | None:
@@ -61,7 +61,7 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Faded:
-    """The analytic score, and a share of what the global model corrects it by."""
+    """The analytic score plus a share of the global model's correction."""
 
     known: GbdtPredictor
     share: float

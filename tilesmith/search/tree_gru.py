@@ -1,6 +1,4 @@
-"""AutoTVM's neural cost model: a recurrent network that goes up the loop tree of a program.
-Measurements in, a predictor out that scores rows of any variant.
-"""
+"""TreeGru: AutoTVM's neural cost model, a gated recurrent network over a program's loop tree."""
 
 from __future__ import annotations
 
@@ -24,14 +22,15 @@ _FEWEST = 8  # measurements that anything can be learned from
 
 @dataclass(frozen=True)
 class TreeGru:
-    """`rank` learns which of two programs of a task is the faster one, `regression` by how many
-    doublings it is slower than the best; both correct what `base` says. A part of the measurements
-    is held out, and training ends when it no longer gains. The same measurements and seed give the
-    same predictor unless `max_seconds` end it first.
+    """The loss "rank" is pairwise within a task; "regression" is the squared error of log2 of the
+    speed relative to the fastest. Either way the network corrects what `base` predicts. A share
+    `held_out` of the measurements is kept for validation, and training stops after `patience`
+    epochs without gain or `max_seconds`. Unless the time limit ends it, the same measurements and
+    seed give the same predictor.
     """
 
     hidden: int = 64
-    slots: int = 4  # of the memory that the nodes' states are gathered in
+    slots: int = 4  # of the memory that collects the states of all nodes
     epochs: int = 60
     learning_rate: float = 3e-3
     loss: Literal["rank", "regression"] = "rank"
@@ -58,8 +57,8 @@ class TreeGru:
         labels = np.concatenate([g.labels for g in groups]) if groups else np.zeros(0)
         if len(labels) < _FEWEST or labels.min() == labels.max():
             return None
-        # PyTorch takes seconds to load: only who learns waits for it
-        from tilesmith.search.tree_network import Examples, train
+        # Imported here because loading PyTorch takes seconds.
+        from tilesmith.search.tree_network import Examples, Training, train
 
         examples = [
             Examples(
@@ -68,4 +67,10 @@ class TreeGru:
             )
             for g in groups
         ]  # fmt: skip
-        return train(self, examples)
+        settings = Training(
+            hidden=self.hidden, slots=self.slots, epochs=self.epochs,
+            learning_rate=self.learning_rate, loss=self.loss, batch=self.batch,
+            held_out=self.held_out, patience=self.patience, max_seconds=self.max_seconds,
+            seed=self.seed,
+        )  # fmt: skip
+        return train(settings, self.base, examples)

@@ -11,7 +11,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import Literal
 
 import numpy as np
 import torch
@@ -24,12 +24,25 @@ from tilesmith.search.protocol import Predictor, Scores
 from tilesmith.space.domains import Matrix
 from tilesmith.space.variant import Variant
 
-if TYPE_CHECKING:
-    from tilesmith.search.tree_gru import TreeGru
-
 _CHUNK = 1024  # rows scored at a time
 _SMALLEST_BATCH = 16
 _FEWEST_HELD_OUT = 6  # fewer would end the training by chance
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a network is trained; see the fields of the same names of TreeGru."""
+
+    hidden: int
+    slots: int
+    epochs: int
+    learning_rate: float
+    loss: Literal["rank", "regression"]
+    batch: int
+    held_out: float
+    patience: int
+    max_seconds: float
+    seed: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,21 +206,18 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-# Training
-
-
-def train(settings: TreeGru, examples: Sequence[Examples]) -> TreePredictor:
+def train(settings: Training, base: Predictor, examples: Sequence[Examples]) -> TreePredictor:
     """Leaves PyTorch's own random numbers and settings as they are."""
     with torch.random.fork_rng(devices=[]), one_thread():
         torch.manual_seed(settings.seed)
         nodes = torch.cat([e.features.flatten(0, 1) for e in examples])
         network = Network(settings.hidden, settings.slots, nodes)
-        _Training(settings, examples, network).run()
-    return TreePredictor(network.eval(), settings.base)
+        _Trainer(settings, examples, network).run()
+    return TreePredictor(network.eval(), base)
 
 
-class _Training:
-    def __init__(self, settings: TreeGru, examples: Sequence[Examples], network: Network) -> None:
+class _Trainer:
+    def __init__(self, settings: Training, examples: Sequence[Examples], network: Network) -> None:
         self.settings, self.examples, self.network = settings, examples, network
         self.rng = np.random.default_rng(settings.seed)
         self.labels = [torch.from_numpy(e.labels.astype(np.float32)) for e in examples]

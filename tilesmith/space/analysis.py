@@ -1,13 +1,15 @@
-"""What a computation's own reads and writes say of it: the questions that rules ask. Blocks of the
-Function as it stands are looked at, so that what was inlined is looked through by itself.
+"""Analyses of blocks that rules ask for, by their reads and writes in the Function as it is after
+the steps so far.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import prod
 
 from tilesmith.expr.ints import FloorDiv, Int, Unknown, bounds, of, opaque_atoms, var
 from tilesmith.expr.nodes import Expr, Load, Select, Unary, children
+from tilesmith.expr.walk import preorder
 from tilesmith.ir.dependence import find_block, readers, writers, written
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, Path
@@ -34,30 +36,6 @@ def producers(func: Function, b: Block) -> list[Block]:
         for w in writers(func, name):
             if w.name != b.name:
                 found[w.name] = w
-    return list(found.values())
-
-
-def all_producers(func: Function, b: Block) -> list[Block]:
-    """Direct and indirect ones, nearest first."""
-    found: dict[str, Block] = {}
-    front = producers(func, b)
-    while front:
-        p = front.pop(0)
-        if p.name not in found:
-            found[p.name] = p
-            front += producers(func, p)
-    return list(found.values())
-
-
-def all_consumers(func: Function, b: Block) -> list[Block]:
-    """Direct and indirect ones, nearest first."""
-    found: dict[str, Block] = {}
-    front = consumers(func, b)
-    while front:
-        c = front.pop(0)
-        if c.name not in found:
-            found[c.name] = c
-            front += consumers(func, c)
     return list(found.values())
 
 
@@ -91,14 +69,15 @@ def _in_order(axes: tuple[str | None, ...], b: Block, *, missing: bool) -> bool:
 
 
 def _has(e: Expr, kinds: type | tuple[type, ...], op: str | None = None) -> bool:
-    if isinstance(e, kinds) and (op is None or getattr(e, "op", None) == op):
-        return True
-    return any(_has(x, kinds, op) for x in children(e))
+    return any(
+        isinstance(x, kinds) and (op is None or getattr(x, "op", None) == op)
+        for x in preorder(e, children)
+    )
 
 
 def strictly_inlinable(func: Function, b: Block) -> bool:
-    """Cheap enough to be computed anew at every use: reads are simple and in order, there is no
-    branch and no exponential; or nothing is read at all.
+    """Whether the block is cheap enough to recompute at every use: it reads nothing, or its reads
+    are simple and in order and it has no branch and no exponential.
     """
     if b.combiner is not None or b.domain:
         return False
@@ -113,7 +92,11 @@ def strictly_inlinable(func: Function, b: Block) -> bool:
 
 
 def has_data_reuse(func: Function, b: Block) -> bool:
-    """Whether tiling pays: operands lack spatial axes, so that their elements are used again."""
+    """Whether tiling pays: some operands lack a spatial axis, so that their elements are reused. An
+    empty iteration space has no reuse.
+    """
+    if any(i.extent.const == 0 for i in b.iters):
+        return False
     reads: dict[str, set[str]] = {}
     for load in b.loads:
         names = reads.setdefault(load.buffer, set())
@@ -125,7 +108,7 @@ def has_data_reuse(func: Function, b: Block) -> bool:
 
 
 def shared_axes(b: Block) -> frozenset[str]:
-    """Spatial iterators that move along every operand: a batch, or groups."""
+    """Spatial iterators that index every operand, such as a batch."""
     axes = frozenset(i.name for i in b.spatial)
     for load in b.loads:
         axes &= frozenset(n for p in load.index for n in p.names)
@@ -141,7 +124,7 @@ def batch_axes(b: Block) -> frozenset[str]:
 
 
 def _parts_by(p: Int, axis: str, b: Block) -> bool:
-    """Whether places of one step of the axis are none of another's."""
+    """Whether different values of the axis address disjoint elements."""
     rest = p - var(axis) * p.coefficient(axis)
     if axis in rest.names:
         return False
@@ -154,7 +137,7 @@ def _parts_by(p: Int, axis: str, b: Block) -> bool:
 
 
 def division(b: Block) -> tuple[str, int] | None:
-    """An iterator that an operand's index divides, and by what, where that leaves no rest."""
+    """An iterator that an operand's index divides, and the divisor, if it divides the extent."""
     extents = {i.name: i.extent.const for i in b.iters}
     for load in b.loads:
         for p in load.index:
@@ -191,7 +174,7 @@ def elementwise_match(func: Function, b: Block, target: Block) -> bool:
 
 
 def fusible_consumer(func: Function, b: Block) -> Block | None:
-    """The one consumer that works on each element as it is made, if there is one."""
+    """The only consumer, if it is element-wise."""
     after = consumers(func, b)
     if len(after) != 1 or is_output(func, b):
         return None
@@ -220,7 +203,7 @@ def common_outer_axes(func: Function, b: Block, c: Block) -> int:
 
 
 def moved_by(consumer: Block, b: Block) -> frozenset[str]:
-    """The loops around a consumer that move what it reads of a block."""
+    """The loops around a consumer that the addresses of its reads from a block depend on."""
     names: set[str] = set()
     for load in consumer.loads:
         if load.buffer in written(b):
@@ -229,19 +212,19 @@ def moved_by(consumer: Block, b: Block) -> frozenset[str]:
 
 
 def points(b: Block) -> tuple[int, int]:
-    """Extents multiplied: spatial, reducing. Open sizes count as 1."""
+    """The products of the spatial and of the reducing extents. Open sizes count as 1."""
     spatial = prod(i.extent.const or 1 for i in b.spatial)
     return spatial, prod(i.extent.const or 1 for i in b.reducing)
 
 
 def written_out(path: Path, b: Block) -> dict[str, Int]:
-    """Iterators whose loop is written out, with a number that stands for each of theirs."""
+    """Iterators whose loop is unrolled, with a constant in place of each of their values."""
     loops = {f.name for f in path if f.kind == "unroll"}
     return {i.name: of(1) for i in b.iters if i.bind.name in loops}
 
 
 def more_parallel_in_reduction(func: Function, b: Block, num_cores: int) -> bool:
-    """Whether the sum must be cut to keep all cores busy."""
+    """Whether the reduction must be factored to keep all cores busy."""
     space, reduce = points(b)
     if has_data_reuse(func, b):
         return not (space > reduce or space > num_cores * 16)
@@ -252,17 +235,33 @@ def block(func: Function, name: str) -> Block:
     return find_block(func, name)[1]
 
 
-def contiguous_axes(func: Function, b: Block) -> list[str]:
-    """Spatial iterators along which the output, or an operand, moves by one element: what a vector
-    can go along. Those of the output come first.
+def contiguous_axes(func: Function, b: Block, lanes: int = 1) -> list[str]:
+    """Spatial iterators to vectorise along: those along which the output is contiguous. Only if all
+    of them are shorter than a vector of `lanes`, those along which operands are contiguous follow:
+    a vector across the rows of the output is stored element by element, and no register holds it as
+    an accumulator.
     """
-    spatial = [i.name for i in b.spatial]
-    found: list[str] = []
-    for index in (*(w.index for w in b.writes), *(load.index for load in b.loads)):
-        if not index:
-            continue
-        last = index[-1]
-        for it in spatial:
-            if last.coefficient(it).const == 1 and it not in found:
-                found.append(it)
-    return found
+    extents = {i.name: i.extent.const for i in b.spatial if i.extent.const != 1}
+    found = _moved_by_one(extents, (w.index for w in b.writes))
+    if any((n := extents[it]) is None or n >= lanes for it in found):
+        return found
+    others = _moved_by_one(extents, (load.index for load in b.loads))
+    return list(dict.fromkeys((*found, *others)))
+
+
+def is_contiguous(b: Block, axis: str) -> bool:
+    """Whether every operand that the axis moves, one at least, moves by one element along it."""
+    moved = [load.index for load in b.loads if any(axis in p.names for p in load.index)]
+    return bool(moved) and all(
+        index[-1].coefficient(axis).const == 1
+        and axis not in (index[-1] - var(axis)).names
+        and not any(axis in p.names for p in index[:-1])
+        for index in moved
+    )
+
+
+def _moved_by_one(among: Iterable[str], indices: Iterable[tuple[Int, ...]]) -> list[str]:
+    """Iterators that move the last dimension of an index by one element, in order."""
+    last = [index[-1] for index in indices if index]
+    found = [it for p in last for it in among if p.coefficient(it).const == 1]
+    return list(dict.fromkeys(found))

@@ -1,5 +1,5 @@
-"""What a sketch ends with, once its structure is derived: where the remaining blocks are computed,
-what runs in vectors and in threads, how far loops are written out. All of it left to decide.
+"""The rule that finishes sketches for CPUs: locations of the remaining blocks, vectorisation,
+unrolling, prefetching and parallel loops, each an open decision.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from tilesmith.space.state import Derived, State
 
 @dataclass(frozen=True)
 class CpuAnnotation:
-    """`unroll` are the depths to choose from; `max_parallel` bounds how many loops become one."""
+    """`unroll` are the depths to choose from; at most `max_parallel` loops are fused into one."""
 
     unroll: tuple[int, ...] = (0, 16, 64, 512)
     max_parallel: int = 4
     locations: bool = True
     unroll_tiled: bool = True
-    repeat: bool = True  # also places where the same elements would be computed several times
-    prefetch: bool = False  # where nothing is tiled, so that memory is what is waited for
-    # So many rows of the last block go together at most, if each waits for sums of its own: one
-    # row's sum is joined across lanes while the others are read.
+    repeat: bool = True  # also locations that compute elements more than once
+    prefetch: bool = False  # in sketches without tiling, which are memory-bound
+    # The most rows of the last block in a group, if each depends on reductions of its own. The
+    # horizontal sum of one row then overlaps with the loads of the others.
     rows: int = 1
 
     def __call__(self, state: State) -> Derived | None:
         return None
 
     def finish(self, state: State) -> State:
-        """The sketch with all that is left open at its end."""
+        """The state with the annotations added."""
         if self.locations:
             state = self._locations(*self._group_rows(state))
         tiled = {name for name, _ in state.tiled}
@@ -43,7 +43,7 @@ class CpuAnnotation:
             state = state.then(AutoVectorize(b.name))
         counted = {b.name for path, b in walk(state.func.body) if any(map(_counts, path))}
         for b in blocks:
-            # a block that is one vector has nothing to write out
+            # a block whose loops are all vectorised has nothing to unroll
             if b.reducing and b.name in counted and (self.unroll_tiled or b.name not in tiled):
                 column = f"#{b.name}.unroll"
                 state = state.then(SampleChoice(column, self.unroll), AutoUnroll(b.name, column))
@@ -57,7 +57,7 @@ class CpuAnnotation:
         return state
 
     def _group_rows(self, state: State) -> tuple[State, tuple[str, ...]]:
-        """With the loops over groups of rows and over the rows of one, if there are any."""
+        """Splits the outermost loop into groups of rows, if it pays; the names of both loops."""
         path, b = list(walk(state.func.body))[-1]
         waits = any(
             p.combiner is not None and 0 < len(p.spatial) < len(b.spatial)
@@ -72,14 +72,14 @@ class CpuAnnotation:
         return state.then(sample, split), split.parts
 
     def _locations(self, state: State, group: tuple[str, ...]) -> State:
-        """Blocks that no rule has placed, consumers before producers."""
+        """Samples locations of blocks that no rule has placed, consumers before producers."""
         placed = {s.block for s in state.steps if isinstance(s, SampleLocation)}
         tiled = {name for name, _ in state.tiled}
         for path, b in reversed(list(walk(state.func.body))):
             own = all(f.name.startswith(f"{b.name}.") for f in path)
             if b.name in tiled or b.name in placed or not own:
                 continue
-            if any(f.kind != "serial" for f in path):  # a rule has said how its loops go
+            if any(f.kind != "serial" for f in path):  # a rule has set its loops
                 continue
             if analysis.is_output(state.func, b):
                 continue
@@ -96,17 +96,17 @@ class CpuAnnotation:
         levels = state.levels_of(last.name)
         path, _ = find_block(state.func, last.name)
         outside = list(takewhile(lambda f: f.kind == "serial", path))
-        if levels:  # at the boundaries of tile levels only: places between are other rows of these
+        if levels:  # only between tile levels: places within a level equal those with other factors
             loops = [level[-1] for level in levels[:-1] if level]
         else:
-            # a place at the rows of a group is one at groups of a single row
+            # the loop within a group is left out: it equals groups of one row
             loops = [f.name for f in outside if f.name not in {*last.reducing_loops, *group[1:]}]
             if not self.repeat:
                 moving = analysis.moved_by(last, b)
                 loops = loops[: max((k + 1 for k, n in enumerate(loops) if n in moving), default=0)]
             if b.combiner is not None:  # beside the block that needs it, if that goes there
                 loops += [n for n in group[:1] if n not in loops]
-        # what is written out many times stays short
+        # inlining would duplicate the computation
         apart = (
             b.combiner is not None or len(after) > 1 or (not levels and len(outside) < len(path))
         )

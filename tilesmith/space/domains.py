@@ -1,5 +1,5 @@
-"""Domains of numeric decisions, as tables: all that may be chosen for a group of columns, one row
-each, so that drawing, checking and changing a whole population are a few NumPy calls.
+"""Domains of numeric decisions, as tables with a row per choice, so that sampling, checking and
+mutating a whole population are a few NumPy calls.
 """
 
 from __future__ import annotations
@@ -19,13 +19,18 @@ Rng = np.random.Generator
 Numbers = np.ndarray[Any, Any]
 
 _MOST_ROWS = 50_000
-_WASTE = 1.25  # a tile that does not divide may do this much work for nothing at most
-# Of tiles that need not divide, so much of what is drawn is exact; has a dividing innermost factor
-# and wastes little; wastes little; is any other. Tails cost compile time and speed.
+_MOST_PAIRS = 1 << 20  # of a value and a row that are combined at once
+_FINE = 4096  # multiples of 16 up to here are round numbers, beyond it those of five binary digits
+_LARGEST = 2**31 - 1
+_LONGEST = 2**60  # products of factors stay within 64 bits
+_LARGEST_PRIME = 10**6
+_WASTE = 1.25  # the most iterations of a tiling, padding included, relative to the extent
+# Sampling weights of tiles that need not divide: exact ones; those with little padding and a
+# dividing innermost factor; with little padding; others. Tails cost compile time and speed.
 _SHARES = np.array([0.5, 0.25, 0.15, 0.1])
 _LITTLE = 1.1
-_MOST_FAVOURED = 256  # one row over another: a prime has few exact tiles, and these are poor
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # odd, and far from every small ratio
+_MOST_FAVOURED = 256  # the largest ratio of two weights: a prime has few exact tiles, and poor ones
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / the golden ratio, made odd
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,13 +49,13 @@ class Domain:
 
     @cached_property
     def _order(self) -> tuple[Numbers, Numbers]:
-        """Keys of the table's rows in ascending order, and where each row stands."""
+        """Sorted hashes of the table's rows, and the permutation that sorts them."""
         keys = encode(self.table)
         order = np.argsort(keys)
         return keys[order], order
 
     def index(self, rows: Matrix) -> Numbers:
-        """Where in the table each row stands; -1 for one that is not there."""
+        """The position of each row in the table; -1 for one that is not in it."""
         keys, order = self._order
         wanted = encode(rows)
         at = np.searchsorted(keys, wanted)
@@ -61,8 +66,8 @@ class Domain:
         return np.asarray(self.index(rows) >= 0)
 
     def nearest(self, rows: Matrix) -> Matrix:
-        """The choices most like these, which may be of a loop of another extent: the inner a factor
-        is, the more it counts, and the outermost makes up for the rest.
+        """The choices nearest to these, which may be of a loop of another extent. Inner factors
+        have the larger weights in the distance.
         """
         width = len(self.columns)
         weights = 2.0 ** np.arange(width) if self.tile else np.ones(width)
@@ -72,13 +77,13 @@ class Domain:
         return self.table.take(np.array(at, np.int64), axis=0)
 
     def sample(self, rng: Rng, n: int) -> Matrix:
-        """All rows alike, or, of tiles that need not divide, those more often that waste little."""
+        """Uniform; of tiles that need not divide, those with little padding more often."""
         out = np.empty((len(self.columns), n), np.int32)
         self.sample_columns(rng, out)
         return np.ascontiguousarray(out.T)
 
     def sample_columns(self, rng: Rng, out: Matrix) -> None:
-        """The same, written to one line of `out` per column: several times as fast."""
+        """`sample`, written to one line of `out` per column, which is several times as fast."""
         if self.size == 1:
             out[...] = self.table.T
             return
@@ -94,7 +99,7 @@ class Domain:
 
     @cached_property
     def _drawn(self) -> Numbers | None:
-        """Positions in the table, each as many times as it is favoured; None: all alike."""
+        """Positions in the table, repeated by their weight; None if all weights are equal."""
         if self.exact or not self.tile:
             return None
         covered = self.table.prod(axis=1, dtype=np.int64)
@@ -106,11 +111,11 @@ class Domain:
         return np.repeat(np.arange(self.size, dtype=np.int32), times[kind])
 
     def mutate(self, rng: Rng, rows: Matrix) -> Matrix:
-        """A small change of each row; another choice where there is none."""
+        """A small change of each row, or another choice if the row has no neighbours."""
         at = self.index(rows)
         if not self.tile or rows.shape[1] == 1:
             return self.table.take(self._other(rng, at), axis=0)
-        table, counts = self._neighbours
+        table, counts = self._neighbours(at)
         many = counts.take(at)
         pick = (rng.random(len(rows), np.float32) * many).astype(np.int64)
         np.minimum(pick, many - 1, out=pick)
@@ -121,58 +126,74 @@ class Domain:
         return np.asarray(self.table.take(after, axis=0))
 
     def neighbours(self, row: Matrix) -> Matrix:
-        """What one small change of a row leads to; every other choice where these are few."""
+        """The rows one small change away; for choices all other values."""
         (at,) = self.index(row[None])
         if self.tile and len(row) > 1 and at >= 0:
-            table, counts = self._neighbours
+            table, counts = self._neighbours(np.array([at]))
             return np.asarray(self.table.take(np.unique(table[at, : counts[at]]), axis=0))
         return np.asarray(np.delete(self.table, at, axis=0)) if at >= 0 else self.table
 
     def _other(self, rng: Rng, at: Numbers) -> Numbers:
-        """Any row but the one at hand, if there is another."""
+        """A random other row, if there is one."""
         return np.asarray((at + rng.integers(1, max(self.size, 2), len(at))) % self.size)
 
-    @cached_property
-    def _neighbours(self) -> tuple[Numbers, Numbers]:
-        """For each row, the rows that one small change leads to (first in its line), and how many.
+    def _neighbours(self, at: Numbers) -> tuple[Numbers, Numbers]:
+        """The positions of the neighbours of these rows, padded to a matrix, and their counts.
 
-        A prime factor goes to another level; if tiles need not divide, an inner factor grows or
-        shrinks a little and the outermost makes up for it.
+        A neighbour has a prime factor moved to another level. If tiles need not divide, it may also
+        have an inner factor slightly larger or smaller and the outermost one adapted. Neighbours
+        are computed at first use, so that large tables do not delay the first candidates.
         """
+        table, counts = self._near
+        wanted = np.unique(at % self.size)
+        wanted = wanted[counts.take(wanted) < 0]
+        if len(wanted):
+            rows = self.table.take(wanted, axis=0)
+            found = np.stack([self.index(change) for change in self._changes(rows)], axis=1)
+            found[found == wanted[:, None]] = -1
+            table[wanted] = -np.sort(-found, axis=1)
+            counts[wanted] = (found >= 0).sum(axis=1)
+        return table, counts
+
+    @cached_property
+    def _near(self) -> tuple[Numbers, Numbers]:
+        """The cache of `_neighbours`; a count of -1 marks rows that are not computed yet."""
         width = self.table.shape[1]
-        moved = [
-            self._move(a, b) for a in range(width) for b in range(width) if a != b
-        ]  # fmt: skip
-        if not self.exact:
-            moved += [self._nudge(c, way) for c in range(1, width) for way in range(4)]
-        found = np.stack([self.index(m) for m in moved], axis=1)
-        found[found == np.arange(self.size)[:, None]] = -1
-        found = -np.sort(-found, axis=1)
-        return found.astype(np.int32), (found >= 0).sum(axis=1)
+        moves = width * (width - 1) + (0 if self.exact else 4 * (width - 1))
+        return np.empty((self.size, moves), np.int32), np.full(self.size, -1, np.int64)
 
-    def _move(self, a: int, b: int) -> Matrix:
-        new = self.table.copy()
-        p = _PRIME[np.minimum(new[:, a], len(_PRIME) - 1)]
-        new[:, a] //= p
-        new[:, b] *= p
-        return new
+    def _changes(self, rows: Matrix) -> list[Matrix]:
+        width = rows.shape[1]
+        moved = [_move(rows, a, b) for a in range(width) for b in range(width) if a != b]
+        if self.exact:
+            return moved
+        return moved + [self._nudge(rows, c, way) for c in range(1, width) for way in range(4)]
 
-    def _nudge(self, column: int, way: int) -> Matrix:
-        new = self.table.copy()
+    def _nudge(self, rows: Matrix, column: int, way: int) -> Matrix:
+        new = rows.copy()
         have = new[:, column]
         new[:, column] = np.maximum((have + 1, have - 1, have * 2, have // 2)[way], 1)
         new[:, 0] = -(-self.extent // new[:, 1:].prod(axis=1, dtype=np.int64))
         return new
 
 
+def _move(rows: Matrix, a: int, b: int) -> Matrix:
+    """The smallest prime factor of column a goes to column b."""
+    new = rows.copy()
+    p = _PRIME[np.minimum(new[:, a], len(_PRIME) - 1)]
+    new[:, a] //= p
+    new[:, b] *= p
+    return new
+
+
 def encode(rows: Matrix) -> Numbers:
-    """One number per row; two that differ are alike by a miracle only."""
+    """A 64-bit hash of each row. Collisions are possible but negligible (about n**2 / 2**65)."""
     return np.asarray(rows.astype(np.uint64) @ _powers(rows.shape[1]))
 
 
 @cache
 def _powers(count: int) -> Numbers:
-    """Of the golden number, the highest first, modulo 2**64."""
+    """Multipliers of the polynomial hash in `encode`."""
     return np.array([pow(int(_GOLDEN), k, 1 << 64) for k in reversed(range(count))], np.uint64)
 
 
@@ -191,7 +212,7 @@ _PRIME = _smallest_primes(65536)
 
 @lru_cache(maxsize=512)  # variants of a sketch share them
 def domain_of(sample: SampleTile | SampleChoice, extent: int | None) -> Domain:
-    """What may be chosen. `extent` is that of the tiled loop."""
+    """The domain of a sample. `extent` is that of the tiled loop."""
     if isinstance(sample, SampleChoice):
         return Domain(sample.columns, np.array(sample.values, np.int32)[:, None], tile=False)
     assert extent is not None
@@ -211,11 +232,17 @@ def domain_of(sample: SampleTile | SampleChoice, extent: int | None) -> Domain:
 
 @cache
 def tile_table(extent: int, parts: int, policy: str, max_innermost: int, lanes: int) -> Matrix:
-    """All ways to cut `extent`, outermost factor first."""
+    """The ways to tile `extent`, outermost factor first. Of more than 50,000, an evenly spread
+    sample.
+    """
     if extent == 0:
         return np.ones((1, parts), np.int32)
+    if extent > _LONGEST:
+        raise ScheduleError(
+            f"a loop of {extent} iterations is too long to be tiled: {_LONGEST} is the most"
+        )
     if parts == 1:
-        return np.array([[extent]], np.int32)
+        return _narrow(np.array([[extent]]), extent)
     exact = policy == "divisors"
     values = _factors(extent, policy, parts)
     innermost = values
@@ -228,15 +255,12 @@ def tile_table(extent: int, parts: int, policy: str, max_innermost: int, lanes: 
         )
         innermost = np.unique(np.concatenate([innermost[fits], whole]))
     rows = innermost[:, None].astype(np.int64)
+    most = extent if exact else int(extent * _WASTE)
     for _ in range(parts - 2):
-        bigger = np.concatenate(
-            [np.repeat(values, len(rows))[:, None], np.tile(rows, (len(values), 1))], axis=1
-        )
-        product = bigger.prod(axis=1)
-        keep = product <= (extent if exact else extent * _WASTE)
+        rows = _extended(rows, values, most)
         if exact:
-            keep &= extent % product == 0
-        rows = _thin(bigger[keep])
+            rows = rows[extent % rows.prod(axis=1) == 0]
+        rows = _thin(rows)
     inner = rows.prod(axis=1)
     outer = -(-extent // inner)
     if exact:
@@ -245,34 +269,75 @@ def tile_table(extent: int, parts: int, policy: str, max_innermost: int, lanes: 
         keep = outer * inner <= extent * _WASTE
         if not keep.any():  # a short loop: the least waste there is
             keep = outer * inner == (outer * inner).min()
-    table = np.concatenate([outer[:, None], rows], axis=1)[keep]
+    return _narrow(np.concatenate([outer[:, None], rows], axis=1)[keep], extent)
+
+
+def _narrow(table: Numbers, extent: int) -> Matrix:
+    """Only rows whose factors fit 32 bits."""
+    table = table[(table <= _LARGEST).all(axis=1)]
+    if not len(table):
+        raise ScheduleError(
+            f"a loop of {extent} iterations is too long to be tiled: a factor is {_LARGEST} at most"
+        )
     return np.ascontiguousarray(table.astype(np.int32))
 
 
+def _extended(rows: Numbers, values: Numbers, most: int) -> Numbers:
+    """Every row with every value in front whose product is at most `most`, sorted by that value. Of
+    too many, an evenly spread sample. `values` must be sorted.
+    """
+    inner = rows.prod(axis=1)
+    counts = np.searchsorted(values, most // inner, side="right")
+    ends = np.cumsum(counts)
+    every = int(ends[-1])
+    at = np.arange(0, every, -(-every // _MOST_PAIRS) if every else 1)
+    row = np.searchsorted(ends, at, side="right")
+    first = values[at - (ends - counts)[row]]
+    order = np.argsort(first, kind="stable")
+    return np.concatenate([first[order, None], rows[row[order]]], axis=1)
+
+
 def _thin(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """At most so many, evenly taken: a larger table would cost memory, not quality."""
+    """An evenly spread sample of at most 50,000 rows, which bounds memory."""
     if len(rows) <= _MOST_ROWS:
         return rows
     return rows[:: -(-len(rows) // _MOST_ROWS)]
 
 
 def _factors(extent: int, policy: str, parts: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    every: np.ndarray[Any, np.dtype[np.int64]] = np.arange(1, extent + 1)
-    divisors: np.ndarray[Any, np.dtype[np.int64]] = every[extent % every == 0]
     powers: np.ndarray[Any, np.dtype[np.int64]] = 2 ** np.arange(0, extent.bit_length())
     match policy:
         case "divisors":
-            return divisors
+            return _divisors(extent)
         case "powers":
             return powers
         case "both":
-            return np.asarray(np.union1d(divisors, powers), np.int64)
+            return np.asarray(np.union1d(_divisors(extent), powers), np.int64)
     if extent ** min(parts - 1, 2) <= 1 << 21:
-        return every
+        return np.arange(1, extent + 1)
     # long loops: small numbers, what divides, and round numbers in between
-    small: np.ndarray[Any, np.dtype[np.int64]] = every[:64]
-    steps = np.unique(np.concatenate([every[15::16], powers, divisors, small]))
+    parted = [np.arange(1, 65), np.arange(16, _FINE + 1, 16), powers, _divisors(extent)]
+    parted += [np.arange(32, 64) << k for k in range(_FINE.bit_length() - 6, extent.bit_length())]
+    steps = np.unique(np.concatenate(parted))
     return np.asarray(steps[steps <= extent], np.int64)
+
+
+def _divisors(extent: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """All divisors, sorted. Prime factors above 10**6 are not split off, which matters only for
+    extents above 10**12.
+    """
+    found, left, p = [1], extent, 2
+    while p * p <= left and p <= _LARGEST_PRIME:
+        powers = [1]
+        while left % p == 0:
+            left //= p
+            powers.append(powers[-1] * p)
+        if len(powers) > 1:
+            found = [d * q for d in found for q in powers]
+        p += 1 if p == 2 else 2
+    if left > 1:
+        found += [d * left for d in found]
+    return np.array(sorted(found), np.int64)
 
 
 def count(domains: tuple[Domain, ...]) -> int:

@@ -1,6 +1,6 @@
-"""Limits that are known before anything is built: a lowered Function in, bounds on expressions over
-its size variables out. A warning is a bound that may be passed: the program is right, and likely
-slow.
+"""Limits that are checked before anything is built: a lowered Function in, bounds on expressions
+over its size variables out. A warning is a bound that may be exceeded: the program is correct but
+likely slow.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Limit:
 
 
 def limits_of(task: Task, func: Function) -> list[Limit]:
-    """What the hardware, or good sense, sets: registers, code size, threads, shared memory."""
+    """Limits of hardware and code size: registers, unrolled code, threads, shared memory."""
     out: list[Limit] = []
     for path, b in walk(func.body):
         if task.target.kind == "cpu":
@@ -84,7 +84,7 @@ def _cpu_limits(task: Task, path: tuple[For, ...], b: Block) -> Iterator[Limit]:
 
 
 def warnings_of(task: Task, func: Function) -> list[Limit]:
-    """Where what one tile touches may not fit into the first cache."""
+    """Warnings for tiles that may not fit L1."""
     out = []
     for path, b in walk(func.body):
         touched = _innermost_nbytes(func, path, b)
@@ -96,7 +96,9 @@ def warnings_of(task: Task, func: Function) -> list[Limit]:
 
 
 def _innermost_nbytes(func: Function, path: Path, b: Block) -> Int | None:
-    """What the loops inside the outermost level of a tiled sum touch; None if it is not tiled."""
+    """The bytes that the loops inside the outermost level of a tiled reduction touch; None if it is
+    not tiled.
+    """
     sums = [k for k, f in enumerate(path) if f.name in b.reducing_loops]
     last = next((k for k in sums if k + 1 not in sums), None)
     if last is None or last == sums[-1]:

@@ -1,5 +1,5 @@
-"""Candidates with something known of each in, and per variant the one nearest to any row out.
-Distances are between the log2 of decisions: from 4 to 8 is as far as from 64 to 128.
+"""Nearest-neighbour search among known candidates, by variant. Distances are between log2 of the
+decisions: 4 to 8 is as far as 64 to 128.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Rows(Generic[T]):
-    """Rows of one variant, and an item for each. A row that was taken is found no more."""
+    """Rows of one variant, and an item for each. Rows that were taken are not found again."""
 
     def __init__(self, variant: Variant, rows: list[tuple[int, ...]], items: list[T]) -> None:
         self.variant, self.items = variant, items
@@ -29,7 +29,7 @@ class Rows(Generic[T]):
         self._taken = np.zeros(len(rows))
 
     def nearest(self, row: Sequence[int]) -> int:
-        """The first of the nearest ones, -1 if all are taken."""
+        """The position of the nearest row, the first of equals; -1 if all are taken."""
         at = int(np.argmin(self.distances(row)))
         return -1 if np.isinf(self._taken[at]) else at
 

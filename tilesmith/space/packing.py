@@ -1,6 +1,5 @@
-"""How operands of a tiled block should lie: a state and the axis of its vectors in; which operands
-are worth a layout of their own, and the layout in which the tile reads them from front to back,
-out.
+"""Packing of operands of a tiled block: which ones are worth a layout of their own, and the layout
+in which the tile reads them sequentially.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ _OUTSIDE, _SUMMED, _HELD, _VECTOR = range(4)
 
 
 def copied(state: State, axis: str | None) -> list[str]:
-    """Inputs that the vector's axis moves along and that are used again: worth a packed copy. Those
-    that stay the same from call to call need none.
+    """Inputs worth a packed copy: the vectorised axis indexes them and their elements are reused.
+    Constant inputs are packed ahead of time instead.
     """
     b = state.block
     spatial = {i.name for i in b.spatial if i.extent.const != 1}
@@ -31,8 +30,8 @@ def copied(state: State, axis: str | None) -> list[str]:
 
 
 def is_across(b: Block, buffer: str, axis: str | None) -> bool:
-    """Whether the vector's axis moves along another dimension than the last: a vector would be
-    loaded element by element, which a packed copy does once.
+    """Whether the vectorised axis indexes another dimension than the last. Vectors would then be
+    loaded element by element; a packed copy does that once.
     """
     return any(
         p.coefficient(axis).const == 1
@@ -43,7 +42,7 @@ def is_across(b: Block, buffer: str, axis: str | None) -> bool:
 
 
 def prepared(state: State) -> list[str]:
-    """Constant inputs that nobody else reads: the caller packs them ahead."""
+    """Constant inputs that only this block reads: they are packed ahead of time."""
     return [
         p.name
         for p in state.func.inputs
@@ -54,8 +53,8 @@ def prepared(state: State) -> list[str]:
 
 
 def packing(b: Block, buffer: str, axis: str | None, inner: dict[str, str]) -> list[Step]:
-    """The step that brings an operand into the order of the block's tile; none where it lies well
-    as it is. `inner` are the sizes of the innermost tile by axis.
+    """The step that transforms an operand's layout to the order of the block's tile; none if it has
+    that order. `inner` are the sizes of the innermost tile by axis.
     """
     layout = layout_of(b, buffer, axis, inner)
     return [TransformLayout(buffer, layout)] if layout else []

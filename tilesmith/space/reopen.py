@@ -1,5 +1,5 @@
-"""From a decided trace back to the variant that it is a row of, and that row. Variants are lowered
-once and kept, so that searches and cost models share them.
+"""A decided trace in, its variant and row out. Variants are lowered once and cached, so that
+searches and cost models share them.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Rules that derive sketches for CPUs. Each is a plain callable: a State in, what it makes of the
-state's node out, or None. Parameters are fields, so a rule is an object with settings.
+"""Rules that derive sketches for CPUs. A rule is a callable: a State in, the states that it derives
+for the current node out, or None if it does not apply. Settings are fields of the rule.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from tilesmith.space.tiling import Tiling
 
 
 def skip(state: State) -> Derived | None:
-    """The node stays as it is."""
+    """Leaves the node unchanged."""
     return Derived((state.skip(),))
 
 
 @dataclass(frozen=True)
 class InlineCheap:
-    """Element-wise blocks go into their consumers; with `always`, all that are no reduction do."""
+    """Inlines cheap element-wise blocks; with `always`, all blocks that are no reduction."""
 
     always: bool = False
 
@@ -54,9 +54,9 @@ class InlineCheap:
 
 
 def split_divided(state: State) -> Derived | None:
-    """A sum that finds an operand by dividing an iterator, as the group of a channel, runs over
-    groups and what is in them. A consumer that takes over its elements has to know them undivided,
-    so that it is also left as it is where there is one.
+    """Splits an iterator that an operand's index divides, such as a channel into group and channel
+    within it. A consumer that could be fused needs the iterator whole, so if there is one the block
+    is also kept as it is.
     """
     func, b = state.func, state.block
     found = analysis.division(b) if b.reducing and not state.levels_of(b.name) else None
@@ -71,9 +71,9 @@ def split_divided(state: State) -> Derived | None:
 
 @dataclass(frozen=True)
 class LeaveOutZeros:
-    """Sums over windows skip what padding put in, along dimensions where that is a share `least`
-    of the products. These dimensions are then no part of the register tile, so that the question
-    is asked outside of it: the last one never is among them, and must be `room` long.
+    """Skips the products of padding in sums over windows, along dimensions where they are at least
+    a share `least` of all. The guard stands outside the register tile, so that these dimensions are
+    not part of it. The last dimension is never guarded, and must have at least `room` elements.
     """
 
     least: float = 0.04
@@ -87,7 +87,7 @@ class LeaveOutZeros:
         return Derived((state.then(SkipZeros(b.name, taps)),), final=True) if taps else None
 
     def taps(self, func: Function, b: Block, without: Container[str] = ()) -> tuple[str, ...]:
-        """Those along which it pays."""
+        """The window iterators along which it pays."""
         *edges, last = edges_of(func, b) or (None,)
         extents = {i.name: i.extent.const or 0 for i in b.iters}
         if last is None or extents[last.place] < self.room:
@@ -98,23 +98,23 @@ class LeaveOutZeros:
 
 @dataclass(frozen=True)
 class FilterWindows:
-    """Sums over windows of constant weights are made with fewer products, by Winograd's method. It
-    pays where what comes before and behind the products is little beside them: `least` is how many
-    sums an element is used in, and how long they are.
+    """Winograd's minimal filtering for sums over windows of constant weights. It pays if the
+    transforms are cheap relative to the products: an element must be used in at least `least` sums,
+    of at least `least` terms.
 
-    With three neighbouring taps a product takes two elements of the image: this is done along the
-    `most` windows that save most. With more, or a stride, it takes many: there it is done along one
-    window, for `results` at once, or as many as `products` allow, of sums of `longer` terms: all of
-    them go through memory once more. The image lies in rows behind the window.
+    Windows of three taps and stride 1 are filtered along the `most` dimensions that save most.
+    Longer or strided windows need larger transforms, which pass through memory: they are filtered
+    along one dimension, `results` at a time or as many as `products` allow, and only for sums of at
+    least `longer` terms. Rows of the image along the inner dimensions must hold a vector.
     """
 
     most: int = 2
     least: int = 16
-    gain: float = 1.4  # products of the plain sum for each that is left
+    gain: float = 1.4  # the least ratio of products saved: plain / filtered
     results: int = 4
-    products: int = 8  # more of them round worse
+    products: int = 8  # more have larger rounding errors
     longer: int = 64
-    zeros: LeaveOutZeros = LeaveOutZeros()  # of the other windows, where it is one
+    zeros: LeaveOutZeros = LeaveOutZeros()  # applied to the other windows, if only one is filtered
 
     def __call__(self, state: State) -> Derived | None:
         func, b = state.func, state.block
@@ -152,7 +152,7 @@ class FilterWindows:
             if results < 2 or row < lanes:
                 continue
             gain = w.filter(results).gain(places[w.place])
-            if gain >= best[0]:  # of equal ones the last has the shortest rows
+            if gain >= best[0]:  # of equal gains the last dimension, which has the shortest rows
                 best = gain, Winograd(b.name, (w.tap,), results)
         return best[1]
 
@@ -168,7 +168,7 @@ class FilterWindows:
 
 
 def _in_rows(state: State, block: str, place: str, tap: str) -> State:
-    """All products of a place are written out, each over a row of the image in vectors."""
+    """Unrolls the loop over products and vectorises each over a row of the image."""
     names = [i.name for i in find_block(state.func, block)[1].iters]
     behind = names.index(place) + 1
     outer = [f"{block}.{n}" for n in names[:behind] if n != tap]
@@ -180,12 +180,12 @@ def _in_rows(state: State, block: str, place: str, tap: str) -> State:
 
 @dataclass(frozen=True)
 class AddRfactor:
-    """A reduction with too little work in space is cut into partial ones, in both ways round."""
+    """Factors a reduction with too little spatial parallelism, along its first or its last axis."""
 
     max_innermost: int = 64
     policy: str = "divisors"
-    shortest: int = 0  # a loop of fewer iterations, such as a pooling window's, is not cut
-    rows: int = 0  # with so many sums a core none is cut: lanes hold partial results anyway
+    shortest: int = 0  # the least extent of a loop that is factored
+    rows: int = 0  # with at least so many results a core nothing is factored (0: no bound)
 
     def __call__(self, state: State) -> Derived | None:
         func, b = state.func, state.block
@@ -196,7 +196,7 @@ class AddRfactor:
             return None
         if self.rows and analysis.points(b)[0] >= self.rows * cores:
             return None
-        # The outermost loop is cut for threads, the innermost for lanes: no fusing is needed.
+        # The outermost loop is factored for threads, the innermost for vector lanes.
         long = [i for i in b.reducing if i.extent.const != 1] or list(b.reducing)
         long = [i for i in long if i.extent.const is None or i.extent.const >= self.shortest]
         if not long:
@@ -232,8 +232,8 @@ def needs_cache_write(state: State) -> bool:
 
 @dataclass(frozen=True)
 class AddCacheWrite:
-    """A block that nobody takes over element by element computes into a buffer of its own, so that
-    its tiles can be kept close and written back at once.
+    """Adds a cache stage to a block without a fusible consumer, so that a tile is accumulated in a
+    local buffer and written back at once.
     """
 
     scope: str = "local"
@@ -248,19 +248,20 @@ class AddCacheWrite:
 
 
 def vector_axes(state: State, choose: bool) -> list[str | None]:
-    """Which axes may go innermost: with `choose`, all that memory is contiguous along."""
+    """Axes to vectorise: with `choose` all contiguous ones, else the first."""
     b = state.block
-    axes = analysis.contiguous_axes(state.func, b) or [i.name for i in b.spatial][-1:]
+    lanes = state.task.target.lanes(b.writes[0].value.dtype.bits)
+    axes = analysis.contiguous_axes(state.func, b, lanes) or [i.name for i in b.spatial][-1:]
     return [None] if not axes else [*axes] if choose else [axes[0]]
 
 
 def orders(state: State, axis: str | None, choose: bool) -> tuple[bool, ...]:
-    """Whether the vector's axis goes outermost in the outer levels: with `choose`, both ways.
+    """Whether the vectorised axis is outermost in the outer tile levels; with `choose`, both.
 
-    The last loop of a level decides which operand stays in the cache meanwhile: with the vector's
-    axis last it is the one that this axis does not move, turned it is the one that it does move.
-    Further orders of the other axes differ in neither, so there are two and not all of them; and
-    only the block with the most work has both, since the choices of several blocks multiply.
+    The last loop of a level decides which operand stays in the cache: with the vectorised axis last
+    the operand that this axis does not index, with it first the one that it does. Other orders
+    differ in neither, so two suffice. Only the block with the most work has both, since the choices
+    of several blocks multiply.
     """
     b = state.block
     others = [i for i in b.spatial if i.name != axis and i.extent.const != 1]
@@ -271,16 +272,17 @@ def orders(state: State, axis: str | None, choose: bool) -> tuple[bool, ...]:
 
 @dataclass(frozen=True)
 class Tiled:
-    """A state whose node was tiled, and the packed copies that are still to be placed."""
+    """A state whose node was tiled, and packed copies that have no location yet."""
 
     state: State
     axis: str | None
     turned: bool
     copies: tuple[str, ...] = ()
+    preferred: bool = False  # to the others of the same state and axis
 
     def placed(self, state: State, block: str) -> State:
-        """Packed copies are made at the boundary of an outer level, or, turned, right inside the
-        vector's axis and used by all iterations of the axes behind it: a structural decision.
+        """Adds the locations of packed copies, a structural decision: between two outer levels, or,
+        if `turned`, right inside the vectorised axis, so that the axes inside it share the copy.
         """
         levels = state.levels_of(block)
         places = [level[-1] for level in levels[:3] if level]
@@ -293,28 +295,36 @@ class Tiled:
 def tiled_states(
     state: State, tiling: Tiling, axis: str | None, pack: bool, order: bool = False
 ) -> list[Tiled]:
-    """The node tiled, in one order or in both; with `pack`, also with packed operands. Those that
-    vectors cannot be loaded from are packed in any case, and so are constant ones, ahead.
+    """The node tiled, in one loop order or both; with `pack`, also with packed operands. Operands
+    that are not contiguous along the vector are always packed; constant ones are packed once.
     """
     out: list[Tiled] = []
     name = state.block.name
     constants = prepared(state) if pack else []
     operands = copied(state, axis) if pack else []
     needed = tuple(x for x in operands if is_across(state.block, x, axis))
+    # A packed copy pays if the operand does not fit L1.
+    large = any(_nbytes(state.func, x) > state.task.target.l1_nbytes for x in operands)
+    best = tuple(operands) if large else needed
     for turned in orders(state, axis, order):
         for chosen in dict.fromkeys((needed, tuple(operands))):
             reads = [CacheRead(name, operand) for operand in chosen]
             copies = tuple(r.copy for r in reads)
             tiled = tiling.apply(state.then(*reads, done=copies), axis, turned)
             tiled = packed(tiled, name, tiling, axis, (*constants, *copies))
-            out.append(Tiled(tiled, axis, turned, copies))
+            out.append(Tiled(tiled, axis, turned, copies, not turned and chosen == best))
     return out
+
+
+def _nbytes(func: Function, buffer: str) -> int:
+    b = func.all_buffers[buffer]
+    return (product(b.shape).const or 0) * b.dtype.nbytes
 
 
 def packed(
     state: State, block: str, tiling: Tiling, axis: str | None, buffers: Iterable[str]
 ) -> State:
-    """These buffers lie in the order of the block's tile."""
+    """Transforms the layouts of these buffers to the order in which the block's tile reads them."""
     b = find_block(state.func, block)[1]
     steps = (step for name in buffers for step in packing(b, name, axis, tiling.innermost(b, axis)))
     return state.then(*steps)
@@ -322,14 +332,14 @@ def packed(
 
 @dataclass(frozen=True)
 class TileAndFuse:
-    """Multi-level tiling, with the element-wise consumer computed inside a level of it."""
+    """Multi-level tiling, with the element-wise consumer fused between two levels."""
 
     tiling: Tiling
     levels: tuple[int, ...] = (1, 2)
     choose_axis: bool = False
     pack: bool = False
-    order: bool = False  # the order inside the outer levels is a choice
-    final: bool = False  # else only where the block is a cache stage
+    order: bool = False  # both loop orders of the outer levels are sketches
+    final: bool = False  # without it, only a cache stage is final
 
     def __call__(self, state: State) -> Derived | None:
         func, b = state.func, state.block
@@ -337,6 +347,7 @@ class TileAndFuse:
         if consumer is None or not analysis.has_data_reuse(func, b):
             return None
         made = []
+        preferred = []
         for axis in vector_axes(state, self.choose_axis):
             for level in self.levels:
                 if self.tiling.structure[level - 1] != "S":
@@ -349,14 +360,16 @@ class TileAndFuse:
                     except ScheduleError:
                         continue
                     made.append(tiled.placed(fused, b.name))
+                    preferred.append(tiled.preferred)
         if not made:
             return None
-        return Derived(tuple(made), self.final or b.name.endswith(".local"))
+        final = self.final or b.name.endswith(".local")
+        return Derived(tuple(made), final, _first(preferred))
 
 
 @dataclass(frozen=True)
 class Tile:
-    """Multi-level tiling of a block whose operands are used again."""
+    """Multi-level tiling of a block with data reuse."""
 
     tiling: Tiling
     choose_axis: bool = False
@@ -367,9 +380,14 @@ class Tile:
         b = state.block
         if not analysis.has_data_reuse(state.func, b):
             return None
-        made = [
-            tiled.placed(tiled.state, b.name)
+        every = [
+            tiled
             for axis in vector_axes(state, self.choose_axis)
             for tiled in tiled_states(state, self.tiling, axis, self.pack, self.order)
         ]
-        return Derived(tuple(made), final=True)
+        made = tuple(tiled.placed(tiled.state, b.name) for tiled in every)
+        return Derived(made, final=True, preferred=_first([t.preferred for t in every]))
+
+
+def _first(preferred: list[bool]) -> int:
+    return preferred.index(True) if True in preferred else 0

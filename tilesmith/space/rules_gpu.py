@@ -25,7 +25,7 @@ BOUND = ("blockIdx.x", "vthread", "threadIdx.x")  # of the first three spatial l
 
 
 def bind_levels(state: State, block: str) -> State:
-    """Nested loops bound to one axis are one to the code generator: no fusing."""
+    """Binds the loops of the outer levels. Code generation fuses loops bound to one axis."""
     steps: list[Step] = []
     for axis, level in zip(BOUND, state.levels_of(block), strict=False):
         steps += [Bind(loop, axis) for loop in level]
@@ -33,8 +33,8 @@ def bind_levels(state: State, block: str) -> State:
 
 
 def add_cache_reads(state: State, block: str) -> State:
-    """Every operand of a tiled block is brought to shared memory once per outer reducing step, by
-    all threads together.
+    """Copies every operand of a tiled block to shared memory in each outer reducing step, with all
+    threads cooperating.
     """
     b = analysis.block(state.func, block)
     levels = state.levels_of(block)
@@ -43,8 +43,7 @@ def add_cache_reads(state: State, block: str) -> State:
     for name in dict.fromkeys(load.buffer for load in b.loads):
         read = CacheRead(block, name, "shared")
         try:
-            state = state.then(read, done=[read.copy])
-            state = state.then(ComputeAt(read.copy, at))
+            state = state.then(read, done=[read.copy]).then(ComputeAt(read.copy, at))
         except ScheduleError:
             continue
         outer = next(iter(_loops(state, read.copy)), None)
@@ -84,7 +83,7 @@ class TileForGpu:
 
 @dataclass(frozen=True)
 class CrossThreadReduction:
-    """A sum with little work in space is shared out among the threads of a block."""
+    """A reduction with little spatial parallelism is split over the threads of a block."""
 
     max_innermost: int = 64
 
@@ -110,7 +109,7 @@ class CrossThreadReduction:
 
 @dataclass(frozen=True)
 class GpuAnnotation:
-    """What is left unbound at the end gets blocks and threads; unrolling is a choice."""
+    """Binds remaining loops to blocks and threads; the unroll depth is a decision."""
 
     unroll: tuple[int, ...] = (0, 16, 64, 512, 1024)
     threads: int = 256
@@ -133,7 +132,7 @@ class GpuAnnotation:
         return state
 
     def _bind(self, loops: list[str], across: bool) -> list[Step]:
-        """All loops in space; where threads share a sum, each of its results is a block's work."""
+        """Binds spatial loops; with a reduction across threads, each result is one block's."""
         if across:
             return [Bind(loop, "blockIdx.x") for loop in loops]
         split = Split(loops[-1], (None, self.threads))

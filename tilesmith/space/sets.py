@@ -1,10 +1,11 @@
-"""Sets of rules, in the order in which they are asked: Ansor's own, and ours, which go further."""
+"""Sets of rules, in the order in which they are applied: Ansor's, and the default ones."""
 
 from __future__ import annotations
 
 from tilesmith.base.dtype import FLOAT32
 from tilesmith.base.target import Target
 from tilesmith.space.annotation import CpuAnnotation
+from tilesmith.space.column_sums import TileColumnSums
 from tilesmith.space.rules import (
     AddCacheWrite,
     AddRfactor,
@@ -45,8 +46,8 @@ def ansor_rules(target: Target) -> tuple[Rule, ...]:
 
 
 def default_rules(target: Target) -> tuple[Rule, ...]:
-    """Tiles need not divide, the innermost tile lives in registers; the vector's axis, the order of
-    loops inside the outer levels and packed copies of operands are choices.
+    """Beyond Ansor: tiles need not divide, the innermost tile is held in registers, and the
+    vectorised axis, the loop order of the outer levels and packed operands are decisions.
     """
     if target.kind != "cpu":
         return ansor_rules(target)
@@ -60,6 +61,7 @@ def default_rules(target: Target) -> tuple[Rule, ...]:
         AddRfactor(policy="any", max_innermost=16 * lanes, shortest=2 * lanes, rows=4),
         TileAndFuse(tiling, choose_axis=True, pack=True, order=True),
         Tile(tiling, choose_axis=True, pack=True, order=True),
+        TileColumnSums(lanes, max_innermost=8 * lanes),
         skip,
         CpuAnnotation(unroll_tiled=False, repeat=False, prefetch=True, rows=8),
     )

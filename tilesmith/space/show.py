@@ -28,8 +28,11 @@ from tilesmith.task.task import Task
 _JOIN = {"add": "+=", "mul": "*=", "max": "max=", "min": "min="}
 
 
-def show_sketches(task: Task, sketches: Sequence[Trace]) -> str:
+def show_sketches(task: Task, sketches: Sequence[Trace], warning: str = "") -> str:
+    """`warning` is what the space says of those that it left out."""
     parts = [f"{task.func.name}: {len(sketches)} sketch{'es' if len(sketches) != 1 else ''}"]
+    if warning:
+        parts[0] += f"\n{warning}"
     for k, sketch in enumerate(sketches, 1):
         parts.append(f"sketch {k}\n{show_sketch(task, sketch)}")
     return "\n\n".join(parts)

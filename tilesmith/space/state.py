@@ -1,14 +1,14 @@
-"""Derivation of sketches: a State is a partial sketch and the node it stands at, a rule turns it
-into further ones. Nodes are blocks, worked on from the output backwards.
+"""States of the derivation of sketches. A State is a partial sketch and its current node, a block;
+a rule derives further states from it. Nodes are visited from the output backwards.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Protocol, runtime_checkable
 
-from tilesmith.base.errors import ScheduleError
 from tilesmith.ir.dependence import find_block
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, walk
@@ -21,8 +21,8 @@ from tilesmith.task.task import Task
 class State:
     """`func` is the Function after `steps`; `done` are the nodes that need no further rule.
 
-    Structural samples are left open in `steps`. Until they are decided nothing has moved, so the
-    steps behind them speak of blocks by name.
+    Structural samples in `steps` are open and have not been applied to `func`. Later steps
+    therefore refer to blocks by name.
     """
 
     task: Task
@@ -31,21 +31,21 @@ class State:
     done: frozenset[str] = frozenset()
     tiled: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = ()  # loops of each level, by block
 
-    @property
+    @cached_property
     def node(self) -> str | None:
-        """The last block that is not done: what the rules are asked about now."""
+        """The last block that is not done, which the rules are asked about next."""
         for _, b in reversed(list(walk(self.func.body))):
             if b.name not in self.done:
                 return b.name
         return None
 
-    @property
+    @cached_property
     def block(self) -> Block:
         assert self.node is not None
         return find_block(self.func, self.node)[1]
 
     def then(self, *steps: Step, done: Iterable[str] = ()) -> State:
-        """Further along, by these steps. Open structural samples are written down, not applied."""
+        """The state after these steps. Open structural samples are recorded, not applied."""
         func = self.func
         for s in steps:
             if not (isinstance(s, SampleLocation | SamplePermutation) and s.decision is None):
@@ -55,7 +55,7 @@ class State:
         )
 
     def skip(self) -> State:
-        """This node is left as it is."""
+        """The state with the current node left unchanged."""
         assert self.node is not None
         return replace(self, done=self.done | {self.node})
 
@@ -68,10 +68,14 @@ class State:
 
 @dataclass(frozen=True)
 class Derived:
-    """What a rule made. With `final`, the rules behind it are not asked about the same state."""
+    """The states that a rule derived. With `final`, later rules are not asked about the same state.
+
+    `preferred` is the position of the state to follow first if there are too many sketches.
+    """
 
     states: tuple[State, ...] = field(default_factory=tuple)
     final: bool = False
+    preferred: int = 0
 
 
 Rule = Callable[[State], Derived | None]
@@ -79,37 +83,6 @@ Rule = Callable[[State], Derived | None]
 
 @runtime_checkable
 class Finishing(Protocol):
-    """A rule that also adds to a state at which no node is left."""
+    """A rule that also adds steps to finished states, which have no node left."""
 
     def finish(self, state: State) -> State: ...
-
-
-def derive(task: Task, rules: Sequence[Rule], most: int = 1000) -> list[State]:
-    """All states at which no node is left, breadth first, in the order they are reached."""
-    front = [State(task, task.func)]
-    finished: list[State] = []
-    seen = 0
-    while front:
-        following: list[State] = []
-        for state in front:
-            if state.node is None:
-                for rule in rules:
-                    if isinstance(rule, Finishing):
-                        state = rule.finish(state)
-                finished.append(state)
-                continue
-            for rule in rules:
-                derived = rule(state)
-                if derived is None:
-                    continue
-                following.extend(derived.states)
-                if derived.final:
-                    break
-            seen += 1
-            if seen > most:
-                raise ScheduleError(
-                    f"the rules derive more than {most} partial sketches of {task.func.name}; "
-                    "one of them may never finish its node"
-                )
-        front = following
-    return finished

@@ -1,28 +1,52 @@
-"""Templates: the same Schedule, with decisions left to the tuner. Numbers stay open as size
-variables; structural decisions are gone through one after the other by running the function again.
+"""Templates: a Schedule with decisions left to the tuner. Numbers stay open as size variables.
+Structural decisions, and numbers that the template branches on, are enumerated by running the
+function once for each combination.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import permutations
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
 
 from tilesmith.base.errors import ScheduleError
+from tilesmith.expr.ints import Int, evaluate_int, nonnegative, var
 from tilesmith.ir.dependence import all_loops
-from tilesmith.schedule.kinds import Annotate
+from tilesmith.schedule.cache import StorageAlign
+from tilesmith.schedule.iterators import SplitIterator
+from tilesmith.schedule.kinds import Annotate, Pipeline
+from tilesmith.schedule.layout import Pad
 from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
+from tilesmith.schedule.loops import Split
 from tilesmith.schedule.require import Require
 from tilesmith.schedule.sample import NumericSample, SampleChoice, SamplePermutation, SampleTile
 from tilesmith.schedule.schedule import Schedule
+from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import Trace
+from tilesmith.schedule.winograd import Winograd
 from tilesmith.space.domains import domain_of
+from tilesmith.space.knobs import Knob
+from tilesmith.space.policies import annotations_of, orders_of
+from tilesmith.space.variant import lower
 from tilesmith.task.task import Task
 
 _MOST_STRUCTURES = 4096
+_MOST_NUMBERS = 256  # values of a knob that is branched on
+_MOST_CHECKED = 1 << 14  # rows of a structure that are checked to find a valid one
+_KNOWN_ONLY = (Pad, Pipeline, SplitIterator, StorageAlign, Winograd)  # they take no open sizes
+_POLICIES = {"factors": "divisors", "power2": "powers", "verbose": "both"}  # AutoTVM's names
+
+T = TypeVar("T")
 
 
 class TemplateSchedule(Schedule):
-    """What a template is given: a Schedule that can also ask for decisions."""
+    """What a template is given: a Schedule that can also ask for decisions.
+
+    Numbers are `Knob`s: computing with them leaves them open. Comparing one, or asking for its
+    value, makes the template branch: it is run once per answer, at most 4096 times in all.
+    """
 
     def __init__(self, task: Task, picks: Sequence[int] = ()) -> None:
         super().__init__(task.func)
@@ -31,46 +55,134 @@ class TemplateSchedule(Schedule):
         self._picks = list(picks)
         self._options: list[int] = []  # how many there were at each structural decision
         self._count = 0
+        self._tables: dict[str, tuple[tuple[str, ...], np.ndarray[Any, Any]]] = {}
+        self._left: dict[str, tuple[int, ...]] = {}  # of the choices that were branched on
+        self.branched = False  # on a bound, which may leave nothing
 
+    @property
+    def trace(self) -> Trace:
+        """Choices that were branched on hold only what agrees with the answers."""
+        steps = []
+        for s in self._steps:
+            if isinstance(s, SampleChoice) and s.column in self._left:
+                s = replace(s, values=self._left[s.column])
+            steps.append(s)
+        return Trace(tuple(steps))
+
+    # decisions
     def sample_tile(
-        self, loop: str, parts: int, *, policy: str = "divisors", max_innermost: int = 0,
-        candidates: Sequence[Sequence[int]] = (), where: Callable[[tuple[int, ...]], bool] | None =
-        None,
-    ) -> tuple[str, ...]:  # fmt: skip
-        """Factors for a split, outermost first. `where` keeps only the tuples it accepts."""
+        self,
+        loop: str,
+        parts: int,
+        *,
+        policy: str = "divisors",
+        max_innermost: int = 0,
+        max_factor: int = 0,
+        no_tail: bool = False,
+        candidates: Sequence[Sequence[int]] = (),
+        where: Callable[[tuple[int, ...]], bool] | None = None,
+    ) -> tuple[Knob, ...]:
+        """Factors for a split, outermost first. `max_factor` bounds all but the outermost, 0 does
+        not; `no_tail` keeps those that multiply to the extent; `where` the tuples it accepts.
+        """
+        listed = tuple(tuple(map(_whole, c)) for c in candidates)
         step = SampleTile(
-            loop, parts, policy, max_innermost, candidates=tuple(map(tuple, candidates))
+            loop, parts, _POLICIES.get(policy, policy), max_innermost, candidates=listed
         )
+        self.extent(loop)  # says which loops there are
+        step.apply(self.func)
+        conditions: list[Callable[[tuple[int, ...]], bool]] = []
+        if max_factor:
+            conditions.append(lambda t: max(t[1:], default=1) <= max_factor)
+        if no_tail and not step.exact:
+            conditions.append(lambda t: int(np.prod(t)) == self.extent(loop))
         if where is not None:
-            step = self._filtered(step, where)
+            conditions.append(where)
+        if conditions:
+            step = self._filtered(step, conditions)
         self.apply(step)
-        return step.columns
+        extent = self.extent(loop)
+        if isinstance(extent, int):
+            table = np.asarray(domain_of(step, extent).table)
+            for c in step.columns:
+                self._tables[c] = (step.columns, table)
+        return tuple(Knob(self, var(c)) for c in step.columns)
 
-    def _filtered(self, step: SampleTile, where: Callable[[tuple[int, ...]], bool]) -> SampleTile:
+    def _filtered(
+        self, step: SampleTile, conditions: Sequence[Callable[[tuple[int, ...]], bool]]
+    ) -> SampleTile:
         extent = self.extent(step.loop)
         if not isinstance(extent, int):
             raise ScheduleError(f"sample_tile of {step.loop} with a filter needs a known extent")
-        table = domain_of(step, extent).table
-        rows = [tuple(int(x) for x in row) for row in table]
-        kept = tuple(r for r in rows if where(r))
+        rows = [tuple(int(x) for x in row) for row in domain_of(step, extent).table]
+        kept = tuple(r for r in rows if all(ok(r) for ok in conditions))
         if not kept:
-            raise ScheduleError(f"sample_tile of {step.loop}: the filter accepts nothing")
-        return SampleTile(step.loop, step.parts, step.policy, step.max_innermost, candidates=kept)
+            raise ScheduleError(
+                f"sample_tile of {step.loop}: the filter accepts nothing; it was asked about "
+                f"{len(rows)} tuples such as {rows[0]} of {extent} iterations"
+            )
+        return replace(step, candidates=kept)
 
-    def sample_choice(self, values: Sequence[int], name: str = "") -> str:
-        """One of some numbers: a size variable to be used wherever a number can be."""
+    def sample_choice(self, values: Sequence[T], name: str = "") -> Any:
+        """One of some values. Whole numbers stay open, as a Knob; of anything else (text, flags,
+        tuples, functions) each value is a structure of its own, and is returned as it is.
+        """
+        values = tuple(values)
+        if not values:
+            raise ScheduleError(
+                f"sample_choice{f' of {name}' if name else ''} has nothing to choose from; "
+                "give it a list of values"
+            )
+        if not all(map(_is_whole, values)):
+            return values[self._pick(len(values))]
         column = f"#{name or f'choice.{self._count}'}"
         self._count += 1
-        self.apply(SampleChoice(column, tuple(values)))
-        return column
+        numbers = tuple(dict.fromkeys(map(_whole, values)))
+        self.apply(SampleChoice(column, numbers))
+        self._tables[column] = ((column,), np.array(numbers)[:, None])
+        return Knob(self, var(column))
 
     def sample_permutation(
-        self, loops: Sequence[str], orders: Sequence[Sequence[str]] | None = None
+        self,
+        loops: Sequence[str],
+        orders: Sequence[Sequence[str]] | None = None,
+        *,
+        policy: str = "all",
+        interval: tuple[int, int] | None = None,
+        spatial: Sequence[Sequence[str]] = (),
+        reduce: Sequence[Sequence[str]] = (),
     ) -> tuple[str, ...]:
-        """The loops, reordered; all orders unless some are given."""
-        allowed = tuple(map(tuple, orders)) if orders is not None else tuple(permutations(loops))
+        """The loops, reordered: all orders, those of a policy, or those that are given."""
+        if not loops:
+            raise ScheduleError("sample_permutation is given no loops")
+        if orders is None:
+            allowed = orders_of(loops, policy, interval, spatial, reduce)
+        else:
+            allowed = tuple(map(tuple, orders))
+        wrong = next((o for o in allowed if sorted(o) != sorted(loops)), None)
+        if not allowed or wrong is not None:
+            got = "none" if wrong is None else ", ".join(wrong)
+            raise ScheduleError(
+                f"sample_permutation: an order is all of {', '.join(loops)}, each once; got {got}"
+            )
         picked = allowed[self._pick(len(allowed))]
         self.apply(SamplePermutation(allowed, picked))
+        return picked
+
+    def sample_annotation(self, loops: Sequence[str], policy: str) -> tuple[str, ...]:
+        """Loops that are unrolled, vectorized or bound, as the policy allows: what each became."""
+        allowed = annotations_of(loops, policy)
+        picked = allowed[self._pick(len(allowed))]
+        for loop, kind in zip(loops, picked, strict=True):
+            match kind:
+                case "none":
+                    pass
+                case "unroll":
+                    self.unroll(loop)
+                case "vec":
+                    self.vectorize(loop)
+                case _:
+                    self.bind(loop, kind)
         return picked
 
     def sample_location(self, block: str, places: Sequence[str] | None = None) -> str:
@@ -79,7 +191,7 @@ class TemplateSchedule(Schedule):
         """
         allowed = list(places) if places is not None else ["root", *self._legal(block)]
         if not allowed:
-            raise ScheduleError(f"there is no place where {block} can be computed")
+            raise ScheduleError(f"there is no place where {block} can be computed; give some loops")
         return allowed[self._pick(len(allowed))]
 
     def _legal(self, block: str) -> Iterator[str]:
@@ -92,8 +204,137 @@ class TemplateSchedule(Schedule):
                 yield loop.name
                 break
 
-    def require(self, expression: str, most: int | None = None, least: int = 0) -> None:
-        """A bound across decisions, such as f"{i2} * {j2}": candidates beyond it are never made."""
+    # knobs: what the template wants to know about them
+    def number_of(self, value: Int) -> int:
+        """One of the values of an expression; it has that value for the rest of the run."""
+        if (n := value.const) is not None:
+            return n
+        found = self._outcomes(value)
+        if found is None or len(found) > _MOST_NUMBERS:
+            raise ScheduleError(
+                f"the template asks for the value of {value}, which has "
+                f"{'too many' if found is None else len(found)} of them (at most {_MOST_NUMBERS}); "
+                "sample a number with sample_choice, or compare it instead"
+            )
+        number = found[self._pick(len(found))] if len(found) > 1 else found[0]
+        self._suppose(value, number, number)
+        return number
+
+    def lies_in(self, value: Int, least: int | None, most: int | None) -> bool:
+        """Whether a value lies between these (None: no bound). If both can be, the runs with each
+        answer are structures of their own.
+        """
+        found = self._outcomes(value)
+        pieces = [(True, least, most)]
+        pieces += [(False, None, least - 1)] if least is not None else []
+        pieces += [(False, most + 1, None)] if most is not None else []
+        if found is not None:
+            pieces = [p for p in pieces if any(_inside(v, *p[1:]) for v in found)]
+        answers = list(dict.fromkeys(answer for answer, _, _ in pieces))
+        if len(answers) == 1:
+            return answers[0]
+        if self._choice(value) is not None:  # what is left of it is a list, in one piece
+            answer = answers[self._pick(2)]
+            self._suppose(value, least, most, answer)
+            return answer
+        answer, low, high = pieces[self._pick(len(pieces))]
+        self._suppose(value, low, high)
+        return answer
+
+    def _choice(self, value: Int) -> SampleChoice | None:
+        """The one choice that a value is made of, if it is."""
+        for s in self._steps:
+            if isinstance(s, SampleChoice) and value.names == {s.column}:
+                return s
+        return None
+
+    def _outcomes(self, value: Int) -> list[int] | None:
+        """What an expression can be, in ascending order; None where that is not known."""
+        columns = dict.fromkeys(c for n in sorted(value.names) for c in self._group(n))
+        tables = {self._tables[c][0]: self._table(c) for c in columns if c in self._tables}
+        if not columns or any(c not in self._tables for c in columns):
+            return None
+        rows = 1
+        for t in tables.values():
+            rows *= len(t)
+        if rows > 1 << 20:
+            return None
+        env: dict[str, Any] = {}
+        grids = np.indices([len(t) for t in tables.values()]).reshape(len(tables), -1)
+        for (names, table), at in zip(tables.items(), grids, strict=True):
+            env |= {n: table[at, k].astype(np.int64) for k, n in enumerate(names)}
+        return sorted({int(v) for v in np.atleast_1d(np.asarray(evaluate_int(value, env, _never)))})
+
+    def _group(self, name: str) -> tuple[str, ...]:
+        """The columns that are chosen together with this one."""
+        return self._tables[name][0] if name in self._tables else (name,)
+
+    def _table(self, column: str) -> np.ndarray[Any, Any]:
+        return self._tables[column][1]
+
+    def _suppose(
+        self, value: Int, least: int | None, most: int | None, inside: bool = True
+    ) -> None:
+        """From here on the value lies in these bounds, or outside of them: fewer choices are left,
+        or a bound is set.
+        """
+        groups = {self._group(n) for n in value.names}
+        if len(groups) == 1 and all(n in self._tables for n in value.names):
+            (names,) = groups
+            table = self._table(names[0])
+            env: dict[str, Any] = {n: table[:, k].astype(np.int64) for k, n in enumerate(names)}
+            at = np.broadcast_to(np.asarray(evaluate_int(value, env, _never)), len(table))
+            keep = np.array([_inside(int(v), least, most) == inside for v in at])
+            for n in names:
+                self._tables[n] = (names, table[keep])
+            if self._choice(value) is not None:
+                self._left[names[0]] = tuple(int(v) for v in table[keep, 0])
+                return
+        self.branched = True
+        if least is not None:  # each a bound from below, by 1
+            self.apply(Require(str(value - least + 1), least=1))
+        if most is not None:
+            self.apply(Require(str(-value + most + 1), least=1))
+
+    # knobs in steps
+    def apply(self, step: Step) -> None:
+        """Knobs in a step become names of size variables, or numbers where names are not taken."""
+        given = step.values_by_name
+        if any(map(_has_knob, given.values())):
+            step = replace(step, **{n: self._plain(step, v) for n, v in given.items()})
+        super().apply(step)
+
+    def _plain(self, step: Step, value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(self._plain(step, v) for v in value)
+        if not isinstance(value, Knob):
+            return value
+        p = value.value
+        prefetch = isinstance(step, Annotate) and step.key == "prefetch"
+        if isinstance(step, _KNOWN_ONLY) or prefetch:
+            return int(value)
+        if p.name is not None:
+            return p.name
+        if isinstance(step, Split) and nonnegative(p - 1) and not step.exact:
+            return str(p)
+        return int(value)
+
+    def split(self, loop: str, factors: Sequence[Any], *, exact: bool = False) -> tuple[str, ...]:
+        """Factors may be knobs, or computed from knobs: `split(i, [None, 2*x])`."""
+        given: tuple[Any, ...] = tuple(Knob(self, f) if isinstance(f, Int) else f for f in factors)
+        step = Split(loop, given, exact)
+        self.apply(step)
+        return step.parts
+
+    def annotate(self, loop: str, key: str, value: Any) -> None:
+        plain = tuple(value) if isinstance(value, list) else value
+        self.apply(Annotate(loop, key, plain))
+
+    def require(
+        self, expression: str | Knob | Int, most: int | None = None, least: int = 0
+    ) -> None:
+        """A bound across decisions, such as i2 * j2: candidates beyond it are never made."""
+        expression = str(expression)
         step = Require(expression, most, least)
         known = {c for s in self._steps if isinstance(s, NumericSample) for c in s.columns}
         unknown = sorted(n for n in step.value.names - known if n not in self.func.sizes)
@@ -120,14 +361,15 @@ class TemplateSchedule(Schedule):
         if loop != "root":
             super().reverse_compute_at(block, loop)
 
-    def unroll(self, *loops: str | int) -> None:
+    def unroll(self, *loops: Any) -> None:
         """unroll(k, 16), or with a sampled number: loops inside k are written out up to so many
         copies.
         """
-        if len(loops) == 2 and (isinstance(loops[1], int) or loops[1].startswith("#")):
-            self.apply(Annotate(str(loops[0]), "unroll_depth", loops[1]))
+        depth = loops[1] if len(loops) == 2 else None
+        if isinstance(depth, int | Knob) or (isinstance(depth, str) and depth.startswith("#")):
+            self.annotate(loops[0], "unroll_depth", depth)
             return
-        super().unroll(*(str(x) for x in loops))
+        super().unroll(*loops)
 
 
 def structures(task: Task, template: Callable[[TemplateSchedule], None]) -> Iterator[Trace]:
@@ -140,8 +382,8 @@ def structures(task: Task, template: Callable[[TemplateSchedule], None]) -> Iter
         runs += 1
         if runs > _MOST_STRUCTURES:
             raise ScheduleError(
-                f"the template {template.__name__} has more than {_MOST_STRUCTURES} structures; "
-                "sample fewer locations or orders"
+                f"the template {_name(template)} has more than {_MOST_STRUCTURES} structures; "
+                "sample fewer locations or orders, or branch on fewer numbers"
             )
         sch = TemplateSchedule(task, picks)
         refused = False
@@ -149,7 +391,7 @@ def structures(task: Task, template: Callable[[TemplateSchedule], None]) -> Iter
             template(sch)
         except ScheduleError as e:
             if not sch._options:
-                raise ScheduleError(f"the template {template.__name__}: {e}") from None
+                raise ScheduleError(f"the template {_name(template)}: {e}") from None
             first = first or e
             refused = True
         # what was decided by default beyond the given picks opens further runs
@@ -157,11 +399,48 @@ def structures(task: Task, template: Callable[[TemplateSchedule], None]) -> Iter
         for at in range(len(picks), len(sch._options)):
             for other in range(1, sch._options[at]):
                 pending.append((*full[:at], other))
-        if not refused:
+        if not refused and (not sch.branched or _has_rows(task, sch.trace)):
             made += 1
             yield sch.trace
     if not made:
         raise ScheduleError(
-            f"the template {template.__name__} refuses every structure of {task.func.name}; the "
-            f"first: {first}"
+            f"the template {_name(template)} refuses every structure of {task.func.name}; the "
+            f"first: {first or 'no numbers agree with its branches'}"
         )
+
+
+def _has_rows(task: Task, trace: Trace) -> bool:
+    """Whether any numbers agree with the bounds that the template's branches have set."""
+    try:
+        v = lower(task, trace)
+    except ScheduleError:
+        return True  # said when it is lowered
+    if v.size <= _MOST_CHECKED:
+        return bool(v.valid(v.rows(0, v.size)).any())
+    return len(v.sample(np.random.default_rng(0), 1)) > 0
+
+
+def _name(template: object) -> str:
+    return str(getattr(template, "__name__", template))
+
+
+def _is_whole(value: object) -> bool:
+    return hasattr(value, "__index__") and not isinstance(value, bool | np.bool_)
+
+
+def _whole(value: Any) -> int:
+    if not _is_whole(value):
+        raise ScheduleError(f"{value!r} stands where a whole number is wanted")
+    return int(value)
+
+
+def _has_knob(value: object) -> bool:
+    return any(map(_has_knob, value)) if isinstance(value, tuple) else isinstance(value, Knob)
+
+
+def _inside(value: int, least: int | None, most: int | None) -> bool:
+    return (least is None or value >= least) and (most is None or value <= most)
+
+
+def _never(atom: object) -> int:
+    raise AssertionError(atom)

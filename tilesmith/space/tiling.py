@@ -1,5 +1,5 @@
 """Multi-level tiling by a structure such as SSRSRS: each letter is a level of spatial or reducing
-loops, outermost first, and each loop of the block is cut into as many parts as it has levels.
+loops, outermost first. A loop is split into as many parts as there are levels of its kind.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Tiling:
     max_innermost: int = 64
     unroll_reduce: int = 8
     lanes: int = 1
-    registers: bool = False  # the innermost tile is written out, to live in registers
-    whole: int = 0  # axes so short along which nothing is used again have one loop, outside
+    registers: bool = False  # the innermost tile is unrolled, to be held in registers
+    whole: int = 0  # batch axes of at most this extent are not tiled
 
     def __post_init__(self) -> None:
         if not self.structure or set(self.structure) - {"S", "R"}:
@@ -52,14 +52,14 @@ class Tiling:
         return {i.name: f"#{b.name}.{i.name}.{last}" for i in b.spatial if i.name not in whole}
 
     def _whole(self, b: Block, vector_axis: str | None) -> frozenset[str]:
-        """Axes that have a loop in the outermost level only."""
+        """Axes that are not tiled: their loop is in the outermost level."""
         short = {i.name for i in b.spatial if (i.extent.const or self.whole + 1) <= self.whole}
         return frozenset(a for a in analysis.batch_axes(b) if a in short and a != vector_axis)
 
     def apply(self, state: State, vector_axis: str | None = None, turned: bool = False) -> State:
-        """The block of the state's node, tiled. `vector_axis` is put innermost in every level; with
-        `turned`, outermost in the levels before the last two spatial ones, which are those that
-        caches see. Axes of all operands, as of a batch, stay outside of it: they share nothing.
+        """Tiles the current block. `vector_axis` is innermost in every level. With `turned` it is
+        outermost in all but the last two spatial levels, which decide what stays in the caches, but
+        inside axes that index all operands, such as a batch.
         """
         b = state.block
         whole = self._whole(b, vector_axis)
@@ -74,7 +74,7 @@ class Tiling:
             if turned:
                 batch = [a for a in others if a in analysis.shared_axes(b)]
                 outward = [*batch, vector_axis, *(a for a in others if a not in batch)]
-        # a guard that a sum depends on is asked outside of the register tile
+        # guards of the block stay outside the register tile
         asked = {n for p in b.domain for n in p.names}
         steps: list[Step] = []
         parts: dict[str, tuple[str, ...]] = {}

@@ -1,5 +1,5 @@
-"""A variant: a sketch whose structural decisions are made, lowered once with its numbers open. A
-population of candidates is an integer matrix, one row each, and everything acts on all of it.
+"""A variant: a sketch whose structural decisions are made, lowered once with its numeric decisions
+open. A population of candidates is an integer matrix with one row each.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import Atom, FloorDiv, Int, Maximum, Monomial, product
 from tilesmith.ir.dependence import find_loop
-from tilesmith.ir.function import Function, instantiate
+from tilesmith.ir.function import Function, with_sizes
 from tilesmith.ir.nodes import walk
 from tilesmith.schedule.require import Require
 from tilesmith.schedule.sample import (
@@ -29,7 +29,7 @@ from tilesmith.space.limits import Limit, limits_of, warnings_of
 from tilesmith.task.task import Candidate, Task
 
 Column = np.ndarray[Any, Any]
-_CHUNK = 8192  # rows worked on at a time: what is computed on the way stays in the cache
+_CHUNK = 8192  # rows processed at a time, so that intermediate results stay in the cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,13 +42,13 @@ class Variant:
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """Those of the domains, then those that follow from them."""
+        """The columns of the domains, then derived ones."""
         return (*(c for d in self.domains for c in d.columns), *(c for c, _, _ in self._derived))
 
     @cached_property
     def _derived(self) -> tuple[tuple[str, Int, Int], ...]:
-        """What nobody decides, such as the outermost part of a split by [None, 8]: the name, the
-        extent that it covers, and what it is divided by.
+        """Columns without a decision, such as the outermost part of a split by [None, 8]: name,
+        extent, divisor.
         """
         known = {c for d in self.domains for c in d.columns}
         out = []
@@ -71,7 +71,7 @@ class Variant:
         )
 
     def _fill(self, rows: Matrix) -> None:
-        """The columns that follow from the others, computed in place."""
+        """Computes derived columns in place."""
         for at, extent, inner in self._fillers:
             rows[:, at] = -(-extent(rows) // inner(rows))
 
@@ -136,6 +136,21 @@ class Variant:
             out[:, span] = d.table.take(at, axis=0)
         self._fill(out)
         return out
+
+    def contains(self, rows: Matrix) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Which rows have every decision in its domain. Hand-written ones need not."""
+        ok = np.ones(len(rows), bool)
+        for d, span in zip(self.domains, self.spans, strict=True):
+            ok &= d.contains(rows[:, span])
+        return ok
+
+    def rows_or(self, rows: Matrix, others: Matrix) -> Matrix:
+        """The rows, with those replaced by the others' that leave a domain or exceed a limit.
+        Columns that follow from decisions are computed anew.
+        """
+        new = np.where(self.contains(rows)[:, None], rows, others)
+        self._fill(new)
+        return np.where(self.valid(new)[:, None], new, others)
 
     # populations
     def draw(self, rng: Rng, n: int) -> Matrix:
@@ -251,7 +266,7 @@ class Variant:
 
     def function(self, row: Matrix) -> Function:
         """The concrete Function of a row: what its trace gives, without going through it again."""
-        return instantiate(self.func, dict(zip(self.columns, map(int, row), strict=True)))
+        return with_sizes(self.func, dict(zip(self.columns, map(int, row), strict=True)))
 
 
 def compile_int(p: Int, columns: tuple[str, ...]) -> Callable[[Matrix], Column]:

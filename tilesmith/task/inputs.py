@@ -7,18 +7,54 @@ term, floats are small whole numbers, whose sums are exact.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tilesmith.base.dtype import BFLOAT16, DType
+from tilesmith.base.errors import MeasureError
 from tilesmith.expr.ints import opaque_atoms
-from tilesmith.expr.nodes import Cast, Dynamic, Load, loads_of
+from tilesmith.expr.nodes import Binary, Cast, Dynamic, Expr, Load, children, loads_of
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, walk
 
 Array = np.ndarray[Any, Any]
+
+
+def require_memory(func: Function) -> None:
+    """Raises where measuring the Function takes more memory than this machine has free. Measuring
+    holds its parameters and intermediate buffers three times: for the oracle, as the expected
+    result, and for the kernel.
+    """
+    nbytes = 3 * sum(
+        prod(n.const or 0 for n in b.shape) * b.dtype.nbytes for b in (*func.params, *func.buffers)
+    )
+    free = _free_nbytes()
+    if nbytes > free:
+        raise MeasureError(
+            f"measuring {func.name} takes {_readable(nbytes)} of memory, and {_readable(free)} are "
+            "free here; measure it with smaller sizes"
+        )
+
+
+def _free_nbytes() -> int:
+    """What the system says is available, or else all there is."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(1024 * int(x.split()[1]) for x in lines if x.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError, IndexError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _readable(nbytes: int) -> str:
+    for unit, size in (("PiB", 2**50), ("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20)):
+        if nbytes >= size:
+            return f"{nbytes / size:,.1f} {unit}"
+    return f"{nbytes} bytes"
 
 
 def example_inputs(func: Function, seed: int = 0, positive: bool = False) -> list[Array]:
@@ -52,11 +88,21 @@ def index_limits(func: Function) -> dict[str, int]:
             for load in loads_of(w.value):
                 for p, extent in zip(load.index, buffers[load.buffer].shape, strict=True):
                     for a in opaque_atoms(p):
-                        e = a.expr if isinstance(a, Dynamic) else None
-                        e = e.x if isinstance(e, Cast) else e
-                        if isinstance(e, Load) and (n := extent.const) is not None:
-                            limits[e.buffer] = max(1, min(limits.get(e.buffer, n), n))
+                        if not isinstance(a, Dynamic) or (n := extent.const) is None:
+                            continue
+                        for name in _sources(a.expr):
+                            limits[name] = max(1, min(limits.get(name, n), n))
     return limits
+
+
+def _sources(e: Expr) -> Iterator[str]:
+    """The buffers whose elements an index is, or is a sum of."""
+    match e:
+        case Load():
+            yield e.buffer
+        case Cast() | Binary(op="add" | "sub" | "mul"):
+            for x in children(e):
+                yield from _sources(x)
 
 
 def roundoff(d: DType) -> float:

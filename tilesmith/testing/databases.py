@@ -7,13 +7,14 @@ class TestMine(DatabaseContract):
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from threading import Thread
 from typing import ClassVar
 
 import pytest
 
-from tilesmith.base.errors import RecordsError, TraceError
+from tilesmith.base.errors import RecordsError
 from tilesmith.base.target import Target
 from tilesmith.expr.dsl import compute, placeholder
 from tilesmith.expr.functions import maximum
@@ -24,14 +25,28 @@ from tilesmith.schedule.kinds import Vectorize
 from tilesmith.schedule.loops import Split
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import PRIMITIVES, Trace
-from tilesmith.task.task import Candidate, Failure, Measurement, Task
+from tilesmith.task.task import (
+    Budget,
+    Candidate,
+    Failure,
+    Measurement,
+    Moment,
+    Task,
+    TuningRun,
+    trust,
+)
 
 
-def task_of(size: int = 8, target: str = "haswell") -> Task:
-    """A small task, another one for each size."""
-    x = placeholder((size, 4), name="x")
-    y = compute((size, 4), lambda i, j: maximum(x[i, j], 0.5), name="y")
-    return Task(function([x, y], name=f"clip{size}"), Target.named(target))
+def task_of(
+    size: int = 8, target: str = "haswell", names: tuple[str, str, str, str, str] | None = None
+) -> Task:
+    """A small task, another one for each size; `names` are those of its input, its output, the two
+    axes and the Function.
+    """
+    a, b, *axes, func = names or ("x", "y", "i", "j", f"clip{size}")
+    x = placeholder((size, 4), name=a)
+    y = compute((size, 4), lambda i, j: maximum(x[i, j], 0.5), name=b, axes=axes)
+    return Task(function([x, y], name=func), Target.named(target))
 
 
 def measured(
@@ -48,6 +63,15 @@ def measured(
     return Measurement(
         Candidate(task, trace), seconds, failure, contended, confirmed, number / 3, at
     )
+
+
+_NINE = Budget(trials=9)
+
+
+def tuning_run(budget: Budget = _NINE, number: int = 0) -> TuningRun:
+    """The run of that number."""
+    settings = f"Random(best={number}, 'größer')"
+    return TuningRun(f"run{number}", "Random", settings, 2**70, budget, 1.7e9 - number, "a machine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +95,8 @@ class _Unwritable(Step):
 
 class DatabaseContract:
     """`open` gives a database that keeps its records at `place`, which is a folder of its own for
-    each test; a second `open` gives another one on the same records. With `lasting = False`, for a
-    database that ends when it is closed, nothing is asked of a second one.
+    each test; a second `open` gives another one on the same records. `lasting = False` is for a
+    database that ends when it is closed: a second one is then asked to know nothing.
     """
 
     lasting = True
@@ -171,17 +195,72 @@ class DatabaseContract:
         assert db.best(task) == every[0]
         db.close()
 
-    def test_failures_and_contended_ones_never_win(self, tmp_path: Path) -> None:
+    def test_failures_never_win(self, tmp_path: Path) -> None:
         db, task = self.open(tmp_path), task_of()
         db.add([measured(task, 0, (), Failure("build", "no"))])
         db.add([measured(task, 1, (0.1,), Failure("wrong", "off by one"))])
-        db.add([measured(task, 2, (0.2,), contended=True)])
-        db.add([measured(task, 3, (0.2,), contended=True, confirmed=True)])
+        db.add([measured(task, 2, (0.1,), Failure("wrong"), confirmed=True)])
         db.add([measured(task, 4, ())])
         assert db.best(task) is None
+        assert [t.best_seconds for t in db.tasks()] == [None]
         slow = measured(task, 5, (9.0,))
         db.add([slow])
         assert db.best(task) == slow
+        db.close()
+
+    def test_contended_ones_win_only_where_there_is_nothing_else(self, tmp_path: Path) -> None:
+        db, task = self.open(tmp_path), task_of()
+        busy = [measured(task, k, (s,), contended=True) for k, s in ((1, 0.3), (2, 0.2))]
+        db.add([*busy, measured(task, 3, (), Failure("crash"))])
+        assert db.best(task) == busy[1]
+        assert [t.best_seconds for t in db.tasks()] == [0.2]
+        # That it was confirmed while the machine was busy is worth nothing.
+        db.add([measured(task, 4, (0.25,), contended=True, confirmed=True)])
+        assert db.best(task) == busy[1]
+        calm = measured(task, 5, (9.0,))
+        db.add([calm])
+        assert db.best(task) == calm
+        assert [t.best_seconds for t in db.tasks()] == [9.0]
+        db.close()
+
+    def test_times_with_and_without_references_are_not_compared(self, tmp_path: Path) -> None:
+        db, task = self.open(tmp_path), task_of()
+        raw = [measured(task, k, (s,)) for k, s in ((1, 2e-3), (2, 1e-3))]
+        db.add(raw)
+        assert db.best(task) == raw[1]
+        # Ten times the seconds, and ten times the machine's: nobody knows which is faster.
+        normal = replace(measured(task, 3, (1e-2,)), references=(1e-3,))
+        db.add([normal])
+        assert db.best(task) == normal
+        assert [t.best_seconds for t in db.tasks()] == [1e-2]  # as measured, of the best one
+        slower = replace(measured(task, 4, (1e-4,)), references=(5e-6,))
+        db.add([slower])
+        assert db.best(task) == normal
+        confirmed = measured(task, 5, (5.0,), confirmed=True)
+        db.add([confirmed])
+        assert db.best(task) == confirmed
+        db.close()
+
+    def test_the_best_is_the_first_by_trust(self, tmp_path: Path) -> None:
+        db, task = self.open(tmp_path), task_of()
+        flags = [(c, b) for c in (True, False) for b in (True, False)]
+        every: list[Measurement] = []
+        for k, ((contended, confirmed), references) in enumerate(
+            product(flags, ((), (1e-4, 1e-4), (3e-4, 3e-4), (1e-4,), (0.0, 1e-4)))
+        ):
+            m = measured(task, k, (1e-3 / (k + 1),) * 2, None, contended, confirmed)
+            every.append(replace(m, references=references))
+        every += [
+            measured(task, 100, (float("nan"),), confirmed=True),
+            measured(task, 101, (float("inf"),), confirmed=True),
+            measured(task, 102, (0.0, 0.0), confirmed=True),
+            measured(task, 103, (-1.0,), confirmed=True),
+        ]
+        for k in range(len(every)):
+            db.add([every[k]])
+            timed = [m for m in every[: k + 1] if m.normal_cost < float("inf")]
+            assert db.best(task) == min(timed, key=trust)
+            assert db.tasks()[0].best_seconds == min(timed, key=trust).cost
         db.close()
 
     def test_a_confirmed_one_is_preferred(self, tmp_path: Path) -> None:
@@ -189,6 +268,56 @@ class DatabaseContract:
         slow, fast = (measured(task, k, (s,), confirmed=True) for k, s in ((1, 5.0), (2, 4.0)))
         db.add([measured(task, 0, (1.0,)), slow, fast])
         assert db.best(task) == fast
+        db.close()
+
+    def test_a_candidate_that_failed_since_is_not_the_best(self, tmp_path: Path) -> None:
+        db, task = self.open(tmp_path), task_of()
+        fast = measured(task, 1, (1.0,), confirmed=True)
+        slow = measured(task, 2, (2.0,))
+        db.add([fast, slow])
+        assert db.best(task) == fast
+        db.add([replace(fast, seconds=(), failure=Failure("crash"), when=fast.when + 1)])
+        assert db.best(task) == slow
+        assert [t.best_seconds for t in db.tasks()] == [2.0]
+        db.add([replace(slow, seconds=(), failure=Failure("wrong"), when=slow.when + 1)])
+        assert db.best(task) is None
+        assert [t.best_seconds for t in db.tasks()] == [None]
+        again = replace(fast, seconds=(3.0,), confirmed=False, when=fast.when + 2)
+        db.add([again])  # it works again; what it took before the failure counts no longer
+        assert db.best(task) == again
+        db.close()
+
+    def test_a_failure_under_other_names_counts_too(self, tmp_path: Path) -> None:
+        db, one = self.open(tmp_path), task_of()
+        other = task_of(names=("in", "out", "a", "b", "named_otherwise"))
+        fast, slow = measured(one, 1, (1.0,)), measured(one, 2, (2.0,))
+        db.add([fast, slow])
+        theirs = Candidate(other, Trace((Split("out.a", (None, 2)), Vectorize("out.b"))))
+        db.add([Measurement(theirs, failure=Failure("crash"), when=fast.when + 1)])
+        assert db.best(one) == slow
+        best = db.best(other)
+        assert best is not None
+        assert best.seconds == slow.seconds
+        assert [t.best_seconds for t in db.tasks()] == [2.0]
+        db.close()
+
+    def test_the_latest_confirmed_measurement_of_a_candidate_counts(self, tmp_path: Path) -> None:
+        db, task = self.open(tmp_path), task_of()
+        lucky = measured(task, 1, (1.0,), confirmed=True)
+        later = replace(lucky, seconds=(3.0,), when=lucky.when + 1)
+        other = measured(task, 2, (2.0,), confirmed=True)
+        db.add([lucky, other])
+        assert db.best(task) == lucky
+        db.add([later])
+        assert db.best(task) == other
+        assert [t.best_seconds for t in db.tasks()] == [2.0]
+        # One that is less reliable replaces nothing.
+        busy = replace(other, seconds=(9.0,), confirmed=False, contended=True, when=other.when + 1)
+        db.add([busy, replace(busy, contended=False, when=other.when + 2)])
+        assert db.best(task) == other
+        newest = replace(later, seconds=(1.5,), when=later.when + 1)
+        db.add([newest])
+        assert db.best(task) == newest
         db.close()
 
     def test_tasks_are_kept_apart(self, tmp_path: Path) -> None:
@@ -244,15 +373,96 @@ class DatabaseContract:
         trace = Trace((Split("y.i", (None, 2)), _Twist("y.i.0")))
         m = replace(measured(task, 1), candidate=Candidate(task, trace))
         db.add([m])
-        with pytest.raises(TraceError, match="unknown primitive 'twist'"):
-            db.of(task)
-        with pytest.raises(TraceError, match="unknown primitive 'twist'"):
-            db.best(task)
-        assert db.of(task, primitives=(*PRIMITIVES, _Twist)) == [m]
-        best = db.best(task, primitives=(*PRIMITIVES, _Twist))
+        assert db.of(task) == []
+        assert db.best(task) is None
+        assert db.unread(task) == db.unread() == 1
+        mine = (*PRIMITIVES, _Twist)
+        assert db.of(task, primitives=mine) == [m]
+        assert db.unread(task, primitives=mine) == db.unread(primitives=mine) == 0
+        best = db.best(task, primitives=mine)
         assert best is not None
         assert best.candidate.trace == trace
         assert [t.count for t in db.tasks()] == [1]
+        db.close()
+
+    def test_what_cannot_be_read_is_no_hindrance(self, tmp_path: Path) -> None:
+        db, task = self.open(tmp_path), task_of()
+        trace = Trace((Split("y.i", (None, 2)), _Twist("y.i.0")))
+        fast = replace(measured(task, 1, (1e-6,), confirmed=True), candidate=Candidate(task, trace))
+        slow = measured(task, 2, (1.0,))
+        no_times = [measured(task, 3 + k, (s,)) for k, s in enumerate((0.0, -1.0, float("nan")))]
+        db.add([fast, slow, *no_times])
+        assert db.of(task) == [slow]
+        assert db.best(task) == slow
+        assert db.unread(task) == 4
+        assert db.count(task) == 5
+        (summary,) = db.tasks()
+        assert (summary.count, summary.failures, summary.best_seconds) == (5, 0, 1.0)
+        db.close()
+
+    def test_a_trace_that_does_not_apply_is_never_the_best(self, tmp_path: Path) -> None:
+        db, task = self.open(tmp_path), task_of()
+        no_loop = Candidate(task, Trace((Vectorize("nowhere"),)))
+        fast = [replace(measured(task, k, (1e-6,)), candidate=no_loop) for k in range(20)]
+        db.add(fast)
+        assert db.best(task) is None
+        slow = measured(task, 50, (1.0,))
+        db.add([slow])
+        assert db.best(task) == slow
+        assert db.of(task) == [*fast, slow]
+        db.close()
+
+    def test_names_do_not_matter(self, tmp_path: Path) -> None:
+        db, one = self.open(tmp_path), task_of()
+        other = task_of(names=("in", "out", "a", "b", "named_otherwise"))
+        assert one.key == other.key
+        db.add([measured(one, 1, (2.0,)), measured(one, 2, (), Failure("build"))])
+        theirs = Trace((Split("out.a", (None, 2)), Vectorize("out.b")))
+        (first, second) = db.of(other)
+        assert first == replace(measured(one, 1, (2.0,)), candidate=Candidate(other, theirs))
+        assert second.failure == Failure("build")
+        assert db.best(other) == first
+        mine = replace(measured(one, 3, (1.0,)), candidate=Candidate(other, theirs))
+        db.add([mine])
+        assert db.of(other) == [first, second, mine]
+        assert db.best(other) == mine
+        assert db.best(one) == replace(mine, candidate=measured(one, 1).candidate)
+        assert db.count(one) == db.count(other) == 3
+        assert db.unread(one) == db.unread(other) == 0
+        (summary,) = db.tasks()
+        assert summary.task == one
+        assert summary.names == ("clip8", "named_otherwise")
+        assert (summary.count, summary.best_seconds) == (3, 1.0)
+        db.close()
+
+    def test_runs_come_back_with_what_they_measured(self, tmp_path: Path) -> None:
+        db, task, other = self.open(tmp_path), task_of(8), task_of(9)
+        first, second = tuning_run(Budget(trials=5)), tuning_run(Budget(1, 2.5, 3), number=1)
+        assert db.runs(task) == []
+
+        def made(run: TuningRun, k: int, seconds: float, trial: int, cost: float) -> Measurement:
+            moment = Moment(run, seconds, trial)
+            return replace(measured(task, k, (cost,), confirmed=True), moment=moment)
+
+        of_first = [made(first, 1, 0.1, 1, 3.0), made(first, 2, 0.75, 2, 4.0)]
+        later = made(first, 3, 1.5, 3, 1.0)
+        of_second = [made(second, 4, 0.25, 0, 2.0), made(second, 5, 0.5, 1, 1.5)]
+        db.add([*of_first, measured(task, 9), measured(other, 6)])
+        db.add(of_second)
+        assert [r.seconds for r in db.runs(task) if r.run == first] == [0.75]
+        db.add([later])
+        db.add([of_first[0]])
+        runs = db.runs(task)
+        assert [r.run for r in runs] == [second, first]  # by their start
+        assert [r.seconds for r in runs] == [0.5, 1.5]
+        assert [r.measurements for r in runs] == [tuple(of_second), (*of_first, later)]
+        moments = [m.moment for r in runs for m in r.measurements]
+        assert moments == [m.moment for m in (*of_second, *of_first, later)]
+        assert [r.trials for r in runs] == [1, 3]
+        assert runs[0].curve == ((0.0, 0, 2.0), (0.5, 1, 1.5))
+        assert runs[1].curve == ((0.1, 1, 3.0), (1.5, 3, 1.0))
+        assert db.runs(other) == []
+        assert [m.moment for m in db.of(task) if m.moment is None] == [None]
         db.close()
 
     def test_threads_lose_nothing(self, tmp_path: Path) -> None:
@@ -287,25 +497,30 @@ class DatabaseContract:
             db.add([measured(task_of(), 1)])
 
     def test_all_is_there_when_it_is_opened_again(self, tmp_path: Path) -> None:
+        db, task = self.open(tmp_path), task_of()
+        every = [measured(task, k, (1.0 + k,)) for k in range(5)]
+        db.add(every)
+        db.save_state(task, "search", b"\0\1")
+        db.close()
+        again = self.open(tmp_path)
         if self.lasting:
-            db, task = self.open(tmp_path), task_of()
-            every = [measured(task, k, (1.0 + k,)) for k in range(5)]
-            db.add(every)
-            db.save_state(task, "search", b"\0\1")
-            db.close()
-            again = self.open(tmp_path)
             assert again.of(task) == every
             assert again.best(task) == every[0]
             assert again.load_state(task, "search") == b"\0\1"
             assert [t.task for t in again.tasks()] == [task]
-            again.close()
+        else:
+            assert again.of(task) == []
+            assert again.best(task) is None
+            assert again.load_state(task, "search") is None
+            assert again.tasks() == []
+        again.close()
 
     def test_two_on_one_place_see_each_other(self, tmp_path: Path) -> None:
-        if self.lasting:
-            one, other, task = self.open(tmp_path), self.open(tmp_path), task_of()
-            one.add([measured(task, 0)])
-            assert other.of(task) == [measured(task, 0)]
-            other.add([measured(task, 1), measured(task, 0)])
-            assert one.of(task) == [measured(task, 0), measured(task, 1)]
-            one.close()
-            other.close()
+        one, other, task = self.open(tmp_path), self.open(tmp_path), task_of()
+        one.add([measured(task, 0)])
+        assert other.of(task) == ([measured(task, 0)] if self.lasting else [])
+        other.add([measured(task, 1), measured(task, 0)])
+        second = [measured(task, 0), measured(task, 1)] if self.lasting else [measured(task, 0)]
+        assert one.of(task) == second
+        one.close()
+        other.close()

@@ -10,9 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from tilesmith.expr.nodes import below
+from tilesmith.expr.walk import preorder
 from tilesmith.ir.evaluate import evaluate
 from tilesmith.ir.function import Function
 from tilesmith.ir.interpreter import interpret
+from tilesmith.ir.nodes import walk
 from tilesmith.ir.verify import verify
 from tilesmith.testing.programs import random_inputs
 from tilesmith.testing.strict import hardened, races
@@ -26,20 +29,34 @@ def assert_same_meaning(func: Function, scheduled: Function, seed: int = 0) -> N
     verify(scheduled)
     arrays = random_inputs(func, np.random.default_rng(seed))
     want = evaluate(func, *arrays)
-    assert_close(interpret(scheduled, *arrays), want, f"{scheduled}")
-    assert_close(interpret(hardened(scheduled), *arrays), want, f"hardened {scheduled}")
+    assert_close(interpret(scheduled, *arrays), want, f"{scheduled}", func)
+    assert_close(interpret(hardened(scheduled), *arrays), want, f"hardened {scheduled}", func)
     found = races(scheduled)
     assert not found, f"{found[0]} in {scheduled}"
 
 
-def assert_close(got: Any, want: Any, what: str = "") -> None:
-    """Arrays, or tuples of them, are equal up to rounding."""
+def assert_close(got: Any, want: Any, what: str = "", func: Function | None = None) -> None:
+    """Arrays, or tuples of them, are equal up to rounding: that of their own dtype, or that of the
+    coarsest dtype that `func` computes in.
+    """
+    coarsest = 0.0 if func is None else max(map(_rtol, _dtypes(func)), default=0.0)
     left = got if isinstance(got, tuple) else (got,)
     right = want if isinstance(want, tuple) else (want,)
     for x, y in zip(left, right, strict=True):
         assert x.shape == y.shape, f"shape {x.shape}, not {y.shape}: {what}"
         assert x.dtype == y.dtype, f"dtype {x.dtype}, not {y.dtype}: {what}"
         # float64 results may come from float32 inputs, whose rounding they inherit
-        rtol = max(_RTOL.get(x.dtype.name, 0.0), 1e-5 if x.dtype.kind == "f" else 0.0)
-        a, b = (v.astype(np.float64) if v.dtype.kind == "f" else v for v in (x, y))
+        floats = x.dtype.name in _RTOL
+        rtol = max(_rtol(x.dtype.name), coarsest, 1e-5) if floats else 0.0
+        a, b = (v.astype(np.float64) if floats else v for v in (x, y))
         np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol, err_msg=what)
+
+
+def _rtol(dtype: str) -> float:
+    return _RTOL.get(dtype, 0.0)
+
+
+def _dtypes(func: Function) -> set[str]:
+    return {
+        e.dtype.name for _, b in walk(func.body) for w in b.writes for e in preorder(w.value, below)
+    }

@@ -1,5 +1,5 @@
-"""What every measurer must do, as a suite: a subclass with `measurer` in, tests out; and a measurer
-for tests of what lies above, whose seconds come from a function.
+"""The contract suite of measurers: a subclass with `measurer` in, tests out. And FakeMeasurer, for
+tests of later stages, whose seconds come from a function.
 
 class TestMine(MeasurerContract):
     measurer = MyMeasurer()
@@ -21,7 +21,7 @@ from tilesmith.base.errors import MeasureError, TilesmithError
 from tilesmith.base.target import cpu
 from tilesmith.expr.dsl import compute, placeholder
 from tilesmith.ir.lower import function
-from tilesmith.measure.protocol import Measurer, Upcoming
+from tilesmith.measure.protocol import Judging, Listener, Measurer, Reporting, Upcoming
 from tilesmith.schedule.kinds import Unroll
 from tilesmith.schedule.loops import Split
 from tilesmith.schedule.trace import Trace
@@ -29,14 +29,14 @@ from tilesmith.task.task import FAILURES, Candidate, Failure, Measurement, Task
 
 
 def seconds_by_digest(candidate: Candidate) -> float:
-    """Some number between a microsecond and a millisecond, always the same for a candidate."""
+    """Between a microsecond and a millisecond, by the digest of the candidate's key."""
     return float(1e-6 * 1000 ** (int(digest(candidate.key)[:8], 16) / 2**32))
 
 
 @dataclass(frozen=True)
 class FakeMeasurer:
-    """Runs nothing: `cost` says how many seconds a candidate takes, or why it fails. A trace that
-    does not apply fails as it would elsewhere.
+    """Runs nothing: `cost` returns the seconds of a candidate, or its failure. A trace that does
+    not apply fails as with other measurers.
     """
 
     cost: Callable[[Candidate], float | Failure] = seconds_by_digest
@@ -51,7 +51,11 @@ class FakeRun:
         self._settings = settings
         self._closed = False
         self._best: dict[str, float] = {}
+        self._listener: Listener | None = None
         self.measured: list[Candidate] = []  # in the order asked for
+
+    def report_to(self, listener: Listener) -> None:
+        self._listener = listener
 
     def measure(
         self,
@@ -64,7 +68,12 @@ class FakeRun:
         self.measured.extend(candidates)
         if upcoming is not None:
             upcoming()
-        return [self._one(c) for c in candidates]
+        measured = []
+        for c in candidates:
+            measured.append(self._one(c))
+            if self._listener is not None:
+                self._listener(measured[-1:])
+        return measured
 
     def _one(self, c: Candidate) -> Measurement:
         try:
@@ -96,22 +105,22 @@ def small_task(size: int = 96) -> Task:
 
 
 def split_by(part: int, task: Task) -> Candidate:
-    """A candidate for each number from 2 on."""
+    """A candidate of `small_task`, another one for each `part` from 2 on."""
     return Candidate(task, Trace((Split("Y.i", (None, part)), Unroll("Y.i.1"))))
 
 
 def children() -> set[int]:
-    """The processes that this one has started and that have not been waited for."""
-    found: set[int] = set()
+    """Ids of the processes that this one has started and not waited for."""
+    pids: set[int] = set()
     for thread in Path(f"/proc/{os.getpid()}/task").iterdir():
-        found.update(map(int, (thread / "children").read_text().split()))
-    return found
+        pids.update(map(int, (thread / "children").read_text().split()))
+    return pids
 
 
 class MeasurerContract:
     measurer: Measurer
 
-    def test_nothing_in_nothing_out(self) -> None:
+    def test_an_empty_batch(self) -> None:
         with self.measurer.open(small_task()) as run:
             assert run.measure([]) == []
 
@@ -158,6 +167,15 @@ class MeasurerContract:
         assert any(m.confirmed or m.contended for m in measured)
         assert not any(m.confirmed and (m.contended or m.failure) for m in measured)
 
+    def test_tasks_by_turns(self) -> None:
+        tasks = small_task(), small_task(60)
+        with self.measurer.open(tasks[0]) as run:
+            for part in (2, 4, 6):
+                for task in tasks:
+                    (m,) = run.measure([split_by(part, task)])
+                    assert m.candidate == split_by(part, task)
+                    assert m.seconds
+
     def test_candidates_of_another_task(self) -> None:
         task, other = small_task(), small_task(60)
         candidates = [split_by(2, task), split_by(2, other), split_by(4, task), split_by(4, other)]
@@ -166,7 +184,7 @@ class MeasurerContract:
         assert [m.candidate for m in measured] == candidates
         assert all(m.seconds for m in measured)
 
-    def test_those_that_come_next_are_asked_for_once(self) -> None:
+    def test_upcoming_is_called_once(self) -> None:
         task = small_task()
         asked = []
 
@@ -176,16 +194,16 @@ class MeasurerContract:
 
         with self.measurer.open(task) as run:
             first = run.measure([split_by(2, task)], upcoming)
-            second = run.measure([split_by(6, task), split_by(3, task)])  # as announced
+            second = run.measure([split_by(6, task), split_by(3, task)])  # in another order
             run.measure([split_by(4, task)], upcoming)
-            other = run.measure([split_by(8, task)])  # not as announced
+            other = run.measure([split_by(8, task)])  # not the upcoming one
         assert len(asked) == 2
         assert [m.candidate for m in (*first, *second, *other)] == [
             split_by(n, task) for n in (2, 6, 3, 8)
         ]
         assert all(m.seconds for m in (*first, *second, *other))
 
-    def test_an_error_of_the_search_is_raised(self) -> None:
+    def test_an_error_of_upcoming_is_raised(self) -> None:
         task = small_task()
 
         def upcoming() -> list[Candidate]:
@@ -197,7 +215,7 @@ class MeasurerContract:
             (after,) = run.measure([split_by(4, task)])
         assert after.seconds
 
-    def test_what_comes_too_late_is_left_out(self) -> None:
+    def test_candidates_not_reached_in_time_are_left_out(self) -> None:
         task = small_task()
         candidates = [split_by(n, task) for n in (2, 4, 8)]
         with self.measurer.open(task) as run:
@@ -206,6 +224,55 @@ class MeasurerContract:
             again = run.measure(candidates, until=time.monotonic() + 600.0)
         assert [m.candidate for m in again] == candidates
         assert all(m.seconds for m in again)
+
+    def test_each_measurement_is_reported_once_before_it_is_returned(self) -> None:
+        task = small_task()
+        candidates = [split_by(n, task) for n in (2, 4, 8)]
+        wrong = Candidate(task, Trace((Split("Y.nowhere", (None, 4)),)))
+        heard: list[Measurement] = []
+        with self.measurer.open(task) as run:
+            if not isinstance(run, Reporting):
+                pytest.skip("this measurer has no report_to")
+            run.report_to(heard.extend)
+            measured = run.measure([*candidates, wrong])
+            assert sorted(m.candidate.key for m in heard) == sorted(
+                m.candidate.key for m in measured
+            )
+            assert all(m in heard for m in measured)
+            heard.clear()
+            again = run.measure([split_by(3, task)])
+        assert heard == again
+
+    def test_no_measurement_is_reported_twice_when_the_batch_fails(self) -> None:
+        task = small_task()
+        candidates = [split_by(n, task) for n in (2, 4, 8)]
+        heard: list[Measurement] = []
+
+        def upcoming() -> list[Candidate]:
+            raise LookupError("no more ideas")
+
+        with self.measurer.open(task) as run:
+            if not isinstance(run, Reporting):
+                pytest.skip("this measurer has no report_to")
+            run.report_to(heard.extend)
+            with pytest.raises(LookupError):
+                run.measure(candidates, upcoming)
+            keys = [m.candidate.key for m in heard]
+            assert len(keys) == len(set(keys))
+            assert set(keys) <= {c.key for c in candidates}
+            heard.clear()
+            assert run.measure([split_by(3, task)]) == heard
+
+    def test_the_best_is_one_of_those_measured(self) -> None:
+        task = small_task()
+        with self.measurer.open(task) as run:
+            if not isinstance(run, Judging):
+                pytest.skip("this measurer has no best")
+            assert run.best(task) is None
+            measured = run.measure([split_by(n, task) for n in (2, 4, 8)])
+            best = run.best(task)
+            assert best in measured
+            assert run.best(small_task(60)) is None
 
     def test_two_runs_at_once(self) -> None:
         task = small_task()

@@ -31,7 +31,7 @@ MAX_POINTS = 200  # of one stage: the interpreter visits them one by one
 
 def random_program(rng: Rng, max_stages: int = 4) -> Function:
     """A Function of 1 to `max_stages` stages; every stage that nobody reads is an output."""
-    made = _Program(rng)
+    made = Program(rng)
     for _ in range(int(rng.integers(1, max_stages + 1))):
         made.add_stage()
     return made.function()
@@ -59,7 +59,9 @@ def extents(t: Tensor) -> tuple[int, ...]:
 
 
 @dataclass
-class _Program:
+class Program:
+    """A computation while it is being drawn, stage by stage."""
+
     rng: Rng
     inputs: list[Tensor] = field(default_factory=list)
     stages: list[Tensor] = field(default_factory=list)
@@ -107,14 +109,16 @@ class _Program:
         return self.input(shape)
 
     # stages
-    def add_stage(self) -> None:
-        rules: tuple[Callable[[str], Any], ...] = (
+    def rules(self) -> tuple[Callable[[str], Any], ...]:
+        return (
             self.elementwise, self.elementwise, self.broadcast, self.outer, self.transpose,
             self.reduction, self.reduction, self.matmul, self.matmul, self.conv, self.conv,
             self.stencil, self.indirect, self.several, self.mask, self.regroup, self.scalar,
             self.bytes,
         )  # fmt: skip
-        result = self.one_of(*rules)(f"S{len(self.stages)}")
+
+    def add_stage(self) -> None:
+        result = self.one_of(*self.rules())(f"S{len(self.stages)}")
         self.stages.extend(result if isinstance(result, tuple) else (result,))
 
     def soft(self, v: Value) -> Any:

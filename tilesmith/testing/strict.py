@@ -17,6 +17,7 @@ from tilesmith.expr.nodes import Dynamic
 from tilesmith.ir.dependence import readers, writers
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Block, For, Path, Stmt, map_bindings, rewrite, walk
+from tilesmith.ir.regions import THREAD_LOOPS
 
 Element = tuple[str, tuple[int, ...]]
 
@@ -112,8 +113,14 @@ def _races_in(func: Function, path: Path, loop: For) -> Iterator[str]:
     outputs = {b.name for b in func.outputs}
     public = {
         n
-        for n in func.all_buffers
-        if n in outputs or any(o.name not in inside for o in (*writers(func, n), *readers(func, n)))
+        for n, buffer in func.all_buffers.items()
+        if n in outputs
+        or any(o.name not in inside for o in (*writers(func, n), *readers(func, n)))
+        or (
+            # Threads share it; but all of them may store the same value.
+            loop.kind in THREAD_LOOPS.get(buffer.scope, ())
+            and any(o.combiner is not None for o in writers(func, n))
+        )
     }
     reported = set()
     for outer in _points(path):

@@ -17,7 +17,9 @@ from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import of
 from tilesmith.ir.dependence import all_loops, find_block, find_loop
 from tilesmith.ir.function import Function
+from tilesmith.ir.intrinsics import INTRINSICS
 from tilesmith.ir.nodes import Block, walk
+from tilesmith.schedule.automatic import AutoParallel, AutoPrefetch, AutoUnroll, AutoVectorize
 from tilesmith.schedule.cache import CacheRead, CacheWrite, SetScope, StorageAlign
 from tilesmith.schedule.inline import Inline, ReverseInline
 from tilesmith.schedule.iterators import SplitIterator
@@ -26,9 +28,18 @@ from tilesmith.schedule.layout import Pad, TransformLayout
 from tilesmith.schedule.location import ComputeAt, ReverseComputeAt, fresh
 from tilesmith.schedule.loops import Fuse, Reorder, Split
 from tilesmith.schedule.reduction import DecomposeReduction, Rfactor
+from tilesmith.schedule.require import Require
+from tilesmith.schedule.sample import (
+    SampleChoice,
+    SampleLocation,
+    SamplePermutation,
+    SampleTile,
+)
 from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.step import Step
-from tilesmith.schedule.unit import Blockize
+from tilesmith.schedule.unit import Blockize, Tensorize
+from tilesmith.schedule.winograd import Winograd
+from tilesmith.schedule.zeros import SkipZeros
 
 Rng = np.random.Generator
 
@@ -48,6 +59,13 @@ MOVING_WEIGHTS: dict[str, float] = {
     "reverse_inline": 0.5, "decompose_reduction": 1.5, "parallel": 1, "cache_write": 0.5,
 }  # fmt: skip
 GPU_WEIGHTS: dict[str, float] = {**CPU_WEIGHTS, "bind": 2, "parallel": 0, "vectorize": 0.5}
+# Every primitive that there is, those that need a program of their kind often enough to meet one.
+EVERY_WEIGHTS: dict[str, float] = {
+    **CPU_WEIGHTS, "bind": 0.5, "split_iterator": 2, "winograd": 4, "skip_zeros": 3,
+    "tensorize": 3, "auto_parallel": 1, "auto_prefetch": 0.5, "auto_vectorize": 1,
+    "auto_unroll": 1, "sample_tile": 0.2, "sample_choice": 0.2, "sample_location": 2,
+    "sample_permutation": 1, "require": 0.2,
+}  # fmt: skip
 MAX_WORK = 4000  # block instances of a schedule; a step that recomputes more than that is left out
 
 
@@ -144,7 +162,8 @@ def random_step(func: Function, rng: Rng, primitive: str, symbolic: bool = False
 
 _NEEDS_LOOPS = frozenset({
     "split", "fuse", "reorder", "parallel", "vectorize", "unroll", "bind", "annotate", "pipeline",
-    "compute_at", "reverse_compute_at", "rfactor", "decompose_reduction", "blockize",
+    "compute_at", "reverse_compute_at", "rfactor", "decompose_reduction", "blockize", "tensorize",
+    "sample_tile", "sample_location", "sample_permutation",
 })  # fmt: skip
 
 
@@ -278,7 +297,8 @@ class _Draw:
 
     def set_scope(self) -> Step | None:
         names = [b.name for b in self.func.buffers]
-        return SetScope(self.one_of(names), self.one_of(("global", "local"))) if names else None
+        scopes = ("global", "local", "shared")
+        return SetScope(self.one_of(names), self.one_of(scopes)) if names else None
 
     def storage_align(self) -> Step | None:
         named = [b for b in self.func.buffers if b.shape]
@@ -319,3 +339,61 @@ class _Draw:
 
     def blockize(self) -> Step:
         return Blockize(self.loop())
+
+    def tensorize(self) -> Step:
+        """At a loop that runs as often as an instruction, where there is one."""
+        unit = self.one_of(INTRINSICS)
+        (_, d), *_ = walk(unit.description.body)
+        first = d.iters[0].extent
+        fits = [f.name for f in all_loops(self.func.body) if f.extent == first]
+        return Tensorize(self.one_of(fits) if fits else self.loop(), unit)
+
+    def winograd(self) -> Step:
+        b = self._sum()
+        taps = [i.name for i in b.reducing if self.rng.random() < 0.8]
+        return Winograd(b.name, tuple(taps), int(self.rng.integers(2, 4)))
+
+    def skip_zeros(self) -> Step:
+        b = self._sum()
+        return SkipZeros(b.name, tuple(i.name for i in b.reducing if self.rng.random() < 0.8))
+
+    def _sum(self) -> Block:
+        b: Block = self.one_of([b for b in self.blocks if b.reducing] or self.blocks)
+        return b
+
+    def auto_parallel(self) -> Step:
+        return AutoParallel(int(self.rng.integers(0, 3)))
+
+    def auto_prefetch(self) -> Step:
+        return AutoPrefetch(int(self.rng.integers(0, 3)))
+
+    def auto_vectorize(self) -> Step:
+        return AutoVectorize(self.block().name)
+
+    def auto_unroll(self) -> Step:
+        return AutoUnroll(self.block().name, int(self.rng.integers(0, 20)))
+
+    def sample_tile(self) -> Step:
+        name = self.loop()
+        extent = find_loop(self.func, name)[1].extent.const or 1
+        return SampleTile(name, 2, "any", decision=(extent, 1))
+
+    def sample_choice(self) -> Step:
+        return SampleChoice("#choice", (1, 2, 4), decision=2)
+
+    def sample_location(self) -> Step:
+        block = self.block().name
+        step = self.one_of((self.compute_at, self.reverse_compute_at))()
+        place = self.one_of(("root", "inline", step.loop, self.loop()))
+        block = block if place == "inline" else step.block
+        return SampleLocation(block, ("root", "inline", place), place)
+
+    def sample_permutation(self) -> Step | None:
+        nest = self.nest()
+        if len(nest) < 2:
+            return None
+        order = tuple(self.rng.permutation(nest).tolist())
+        return SamplePermutation((tuple(nest), order), order)
+
+    def require(self) -> Step:
+        return Require("4 * 2", 8, int(self.rng.integers(0, 9)))

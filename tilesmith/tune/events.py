@@ -1,4 +1,4 @@
-"""What a tuning run tells those who watch it: one Progress after every batch."""
+"""What a tuning run tells its observers: one Progress after every batch."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Progress as a person reads it: one line that is written over on a terminal, plain lines now and
-then elsewhere, and a curve at the end.
+"""Progress as text: on a terminal one line that is rewritten, elsewhere a plain line every 5 s, and
+a curve at the end.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass, field
 from typing import TextIO
@@ -13,6 +14,8 @@ from tilesmith.measure.peak import peak_of
 from tilesmith.tune.events import Progress
 
 _EVERY_SECONDS = 5.0  # between plain lines
+_COLUMNS = 80  # of a line where there is no terminal
+_MIN_NAME = 16  # columns that a function's name keeps before other things are left out
 
 
 @dataclass
@@ -36,22 +39,48 @@ class Terminal:
         self.stream.flush()
 
     def _line(self, p: Progress) -> str:
-        parts = [p.task.func.name, f"{p.trials} trials"]
-        if p.known:
-            parts.append(f"{p.known} known")
-        if p.best is not None:
-            parts.append(f"best {p.best.cost * 1e6:.1f} us{_share_of_peak(p)}")
-        parts.append(f"{p.rate:.1f} trials/s")
-        if p.failures:
-            parts.append(", ".join(f"{n} {kind}" for kind, n in p.failures.items()) + " failed")
-        if p.finished:
-            parts.append(f"{p.seconds:.1f} s in all")
-        elif p.seconds_left is not None:
-            parts.append(f"{p.seconds_left:.0f} s left")
-        return "  ".join(parts)
+        """As much as fits on a line. What does not: the end of a long name, then how candidates
+        failed, then the least important figures.
+        """
+        room, name = self._width, p.task.func.name
+        least = 2 + min(len(name), _MIN_NAME)
+        parts = self._parts(p, kinds=True)
+        if least + _length(parts) > room:
+            parts = self._parts(p, kinds=False)
+        while least + _length(parts) > room and max(parts)[0] > 0:
+            parts.remove(max(parts))
+        name = _shortened(name, room - _length(parts) - 2)
+        return "  ".join([name, *(text for _, text in parts)])
 
-    def _plot(self, width: int = 60, height: int = 8) -> str:
+    def _parts(self, p: Progress, kinds: bool) -> list[tuple[int, str]]:
+        """Each with its unimportance; 0 stays."""
+        parts = [(0, f"{p.trials} trials"), (5, f"{p.rate:.1f}/s")]
+        if p.known:
+            parts.append((4, f"{p.known} known"))
+        if p.best is not None:
+            parts.append((0, f"best {_time(p.best.cost)}"))
+            parts += [(2 + n, text) for n, text in enumerate(_share_of_peak(p))]
+        if p.failures:
+            each = ", ".join(f"{n} {kind}" for kind, n in p.failures.items())
+            parts.append((1, f"{each if kinds else sum(p.failures.values())} failed"))
+        if p.finished:
+            parts.append((0, f"{p.seconds:.1f} s in all"))
+        elif p.seconds_left is not None:
+            parts.append((0, f"{p.seconds_left:.0f} s left"))
+        return parts
+
+    @property
+    def _width(self) -> int:
+        """One column stays free: some terminals begin a new line when the last is written to."""
+        try:
+            columns = os.get_terminal_size(self.stream.fileno()).columns
+        except (OSError, ValueError):  # no terminal
+            columns = 0
+        return (columns or _COLUMNS) - 1
+
+    def _plot(self, height: int = 8) -> str:
         """Best so far against time."""
+        width = min(60, max(20, self._width - 10))
         points = [(t, g) for t, g in self._curve if g > 0]
         if len(points) < 3:
             return ""
@@ -69,12 +98,26 @@ class Terminal:
         return "\n".join(rows) + "\n"
 
 
-def _share_of_peak(p: Progress) -> str:
+def _share_of_peak(p: Progress) -> list[str]:
     """In GFLOP/s and against what the cores of the target could do with operands in registers."""
     func, target = p.task.func, p.task.target
     if not func.flops:
-        return ""
-    said = f" {p.gflops:.1f} GFLOP/s"
+        return []
+    parts = [f"{p.gflops:.1f} GFLOP/s"]
     here = target.model == cpu().model and target.arch == cpu().arch
     peak = peak_of(func.outputs[0].dtype, target.num_cores) if here else None
-    return said if peak is None else f"{said} ({1e11 * p.gflops / peak:.0f} % of peak)"
+    return parts if peak is None else [*parts, f"{1e11 * p.gflops / peak:.0f} % of peak"]
+
+
+def _time(seconds: float) -> str:
+    if seconds >= 0.1:
+        return f"{seconds * 1e3:.1f} ms"
+    return f"{seconds * 1e6:.1f} us"
+
+
+def _length(parts: list[tuple[int, str]]) -> int:
+    return sum(len(text) for _, text in parts) + 2 * (len(parts) - 1)
+
+
+def _shortened(name: str, most: int) -> str:
+    return name if len(name) <= most else name[: max(1, most - 3)] + "..."

@@ -1,9 +1,11 @@
-"""LLVM IR as text: typed values and a line-by-line writer. Text parses faster than objects build,
-and reads as what it is.
+"""LLVM IR as text: typed values, and a Builder that takes an instruction and returns its result.
+
+LLVM parses text faster than llvmlite builds objects, and text can be read.
 """
 
 from __future__ import annotations
 
+import math
 import struct
 from functools import cache
 from typing import NamedTuple
@@ -70,34 +72,38 @@ def storage_type(d: DType, lanes: int = 1) -> Type:
 def number(t: Type, value: float | int | bool) -> str:
     """A scalar constant in LLVM's spelling."""
     if t.elem in ("float", "double"):
-        wide = (
-            struct.unpack("<f", struct.pack("<f", _clamp(value)))[0]
-            if t.elem == "float"
-            else float(value)
-        )
-        return f"0x{struct.unpack('<Q', struct.pack('<d', wide))[0]:016X}"
+        wide = struct.unpack("<f", _packed("<f", value))[0] if t.elem == "float" else float(value)
+        return f"0x{struct.unpack('<Q', _packed('<d', wide))[0]:016X}"
     if t.elem == "half":
-        return f"0xH{struct.unpack('<H', struct.pack('<e', value))[0]:04X}"
+        return f"0xH{struct.unpack('<H', _packed('<e', value))[0]:04X}"
     if t.elem == "i1":
         return "true" if value else "false"
     return str(int(value))
 
 
-def _clamp(value: float) -> float:
-    """What overflows float32 is an infinity."""
-    if value == value and abs(value) > 3.4028235677973366e38:
-        return float("inf") if value > 0 else float("-inf")
-    return float(value)
+def is_nan(v: V) -> bool:
+    """Whether it is a constant NaN, in one lane or in all."""
+    return v.name[0] != "%" and number(Type(v.type.elem), math.nan) in v.name
+
+
+def _packed(form: str, value: float) -> bytes:
+    """The bytes of a float type. What is beyond its greatest number is an infinity, and every NaN
+    is the same one.
+    """
+    value = math.nan if value != value else value
+    try:
+        return struct.pack(form, value)
+    except OverflowError:
+        return struct.pack(form, math.copysign(math.inf, value))
 
 
 class Builder:
     """Appends instructions to `lines`. `declare` collects what the module must declare."""
 
-    def __init__(self, arch: str = "x86-64") -> None:
+    def __init__(self, arch: str = "x86-64", features: frozenset[str] = frozenset()) -> None:
         self.lines: list[str] = []
         self.declarations: dict[str, str] = {}
-        self.arch = arch
-        self.features: frozenset[str] = frozenset()
+        self.arch, self.features = arch, features
         self._next = 0
 
     def fresh(self, hint: str = "v") -> str:
@@ -105,7 +111,7 @@ class Builder:
         return f"%{hint}{self._next}"
 
     def names(self, count: int) -> list[str]:
-        """Those that so many calls of `value` would give."""
+        """`count` fresh names, as that many calls of `value` would give."""
         first = self._next + 1
         self._next += count
         return [f"%v{k}" for k in range(first, first + count)]
@@ -142,6 +148,11 @@ class Builder:
     def fuses(self) -> bool:
         """Whether the target multiplies and adds in one instruction."""
         return self.arch == "aarch64" or "fma" in self.features
+
+    @property
+    def halves(self) -> bool:
+        """Whether the target has instructions between float16 and float."""
+        return self.arch == "aarch64" or bool(self.features & {"f16c", "fp16"})
 
     def fma(self, a: V, b: V, c: V) -> V:
         """a b + c, rounded once if the target can, else twice: never a call into a library."""
@@ -193,3 +204,11 @@ class Builder:
             return V("zeroinitializer" if a.name == "0" else f"splat ({a})", t)
         one = self.value(t, f"insertelement {t} poison, {a}, i64 0")
         return self.value(t, f"shufflevector {one}, {t} poison, <{lanes} x i32> zeroinitializer")
+
+    def part(self, v: V, start: int, lanes: int = 1) -> V:
+        """Some neighbouring lanes of a vector; a scalar if it is one lane."""
+        t = Type(v.type.elem, lanes)
+        if lanes == 1:
+            return self.value(t, f"extractelement {v}, i64 {start}")
+        order = ", ".join(f"i32 {start + k}" for k in range(lanes))
+        return self.value(t, f"shufflevector {v}, {v.type} poison, <{lanes} x i32> <{order}>")

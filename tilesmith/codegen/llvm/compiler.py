@@ -7,25 +7,50 @@ allocates registers and schedules.
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
 from typing import Any
 
 import llvmlite.binding as llvm
 
 from tilesmith.base.errors import BuildError
 from tilesmith.base.llvm_lock import LLVM_LOCK
-from tilesmith.base.target import Target, cpu
-from tilesmith.codegen.artifact import Artifact, Parameter
+from tilesmith.base.target import LLVM_FEATURES, NAMED, Target, cpu
+from tilesmith.codegen.artifact import ENTRY, Artifact, Check, Entry, Parameter
 
 _TRIPLES = {"x86-64": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unknown-linux-gnu"}
+_DIGEST = 16  # hexadecimal digits that tell one kernel's symbol from another's
+_NAMED_CPUS = {(t.arch, t.cpu) for t in NAMED.values()}
+
+# Instructions that LLVM can only select where the target has these features; on any other it ends
+# the process. The first pattern that fits counts.
+_NEEDS: tuple[tuple[str, str, set[str]], ...] = (
+    ("aarch64", r"llvm\.aarch64\.neon\.[su]dot", {"dotprod"}),
+    ("aarch64", r"llvm\.aarch64\.neon\.(usdot|[su]mmla|usmmla)", {"i8mm"}),
+    ("aarch64", r"llvm\.aarch64\.neon\.bf", {"bf16"}),
+    ("aarch64", r"llvm\.aarch64\.sve\.", {"sve"}),
+    ("aarch64", r"llvm\.aarch64\.", set()),
+    ("x86-64", r"llvm\.x86\.avx512\.vpdp\w+\.512", {"avx512f", "vnni"}),
+    ("x86-64", r"llvm\.x86\.avx512\.vpdp", {"avx512f", "avx512vl", "vnni"}),
+    ("x86-64", r"llvm\.x86\.avx512fp16\.", {"fp16"}),
+    ("x86-64", r"llvm\.x86\.avx512bf16\.", {"bf16"}),
+    ("x86-64", r"llvm\.x86\.avx512\.", {"avx512f"}),
+    ("x86-64", r"llvm\.x86\.(avx2|avx)\.", {"avx2"}),
+    ("x86-64", r"llvm\.x86\.fma\.", {"fma"}),
+    ("x86-64", r"llvm\.x86\.vcvtp[hs]2p[hs]", {"f16c"}),
+    ("x86-64", r"llvm\.x86\.(tile|tdp)", {"amx"}),
+    ("x86-64", r"llvm\.x86\.", set()),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class _Machine:
-    """LLVM's TargetMachine, and the words it was made from."""
+    """LLVM's TargetMachine, and the triple, processor and features it was made for."""
 
     triple: str
     cpu: str
@@ -45,23 +70,44 @@ def compile_ir(
     parameters: Sequence[Parameter],
     workspace_nbytes: int = 0,
     uses_threads: bool = False,
+    checks: tuple[Check, ...] = (),
 ) -> Artifact:
-    """Machine code of a module that defines `tilesmith_entry`; the source kept suits `llc`."""
+    """Machine code of a module; the source kept suits `llc`. Where it defines `tilesmith_entry`,
+    that becomes an Entry with a symbol of its own.
+    """
     made = _machine(target)
+    _require_features(name, source, target)
     text = source if "target triple" in source else made.header + source
+    defined = f"@{ENTRY}(" in text
+    # All symbols of a name are equally long: the digest is put into the object afterwards. It is
+    # the machine code's, so that equal code stays equal to the last byte.
+    prefix = f"tilesmith_{re.sub('[^0-9A-Za-z_]', '_', name)}_"
+    blank = prefix + "0" * _DIGEST
+    text = text.replace(f"@{ENTRY}(", f"@{blank}(")
     with LLVM_LOCK, few_passes():
         code: bytes = made.machine.emit_object(_parse(name, text))
-    return Artifact(
-        name=name,
-        target=target,
-        parameters=tuple(parameters),
-        source=text,
-        code=code,
-        workspace_nbytes=workspace_nbytes,
-        uses_threads=uses_threads,
-        cpu=made.cpu,
-        features=made.features,
-    )
+    entries: tuple[Entry, ...] = ()
+    if defined:
+        symbol = prefix + sha256(code).hexdigest()[:_DIGEST]
+        text, code = text.replace(blank, symbol), code.replace(blank.encode(), symbol.encode())
+        entries = (Entry(name, symbol, tuple(parameters), workspace_nbytes, uses_threads, checks),)
+    return Artifact(name, target, entries, text, code, made.cpu, made.features)
+
+
+def _require_features(name: str, source: str, target: Target) -> None:
+    """Raises a BuildError for an instruction that the target does not have."""
+    for found in _TARGET_CALL.findall(source):
+        arch, needs = next((a, n) for a, pattern, n in _NEEDS if re.match(pattern, found))
+        if arch != target.arch:
+            raise BuildError(f"{name!r} uses {found} of {arch}, and the target is {target.arch}")
+        if missing := needs - target.features:
+            raise BuildError(
+                f"{name!r} uses {found}, which needs {', '.join(sorted(missing))}; the target "
+                f"{target.cpu} has {', '.join(sorted(target.features)) or 'no features'}"
+            )
+
+
+_TARGET_CALL = re.compile(r"^declare [^@\n]*@(llvm\.(?:x86|aarch64)\.[\w.]*)", re.MULTILINE)
 
 
 def assembly(artifact: Artifact) -> str:
@@ -72,15 +118,15 @@ def assembly(artifact: Artifact) -> str:
     return text
 
 
-# Passes that take half of LLVM's time and find nothing: the emitter steps pointers along with
-# loops, computes an address beside its use, and means a select where it writes one.
+# Passes that take half of LLVM's time without any effect here: the emitter already increments
+# pointers with their loops, computes addresses next to their uses, and means its selects.
 _IDLE = ("-disable-lsr", "-disable-cgp", "-disable-select-optimize")
 
 
 @contextmanager
 def few_passes() -> Iterator[None]:
-    """LLVM has these switches for the whole process; they are turned back for others who compile
-    here.
+    """Turns off idle passes. LLVM's switches are global to the process, so they are restored for
+    others that compile here.
     """
     for option in _IDLE:
         llvm.set_option("tilesmith", f"{option}=true")
@@ -109,7 +155,7 @@ def _parse(name: str, text: str) -> Any:
 
 
 def _first(message: str) -> str:
-    """The first complaint with the line it is about: "line 7: undefined '%y' in: %x = add ..."."""
+    """The first error with its line: "line 7: undefined '%y' in: %x = add ..."."""
     found = re.search(r"<string>:(\d+):\d+: error: (.*)\n(.*)", message)
     if found is None:
         return message.strip()
@@ -133,8 +179,57 @@ def _machine(target: Target) -> _Machine:
         # The name carries the scheduling model and implies features that detection does not list
         # (dotprod on ARM); the list takes away what a virtual machine hides.
         with LLVM_LOCK:
-            return _machine_of(target.arch, *_host())
-    return _machine_of(target.arch, target.cpu, "")
+            name, found = _host()
+            others = _features(target.arch, target.features, cpu().features)
+            return _machine_of(target.arch, name, ",".join(filter(None, (found, others))))
+    features = _features(target.arch, target.features, None)
+    if not is_known_cpu(target.arch, target.cpu):
+        raise BuildError(
+            f"LLVM knows no {target.arch} processor named {target.cpu!r}; `Target.named` lists "
+            "some, and `llc -mcpu=help` all"
+        )
+    return _machine_of(target.arch, target.cpu, features)
+
+
+def _features(arch: str, wanted: frozenset[str], known: frozenset[str] | None) -> str:
+    """The features of a target as LLVM spells them ("+avx2,-fma"). What the target lacks is
+    disabled, because the processor's name may imply it. With `known`, only the differences from it.
+    """
+    names = LLVM_FEATURES[arch]
+    if unknown := wanted - names.keys():
+        raise BuildError(
+            f"unknown feature {', '.join(map(repr, sorted(unknown)))} of a target of {arch}; "
+            f"known are {', '.join(names)}"
+        )
+    # What is taken away comes first: a feature brings those that it needs with it. Every aarch64
+    # processor has neon, and LLVM no way to do without.
+    gone = [f for f in names if f not in wanted | {"neon"} and (known is None or f in known)]
+    signs = [f"-{names[f]}" for f in gone]
+    signs += [f"+{n}" for f, n in names.items() if f in wanted and f not in (known or ())]
+    return ",".join(signs)
+
+
+@cache
+def is_known_cpu(arch: str, name: str) -> bool:
+    """Whether LLVM knows the processor. It aborts on some unknown names, so the name is looked up
+    in the list that `-mcpu=help` prints. LLVM prints it to stderr: a subprocess is needed.
+    """
+    if (arch, name) in _NAMED_CPUS:
+        return True
+    script = (
+        "import llvmlite.binding as l; l.initialize_all_targets(); l.initialize_all_asmprinters()\n"
+        f"l.Target.from_triple({_TRIPLES[arch]!r}).create_target_machine(cpu='help')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    listed = re.findall(r"^ +(\S+) +- Select the", done.stderr, re.MULTILINE)
+    return name in listed
+
+
+def host_cpu() -> str:
+    """LLVM's name of this machine's processor."""
+    return str(llvm.get_host_cpu_name())
 
 
 @cache
@@ -144,7 +239,7 @@ def _host() -> tuple[str, str]:
 
 @cache
 def initialize() -> None:
-    """LLVM learns which targets there are; the linker too needs that, where nothing is compiled."""
+    """Registers LLVM's targets. The linker needs them too."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
 

@@ -1,5 +1,6 @@
-"""A store that is written out many times is worked out once: its text with gaps for the operands is
-kept, and each further copy only fills them.
+"""Templates of stores: a store in an unrolled loop is emitted once while it is recorded, and each
+further copy fills in the names of its operands. The LLVM lines of the first copy go in, a Copy
+(text with gaps) comes out.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import NamedTuple
 from tilesmith.codegen.llvm.builder import Type, V
 from tilesmith.codegen.llvm.frames import Memory, Terms
 from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Load, Unary, children
+from tilesmith.expr.walk import preorder
 
 _NAME = re.compile(r"%[A-Za-z]+\d+")
 _MADE = re.compile(r"  (%v\d+) = ")
@@ -55,7 +57,7 @@ class Recording:
     lines: list[str] = field(default_factory=list)
     operands: list[Operand] = field(default_factory=list)
     names: dict[str, int] = field(default_factory=dict)
-    unlike: bool = False  # another copy could look otherwise
+    unlike: bool = False  # another copy could need other instructions
 
     def add(self, v: V, operand: Operand) -> None:
         """Two operands that happen to be one value here are two elsewhere; so are a constant and a
@@ -93,7 +95,7 @@ class Recording:
 def repeats(values: Sequence[Expr]) -> bool:
     """Whether nothing but the operands differs between copies."""
     return all(
-        isinstance(e, Load | Const)
-        or (isinstance(e, Unary | Binary | Cast) and repeats(children(e)))
-        for e in values
+        isinstance(e, Load | Const | Unary | Binary | Cast)
+        for v in values
+        for e in preorder(v, children)
     )

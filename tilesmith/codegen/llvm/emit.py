@@ -1,46 +1,34 @@
-"""Function in, LLVM IR text out: the pass list, the functions of a kernel, its threads. Statements,
-values and memory have files of their own.
+"""A Function and a Target in, the text of an LLVM module out.
+
+The emitter is composed of parts with a file each: Position (what all share), Addressing,
+RegisterCache, Vectors, Expressions, Stores, Statements; each knows only those before it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from tilesmith.base.errors import BuildError
 from tilesmith.base.target import Target
-from tilesmith.codegen.llvm.builder import I64, V
-from tilesmith.codegen.llvm.frames import Frame
-from tilesmith.codegen.llvm.statements import Module, Statements
-from tilesmith.codegen.passes.compact import compact
-from tilesmith.codegen.passes.fetch import spread_fetches
-from tilesmith.codegen.passes.guards import hoist_guards
-from tilesmith.codegen.passes.lanes import widen_private_buffers
-from tilesmith.codegen.passes.layouts import apply_layouts
-from tilesmith.codegen.passes.lower_blocks import lower_blocks
-from tilesmith.codegen.passes.notes import resolve_notes
-from tilesmith.codegen.passes.partition import partition
-from tilesmith.codegen.passes.simplify import simplify
-from tilesmith.codegen.passes.squares import transpose_squares
-from tilesmith.codegen.passes.stagger import stagger_rows
-from tilesmith.codegen.passes.strips import strip_vectors
-from tilesmith.codegen.passes.undivide import split_at_divisions
+from tilesmith.codegen.artifact import ENTRY, PARALLEL_FOR, Check
+from tilesmith.codegen.llvm.addressing import Addressing
+from tilesmith.codegen.llvm.builder import I64, Builder, V
+from tilesmith.codegen.llvm.expressions import Expressions
+from tilesmith.codegen.llvm.frames import Memory
+from tilesmith.codegen.llvm.module import Module
+from tilesmith.codegen.llvm.position import Position
+from tilesmith.codegen.llvm.prefetches import Prefetches
+from tilesmith.codegen.llvm.register_cache import RegisterCache
+from tilesmith.codegen.llvm.statements import Statements
+from tilesmith.codegen.llvm.stores import Stores
+from tilesmith.codegen.llvm.vectors import Vectors
+from tilesmith.codegen.passes.check_indices import check_indices
+from tilesmith.codegen.pipeline import CPU_PASSES, Pass, lower
 from tilesmith.expr.ints import of
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import For, Stmt
-
-# What happens to a Function before it is written down, in order.
-PASSES = (
-    resolve_notes,
-    lower_blocks,
-    compact,
-    widen_private_buffers,
-    apply_layouts,
-    stagger_rows,
-    simplify,
-    split_at_divisions,
-    hoist_guards,
-    partition,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +36,16 @@ class Emitted:
     source: str
     workspace_nbytes: int
     uses_threads: bool
+    checks: tuple[Check, ...] = ()
 
 
-def lower(func: Function) -> Function:
-    """The Function as the emitter sees it."""
-    for step in PASSES:
-        func = step(func)
-    return func
-
-
-def emit_function(func: Function, target: Target) -> Emitted:
+def emit_function(
+    func: Function,
+    target: Target,
+    *,
+    checked: bool = False,
+    passes: Sequence[Pass] = CPU_PASSES,
+) -> Emitted:
     if func.sizes:
         raise BuildError(
             f"{func.name} has the open sizes {', '.join(func.sizes)}; "
@@ -65,41 +53,52 @@ def emit_function(func: Function, target: Target) -> Emitted:
         )
     if target.kind != "cpu":
         raise BuildError(f"LLVM code is for CPUs; the target is {target.kind}")
-    lowered = lower(func)
-    for fit in (transpose_squares, strip_vectors, spread_fetches):
-        lowered = fit(lowered, target)
     module = Module(target)
-    Writer(module, lowered).entry()
-    return Emitted(module.text(), module.workspace_nbytes, module.uses_threads)
+    if checked:
+        func, module.checks = check_indices(func)
+        module.reserve(16 * len(module.checks))
+    Emitter(module).entry(lower(func, target, passes))
+    return Emitted(module.text(), module.workspace_nbytes, module.uses_threads, module.checks)
 
 
-class Writer(Statements):
-    """Writes one LLVM function. What is in it comes from `Statements`, through that stores from
-    `Stores`, expressions from `Values` and memory from `Cells`.
+class Emitter:
+    """Writes one LLVM function: puts the parts of the emitter together and starts them.
+
+    A part of a parallel loop is a function of its own, with an emitter of its own.
     """
 
-    def __init__(self, module: Module, func: Function) -> None:
-        super().__init__(module)
-        self.func = func
+    def __init__(self, module: Module) -> None:
+        target = module.target
+        builder = Builder(target.arch, target.features)
+        builder.declarations = module.declarations
+        self.module, self.builder = module, builder
+        self.position = position = Position(target, builder)
+        addressing = Addressing(position)
+        prefetches = Prefetches(position, addressing)
+        self.cache = cache = RegisterCache(position, addressing, prefetches)
+        vectors = Vectors(position)
+        expressions = Expressions(position, addressing, cache, vectors, module.checks)
+        stores = Stores(position, addressing, cache, vectors, expressions)
+        self.statements = Statements(
+            module, position, addressing, cache, expressions, stores, self.parallel
+        )
 
-    def entry(self) -> None:
+    def entry(self, func: Function) -> None:
+        """The function's own body, and the entry that unpacks its arguments."""
         params = []
-        for k, p in enumerate(self.func.params):
+        for k, p in enumerate(func.params):
             params.append(f"ptr noalias nocapture align {p.dtype.nbytes} %arg{k}")
-            self.bind(p, f"%arg{k}", p.dtype.nbytes)
-        self.open_function()
-        self.body(self.func.body)
-        text = self.close_function(
+            self.statements.bind(p, f"%arg{k}", p.dtype.nbytes)
+        self.statements.body(func.body)
+        text = self.function(
             f"define internal void @body({', '.join([*params, 'ptr noalias %workspace'])})"
         )
         self.module.functions.append(text)
-        lines = ["define void @tilesmith_entry(ptr %args, ptr %workspace) #0 {"]
-        for k in range(len(self.func.params)):
+        lines = [f"define void @{ENTRY}(ptr %args, ptr %workspace) #0 {{"]
+        for k in range(len(func.params)):
             lines.append(f"  %aa{k} = getelementptr ptr, ptr %args, i64 {k}")
             lines.append(f"  %arg{k} = load ptr, ptr %aa{k}")
-        args = ", ".join(
-            [*(f"ptr %arg{k}" for k in range(len(self.func.params))), "ptr %workspace"]
-        )
+        args = ", ".join([*(f"ptr %arg{k}" for k in range(len(func.params))), "ptr %workspace"])
         lines += [
             f"  call void @body({args})",
             "  ret void",
@@ -109,18 +108,14 @@ class Writer(Statements):
         ]
         self.module.functions.append("\n".join(lines))
 
-    def open_function(self) -> None:
-        self.frames = [Frame("function")]
-        self.builder.lines = self.frames[0].lines
-        self.label = "entry"
-
-    def close_function(self, head: str) -> str:
-        root = self.frames[0]
-        self.flush_all(root)
+    def function(self, head: str) -> str:
+        """The text of the function, after all its statements."""
+        root = self.position.frames[0]
+        self.cache.flush_frame(root)
         body = [
             f"{head} nounwind {{",
             "entry:",
-            *self.entry_lines,
+            *self.position.entry_lines,
             *root.head,
             *root.lines,
             "  ret void",
@@ -129,10 +124,9 @@ class Writer(Statements):
         ]
         return "\n".join(body)
 
-    # threads
     def parallel(self, s: For) -> None:
         """Directly nested parallel loops become one range of numbers, and the body a function over
-        a part of it.
+        a part of it. What that function uses from outside goes to it in a box of pointers.
         """
         chain = [s]
         while (
@@ -141,59 +135,54 @@ class Writer(Statements):
             and t.kind == "parallel"
         ):
             chain.append(t)
-        inner = chain[-1].body
-        total = 1
-        for f in chain:
-            total *= f.extent.const or 0
-        self.module.uses_threads = True
-        b = self.builder
-        for serial in self.touched(inner)[0]:
-            self.flush_memory(serial, drop=True)
-        name = f"@part{len(self.module.functions)}_{self.module.serial}"
-        memories = list(self.memories.values())
-        loops = [n for n, v in self.env.items() if isinstance(v, V)]
-        slots = [*(m.pointer for m in memories), self.workspace]
+        inner, total = chain[-1].body, prod(f.extent.const or 0 for f in chain)
+        module, position, b = self.module, self.position, self.builder
+        module.uses_threads = True
+        for serial in self.statements.touched(inner)[0]:
+            self.cache.flush(serial, drop=True)
+        name = f"@part{len(module.functions)}_{module.serial}"
+        memories = list(position.memories.values())
+        loops = {n: v for n, v in position.env.items() if isinstance(v, V)}
+        slots = [f"ptr {m.pointer}" for m in memories] + [f"ptr {position.workspace}"]
+        slots += map(str, loops.values())
         box = b.fresh("box")
-        self.entry_lines.append(f"  {box} = alloca [{len(slots) + len(loops)} x ptr], align 64")
-        for k, (kind, value) in enumerate(
-            [*(("ptr", p) for p in slots), *(("i64", str(self.env[n].name)) for n in loops)]  # type: ignore[union-attr]
-        ):
+        position.entry_lines.append(f"  {box} = alloca [{len(slots)} x ptr], align 64")
+        for k, slot in enumerate(slots):
             at = b.fresh("at")
             b.emit(f"  {at} = getelementptr ptr, ptr {box}, i64 {k}")
-            b.emit(f"  store {kind} {value}, ptr {at}")
+            b.emit(f"  store {slot}, ptr {at}")
         b.emit(
-            f"  call void @tilesmith_parallel_for(ptr {name}, ptr {box}, "
-            f"i64 {total}, i64 {self.target.num_cores})"
+            f"  call void @{PARALLEL_FOR}(ptr {name}, ptr {box}, "
+            f"i64 {total}, i64 {position.target.num_cores})"
         )
-        part = Writer(self.module, self.func)
-        part.in_parallel, part.thread = True, "%thread"
-        part.open_function()
-        for k, m in enumerate(memories):
-            part.entry_lines += [
-                f"  %slot{k} = getelementptr ptr, ptr %box, i64 {k}",
-                f"  %mem{k} = load ptr, ptr %slot{k}",
-            ]
-            part.memories[m.name] = replace(m, pointer=f"%mem{k}")
-        last = len(memories)
-        part.entry_lines += [
-            f"  %slot{last} = getelementptr ptr, ptr %box, i64 {last}",
-            f"  %ws = load ptr, ptr %slot{last}",
-        ]
-        part.workspace = "%ws"
-        for k, n in enumerate(loops, last + 1):
-            part.entry_lines += [
-                f"  %slot{k} = getelementptr ptr, ptr %box, i64 {k}",
-                f"  %out{k} = load i64, ptr %slot{k}",
-            ]
-            part.env[n] = V(f"%out{k}", I64)
-            part.depth[n] = 0
-        part.env |= {n: v for n, v in self.env.items() if isinstance(v, int)}
-        part.ranges = dict(self.ranges)
+        part = Emitter(module)
+        part.unbox(memories, loops)
+        part.position.env |= {n: v for n, v in position.env.items() if isinstance(v, int)}
+        part.position.ranges |= position.ranges
         part.span(chain, inner, total)
-        text = part.close_function(
+        text = part.function(
             f"define internal void {name}(ptr %box, i64 %begin, i64 %end, i64 %thread)"
         )
-        self.module.functions.insert(0, text)
+        module.functions.insert(0, text)
+
+    def unbox(self, memories: Sequence[Memory], loops: Iterable[str]) -> None:
+        """At the beginning of a thread's part: what `parallel` put into the box."""
+        position = self.position
+
+        def slot(k: int, kind: str, name: str) -> str:
+            position.entry_lines += [
+                f"  %slot{k} = getelementptr ptr, ptr %box, i64 {k}",
+                f"  {name} = load {kind}, ptr %slot{k}",
+            ]
+            return name
+
+        for k, m in enumerate(memories):
+            position.memories[m.name] = replace(m, pointer=slot(k, "ptr", f"%mem{k}"))
+        position.workspace = slot(len(memories), "ptr", "%ws")
+        for k, n in enumerate(loops, len(memories) + 1):
+            position.env[n] = V(slot(k, "i64", f"%out{k}"), I64)
+            position.depth[n] = 0
+        position.thread = "%thread"
 
     def span(self, chain: list[For], inner: tuple[Stmt, ...], total: int) -> None:
         """The loop of one thread over its numbers; each number gives the values of the flattened
@@ -201,7 +190,7 @@ class Writer(Statements):
         """
         begin, end = V("%begin", I64), V("%end", I64)
         if len(chain) == 1:
-            self.counted(replace(chain[0], kind="serial"), begin, end)
+            self.statements.counted(replace(chain[0], kind="serial"), begin, end)
             return
-        self.flattened = chain
-        self.counted(For("+".join(f.name for f in chain), of(total), inner), begin, end)
+        self.statements.flattened = chain
+        self.statements.counted(For("+".join(f.name for f in chain), of(total), inner), begin, end)

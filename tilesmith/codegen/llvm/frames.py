@@ -1,11 +1,9 @@
-"""The emitter's view of where it stands: nested frames (function, loop, branch) and the memory
-cells held in registers.
+"""What the register cache holds: nested frames (function, loop, branch), each with the memory cells
+whose values it has in SSA names.
 
-A *cell* is a scalar or a vector at a known address. Instead of loading and storing cells over and
-over, the emitter keeps their
-values in SSA names: a write-back cache. A loop that leaves a cell's address alone carries the value
-through a phi, which is how an
-accumulator lives in registers; what is written goes to memory only when somebody might look there.
+A *cell* is a scalar or a vector at a known address. A loop in which a cell's address does not
+change carries its value through a phi, which is how an accumulator lives in a register. A written
+cell goes to memory only when something else might read it there.
 """
 
 from __future__ import annotations
@@ -22,8 +20,8 @@ Terms = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Memory:
-    """A buffer as this function sees it: where it begins, and a number that tells it from its other
-    incarnations.
+    """A buffer as one LLVM function sees it. Every allocation of a name is a memory with a serial
+    number of its own.
     """
 
     name: str
@@ -56,18 +54,18 @@ class Held:
     dirty: bool  # memory does not have it yet
 
 
-_REACH = 64  # elements: no cell is longer
+_REACH = 64  # elements of a bucket of the index; no cell is longer
 
 
 class CellMap(dict[Cell, Held]):
-    """Cells with what is held of them, and near which others they lie."""
+    """Cells with their values, and an index by address to find cells that overlap."""
 
     def __init__(self) -> None:
         super().__init__()
         self.near: dict[int, dict[Terms, dict[int, dict[Cell, None]]]] = {}
 
     def _bucket(self, cell: Cell) -> dict[Cell, None]:
-        """In the order in which they came, so that the code is the same in every process."""
+        """Cells in order of insertion, so that every process writes the same code."""
         groups = self.near.setdefault(cell.memory, {}).setdefault(cell.terms, {})
         return groups.setdefault(cell.offset // _REACH, {})
 

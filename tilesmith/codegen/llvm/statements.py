@@ -1,21 +1,25 @@
-"""Statements: loops that are written out or counted, with the cells that they carry in registers,
-branches and masks.
+"""Statements: a body in, its LLVM lines out. Loops are unrolled, vectorized or counted; a counted
+loop carries cells in registers. Guards become branches, or masks where they differ between lanes.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from collections.abc import Callable
 from math import prod
 
 from tilesmith.base.errors import BuildError
-from tilesmith.base.target import Target
-from tilesmith.codegen.llvm.builder import I64, Builder, V
-from tilesmith.codegen.llvm.carry import carried_cells
-from tilesmith.codegen.llvm.cells import Lane
+from tilesmith.codegen.llvm.addressing import Addressing
+from tilesmith.codegen.llvm.builder import I64, V
+from tilesmith.codegen.llvm.carried_cells import carried_cells
+from tilesmith.codegen.llvm.expressions import Expressions
 from tilesmith.codegen.llvm.frames import Frame, Memory
+from tilesmith.codegen.llvm.module import Module
+from tilesmith.codegen.llvm.position import Lane, Position
+from tilesmith.codegen.llvm.register_cache import RegisterCache
 from tilesmith.codegen.llvm.stores import Stores
-from tilesmith.codegen.passes.access import tile_ranges
-from tilesmith.codegen.passes.squares import TRANSPOSE
+from tilesmith.codegen.llvm.vector_pieces import VectorPieces
+from tilesmith.codegen.passes.accesses import tile_ranges
+from tilesmith.codegen.passes.transpose_squares import TRANSPOSE
 from tilesmith.expr.ints import Int
 from tilesmith.expr.nodes import loads_of
 from tilesmith.ir.nodes import Alloc, Buffer, For, If, Stmt, Store, Sync, statements
@@ -24,50 +28,30 @@ _STACK_NBYTES = 16 << 10  # larger buffers go to the workspace: a stack overflow
 _MOST_UNROLLED = 20_000
 
 
-class Module:
-    """What several functions of one kernel share."""
+class Statements:
+    """`parallel` writes a loop whose iterations are shared between threads. A parallel loop within
+    such a one runs in its thread.
+    """
 
-    def __init__(self, target: Target) -> None:
-        self.target = target
-        self.functions: list[str] = []
-        self.declarations: dict[str, str] = {}
-        self.workspace_nbytes = 0
-        self.uses_threads = False
-        self.serial = 0
-        self.metadata = 0
-
-    def reserve(self, nbytes: int) -> int:
-        """A place in the workspace."""
-        at = self.workspace_nbytes
-        self.workspace_nbytes += -(-nbytes // 64) * 64
-        return at
-
-    def text(self) -> str:
-        lines = [*self.declarations.values(), ""]
-        if self.uses_threads:
-            lines.insert(0, "declare void @tilesmith_parallel_for(ptr, ptr, i64, i64)")
-        ends = ["", '!0 = !{!"llvm.loop.unroll.disable"}']
-        # each loop has a node of its own that keeps LLVM from unrolling it again
-        ends += [f"!{k} = distinct !{{!{k}, !0}}" for k in range(1, self.metadata + 1)]
-        return "\n".join([*lines, *self.functions, *ends]) + "\n"
-
-
-class Statements(Stores):
-    def __init__(self, module: Module) -> None:
-        super().__init__(module.target, Builder(module.target.arch))
-        self.module = module
-        self.builder.declarations = module.declarations
-        self.builder.features = module.target.features
-        self.entry_lines: list[str] = []
-        self.in_parallel = False
-        self.thread = "0"
-        self.workspace = "%workspace"
+    def __init__(
+        self,
+        module: Module,
+        position: Position,
+        addressing: Addressing,
+        cache: RegisterCache,
+        expressions: Expressions,
+        stores: Stores,
+        parallel: Callable[[For], None],
+    ) -> None:
+        self.module, self.position, self.builder = module, position, position.builder
+        self.addressing, self.cache, self.expressions = addressing, cache, expressions
+        self.stores, self.parallel = stores, parallel
+        self.frames, self.env = position.frames, position.env
+        self.depth, self.ranges = position.depth, position.ranges
+        self.pieces = VectorPieces(position.target)
+        self.places: dict[tuple[str, int], str] = {}  # of buffers, by name and bytes
         self.unrolled = 0
         self.flattened: list[For] = []  # the loops that the next counted loop stands for
-
-    @abstractmethod
-    def parallel(self, s: For) -> None:
-        """A loop that is shared between threads."""
 
     def body(self, body: tuple[Stmt, ...]) -> None:
         for s in body:
@@ -77,7 +61,7 @@ class Statements(Stores):
                 case If():
                     self.branch(s)
                 case Store():
-                    self.store(s)
+                    self.stores.store(s)
                 case Alloc(buffer=b):
                     self.alloc(b)
                 case Sync():
@@ -90,7 +74,7 @@ class Statements(Stores):
         numbers = tuple(_number(n, b) for n in b.strides)
         shape = tuple(_number(n, b) for n in b.shape)
         m = Memory(b.name, pointer, b.dtype, numbers, shape, self.module.serial, align)
-        self.memories[b.name] = m
+        self.position.memories[b.name] = m
         return m
 
     def alloc(self, b: Buffer) -> None:
@@ -99,26 +83,28 @@ class Statements(Stores):
         if key not in self.places:
             if nbytes <= _STACK_NBYTES:
                 name = self.builder.fresh("stack")
-                self.entry_lines.append(f"  {name} = alloca [{nbytes} x i8], align 64")
+                self.position.entry_lines.append(f"  {name} = alloca [{nbytes} x i8], align 64")
             else:
                 name = self.builder.fresh("scratch")
-                copies = self.target.num_cores if self.in_parallel else 1
+                copies = self.position.target.num_cores if self.position.thread else 1
                 room = -(-nbytes // 64) * 64
                 at = self.module.reserve(room * copies)
-                if self.in_parallel:
+                if self.position.thread:
                     skip = self.builder.fresh("skip")
-                    self.entry_lines.append(f"  {skip}.t = mul i64 {self.thread}, {room}")
-                    self.entry_lines.append(f"  {skip} = add i64 {skip}.t, {at}")
-                    self.entry_lines.append(
-                        f"  {name} = getelementptr i8, ptr {self.workspace}, i64 {skip}"
+                    self.position.entry_lines.append(
+                        f"  {skip}.t = mul i64 {self.position.thread}, {room}"
+                    )
+                    self.position.entry_lines.append(f"  {skip} = add i64 {skip}.t, {at}")
+                    self.position.entry_lines.append(
+                        f"  {name} = getelementptr i8, ptr {self.position.workspace}, i64 {skip}"
                     )
                 else:
-                    self.entry_lines.append(
-                        f"  {name} = getelementptr i8, ptr {self.workspace}, i64 {at}"
+                    self.position.entry_lines.append(
+                        f"  {name} = getelementptr i8, ptr {self.position.workspace}, i64 {at}"
                     )
             self.places[key] = name
         m = self.bind(b, self.places[key], 64)
-        self.copies.clear()  # the name stands for another memory now
+        self.stores.copies.clear()  # the name stands for another memory now
         self.frames[-1].owned.add(m.serial)
 
     def loop(self, s: For) -> None:
@@ -126,10 +112,11 @@ class Statements(Stores):
         assert n is not None
         if n == 0:
             return
-        if s.kind == "parallel" and self.target.num_cores > 1 and not self.in_parallel:
+        p = self.position
+        if s.kind == "parallel" and p.target.num_cores > 1 and p.thread is None:
             self.parallel(s)
         elif s.note(TRANSPOSE):
-            self.square(s)
+            self.stores.square(s)
         elif s.kind == "unroll" or n == 1:
             self.unrolled += n
             if self.unrolled > _MOST_UNROLLED:
@@ -149,39 +136,41 @@ class Statements(Stores):
 
     def vector_loop(self, s: For) -> None:
         self.ranges[s.name] = s.extent
-        pieces = self.pieces_of(s)
+        pieces = self.pieces.of(s)
         if len(pieces) > 1 and pieces[1][1] == pieces[0][1] and self.sums_up(s, pieces[0]):
             store = s.body[0]
             assert isinstance(store, Store)
             full = [p for p in pieces if p[1] == pieces[0][1]]
-            self.reduce_pieces(store, s.name, full)
+            self.stores.reduce_pieces(store, s.name, full)
             pieces = pieces[len(full) :]
         for start, lanes in pieces:
             self.env[s.name] = Lane(start, lanes) if lanes > 1 else start
-            self.lanes = lanes
+            self.position.lanes = lanes
             self.body(s.body)
-        self.lanes = 1
+        self.position.lanes = 1
         del self.env[s.name], self.ranges[s.name]
 
     def sums_up(self, s: For, piece: tuple[int, int]) -> bool:
-        """Whether the loop does nothing but join its lanes into one element."""
+        """Whether the loop only reduces its lanes into one element."""
         if len(s.body) != 1 or not isinstance(t := s.body[0], Store) or len(t.writes) != 1:
             return False
-        self.env[s.name], self.lanes = Lane(*piece), piece[1]
-        return piece[1] > 1 and t.intrinsic is None and self._joins_lanes(t.writes[0])
+        self.env[s.name], self.position.lanes = Lane(*piece), piece[1]
+        return (
+            piece[1] > 1 and t.intrinsic is None and self.stores.reductions.joins_lanes(t.writes[0])
+        )
 
     def counted(self, s: For, begin: V, end: V) -> None:
-        """A real loop, of at least one iteration, with the cells that it carries."""
+        """A loop with a counter, of at least one iteration, and phis for the cells it carries."""
         b = self.builder
         chain, self.flattened = self.flattened, []
         names = frozenset({s.name, *(f.name for f in chain)})
         touched, written = self.touched(s.body)
-        cells = carried_cells(self, s.body, names)
+        cells = carried_cells(self.position, self.pieces, s.body, names)
         for serial in sorted(touched):
             if serial in cells:
-                self.settle(serial, cells[serial])
+                self.cache.settle(serial, cells[serial])
             else:
-                self.flush_memory(serial, drop=serial in written)
+                self.cache.flush(serial, drop=serial in written)
         carried = frozenset(cells)
         innermost = not any(
             isinstance(t, For) and t.kind in ("serial", "parallel") for t in statements(s.body)
@@ -191,29 +180,34 @@ class Statements(Stores):
         prefetch = {str(v[0]): int(v[1]) for v in wanted}
         frame = Frame("loop", names, written, carried, stepped, prefetch)
         frame.starts_at = None if begin.name == "0" else begin.name
-        before, start = self.label, self.frames[-1]
+        before, start = self.position.label, self.frames[-1]
         name, done = b.fresh("L")[1:], b.fresh("X")[1:]
         counter = V(f"%{name}.i", I64)
         self.frames.append(frame)
-        plans, copies, self.plans, self.copies = self.plans, self.copies, {}, {}
+        plans, copies, self.addressing.plans, self.stores.copies = (
+            self.addressing.plans,
+            self.stores.copies,
+            {},
+            {},
+        )
         b.lines = frame.lines
-        self.label = name
+        self.position.label = name
         self.env[s.name] = counter
         self.ranges[s.name] = s.extent
         self.depth[s.name] = len(self.frames) - 1
         self.unflatten(counter, chain)
         for key, note in s.notes:
             if key == "fetch" and isinstance(note, tuple):
-                self.fetch(note)
-        shadowed = dict(self.memories)
+                self.cache.prefetches.on_behalf(note)
+        shadowed = dict(self.position.memories)
         self.body(s.body)
-        self.memories = shadowed
-        self.close_cells(frame)
+        self.position.memories = shadowed
+        self.cache.close(frame)
         self.frames.pop()
-        self.plans, self.copies = plans, copies
+        self.addressing.plans, self.stores.copies = plans, copies
         for gone in (s.name, *(f.name for f in chain)):
             del self.env[gone], self.ranges[gone], self.depth[gone]
-        latch, lines = self.label, start.lines
+        latch, lines = self.position.label, start.lines
         lines.append(f"  br label %{name}")
         lines.append(f"{name}:")
         lines.append(
@@ -238,8 +232,8 @@ class Statements(Stores):
         )
         lines.append(f"{done}:")
         b.lines = lines
-        self.label = done
-        self.adopt_cells(frame)
+        self.position.label = done
+        self.cache.adopt(frame)
 
     def touched(self, body: tuple[Stmt, ...]) -> tuple[set[int], frozenset[int]]:
         """The memories from outside that a body uses, and those it writes."""
@@ -250,12 +244,12 @@ class Statements(Stores):
                 for w in s.writes:
                     written.add(w.buffer)
                     used.update(load.buffer for load in loads_of(w.value))
-        outside = {n: m.serial for n, m in self.memories.items()}
+        outside = {n: m.serial for n, m in self.position.memories.items()}
         wrote = frozenset(outside[n] for n in written if n in outside)
         return {outside[n] for n in used if n in outside} | wrote, wrote
 
     def partial_tile(self, s: If) -> None:
-        """An instruction whose tile is not whole here: the tile is done element by element."""
+        """A guarded hardware instruction: its tile may be partial, so it is done by elements."""
         for t in s.body:
             assert isinstance(t, Store)
             stmt: Stmt = If(s.conds, (Store(t.writes),))
@@ -267,9 +261,9 @@ class Statements(Stores):
         if any(p.names & tile_ranges(s.body).keys() for p in s.conds):
             self.partial_tile(s)
             return
-        uniform = [p for p in s.conds if not self.varies(p)]
-        varying = [p for p in s.conds if self.varies(p)]
-        numbers = [self.number(p) for p in uniform]
+        uniform = [p for p in s.conds if not self.expressions.varies(p)]
+        varying = [p for p in s.conds if self.expressions.varies(p)]
+        numbers = [self.expressions.number(p) for p in uniform]
         if any(n is not None and n < 0 for n in numbers):
             return
         uniform = [p for p, n in zip(uniform, numbers, strict=True) if n is None]
@@ -279,10 +273,10 @@ class Statements(Stores):
         b = self.builder
         touched, written = self.touched(s.body)
         for serial in sorted(touched):
-            self.flush_memory(serial, drop=serial in written)
+            self.cache.flush(serial, drop=serial in written)
         cond: V | None = None
         for p in uniform:
-            ok = b.compare("sge", self.integer(p), V("0", I64))
+            ok = b.compare("sge", self.expressions.integer(p), V("0", I64))
             cond = ok if cond is None else b.op("and", cond, ok)
         assert cond is not None
         yes, done = b.fresh("T")[1:], b.fresh("E")[1:]
@@ -291,29 +285,33 @@ class Statements(Stores):
         outer = self.frames[-1]
         frame = Frame("branch", frozenset(), written, lines=outer.lines)
         self.frames.append(frame)
-        self.label = yes
-        shadowed = dict(self.memories)
+        self.position.label = yes
+        shadowed = dict(self.position.memories)
         self.masked(varying, s.body)
-        self.memories = shadowed
-        self.close_cells(frame)
+        self.position.memories = shadowed
+        self.cache.close(frame)
         self.frames.pop()
         b.emit(f"  br label %{done}")
         b.emit(f"{done}:")
-        self.label = done
+        self.position.label = done
 
     def masked(self, varying: list[Int], body: tuple[Stmt, ...]) -> None:
-        """Some lanes only: what is written there goes to memory under a mask."""
+        """The body under a mask: only lanes for which all of `varying` are >= 0 write."""
         if not varying:
             self.body(body)
             return
-        before = self.mask
+        before = self.position.mask
         for p in varying:
             ok = self.builder.compare(
-                "sge", self.integer(p), self.builder.const(self.integer(p).type, 0)
+                "sge",
+                self.expressions.integer(p),
+                self.builder.const(self.expressions.integer(p).type, 0),
             )
-            self.mask = ok if self.mask is None else self.builder.op("and", self.mask, ok)
+            self.position.mask = (
+                ok if self.position.mask is None else self.builder.op("and", self.position.mask, ok)
+            )
         self.body(body)
-        self.mask = before
+        self.position.mask = before
 
     def unflatten(self, counter: V, chain: list[For]) -> None:
         b, rest = self.builder, counter

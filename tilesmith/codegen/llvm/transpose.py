@@ -1,7 +1,7 @@
-"""A square of values turned in registers: its rows go in as vectors, its columns come out.
+"""Transposes a square in registers: its rows go in as vectors, its columns come out.
 
-Pairs of elements are zipped within pieces of 128 bits, which every target has an instruction for;
-then the pieces are sorted.
+Elements are interleaved within 128-bit pieces, for which every target has an instruction; then
+whole pieces are exchanged.
 """
 
 from __future__ import annotations

@@ -1,19 +1,20 @@
-"""Intermediate buffers shrink to what one iteration of the innermost loop around all their uses
-needs, and are allocated there.
+"""Shrinks intermediate buffers to what one iteration of the innermost loop around all their uses
+needs, and allocates them there.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from tilesmith.codegen.passes.access import Access, accesses, map_access
+from tilesmith.base.target import Target
+from tilesmith.codegen.passes.accesses import Access, accesses, map_access
 from tilesmith.expr.ints import ZERO, Int, is_size
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Buffer, For, Stmt, Store, rewrite
 from tilesmith.ir.regions import THREAD_LOOPS, Box, box_of, extent, union
 
 
-def compact(func: Function) -> Function:
+def compact(func: Function, _: Target) -> Function:
     body = func.body
     uses: dict[str, list[Access]] = {b.name: [] for b in func.buffers}
     for a in accesses(body):

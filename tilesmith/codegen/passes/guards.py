@@ -1,26 +1,208 @@
-"""A guard leaves the loops it does not depend on: asked once, it breaks up nothing inside."""
+"""Guards in a body, with the work that depends on each; and versions of a body for full and partial
+tiles: a body in, two copies out, and an If that picks one.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import gcd
 
-from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import For, If, Stmt, Store, rewrite, statements
+from tilesmith.codegen.passes.accesses import accesses, substitute_body, tile_ranges
+from tilesmith.codegen.passes.simplify import Ranges, simplify_body
+from tilesmith.expr.ints import Int, Unknown, bounds, of, var
+from tilesmith.expr.nodes import Expr, Select, children, condition_parts, operations
+from tilesmith.expr.walk import preorder
+from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, statements
+
+Ends = tuple[Int, Int]
 
 
-def hoist_guards(func: Function) -> Function:
-    # What speaks of an instruction's own loops must stay with the instruction.
-    tiles = {n for s in statements(func.body) if isinstance(s, Store) for n, _ in s.tile}
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """The test `cond` >= 0 inside the loops `inner`; it runs `times` times per run of the body."""
 
-    def go(s: Stmt) -> tuple[Stmt, ...]:
-        """Inner loops come first, so that a guard climbs as far as it can."""
-        if not (isinstance(s, For) and len(s.body) == 1 and isinstance(guard := s.body[0], If)):
-            return (s,)
-        free = tuple(p for p in guard.conds if not p.names & (tiles | {s.name}))
-        if not free:
-            return (s,)
-        bound = tuple(p for p in guard.conds if p not in free)
-        body = (If(bound, guard.body),) if bound else guard.body
-        return (If(free, (replace(s, body=body),)),)
+    cond: Int
+    inner: Ranges
+    counted: frozenset[str]  # the loops of `inner` that are not written out
+    times: int
+    body: tuple[Stmt, ...]
+    select: bool = False  # it chooses a value
 
-    return replace(func, body=rewrite(func.body, go))
+    @property
+    def work(self) -> int:
+        """The operations that run and depend on it."""
+        return self.times * effort(self.body)
+
+
+def guards_of(
+    body: tuple[Stmt, ...],
+    inner: Ranges | None = None,
+    counted: frozenset[str] = frozenset(),
+    times: int = 1,
+) -> Iterator[Guard]:
+    inner = inner or {}
+    for s in body:
+        match s:
+            case For():
+                more = frozenset() if s.kind in ("unroll", "vectorize") else {s.name}
+                within = {**inner, s.name: s.extent}
+                yield from guards_of(s.body, within, counted | more, times * _turns(s))
+            case If():
+                around = {**inner, **tile_ranges(s.body)}
+                for p in s.conds:
+                    yield Guard(p, around, counted, times, s.body)
+                yield from guards_of(s.body, inner, counted, times)
+            case Store():
+                here = {**inner, **dict(s.tile)}
+                for w in s.writes:
+                    for p in _select_conditions(w.value):
+                        yield Guard(p, here, counted, times, (s,), select=True)
+
+
+def is_guarded(body: tuple[Stmt, ...]) -> bool:
+    """Whether `guards_of` finds any."""
+    return any(
+        isinstance(s, If)
+        or (isinstance(s, For) and is_guarded(s.body))
+        or (
+            isinstance(s, Store)
+            and any(True for w in s.writes for _ in _select_conditions(w.value))
+        )
+        for s in body
+    )
+
+
+def _select_conditions(e: Expr) -> Iterator[Int]:
+    for x in preorder(e, children):
+        if isinstance(x, Select):
+            yield from condition_parts(x.cond)[0]
+
+
+def ends_of(cond: Int, inner: Ranges) -> tuple[Int, ...]:
+    """Lower and upper bound of a condition over the inner loops; () if they are unknown."""
+    try:
+        return bounds(cond, inner)
+    except Unknown:
+        return ()
+
+
+def weight(body: tuple[Stmt, ...]) -> int:
+    """Operations in the code after unrolling: what a copy adds. Eight lanes count as one."""
+    return _count(body, _copies)
+
+
+def effort(body: tuple[Stmt, ...]) -> int:
+    """Operations executed."""
+    return _count(body, _turns)
+
+
+def _count(body: tuple[Stmt, ...], times: Callable[[For], int]) -> int:
+    total = 0
+    for s in body:
+        if isinstance(s, For):
+            total += times(s) * _count(s.body, times)
+        elif isinstance(s, If):
+            total += _count(s.body, times)
+        elif isinstance(s, Store):
+            total += sum(operations(w.value) for w in s.writes)
+    return total
+
+
+def _turns(s: For) -> int:
+    n = s.extent.const or 1
+    return max(1, n // 8) if s.kind == "vectorize" else n
+
+
+def _copies(s: For) -> int:
+    return _turns(s) if s.kind in ("unroll", "vectorize") else 1
+
+
+def spatial(name: str, body: tuple[Stmt, ...]) -> bool:
+    """Whether every iteration writes other elements. Then no value is carried in a register from
+    one iteration to the next, and a branch forces none to memory.
+    """
+    own = {s.buffer.name for s in statements(body) if isinstance(s, Alloc)}
+    return all(
+        any(name in p.names for p in a.index)
+        for a in accesses(body)
+        if a.write and a.buffer not in own
+    )
+
+
+def separated(s: For, body: tuple[Stmt, ...], here: Ranges) -> tuple[Stmt, ...]:
+    """The body of a counted loop with what most of it depends on asked once: is this tile full, is
+    it the last and not full. Guards that a counted loop further in can ask wait for that.
+    """
+    if not spatial(s.name, body):
+        return body
+    groups: dict[Ends, int] = {}
+    for g in guards_of(body):
+        if s.name in g.cond.names and not g.select and not g.cond.names & g.counted:
+            match ends_of(g.cond, g.inner):
+                case (low, high):
+                    groups[low, high] = groups.get((low, high), 0) + g.work
+    most = effort(body)
+    wanted = [ends for ends, work in groups.items() if 2 * work >= most]
+    return _separate(s.name, body, here, wanted)
+
+
+def _separate(
+    name: str, body: tuple[Stmt, ...], here: Ranges, wanted: list[Ends]
+) -> tuple[Stmt, ...]:
+    if not wanted:
+        return body
+    (low, high), *others = wanted
+    full = _separate(name, _given(body, (low, high), True, {}), here, others)
+    out: list[Stmt] = [If((low,), full)]
+    if low != high:
+        out += _tail(name, body, here, low, high)
+    rest = simplify_body(_given(body, (low, high), False, {}), here, {})
+    if any(isinstance(t, Store) for t in statements(rest)):
+        out.append(If((-high - 1,), _separate(name, rest, here, others)))
+    return tuple(out)
+
+
+def _tail(name: str, body: tuple[Stmt, ...], here: Ranges, low: Int, high: Int) -> tuple[Stmt, ...]:
+    """Iterations in which the guard holds for some: low < 0 <= high. If there is only one, its loop
+    variable is known, and with it what of the tile is left.
+    """
+    steps = {m: c for m, c in low.terms.items() if m}
+    step = gcd(*steps.values())
+    start, stop = high - Int(steps), low - Int(steps)
+    move = Int(
+        {m: c // step for m, c in steps.items()}
+    )  # step*move + start >= 0 > step*move + stop
+    way = move.coefficient(name).const
+    a, b = start.const, stop.const
+    if a is not None and b is not None and way in (1, -1):
+        first, last = -(a // step), -(b // step) - 1
+        if first > last:
+            return ()
+        if first == last:
+            value = (of(first) - move + var(name) * way) * way
+            tail = simplify_body(substitute_body(body, {name: value}), here, {})
+            return (If((move - first, of(first) - move), tail),) if tail else ()
+    return (If((-low - 1, high), body),)
+
+
+def _given(body: tuple[Stmt, ...], ends: Ends, truth: bool, inner: Ranges) -> tuple[Stmt, ...]:
+    """The body where guards with these ends always, or never, hold."""
+    out: list[Stmt] = []
+    for s in body:
+        match s:
+            case For():
+                new = _given(s.body, ends, truth, {**inner, s.name: s.extent})
+                if new:
+                    out.append(For(s.name, s.extent, new, s.kind, s.notes))
+            case If():
+                around = {**inner, **tile_ranges(s.body)}
+                same = [p for p in s.conds if ends_of(p, around) == ends]
+                if same and not truth:
+                    continue
+                left = tuple(p for p in s.conds if p not in same)
+                new = _given(s.body, ends, truth, inner)
+                out.extend((If(left, new),) if left and new else new)
+            case _:
+                out.append(s)
+    return tuple(out)

@@ -1,11 +1,12 @@
-"""Blocks become plain statements: their start is moved out, iterators give way to loops, guards
-become If.
+"""Blocks become plain statements: initialisation moves to its own loops, iterators become loop
+variables, guards become If.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from tilesmith.base.target import Target
 from tilesmith.expr.ints import Int
 from tilesmith.expr.nodes import Load, substitute
 from tilesmith.ir.function import Function
@@ -13,7 +14,7 @@ from tilesmith.ir.initial import split_init
 from tilesmith.ir.nodes import Block, For, If, Stmt, Store, Write, rewrite, walk
 
 
-def lower_blocks(func: Function) -> Function:
+def lower_blocks(func: Function, _: Target) -> Function:
     body = func.body
     for path, b in list(walk(body)):
         if b.init:  # the neutral value is stored before the outermost loop that really reduces

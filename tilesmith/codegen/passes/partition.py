@@ -1,14 +1,16 @@
-"""Full tiles and tails: a loop is cut where a guard inside it changes its mind, so that most of its
-iterations carry no guard. A Function with guards in, one with few out.
+"""Loop partitioning: a loop is split where a guard inside it starts or stops to hold, so that full
+tiles have no guard. A Function with guards in, one with few out.
 
-A guard `p >= 0` inside loop v is looked at with all loops further in at their worst and at their
-best. Where the worst is >= 0 the guard always holds, where the best is < 0 it never does; v is cut
-at those places. A part of a single iteration becomes a number, which lets the loops inside be cut
+For a guard `p >= 0` inside loop v, the bounds of p over all inner loops are taken. Where the lower
+bound is >= 0 the guard always holds, where the upper bound is < 0 it never does; v is split at
+those values. A part of a single iteration becomes a constant, which lets the inner loops be split
 in turn, until a tail is an exact smaller tile.
 
-Code that is large is not cut loop by loop, since the copies multiply: the last counted loop that a
-guard depends on asks once per iteration, which costs nothing next to a tile, and has at most two
-copies of it (see tails.py).
+Large bodies are not split loop by loop, since the copies multiply. Instead the last counted loop
+that a guard depends on tests it once per iteration, which is cheap next to a tile, and has at most
+two copies of its body (see guards.py).
+
+CPU policy: a processor pays for a branch in an inner loop, and for a mask in every vector.
 """
 
 from __future__ import annotations
@@ -17,9 +19,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from tilesmith.codegen.passes.access import substitute_body
-from tilesmith.codegen.passes.simplify import Ranges, idle, simplify_body
-from tilesmith.codegen.passes.tails import (
+from tilesmith.base.target import Target
+from tilesmith.codegen.passes.accesses import substitute_body
+from tilesmith.codegen.passes.guards import (
     Guard,
     effort,
     ends_of,
@@ -29,20 +31,24 @@ from tilesmith.codegen.passes.tails import (
     spatial,
     weight,
 )
+from tilesmith.codegen.passes.simplify import Ranges, idle, simplify_body
 from tilesmith.expr.ints import Int, of, var
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import For, If, Stmt
 
-# Operations that cutting may lead to in all. Past that a guard stays: code that large does not pay.
+# Most operations that splitting may add in all. Beyond that guards stay: larger code is slower.
 _LIMIT = 4096
-# Operations of a body that may be copied for anything; a larger one for what most of it depends on.
+# Bodies up to this many operations are split for any guard, larger ones only for guards that most
+# of the body depends on.
 _LIGHT = 64
 _MOST_PARTS = 5
-_HEAVY = 0.05  # of the running time, from which on a loop is cut before others
+_HEAVY = 0.05  # share of the running time from which on a loop is split before others
 
 
-def partition(func: Function) -> Function:
-    """Where time goes has the first choice: the rest, such as copies, gets what is left."""
+def partition(func: Function, _: Target) -> Function:
+    """Loops with a large share of the running time are split first; others, such as copies, get
+    what is left of the budget.
+    """
     cutting = _Cutting(_LIMIT)
     body = _body(func.body, {}, cutting, 1.0)
     cutting.heavy = False

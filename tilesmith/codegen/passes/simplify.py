@@ -1,12 +1,13 @@
-"""The concrete clean-up: loops of one iteration go, guards that always hold go, divisions and
-selects that are decided go.
+"""Folds what is decided once all sizes are numbers: loops of one iteration, guards that always or
+never hold, divisions and selects with a known result.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from tilesmith.codegen.passes.access import tile_ranges
+from tilesmith.base.target import Target
+from tilesmith.codegen.passes.accesses import tile_ranges
 from tilesmith.expr.ints import (
     ZERO,
     FloorDiv,
@@ -19,14 +20,14 @@ from tilesmith.expr.ints import (
     of,
     opaque_atoms,
 )
-from tilesmith.expr.nodes import Expr, Select, condition_parts, map_children, map_ints
+from tilesmith.expr.nodes import Expr, Select, condition_parts, map_own_ints, rewrite
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, Write
 
 Ranges = dict[str, Int]
 
 
-def simplify(func: Function) -> Function:
+def simplify(func: Function, _: Target) -> Function:
     return replace(func, body=simplify_body(func.body, {}, {}))
 
 
@@ -73,7 +74,7 @@ def _store(s: Store, ranges: Ranges, env: dict[str, Int]) -> Store:
         return clean(p.substitute(env), inside)
 
     def value(e: Expr) -> Expr:
-        return _selects(map_ints(e, put), inside)
+        return rewrite(e, lambda x: _decided(map_own_ints(x, put), inside))
 
     writes = tuple(Write(w.buffer, tuple(map(put, w.index)), value(w.value)) for w in s.writes)
     operands = tuple((n, replace(x, index=tuple(map(put, x.index)))) for n, x in s.operands)
@@ -100,15 +101,16 @@ def _conditions(conds: tuple[Int, ...], ranges: Ranges) -> tuple[Int, ...] | Non
     )  # fmt: skip
 
 
-def _selects(e: Expr, ranges: Ranges) -> Expr:
+def _decided(e: Expr, ranges: Ranges) -> Expr:
+    """The side that is always taken, of a choice that has one."""
     if isinstance(e, Select):
         parts, rest = condition_parts(e.cond)
         truths = [decide(p, ranges) for p in parts]
         if any(t is False for t in truths):
-            return _selects(e.b, ranges)
+            return e.b
         if not rest and all(t is True for t in truths):
-            return _selects(e.a, ranges)
-    return map_children(e, lambda x: _selects(x, ranges))
+            return e.a
+    return e
 
 
 def decide(p: Int, ranges: Ranges) -> bool | None:

@@ -1,7 +1,6 @@
-"""What surrounds each loop, as AutoTVM sees it: how long, how deep and of what kind it is, and how
-much of each buffer is touched below it, how often and by which steps. Rows of a variant in, numbers
-out, for every loop or, as curves of touched size against reuse, in a width that is the same for
-all programs.
+"""AutoTVM's context features of loops: extent, depth and kind, and for each buffer the elements
+touched, their reuse and the stride. They come per loop, or as AutoTVM's curve samples ("relation
+features"), whose width is the same for all programs.
 """
 
 from __future__ import annotations
@@ -235,3 +234,13 @@ def relation_features(variant: Variant, rows: Matrix) -> Values:
     statements that do most.
     """
     return _relations(variant)(rows)
+
+
+@dataclass(frozen=True)
+class RelationFeatures:
+    """The feature extractor of relations: one line for a whole program, made to be comparable
+    between shapes and operators.
+    """
+
+    def extract(self, variant: Variant, rows: Matrix) -> Values:
+        return relation_features(variant, rows)[:, None]

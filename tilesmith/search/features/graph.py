@@ -1,8 +1,8 @@
-"""Closed forms over a variant's columns: terms are built by plain arithmetic, equal ones are one
-term, and all that is asked for becomes a program that runs over a whole matrix of rows.
+"""Expression graphs over a variant's columns: terms are built by plain arithmetic with common
+subexpression elimination, and compiled to a program that runs over a whole matrix of rows.
 
-Numbers are float32: sizes are exact as long as comparing them matters, and logarithms are four
-times as fast.
+Numbers are float32, whose integers are exact up to 2**24 and whose logarithms are four times as
+fast as float64's.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def interpolate(share: float, *points: Array) -> Array:
     return np.asarray(y0 + np.clip(part, 0, 1) * (y1 - y0), np.float32)
 
 
-# What the machine's operations mean, in NumPy: folds constants, and is what it is tested against.
+# The operations in NumPy: for constant folding, and as the oracle in tests.
 MEANING: dict[str, Callable[..., Any]] = {
     "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide,
     "minimum": np.minimum, "maximum": np.maximum,
@@ -47,7 +47,7 @@ MEANING: dict[str, Callable[..., Any]] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Term:
-    """A number per row. `value` is set where it is the same for all of them."""
+    """A number per row. `value` is set if it is a constant."""
 
     graph: Graph
     number: int
@@ -107,16 +107,14 @@ class Term:
         return self.graph.make("ceil", self)
 
     def log(self) -> Term:
-        """log2(1 + x), the scale on which sizes are alike."""
+        """log2(1 + x), the scale of sizes in features."""
         return (self + 1).log2()
 
     def log2(self) -> Term:
         return self.graph.make("log2", self)
 
     def where(self, yes: Term | float, no: Term | float) -> Term:
-        """`yes` in the rows where this is 1, `no` where it is 0. Arithmetic does that several times
-        as fast as np.where, which branches.
-        """
+        """`yes` in the rows where this is 1, `no` where it is 0, without a branch."""
         a, b = self.graph.of(yes), self.graph.of(no)
         if self.value is not None or a.number == b.number:
             return b if self.value == 0 else a
@@ -197,7 +195,7 @@ class Graph:
         return _Assembly(self, outputs).program
 
     def evaluate(self, outputs: Sequence[Term], rows: Matrix) -> Values:
-        """The same as what is compiled gives, by NumPy and one term after the other."""
+        """The same by NumPy, term by term."""
         values: list[Array] = []
         with np.errstate(all="ignore"):
             for how in self.made:
@@ -216,8 +214,8 @@ def _apply(how: tuple[str, float, tuple[int, ...]], args: Sequence[Any]) -> Any:
 
 
 class _Assembly:
-    """A program for the machine in the making: steps in the order in which terms were made, and
-    slots that go to another term when theirs is no longer needed.
+    """Compiles terms to instructions, in the order in which they were made. Slots are reused after
+    the last use of a term.
     """
 
     def __init__(self, graph: Graph, outputs: Sequence[Term]) -> None:
@@ -250,7 +248,7 @@ class _Assembly:
         self.program = Compiled(np.array(self.words, np.int32), steps, self.count, line)
 
     def _last_uses(self, wanted: Sequence[int]) -> dict[int, int]:
-        """Of every term that is needed; outputs are needed to the end."""
+        """The last use of every term that is needed; outputs are live to the end."""
         last = dict.fromkeys(wanted, len(self.made))
         for number in range(len(self.made) - 1, -1, -1):
             how = self.made[number]

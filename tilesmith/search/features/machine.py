@@ -1,9 +1,9 @@
-"""A vector machine: a program of arithmetic over slots, and rows of whole numbers in; one line of
-numbers per row out. It is one native function that interprets any program, compiled once.
+"""A vectorised interpreter of arithmetic programs: integer rows in, a line of floats per row out.
+It is one native function, compiled once by LLVM, that interprets any program.
 
-A step is four numbers: what to do, two arguments and where the result goes. Rows are taken in
-blocks, a slot has a number for each row of the block, and each step goes over a whole slot by
-vectors, so that finding out what to do costs next to nothing and all slots stay in the cache.
+An instruction is four numbers: opcode, two arguments, destination. Rows are processed in blocks. A
+slot holds a value for each row of the block and an instruction works on whole slots, so that
+decoding costs little and all slots stay in L1.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Values = np.ndarray[Any, np.dtype[np.float32]]
 
 @cache
 def _load() -> tuple[Callable[..., None], Any]:
-    """The function, and what keeps its code."""
-    # It loads 60 MB: here, when something is scored for the first time.
+    """The function, and the objects that own its code."""
+    # Imported here because llvmlite loads 60 MB: only who scores pays for it.
     from llvmlite import binding as llvm
 
     with LLVM_LOCK:
@@ -49,8 +49,8 @@ def _load() -> tuple[Callable[..., None], Any]:
 
 @dataclass(frozen=True, eq=False)
 class Compiled:
-    """`words` are the steps, four numbers each, and then the points of curves; `line` is what every
-    line begins as, before outputs are written to it.
+    """`words` holds the instructions and then the points of curves. `line` is what a line of output
+    is initialised with: the constants.
     """
 
     words: np.ndarray[Any, np.dtype[np.int32]]
@@ -74,5 +74,5 @@ class Compiled:
 
 
 def bits_of(x: float) -> int:
-    """Of a float, as a signed whole number."""
+    """The bits of a float32, as a signed integer."""
     return int(np.float32(x).view(np.int32))

@@ -42,15 +42,15 @@ class Loop:
 
     @cached_property
     def moves(self) -> Term:
-        """Whether it has more than one iteration: what a loop is to the machine."""
+        """1 in the rows where it has more than one iteration."""
         return self.extent > 1
 
 
 @dataclass(frozen=True, eq=False)
 class Access:
-    """All that a block does to one buffer. `touched[k]` are the elements below the k-th loop, that
-    is, while loops k, k+1, ... run; `touched[-1]` is one instance's. `runs` says in how many
-    contiguous runs all of them lie, and how long these are.
+    """All accesses of a block to one buffer. `touched[k]` counts the elements that loops k, k+1,
+    ... touch; `touched[-1]` those of one instance. `runs` are the number and the length of the
+    contiguous pieces that all touched elements form.
     """
 
     buffer: Buffer
@@ -60,8 +60,11 @@ class Access:
     runs: tuple[Term, Term]
     strides: tuple[Term, ...]  # elements that one step of each loop moves by
     moved: tuple[bool, ...]  # whether each loop occurs in an index
-    spans: tuple[tuple[Term, ...], ...]  # what is touched below each loop, by dimension
-    home: int  # how many loops all uses of the buffer share, where it is made anew each time
+    spans: tuple[
+        tuple[Term, ...], ...
+    ]  # elements touched by the loops from each one on, by dimension
+    home: int  # number of loops around all uses of an intermediate buffer
+    places: int  # elements that one instance touches, at most
 
     @property
     def nbytes(self) -> int:
@@ -96,7 +99,7 @@ class Nest:
 
     @cached_property
     def unroll_depth(self) -> Term:
-        """What the innermost note on it says."""
+        """The value of the innermost `unroll_depth` note."""
         for f in reversed(self.path):
             if f.note("unroll_depth") is not None:
                 return self.runs.size(f.note("unroll_depth"))
@@ -104,7 +107,7 @@ class Nest:
 
     @cached_property
     def fetched_ahead(self) -> Term:
-        """In each row, by how many turns a loop around it asks memory for what comes next."""
+        """The prefetch distance of a loop around the block, in iterations; 0 without one."""
         for f in self.path:
             if f.note("fetch_ahead") is not None:
                 return self.runs.size(f.note("fetch_ahead"))
@@ -120,7 +123,7 @@ class Nest:
 
     @cached_property
     def innermost(self) -> tuple[Term, ...]:
-        """Of each loop, whether it is the innermost one that moves."""
+        """For each loop, 1 where it is the innermost one with more than one iteration."""
         still = self.graph.of(1)
         out = []
         for loop in reversed(self.loops):
@@ -134,8 +137,8 @@ class Nest:
 
     @cached_property
     def points(self) -> int:
-        """Iterations that do work: those of a guarded tail do none. Iterators that a split has cut
-        into open sizes count as what they were cut from.
+        """Instances that are executed: not those that the guard of a tail skips. The parts of a
+        split count as the iterator that was split.
         """
         facts = tuple(replace(f, exact=True) for f in self.func.facts)
         whole = product(i.extent for i in self.block.iters)
@@ -143,8 +146,8 @@ class Nest:
 
     @cached_property
     def accesses(self) -> tuple[Access, ...]:
-        """What it writes first, then what it reads, larger buffers first. This order is the same
-        for all rows, so that a column means the same operand everywhere.
+        """Written buffers, then read ones, larger buffers first. The order does not depend on the
+        row, so that a feature is always of the same operand.
         """
         b = self.block
         indices: dict[str, list[tuple[Int, ...]]] = {}
@@ -181,7 +184,10 @@ class Nest:
         moved = tuple(loop.name in names for loop in self.loops)
         by_level = tuple(tuple(s[k] for s in spans) for k in range(depth + 1))
         home = self._home(buffer.name)
-        return Access(buffer, reads, writes, tuple(touched), runs, strides, moved, by_level, home)
+        return Access(
+            buffer, reads, writes, tuple(touched), runs, strides, moved, by_level, home,
+            places=len(set(bound)),
+        )  # fmt: skip
 
     def _home(self, buffer: str) -> int:
         """Of an intermediate buffer; others stay from call to call."""
@@ -215,7 +221,7 @@ class Nest:
         return reversed(found)
 
     def _span(self, positions: list[Int], inner: dict[str, Int], whole: Term, rules: Rules) -> Term:
-        """Of one dimension: from the first to the last element that any access touches."""
+        """The extent of one dimension from the first to the last element that is touched."""
         lows, highs = [], []
         for p in positions:
             if any(isinstance(a, Dynamic) for a in opaque_atoms(p)):
@@ -239,7 +245,7 @@ class Nest:
         return best.minimum(whole)
 
     def _runs(self, buffer: Buffer, spans: list[Term]) -> tuple[Term, Term]:
-        """A box in row-major order: dimensions that are taken whole make longer runs."""
+        """Number and length of the contiguous runs of a box in a row-major buffer."""
         g = self.graph
         if not spans:
             return g.of(1), g.of(1)
@@ -278,6 +284,6 @@ def nests_of(graph: Graph, variant: Variant) -> tuple[Nest, ...]:
 
 @lru_cache(maxsize=1024)  # a variant is compared by identity
 def shared_nests(variant: Variant) -> tuple[Graph, tuple[Nest, ...]]:
-    """Those that several kinds of closed forms are made of."""
+    """The nests that the analytic score and the features are both computed from."""
     graph = Graph(variant.columns)
     return graph, nests_of(graph, variant)

@@ -1,4 +1,4 @@
-"""What one instance of a block computes, counted by kind: multiply-adds, additions,
+"""Counts the operations of one instance of a block by kind: multiply-adds, additions,
 multiplications, divisions, comparisons, functions, for floating-point numbers and for integers.
 """
 
@@ -16,6 +16,7 @@ from tilesmith.expr.nodes import (
     Unary,
     children,
 )
+from tilesmith.expr.walk import preorder
 from tilesmith.ir.nodes import Block
 
 ARITHMETIC = ("mad", "addsub", "mul", "divmod", "compare", "math", "other")
@@ -44,29 +45,36 @@ def operations(b: Block) -> dict[str, int]:
     return counts
 
 
-def _count(e: Expr, counts: dict[str, int]) -> None:
-    inner = children(e)
-    if isinstance(e, Load):
-        divisions = sum(isinstance(a, FloorDiv) for p in e.index for a in opaque_atoms(p))
-        counts["int divmod"] += divisions
-    elif isinstance(e, Select):
-        counts["select"] += 1
-    elif isinstance(e, Unary | Binary):
-        operand = inner[0].dtype
-        family = "float" if operand.is_float else "int"
-        if e.op in ("and", "or", "not") or operand is BOOL:
-            counts["bool"] += 1
-        elif e.op == "add" and (product := _product(inner)) is not None:
-            counts[f"{family} mad"] += 1  # one instruction
-            inner = (*children(product), *(x for x in inner if x is not product))
-        else:
-            counts[f"{family} {_KIND.get(e.op, 'other')}"] += 1
-    for x in inner:
-        _count(x, counts)
+def _count(value: Expr, counts: dict[str, int]) -> None:
+    for e in preorder(value, _apart):
+        if isinstance(e, Load):
+            divisions = sum(isinstance(a, FloorDiv) for p in e.index for a in opaque_atoms(p))
+            counts["int divmod"] += divisions
+        elif isinstance(e, Select):
+            counts["select"] += 1
+        elif isinstance(e, Unary | Binary):
+            operand = children(e)[0].dtype
+            family = "float" if operand.is_float else "int"
+            if e.op in ("and", "or", "not") or operand is BOOL:
+                counts["bool"] += 1
+            elif _product(e) is not None:
+                counts[f"{family} mad"] += 1  # one instruction
+            else:
+                counts[f"{family} {_KIND.get(e.op, 'other')}"] += 1
 
 
-def _product(operands: tuple[Expr, ...]) -> Binary | None:
-    for x in reversed(operands):
+def _apart(e: Expr) -> tuple[Expr, ...]:
+    """What is computed apart from e: the product of a multiply-add is a part of it."""
+    product = _product(e)
+    if product is None:
+        return children(e)
+    return (*children(product), *(x for x in children(e) if x is not product))
+
+
+def _product(e: Expr) -> Binary | None:
+    if not isinstance(e, Binary) or e.op != "add":
+        return None
+    for x in (e.b, e.a):
         if isinstance(x, Binary) and x.op == "mul":
             return x
     return None

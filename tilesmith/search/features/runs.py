@@ -1,5 +1,5 @@
-"""How each loop of a variant is run, row by row: what code generation will write out and what it
-will run in parallel, while the notes that say so are still open.
+"""Which loops code generation will unroll or run in parallel, for each row of a variant, while the
+decisions in their notes are still open.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _TOO_MANY = 1e9
 
 
 class LoopRuns:
-    """The closed form of `codegen/passes/notes.py`."""
+    """The closed form of `codegen/passes/resolve_notes.py`."""
 
     def __init__(self, graph: Graph, func: Function) -> None:
         self.graph, self.func = graph, func

@@ -1,24 +1,25 @@
-"""Features of every statement of a program, in Ansor's groups: arithmetic, how loops are run, the
-buffers it touches and how they are used again, arithmetic intensity, what it allocates, the loops
-around it; and of our own, what its register tile is, the cycles of the analytic score, and that
-score itself, which is the whole program's. Sizes are on the scale of log2(1 + x).
+"""Features of every statement of a program. Ansor's groups: arithmetic, loop annotations, buffer
+accesses and reuse, arithmetic intensity, allocation, outer loops. Added to these: the register
+tile, the cycles estimated by the analytic score, and that score for the whole program. Sizes are on
+the scale of log2(1 + x).
 
-They are closed forms over a variant's columns, so a whole population is one matrix in and one out.
+Features are closed forms over a variant's columns, evaluated for a whole population at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
 
-from tilesmith.search.draft import Draft, doublings, estimates
+from tilesmith.search.draft import Draft
 from tilesmith.search.features.graph import Term
 from tilesmith.search.features.machine import Compiled, Values
 from tilesmith.search.features.nest import KINDS, LINE, Access, Loop, Nest, shared_nests
 from tilesmith.search.features.operations import OPERATIONS, operations
-from tilesmith.search.protocol import Scores
+from tilesmith.search.protocol import AnalyticScore, Scores
 from tilesmith.space.domains import Matrix
 from tilesmith.space.variant import Variant
 
@@ -60,30 +61,45 @@ _DRAFT = Draft()
 class Statements:
     """The features of a variant: `of(rows)` has the shape (rows, statements, features)."""
 
-    def __init__(self, variant: Variant, draft: Draft) -> None:
+    def __init__(self, variant: Variant, score: AnalyticScore) -> None:
         graph, nests = shared_nests(variant)
         outputs: list[Term] = []
-        said = doublings(draft, variant)
+        whole = score.term(variant)
         for n in nests:
-            outputs += [*_statement(draft, n, nests), said]
+            outputs += [*_statement(score, n, nests), whole]
         self.count = len(nests)
         self._compiled: Compiled = graph.compile(outputs)
 
     def of(self, rows: Matrix) -> Values:
-        return self.with_draft(rows)[0]
+        return self.with_score(rows)[0]
 
-    def with_draft(self, rows: Matrix) -> tuple[Values, Scores]:
-        """Features, and what the draft predicts: both for little more than the price of one."""
+    def with_score(self, rows: Matrix) -> tuple[Values, Scores]:
+        """Features, and the analytic score, which is the last of them."""
         x = self._compiled(rows).reshape(len(rows), self.count, len(NAMES))
         return x, x[:, 0, -1].astype(np.float64)
 
 
 @lru_cache(maxsize=1024)  # a variant is compared by identity
-def statements_of(variant: Variant, draft: Draft = _DRAFT) -> Statements:
-    return Statements(variant, draft)
+def statements_of(variant: Variant, score: AnalyticScore = _DRAFT) -> Statements:
+    return Statements(variant, score)
 
 
-def _statement(draft: Draft, n: Nest, nests: tuple[Nest, ...]) -> list[Term]:
+@dataclass(frozen=True)
+class StatementFeatures:
+    """The feature extractor of this file: Ansor's groups, register tiles and analytic `score`."""
+
+    score: AnalyticScore = field(default_factory=Draft)
+
+    def extract(self, variant: Variant, rows: Matrix) -> Values:
+        return statements_of(variant, self.score).of(rows)
+
+    def with_score(
+        self, variant: Variant, rows: Matrix, score: AnalyticScore
+    ) -> tuple[Values, Scores]:
+        return statements_of(variant, score).with_score(rows)
+
+
+def _statement(score: AnalyticScore, n: Nest, nests: tuple[Nest, ...]) -> list[Term]:
     g = n.graph
     counts = operations(n.block)
     out = [(n.iterations * counts[name]).log() for name in OPERATIONS]
@@ -99,7 +115,7 @@ def _statement(draft: Draft, n: Nest, nests: tuple[Nest, ...]) -> list[Term]:
     loops = [loop.moves for loop in n.loops]
     out += [n.iterations.log(), sum(loops, g.of(0)), n.unroll_depth.log(), n.fetched_ahead]
     out += _tile(n)
-    return out + [cycles.log() for cycles in estimates(draft, n)]
+    return out + [cycles.log() for cycles in score.estimates(n)]
 
 
 def _annotation(n: Nest, kind: str) -> Iterator[Term]:
@@ -142,16 +158,16 @@ def _bindings(n: Nest) -> list[Term]:
 
 def _access(n: Nest, a: Access, nests: tuple[Nest, ...]) -> Iterator[Term]:
     g = n.graph
-    nbytes = n.iterations * a.nbytes
-    unique = a.touched[0] * a.nbytes
-    stride, steps = g.of(0), g.of(1)  # of the innermost loop; how often the address changes
-    for loop, first, step, moved in zip(n.loops, n.innermost, a.strides, a.moved, strict=True):
-        stride = stride + first * step
-        steps = steps * loop.extent if moved else steps
-    # an address that stays where it is costs no line; a short step costs a part of one
-    lines = (steps * (stride * (a.nbytes / LINE)).minimum(1)).maximum(1)
+    touches = n.iterations * a.places
+    nbytes = touches * a.nbytes
+    # a box may have holes, so there are at most as many elements in it as there are touches
+    unique = a.touched[0].minimum(touches) * a.nbytes
     number, length = a.runs
-    unique_lines = number * (length * (a.nbytes / LINE)).ceil()
+    unique_lines = (number * (length * (a.nbytes / LINE)).ceil()).minimum(touches)
+    lines = _lines(n, a).maximum(unique_lines)
+    stride = g.of(0)  # of the innermost loop
+    for first, step in zip(n.innermost, a.strides, strict=True):
+        stride = stride + first * _size(step)
     by_loop, by_statement, distance, distance_bytes, uses = _reuse(n, a, nests)
     yield g.of(float(a.reads and not a.writes))
     yield g.of(float(a.writes and not a.reads))
@@ -165,13 +181,32 @@ def _access(n: Nest, a: Access, nests: tuple[Nest, ...]) -> Iterator[Term]:
     yield stride.log()
 
 
+def _lines(n: Nest, a: Access) -> Term:
+    """Cache lines accessed, repetitions included. An access with a stride shorter than a line
+    counts as a fraction of one.
+    """
+    g = n.graph
+    steps, stride, still = g.of(a.places), g.of(0), g.of(1)
+    for loop, moved, step in reversed(list(zip(n.loops, a.moved, a.strides, strict=True))):
+        if moved:
+            steps = steps * loop.extent
+            stride = stride + still * loop.moves * _size(step)
+            still = still * (1 - loop.moves)
+    return steps * (stride * (a.nbytes / LINE)).minimum(1)
+
+
+def _size(step: Term) -> Term:
+    """The absolute value of a stride."""
+    return step.maximum(-1 * step)
+
+
 def _reuse(n: Nest, a: Access, nests: tuple[Nest, ...]) -> tuple[Term, Term, Term, Term, Term]:
     """The innermost loop that runs over the same elements again; if there is none, another
     statement that touches the buffer.
     """
     g = n.graph
     by_statement = distance = distance_bytes = uses = g.of(0)
-    still = g.of(1)  # no loop so far has run over the same elements
+    still = g.of(1)  # 1 while no inner loop reuses the elements
     for k in range(len(n.loops) - 1, -1, -1):
         if not a.moved[k]:
             first = still * n.loops[k].moves
@@ -189,7 +224,7 @@ def _reuse(n: Nest, a: Access, nests: tuple[Nest, ...]) -> tuple[Term, Term, Ter
 
 
 def _shared_loop(n: Nest, buffer: str, nests: tuple[Nest, ...]) -> int | None:
-    """How many loops this statement shares with another one that touches the buffer."""
+    """The number of loops shared with another statement that accesses the buffer."""
     found: int | None = None
     own = [f.name for f in n.path]
     for m in nests:
@@ -212,7 +247,7 @@ def _touched_bytes(n: Nest, level: int) -> Term:
 
 
 def _intensity(n: Nest, each: int) -> list[Term]:
-    """Operations a byte, of growing parts of the nest."""
+    """Operations per byte touched, sampled from the innermost loop outwards."""
     if not n.loops:
         bytes_once = _touched_bytes(n, 0)
         return [(each / bytes_once).log()] * SAMPLES
@@ -240,7 +275,7 @@ def _allocation(n: Nest, nests: tuple[Nest, ...]) -> list[Term]:
 
 
 def _tile(n: Nest) -> list[Term]:
-    """What stays in registers: the unrolled and vectorised loops around the statement."""
+    """The register tile: the unrolled and vectorised loops around the statement."""
     g = n.graph
     target = n.variant.task.target
     lanes = target.lanes(max(32, n.block.writes[0].value.dtype.bits))

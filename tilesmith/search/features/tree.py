@@ -1,6 +1,6 @@
-"""The loop tree of a program as numbers: the program is the root, loops are inner nodes and
-statements leaves. A variant gives the shape, which all its rows share; rows give each node a vector
-of features.
+"""The loop tree of a program, with features of its nodes: the program is the root, loops are inner
+nodes and statements are leaves. All rows of a variant share the tree; the features depend on the
+row.
 """
 
 from __future__ import annotations

@@ -1,0 +1,134 @@
+"""Addresses: a buffer's name and an index in, the parts of the address out, and the pointer.
+
+The part that depends on run-time loops is computed once per loop, where the innermost is known.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tilesmith.codegen.llvm.builder import V, storage_type
+from tilesmith.codegen.llvm.copies import Place
+from tilesmith.codegen.llvm.frames import Cell, Memory, Terms
+from tilesmith.codegen.llvm.position import Position
+from tilesmith.expr.ints import Int, Monomial, of
+
+
+class Address(NamedTuple):
+    """An access taken apart: known loops folded into the offset, run-time loops as terms, lanes as
+    a stride, the rest opaque.
+    """
+
+    memory: Memory
+    terms: Terms
+    offset: int
+    stride: int
+    opaque: tuple[tuple[Monomial, int], ...]
+
+
+class _Plan(NamedTuple):
+    """What of an address stays the same while loops around it are written out."""
+
+    indices: tuple[Int, ...]  # kept, so that its identity is not another's
+    offset: int
+    known: tuple[tuple[str, int], ...]  # loops that are written out, or are lanes
+    terms: Terms
+    opaque: tuple[tuple[Monomial, int], ...]
+
+
+class Addressing:
+    def __init__(self, position: Position) -> None:
+        self.position, self.builder = position, position.builder
+        self.frames, self.env, self.depth = position.frames, position.env, position.depth
+        # by memory and index, as long as the run-time loops around stay the same
+        self.plans: dict[tuple[int, int], _Plan] = {}
+
+    def place(self, name: str, index: tuple[Int, ...], lanes: int) -> Place:
+        """What `address` knows before the loops that are written out have numbers."""
+        m = self.position.memories[name]
+        plan = self.plans[m.serial, id(index)]
+        return Place(m, plan.terms, plan.offset, plan.known, lanes)
+
+    def cell_at(self, place: Place) -> Cell:
+        m, terms, offset, known, lanes = place
+        env = self.env
+        for loop, c in known:
+            v = env[loop]
+            offset += c * (v if type(v) is int else v.start)  # type: ignore[union-attr]
+        return Cell(m.serial, terms, offset, lanes)
+
+    def address(self, name: str, index: tuple[Int, ...]) -> Address:
+        m = self.position.memories[name]
+        key = (m.serial, id(index))
+        plan = self.plans.get(key)
+        if plan is None:
+            plan = self.plans[key] = self._plan(m, index)
+        offset, stride, env = plan.offset, 0, self.env
+        for loop, c in plan.known:
+            v = env[loop]
+            if type(v) is int:
+                offset += c * v
+            else:
+                offset += c * v.start  # type: ignore[union-attr]
+                stride += c
+        return Address(m, plan.terms, offset, stride, plan.opaque)
+
+    def _plan(self, m: Memory, index: tuple[Int, ...]) -> _Plan:
+        total = of(0)
+        for p, stride in zip(index, m.strides, strict=True):
+            total = total + p * stride
+        terms, known, opaque, offset = [], [], [], 0
+        for mono, c in total.terms.items():
+            if not mono:
+                offset = c
+            elif len(mono) > 1 or not isinstance(loop := mono[0], str):
+                opaque.append((mono, c))
+            elif isinstance(self.env[loop], V):
+                terms.append((loop, c))
+            else:
+                known.append((loop, c))
+        terms.sort(key=lambda t: (self.depth[t[0]], t[0]))
+        return _Plan(index, offset, tuple(known), tuple(terms), tuple(opaque))
+
+    def pointer(self, m: Memory, terms: Terms, offset: int) -> str:
+        base = self.base(m, terms)
+        if not offset:
+            return base
+        elem = storage_type(m.dtype)
+        name = self.builder.fresh("p")
+        self.builder.emit(f"  {name} = getelementptr inbounds {elem}, ptr {base}, i64 {offset}")
+        return name
+
+    def base(self, m: Memory, terms: Terms) -> str:
+        """The pointer that the run-time loops give. It is computed where the innermost of them is
+        known, or stepped along with it.
+        """
+        if not terms:
+            return m.pointer
+        name, stride = terms[-1]
+        frame = self.frames[self.depth[name]]
+        key = (m.serial, terms)
+        found = frame.pointers.get(key)
+        if found is not None:
+            return found
+        outer = self.base(m, terms[:-1])
+        elem = storage_type(m.dtype)
+        b = self.builder
+        p = b.fresh("q")
+        value = self.env[name]
+        assert isinstance(value, V)
+        if frame.stepped == name:
+            first = outer
+            if frame.starts_at is not None:  # a thread's part does not begin at 0
+                first = b.fresh("q")
+                parent = self.frames[self.depth[name] - 1]
+                parent.lines.append(f"  {first}.m = mul i64 {frame.starts_at}, {stride}")
+                parent.lines.append(
+                    f"  {first} = getelementptr inbounds {elem}, ptr {outer}, i64 {first}.m"
+                )
+            frame.pointer_phis.append((p, first, stride, str(elem)))
+        else:
+            frame.head.append(f"  {p}.m = mul i64 {value.name}, {stride}")
+            frame.head.append(f"  {p} = getelementptr inbounds {elem}, ptr {outer}, i64 {p}.m")
+        frame.pointers[key] = p
+        return p

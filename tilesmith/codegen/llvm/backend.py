@@ -1,0 +1,34 @@
+"""LlvmBackend: a Function and a CPU Target in, an Artifact of machine code out, through LLVM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilesmith.base.target import Target
+from tilesmith.codegen.artifact import Artifact, parameters_of
+from tilesmith.codegen.llvm.emit import emit_function
+from tilesmith.codegen.pipeline import CPU_PASSES, Pass
+from tilesmith.ir.function import Function
+
+
+@dataclass(frozen=True, slots=True)
+class LlvmBackend:
+    passes: tuple[Pass, ...] = CPU_PASSES
+    kind: ClassVar[str] = "cpu"
+
+    def compile(self, func: Function, target: Target, *, checked: bool = False) -> Artifact:
+        # Not at the top of the file, because `import tilesmith` reaches this file and must not load
+        # LLVM: 60 MB, 0.1 s.
+        from tilesmith.codegen.llvm.compiler import compile_ir
+
+        emitted = emit_function(func, target, checked=checked, passes=self.passes)
+        return compile_ir(
+            func.name,
+            emitted.source,
+            target,
+            parameters_of(func),
+            emitted.workspace_nbytes,
+            emitted.uses_threads,
+            emitted.checks,
+        )

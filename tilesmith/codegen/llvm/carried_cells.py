@@ -1,0 +1,154 @@
+"""Which buffers a loop can keep in registers: a body in, the cells of each such buffer out. Within
+the loop, all accesses to the buffer are to fixed addresses, as cells that do not overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise, product
+
+from tilesmith.codegen.llvm.builder import V
+from tilesmith.codegen.llvm.frames import Cell
+from tilesmith.codegen.llvm.instructions import operand_size
+from tilesmith.codegen.llvm.position import Lane, Position
+from tilesmith.codegen.llvm.vector_pieces import VectorPieces
+from tilesmith.expr.ints import Int, of
+from tilesmith.expr.nodes import Expr, Load, Select, children, loads_of
+from tilesmith.expr.walk import preorder
+from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, statements
+
+_MOST_CELLS = 96  # three register files: more would only be spilled, and compiles slowly
+
+Span = list[tuple[int, int]]  # the values a loop takes while it is written out: (start, lanes)
+
+
+def carried_cells(
+    position: Position, pieces: VectorPieces, body: tuple[Stmt, ...], moving: frozenset[str]
+) -> dict[int, set[Cell]]:
+    """For each memory that may be carried, the cells of it that the body touches."""
+    dirty = {c.memory for f in position.frames for c, h in f.cells.items() if h.dirty}
+    written = {w.buffer for s in statements(body) if isinstance(s, Store) for w in s.writes}
+    inside = {s.buffer.name for s in statements(body) if isinstance(s, Alloc)}
+    wanted = {
+        n for n, m in position.memories.items()
+        if n not in inside and (n in written or m.serial in dirty)
+    }  # fmt: skip
+    found: dict[str, set[Cell]] = {n: set() for n in wanted}
+    for name, index, local, plain in _accesses(pieces, body, {}):
+        if name not in found:
+            continue
+        cells = _cells(position, name, index, local, moving) if plain else None
+        if cells is None or len(found[name]) + len(cells) > 4 * _MOST_CELLS:
+            del found[name]
+        else:
+            found[name] |= cells
+    return {
+        position.memories[n].serial: cells
+        for n, cells in found.items()
+        if cells and len(cells) <= _MOST_CELLS and _apart(cells)
+    }
+
+
+def _apart(cells: set[Cell]) -> bool:
+    order = sorted(cells)
+    if order[0].terms != order[-1].terms:
+        return False
+    return all(a.offset + a.lanes <= b.offset for a, b in pairwise(order))
+
+
+Local = dict[str, Span | None]
+Found = tuple[str, tuple[Int, ...], Local, bool]
+
+
+def _accesses(pieces: VectorPieces, body: tuple[Stmt, ...], local: Local) -> Iterator[Found]:
+    """(buffer, index, loops inside, whether it happens in every iteration)."""
+    for s in body:
+        match s:
+            case For():
+                n = s.extent.const or 0
+                span: Span | None = None
+                if s.kind == "vectorize" and n > 1:
+                    span = pieces.of(s)
+                elif s.kind == "unroll" or n == 1:
+                    span = [(k, 0) for k in range(n)]
+                yield from _accesses(pieces, s.body, {**local, s.name: span})
+            case If():
+                for name, index, inner, _ in _accesses(pieces, s.body, local):
+                    yield name, index, inner, False
+            case Store() if s.intrinsic is not None:
+                tile = {n: [(0, 0)] for n, _ in s.tile}
+                for name, load in s.operands:
+                    size = operand_size(s, name)
+                    yield load.buffer, load.index, {**local, **tile, "*": [(0, size)]}, True
+            case Store():
+                for w in s.writes:
+                    yield w.buffer, w.index, local, True
+                    for load, guarded in _loads(w.value):
+                        yield load.buffer, load.index, local, not guarded
+
+
+def _loads(value: Expr) -> Iterator[tuple[Load, bool]]:
+    """Every Load, and whether it is read under a condition only."""
+    sure = {id(e) for e in preorder(value, _unguarded)}
+    for load in loads_of(value):
+        yield load, id(load) not in sure
+
+
+def _unguarded(e: Expr) -> tuple[Expr, ...]:
+    """What is computed wherever e is; what is read for an index is taken to be guarded."""
+    return (e.cond,) if isinstance(e, Select) else children(e)
+
+
+def _cells(
+    position: Position, name: str, index: tuple[Int, ...], local: Local, moving: frozenset[str]
+) -> set[Cell] | None:
+    """None if the address moves with a run-time loop inside, or is not plain."""
+    m = position.memories[name]
+    total = of(0)
+    for p, stride in zip(index, m.strides, strict=True):
+        total = total + p * stride
+    offset, stride0, lanes0 = 0, 0, position.lanes
+    terms: dict[str, int] = {}
+    spans: list[tuple[int, Span]] = []
+    for mono, c in total.terms.items():
+        if not mono:
+            offset += c
+            continue
+        var = mono[0]
+        if len(mono) > 1 or not isinstance(var, str) or var in moving:
+            return None
+        if var in local:
+            span = local[var]
+            if span is None:
+                return None
+            spans.append((c, span))
+            continue
+        v = position.env[var]
+        if isinstance(v, int):
+            offset += c * v
+        elif isinstance(v, Lane):
+            offset += c * v.start
+            stride0 += c
+        elif isinstance(v, V):
+            terms[var] = c
+    ordered = tuple(sorted(terms.items(), key=lambda t: (position.depth[t[0]], t[0])))
+    fixed = local.get("*")
+    out: set[Cell] = set()
+    count = 1
+    for _, span in spans:
+        count *= len(span)
+    if count > 4 * _MOST_CELLS:
+        return None
+    for point in product(*(span for _, span in spans)):
+        at, stride, lanes = offset, stride0, lanes0 if stride0 else 1
+        for (c, _), (start, width) in zip(spans, point, strict=True):
+            at += c * start
+            if width > 1:
+                stride += c
+                lanes = width
+        if fixed is not None:
+            stride, lanes = 1, fixed[0][1]
+        if stride not in (0, 1):
+            return None
+        out.add(Cell(m.serial, ordered, at, lanes if stride else 1))
+    return out

@@ -1,0 +1,94 @@
+"""Reductions over the lanes of a vector: `S[] = S[] op v` in all lanes at once. A Write goes in;
+its value, with the lanes of v joined, comes out.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+from tilesmith.codegen.llvm.addressing import Addressing
+from tilesmith.codegen.llvm.builder import Type, V
+from tilesmith.codegen.llvm.expressions import Expressions
+from tilesmith.codegen.llvm.operations import binary, extreme_of_numbers
+from tilesmith.codegen.llvm.position import Lane, Position
+from tilesmith.codegen.llvm.vectors import Vectors
+from tilesmith.expr.nodes import Binary, Load, plain_combiner
+from tilesmith.ir.nodes import Write
+
+
+class LaneReductions:
+    def __init__(
+        self,
+        position: Position,
+        addressing: Addressing,
+        vectors: Vectors,
+        expressions: Expressions,
+    ) -> None:
+        self.position, self.builder = position, position.builder
+        self.addressing, self.vectors, self.expressions = addressing, vectors, expressions
+
+    def value(self, w: Write) -> V | None:
+        """`S[] = S[] + v` in all lanes at once: the lanes of v are joined first."""
+        if self.position.lanes == 1 or not self.joins_lanes(w):
+            return None
+        e = w.value
+        assert isinstance(e, Binary)
+        return binary(
+            self.builder,
+            e.op,
+            self.expressions.expr(e.a),
+            self._across(self._partial(e), e),
+            e.dtype,
+        )
+
+    def joins_lanes(self, w: Write) -> bool:
+        a, e = self.addressing.address(w.buffer, w.index), w.value
+        if a.stride or a.opaque or not isinstance(e, Binary):
+            return False
+        return isinstance(e.a, Load) and e.a.buffer == w.buffer and e.a.index == w.index
+
+    def _partial(self, e: Binary) -> V:
+        """What each lane adds; lanes that are masked out add nothing."""
+        v = self.vectors.splat(self.expressions.expr(e.b), self.position.lanes)
+        if self.position.mask is not None:
+            neutral = plain_combiner(e.op, e.dtype).identity[0].value
+            mask = self.vectors.splat(self.position.mask, self.position.lanes)
+            v = self.builder.select(mask, v, self.builder.const(v.type, neutral))
+        return v
+
+    def _across(self, v: V, e: Binary) -> V:
+        """The lanes joined in halves. A NaN among them is asked for once, beside that, where each
+        maximum would have to do so after the one before.
+        """
+        join, found = partial(binary, self.builder), None
+        if e.op in ("max", "min") and v.type.is_float and self.builder.arch != "aarch64":
+            join = partial(extreme_of_numbers, self.builder)
+            nan = self.builder.compare("uno", v, v)
+            found = self.builder.call("llvm.vector.reduce.or", Type("i1"), nan)
+        while v.type.lanes > 1:
+            half = v.type.lanes // 2
+            low, high = (self.builder.part(v, k, half) for k in (0, half))
+            v = join(e.op, low, high, e.dtype)
+        if found is None:
+            return v
+        return self.builder.select(found, self.builder.const(v.type, math.nan), v)
+
+    def over_pieces(self, w: Write, loop: str, pieces: list[tuple[int, int]]) -> V:
+        """A horizontal reduction over several vectors: they are joined lane by lane, in pairs so
+        that no join waits for all before it, then once across.
+        """
+        e = w.value
+        assert isinstance(e, Binary)
+        parts: list[V] = []
+        for start, lanes in pieces:
+            self.position.env[loop], self.position.lanes = Lane(start, lanes), lanes
+            self.expressions.forget()
+            parts.append(self._partial(e))
+        while len(parts) > 1:
+            pairs = zip(parts[::2], parts[1::2], strict=False)
+            last = parts[len(parts) & ~1 :]
+            parts = [*(binary(self.builder, e.op, x, y, e.dtype) for x, y in pairs), *last]
+        return binary(
+            self.builder, e.op, self.expressions.expr(e.a), self._across(parts[0], e), e.dtype
+        )

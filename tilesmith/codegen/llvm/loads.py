@@ -1,0 +1,193 @@
+"""Loads: a Load in, its value out, from the register cache where its address is plain, else from
+memory, under a mask where not all lanes may read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tilesmith.codegen.llvm.addressing import Address, Addressing
+from tilesmith.codegen.llvm.builder import I64, Type, V, storage_type
+from tilesmith.codegen.llvm.copies import Operand
+from tilesmith.codegen.llvm.frames import Cell, Memory
+from tilesmith.codegen.llvm.position import Position
+from tilesmith.codegen.llvm.register_cache import RegisterCache
+from tilesmith.codegen.llvm.storage import widen
+from tilesmith.codegen.llvm.vectors import Vectors
+from tilesmith.expr.ints import Int, Unknown, bounds
+from tilesmith.expr.nodes import Load
+
+
+class Loads:
+    """`integer` writes the part of an address that is computed at run time."""
+
+    def __init__(
+        self,
+        position: Position,
+        addressing: Addressing,
+        cache: RegisterCache,
+        vectors: Vectors,
+        integer: Callable[[Int], V],
+    ) -> None:
+        self.position, self.builder = position, position.builder
+        self.addressing, self.cache, self.vectors = addressing, cache, vectors
+        self.integer = integer
+        self._safe: str | None = None
+
+    def load(self, e: Load) -> V:
+        a = self.addressing.address(e.buffer, e.index)
+        m = a.memory
+        lanes = self.position.lanes if a.stride else 1
+        guarded = self.position.mask is not None and not self._in_bounds(e, m)
+        rec = self.position.recording
+        if not a.opaque and a.stride in (0, 1) and not guarded:
+            cell = Cell(m.serial, a.terms, a.offset, lanes)
+            if rec is None:
+                return self.cache.read(m, cell)
+            self.builder.lines = rec.around
+            v = self.cache.read(m, cell)
+            self.builder.lines = rec.lines
+            rec.add(v, Operand(self.addressing.place(e.buffer, e.index, lanes)))
+            return v
+        if rec is not None:
+            rec.unlike = True
+        self.cache.flush(m.serial, drop=False)
+        if a.opaque:
+            return self._gather(a, e)
+        mask = self.position.mask if guarded else None
+        if a.stride == 0:
+            return self._guarded_scalar(m, self.addressing.pointer(m, a.terms, a.offset), mask)
+        if a.stride == 1 and mask is not None:
+            return self._masked_load(m, self.addressing.pointer(m, a.terms, a.offset), lanes, mask)
+        if a.stride == 2 and mask is None:
+            return self._every_second(a, lanes)
+        if a.stride == -1 and mask is None:
+            return self._backwards(a, lanes)
+        pointers = [
+            self.addressing.pointer(m, a.terms, a.offset + k * a.stride) for k in range(lanes)
+        ]
+        return self._collect(m, pointers, mask)
+
+    def _in_bounds(self, e: Load, m: Memory) -> bool:
+        for p, n in zip(e.index, m.shape, strict=True):
+            try:
+                low, high = bounds(p, self.position.ranges)
+            except Unknown:
+                return False
+            lo, hi = low.const, high.const
+            if lo is None or hi is None or lo < 0 or hi >= n:
+                return False
+        return True
+
+    def _safe_place(self) -> str:
+        """Somewhere that may always be read."""
+        if self._safe is None:
+            self._safe = self.builder.fresh("safe")
+            self.position.entry_lines.append(f"  {self._safe} = alloca [64 x i8], align 64")
+            self.position.entry_lines.append(
+                f"  store <64 x i8> zeroinitializer, ptr {self._safe}, align 64"
+            )
+        return self._safe
+
+    def _guarded_scalar(self, m: Memory, pointer: str, mask: V | None) -> V:
+        b = self.builder
+        if mask is not None:
+            if mask.type.lanes > 1:
+                mask = b.call("llvm.vector.reduce.or", Type("i1"), mask)
+            pointer = b.value(
+                Type("ptr"), f"select {mask}, ptr {pointer}, ptr {self._safe_place()}"
+            ).name
+        t = storage_type(m.dtype)
+        raw = b.value(t, f"load {t}, ptr {pointer}, align {m.dtype.nbytes}")
+        return widen(self.builder, raw, m.dtype)
+
+    def _masked_load(self, m: Memory, pointer: str, lanes: int, mask: V) -> V:
+        b = self.builder
+        if mask.type.lanes == 1:  # all lanes or none
+            mask = self.vectors.splat(mask, lanes)
+        t = storage_type(m.dtype, lanes)
+        name = f"@llvm.masked.load.{t.suffix}.p0"
+        b.declarations.setdefault(name, f"declare {t} {name}(ptr, i32, {mask.type}, {t})")
+        raw = b.value(
+            t, f"call {t} {name}(ptr {pointer}, i32 {m.dtype.nbytes}, {mask}, {t} zeroinitializer)"
+        )
+        return widen(self.builder, raw, m.dtype)
+
+    def _every_second(self, a: Address, lanes: int) -> V:
+        """Two overlapping loads that stay within what is asked for, and a shuffle."""
+        b, m = self.builder, a.memory
+        t = storage_type(m.dtype, lanes)
+        if lanes < 4:
+            pointers = [self.addressing.pointer(m, a.terms, a.offset + 2 * k) for k in range(lanes)]
+            return self._collect(m, pointers, None)
+        size = m.dtype.nbytes
+        low, high = (
+            b.value(
+                t,
+                f"load {t}, ptr {self.addressing.pointer(m, a.terms, a.offset + k)}, align {size}",
+            )
+            for k in (0, lanes - 1)
+        )
+        picks = [2 * k if 2 * k < lanes else lanes + 2 * k - (lanes - 1) for k in range(lanes)]
+        order = ", ".join(f"i32 {k}" for k in picks)
+        raw = b.value(t, f"shufflevector {low}, {high}, <{lanes} x i32> <{order}>")
+        return widen(self.builder, raw, m.dtype)
+
+    def _backwards(self, a: Address, lanes: int) -> V:
+        b, m = self.builder, a.memory
+        t = storage_type(m.dtype, lanes)
+        p = self.addressing.pointer(m, a.terms, a.offset - (lanes - 1))
+        raw = b.value(t, f"load {t}, ptr {p}, align {m.dtype.nbytes}")
+        order = ", ".join(f"i32 {lanes - 1 - k}" for k in range(lanes))
+        raw = b.value(t, f"shufflevector {raw}, {t} poison, <{lanes} x i32> <{order}>")
+        return widen(self.builder, raw, m.dtype)
+
+    def _collect(self, m: Memory, pointers: list[str], mask: V | None) -> V:
+        """One element after the other."""
+        b = self.builder
+        lanes = len(pointers)
+        if mask is not None and mask.type.lanes == 1:
+            mask = self.vectors.splat(mask, lanes)
+        t = storage_type(m.dtype, lanes)
+        scalar = storage_type(m.dtype)
+        whole = V("poison", t)
+        for k, p in enumerate(pointers):
+            if mask is not None:
+                ok = b.value(Type("i1"), f"extractelement {mask}, i64 {k}")
+                p = b.value(Type("ptr"), f"select {ok}, ptr {p}, ptr {self._safe_place()}").name
+            x = b.value(scalar, f"load {scalar}, ptr {p}, align {m.dtype.nbytes}")
+            whole = b.value(t, f"insertelement {whole}, {x}, i64 {k}")
+        return widen(self.builder, whole, m.dtype)
+
+    def _gather(self, a: Address, e: Load) -> V:
+        b, m = self.builder, a.memory
+        mask = (
+            self.position.mask
+            if self.position.mask is not None and not self._in_bounds(e, m)
+            else None
+        )
+        at = self.integer(Int(dict(a.opaque)))
+        base = self.addressing.pointer(m, a.terms, a.offset)
+        elem = storage_type(m.dtype)
+        if at.type.lanes == 1:
+            p = b.value(Type("ptr"), f"getelementptr inbounds {elem}, ptr {base}, {at}").name
+            if a.stride == 0:
+                return self._guarded_scalar(m, p, mask)
+            if a.stride == 1:
+                if mask is not None:
+                    return self._masked_load(m, p, self.position.lanes, mask)
+                t = storage_type(m.dtype, self.position.lanes)
+                return widen(
+                    self.builder, b.value(t, f"load {t}, ptr {p}, align {m.dtype.nbytes}"), m.dtype
+                )
+        lanes = self.position.lanes
+        pointers = []
+        for k in range(lanes):
+            i = at if at.type.lanes == 1 else b.value(I64, f"extractelement {at}, i64 {k}")
+            p = b.value(Type("ptr"), f"getelementptr inbounds {elem}, ptr {base}, {i}").name
+            if a.stride:
+                p = b.value(
+                    Type("ptr"), f"getelementptr inbounds {elem}, ptr {p}, i64 {k * a.stride}"
+                ).name
+            pointers.append(p)
+        return self._collect(m, pointers, mask)

@@ -1,0 +1,241 @@
+"""Operations on values: a Builder and operands of equal lanes in, the result out. What each
+operation means (overflow, division by zero, NaN) is written down in expr/semantics.py.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tilesmith.base.dtype import BFLOAT16, BOOL, DType
+from tilesmith.base.errors import BuildError
+from tilesmith.codegen.llvm import vecmath
+from tilesmith.codegen.llvm.builder import Builder, Type, V, is_nan
+from tilesmith.codegen.llvm.storage import compute_type, narrow, widen
+from tilesmith.expr.nodes import COMPARISONS
+
+
+def unary(b: Builder, op: str, x: V, d: DType) -> V:
+    match op:
+        case "neg":
+            return b.fneg(x) if x.type.is_float else b.op("sub", b.const(x.type, 0), x)
+        case "not":
+            return b.op("xor", x, b.const(x.type, True))
+        case "abs":
+            if x.type.is_float:
+                return b.call("llvm.fabs", x.type, x)
+            if d.kind == "u":
+                return x
+            return b.select(
+                b.compare("slt", x, b.const(x.type, 0)), b.op("sub", b.const(x.type, 0), x), x
+            )
+    if x.type.elem == "half":  # the polynomials are for float and double
+        wide = vecmath.emit(b, op, b.cast("fpext", x, "float"))
+        return b.cast("fptrunc", wide, "half")
+    return vecmath.emit(b, op, x)
+
+
+def binary(b: Builder, op: str, x: V, y: V, d: DType) -> V:
+    if op in COMPARISONS:
+        if d.is_float:
+            return b.compare({"ne": "une"}.get(op, f"o{op}"), x, y)
+        sign = "" if op in ("eq", "ne") else "s" if d.kind == "i" else "u"
+        return b.compare(f"{sign}{op}", x, y)
+    match op:
+        case "and" | "or":
+            return b.op(op, x, y)
+        case "max" | "min":
+            return _extreme(b, op, x, y, d)
+    if d.is_float:
+        match op:
+            case "add" | "sub" | "mul" | "div":
+                return b.op(f"f{op}", x, y)
+            case "floordiv":
+                return unary(b, "floor", b.op("fdiv", x, y), d)
+            case "mod":
+                whole = unary(b, "floor", b.op("fdiv", x, y), d)
+                return b.op("fsub", x, b.op("fmul", whole, y))
+            case "pow":
+                if x.type.elem == "half":
+                    wide = vecmath.pow(b, b.cast("fpext", x, "float"), b.cast("fpext", y, "float"))
+                    return b.cast("fptrunc", wide, "half")
+                return vecmath.pow(b, x, y)
+    match op:
+        case "add" | "sub" | "mul":
+            return b.op(op, x, y)
+        case "floordiv":
+            return floordiv(b, x, y, signed=d.kind == "i")
+        case "mod":
+            return _mod(b, x, y, signed=d.kind == "i")
+    raise BuildError(f"{op} of {d} has no code")
+
+
+def _extreme(b: Builder, op: str, x: V, y: V, d: DType) -> V:
+    if not d.is_float:
+        if d is BOOL:
+            return b.op("or" if op == "max" else "and", x, y)
+        sign = "s" if d.kind == "i" else "u"
+        return b.select(b.compare(f"{sign}{'gt' if op == 'max' else 'lt'}", x, y), x, y)
+    if b.arch == "aarch64":  # one instruction, and it hands a NaN on
+        return b.call("llvm.maximum" if op == "max" else "llvm.minimum", x.type, x, y)
+    # An x86 maximum gives its second operand when either is NaN. A constant comes first, and a
+    # NaN comes through by itself. Else x does so, and what is done about a NaN in y does not
+    # lengthen the chain of maxima into an accumulator, which is x.
+    if y.name[0] != "%":
+        x, y = y, x
+    test = "ogt" if op == "max" else "olt"
+    if x.name[0] != "%":
+        # ... unless the constant is one itself: then it is the answer.
+        return x if is_nan(x) else b.select(b.compare(test, x, y), x, y)
+    picked = b.select(b.compare(test, y, x), y, x)
+    return b.select(b.compare("ord", y, y), picked, y)
+
+
+def extreme_of_numbers(b: Builder, op: str, x: V, y: V, d: DType) -> V:
+    """The larger or the smaller where neither is a NaN: one x86 instruction."""
+    return b.select(b.compare("ogt" if op == "max" else "olt", x, y), x, y)
+
+
+def _safe_divisor(b: Builder, x: V, y: V, signed: bool) -> tuple[V, V | None]:
+    """A divisor that never traps, and where it was zero."""
+    t = y.type
+    numbers = constants(y)
+    if numbers and not numbers & {0, -1}:
+        return y, None
+    zero = b.compare("eq", y, b.const(t, 0))
+    bad = zero
+    if signed:
+        least = b.compare("eq", x, b.const(t, -(1 << t.bits - 1)))
+        minus = b.compare("eq", y, b.const(t, -1))
+        bad = b.op("or", zero, b.op("and", least, minus))
+    return b.select(bad, b.const(t, 1), y), zero
+
+
+def floordiv(b: Builder, x: V, y: V, *, signed: bool) -> V:
+    t = x.type
+    safe, zero = _safe_divisor(b, x, y, signed)
+    if not signed:
+        q = b.op("udiv", x, safe)
+    else:
+        q = b.op("sdiv", x, safe)
+        r = b.op("sub", x, b.op("mul", q, safe))
+        apart = b.compare("slt", b.op("xor", r, safe), b.const(t, 0))
+        off = b.op("and", b.compare("ne", r, b.const(t, 0)), apart)
+        q = b.select(off, b.op("sub", q, b.const(t, 1)), q)
+    return q if zero is None else b.select(zero, b.const(t, 0), q)
+
+
+def _mod(b: Builder, x: V, y: V, *, signed: bool) -> V:
+    t = x.type
+    safe, zero = _safe_divisor(b, x, y, signed)
+    if not signed:
+        r = b.op("urem", x, safe)
+    else:
+        r = b.op("srem", x, safe)
+        apart = b.compare("slt", b.op("xor", r, safe), b.const(t, 0))
+        off = b.op("and", b.compare("ne", r, b.const(t, 0)), apart)
+        r = b.select(off, b.op("add", r, safe), r)
+    return r if zero is None else b.select(zero, b.const(t, 0), r)
+
+
+def cast(b: Builder, v: V, have: DType, want: DType) -> V:
+    if have is want:
+        return v
+    t = compute_type(b, want).elem
+    if want is BOOL:
+        zero = b.const(v.type, 0)
+        return b.compare("une" if v.type.is_float else "ne", v, zero)
+    if v.type.is_float and want.is_float:
+        return _between_floats(b, v, want)
+    if v.type.is_float:
+        return _to_integer(b, v, want)
+    if want.is_float:
+        return _to_float(b, v, have, want)
+    if v.type.lanes == 1 and (numbers := constants(v)):
+        return b.const(Type(t), want.wrap(*numbers))
+    bits = int(t[1:])
+    if bits == v.type.bits:
+        return v
+    return b.cast("trunc" if bits < v.type.bits else "sext" if have.kind == "i" else "zext", v, t)
+
+
+def _to_float(b: Builder, v: V, have: DType, want: DType) -> V:
+    """Rounded to the dtype even where it is computed with in float. A float holds all integers
+    that are not infinite as a float16, and bfloat16 is reached by way of float: one rounding
+    each time.
+    """
+    op = "sitofp" if have.kind == "i" else "uitofp"
+    if want.bits > 16:
+        return b.cast(op, v, compute_type(b, want).elem)
+    return _between_floats(b, b.cast(op, v, "float"), want)
+
+
+def _between_floats(b: Builder, v: V, want: DType) -> V:
+    """float64 goes to float16 in one rounding, to bfloat16 by way of float32 (semantics.py)."""
+    t = compute_type(b, want).elem
+    if want.bits > 16 or t == "half":
+        if t == v.type.elem:
+            return v
+        return b.cast("fpext" if Type(t).bits > v.type.bits else "fptrunc", v, t)
+    if v.type.elem == "half":
+        v = b.cast("fpext", v, "float")
+    elif v.type.elem == "double":
+        v = b.cast("fptrunc", v, "float") if want is BFLOAT16 else _odd_float(b, v)
+    return widen(b, narrow(b, v, want), want)
+
+
+def _odd_float(b: Builder, v: V) -> V:
+    """A double as the float that is rounded to a half as the double itself would be: where it
+    is not exact it is the neighbour with an odd last bit, which lies on the same side of every
+    half and of every middle between two.
+    """
+    i = v.type.of("i32")
+    near = b.cast("fptrunc", v, "float")
+    back = b.cast("fpext", near, "double")
+    bits = b.cast("bitcast", near, "i32")
+    sizes = (b.call("llvm.fabs", v.type, x) for x in (back, v))
+    step = b.select(b.compare("ogt", *sizes), b.const(i, -1), b.const(i, 1))
+    even = b.compare("eq", b.op("and", bits, b.const(i, 1)), b.const(i, 0))
+    moves = b.op("and", b.compare("one", back, v), even)
+    odd = b.select(moves, b.op("add", bits, step), bits)
+    return b.cast("bitcast", odd, "float")
+
+
+def _to_integer(b: Builder, v: V, want: DType) -> V:
+    """Towards zero; what does not fit is the nearest number that does, and NaN is 0."""
+    t, signed = compute_type(b, want).elem, want.kind == "i"
+    if v.type.elem == "half":
+        v = b.cast("fpext", v, "float")
+    if b.arch == "aarch64":  # one instruction
+        op, to = f"llvm.fpto{'s' if signed else 'u'}i.sat", v.type.of(t)
+        return b.call(op, to, v, overload=f"{to.suffix}.{v.type.suffix}")
+    # On x86 LLVM would go through such a vector element by element.
+    wide = t if int(t[1:]) >= 32 else "i32"
+    convert = "fptosi" if signed or wide != t else "fptoui"
+    low, high = int(want.lowest()), int(want.highest())
+    zero, least = b.const(v.type, 0.0), b.const(v.type, low)
+    if want.bits <= (24 if v.type.elem == "float" else 53):  # both ends are floats
+        most = b.const(v.type, high)
+        x = b.select(b.compare("ogt", v, least), v, least)
+        x = b.select(b.compare("olt", x, most), x, most)
+        out = b.cast(convert, b.select(b.compare("ord", v, v), x, zero), wide)
+        return out if wide == t else b.cast("trunc", out, t)
+    above = b.compare("oge", v, b.const(v.type, high + 1))
+    fits = b.op("and", b.compare("oge", v, least), b.compare("olt", v, b.const(v.type, high + 1)))
+    inside = b.cast(convert, b.select(fits, v, zero), t)
+    out = b.select(above, b.const(inside.type, high), inside)
+    return b.select(b.compare("olt", v, least), b.const(out.type, low), out) if signed else out
+
+
+def constants(v: V) -> set[int]:
+    """The integers in the lanes of a constant; none for what is computed at run time."""
+    if v.name[0] == "%" or v.type.is_float:
+        return set()
+    if v.name == "zeroinitializer":
+        return {0}
+    if v.name in ("true", "false"):
+        return {int(v.name == "true")}
+    return {int(n) for n in _NUMBER.findall(v.name)}
+
+
+# 7, <i64 0, i64 1>, splat (i8 7)
+_NUMBER = re.compile(r"(?:^|(?<= ))-?\d+\b")

@@ -1,0 +1,188 @@
+"""The register cache: a cell goes in, its value comes out. Reads and writes go through the frames'
+registers, and reach memory only when they must (write-back).
+"""
+
+from __future__ import annotations
+
+from math import gcd
+
+from tilesmith.codegen.llvm.addressing import Addressing
+from tilesmith.codegen.llvm.builder import V, storage_type
+from tilesmith.codegen.llvm.frames import Cell, Frame, Held, Memory
+from tilesmith.codegen.llvm.position import Position
+from tilesmith.codegen.llvm.prefetches import Prefetches
+from tilesmith.codegen.llvm.storage import narrow, widen
+
+
+class RegisterCache:
+    def __init__(self, position: Position, addressing: Addressing, prefetches: Prefetches) -> None:
+        self.position, self.builder = position, position.builder
+        self.addressing, self.prefetches = addressing, prefetches
+        self.frames, self.depth = position.frames, position.depth
+        self.max_hoisted = position.target.num_vector_registers // 2
+        self.tangled: set[int] = set()  # memories of which overlapping cells are held
+
+    def read(self, m: Memory, cell: Cell) -> V:
+        """The value of a cell, from the nearest frame that holds it, else from memory as far out as
+        it may be loaded.
+        """
+        if (held := self.frames[-1].cells.get(cell)) is not None:
+            return held.value
+        top = len(self.frames) - 1
+        at = top
+        while True:
+            held = self.frames[at].cells.get(cell)
+            if held is not None:
+                value = held.value
+                break
+            if at == 0 or not self.frames[at].lets_through(cell):
+                held = None
+                break
+            at -= 1
+        if held is None:
+            at = self._load_depth(at, top, cell)
+            value = self._load_at(m, cell, at)
+        for k in range(at + 1, top + 1):  # loops that write the cell carry it
+            frame = self.frames[k]
+            if (
+                frame.kind == "loop"
+                and cell.memory in frame.carried
+                and cell.memory in frame.written
+            ):
+                phi = self.builder.fresh("c")
+                frame.phis[cell] = (phi, value)
+                value = V(phi, value.type)
+                frame.cells[cell] = Held(value, False)
+        return value
+
+    def _load_depth(self, at: int, top: int, cell: Cell) -> int:
+        """The frame to load a cell in. Loads are hoisted out of loops they do not depend on, but
+        never out of a branch, whose condition may be what makes the address valid.
+        """
+        for k in range(top, at, -1):
+            if self.frames[k].kind == "branch":
+                return k
+        # terms of flattened or outer loops are known in their own frame only
+        low = max((self.depth[n] for n, _ in cell.terms), default=0)
+        at = max(at, low)
+        carried = any(cell.memory in f.carried & f.written for f in self.frames[at + 1 :])
+        if at < top and not carried:
+            frame = self.frames[at]
+            if frame.hoisted >= self.max_hoisted:
+                return top
+            frame.hoisted += 1
+        return at
+
+    def _load_at(self, m: Memory, cell: Cell, at: int) -> V:
+        frame = self.frames[at]
+        lines = self.builder.lines
+        self.builder.lines = frame.lines
+        for f in self.frames:  # overlapping dirty cells are written back first
+            for other in f.cells.touching(cell) if cell.memory in f.cells.near else ():
+                self.tangled.add(cell.memory)
+                if (held := f.cells[other]).dirty:
+                    self._write_out(other, held)
+        value = self._load_from(m, self.addressing.pointer(m, cell.terms, cell.offset), cell)
+        self.builder.lines = lines
+        frame.cells[cell] = Held(value, False)
+        self.prefetches.beside(m, cell)
+        return value
+
+    def write(self, cell: Cell, value: V) -> None:
+        """Holds the value in this frame. Other cells that overlap it are written back first."""
+        here = self.frames[-1].cells
+        held = here.get(cell)
+        if held is not None and cell.memory not in self.tangled:  # nothing held overlaps it
+            held.value, held.dirty = value, True
+            return
+        for frame in reversed(self.frames):
+            for other in frame.cells.touching(cell):
+                held = frame.cells[other]
+                if held.dirty:
+                    self._write_out(other, held)
+                del frame.cells[other]
+            if frame.kind == "function" or cell.memory not in frame.carried:
+                break
+        here[cell] = Held(value, True)
+
+    def flush(self, serial: int, *, drop: bool) -> None:
+        """Writes back all dirty cells of a memory. With `drop`, its cells are no longer held."""
+        for frame in self.frames:
+            for cell in [c for c in frame.cells if c.memory == serial]:
+                held = frame.cells[cell]
+                if held.dirty:
+                    self._write_out(cell, self._newest(cell))
+                    held.dirty = False
+                if drop:
+                    del frame.cells[cell]
+
+    def _newest(self, cell: Cell) -> Held:
+        for frame in reversed(self.frames):
+            if cell in frame.cells:
+                return frame.cells[cell]
+        raise AssertionError(cell)
+
+    def settle(self, serial: int, cells: set[Cell]) -> None:
+        """Before a loop that carries `cells`: writes back and drops other cells that overlap
+        them.
+        """
+        for frame in self.frames:
+            for held_cell in [c for c in frame.cells if c.memory == serial and c not in cells]:
+                if any(held_cell.touches(c) for c in cells):
+                    held = frame.cells[held_cell]
+                    if held.dirty:
+                        self._write_out(held_cell, held)
+                    del frame.cells[held_cell]
+
+    def _write_out(self, cell: Cell, held: Held) -> None:
+        m = self._memory_of(cell.memory)
+        self.prefetches.beside(m, cell, write=True)
+        self._store_to(m, self.addressing.pointer(m, cell.terms, cell.offset), cell, held.value)
+        held.dirty = False
+
+    def _memory_of(self, serial: int) -> Memory:
+        for m in self.position.memories.values():
+            if m.serial == serial:
+                return m
+        raise AssertionError(serial)
+
+    def close(self, frame: Frame) -> None:
+        """At the end of a loop's or a branch's body: writes back what the frame does not carry."""
+        for cell, held in frame.cells.items():
+            if (
+                held.dirty
+                and cell.memory not in frame.owned
+                and not (frame.kind == "loop" and cell.memory in frame.carried)
+            ):
+                self._write_out(cell, held)
+
+    def adopt(self, frame: Frame) -> None:
+        """After a loop: the values it carried are now the parent's."""
+        parent = self.frames[-1]
+        for cell, held in frame.cells.items():
+            if cell.memory not in frame.carried or cell.memory not in frame.written:
+                continue
+            old = parent.cells.get(cell)
+            dirty = held.dirty or (old is not None and old.dirty)
+            parent.cells[cell] = Held(held.value, dirty)
+
+    def flush_frame(self, frame: Frame) -> None:
+        """At the end of a function: writes back all that a caller may read."""
+        for cell, held in frame.cells.items():
+            if held.dirty and cell.memory not in frame.owned:
+                self._write_out(cell, held)
+
+    def _load_from(self, m: Memory, pointer: str, cell: Cell) -> V:
+        t = storage_type(m.dtype, cell.lanes)
+        raw = self.builder.value(t, f"load {t}, ptr {pointer}, align {self._align(m, cell)}")
+        return widen(self.builder, raw, m.dtype)
+
+    def _store_to(self, m: Memory, pointer: str, cell: Cell, value: V) -> None:
+        raw = narrow(self.builder, value, m.dtype)
+        self.builder.emit(f"  store {raw}, ptr {pointer}, align {self._align(m, cell)}")
+
+    def _align(self, m: Memory, cell: Cell) -> int:
+        """The alignment in bytes that is known of a cell's address."""
+        size = m.dtype.nbytes
+        known = gcd(m.align, cell.offset * size, *[step * size for _, step in cell.terms])
+        return max(min(known, 64), size)

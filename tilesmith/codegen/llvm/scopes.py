@@ -1,0 +1,85 @@
+"""Scopes of selects: which nodes of an expression are computed under which mask.
+
+A node on one side of a select is computed under that side's mask. A node that is needed on both
+sides, or outside of the select as well, is computed once, under the innermost mask that covers all
+its uses.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from tilesmith.expr.nodes import Expr, Load, Select, below
+from tilesmith.expr.walk import postorder
+
+
+class Unconditional:
+    """For each node of an expression, the nodes that are computed whenever it is (`within`). Sets
+    are integers: bit k is the k-th node.
+    """
+
+    def __init__(self, root: Expr) -> None:
+        self.order = postorder(root, below)  # kept, so that no id is used again
+        self.number = {id(x): k for k, x in enumerate(self.order)}
+        self.within: dict[int, int] = {}
+        self.reads: dict[int, int] = {}  # the Loads that a node is made of
+        for k, x in enumerate(self.order):
+            inner = below(x)
+            sets = [self.within[id(y)] for y in inner]
+            if isinstance(x, Select):
+                sets = [sets[0], sets[1] & sets[2]]
+            found = 1 << k
+            for s in sets:
+                found |= s
+            self.within[id(x)] = found
+            loads = 1 << k if isinstance(x, Load) else 0
+            for y in inner:
+                loads |= self.reads[id(y)]
+            self.reads[id(x)] = loads
+
+
+class Scopes:
+    """The choices that are being written, the outermost first: the mask of each, and which nodes it
+    or one around it needs in any case.
+    """
+
+    def __init__(self, certain: Unconditional, mask: str) -> None:
+        self._certain = certain
+        self.names = [mask]
+        self._covers = [certain.within[id(certain.order[-1])]]
+        self._depth = {mask: 0}
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def needs_mask(self, e: Expr) -> bool:
+        """Whether e reads anything that is not read in any case."""
+        return bool(self._certain.reads[id(e)] & ~self._covers[-1])
+
+    def push(self, mask: str, e: Expr) -> None:
+        self._covers.append(self._covers[-1] | self._certain.within[id(e)])
+        self._depth.setdefault(mask, len(self.names))
+        self.names.append(mask)
+
+    def pop(self) -> None:
+        mask = self.names.pop()
+        self._covers.pop()
+        if self._depth[mask] == len(self.names):
+            del self._depth[mask]
+
+    def open(self, mask: str) -> bool:
+        """Whether a value under that mask is good here."""
+        return mask in self._depth
+
+    def outermost(self, e: Expr) -> int:
+        """The first scope that needs e in any case; the present one if none of those around it
+        does.
+        """
+        bit = self._certain.number[id(e)]
+        return bisect_left(self._covers[:-1], True, key=lambda c: bool(c >> bit & 1))
+
+    def up_to(self, k: int) -> Scopes:
+        found = Scopes(self._certain, self.names[0])
+        found.names, found._covers = self.names[: k + 1], self._covers[: k + 1]
+        found._depth = {n: d for n, d in self._depth.items() if d <= k}
+        return found

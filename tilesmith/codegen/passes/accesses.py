@@ -1,0 +1,83 @@
+"""Accesses of lowered statements: a body in, all its reads and writes with the loops around them
+out; and rewrites of all indices of a body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from tilesmith.expr.ints import Int
+from tilesmith.expr.nodes import Expr, Load, loads_of, map_ints, map_loads
+from tilesmith.ir.nodes import For, If, Path, Stmt, Store, Write
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    path: Path
+    buffer: str
+    index: tuple[Int, ...]
+    write: bool
+    tile: tuple[tuple[str, Int], ...] = ()
+
+
+def accesses(body: tuple[Stmt, ...], path: Path = ()) -> Iterator[Access]:
+    for s in body:
+        if isinstance(s, For):
+            yield from accesses(s.body, (*path, s))
+        elif isinstance(s, If):
+            yield from accesses(s.body, path)
+        elif isinstance(s, Store):
+            for w in s.writes:
+                yield Access(path, w.buffer, w.index, True, s.tile)
+                for load in loads_of(w.value):
+                    yield Access(path, load.buffer, load.index, False, s.tile)
+
+
+def tile_ranges(body: tuple[Stmt, ...]) -> dict[str, Int]:
+    """The loops that instructions in `body` carry out themselves; a guard around them may speak of
+    these.
+    """
+    return {n: e for s in body if isinstance(s, Store) for n, e in s.tile}
+
+
+def map_access(s: Store, f: Callable[[str, tuple[Int, ...]], tuple[Int, ...]]) -> Store:
+    """New indices for every access."""
+
+    def put(load: Load) -> Expr:
+        return replace(load, index=f(load.buffer, load.index))
+
+    writes = tuple(Write(w.buffer, f(w.buffer, w.index), map_loads(w.value, put)) for w in s.writes)
+    operands = tuple((n, replace(x, index=f(x.buffer, x.index))) for n, x in s.operands)
+    return replace(s, writes=writes, operands=operands)
+
+
+def substitute_body(body: tuple[Stmt, ...], env: dict[str, Int]) -> tuple[Stmt, ...]:
+    """Loops replaced by values, everywhere below."""
+    if not env:
+        return body
+
+    def put(p: Int) -> Int:
+        return p.substitute(env)
+
+    out: list[Stmt] = []
+    for s in body:
+        match s:
+            case For():
+                inner = substitute_body(s.body, env)
+                out.append(For(s.name, s.extent, inner, s.kind, s.notes))
+            case If():
+                conds = tuple(map(put, s.conds))
+                out.append(If(conds, substitute_body(s.body, env)))
+            case Store():
+                writes = tuple(
+                    Write(w.buffer, tuple(map(put, w.index)), map_ints(w.value, put))
+                    for w in s.writes
+                )
+                operands = tuple(
+                    (n, replace(x, index=tuple(map(put, x.index)))) for n, x in s.operands
+                )
+                out.append(Store(writes, s.tile, s.intrinsic, operands))
+            case _:
+                out.append(s)
+    return tuple(out)

@@ -1,0 +1,37 @@
+"""Logical indices become physical ones: each buffer's layout is applied to all its accesses, and
+its shape becomes that of the memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilesmith.base.target import Target
+from tilesmith.codegen.passes.accesses import map_access
+from tilesmith.expr.ints import Int
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import Alloc, Buffer, Stmt, Store, rewrite, statements
+
+
+def apply_layouts(func: Function, _: Target) -> Function:
+    found = {b.name: b for b in func.params}
+    found |= {s.buffer.name: s.buffer for s in statements(func.body) if isinstance(s, Alloc)}
+    if all(b.layout is None and not b.basis for b in found.values()):
+        return func
+
+    def move(name: str, index: tuple[Int, ...]) -> tuple[Int, ...]:
+        layout = found[name].layout
+        if layout is None:
+            return index
+        env = {f"d{k}": p for k, p in enumerate(index)}
+        return tuple(p.substitute(env) for p in layout)
+
+    def flat(b: Buffer) -> Buffer:
+        return replace(b, shape=b.physical_shape, layout=None, basis=())
+
+    def go(s: Stmt) -> tuple[Stmt, ...]:
+        if isinstance(s, Store):
+            return (map_access(s, move),)
+        return (Alloc(flat(s.buffer)),) if isinstance(s, Alloc) else (s,)
+
+    return replace(func, params=tuple(map(flat, func.params)), body=rewrite(func.body, go))

@@ -1,0 +1,48 @@
+"""Bounds checks for debugging: a Function in; the same out with every index that is read from a
+tensor marked for a check, and the list of checks that the marks refer to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilesmith.base.dtype import INT64
+from tilesmith.codegen.artifact import Check
+from tilesmith.expr.ints import Int, opaque_atoms
+from tilesmith.expr.nodes import Dynamic, Expr, IntValue, Load, Unary, as_index, map_loads
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import Block, Stmt, rewrite
+
+_MARK = "check "
+
+
+def check_indices(func: Function) -> tuple[Function, tuple[Check, ...]]:
+    """Before layouts are applied: the indices are those that the user wrote."""
+    checks: dict[Check, int] = {}
+
+    def mark(load: Load) -> Expr:
+        shape = func.all_buffers[load.buffer].shape
+        index = list(load.index)
+        for k, (p, n) in enumerate(zip(load.index, shape, strict=True)):
+            if _reads_data(p):
+                check = Check(load.buffer, k, n.const or 0)
+                number = checks.setdefault(check, len(checks))
+                index[k] = as_index(Unary(f"{_MARK}{number}", IntValue(p, INT64), INT64))
+        return replace(load, index=tuple(index))
+
+    def go(s: Stmt) -> tuple[Stmt, ...]:
+        if not isinstance(s, Block):
+            return (s,)
+        return (replace(s, writes=tuple(replace(w, value=map_loads(w.value, mark))
+                                        for w in s.writes)),)  # fmt: skip
+
+    return replace(func, body=rewrite(func.body, go)), tuple(checks)
+
+
+def _reads_data(p: Int) -> bool:
+    return any(isinstance(a, Dynamic) for a in opaque_atoms(p))
+
+
+def number_of(op: str) -> int | None:
+    """Which check an operation is, if it is one."""
+    return int(op.removeprefix(_MARK)) if op.startswith(_MARK) else None

@@ -1,0 +1,62 @@
+"""Notes that a search left on loops become kinds of loops: `parallel_depth` and `unroll` notes in,
+parallel and unrolled loops out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilesmith.base.target import Target
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import COPY_LANES, For, If, Stmt, rewrite
+
+
+def resolve_notes(func: Function, _: Target) -> Function:
+    body = rewrite(func.body, _parallel)
+    return replace(func, body=tuple(_unroll(s, 0)[0] for s in body))
+
+
+def _parallel(s: Stmt) -> tuple[Stmt, ...]:
+    """`parallel_depth` (p, k): the k-th loop of the nest is parallel if k < p."""
+    if isinstance(s, For) and s.kind == "serial":
+        note = s.note("parallel_depth")
+        if isinstance(note, tuple) and isinstance(note[0], int) and int(note[1]) < note[0]:
+            return (replace(s, kind="parallel"),)
+    return (s,)
+
+
+def _unroll(s: Stmt, depth: int) -> tuple[Stmt, float | None]:
+    """`unroll_depth` n on a loop: loops inside it, innermost first, and it itself are written out
+    while that makes at most n copies. Returns the copies so far, None if a loop was left.
+    """
+    if isinstance(s, If):
+        inner = [_unroll(t, depth) for t in s.body]
+        return replace(s, body=tuple(t for t, _ in inner)), _total(inner)
+    if not isinstance(s, For):
+        return s, 1
+    note = s.note("unroll_depth")
+    here = note if isinstance(note, int) else depth
+    inner = [_unroll(t, here) for t in s.body]
+    body = tuple(t for t, _ in inner)
+    if any(x is not y for x, y in zip(body, s.body, strict=True)):
+        s = replace(s, body=body)
+    copies = _total(inner)
+    if copies is None:
+        return s, None
+    n = s.extent.const or 1
+    if s.kind == "vectorize":
+        return s, copies * max(n, COPY_LANES) / COPY_LANES
+    if s.kind == "unroll":
+        return s, copies * n
+    if s.kind == "serial" and here and copies * n <= here:
+        return replace(s, kind="unroll"), copies * n
+    return s, None
+
+
+def _total(inner: list[tuple[Stmt, float | None]]) -> float | None:
+    total = 0.0
+    for _, copies in inner:
+        if copies is None:
+            return None
+        total += copies
+    return total

@@ -1,0 +1,213 @@
+"""Moves prefetches from the memory-bound loops of a nest into the loop with the most arithmetic, so
+that memory and arithmetic units are busy at the same time. A loop with a "prefetch" note goes in;
+where it can be moved, the inner loop gets a "fetch" note: how many cache lines per iteration, into
+which cache level, from which address.
+
+CPU policy: prefetched beside its accesses, a whole row would be requested in the short loops that
+only read or write it, which then wait for memory, while it idles during the arithmetic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from tilesmith.base.target import Target
+from tilesmith.codegen.passes.accesses import Access, accesses
+from tilesmith.expr.ints import of
+from tilesmith.expr.nodes import ARITHMETIC, Binary, Expr, Load, Unary, children
+from tilesmith.expr.walk import preorder
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import Buffer, For, Note, Stmt, Store, rewrite, statements
+
+LINE = 64  # bytes
+_MOST_LINES = 16  # prefetched in one iteration of the inner loop
+_WORTH = 1024  # bytes; a shorter iteration ends before its prefetches arrive
+_FUNCTION = 10  # instructions of a function such as exp, roughly
+
+
+def spread_prefetches(func: Function, target: Target) -> Function:
+    params = {b.name: b for b in func.params}
+
+    def go(s: Stmt) -> tuple[Stmt, ...]:
+        if not isinstance(s, For) or s.kind not in ("serial", "parallel"):
+            return (s,)
+        for key, value in s.notes:
+            if key == "prefetch" and isinstance(value, tuple) and value[0] in params:
+                s = _spread(s, params[str(value[0])], int(value[1]), target)
+            elif key == "fetch_ahead" and isinstance(value, int) and value:
+                s = _fetched_ahead(s, value, func, target)
+        return (s,)
+
+    return replace(func, body=rewrite(func.body, go))
+
+
+def _fetched_ahead(loop: For, distance: int, func: Function, target: Target) -> For:
+    """The inputs of an iteration to come, then the outputs of this one."""
+    inner = _counted(loop.body[0]) if len(loop.body) == 1 else None
+    if inner is loop.body[0] and _turn_nbytes(inner, func) >= _WORTH:
+        return replace(loop, body=(_fetched_ahead(inner, distance, func, target),))
+    outputs = {b.name for b in func.outputs}
+    if not any(_counted(s) for s in statements(loop.body)):
+        return _asked_beside(loop, distance, [b for b in func.params if b.name not in outputs])
+    for b in sorted(func.params, key=lambda b: b.name in outputs):
+        loop = _spread(loop, b, 0 if b.name in outputs else distance, target)
+    return loop
+
+
+def _asked_beside(loop: For, distance: int, inputs: list[Buffer]) -> For:
+    """A body that is written out asks beside its accesses, a few turns ahead if these are short."""
+    notes = list(loop.notes)
+    for b in inputs:
+        span = _span(loop, b) if any(_uses(loop, b)) else None
+        if span is not None:
+            turns = -(-_WORTH * distance // (span.elements * b.dtype.nbytes))
+            notes.append(("prefetch", (b.name, turns)))
+    return replace(loop, notes=tuple(notes))
+
+
+def _turn_nbytes(loop: For, func: Function) -> int:
+    """The most that one turn of a loop goes through in one piece."""
+    spans = [(_span(loop, b), b) for b in func.params if any(_uses(loop, b))]
+    return max((s.elements * b.dtype.nbytes for s, b in spans if s is not None), default=0)
+
+
+def _spread(loop: For, b: Buffer, distance: int, target: Target) -> For:
+    span = _span(loop, b)
+    if span is None:
+        return loop
+    first_use = next(k for k, s in enumerate(loop.body) if any(_uses(s, b)))
+    before = loop.body if distance else loop.body[:first_use]
+    lines = -(-span.elements * b.dtype.nbytes // LINE)
+    chain = _chain(before, lines)
+    turns = prod(f.extent.const or 1 for f in chain)
+    each = -(-lines // turns)
+    if not chain or each > _MOST_LINES or each * turns > 2 * lines:
+        return loop
+    level = 1 if 2 * lines * LINE <= target.l1_nbytes else 2
+    size, moving = b.dtype.nbytes, dict(span.outer)
+    start = span.low + distance * moving[loop.name]
+    notes: dict[str, Note] = {}
+    for nest, share in _shares(before, chain, each):
+        terms, step = dict(moving), share * LINE // size
+        for f in reversed(nest):  # the loops of the nest count the turns together
+            terms[f.name] = step
+            step *= f.extent.const or 1
+        flat = tuple(x for term in terms.items() for x in term)
+        notes[nest[-1].name] = (b.name, int(span.write), level, start, share, *flat)
+        start += step
+
+    def put(s: Stmt) -> tuple[Stmt, ...]:
+        if isinstance(s, For) and s.name in notes:
+            return (replace(s, notes=(*s.notes, ("fetch", notes[s.name]))),)
+        return (s,)
+
+    rest = tuple(n for n in loop.notes if n != ("prefetch", (b.name, distance)))
+    return replace(loop, body=rewrite(loop.body, put), notes=rest)
+
+
+def _shares(body: tuple[Stmt, ...], chain: list[For], each: int) -> list[tuple[list[For], int]]:
+    """Loops with the lines of a turn: those beside the chosen one, of as many turns, take a line
+    off it unless they ask for something already, so that memory never rests.
+    """
+    shares: list[tuple[list[For], int]] = []
+    beside = [f for s in body if (f := _counted(s)) is not None] if len(chain) == 1 else []
+    for f in beside:
+        idle = f.name != chain[0].name and f.note("fetch") is None
+        if idle and each > 1 and f.extent == chain[0].extent:
+            shares.append(([f], 1))
+            each -= 1
+    return [*shares, (chain, each)]
+
+
+def _chain(body: tuple[Stmt, ...], lines: int) -> list[For]:
+    """Loops one inside the other, each with most of the work, until a turn asks for few lines."""
+    chain: list[For] = []
+    while lines > _MOST_LINES or not chain:
+        inner = [f for s in body if (f := _counted(s)) is not None]
+        if not inner:
+            break
+        chain.append(max(inner, key=lambda f: _work((f,))))
+        lines = -(-lines // (chain[-1].extent.const or 1))
+        body = chain[-1].body
+    return chain
+
+
+def _counted(s: Stmt) -> For | None:
+    """The real loop that a statement is, once loops of one turn around it are taken off."""
+    while isinstance(s, For) and s.extent.const == 1 and len(s.body) == 1:
+        s = s.body[0]
+    if isinstance(s, For) and s.kind == "serial" and (s.extent.const or 0) > 1:
+        return s
+    return None
+
+
+def _work(body: tuple[Stmt, ...]) -> int:
+    """Instructions, roughly."""
+    total = 0
+    for s in body:
+        if isinstance(s, For):
+            total += (s.extent.const or 1) * _work(s.body)
+        elif isinstance(s, Store):
+            total += sum(1 + _instructions(w.value) for w in s.writes)
+    return total
+
+
+def _instructions(value: Expr) -> int:
+    total = 0
+    for e in preorder(value, children):
+        if isinstance(e, Unary) and e.op not in ("neg", "abs", "not"):
+            total += _FUNCTION
+        total += isinstance(e, Load) or (isinstance(e, Binary) and e.op in ARITHMETIC)
+    return total
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """What one turn of a loop touches: `elements` in a row, from `low` on."""
+
+    outer: tuple[tuple[str, int], ...]  # the loops that move all of it, with their strides
+    low: int
+    elements: int
+    write: bool
+
+
+def _uses(s: Stmt, b: Buffer) -> list[Access]:
+    return [a for a in accesses((s,)) if a.buffer == b.name]
+
+
+def _span(loop: For, b: Buffer) -> _Span | None:
+    """None where it is not one piece of memory that moves with the loop."""
+    uses = [a for s in loop.body for a in _uses(s, b)]
+    pieces = {_piece(a, b) for a in uses}
+    outers = {p[0] for p in pieces if p is not None}
+    if None in pieces or len(outers) != 1:
+        return None
+    (outer,) = outers
+    if loop.name not in dict(outer):
+        return None
+    low = min(p[1] for p in pieces if p is not None)
+    high = max(p[2] for p in pieces if p is not None)
+    return _Span(outer, low, high - low + 1, any(a.write for a in uses))
+
+
+def _piece(a: Access, b: Buffer) -> tuple[tuple[tuple[str, int], ...], int, int] | None:
+    """(outer loops with strides, first, last) of one access, if it leaves no gaps."""
+    total = sum((p * k for p, k in zip(a.index, b.strides, strict=True)), of(0))
+    inner = {f.name: f.extent.const or 1 for f in a.path} | {n: e.const or 1 for n, e in a.tile}
+    outer, steps, low = [], [], 0
+    for mono, c in total.terms.items():
+        if not mono:
+            low += c
+        elif len(mono) > 1 or not isinstance(mono[0], str):
+            return None
+        elif mono[0] in inner:
+            steps.append((c, inner[mono[0]]))
+        else:
+            outer.append((mono[0], c))
+    length, gap = 1, LINE // b.dtype.nbytes
+    for step, turns in sorted(steps):
+        if step < 0 or step > length + gap:
+            return None
+        length += step * (turns - 1)
+    return tuple(sorted(outer)), low, low + length - 1

@@ -1,0 +1,123 @@
+"""A vectorized loop longer than a few registers becomes a loop over strips of them, and a rest. A
+reduction over it keeps one partial result per lane of the strip and joins the lanes once, behind
+the loop.
+
+CPU policy: strips are as long as the vector registers are wide.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilesmith.base.dtype import BOOL, DType
+from tilesmith.base.target import Target
+from tilesmith.codegen.passes.accesses import substitute_body
+from tilesmith.expr.ints import Int, of, var
+from tilesmith.expr.nodes import (
+    COMBINERS,
+    Binary,
+    Const,
+    Expr,
+    IntValue,
+    Load,
+    children,
+    plain_combiner,
+)
+from tilesmith.expr.walk import preorder
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import Alloc, Buffer, For, Stmt, Store, Write, rewrite, statements
+
+_VECTORS = 8  # so many registers are written out side by side
+
+
+def strip_vectors(func: Function, target: Target) -> Function:
+    def go(s: Stmt) -> tuple[Stmt, ...]:
+        if not (isinstance(s, For) and s.kind == "vectorize"):
+            return (s,)
+        n = s.extent.const or 0
+        strip = lanes_of(s.body, target) * _VECTORS // 2
+        if n <= 2 * strip:
+            return (s,)
+        joined = _joined(s)
+        outer, inner = f"{s.name}.strip", f"{s.name}.lane"
+        whole = substitute_body(s.body, {s.name: var(outer) * strip + var(inner)})
+        loop = For(outer, of(n // strip), (replace(s, name=inner, extent=of(strip), body=whole),))
+        loops: tuple[Stmt, ...] = (loop,) if joined is None else _kept_in_lanes(loop, joined)
+        rest = n % strip
+        if not rest:
+            return loops
+        tail = substitute_body(s.body, {s.name: var(s.name) + (n - rest)})
+        return (*loops, replace(s, extent=of(rest), body=tail))
+
+    return replace(func, body=rewrite(func.body, go))
+
+
+def _joined(s: For) -> Write | None:
+    """The one element that all iterations of a loop are joined into, if that is all it does."""
+    if len(s.body) != 1 or not isinstance(t := s.body[0], Store) or len(t.writes) != 1:
+        return None
+    (w,) = t.writes
+    e = w.value
+    if t.intrinsic is not None or not isinstance(e, Binary) or not isinstance(e.a, Load):
+        return None
+    if e.op not in COMBINERS:
+        return None
+    own = e.a.buffer == w.buffer and e.a.index == w.index
+    return w if own and not any(s.name in p.names for p in w.index) else None
+
+
+def _kept_in_lanes(loop: For, w: Write) -> tuple[Stmt, ...]:
+    """A loop over strips that joins into `w`, by way of one partial result for each lane.
+
+    for s in 16:                            for l in 64: part[l] = 0    # all three vectorized
+      for l in 64:  # vectorize      ->     for s in 16:
+        y[] += x[64*s + l]                    for l in 64: part[l] += x[64*s + l]
+                                            for l in 64: y[] += part[l]
+    """
+    (lanes,) = loop.body
+    assert isinstance(lanes, For)
+    (store,) = lanes.body
+    assert isinstance(store, Store)
+    e = store.writes[0].value
+    assert isinstance(e, Binary)
+    part = Buffer(f"{lanes.name}.part", (lanes.extent,), e.dtype, "local")
+    at = (var(lanes.name),)
+    held = Load(part.name, at, e.dtype)
+
+    def each(buffer: str, index: tuple[Int, ...], value: Expr) -> For:
+        return replace(lanes, body=(Store((Write(buffer, index, value),)),))
+
+    neutral = plain_combiner(e.op, e.dtype).identity[0]
+    step = each(part.name, at, replace(e, a=held))
+    return (
+        Alloc(part),
+        each(part.name, at, neutral),
+        replace(loop, body=(step,)),
+        each(w.buffer, w.index, replace(e, a=Load(w.buffer, w.index, e.dtype), b=held)),
+    )
+
+
+def lanes_of(body: tuple[Stmt, ...], target: Target) -> int:
+    """As many lanes as one register holds of the widest type that is computed with."""
+    widest = 8
+    for s in statements(body):
+        if isinstance(s, Store):
+            for w in s.writes:
+                widest = max(widest, _bits(w.value, target), compute_bits(w.value.dtype, target))
+    return max(1, target.vector_bits // widest)
+
+
+def compute_bits(d: DType, target: Target) -> int:
+    """Half precision is computed with in float, unless the target has it."""
+    if d is BOOL:
+        return 1
+    if d.name == "bfloat16" or (d.name == "float16" and "fp16" not in target.features):
+        return 32
+    return d.bits
+
+
+def _bits(e: Expr, target: Target) -> int:
+    return max(
+        8 if isinstance(x, IntValue | Const) or x.dtype is BOOL else compute_bits(x.dtype, target)
+        for x in preorder(e, children)
+    )

@@ -1,0 +1,165 @@
+"""Copies that transpose go by squares that fit in registers. A nest whose loads are contiguous
+along one loop and whose stores are along another goes in; it comes out with its innermost two loops
+marked `transpose`: a square is loaded by rows, transposed in registers, stored by columns.
+
+Without this, one side would be moved element by element. CPU policy: it is about vector registers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilesmith.base.dtype import BOOL
+from tilesmith.base.target import Target
+from tilesmith.codegen.passes.accesses import substitute_body
+from tilesmith.codegen.passes.strip_vectors import lanes_of
+from tilesmith.expr.ints import Int, of, var
+from tilesmith.expr.nodes import loads_of
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import Alloc, Buffer, For, If, Stmt, Store
+
+TRANSPOSE = "transpose"  # a note: this loop's elements are loaded at once, the next one's stored
+_SMALLEST = 4
+_EASY = (-1, 0, 1, 2)  # strides for which the emitter loads whole vectors without this pass
+
+Buffers = dict[str, Buffer]
+
+
+def transpose_squares(func: Function, target: Target) -> Function:
+    return replace(func, body=_body(func.body, {b.name: b for b in func.params}, target))
+
+
+def _body(body: tuple[Stmt, ...], known: Buffers, target: Target) -> tuple[Stmt, ...]:
+    known = known | {s.buffer.name: s.buffer for s in body if isinstance(s, Alloc)}
+    out: list[Stmt] = []
+    for s in body:
+        if isinstance(s, For) and (copy := _copy(s, known)) is not None:
+            registers = target.num_vector_registers // 2  # the others hold intermediate results
+            out.extend(copy.covered(min(registers, lanes_of((s,), target))))
+        elif isinstance(s, For | If):
+            out.append(replace(s, body=_body(s.body, known, target)))
+        else:
+            out.append(s)
+    return tuple(out)
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """A nest around one store: contiguous loads along the loop `rows`, stores along `columns`."""
+
+    loops: tuple[For, ...]
+    rows: str
+    columns: str
+
+    def covered(self, side: int) -> tuple[Stmt, ...]:
+        """As many squares of this side as fit, smaller ones on what they leave, and elements."""
+        sizes = {f.name: f.extent.const or 0 for f in self.loops}
+        high, wide = sizes[self.rows], sizes[self.columns]
+        while side > min(high, wide):
+            side //= 2
+        if side < _SMALLEST:
+            return (_nest(self.loops, self.loops[-1].body),)
+        below, beside = high % side, wide % side
+        out = [self._squares(side)]
+        if below:
+            out.extend(self._part(self.rows, high - below, below).covered(side))
+        if beside:
+            whole = self._part(self.rows, 0, high - below)
+            out.extend(whole._part(self.columns, wide - beside, beside).covered(side))
+        return tuple(out)
+
+    def _squares(self, side: int) -> Stmt:
+        """Loops over squares where those over elements were, and the square inside all of them."""
+        pair = (self.rows, self.columns)
+        body = substitute_body(
+            self.loops[-1].body, {n: var(f"{n}.square") * side + var(n) for n in pair}
+        )
+        stored = For(self.columns, of(side), body, "vectorize")
+        square = For(self.rows, of(side), (stored,), "unroll", ((TRANSPOSE, 1),))
+        over = [
+            For(f"{f.name}.square", of((f.extent.const or 0) // side), (), "serial", f.notes)
+            if f.name in pair
+            else f
+            for f in self.loops
+        ]
+        return _nest(tuple(over), (square,))
+
+    def _part(self, name: str, start: int, count: int) -> _Copy:
+        """The same for some iterations of a loop."""
+        body = self.loops[-1].body
+        if start:
+            body = substitute_body(body, {name: var(name) + start})
+        loops = [replace(f, extent=of(count)) if f.name == name else f for f in self.loops]
+        loops[-1] = replace(loops[-1], body=body)
+        return replace(self, loops=tuple(loops))
+
+
+def _nest(loops: tuple[For, ...], body: tuple[Stmt, ...]) -> Stmt:
+    for f in reversed(loops):
+        body = (replace(f, body=body),)
+    return body[0]
+
+
+def _copy(s: For, known: Buffers) -> _Copy | None:
+    """None where the nest is no copy whose vectors have their elements apart, or cannot be turned:
+    every element must be written once, and none be read that is written.
+    """
+    loops = _loops(s)
+    if not loops or not isinstance(store := loops[-1].body[0], Store):
+        return None
+    if store.intrinsic is not None or len(store.writes) != 1:
+        return None
+    (w,) = store.writes
+    loads = list(loads_of(w.value))
+    if w.value.dtype is BOOL or any(load.buffer == w.buffer for load in loads):
+        return None
+    wrote = _steps(w.buffer, w.index, loops, known)
+    read = [_steps(x.buffer, x.index, loops, known) for x in loads]
+    if wrote is None or None in read or not _all_apart(loops, wrote):
+        return None
+    reads = [r for r in read if r is not None]
+    vector = loops[-1].name
+    for other in reversed([f.name for f in loops[:-1]]):
+        for rows, columns in ((vector, other), (other, vector)):
+            along = {r[rows] for r in reads}
+            if wrote[columns] != 1 or 1 not in along or not along <= {0, 1}:
+                continue
+            easy = wrote[vector] == 1 and all(r[vector] in _EASY for r in reads)
+            if not easy:
+                return _Copy(loops, rows, columns)
+    return None
+
+
+def _loops(s: Stmt) -> tuple[For, ...]:
+    """Loops one directly inside the other, of which the last is a vector; else none."""
+    found: list[For] = []
+    while isinstance(s, For) and s.kind in ("serial", "unroll", "vectorize") and len(s.body) == 1:
+        found.append(s)
+        s = s.body[0]
+    kinds = [f.kind for f in found]
+    one = kinds[-1:] == ["vectorize"] and kinds.count("vectorize") == 1
+    return tuple(found) if one and isinstance(s, Store) else ()
+
+
+def _steps(
+    name: str, index: tuple[Int, ...], loops: tuple[For, ...], known: Buffers
+) -> dict[str, int] | None:
+    """By how many elements each loop moves an access; None where that is no one number."""
+    total = sum((p * k for p, k in zip(index, known[name].strides, strict=True)), of(0))
+    steps = {f.name: 0 for f in loops}
+    for factors, c in total.terms.items():
+        if factors in {(n,) for n in steps}:
+            steps[str(factors[0])] = c
+        elif Int({factors: 1}).names & steps.keys():
+            return None
+    return steps
+
+
+def _all_apart(loops: tuple[For, ...], steps: dict[str, int]) -> bool:
+    """Whether no two iterations write the same element."""
+    reach = 0
+    for step, f in sorted((abs(steps[f.name]), f.extent.const or 0) for f in loops):
+        if f > 1 and step <= reach:
+            return False
+        reach += step * (f - 1)
+    return True

@@ -1,0 +1,61 @@
+"""What happens to a Function before a back end writes it: the passes, one list per kind of target.
+
+A pass takes a Function and the Target, and returns a Function of the same meaning. A back end takes
+its list as a setting, so that a pass of one's own is one more entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tilesmith.base.target import Target
+from tilesmith.codegen.passes.apply_layouts import apply_layouts
+from tilesmith.codegen.passes.compact import compact
+from tilesmith.codegen.passes.hoist_guards import hoist_guards
+from tilesmith.codegen.passes.lower_blocks import lower_blocks
+from tilesmith.codegen.passes.partition import partition
+from tilesmith.codegen.passes.resolve_notes import resolve_notes
+from tilesmith.codegen.passes.simplify import simplify
+from tilesmith.codegen.passes.split_at_divisions import split_at_divisions
+from tilesmith.codegen.passes.spread_prefetches import spread_prefetches
+from tilesmith.codegen.passes.stagger_rows import stagger_rows
+from tilesmith.codegen.passes.strip_vectors import strip_vectors
+from tilesmith.codegen.passes.transpose_squares import transpose_squares
+from tilesmith.codegen.passes.widen_private_buffers import widen_private_buffers
+from tilesmith.ir.function import Function
+
+Pass = Callable[[Function, Target], Function]
+
+# What every back end needs: loops, guards and stores, over buffers as they lie in memory.
+PLAIN_PASSES: tuple[Pass, ...] = (
+    resolve_notes,
+    lower_blocks,
+    compact,
+    apply_layouts,
+    simplify,
+)
+
+# "CPU" marks a policy of processors, which the
+# file of the pass explains.
+CPU_PASSES: tuple[Pass, ...] = (
+    resolve_notes,
+    lower_blocks,
+    compact,
+    widen_private_buffers,  # CPU
+    apply_layouts,
+    stagger_rows,  # CPU
+    simplify,
+    split_at_divisions,  # CPU
+    hoist_guards,
+    partition,  # CPU
+    transpose_squares,  # CPU
+    strip_vectors,  # CPU
+    spread_prefetches,  # CPU
+)
+
+
+def lower(func: Function, target: Target, passes: Sequence[Pass]) -> Function:
+    """The Function after all passes."""
+    for step in passes:
+        func = step(func, target)
+    return func

@@ -1,0 +1,199 @@
+"""Names of a Function: a Function and new names in, the same program under those names out; and the
+digest of a program without its names, which is the same for two Functions that differ in them
+alone.
+
+Loops, blocks and buffers have names that are theirs in the whole Function; iterators have names
+within their block. Size variables keep theirs: a caller gives numbers for them by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from tilesmith.base.digest import digest
+from tilesmith.expr.ints import Int, var
+from tilesmith.expr.nodes import Expr, Load, map_dynamic, map_ints, map_loads
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import (
+    Alloc,
+    Block,
+    Buffer,
+    For,
+    If,
+    Iter,
+    Note,
+    Stmt,
+    Store,
+    Sync,
+    Write,
+    map_bindings,
+)
+from tilesmith.ir.serialize import function_to_json
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """New names by old ones; what is not here keeps its name. `iters` are by block."""
+
+    loops: dict[str, str] = field(default_factory=dict)
+    blocks: dict[str, str] = field(default_factory=dict)
+    buffers: dict[str, str] = field(default_factory=dict)
+    iters: dict[str, dict[str, str]] = field(default_factory=dict)
+
+
+def renamed(func: Function, names: Names, name: str | None = None) -> Function:
+    """`name` is that of the Function itself. Two things that get one name are not told apart any
+    more: that none do is up to the caller.
+    """
+    return _Renaming(names).function(func, func.name if name is None else name)
+
+
+def structure_of(func: Function) -> str:
+    """A digest of all that can change the answer or the code: everything but names. Parameters,
+    buffers, blocks, loops and iterators are numbered in the order in which they stand.
+    """
+    return digest(function_to_json(renamed(func, _numbered(func), "")))
+
+
+def _numbered(func: Function) -> Names:
+    names = Names()
+
+    def number(into: dict[str, str], name: str, letter: str) -> None:
+        into.setdefault(name, f"{letter}{len(into)}")
+
+    def go(body: tuple[Stmt, ...]) -> None:
+        for s in body:
+            match s:
+                case For():
+                    number(names.loops, s.name, "l")
+                    if s.owner:  # its block may be gone, as one that was inlined
+                        number(names.blocks, s.owner, "s")
+                    go(s.body)
+                case If():
+                    go(s.body)
+                case Alloc():
+                    number(names.buffers, s.buffer.name, "b")
+                case Block():
+                    number(names.blocks, s.name, "s")
+                    names.iters[s.name] = {i.name: f"x{k}" for k, i in enumerate(s.iters)}
+                    for n, _ in s.tile:
+                        number(names.loops, n, "l")
+                case Store():
+                    for n, _ in s.tile:
+                        number(names.loops, n, "l")
+                case Sync():
+                    pass
+
+    for b in (*func.params, *func.buffers):
+        number(names.buffers, b.name, "b")
+    go(func.body)
+    return names
+
+
+class _Renaming:
+    def __init__(self, names: Names) -> None:
+        self.names = names
+        self.loops = _ints(names.loops)
+
+    def function(self, func: Function, name: str) -> Function:
+        return replace(
+            func,
+            name=name,
+            params=tuple(map(self._buffer, func.params)),
+            buffers=tuple(map(self._buffer, func.buffers)),
+            body=tuple(map(self._stmt, func.body)),
+        )
+
+    def _stmt(self, s: Stmt) -> Stmt:
+        match s:
+            case For():
+                body = tuple(map(self._stmt, s.body))
+                notes = tuple((k, self._note(v)) for k, v in s.notes)
+                owner = self.names.blocks.get(s.owner, s.owner)
+                return replace(s, name=self._loop(s.name), body=body, notes=notes, owner=owner)
+            case If():
+                conds = tuple(self._int(p, self.loops) for p in s.conds)
+                return If(conds, tuple(map(self._stmt, s.body)))
+            case Alloc():
+                return Alloc(self._buffer(s.buffer))
+            case Block():
+                return self._block(s)
+            case Store():
+                return replace(
+                    s,
+                    writes=self._writes(s.writes, self.loops),
+                    tile=self._tile(s.tile),
+                    operands=self._operands(s.operands, self.loops),
+                )
+            case Sync():
+                return s
+
+    def _block(self, b: Block) -> Block:
+        own = self.names.iters.get(b.name, {})
+        env = _ints(own)
+        bound = map_bindings(b, lambda p: self._int(p, self.loops))
+        return replace(
+            bound,
+            name=self.names.blocks.get(b.name, b.name),
+            iters=tuple(
+                Iter(own.get(i.name, i.name), i.kind, i.extent, i.bind) for i in bound.iters
+            ),
+            writes=self._writes(b.writes, env),
+            domain=frozenset(self._int(p, env) for p in b.domain),
+            tile=self._tile(b.tile),
+            operands=self._operands(b.operands, env),
+        )
+
+    def _writes(self, writes: tuple[Write, ...], env: Mapping[str, Int]) -> tuple[Write, ...]:
+        return tuple(
+            Write(
+                self._buffer_name(w.buffer),
+                tuple(self._int(p, env) for p in w.index),
+                self._value(w.value, env),
+            )
+            for w in writes
+        )
+
+    def _operands(
+        self, operands: tuple[tuple[str, Load], ...], env: Mapping[str, Int]
+    ) -> tuple[tuple[str, Load], ...]:
+        out = []
+        for name, x in operands:
+            index = tuple(self._int(p, env) for p in x.index)
+            out.append((name, Load(self._buffer_name(x.buffer), index, x.dtype)))
+        return tuple(out)
+
+    def _value(self, e: Expr, env: Mapping[str, Int]) -> Expr:
+        named = map_loads(e, lambda x: replace(x, buffer=self._buffer_name(x.buffer)))
+        return map_ints(named, lambda p: p.substitute(env))
+
+    def _int(self, p: Int, env: Mapping[str, Int]) -> Int:
+        """An Int may read a buffer: it is renamed as the value that it is."""
+        if p.plain:
+            return p.substitute(env)
+        return map_dynamic(p, lambda x: replace(x, buffer=self._buffer_name(x.buffer))).substitute(
+            env
+        )
+
+    def _note(self, note: Note) -> Note:
+        """Notes speak of buffers, such as what to prefetch."""
+        if isinstance(note, tuple):
+            return tuple(self._buffer_name(x) if isinstance(x, str) else x for x in note)
+        return note
+
+    def _buffer(self, b: Buffer) -> Buffer:
+        return replace(b, name=self._buffer_name(b.name))
+
+    def _buffer_name(self, name: str) -> str:
+        return self.names.buffers.get(name, name)
+
+    def _loop(self, name: str) -> str:
+        return self.names.loops.get(name, name)
+
+    def _tile(self, tile: tuple[tuple[str, Int], ...]) -> tuple[tuple[str, Int], ...]:
+        return tuple((self._loop(n), e) for n, e in tile)
+
+
+def _ints(names: Mapping[str, str]) -> dict[str, Int]:
+    return {old: var(new) for old, new in names.items()}

@@ -1,0 +1,50 @@
+"""The build worker: Build messages in, Built kernels or Failures out, until the parent closes the
+channel.
+
+It may crash, hang or run out of memory. The parent notices and starts another one.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from dataclasses import replace
+from typing import Any
+
+from tilesmith.base.errors import ScheduleError, TraceError, VerifyError
+from tilesmith.codegen.artifact import Artifact
+from tilesmith.measure.messages import Build, Built
+from tilesmith.measure.wire import Channel
+from tilesmith.task.task import Failure
+
+
+def serve(channel: Channel) -> None:
+    while True:
+        channel.send(build(channel.receive()))
+
+
+def build(job: Build) -> Built | Failure:
+    start = time.perf_counter()
+    stage = "schedule"
+    try:
+        func = job.func
+        if job.trace is not None:
+            func = pickle.loads(job.trace).apply(func)
+        stage = "build"
+        builder: Any = pickle.loads(job.builder)
+        artifact: Artifact = builder(func, job.target)
+    except MemoryError as error:
+        return Failure("memory", f"while building: {first_line(error)}")
+    except (ScheduleError, TraceError, VerifyError) as error:
+        return Failure("schedule", first_line(error))
+    except Exception as error:  # a candidate's failure is a value, whatever its cause
+        return Failure(stage, first_line(error))
+    # The source is for readers; it is many times as large as the code.
+    without_source = replace(artifact, source="")
+    return Built(without_source, func.params, time.perf_counter() - start)
+
+
+def first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    name = type(error).__name__
+    return f"{name}: {lines[0]}" if lines else name

@@ -1,0 +1,165 @@
+"""Records what a worker dies of: a signal handler in machine code writes signal and address of a
+fault into a page that the worker shares with the fork server, which reads it as an Exit.
+
+The handler is machine code because Python runs its own handlers at the next bytecode, and a fault
+in a kernel never gets there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import pickle
+import resource
+import signal
+import struct
+from pathlib import Path
+
+from tilesmith.measure.messages import FAULTED, NO_MEMORY, STACK, Exit
+
+FAULT, ALLOCATE = "tilesmith_on_fault", "tilesmith_malloc"
+ALLOCATE_ZEROED, ALLOCATE_ALIGNED = "tilesmith_calloc", "tilesmith_aligned_alloc"
+REPORT_TO = "tilesmith_report_to"
+EXPORTS = (FAULT, ALLOCATE, ALLOCATE_ZEROED, ALLOCATE_ALIGNED, REPORT_TO)
+
+# The handler reads siginfo_t of 64-bit Linux: number, errno, code, padding, address. An allocation
+# that fails ends the process with NO_MEMORY: kernels do not check for null, and would crash.
+SOURCE = f"""
+@report = internal global ptr null
+declare void @_exit(i32) noreturn nounwind
+declare ptr @malloc(i64)
+declare ptr @calloc(i64, i64)
+declare ptr @aligned_alloc(i64, i64)
+
+define void @{REPORT_TO}(ptr %page) nounwind {{
+  store ptr %page, ptr @report
+  ret void
+}}
+
+define void @{FAULT}(i32 %number, ptr %siginfo, ptr %ignored) nounwind {{
+  %page = load ptr, ptr @report
+  %code.p = getelementptr i8, ptr %siginfo, i64 8
+  %code = load i32, ptr %code.p
+  %address.p = getelementptr i8, ptr %siginfo, i64 16
+  %address = load i64, ptr %address.p
+  %to.code = getelementptr i8, ptr %page, i64 4
+  %to.address = getelementptr i8, ptr %page, i64 8
+  store volatile i32 %number, ptr %page
+  store volatile i32 %code, ptr %to.code
+  store volatile i64 %address, ptr %to.address
+  call void @_exit(i32 {FAULTED})
+  unreachable
+}}
+
+define internal ptr @given(ptr %p) alwaysinline nounwind {{
+  %none = icmp eq ptr %p, null
+  br i1 %none, label %end, label %go
+end:
+  call void @_exit(i32 {NO_MEMORY})
+  unreachable
+go:
+  ret ptr %p
+}}
+
+define ptr @{ALLOCATE}(i64 %n) nounwind {{
+  %p = call ptr @malloc(i64 %n)
+  %q = call ptr @given(ptr %p)
+  ret ptr %q
+}}
+
+define ptr @{ALLOCATE_ZEROED}(i64 %n, i64 %size) nounwind {{
+  %p = call ptr @calloc(i64 %n, i64 %size)
+  %q = call ptr @given(ptr %p)
+  ret ptr %q
+}}
+
+define ptr @{ALLOCATE_ALIGNED}(i64 %alignment, i64 %n) nounwind {{
+  %p = call ptr @aligned_alloc(i64 %alignment, i64 %n)
+  %q = call ptr @given(ptr %p)
+  ret ptr %q
+}}
+"""
+
+_REPORT_NBYTES = 1 << 16
+_HEAD = struct.Struct("<iiQiI")  # signal, code, address; slot, length of the table of regions
+
+
+class Report:
+    """Memory that a worker shares with the fork server, which reads it when the worker ended."""
+
+    def __init__(self) -> None:
+        self.memory = mmap.mmap(-1, _REPORT_NBYTES)
+
+    def set_slot(self, slot: int) -> None:
+        struct.pack_into("<i", self.memory, 16, slot)
+
+    def describe(self, regions: list[tuple[str, int, int, int, int]]) -> None:
+        """Stores where arrays lie, of as many as there is room for."""
+        data = pickle.dumps(tuple(regions))
+        while len(data) > _REPORT_NBYTES - _HEAD.size:
+            regions = regions[: len(regions) // 2]
+            data = pickle.dumps(tuple(regions))
+        struct.pack_into("<I", self.memory, 20, len(data))
+        self.memory[_HEAD.size : _HEAD.size + len(data)] = data
+
+    def read(self, status: int, killed: bool, stderr: str) -> Exit:
+        number, code, address, slot, length = _HEAD.unpack_from(self.memory, 0)
+        data = self.memory[_HEAD.size : _HEAD.size + length]
+        try:
+            regions = pickle.loads(data) if length else ()
+        except Exception:  # the worker may have died while it wrote
+            regions = ()
+        return Exit(status, killed, (number, code, address), slot, regions, stderr)
+
+    @property
+    def address(self) -> int:
+        return ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+
+    def close(self) -> None:
+        self.memory.close()
+
+
+class _SigAction(ctypes.Structure):
+    """struct sigaction of glibc and musl on 64-bit Linux."""
+
+    _fields_ = (
+        ("handler", ctypes.c_void_p),
+        ("mask", ctypes.c_uint64 * 16),
+        ("flags", ctypes.c_int),
+        ("restorer", ctypes.c_void_p),
+    )
+
+
+class _Stack(ctypes.Structure):
+    _fields_ = (("at", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
+
+
+_SA_SIGINFO, _SA_ONSTACK = 4, 0x08000000
+_held: list[object] = []  # what the system refers to must live as long as the process
+
+
+def install(handler: int) -> None:
+    """From here on a fault in this process calls `handler`. It runs on a stack of its own, since
+    the fault may be an overflow of the thread's.
+    """
+    libc = ctypes.CDLL(None)
+    memory = ctypes.create_string_buffer(64 << 10)
+    stack = _Stack(ctypes.addressof(memory), 0, len(memory))
+    libc.sigaltstack(ctypes.byref(stack), None)
+    action = _SigAction(handler=handler, flags=_SA_SIGINFO | _SA_ONSTACK)
+    for number in (signal.SIGSEGV, signal.SIGBUS):
+        libc.sigaction(int(number), ctypes.byref(action), None)
+    _held.extend((memory, stack, action))
+
+
+def stack_span() -> tuple[str, int, int, int, int]:
+    """The addresses, near the limit of the main thread's stack, where a fault means that the stack
+    has overflowed.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        if line.endswith("[stack]"):
+            end = int(line.split()[0].split("-")[1], 16)
+            low = end - min(max(soft, 0), 64 << 20)
+            return STACK, low - (16 << 20), low, low, low + (1 << 20)
+    return STACK, 0, 0, 0, 0

@@ -1,0 +1,220 @@
+"""The fork server: requests to start and to end workers come in on a socket; process ids of
+workers, and Exits that say how they ended, go out.
+
+It is started as `python -m tilesmith.measure.child.fork_server FD`. It has one thread and runs no
+candidate itself, so forking it is safe and takes milliseconds. Everything that workers need is
+loaded before the first fork.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import re
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from tilesmith.base.target import cpu
+from tilesmith.codegen.artifact import Artifact
+from tilesmith.codegen.llvm.compiler import compile_ir
+from tilesmith.codegen.llvm.emit import emit_function
+from tilesmith.measure.child import build_worker, fault_handler
+from tilesmith.measure.child.fault_handler import Report
+from tilesmith.measure.child.reference_kernel import reference_source
+from tilesmith.measure.child.run_worker import RunWorker, allocators
+from tilesmith.measure.child.task_arrays import TaskArrays
+from tilesmith.measure.messages import (
+    NO_MEMORY,
+    Discard,
+    Exit,
+    Limits,
+    Prepare,
+    Reap,
+    SpawnBuilder,
+    SpawnRunner,
+)
+from tilesmith.measure.wire import Channel, Gone, adopt
+from tilesmith.runtime.loader import Library, pool
+
+Work = Callable[[Channel, Report], None]
+
+_PR_SET_PDEATHSIG = 1
+_STDERR_NBYTES = 4096
+_emit = emit_function  # imported so that it is loaded before workers are forked
+
+
+@dataclass(frozen=True, slots=True)
+class _Child:
+    report: Report
+    stderr: int  # a file in memory that takes the error stream
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What run workers of a task start with."""
+
+    arrays: TaskArrays
+    reference: Artifact
+    cold_nbytes: int  # more than the caches hold
+
+
+class ForkServer:
+    def __init__(self, control: Channel) -> None:
+        self._control = control
+        self._children: dict[int, _Child] = {}
+        self._tasks: dict[str, _Task] = {}
+        pool()
+        artifact = compile_ir("fault_handler", fault_handler.SOURCE, cpu(), ())
+        self._faults = Library("fault_handler", artifact.code, fault_handler.EXPORTS, {})
+
+    def serve(self) -> None:
+        parent = os.getppid()
+        # Another child of the parent may hold the socket open after the parent has ended. Looking
+        # once a second ends this process then.
+        self._control.sock.settimeout(1.0)
+        while True:
+            try:
+                message, fds = self._control.receive_with_fds()
+            except TimeoutError:
+                if os.getppid() != parent:
+                    return
+                continue
+            match message:
+                case Prepare():
+                    self._control.send(self._prepare(message, fds[0]))
+                case Discard(task=task):
+                    self._tasks.pop(task).arrays.close()
+                    self._control.send(None)
+                case SpawnBuilder(limits=limits):
+                    self._control.send(
+                        self._fork(fds[0], limits, lambda c, _: build_worker.serve(c))
+                    )
+                case SpawnRunner():
+                    self._control.send(self._spawn_runner(message, fds[0]))
+                case Reap():
+                    self._control.send(self._reap(message))
+
+    def close(self) -> None:
+        for pid in list(self._children):
+            self._reap(Reap(pid, True))
+
+    def _prepare(self, message: Prepare, fd: int) -> int:
+        func, target = message.func, message.target
+        host = cpu(target.num_cores)
+        reference = compile_ir("reference", reference_source(host), host, (), 0, host.num_cores > 1)
+        arrays = TaskArrays(func)
+        cold_nbytes = 2 * max(target.l3_nbytes, target.l2_nbytes)
+        self._tasks[message.task] = _Task(arrays, reference, cold_nbytes)
+        seed = int(func.digest[:8], 16)
+        return self._fork(fd, message.limits, lambda c, _: c.send(arrays.fill(seed)))
+
+    def _spawn_runner(self, message: SpawnRunner, fd: int) -> int:
+        task = self._tasks[message.task]
+        cold_nbytes = task.cold_nbytes if message.cold else 0
+
+        def run(channel: Channel, report: Report) -> None:
+            addresses = self._faults.addresses
+            report_to = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(addresses[fault_handler.REPORT_TO])
+            report_to(report.address)
+            fault_handler.install(addresses[fault_handler.FAULT])
+            for t in self._tasks.values():  # all of them: their memory is shared between processes
+                t.arrays.protect()
+            imports = allocators(addresses)
+            RunWorker(task.arrays, task.reference, report, imports, cold_nbytes).serve(channel)
+
+        return self._fork(fd, message.limits, run)
+
+    def _fork(self, fd: int, limits: Limits, work: Work) -> int:
+        report, stderr = Report(), os.memfd_create("stderr")
+        server = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self._control.close()
+            os.dup2(stderr, 2)
+            _run_child(server, fd, limits, report, work)
+        os.close(fd)
+        self._children[pid] = _Child(report, stderr)
+        return pid
+
+    def _reap(self, message: Reap) -> Exit:
+        child = self._children.pop(message.pid)
+        # A worker that ends by itself closes its socket shortly before waitpid returns it.
+        deadline = time.monotonic() + (0.0 if message.kill else 1.0)
+        killed = False
+        while (ended := os.waitpid(message.pid, os.WNOHANG))[0] == 0:
+            if time.monotonic() >= deadline:
+                killed = True
+                _kill_group(message.pid)
+                ended = os.waitpid(message.pid, 0)
+                break
+            time.sleep(0.0005)
+        status = ended[1]
+        # Processes that the worker started may have outlived it.
+        _kill_group(message.pid)
+        stderr = os.pread(child.stderr, _STDERR_NBYTES, 0).decode(errors="replace")
+        os.close(child.stderr)
+        end = child.report.read(status, killed, stderr)
+        child.report.close()
+        return end
+
+
+def _kill_group(pid: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _run_child(server: int, fd: int, limits: Limits, report: Report, work: Work) -> NoReturn:
+    """What a worker does between the fork and its exit."""
+    status = 1
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != server:  # the server ended before prctl was called
+            os._exit(1)
+        os.setsid()
+        with suppress(OSError):  # cores may have gone off line
+            os.sched_setaffinity(0, limits.cores)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        # RLIMIT_DATA counts private writable memory: neither guard pages nor shared arrays.
+        most = _data_nbytes() + limits.nbytes
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+        work(adopt(fd), report)
+        status = 0
+    except Gone:
+        status = 0
+    except MemoryError:
+        status = NO_MEMORY
+    except BaseException as error:
+        os.write(2, f"{type(error).__name__}: {error}\n".encode())
+    finally:
+        os._exit(status)
+
+
+def _data_nbytes() -> int:
+    text = Path("/proc/self/status").read_text()
+    match = re.search(r"^VmData:\s*(\d+) kB", text, re.MULTILINE)
+    return int(match[1]) << 10 if match else 1 << 30
+
+
+def main(fd: int) -> None:
+    # Ctrl-C is for the process that measures; that one ends this one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    control = adopt(fd)
+    server = ForkServer(control)
+    gc.collect()
+    gc.freeze()  # so that a collection in a child does not copy the pages of this process
+    with suppress(Gone):  # the parent may end before it asks for anything
+        control.send(os.getpid())
+        server.serve()
+    server.close()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,336 @@
+"""Measures one batch: trials and their build jobs in; each trial built, checked, screened, raced
+and confirmed, or with its failure, out.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import inf
+
+from tilesmith.base.errors import MeasureError
+from tilesmith.measure.messages import Build, Built, Sample
+from tilesmith.measure.parent.builders import Builders
+from tilesmith.measure.parent.cores import Cores
+from tilesmith.measure.parent.incumbents import Incumbent, Incumbents
+from tilesmith.measure.parent.runner import KernelFailed, Runner
+from tilesmith.measure.parent.timing import (
+    Clock,
+    ProcessorClock,
+    Race,
+    Timed,
+    TimingRules,
+    duel,
+    is_believed,
+    race,
+    retime,
+    screen,
+)
+from tilesmith.measure.parent.trial import TimeSpent, Trial
+from tilesmith.task.task import Failure
+
+# A kernel times out at this many times the best time, but not before one second.
+_PATIENCE, _MIN_LIMIT = 200.0, 1.0
+_FINISH = 12  # calls of the best kernel that a race and its confirmation take
+_GRACE = 3.0  # seconds after the end that a run without any kernel has to measure one
+# Another process may have ended a worker that dies once. A kernel under which the worker dies
+# `_LIVES` times has failed. If it dies `_ALL_LIVES` times under several, measuring is broken.
+_LIVES, _ALL_LIVES = 2, 4
+
+
+@dataclass(slots=True)
+class Batch:
+    builders: Builders
+    runner: Runner
+    cores: Cores
+    incumbents: Incumbents
+    rules: TimingRules
+    timeout: float
+    confirm: bool
+    rng: random.Random
+    spent: TimeSpent
+    until: float  # on time.monotonic(): kernels that have not run by then are left out
+    finished: Callable[[Trial], None]  # called with each trial when it is final
+    _kernels: dict[str, tuple[Trial, Built]] = field(default_factory=dict)  # by key of the code
+    _incumbent_seconds: float = inf  # when running began
+    _reached: bool = False  # whether a kernel has been timed
+    _end: float = inf  # the latest moment for a first kernel
+
+    def run(
+        self,
+        trials: Mapping[str, Trial],
+        jobs: Mapping[str, Build],
+        overlap: bool,
+        wait_until_quiet: Callable[[], None],
+    ) -> None:
+        """Takes one job per trial. Afterwards `incumbents.known` has a verdict on each kernel that
+        was reached, and a trial that could not be built has a failure.
+
+        All cores build until the cores that run kernels have nothing left to build. Then kernels
+        run. With `overlap`, the other cores go on building, this batch and then the next one.
+        Without, `wait_until_quiet` is called before the first kernel runs.
+        """
+        self.incumbents.trim()
+        self._end = max(self.until, time.monotonic()) + _GRACE
+        cores, free = self.cores, self.cores.free if overlap else ()
+        self.builders.want(jobs)
+        self.builders.allow(cores.all, free)
+        while self.builders.occupies(cores.run if overlap else cores.all) and self._in_time:
+            self._receive(trials)
+            if self._is_late and self._kernels:
+                break
+        if not overlap:
+            wait_until_quiet()
+        if self._is_late and (self._kernels or not self._in_time):
+            self.builders.want({})
+        self.builders.allow(free, free)
+        self._incumbent_seconds = best = self._time_incumbent()
+        fresh: list[Trial] | None = [t for t, _ in self._kernels.values()]
+        while fresh is not None:
+            for t in fresh:
+                best = min(best, self._screen(t, best))
+                if t.failure is not None or (t.reached and not self._may_race(t, best)):
+                    self._finish(t)
+            fresh = self._receive(trials)
+        kernels = [t for t, _ in self._kernels.values()]
+        self._screen_again(kernels, best)
+        with self._counted("racing"):
+            self._race(kernels)
+        self.finish(kernels)
+        incumbent = self.incumbents.current
+        self.runner.forget(
+            [t.slot for t in kernels if incumbent is None or t is not incumbent.trial]
+        )
+
+    def finish(self, trials: Iterable[Trial]) -> None:
+        """Declares trials final, except those that were not reached in time."""
+        for t in trials:
+            if t.reached and not t.finished:
+                self._finish(t)
+
+    def _finish(self, trial: Trial) -> None:
+        trial.finished = True
+        if trial.key:
+            self.incumbents.remember(trial.key, trial.verdict(self.rules))
+        self.finished(trial)
+
+    def _may_race(self, trial: Trial, best: float) -> bool:
+        """A contended trial is given more room: it will be screened again."""
+        within = max(self.rules.race_within, self.rules.cutoffs[0] if trial.contended else 0.0)
+        return trial.timed.corrected <= within * best
+
+    @property
+    def _clock(self) -> Clock:
+        return ProcessorClock(self.runner) if self.rules.processor_time else self.runner
+
+    @property
+    def _is_late(self) -> bool:
+        return time.monotonic() >= self.until
+
+    @property
+    def _in_time(self) -> bool:
+        """Whether another kernel may be measured. A run without any has `_GRACE` seconds more."""
+        if self.incumbents.known or self._reached:
+            return not self._is_late
+        return time.monotonic() < self._end
+
+    @contextmanager
+    def _counted(self, activity: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            total = getattr(self.spent, activity) + time.perf_counter() - start
+            setattr(self.spent, activity, total)
+
+    def _receive(self, trials: Mapping[str, Trial]) -> list[Trial] | None:
+        """The next trial that was built; [] if its code is known already or it failed, None if no
+        more builds will come.
+        """
+        end = self.until if self.incumbents.known or self._kernels else self._end
+        with self._counted("waiting"):
+            taken = self.builders.take(end - time.monotonic())
+        if taken is None:
+            return None
+        name, outcome = taken
+        trial = trials[name]
+        return [trial] if self._add(trial, outcome) else []
+
+    def _add(self, trial: Trial, outcome: Built | Failure) -> bool:
+        """Whether its code is new."""
+        if isinstance(outcome, Failure):
+            trial.failure = outcome
+            self._finish(trial)
+            return False
+        trial.key, trial.build_seconds = outcome.key, outcome.seconds
+        self.spent.building += outcome.seconds
+        if trial.key in self.incumbents.known or trial.key in self._kernels:
+            return False
+        self._kernels[trial.key] = trial, outcome
+        self.runner.add(trial.slot, outcome)
+        return True
+
+    def _time_incumbent(self) -> float:
+        """The incumbent's time on the machine as it is now; infinite if there is none."""
+        incumbent = self.incumbents.current
+        if incumbent is None:
+            return inf
+        monitor, (slot, _), timed = (
+            self.incumbents.monitor,
+            incumbent.trial.entry,
+            incumbent.trial.timed,
+        )
+        deaths: Counter[int] = Counter()
+        while True:
+            try:
+                return retime(self._clock, slot, timed, self.rules, monitor, self.timeout)
+            except KernelFailed as failed:
+                if _is_to_blame(slot, failed, deaths):
+                    self._depose(incumbent, failed.failure)
+                    return inf
+
+    def _screen(self, trial: Trial, best: float) -> float:
+        """Its time; infinite if it failed or the time is up."""
+        rest = self.until - time.monotonic()
+        if not self._in_time or (self._reached and rest < _FINISH * best < inf):
+            return inf
+        patience = min(self.timeout, max(_MIN_LIMIT, _PATIENCE * best))
+        deaths: Counter[int] = Counter()
+        while True:
+            limit = min(patience, self._end - time.monotonic())
+            try:
+                trial.timed = self._time_alone(trial.slot, best, limit)
+                break
+            except KernelFailed as failed:
+                if failed.failure.kind == "timeout" and limit < patience:
+                    return inf  # the run's end came before its own timeout: no failure
+                if _is_to_blame(trial.slot, failed, deaths):
+                    trial.failure = failed.failure
+                    self.runner.unload([trial.slot])
+                    return inf
+        if trial.timed.corrected > self.rules.race_within * best:
+            self.runner.unload([trial.slot])
+        self._reached = True
+        trial.contended = trial.timed.is_contended(self.rules)
+        return trial.timed.corrected
+
+    def _time_alone(self, slot: int, best: float, limit: float) -> Timed:
+        monitor = self.incumbents.monitor
+        with self._counted("checking"):
+            first = self.runner.check(slot, limit)
+        if self._is_late and first > self.rules.max_seconds:  # there is no time for a second call
+            return Timed([Sample(first, 1.0, reference=monitor.latest)])
+        with self._counted("timing"):
+            return screen(self._clock, slot, first, best, self.rules, monitor, limit)
+
+    def _screen_again(self, trials: Sequence[Trial], best: float) -> None:
+        """Contended trials that may be good are screened a second time."""
+        for t in trials:
+            promising = t.timed.samples and t.timed.corrected <= self.rules.cutoffs[0] * best
+            if promising and t.failure is None and t.contended and self._in_time:
+                before = t.timed.samples
+                self._screen(t, best)
+                if t.failure is None and t.contended:  # still contended: all samples count
+                    t.timed.samples = [*before, *t.timed.samples]
+
+    def _race(self, trials: Sequence[Trial]) -> None:
+        """Races those near the best against the incumbent; confirms a winner in a fresh process."""
+        entrants = self._entrants(trials)
+        deaths: Counter[int] = Counter()
+        while entrants:
+            incumbent = self.incumbents.current
+            try:
+                winner = self._winner(entrants, incumbent)
+                if winner is not None:
+                    self._crown(winner, incumbent)
+                return
+            except KernelFailed as failed:
+                deaths[failed.slot] += 1
+                if failed.died and deaths[failed.slot] < _LIVES:
+                    continue
+                if incumbent is not None and failed.slot == incumbent.trial.slot:
+                    self._depose(incumbent, failed.failure)
+                    continue
+                bad = [t for t in entrants if t.slot == failed.slot]
+                if not bad:  # no entrant is to blame, so the race is off
+                    return
+                bad[0].failure = failed.failure
+                entrants = [t for t in entrants if t.failure is None]
+
+    def _entrants(self, trials: Sequence[Trial]) -> list[Trial]:
+        good = [t for t in trials if t.failure is None and t.reached]
+        if not good or not self._in_time:
+            return []
+        best = min(self._incumbent_seconds, *(t.timed.corrected for t in good))
+        if best > self.rules.max_seconds and self.until - time.monotonic() < _FINISH * best:
+            return []
+        within = self.rules.race_within * best
+        near = [t for t in good if t.timed.corrected <= within and not t.finished]
+        near.sort(key=lambda t: t.timed.corrected)
+        # Racing may take a quarter of the time that screening took.
+        sampled = sum(s.seconds * t.timed.calls for t in good for s in t.timed.samples)
+        each = 2 * self.rules.rounds * max(best, self.rules.sample_seconds)
+        return near[: max(2, min(self.rules.max_entrants, int(sampled / 4 / each)))]
+
+    def _winner(self, entrants: Sequence[Trial], incumbent: Incumbent | None) -> Trial | None:
+        if incumbent is None and len(entrants) == 1:
+            return entrants[0]
+        pivot = entrants[0] if incumbent is None else incumbent.trial
+        result = race(
+            self._clock, dict(t.entry for t in entrants), pivot.entry, self.rules,
+            self.incumbents.monitor, self.rng, self.timeout,
+        )  # fmt: skip
+        self._add_samples(result, entrants)
+        winner = next(t for t in entrants if t.slot == result.winner)
+        if incumbent is not None and not is_believed(result.ratios[winner.slot], self.rules):
+            return None
+        return winner
+
+    def _crown(self, winner: Trial, incumbent: Incumbent | None) -> None:
+        if self.confirm:
+            self.runner.renew()
+            self.runner.check(winner.slot, self.timeout)
+            pivot = winner if incumbent is None else incumbent.trial
+            result = duel(
+                self._clock, winner.entry, pivot.entry, self.rules, self.incumbents.monitor,
+                self.rng, self.timeout,
+            )  # fmt: skip
+            self._add_samples(result, [winner])
+            if incumbent is not None and not is_believed(result.ratios[winner.slot], self.rules):
+                return
+            winner.contended = winner.timed.is_contended(self.rules)
+        if incumbent is not None and winner.contended and not incumbent.trial.contended:
+            return  # its samples are recorded, but it does not win
+        winner.confirmed = self.confirm and not winner.contended
+        self.incumbents.current = Incumbent(winner, self._kernels[winner.key][1])
+        if incumbent is not None:
+            self.runner.forget([incumbent.trial.slot])
+
+    def _add_samples(self, result: Race, trials: Sequence[Trial]) -> None:
+        for t in trials:
+            t.timed.samples.extend(result.samples[t.slot])
+            t.contended = t.timed.is_contended(self.rules)
+
+    def _depose(self, incumbent: Incumbent, failure: Failure) -> None:
+        """Drops an incumbent that ran well before and fails now."""
+        self.runner.forget([incumbent.trial.slot])
+        self.incumbents.depose(incumbent, failure)
+
+
+def _is_to_blame(slot: int, failed: KernelFailed, deaths: Counter[int]) -> bool:
+    """Whether the kernel in this slot has failed. If not, it is to be tried again."""
+    if failed.slot == slot and not failed.died:
+        return True
+    deaths[failed.slot] += 1
+    if deaths[slot] >= _LIVES:
+        return True
+    if deaths.total() >= _ALL_LIVES:
+        raise MeasureError(
+            f"the process that runs kernels ended {deaths.total()} times in a row, and no kernel "
+            f"was to blame: {failed.failure.text}; is something else ending processes here?"
+        )
+    return False

@@ -1,0 +1,167 @@
+"""The parent's side of the build workers: jobs by name in, Built kernels or Failures out in the
+order in which they are done.
+
+There is one worker per core. The caller says on which cores jobs may be built at the moment, and
+on which of them those of the next batch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from tilesmith.measure.messages import Build, Built, Exit, Limits
+from tilesmith.measure.parent.exit_reason import explain, was_killed
+from tilesmith.measure.parent.fork_server_client import ForkServerClient, Worker
+from tilesmith.measure.wire import Channel, Gone, ready, time_left
+from tilesmith.task.task import Failure
+
+# LLVM leaks a little memory per module, so a worker is replaced after this many; starting one takes
+# 4 ms.
+_MAX_BUILDS = 200
+
+Outcome = Built | Failure
+
+
+@dataclass(slots=True)
+class _BuildWorker:
+    core: int
+    worker: Worker
+    job: str | None = None  # the name of the job being built
+    build: Build | None = None
+    deadline: float = 0.0
+    num_builds: int = 0
+
+
+class Builders:
+    def __init__(
+        self,
+        fork_server: ForkServerClient,
+        cores: Iterable[int],
+        timeout: float,
+        memory_nbytes: int,
+    ) -> None:
+        self._fork_server, self._timeout, self._nbytes = fork_server, timeout, memory_nbytes
+        self._workers = [_BuildWorker(c, self._spawn(c)) for c in cores]
+        self._waiting: deque[tuple[str, Build]] = deque()
+        self._ahead: deque[tuple[str, Build]] = deque()
+        self._done: dict[str, Outcome] = {}
+        self._wanted: set[str] = set()
+        self._kills: Counter[str] = Counter()  # workers that were killed, by job
+        self._cores: Collection[int] = ()
+        self._cores_ahead: Collection[int] = ()
+
+    def _spawn(self, core: int) -> Worker:
+        return self._fork_server.spawn_builder(Limits((core,), self._nbytes))
+
+    def want(self, jobs: Mapping[str, Build]) -> None:
+        """Replaces the jobs to be built. Those of them that were built ahead are done already."""
+        self._ahead.clear()
+        for b in self._workers:
+            if b.job is not None and b.job not in jobs:
+                b.job = None
+                self._renew(b, kill=True)
+        self._wanted = set(jobs)
+        self._done = {name: o for name, o in self._done.items() if name in jobs}
+        self._kills = Counter({name: n for name, n in self._kills.items() if name in jobs})
+        begun = {*self._done, *(b.job for b in self._workers)}
+        self._waiting = deque((name, job) for name, job in jobs.items() if name not in begun)
+
+    def begin(self, jobs: Mapping[str, Build]) -> None:
+        """Adds jobs to be built ahead. The only method that another thread may call."""
+        self._ahead.extend(jobs.items())
+
+    def allow(self, cores: Collection[int], ahead: Collection[int]) -> None:
+        """From now on jobs are started on these cores only, and jobs to be built ahead on cores
+        `ahead`, when no other job is waiting.
+        """
+        self._cores, self._cores_ahead = cores, ahead
+        self._start()
+
+    def occupies(self, cores: Collection[int]) -> bool:
+        """Whether wanted jobs are waiting, or one of these cores is building."""
+        return bool(self._waiting) or any(b.job and b.core in cores for b in self._workers)
+
+    @property
+    def channels(self) -> list[Channel]:
+        """Of workers that are building: a message on any of these calls for `serve`."""
+        return [b.worker.channel for b in self._workers if b.job is not None]
+
+    def _start(self) -> None:
+        for b in self._workers:
+            if b.job is None and b.core in self._cores and self._waiting:
+                self._start_on(b, self._waiting)
+            elif b.job is None and b.core in self._cores_ahead and self._ahead:
+                self._start_on(b, self._ahead)
+
+    def _start_on(self, b: _BuildWorker, jobs: deque[tuple[str, Build]]) -> None:
+        if b.num_builds >= _MAX_BUILDS:
+            self._renew(b, kill=True)
+        b.job, job = jobs.popleft()
+        b.build = job
+        b.deadline = time.monotonic() + self._timeout
+        b.num_builds += 1
+        try:
+            b.worker.channel.send(job)
+        except Gone:
+            self._died(b)
+
+    def serve(self) -> None:
+        """Receives finished builds, ends those that take too long, and starts more."""
+        now, readable = time.monotonic(), ready(self.channels, 0.0)
+        for b in self._workers:
+            if b.job is None:
+                continue
+            if b.worker.channel in readable:
+                try:
+                    outcome: Outcome = b.worker.channel.receive()
+                except Gone:
+                    self._died(b)
+                    continue
+                self._finish(b, outcome)
+            elif now > b.deadline:
+                self._finish(b, Failure("timeout", f"while building, after {self._timeout:g} s"))
+                self._renew(b, kill=True)
+        self._start()
+
+    def take(self, seconds: float) -> tuple[str, Outcome] | None:
+        """The next outcome of a wanted job; None if there is none within `seconds`."""
+        until = time.monotonic() + seconds
+        while True:
+            for name in self._done:
+                if name in self._wanted:
+                    self._wanted.discard(name)
+                    return name, self._done.pop(name)
+            self._start()
+            busy = [b for b in self._workers if b.job is not None]
+            if not self._wanted or not busy or time.monotonic() > until:
+                return None
+            nearest = min(until, *(b.deadline for b in busy))
+            ready(self.channels, time_left(nearest) + 0.001)
+            self.serve()
+
+    def _finish(self, b: _BuildWorker, outcome: Outcome) -> None:
+        assert b.job is not None
+        self._done[b.job] = outcome
+        b.job = None
+
+    def _died(self, b: _BuildWorker) -> None:
+        """Another process may have killed the worker, perhaps all workers at once. So a job whose
+        worker was killed is tried again, as often as there are workers.
+        """
+        end, name, build = self._renew(b), b.job, b.build
+        assert name is not None
+        assert build is not None
+        self._kills[name] += was_killed(end)
+        if was_killed(end) and self._kills[name] <= len(self._workers):
+            b.job = None
+            (self._waiting if name in self._wanted else self._ahead).appendleft((name, build))
+        else:
+            self._finish(b, explain(end, " while building"))
+
+    def _renew(self, b: _BuildWorker, kill: bool = False) -> Exit:
+        end = self._fork_server.reap(b.worker, kill)
+        b.worker, b.num_builds = self._spawn(b.core), 0
+        return end

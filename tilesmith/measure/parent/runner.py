@@ -1,0 +1,157 @@
+"""The parent's side of a run worker: kernels by slot number in, results of checks and samples out.
+
+A worker that dies or hangs is replaced, and a KernelFailed names the kernel that it was running.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Protocol
+
+from tilesmith.measure.messages import (
+    REFERENCE,
+    Built,
+    Check,
+    Drop,
+    Limits,
+    Load,
+    Sample,
+    Time,
+)
+from tilesmith.measure.parent.exit_reason import explain
+from tilesmith.measure.parent.fork_server_client import ForkServerClient, Worker
+from tilesmith.measure.wire import Channel, Gone, ready, time_left
+from tilesmith.task.task import Failure
+
+# The linker leaks a little memory per library, so a worker is replaced after this many; starting
+# one takes 4 ms.
+_MAX_LOADS = 300
+_ANSWER_SECONDS = 10.0  # for loading and dropping kernels, which run nothing
+
+
+class KernelFailed(Exception):
+    """A kernel failed while it ran. `slot` is the kernel that ran: REFERENCE for the reference
+    kernel, 0 for none. `died` means that the worker process ended; another process may have ended
+    it.
+    """
+
+    def __init__(self, slot: int, failure: Failure, died: bool = False) -> None:
+        super().__init__(failure.text)
+        self.slot, self.failure, self.died = slot, failure, died
+
+
+class Background(Protocol):
+    """Work of other processes, to be served while a kernel runs."""
+
+    @property
+    def channels(self) -> list[Channel]:
+        """A message on any of these calls for `serve`."""
+
+    def serve(self) -> None: ...
+
+
+class Runner:
+    """`task` is the statement of a task that the fork server has arrays of."""
+
+    def __init__(
+        self,
+        fork_server: ForkServerClient,
+        task: str,
+        limits: Limits,
+        cold: bool,
+        background: Background,
+    ) -> None:
+        self._fork_server, self._task = fork_server, task
+        self._limits, self._cold = limits, cold
+        self._background = background
+        self._worker: Worker | None = None
+        self._kernels: dict[int, Built] = {}
+        self._loaded: set[int] = set()  # slots that the worker has linked
+        self._num_loads = 0
+
+    def add(self, slot: int, built: Built) -> None:
+        self._kernels[slot] = built
+
+    def forget(self, slots: Sequence[int]) -> None:
+        self.unload(slots)
+        for slot in slots:
+            self._kernels.pop(slot, None)
+
+    def unload(self, slots: Sequence[int]) -> None:
+        """Frees the memory of kernels until they run again; replaces a worker that loaded many."""
+        loaded = tuple(s for s in slots if s in self._loaded)
+        if self._num_loads > _MAX_LOADS:
+            self.renew()
+        elif loaded and self._worker is not None:
+            self._loaded.difference_update(loaded)
+            with suppress(KernelFailed):  # a worker that died holds nothing any more
+                self._ask(Drop(loaded), _ANSWER_SECONDS)
+
+    def move(self, cores: tuple[int, ...]) -> None:
+        if cores != self._limits.cores:
+            self._limits = replace(self._limits, cores=cores)
+            self.renew()
+
+    def renew(self) -> None:
+        """Ends the worker; the next kernel runs in a fresh process."""
+        if self._worker is not None:
+            self._fork_server.reap(self._worker, kill=True)
+            self._worker = None
+
+    def check(self, slot: int, seconds: float) -> float:
+        """Seconds of a first call whose result was right."""
+        self._load(slot)
+        answer: float | Failure = self._ask(Check(slot), seconds)
+        if isinstance(answer, Failure):
+            raise KernelFailed(slot, answer)
+        return answer
+
+    def times(self, order: Sequence[tuple[int, int]], seconds: float) -> list[Sample]:
+        """One sample for each (slot, calls), taken in this order within `seconds`."""
+        for slot, _ in order:
+            if slot != REFERENCE:
+                self._load(slot)
+        samples: list[Sample] = self._ask(Time(tuple(order)), seconds)
+        return samples
+
+    def _load(self, slot: int) -> None:
+        if self._worker is not None and slot in self._loaded:
+            return
+        failure: Failure | None = self._ask(Load(slot, self._kernels[slot]), _ANSWER_SECONDS)
+        if failure is not None:
+            raise KernelFailed(slot, failure)
+        self._loaded.add(slot)
+        self._num_loads += 1
+
+    def _ask(self, message: Any, seconds: float) -> Any:
+        if self._worker is None:
+            self._worker = self._fork_server.spawn_runner(self._task, self._limits, self._cold)
+            self._loaded.clear()
+            self._num_loads = 0
+        worker = self._worker
+        own = worker.channel
+        slot = getattr(message, "slot", 0)
+        try:
+            own.send(message)
+            deadline = time.monotonic() + seconds
+            self._background.serve()
+            while True:
+                readable = ready([own, *self._background.channels], time_left(deadline))
+                if own in readable:
+                    return own.receive()
+                self._background.serve()
+                if time.monotonic() > deadline:
+                    end = self._fork_server.reap(worker, kill=True)
+                    self._worker = None
+                    failure = Failure("timeout", f"no answer after {seconds:.3g} s")
+                    if not end.killed:  # it died just before it would have been killed
+                        failure = explain(end, " while running")
+                    raise KernelFailed(end.slot or slot, failure, died=not end.killed)
+        except Gone:
+            end = self._fork_server.reap(worker)
+            self._worker = None
+            failure = explain(end, " while running")
+            raise KernelFailed(end.slot or slot, failure, died=True) from None

@@ -1,0 +1,50 @@
+"""Whether a target is this machine: a target in; nothing out, or an error, since seconds measured
+here must not be recorded as those of another machine.
+"""
+
+from __future__ import annotations
+
+from tilesmith.base.errors import MeasureError
+from tilesmith.base.target import Target, cpu
+from tilesmith.measure.parent.cores import usable_cores
+
+
+def require_this_machine(target: Target) -> None:
+    here = cpu(len(usable_cores()))
+    why = difference(target, here)
+    if why is not None:
+        raise MeasureError(
+            f"LocalMeasurer runs kernels on this machine ({_describe(here)}), and the target is "
+            f"{_describe(target)}: {why}. Tune for ts.cpu(), or run this on that machine"
+        )
+
+
+def difference(target: Target, here: Target) -> str | None:
+    """Why seconds measured on `here` are not those of the target; None if they are. The target may
+    use fewer cores and fewer features than `here` has.
+    """
+    if target.kind != "cpu":
+        return f"it is not a CPU but {target.kind}"
+    if target.arch != here.arch:
+        return f"the architectures differ ({target.arch}, {here.arch})"
+    if target.model and target.model != here.model:
+        return f"the models differ ({target.model}, {here.model})"
+    if not target.model and target.cpu != _llvm_name():
+        return f"the processors differ ({target.cpu}, {_llvm_name()})"
+    if missing := target.features - here.features:
+        return f"this machine has no {', '.join(sorted(missing))}"
+    if target.num_cores > here.num_cores:
+        return f"it has {target.num_cores} cores, and this process may use {here.num_cores}"
+    return None
+
+
+def _describe(t: Target) -> str:
+    what = t.model or t.cpu if t.kind == "cpu" else t.kind
+    return f"{t.arch} {what}, {t.num_cores} {'core' if t.num_cores == 1 else 'cores'}"
+
+
+def _llvm_name() -> str:
+    # Imported here because it loads LLVM, which only a target without a model name needs.
+    from tilesmith.codegen.llvm.compiler import host_cpu
+
+    return host_cpu()

@@ -1,0 +1,148 @@
+"""The worker processes of a run: a task in; builders on all cores, a runner on the least disturbed
+ones, and arrays that the oracle has filled out.
+
+Arrays of several tasks are kept, so that a run can alternate between tasks and evaluate each of
+them once. Only the task being measured has a run worker.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from math import inf
+
+from tilesmith.base.errors import MeasureError
+from tilesmith.measure.messages import REFERENCE, Limits
+from tilesmith.measure.parent.builders import Builders
+from tilesmith.measure.parent.cores import Cores, share_out, to_probe, usable_cores
+from tilesmith.measure.parent.fork_server_client import ForkServerClient
+from tilesmith.measure.parent.runner import KernelFailed, Runner
+from tilesmith.measure.wire import Gone, ready
+from tilesmith.task.task import Task
+
+_ORACLE_SECONDS = 600.0
+_GRACE_SECONDS = 3.0  # how long a run whose time is up still waits for the oracle
+_PROBE_CALLS = 200  # of the reference kernel: some 10 ms, long enough to be interrupted
+
+
+@dataclass(slots=True)
+class TaskWorkers:
+    task: Task
+    cores: Cores
+    builders: Builders
+    runner: Runner
+    # Whether much of the last batch was contended. Then nothing is done beside measuring: that
+    # would push other users of the machine onto the core that measures.
+    crowded: bool = False
+
+    @property
+    def may_share(self) -> bool:
+        """Whether cores that do not run kernels may be used while kernels run."""
+        return bool(self.cores.free) and not self.crowded
+
+
+class WorkerPool:
+    """`arrays_nbytes` bounds the arrays that are kept: of more tasks than fit, the one used longest
+    ago is dropped. The task being measured is kept in any case.
+    """
+
+    def __init__(self, timeout: float, memory_nbytes: int, arrays_nbytes: int, cold: bool) -> None:
+        self._timeout, self._memory_nbytes, self._cold = timeout, memory_nbytes, cold
+        self._arrays_nbytes = arrays_nbytes
+        self.fork_server: ForkServerClient | None = ForkServerClient()
+        self._builders: Builders | None = None
+        self._tasks: dict[str, TaskWorkers] = {}  # by statement, the one used last at the end
+        self.evaluations = 0  # of tasks by the oracle
+
+    def serve(self, task: Task, until: float = inf) -> TaskWorkers:
+        """The workers of a task. They are ready by the moment `until` of time.monotonic(), give or
+        take a second; otherwise a MeasureError is raised.
+        """
+        if self.fork_server is None:
+            self.fork_server = ForkServerClient()
+        last = next(reversed(self._tasks.values()), None)
+        if last is not None and last.task != task:
+            last.runner.renew()
+        workers = self._tasks.pop(task.statement, None)
+        if workers is None:
+            return self._start(self.fork_server, task, until)
+        self._tasks[task.statement] = workers
+        if workers.crowded:  # perhaps another core is less disturbed by now
+            self._choose_cores(workers)
+        return workers
+
+    def _start(self, server: ForkServerClient, task: Task, until: float) -> TaskWorkers:
+        builders = self._builders
+        if builders is None:
+            builders = Builders(server, usable_cores(), self._timeout, self._memory_nbytes)
+            self._builders = builders
+        self._drop_for(server, task)
+        self._evaluate(server, task, until)
+        target, nbytes = task.target, task.func.nbytes
+        # Arrays, their aligned twins and relaid copies; a stack per thread; the flushing buffer.
+        own = 8 * nbytes + target.num_cores * (16 << 20) + 4 * target.l3_nbytes
+        cores = share_out(target.num_cores, usable_cores(), {})
+        limits = Limits(cores.run, own + self._memory_nbytes)
+        runner = Runner(server, task.statement, limits, self._cold, builders)
+        workers = self._tasks[task.statement] = TaskWorkers(task, cores, builders, runner)
+        self._choose_cores(workers)
+        return workers
+
+    def _drop_for(self, server: ForkServerClient, task: Task) -> None:
+        """Drops tasks until the arrays of one more fit."""
+        total = task.func.nbytes + sum(w.task.func.nbytes for w in self._tasks.values())
+        for statement, workers in list(self._tasks.items()):
+            if total <= self._arrays_nbytes:
+                break
+            total -= workers.task.func.nbytes
+            workers.runner.renew()
+            server.discard(statement)
+            del self._tasks[statement]
+
+    def _evaluate(self, server: ForkServerClient, task: Task, until: float) -> None:
+        """Has the oracle make the task's arrays."""
+        self.evaluations += 1
+        name = task.func.name
+        left = max(0.0, until - time.monotonic()) + _GRACE_SECONDS
+        limits = Limits(tuple(usable_cores()), 8 * task.func.nbytes + (16 << 30))
+        oracle = server.prepare(task, limits)
+        try:
+            if not ready([oracle.channel], min(_ORACLE_SECONDS, left)):
+                if left < _ORACLE_SECONDS:
+                    raise MeasureError(
+                        f"the time is up before {name!r} was evaluated once with NumPy, which "
+                        "kernels are checked against; give a budget of more seconds"
+                    )
+                raise MeasureError(
+                    f"{name!r} cannot be checked: evaluating it with NumPy took more than "
+                    f"{_ORACLE_SECONDS:.0f} s; measure it with smaller sizes"
+                )
+            why: str | None = oracle.channel.receive()
+        except Gone:
+            why = "the process that evaluated it ended"
+        finally:
+            server.reap(oracle, kill=True)
+        if why is not None:
+            raise MeasureError(f"{name!r} cannot be evaluated to check kernels: {why}")
+
+    def _choose_cores(self, workers: TaskWorkers) -> None:
+        """Moves the runner to the cores where the reference kernel is fastest."""
+        threads, usable = workers.task.target.num_cores, usable_cores()
+        probes: dict[int, float] = {}
+        for core in to_probe(threads, usable):
+            workers.runner.move((core,))
+            try:
+                samples = workers.runner.times([(REFERENCE, _PROBE_CALLS)] * 2, self._timeout)
+            except KernelFailed:
+                continue
+            probes[core] = max(s.seconds for s in samples)
+        workers.cores = share_out(threads, usable, probes)
+        workers.runner.move(workers.cores.run)
+
+    def abandon(self) -> None:
+        """Ends all processes; the next task gets new ones."""
+        self._tasks.clear()
+        self._builders = None
+        if self.fork_server is not None:
+            self.fork_server.close()
+            self.fork_server = None

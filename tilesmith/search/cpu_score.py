@@ -1,0 +1,344 @@
+"""The analytic score of CPUs, which needs no measurements: the cycles that the rows of a variant
+should take, from closed forms over its decision variables.
+
+A statement's cycles are the instructions of its register tile over the machine's ports, and the
+bytes that move between the caches, which follow from the loops whose data fits each cache. The
+program's cycles also depend on how evenly the cores share the work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import gcd, prod
+
+import numpy as np
+
+from tilesmith.base.target import Target
+from tilesmith.expr.ints import FloorDiv, opaque_atoms, product
+from tilesmith.expr.nodes import settled
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import Block, Path, walk
+from tilesmith.search.cpu_constants import Cache, CpuConstants
+from tilesmith.search.features.graph import Graph, Term
+from tilesmith.search.features.machine import Compiled
+from tilesmith.search.features.nest import Access, Nest, shared_nests
+from tilesmith.search.features.operations import operations
+from tilesmith.search.protocol import Scores
+from tilesmith.space.analysis import written_out
+from tilesmith.space.domains import Matrix
+from tilesmith.space.variant import Variant
+
+# Instructions of an operation, by its kind; mathematical functions are polynomials.
+_COST = {"divmod": 6.0, "math": 12.0}
+
+
+@dataclass(frozen=True)
+class CpuScore:
+    """`constants` are those of the machine; None takes `CpuConstants.of` the task's target."""
+
+    constants: CpuConstants | None = None
+
+    def score(self, variant: Variant, rows: Matrix) -> Scores:
+        """The share of the machine's peak that each row reaches. Higher is better."""
+        return np.exp2(self.predict(variant, rows))
+
+    def predict(self, variant: Variant, rows: Matrix) -> Scores:
+        """log2 of the score, the scale of learned models."""
+        return _compiled(self, variant)(rows)[:, 0].astype(np.float64)
+
+    def term(self, variant: Variant) -> Term:
+        """What `predict` computes, as a closed form."""
+        return _doublings(self, variant)
+
+    def estimates(self, nest: Nest) -> tuple[Term, ...]:
+        """Cycles of a statement on one core: for arithmetic, and for the bytes that come from L2,
+        L3 and memory.
+        """
+        return _estimates(self, nest)
+
+    def constants_of(self, target: Target) -> CpuConstants:
+        return CpuConstants.of(target) if self.constants is None else self.constants
+
+
+@lru_cache(maxsize=1024)
+def _compiled(score: CpuScore, variant: Variant) -> Compiled:
+    doublings = _doublings(score, variant)
+    return doublings.graph.compile([doublings])
+
+
+@lru_cache(maxsize=1024)
+def _doublings(score: CpuScore, variant: Variant) -> Term:
+    graph, nests = shared_nests(variant)
+    task = variant.task
+    cpu = score.constants_of(task.target)
+    cycles = graph.of(0)
+    for n in nests:
+        cycles = cycles + _cycles(cpu, score.estimates(n), n)
+    work = sum(
+        prod(i.extent.const or 1 for i in b.iters) * _instructions(b)
+        for _, b in walk(task.func.body)
+    )
+    ideal = work / (cpu.lanes(32) * cpu.ports * cpu.num_cores)
+    share = ideal / cycles.maximum(1e-9) * _tails(cpu, variant, graph)
+    return share.maximum(1e-9).log2()
+
+
+def _instructions(b: Block, path: Path = ()) -> float:
+    """Instructions of one instance of a block; a copy counts as one."""
+    if settles := written_out(path, b):
+        writes = (replace(w, value=settled(w.value, settles)) for w in b.writes)
+        b = replace(b, writes=tuple(writes))
+    counts = operations(b)
+    counts["int divmod"] -= _divided_for_rows(b)
+    total = sum(c * _COST.get(name.split()[-1], 1.0) for name, c in counts.items())
+    return max(1.0, total)
+
+
+def _divided_for_rows(b: Block) -> int:
+    """Divisions in load addresses that do not depend on the vector lane: done once per row."""
+    last = b.writes[0].index[-1:]
+    lanes = {n for p in last for n in p.names}
+    atoms = (a for load in b.loads for p in load.index for a in opaque_atoms(p))
+    return sum(isinstance(a, FloorDiv) and not a.names() & lanes for a in atoms)
+
+
+@lru_cache(maxsize=1024)  # the score and the features both ask for them
+def _estimates(score: CpuScore, n: Nest) -> tuple[Term, ...]:
+    cpu = score.constants_of(n.variant.task.target)
+    streamed, waited = _transfers(cpu, n)
+    return (_compute(cpu, n) + waited, *streamed)
+
+
+def _cycles(cpu: CpuConstants, estimates: tuple[Term, ...], n: Nest) -> Term:
+    compute, *caches = estimates
+    longest, total = compute, compute
+    for t in caches:
+        longest, total = longest.maximum(t), total + t
+    parts = n.graph.of(1)
+    for loop in n.loops:
+        parts = parts * loop.is_kind["parallel"].where(loop.extent, 1)
+    rounds = (parts / float(cpu.num_cores)).ceil()
+    # computing and loading overlap in part, and more of it with prefetching
+    alone = 0.25 - 0.15 * n.fetched_ahead.minimum(1)
+    return (longest + (total - longest) * alone) * (rounds / parts)
+
+
+def _compute(cpu: CpuConstants, n: Nest) -> Term:
+    """Cycles of all steps of the register tile: arithmetic, loads, and the loop around them."""
+    g = n.graph
+    lanes = float(cpu.lanes(max(32, n.block.writes[0].value.dtype.bits)))
+    held, wide, written = g.of(1), g.of(1), g.of(1)
+    steps, going = g.of(1), g.of(1)
+    for loop in reversed(n.loops):
+        unroll, vector = loop.is_kind["unroll"], loop.is_kind["vectorize"]
+        wide = wide * vector.where(loop.extent, 1)
+        if loop.reducing:
+            written = written * unroll.where(loop.extent, 1)
+            steps = steps * going.where(loop.extent, 1)
+        else:
+            held = held * unroll.where(loop.extent, 1)
+            going = going * (unroll + vector).minimum(1).where(1, 1 - loop.moves)
+    vectors = (wide / lanes).ceil()
+    tile = held * vectors
+    # a partial tile takes less time than a full one, but more than its share of the work
+    turns = (n.iterations + 2 * (n.iterations * 0.7).maximum(n.points)) / (3 * held * wide)
+    loads, kept = g.of(0), g.of(0)  # load instructions; registers of operands that are kept
+    for a in n.accesses:
+        if a.reads and not a.writes:
+            each = _loads(n, a, wide, vectors)
+            share = _new_share(n, a)
+            loads = loads + each * share
+            # an element that several steps read stays in a register
+            again = (g.of(1) > share).where(each * share * (written - 1), 0)
+            kept = kept + again.maximum(_operands(n, a, vectors))
+    work = tile * _instructions(n.block, n.path)
+    turn = (work.maximum(loads) + work.minimum(loads) * cpu.overlap_loss) / cpu.ports
+    across = _stores_across(n)
+    if not n.block.reducing:
+        stores = held * wide if across else tile
+        return turns * (turn.maximum(stores) + 1.5 / held)
+    # besides the accumulators, registers hold the operands: one row of vectors and one more
+    spilled = tile + kept.maximum(vectors + 1) > float(cpu.num_vector_registers)
+    turn = turn.maximum(cpu.fma_latency) * (1 + spilled)
+    if across:
+        turn = turn + (wide > 1).where(held * wide * cpu.scattered_sum, 0)
+    # loop overhead once per unrolled group; accumulators are loaded and stored once per tile
+    return turns * (turn + 0.7 / written + 1.5 * tile / steps)
+
+
+def _stores_across(n: Nest) -> bool:
+    """Whether the lanes of a stored vector are not contiguous, so that each is stored alone."""
+    return any(
+        a.writes and moved and loop.kind == "vectorize" and stride.value != 1
+        for a in n.accesses
+        for loop, moved, stride in zip(n.loops, a.moved, a.strides, strict=True)
+    )
+
+
+def _loads(n: Nest, a: Access, wide: Term, vectors: Term) -> Term:
+    """Load instructions in one step of the tile: one per vector for contiguous elements, two and a
+    shuffle for a stride of two, one per element for longer strides.
+    """
+    g = n.graph
+    count = g.of(1)
+    for loop, moved, stride in zip(n.loops, a.moved, a.strides, strict=True):
+        if moved and not loop.reducing:
+            count = count * loop.is_kind["unroll"].where(loop.extent, 1)
+        if moved and loop.kind == "vectorize":
+            by_stride: dict[float | None, Term] = {1: vectors, -1: 2 * vectors, 2: 3 * vectors}
+            count = count * by_stride.get(stride.value, 2 * wide)
+    return count
+
+
+def _operands(n: Nest, a: Access, vectors: Term) -> Term:
+    """Registers that an operand takes besides the accumulators: one if each element is used once,
+    else all elements that an unrolled loop around them uses again.
+    """
+    g = n.graph
+    count, again = g.of(1), g.of(0)
+    for loop, moved in zip(n.loops, a.moved, strict=True):
+        if loop.reducing:
+            continue
+        written_out = loop.is_kind["unroll"]
+        if not moved:
+            again = again.maximum(written_out * loop.moves)
+        elif loop.kind == "vectorize":
+            count = count * again.where(vectors, 1)
+        else:
+            count = count * (again * written_out).where(loop.extent, 1)
+    return count
+
+
+def _new_share(n: Nest, a: Access) -> Term:
+    """The share of the elements read by unrolled steps that no earlier step has read. It is below 1
+    where windows overlap.
+    """
+    first = _tile(n)
+    read = n.graph.of(1)
+    for loop, moved in zip(n.loops[first:], a.moved[first:], strict=True):
+        if moved:
+            read = read * loop.extent
+    return (a.touched[first] / read).minimum(1)
+
+
+def _transfers(cpu: CpuConstants, n: Nest) -> tuple[list[Term], Term]:
+    """Cycles to transfer data from L2, from L3 and from memory; and cycles spent waiting.
+
+    The program's arguments may still be in a cache from the call before, and an intermediate buffer
+    from when it was written. Either is transferred only if more than the cache holds is touched in
+    between.
+
+    Loads of operands overlap with arithmetic. Accumulators that are reloaded do not: the second
+    result counts these.
+    """
+    g = n.graph
+    whole = g.of(_footprint(n.func))
+    touched = [whole]
+    for k in range(1, len(n.loops) + 1):
+        nbytes = g.of(0)
+        for a in n.accesses:
+            nbytes = nbytes + a.touched[k] * a.nbytes
+        touched.append(nbytes)
+    streamed, waited = [], g.of(0)
+    for cache in cpu.caches:
+        gone = [t > cache.nbytes * cpu.usable_share for t in touched]
+        moved = g.of(0)
+        for a in n.accesses:
+            nbytes = a.touched[0] * (a.nbytes * (2 if a.reads and a.writes else 1))
+            nbytes = nbytes * _slowed(cpu, n, a, cache.miss_nbytes)
+            times = gone[a.home]
+            for k, loop in enumerate(n.loops):
+                if not a.moved[k]:  # touches the same elements again: free if they are still cached
+                    away = gone[k + 1].maximum(_crowded(cpu, n, a, k + 1, cache))
+                    times = times * away.where(loop.extent, 1)
+            if a.reads and a.writes:
+                waited = waited + times * nbytes / cache.bandwidth_below
+            else:
+                moved = moved + times * nbytes
+        streamed.append(moved / cache.bandwidth_below)
+    return streamed, waited
+
+
+def _footprint(func: Function) -> float:
+    """Bytes of all arguments."""
+    return float(sum(b.dtype.nbytes * (product(b.shape).const or 0) for b in func.params))
+
+
+def _in_rows(a: Access) -> bool:
+    """Whether its rows lie apart in memory: no packed copy, and no layout made for its use."""
+    return not a.home and a.buffer.layout is None and len(a.buffer.shape) > 1
+
+
+def _row_dims(cpu: CpuConstants, a: Access) -> int:
+    """How many of the last dimensions make up one contiguous piece of a cache line or more."""
+    nbytes, count = a.nbytes, 0
+    for extent in reversed(a.buffer.shape):
+        nbytes, count = nbytes * (extent.const or cpu.line_nbytes), count + 1
+        if nbytes >= cpu.line_nbytes:
+            break
+    return count
+
+
+def _slowed(cpu: CpuConstants, n: Nest, a: Access, miss_nbytes: float) -> Term:
+    """The slowdown of loading pieces of rows against one contiguous stream, which the hardware
+    prefetches: for short pieces, and for lines that are evicted before all of them is used.
+    """
+    g = n.graph
+    if not _in_rows(a):
+        return g.of(1)
+    inner = _row_dims(cpu, a)
+    rows = [g.product(spans[:-inner]) for spans in a.spans]
+    runs = [g.product(spans[-inner:]) for spans in a.spans]
+    run, still = g.of(0), g.of(1)  # still: 1 while no inner loop changes the row
+    for k in range(len(n.loops) - 1, -1, -1):
+        if n.loops[k].kind not in ("unroll", "vectorize"):
+            first = still * (rows[k] > rows[k + 1])
+            run, still = run + first * runs[k + 1], still - first
+    run = run + still * runs[0]
+    slowed = 1 + miss_nbytes / (run * a.nbytes).maximum(1)
+    if a.writes:
+        return slowed
+    again = _crowded(cpu, n, a, _tile(n), cpu.caches[0])
+    return slowed * again.where(cpu.line_nbytes / a.nbytes / 2, 1)
+
+
+def _tile(n: Nest) -> int:
+    """The position of the outermost loop of the register tile, all of whose loops are unrolled or
+    vectorized.
+    """
+    k = len(n.loops)
+    while k and n.loops[k - 1].kind in ("unroll", "vectorize"):
+        k -= 1
+    return k
+
+
+def _crowded(cpu: CpuConstants, n: Nest, a: Access, level: int, cache: Cache) -> Term:
+    """1 where the rows conflict: at a multiple of a large power of two apart, they map to the same
+    few sets of the cache.
+    """
+    g = n.graph
+    if not _in_rows(a):
+        return g.of(0)
+    if all(p.name != a.buffer.name for p in n.func.params):  # codegen pads intermediate buffers
+        return g.of(0)
+    taken, stride = g.of(a.nbytes), a.nbytes
+    for span, extent in zip(reversed(a.spans[level]), reversed(a.buffer.shape), strict=True):
+        apart = gcd(stride, cache.way_nbytes)
+        taken = span * (span > 1).where(taken.maximum(apart), taken)
+        stride *= extent.const or 1
+    crowded = taken > cache.nbytes * cpu.usable_share
+    if a.writes:  # the register tile itself is in no cache
+        crowded = crowded * (a.touched[level] > a.touched[_tile(n)])
+    return crowded
+
+
+def _tails(cpu: CpuConstants, variant: Variant, graph: Graph) -> Term:
+    """The speed factor for tiles that do not divide their loop."""
+    out = graph.of(1)
+    for d in variant.domains:
+        if d.tile and d.extent:
+            inner = graph.product([graph.column(c) for c in d.columns[1:]]).maximum(1)
+            left = d.extent - d.extent // inner * inner
+            out = out * (left > 0).where(cpu.tail_speed, 1)
+    return out

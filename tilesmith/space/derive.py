@@ -1,0 +1,184 @@
+"""Derivation of sketches: a task and rules in, finished states out, and the number of branches that
+were left out if there are too many.
+
+Sketches multiply: each block has a few alternatives, and a sketch is one of them for every block.
+States are followed in the order of their discrepancy, which is how many times another alternative
+than the preferred one was taken (limited discrepancy search). So the first sketch has the preferred
+alternative everywhere, and the next ones differ from it in one block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from tilesmith.base.errors import ScheduleError
+from tilesmith.ir.nodes import walk
+from tilesmith.space.state import Derived, Finishing, Rule, State
+from tilesmith.task.task import Task
+
+# A search tries a few hundred structures in minutes, so more sketches are of no use.
+MOST_SKETCHES = 256
+# The most blocks in all states together, which the time to derive is proportional to: about 2 s.
+_MOST_WORK = 4000
+_FINISHING = 2  # blocks' work for each block of a state that is finished
+# Rules that take more steps than this for a sketch, and per block, are assumed not to terminate.
+_MOST_STEPS, _MOST_STEPS_PER_BLOCK = 64, 8
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """`left_out` counts branches that were not followed; each stands for one sketch or more."""
+
+    finished: tuple[State, ...]
+    left_out: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Branch:
+    """A state and how it was reached: the position of the alternative taken at each step."""
+
+    state: State
+    path: tuple[int, ...] = ()
+    discrepancy: int = 0
+
+    def __lt__(self, other: _Branch) -> bool:
+        """The order of the search: by discrepancy, then deepest first, so that sketches are
+        finished early.
+        """
+        return self._rank < other._rank
+
+    @property
+    def _rank(self) -> tuple[int, int, tuple[int, ...]]:
+        return self.discrepancy, -len(self.path), self.path
+
+
+def derive(task: Task, rules: Sequence[Rule], most: int = MOST_SKETCHES) -> Derivation:
+    """States with no node left, sorted by the number of steps, then in the order of the rules."""
+    _require_rules(rules)
+    start = State(task, task.func)
+    longest = _MOST_STEPS + _MOST_STEPS_PER_BLOCK * _num_blocks(start)
+    front = [_Branch(start)]
+    ended: list[_Branch] = []
+    left_out = work = 0
+    while front:
+        branch = heappop(front)
+        if branch.state.node is None:
+            ended.append(branch)
+            work += _FINISHING * _num_blocks(branch.state)
+            continue
+        if ended and (len(ended) >= most or work >= _MOST_WORK):
+            left_out += 1
+            continue
+        if len(branch.path) > longest:
+            raise ScheduleError(
+                f"the rules take more than {longest} steps for one sketch of {task.func.name}; "
+                "one of them may never finish its node"
+            )
+        for further in _expand(branch, rules):
+            work += _num_blocks(further.state)
+            heappush(front, further)
+    if not ended:
+        raise ScheduleError(
+            f"the rules derive no sketch of {task.func.name}: for one of its blocks none of them "
+            "makes a state; end them with one that leaves any block as it is, by state.skip()"
+        )
+    left_out += len(ended[most:])
+    kept = sorted(ended[:most], key=lambda b: (len(b.path), b.path))
+    return Derivation(tuple(_finish(b.state, rules) for b in kept), left_out)
+
+
+def _num_blocks(state: State) -> int:
+    return sum(1 for _ in walk(state.func.body))
+
+
+def _expand(branch: _Branch, rules: Sequence[Rule]) -> list[_Branch]:
+    """The states that the rules derive. The first rule's preferred one adds no discrepancy."""
+    out: list[_Branch] = []
+    for rule in rules:
+        derived = _ask(rule, branch.state)
+        if derived is None:
+            continue
+        best = len(out) + derived.preferred if not out else -1
+        for state in derived.states:
+            at = len(out)
+            away = branch.discrepancy + (at != best)
+            out.append(_Branch(state, (*branch.path, at), away))
+        if derived.final:
+            break
+    return out
+
+
+def _ask(rule: Rule, state: State) -> Derived | None:
+    """Calls a rule. The result is checked, since the rule may be a user's own."""
+    at = f"the rule {_name(rule)}, asked about the block {state.node} of {state.task.func.name},"
+    try:
+        derived = rule(state)
+    except Exception as e:
+        raise ScheduleError(f"{at} raises {type(e).__name__}: {e}") from e
+    wanted = "a rule returns Derived((state, ...)) with what it makes of the state, or None"
+    if derived is None:
+        return None
+    if not isinstance(derived, Derived):
+        raise ScheduleError(f"{at} returns {described(derived)}; {wanted}")
+    if not isinstance(derived.states, tuple):
+        raise ScheduleError(
+            f"{at} returns Derived of {described(derived.states)}; {wanted}: the states are a tuple"
+        )
+    for s in derived.states:
+        if not isinstance(s, State):
+            raise ScheduleError(f"{at} returns Derived of {described(s)} in a tuple; {wanted}")
+        if s.task is not state.task and s.task != state.task:
+            raise ScheduleError(
+                f"{at} returns a state of another task, {s.task.func.name}; a rule goes on from "
+                "the state it is given, by state.then()"
+            )
+    if derived.states and not 0 <= derived.preferred < len(derived.states):
+        raise ScheduleError(
+            f"{at} prefers state {derived.preferred} of {len(derived.states)}; they count from 0"
+        )
+    return derived
+
+
+def _finish(state: State, rules: Sequence[Rule]) -> State:
+    for rule in rules:
+        if isinstance(rule, Finishing):
+            state = rule.finish(state)
+            if not isinstance(state, State):
+                raise ScheduleError(
+                    f"finish of the rule {_name(rule)} returns {described(state)}; it returns the "
+                    "state with what it adds"
+                )
+    return state
+
+
+def _require_rules(rules: Sequence[Rule]) -> None:
+    if not isinstance(rules, tuple | list):
+        raise ScheduleError(
+            f"rules are a tuple of rules, such as (my_rule, *ts.default_rules(target)), not "
+            f"{described(rules)}"
+        )
+    if not rules:
+        raise ScheduleError(
+            "there are no rules to derive sketches by; give some, such as "
+            "ts.default_rules(task.target), or leave rules out"
+        )
+    for rule in rules:
+        if isinstance(rule, type) or not callable(rule):
+            raise ScheduleError(
+                f"a rule is a callable that takes a State and returns Derived or None, not "
+                f"{described(rule)}"
+            )
+
+
+def _name(rule: Rule) -> str:
+    return getattr(rule, "__name__", type(rule).__name__)
+
+
+def described(x: object) -> str:
+    if isinstance(x, type):
+        return f"the class {x.__name__}"
+    kind = type(x).__name__
+    article = "an" if kind[0].lower() in "aeiou" else "a"
+    return f"the string {x!r}" if isinstance(x, str) else f"{article} {kind}"

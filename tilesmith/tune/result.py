@@ -1,0 +1,59 @@
+"""The outcome of a tuning run: the best candidate, the kernel built from it, and how the best cost
+fell over time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from tilesmith.base.errors import TilesmithError
+from tilesmith.runtime.build import build
+from tilesmith.runtime.kernel import Kernel
+from tilesmith.task.curve import Curve
+from tilesmith.task.task import Measurement, Task, TuningRun
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of a run. `curve` has (seconds, trials, best cost) at every improvement, see
+    `curve_of`; a database gives the same one for `run`. A run that was `interrupted`, or ended by
+    an `error` of the measurer or the database, has what was measured until then.
+    """
+
+    task: Task
+    best: Measurement
+    trials: int
+    failures: dict[str, tuple[int, str]]  # by kind: the count, and the text of the first
+    curve: Curve
+    seconds: float
+    run: TuningRun
+    interrupted: bool = False
+    error: TilesmithError | None = None
+
+    def __repr__(self) -> str:
+        failed = sum(count for count, _ in self.failures.values())
+        parts = [
+            f"{self.task.func.name} for {self.task.target.model or self.task.target.cpu}",
+            f"best {self.best.cost * 1e6:.4g} us",
+            f"{self.trials} trials ({failed} failed) in {self.seconds:.1f} s",
+        ]
+        if self.interrupted:
+            parts.append("interrupted")
+        if self.error is not None:
+            parts.append(f"ended by {type(self.error).__name__}: {self.error}")
+        return f"<Result {', '.join(parts)}>"
+
+    @cached_property
+    def kernel(self) -> Kernel:
+        return build(self.best.candidate.trace.apply(self.task.func), self.task.target)
+
+    @property
+    def gflops(self) -> float:
+        return self.task.func.flops / self.best.cost / 1e9
+
+    @property
+    def near(self) -> float:
+        """Seconds until the best was within 10 % of the final one; 0 if the database had it."""
+        curve = self.curve
+        return next(seconds for seconds, _, cost in curve if cost <= 1.1 * curve[-1][2])

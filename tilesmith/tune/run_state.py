@@ -1,0 +1,286 @@
+"""The state of one task's tuning run: measurements in; what is known, what was spent, how many
+candidates to ask for next, and the result out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from math import inf, isfinite
+
+from tilesmith.base.errors import TilesmithError, TuneError
+from tilesmith.records.database import Database
+from tilesmith.search.protocol import Resumable, Search
+from tilesmith.task.curve import Curve, curve_of
+from tilesmith.task.ranking import Ranking, is_as_reliable
+from tilesmith.task.task import Candidate, Measurement, Moment, Task, TuningRun, trust
+from tilesmith.tune.events import Observer, Progress
+from tilesmith.tune.result import Result
+
+# (trials so far, batch size). Small batches first, for an early kernel and because each measurement
+# teaches much; larger ones later, so that the cost of a search is shared by many candidates. The
+# size depends on the number of trials alone: with the same measurements, the same seed proposes the
+# same candidates.
+_BATCHES = ((0, 4), (4, 8), (12, 16), (44, 32), (140, 64), (460, 128))
+
+_SEARCH_STATE = "search"  # its name in the database
+_MAX_EARLIER = 3  # candidates of other code generators that are measured first
+_MAX_DEFENDERS = 3  # known candidates that are measured again until one of them still works
+
+
+class RunState:
+    """Every measurement is in the database before anybody is told of it. What could not be stored
+    is tried again with the next ones.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        run: TuningRun,
+        database: Database | None = None,
+        observers: Sequence[Observer] = (),
+    ) -> None:
+        self.task, self.run, self.budget, self.database = task, run, run.budget, database
+        self.observers = observers
+        self.start = time.monotonic()
+        self.deadline = inf  # of the present step, by time.monotonic(); beside the budget's
+        self.known = database.of(task) if database is not None else []
+        self.num_known = len({m.candidate.key for m in self.known})
+        self.trials = 0
+        self.failures: dict[str, tuple[int, str]] = {}
+        self.best: Measurement | None = None
+        self.measured: list[Measurement] = []  # by this run, in order
+        self.error: TilesmithError | None = None
+        self._ask_seconds = (inf, inf)  # of the latest two calls of Search.ask
+        # The time and the trials of the first batch, which are left out of the rate: opening the
+        # measurer and deriving sketches came before it.
+        self._first_seconds, self._first_trials = 0.0, 0
+        self._batch: dict[str, Measurement] = {}  # the present batch, by candidate
+        self._unsaved: list[Measurement] = []
+        self._ranking = Ranking()
+        self._best_trial = 0  # the trial that measured the best
+        self._defenders: set[str] = set()  # known candidates that were measured again
+        self._has_defender = False  # whether one of them still works
+        for m in self.known:
+            self._count(m)
+        self._rivals = self._ranking.ranked
+        # The best of other versions of the code generator are good candidates, without times.
+        earlier = database.earlier(task) if database is not None and not self.known else []
+        self._earlier = earlier[:_MAX_EARLIER]
+        self.choose_best()
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock seconds since the start."""
+        return time.monotonic() - self.start
+
+    def note_ask(self, seconds: float) -> None:
+        self._ask_seconds = (self._ask_seconds[1], seconds)
+
+    @property
+    def ask_seconds(self) -> float:
+        """What the next Search.ask should take. The lesser of two: the first fit of a model loads
+        a library, which happens once.
+        """
+        return min(self._ask_seconds)
+
+    @property
+    def until(self) -> float | None:
+        """When measuring must end, by time.monotonic()."""
+        seconds = inf if self.budget.seconds is None else self.budget.seconds
+        until = min(self.start + seconds, self.deadline)
+        return None if until == inf else until
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the budget is."""
+        b = self.budget
+        if b.trials is not None and self.trials + self.num_known >= b.trials:
+            return True
+        if b.patience is not None and self._trials_since_best >= b.patience:
+            return True
+        return b.seconds is not None and self.seconds >= b.seconds
+
+    @property
+    def _trials_since_best(self) -> int:
+        return self.trials - self._best_trial
+
+    @property
+    def curve(self) -> Curve:
+        """See `curve_of`. A best that only the database knows is a point at 0 s."""
+        known: Curve = () if self.best is None else ((0.0, 0, self.best.cost),)
+        return curve_of(self.measured) or known
+
+    def next_size(self, under_way: int = 0) -> int:
+        """How many candidates to ask for, while `under_way` are being measured; 0 if those are the
+        last ones.
+        """
+        trials = self.trials + under_way
+        n = max(size for least, size in _BATCHES if trials >= least)
+        if self.budget.trials is not None:
+            n = min(n, self.budget.trials - trials - self.num_known)
+        if self.budget.patience is not None:
+            n = min(n, self.budget.patience - self._trials_since_best - under_way)
+        if self.until is not None and self.trials > self._first_trials:
+            rate = (self.trials - self._first_trials) / max(
+                self.seconds - self._first_seconds, 1e-3
+            )
+            left = self.until - time.monotonic()
+            # A search that would end after the deadline is not begun: it would be waited for.
+            n = min(n, int(1 + rate * left) - under_way) if left > 1.5 * self.ask_seconds else 0
+        return max(0, n)
+
+    def save_search(self, search: Search) -> None:
+        """Stores the state of the search beside the records."""
+        if self.database is not None and isinstance(search, Resumable):
+            self.database.save_state(self.task, _SEARCH_STATE, search.state())
+
+    def restore_search(self, search: Search) -> None:
+        if self.database is not None and isinstance(search, Resumable):
+            state = self.database.load_state(self.task, _SEARCH_STATE)
+            if state is not None:
+                search.resume(state)
+
+    def next_defender(self) -> Candidate | None:
+        """The best of the database, to be measured again at the start: it becomes the incumbent of
+        this run, so that whatever is called best afterwards has won against it side by side. If it
+        no longer works, the next best. None when there is an incumbent, or none is left to try.
+        """
+        if self._has_defender or len(self._defenders) >= _MAX_DEFENDERS:
+            return None
+        for m in self._rivals:
+            if m.candidate.key not in self._defenders:
+                self._defenders.add(m.candidate.key)
+                return m.candidate
+        return None
+
+    def take_earlier(self) -> list[Candidate]:
+        """The best candidates of other versions of the code generator, where this version has no
+        record of the task: once, as the first batch.
+        """
+        candidates, self._earlier = self._earlier[: self.next_size()], []
+        return candidates
+
+    def add(self, measured: Sequence[Measurement]) -> None:
+        """Counts and stores those that are new in the present batch."""
+        seconds = self.seconds
+        for fresh in [m for m in measured if self._batch.get(m.candidate.key) != m]:
+            again = fresh.candidate.key in self._defenders
+            self.trials += not again
+            m = replace(fresh, moment=Moment(self.run, seconds, 0 if again else self.trials))
+            self._batch[m.candidate.key] = m
+            self.measured.append(m)
+            if self.database is not None:
+                self._unsaved.append(m)
+            self._count(m)
+            if again and isfinite(m.normal_cost) and not self._has_defender:
+                self._has_defender = True
+                self._defend(m)
+        self.save()
+
+    def end_batch(self, measured: Sequence[Measurement], incumbent: Measurement | None) -> None:
+        """`measured` is the whole batch; `incumbent` is the measurer's, if it compares candidates
+        side by side. Without one, the best is the first by `trust`.
+        """
+        self.add(measured)
+        best = incumbent
+        if best is None:
+            self.choose_best()
+            valid = [m for m in self._batch.values() if m in self._ranking]
+            best = min([*valid, *([self.best] if self.best else [])], key=trust, default=None)
+        if best is not None and (self.best is None or self.best.candidate != best.candidate):
+            self._set_best(best)
+        if not self._first_trials and self.trials:
+            self._first_seconds, self._first_trials = self.seconds, self.trials
+        self._batch = {}
+
+    def choose_best(self) -> None:
+        """Where there is no best, the first of the ranking becomes it."""
+        if self.best is None and (best := self._ranking.best) is not None:
+            self._set_best(best)
+
+    def save(self) -> None:
+        """Stores what is not in the database yet. A row that the database refuses keeps no other
+        one out.
+        """
+        if self.database is None or not self._unsaved:
+            return
+        try:
+            self.database.add(self._unsaved)
+            self._unsaved = []
+            return
+        except TilesmithError:
+            if len(self._unsaved) == 1:
+                raise
+        error: TilesmithError | None = None
+        refused = []
+        for m in self._unsaved:
+            try:
+                self.database.add([m])
+            except TilesmithError as e:
+                error = error or e
+                refused.append(m)
+        self._unsaved = refused
+        if error is not None:
+            raise error
+
+    def rescue(self) -> None:
+        """After an error: stores what can be stored, and chooses a best if anything ran."""
+        try:
+            self.save()
+        except TilesmithError as error:
+            self.error = self.error or error
+        self.choose_best()
+
+    def summary(self) -> str:
+        """What there is when an error ends the run: a note for that error."""
+        text = f"tilesmith: {self.trials} candidates had been measured"
+        if self.best is not None:
+            text += f", the best with {self.best.cost * 1e6:.4g} us"
+        if self.database is None:
+            return f"{text}; without a database they are lost"
+        lost = f", but for {len(self._unsaved)}" if self._unsaved else ""
+        return f"{text}; they are in the database{lost}"
+
+    def _count(self, m: Measurement) -> None:
+        self._ranking.add(m)
+        if m.failure is not None:
+            count, text = self.failures.get(m.failure.kind, (0, m.failure.text))
+            self.failures[m.failure.kind] = (count + 1, text)
+            if self.best is not None and self.best.candidate == m.candidate:
+                self.best, self._best_trial = None, 0
+
+    def _defend(self, m: Measurement) -> None:
+        """The best known candidate was measured again: this measurement replaces the recorded one,
+        unless that is more reliable.
+        """
+        old = self.best
+        if old is None or old.candidate != m.candidate or is_as_reliable(m, old):
+            self._set_best(m)
+
+    def _set_best(self, m: Measurement) -> None:
+        """The measurer's incumbent is a measurement of ours without its moment."""
+        own = self._batch.get(m.candidate.key, m)
+        self.best = own if own == m else m
+        self._best_trial = own.moment.trial if own.moment and own.moment.run == self.run else 0
+
+    def report(self, latest: tuple[Measurement, ...], finished: bool = False) -> None:
+        failures = {kind: count for kind, (count, _) in self.failures.items()}
+        progress = Progress(
+            self.task, self.budget, self.seconds, self.trials, self.num_known, failures,
+            self.best, latest, finished,
+        )  # fmt: skip
+        for observe in self.observers:
+            observe(progress)
+
+    def result(self, interrupted: bool, error: TilesmithError | None) -> Result:
+        if self.best is None:
+            texts = "; ".join(f"{kind}: {text}" for kind, (_, text) in self.failures.items())
+            why = texts or "none was proposed, or the time was too short"
+            raise TuneError(f"no candidate of {self.task.func.name} could be measured: {why}")
+        self.report((), finished=True)
+        return Result(
+            self.task, self.best, self.trials, dict(self.failures), self.curve, self.seconds,
+            self.run, interrupted, error or self.error,
+        )  # fmt: skip

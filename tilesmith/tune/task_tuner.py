@@ -1,0 +1,224 @@
+"""TaskTuner: one task's tuning run, a step at a time. `tune` drives one of them; a scheduler drives
+several that share a measurer and a database.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Sequence
+from functools import partial
+from math import inf
+from secrets import token_hex
+
+import numpy as np
+
+from tilesmith.base.errors import TilesmithError
+from tilesmith.base.target import Target
+from tilesmith.measure.protocol import Judging, Measuring, Reporting
+from tilesmith.records.database import Database
+from tilesmith.search.evolution import Evolution
+from tilesmith.search.protocol import Search, Strategy
+from tilesmith.space.spaces import SketchSpace, Space, require_sketches
+from tilesmith.task.curve import Curve
+from tilesmith.task.task import Budget, Candidate, Measurement, Task, TuningRun
+from tilesmith.tune.events import Observer
+from tilesmith.tune.inputs import (
+    require_budget,
+    require_candidates,
+    require_database,
+    require_observers,
+    require_part,
+    require_search,
+    require_seed,
+    require_task,
+)
+from tilesmith.tune.result import Result
+from tilesmith.tune.run_state import RunState
+from tilesmith.tune.settings_text import settings_text
+
+_UNLIMITED = Budget()
+
+
+class TaskTuner:
+    """The search of one task, what it has measured and what it has spent.
+
+    `step` asks the search for a batch, measures it, stores it and tells the search. The next batch
+    is searched for while the present one is measured, so that a search learns of each batch one
+    step late. With a database, what it holds of the task counts towards `budget.trials` and is not
+    measured again, except for the best: that is the first incumbent. The seconds of the budget are
+    wall-clock time since the tuner was made. Without a budget, whoever calls `step` decides when to
+    stop.
+
+    A scheduler reads `best_cost`, `trials`, `seconds` (spent in its own steps) and `curve`, and
+    gives the tuner that it wants next as `following`: that one's search then runs meanwhile.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        *,
+        budget: Budget = _UNLIMITED,
+        database: Database | None = None,
+        space: Space | None = None,
+        strategy: Strategy | None = None,
+        seed: int = 0,
+        observers: Sequence[Observer] = (),
+    ) -> None:
+        require_task(task)
+        require_budget(budget)
+        require_database(database, "tune")
+        require_part(space, "sketches", "space", "ts.SketchSpace()", "space/spaces.py")
+        require_part(strategy, "start", "strategy", "ts.Evolution()", "search/protocol.py")
+        require_seed(seed)
+        require_observers(observers)
+        self.task = task
+        self.seconds = 0.0
+        self._space, self._strategy = space or SketchSpace(), strategy or Evolution()
+        self._seed = seed
+        run = TuningRun(
+            token_hex(16), type(self._strategy).__name__, settings_text(self._strategy), int(seed),
+            budget, time.time(), _machine(task.target),
+        )  # fmt: skip
+        self._state = RunState(task, run, database, observers)
+        self._search: Search | None = None
+        self._pending: list[Candidate] = []  # proposed, not measured yet
+        self._has_measured = False  # a batch of the search's
+        self._finished = self._state.is_spent
+
+    def __repr__(self) -> str:
+        best = f"best {self.best_cost * 1e6:.4g} us" if self.best else "no best yet"
+        return f"<TaskTuner of {self.task.func.name}: {self.trials} trials, {best}>"
+
+    @property
+    def finished(self) -> bool:
+        """Whether the budget is spent, or the space: then `step` measures nothing. The first batch
+        is measured however long the search took: one kernel is better than none.
+        """
+        return self._finished or (self._has_measured and self._state.is_spent)
+
+    @property
+    def best(self) -> Measurement | None:
+        return self._state.best
+
+    @property
+    def best_cost(self) -> float:
+        """Seconds; infinite until a candidate has run."""
+        return inf if self.best is None else self.best.cost
+
+    @property
+    def trials(self) -> int:
+        """Candidates measured by this tuner; those known from the database do not count."""
+        return self._state.trials
+
+    @property
+    def curve(self) -> Curve:
+        """(seconds, trials, best cost) at every improvement, see `curve_of`. Seconds are wall-clock
+        time since the tuner was made.
+        """
+        return self._state.curve
+
+    def step(
+        self,
+        measuring: Measuring,
+        n: int | None = None,
+        *,
+        until: float | None = None,
+        following: TaskTuner | None = None,
+    ) -> list[Measurement]:
+        """Measures one batch, of at most n candidates, which ends at the moment `until` of
+        time.monotonic(). The search of `following`, by default this tuner's, meanwhile proposes its
+        next batch. Nothing is measured when the tuner has `finished`, or too little time is left.
+
+        Whatever ends a step early (Ctrl-C, an error), what was measured is stored.
+        """
+        began = time.monotonic()
+        after = self if following is None else following
+        try:
+            for tuner in {self, after}:
+                tuner._state.deadline = inf if until is None else until
+            return self._step(measuring, n, after)
+        except BaseException:
+            self._state.rescue()
+            raise
+        finally:
+            for tuner in {self, after}:
+                tuner._state.deadline = inf
+            self.seconds += time.monotonic() - began
+
+    def result(self, interrupted: bool = False, error: TilesmithError | None = None) -> Result:
+        """What was found until now; a TuneError if no candidate could be measured."""
+        return self._state.result(interrupted, error)
+
+    def summary(self) -> str:
+        """How many candidates were measured and whether they are stored, in a line."""
+        return self._state.summary()
+
+    def _step(self, measuring: Measuring, n: int | None, after: TaskTuner) -> list[Measurement]:
+        if self.finished:
+            return []
+        state, search = self._state, self._started()
+        defender = state.next_defender()
+        batch = self._take(n) if defender is None else [defender]
+        if not batch:
+            self._finished = state.deadline == inf
+            return []
+        under_way = len(batch) if defender is None and after is self else 0
+        # Counted now: trials that are reported during the batch would count twice.
+        size = 0 if after._pending or after.finished else after._state.next_size(under_way)
+        if isinstance(measuring, Reporting):
+            measuring.report_to(state.add)
+        measured = measuring.measure(batch, partial(self._look_ahead, after, size), state.until)
+        incumbent = measuring.best(self.task) if isinstance(measuring, Judging) else None
+        state.end_batch(measured, incumbent)
+        self._has_measured = self._has_measured or defender is None
+        search.tell(measured)
+        state.save_search(search)
+        state.report(tuple(measured))
+        return measured
+
+    def _started(self) -> Search:
+        """The search, which begins with what the database knows."""
+        if self._search is None:
+            name = type(self._space).__name__
+            sketches = require_sketches(self._space.sketches(self.task), self.task, name)
+            rng = np.random.default_rng(self._seed)
+            search = self._strategy.start(self.task, sketches, rng)
+            require_search(search, self._strategy)
+            search.tell(self._state.known)
+            self._state.restore_search(search)
+            self._search = search
+        return self._search
+
+    def _take(self, n: int | None) -> list[Candidate]:
+        """The next batch to measure: what was proposed ahead, or else a new proposal."""
+        if not self._pending:
+            self._pending = self._state.take_earlier()
+        if not self._pending:
+            self._ask(self._state.next_size())
+        batch, self._pending = self._pending[:n], self._pending[n:] if n is not None else []
+        return batch
+
+    def _look_ahead(self, after: TaskTuner, size: int) -> list[Candidate]:
+        """What will be measured next, to be built already. The measurer was told of this tuner's
+        own pending candidates before.
+        """
+        asked = after._ask(size)
+        return asked if after is self else list(after._pending)
+
+    def _ask(self, n: int) -> list[Candidate]:
+        """Up to n new candidates, which are now pending."""
+        if not n:
+            return []
+        search = self._started()
+        began = time.monotonic()
+        candidates = search.ask(n)
+        require_candidates(candidates, search)
+        self._state.note_ask(time.monotonic() - began)
+        self._pending += candidates
+        return candidates
+
+
+def _machine(target: Target) -> str:
+    """What the run is for and what it runs on."""
+    return f"{target.model or target.cpu}, {platform.system()} {platform.release()}"
