@@ -1,5 +1,5 @@
 """What README.md and docs/tour.md show is true: their code runs, their commands and options exist,
-and so do the names, files and links that they mention.
+and so do the names, files and links that they mention. The tour covers every folder.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_architecture import STAGES
 
 import tilesmith as ts
 from tilesmith.cli.main import app
 
+TOUR = "docs/tour.md"
 ROOT = Path(__file__).parent.parent
-PAGES = ["README.md", "docs/tour.md", "docs/performance.md"]
+PAGES = ["README.md", TOUR, "docs/performance.md"]
+EXTENSIONS = sorted((ROOT / "examples").glob("custom_*.py"))
 SMALLER = {"512": "32", "56": "8", "64": "16"}  # sizes on the command line
 # Budgets: the number of trials ends tuning, however slow the machine; bench does not tune.
 OTHER = {"--time": "5m", "--seconds": "0"}
@@ -37,10 +40,11 @@ def shell_lines(page: str) -> list[list[str]]:
     return [words for line in lines if (words := shlex.split(line, comments=True))]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/tour.md"])
+@pytest.mark.parametrize("page", ["README.md", TOUR])
 def test_python_runs_from_top_to_bottom(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """All blocks of a page share one namespace, so that each may use names of earlier ones."""
     tune = ts.tune
 
     def short(func: ts.Function, *args: Any, **kwargs: Any) -> ts.Result:
@@ -49,7 +53,9 @@ def test_python_runs_from_top_to_bottom(
     monkeypatch.setattr(ts, "tune", short)
     monkeypatch.chdir(tmp_path)
     scope: dict[str, Any] = {"__name__": "document"}
-    for number, block in enumerate(blocks(page, "python"), 1):
+    code = blocks(page, "python")
+    assert code
+    for number, block in enumerate(code, 1):
         exec(compile(block, f"{page}, Python block {number}", "exec"), scope)
     if "db" in scope:
         scope["db"].close()
@@ -58,6 +64,46 @@ def test_python_runs_from_top_to_bottom(
 def test_the_first_example_is_short() -> None:
     code = [line for line in blocks("README.md", "python")[0].splitlines() if line.strip()]
     assert len(code) <= 13
+
+
+def sections() -> dict[str, str]:
+    """The text of each section of the tour by its heading, in order."""
+    parts = re.split(r"^## (.*)$", text_of(TOUR), flags=re.MULTILINE)[1:]
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def folders() -> list[str]:
+    return sorted(p.parent.name for p in (ROOT / "tilesmith").glob("*/__init__.py"))
+
+
+def test_the_tour_has_a_section_for_every_folder_in_import_order() -> None:
+    headings = [h for h in sections() if h in folders()]
+    assert sorted(headings) == folders()
+    assert headings == [stage for stage in STAGES if stage in headings]
+
+
+def test_the_picture_of_the_tour_names_every_folder() -> None:
+    (picture,) = blocks(TOUR, "text")
+    assert [f for f in folders() if not re.search(rf"\b{f}/", picture)] == []
+
+
+@pytest.mark.parametrize("folder", folders())
+def test_a_section_of_the_tour_has_one_short_example(folder: str) -> None:
+    (block,) = re.findall(r"^```python\n(.*?)^```$", sections()[folder], re.MULTILINE | re.DOTALL)
+    assert len([line for line in block.splitlines() if line.strip()]) <= 10
+
+
+@pytest.mark.parametrize("folder", folders())
+def test_a_section_of_the_tour_names_types_of_its_folder(folder: str) -> None:
+    source = "\n".join(p.read_text() for p in (ROOT / "tilesmith" / folder).rglob("*.py"))
+    text = " ".join(re.findall(r"\*\*Types:\*\*(.*?)^- ", sections()[folder], re.DOTALL | re.M))
+    for name in re.findall(r"`([A-Z]\w*)`", text):
+        assert re.search(rf"^(class {name}\b|{name}\b.* = )", source, re.M), f"{folder}: {name}"
+
+
+@pytest.mark.parametrize("path", EXTENSIONS, ids=lambda p: p.stem)
+def test_the_tour_links_every_example_of_an_extension(path: Path) -> None:
+    assert f"(../examples/{path.name})" in text_of(TOUR)
 
 
 def test_commands_run(
@@ -91,8 +137,8 @@ def test_links_lead_to_files(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_files_that_are_mentioned_exist(page: str) -> None:
-    for name in re.findall(r"`([\w./]+\.py)`", text_of(page)):
+def test_files_and_folders_that_are_mentioned_exist(page: str) -> None:
+    for name in re.findall(r"`(\w[\w./]*(?:\.py|/\w*))`", text_of(page)):
         places = [ROOT / name, ROOT / "tilesmith" / name]
         places += (ROOT / "tilesmith").rglob(name)  # the folder was named just before
         assert any(p.exists() for p in places), f"{page} mentions {name}"
