@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import tilesmith as ts
-from tilesmith.report.peers import Contestant
+from tilesmith.report.peer import Contestant
 
 NAME = "MetaSchedule"
 

@@ -90,22 +90,14 @@ def test_imports_stand_at_the_top(path: Path) -> None:
         assert top or typing_only or late, f"{path} imports {name} inside"
 
 
-# Circles that are still to be removed; never to be added to.
-CIRCLES = {
-    frozenset({"ir.count", "ir.function", "ir.printer", "ir.serialize"}),
-    frozenset({"codegen.llvm.carry", "codegen.llvm.statements"}),
-    frozenset({"report.peer_numpy", "report.peer_onnx", "report.peer_torch", "report.peers"}),
-}
-
-
 def test_no_import_circle_of_files() -> None:
     """Neither by imports inside of functions nor by those for the type checker: what imports each
     other in any way cannot be read or changed apart.
     """
     names = {_module(path): path for path in sources() if path.parent != ROOT / "tilesmith"}
     needs = {name: _imported(path) & names.keys() for name, path in names.items()}
-    circles = {c for c in map(frozenset, _strong_components(needs)) if len(c) > 1}
-    assert circles <= CIRCLES, [sorted(c) for c in circles - CIRCLES]
+    circles = [sorted(c) for c in _strong_components(needs) if len(c) > 1]
+    assert circles == []
 
 
 def _module(path: Path) -> str:
@@ -165,35 +157,3 @@ def test_import_is_light() -> None:
     code = f"import sys, tilesmith; print([m for m in {heavy!r} if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert out.stdout.strip() == "[]", out.stdout + out.stderr
-
-
-# Stages in which files still import each other in a circle, for the type checker.
-CIRCULAR = {"ir", "search", "report"}
-
-
-def test_no_files_import_each_other_in_a_circle() -> None:
-    """Also not for the type checker only."""
-    files = {".".join(p.relative_to(ROOT).with_suffix("").parts): p for p in sources()}
-    graph = {name: {m for m in modules(path) if m in files} for name, path in files.items()}
-
-    def reaches_itself(name: str) -> bool:
-        seen: set[str] = set()
-        ahead = set(graph[name])
-        while ahead:
-            seen |= ahead
-            ahead = {m for n in ahead for m in graph[n]} - seen
-        return name in seen
-
-    found = [n for n in graph if n.split(".")[1] not in CIRCULAR and reaches_itself(n)]
-    assert found == [], f"in circles: {found}"
-
-
-def modules(path: Path) -> set[str]:
-    """All that a file imports, as `package.module`."""
-    out: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            out |= {a.name for a in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            out |= {node.module or "", *(f"{node.module}.{a.name}" for a in node.names)}
-    return out

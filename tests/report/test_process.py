@@ -14,7 +14,7 @@ import tilesmith as ts
 from tilesmith.measure.parent.cores import usable_cores
 from tilesmith.report.compare import Contestants, our_contestants
 from tilesmith.report.pairs import Turns
-from tilesmith.report.peers import Contestant
+from tilesmith.report.peer import Contestant
 from tilesmith.report.problems import Array, Plain, Question
 from tilesmith.report.process import ContestantProcess, Make, cores_for
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING
 
 from tilesmith.base.errors import ArgumentError
 from tilesmith.expr.ints import Int
 from tilesmith.expr.nodes import ARITHMETIC, Binary, Expr, Select, Unary, children
 from tilesmith.expr.walk import postorder, preorder
 from tilesmith.ir.nodes import walk
+from tilesmith.ir.program import Program
 
 # What one call of a function counts for; the convention of the anchors is one.
 _UNARY = frozenset({"exp", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "erf", "sin", "cos", "neg"})
-
-if TYPE_CHECKING:
-    from tilesmith.ir.function import Function
 
 
 def operations(e: Expr) -> int:
@@ -41,7 +38,7 @@ def _counts(e: Expr) -> bool:
     )
 
 
-def flops(func: Function) -> int:
+def flops(func: Program) -> int:
     """Operations of all blocks over their iteration domains."""
     total = 0
     for _, b in walk(func.body):
@@ -53,12 +50,12 @@ def flops(func: Function) -> int:
     return total
 
 
-def nbytes(func: Function) -> int:
+def nbytes(func: Program) -> int:
     """Bytes of all parameters, each counted once."""
     return sum(prod(_number(n, func) for n in b.shape) * b.dtype.nbytes for b in func.params)
 
 
-def _number(p: Int, func: Function) -> int:
+def _number(p: Int, func: Program) -> int:
     n = p.const
     if n is None:
         raise ArgumentError(

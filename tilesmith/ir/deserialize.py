@@ -26,7 +26,7 @@ from tilesmith.expr.nodes import (
     Select,
     Unary,
 )
-from tilesmith.ir.function import Fact, Function
+from tilesmith.ir.function import Function
 from tilesmith.ir.intrinsics import INTRINSICS
 from tilesmith.ir.nodes import (
     Alloc,
@@ -42,6 +42,7 @@ from tilesmith.ir.nodes import (
     Sync,
     Write,
 )
+from tilesmith.ir.program import Fact
 from tilesmith.ir.serialize import VERSION, named_owner
 
 

@@ -28,17 +28,7 @@ from tilesmith.ir.nodes import (
     statements,
     walk,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """What relates the sizes of a split: their product is the extent (exact), or the first is
-    ceil(extent / the rest).
-    """
-
-    sizes: tuple[Int, ...]
-    extent: Int
-    exact: bool
+from tilesmith.ir.program import Fact
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tilesmith.expr.nodes import show as show_expr
 from tilesmith.expr.nodes import show_parts, strip
 from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Stmt, Store, Sync, Write
-
-if TYPE_CHECKING:
-    from tilesmith.ir.function import Function
+from tilesmith.ir.program import Program
 
 
-def show(func: Function) -> str:
+def show(func: Program) -> str:
     outs = func.outputs
     lines = [
         f"def {func.name}({', '.join(map(_param, func.inputs))}) -> {', '.join(map(_param, outs))}:"

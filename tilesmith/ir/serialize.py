@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tilesmith.expr.ints import Atom, FloorDiv, Int, Maximum, Monomial
 from tilesmith.expr.nodes import (
@@ -28,15 +28,13 @@ from tilesmith.expr.nodes import (
 )
 from tilesmith.expr.walk import postorder
 from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Stmt, Store, Sync, Write, walk
-
-if TYPE_CHECKING:
-    from tilesmith.ir.function import Function
+from tilesmith.ir.program import Program
 
 # Keys of tasks are made of this text: a new version takes a migration of the databases with it.
 VERSION = 1
 
 
-def function_to_json(func: Function) -> str:
+def function_to_json(func: Program) -> str:
     writer = _Writer(frozenset(b.name for _, b in walk(func.body)))
     params = [writer.buffer(b) for b in func.params]
     buffers = [writer.buffer(b) for b in func.buffers]

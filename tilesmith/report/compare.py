@@ -16,7 +16,8 @@ from tilesmith.codegen.artifact import Artifact
 from tilesmith.ir.function import Function
 from tilesmith.records.database import Database
 from tilesmith.report.pairs import Contest, Turns, contest
-from tilesmith.report.peers import Contestant, contestants_of, versions
+from tilesmith.report.peer import Contestant
+from tilesmith.report.peers import contestants_of, versions
 from tilesmith.report.problems import (
     Array,
     Question,

@@ -39,7 +39,8 @@ def page(rows: Sequence[Row], json: Path, where: Path, chart: Path | None = None
         said = dict.fromkeys(r.versions for r in rows if r.machine == machine)
         parts += [f"- {machine}: {versions or 'no peers'}" for versions in said]
     parts += ["\n## Geometric means\n", *_means(rows), "\n## All cases\n", *_cases(rows)]
-    parts += [f"- {line}" for line in notes(rows)]
+    if remarks := notes(rows):
+        parts += ["\n## In turns and alone\n", *(f"- {line}" for line in remarks)]
     parts.append(
         f"\n## Again\n\n```\npip install -e '.[peers,report]'\n"
         f"tilesmith bench suite --seconds 180 --db suite.db {files}\n```\n\n"

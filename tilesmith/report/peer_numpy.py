@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tilesmith.report.peers import Contestant
+from tilesmith.report.peer import Contestant
 from tilesmith.report.problems import Array, Plain, Problem
 
 

@@ -12,7 +12,7 @@ import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
 
-from tilesmith.report.peers import Contestant
+from tilesmith.report.peer import Contestant
 from tilesmith.report.problems import Array, Convolution, Problem
 
 _OPSET, _IR = 17, 8

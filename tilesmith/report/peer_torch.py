@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from tilesmith.report.peers import Contestant
+from tilesmith.report.peer import Contestant
 from tilesmith.report.problems import Array, Convolution, Plain, Problem
 
 _FORWARD = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}

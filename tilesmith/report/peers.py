@@ -5,35 +5,13 @@ an optional install in a file of its own, and one that is missing is named.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
-from typing import Protocol
 
 from tilesmith.base.errors import ArgumentError
-from tilesmith.report.problems import Array, Problem
-
-
-@dataclass(frozen=True)
-class Contestant:
-    """One way in which a peer solves a problem: `run` is timed, `answer` is run and read. Calls
-    are made within `mode`, which is entered before the clock starts.
-    """
-
-    name: str
-    run: Callable[[], object]
-    answer: Callable[[], Array]
-    mode: Callable[[], AbstractContextManager[object]] = nullcontext
-
-
-class Peer(Protocol):
-    """A library that was loaded, in a process of its own."""
-
-    def contestants(self, problem: Problem, threads: int) -> list[Contestant]:
-        """Empty where the library has no way to compute it. The process was started with so many
-        threads; this also tells libraries that have a setting of their own.
-        """
+from tilesmith.report.peer import Contestant, Peer
+from tilesmith.report.problems import Problem
 
 
 def _torch() -> Peer:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tilesmith.measure.wire import Gone, adopt
 from tilesmith.report.pairs import Timing
-from tilesmith.report.peers import Contestant
+from tilesmith.report.peer import Contestant
 from tilesmith.report.process import Answer, BusyThreads, Make, Sample
 
 _PR_SET_PDEATHSIG = 1

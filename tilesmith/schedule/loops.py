@@ -9,8 +9,9 @@ from typing import ClassVar, Self
 from tilesmith.base.errors import ScheduleError, TraceError
 from tilesmith.expr.ints import ZERO, Int, is_size, nonnegative, of, product, var
 from tilesmith.ir.dependence import check_kinds, check_sums, find_block, find_loop, own_loop
-from tilesmith.ir.function import Fact, Function
+from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, For, Stmt, map_bindings, rewrite, rewrite_blocks, walk
+from tilesmith.ir.program import Fact
 from tilesmith.schedule.location import fresh, loop_names
 from tilesmith.schedule.step import Size, Step, as_int
 
