@@ -1,4 +1,4 @@
-"""What a library that we compare with offers: calls to time, for a problem and a number of threads."""
+"""What a library that we compare with offers: calls to time for a problem."""
 
 from __future__ import annotations
 
