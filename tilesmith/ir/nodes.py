@@ -41,6 +41,7 @@ from typing import Any
 
 from tilesmith.base.dtype import DType
 from tilesmith.expr.ints import Int, bounds, of
+from tilesmith.expr.linear import row_major
 from tilesmith.expr.nodes import Combiner, Expr, Load, loads_of, map_ints, map_loads
 
 Matrix = tuple[tuple[float, ...], ...]  # rows
@@ -78,16 +79,7 @@ class Buffer:
     @property
     def strides(self) -> tuple[Int, ...]:
         """Of the physical dimensions, in elements."""
-        out: list[Int] = []
-        step = of(1)
-        shape = self.physical_shape
-        for d in reversed(range(len(shape))):
-            if self.align is not None and self.align[0] == d and (n := step.const) is not None:
-                _, multiple, offset = self.align
-                step = of(n + (offset - n) % multiple)
-            out.append(step)
-            step = step * shape[d]
-        return tuple(reversed(out))
+        return row_major(self.physical_shape, self.align)
 
     @property
     def size(self) -> Int:

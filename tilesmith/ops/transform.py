@@ -8,6 +8,7 @@ from typing import Any
 from tilesmith.base.errors import ExpressionError
 from tilesmith.expr.dsl import compute
 from tilesmith.expr.ints import ONE, Int, IntLike, exact_quotient, of, product
+from tilesmith.expr.linear import row_major
 from tilesmith.expr.values import Number, Tensor, Value, where
 from tilesmith.ops.arguments import axis_of, need_equal, need_tensor, pad_pairs, show_shape
 from tilesmith.ops.window import padded
@@ -49,8 +50,7 @@ def reshape(X: Tensor, shape: Sequence[IntLike], name: str = "reshape") -> Tenso
         for i, e in zip(index[head : len(new) - tail], new[head:], strict=False):
             place = place * e + i
         middle: list[Any] = []
-        for d, e in enumerate(inner):
-            below = product([ONE, *inner[d + 1 :]])
+        for d, (e, below) in enumerate(zip(inner, row_major(inner), strict=True)):
             if empty or e == ONE:
                 middle.append(0)
             else:

@@ -1,4 +1,4 @@
-"""What a library that we compare with offers: calls to time, for a problem and its threads."""
+"""What a library that we compare with offers: calls to time for a problem."""
 
 from __future__ import annotations
 

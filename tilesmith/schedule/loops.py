@@ -8,6 +8,7 @@ from typing import ClassVar, Self
 
 from tilesmith.base.errors import ScheduleError, TraceError
 from tilesmith.expr.ints import ZERO, Int, is_size, nonnegative, of, product, var
+from tilesmith.expr.linear import linear, row_major
 from tilesmith.ir.dependence import check_kinds, check_sums, find_block, find_loop, own_loop
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, For, Stmt, map_bindings, rewrite, rewrite_blocks, walk
@@ -72,9 +73,7 @@ class Split(Step):
                 f"cannot split loop {self.loop}: there is a loop {taken[0]} already"
             )
         extents, facts = self._extents(loop.extent, func)
-        index = ZERO
-        for k, part in enumerate(self.parts):
-            index = index + var(part) * product(extents[k + 1 :])
+        index = linear(map(var, self.parts), row_major(extents))
         env = {self.loop: index}
         guard = loop.extent - 1 - index
 
@@ -234,8 +233,8 @@ class Fuse(Step):
         whole = product(loop.extent for loop in chain)
         env: dict[str, Int] = {}
         rest = var(self.fused)
-        for k, loop in enumerate(chain[:-1]):
-            below = product(f.extent for f in chain[k + 1 :])
+        steps = row_major([loop.extent for loop in chain])
+        for loop, below in zip(chain[:-1], steps, strict=False):
             env[loop.name] = rest // below
             rest = rest - below * env[loop.name]
         env[chain[-1].name] = rest

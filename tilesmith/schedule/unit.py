@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.expr.ints import Int, of
+from tilesmith.expr.ints import Int
+from tilesmith.expr.linear import step_along
 from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Load, Select, Unary, show
 from tilesmith.ir.dependence import check_kinds, find_loop
 from tilesmith.ir.function import Function
@@ -167,8 +168,8 @@ class Tensorize(Step):
         is_param = any(p.name == e.buffer for p in func.params)
         if is_param and buf.layout is None:
             for loop, it in part.items():
-                have = _stride(key, buf.strides, loop)
-                need = _stride(d.index, want.strides, it)
+                have = step_along(loop, key, buf.strides)
+                need = step_along(it, d.index, want.strides)
                 if have != need:
                     raise self._refuse(
                         f"{e.buffer} moves by {have} elements along {loop}, "
@@ -177,10 +178,3 @@ class Tensorize(Step):
 
     def _refuse(self, why: str) -> ScheduleError:
         return ScheduleError(f"cannot tensorize loop {self.loop} by {self.intrinsic.name}: {why}")
-
-
-def _stride(index: tuple[Int, ...], strides: tuple[Int, ...], name: str) -> Int:
-    total = of(0)
-    for p, s in zip(index, strides, strict=True):
-        total = total + p.coefficient(name) * s
-    return total

@@ -12,6 +12,7 @@ from typing import ClassVar, TypeVar
 from tilesmith.base.dtype import BOOL, INT64, DType
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import Int, of, product, var
+from tilesmith.expr.linear import linear, row_major
 from tilesmith.expr.nodes import Binary, Const, Expr, IntValue, Load, Select
 from tilesmith.ir.dependence import find_block, only_writer, readers
 from tilesmith.ir.function import Function
@@ -292,9 +293,8 @@ class _Rewritten:
         """Results from sums of the products."""
         b, m = self._b, self._results
         dtype = self._result.dtype
-        group = of(0)
-        for place, n in self._groups.items():
-            group = group * n + var(place) // m
+        sizes = row_major(tuple(self._groups.values()))
+        group = linear((var(place) // m for place in self._groups), sizes)
         axes = {i.name: var(i.name) for i in b.spatial}
         index = self._joined(axes, self._groups, self._last_place, group)
 

@@ -11,7 +11,8 @@ from tilesmith.codegen.llvm.builder import V, storage_type
 from tilesmith.codegen.llvm.copies import Place
 from tilesmith.codegen.llvm.frames import Cell, Memory, Terms
 from tilesmith.codegen.llvm.position import Position
-from tilesmith.expr.ints import Int, Monomial, of
+from tilesmith.expr.ints import Int, Monomial
+from tilesmith.expr.linear import linear
 
 
 class Address(NamedTuple):
@@ -74,11 +75,8 @@ class Addressing:
         return Address(m, plan.terms, offset, stride, plan.opaque)
 
     def _plan(self, m: Memory, index: tuple[Int, ...]) -> _Plan:
-        total = of(0)
-        for p, stride in zip(index, m.strides, strict=True):
-            total = total + p * stride
         terms, known, opaque, offset = [], [], [], 0
-        for mono, c in total.terms.items():
+        for mono, c in linear(index, m.strides).terms.items():
             if not mono:
                 offset = c
             elif len(mono) > 1 or not isinstance(loop := mono[0], str):

@@ -12,7 +12,8 @@ from tilesmith.codegen.llvm.frames import Cell
 from tilesmith.codegen.llvm.instructions import operand_size
 from tilesmith.codegen.llvm.position import Lane, Position
 from tilesmith.codegen.llvm.vector_pieces import VectorPieces
-from tilesmith.expr.ints import Int, of
+from tilesmith.expr.ints import Int
+from tilesmith.expr.linear import linear
 from tilesmith.expr.nodes import Expr, Load, Select, children, loads_of
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, statements
@@ -104,13 +105,10 @@ def _cells(
 ) -> set[Cell] | None:
     """None if the address moves with a run-time loop inside, or is not plain."""
     m = position.memories[name]
-    total = of(0)
-    for p, stride in zip(index, m.strides, strict=True):
-        total = total + p * stride
     offset, stride0, lanes0 = 0, 0, position.lanes
     terms: dict[str, int] = {}
     spans: list[tuple[int, Span]] = []
-    for mono, c in total.terms.items():
+    for mono, c in linear(index, m.strides).terms.items():
         if not mono:
             offset += c
             continue

@@ -12,6 +12,7 @@ from tilesmith.codegen.llvm.intrinsics import emitter_of
 from tilesmith.codegen.llvm.position import Position
 from tilesmith.codegen.llvm.register_cache import RegisterCache
 from tilesmith.expr.ints import Int
+from tilesmith.expr.linear import step_along
 from tilesmith.expr.nodes import Load
 from tilesmith.ir.nodes import Store, walk
 
@@ -58,14 +59,8 @@ class Instructions:
         m = self.position.memories[load.buffer]
         buf = s.intrinsic.description.all_buffers[name]
         for (loop, extent), it in zip(s.tile, its, strict=True):
-            have = sum(
-                (p.coefficient(loop).const or 0) * k
-                for p, k in zip(load.index, m.strides, strict=True)
-            )
-            need = sum(
-                (p.coefficient(it).const or 0) * (k.const or 0)
-                for p, k in zip(wanted, buf.strides, strict=True)
-            )
+            have = step_along(loop, load.index, m.strides)
+            need = step_along(it, wanted, buf.strides)
             if have != need and extent.const != 1:
                 raise BuildError(
                     f"{s.intrinsic.name}: {load.buffer} moves by {have} elements along {loop}, "

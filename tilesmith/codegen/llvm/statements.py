@@ -5,7 +5,6 @@ loop carries cells in registers. Guards become branches, or masks where they dif
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
 
 from tilesmith.base.errors import BuildError
 from tilesmith.codegen.llvm.addressing import Addressing
@@ -21,6 +20,7 @@ from tilesmith.codegen.llvm.vector_pieces import VectorPieces
 from tilesmith.codegen.passes.accesses import tile_ranges
 from tilesmith.codegen.passes.transpose_squares import TRANSPOSE
 from tilesmith.expr.ints import Int
+from tilesmith.expr.linear import row_major
 from tilesmith.expr.nodes import loads_of
 from tilesmith.ir.nodes import Alloc, Buffer, For, If, Stmt, Store, Sync, statements
 
@@ -315,8 +315,8 @@ class Statements:
 
     def unflatten(self, counter: V, chain: list[For]) -> None:
         b, rest = self.builder, counter
-        for k, f in enumerate(chain):
-            below = prod(g.extent.const or 0 for g in chain[k + 1 :])
+        for f, step in zip(chain, row_major([f.extent for f in chain]), strict=True):
+            below = step.const or 0
             here = rest
             if below > 1:
                 here = b.op("udiv", rest, V(str(below), I64))

@@ -13,6 +13,7 @@ from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import accesses, substitute_body
 from tilesmith.codegen.passes.simplify import Ranges, simplify_body
 from tilesmith.expr.ints import FloorDiv, Int, of, opaque_atoms, var
+from tilesmith.expr.linear import linear, row_major
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, statements
 
@@ -57,10 +58,7 @@ def _tile(s: For, shapes: _Shapes) -> int | None:
 
 def _address(index: tuple[Int, ...], shape: tuple[Int, ...]) -> Int:
     """In elements. Two dimensions that are gone through as one have no division left in it."""
-    at = of(0)
-    for p, n in zip(index, shape, strict=True):
-        at = at * n + p
-    return at
+    return linear(index, row_major(shape))
 
 
 def _turns(d: FloorDiv, name: str) -> int:

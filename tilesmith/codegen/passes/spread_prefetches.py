@@ -14,7 +14,7 @@ from math import prod
 
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import Access, accesses
-from tilesmith.expr.ints import of
+from tilesmith.expr.linear import linear
 from tilesmith.expr.nodes import ARITHMETIC, Binary, Expr, Load, Unary, children
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
@@ -193,7 +193,7 @@ def _span(loop: For, b: Buffer) -> _Span | None:
 
 def _piece(a: Access, b: Buffer) -> tuple[tuple[tuple[str, int], ...], int, int] | None:
     """(outer loops with strides, first, last) of one access, if it leaves no gaps."""
-    total = sum((p * k for p, k in zip(a.index, b.strides, strict=True)), of(0))
+    total = linear(a.index, b.strides)
     inner = {f.name: f.extent.const or 1 for f in a.path} | {n: e.const or 1 for n, e in a.tile}
     outer, steps, low = [], [], 0
     for mono, c in total.terms.items():

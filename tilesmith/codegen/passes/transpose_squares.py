@@ -14,6 +14,7 @@ from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import substitute_body
 from tilesmith.codegen.passes.strip_vectors import lanes_of
 from tilesmith.expr.ints import Int, of, var
+from tilesmith.expr.linear import linear
 from tilesmith.expr.nodes import loads_of
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Buffer, For, If, Stmt, Store
@@ -145,7 +146,7 @@ def _steps(
     name: str, index: tuple[Int, ...], loops: tuple[For, ...], known: Buffers
 ) -> dict[str, int] | None:
     """By how many elements each loop moves an access; None where that is no one number."""
-    total = sum((p * k for p, k in zip(index, known[name].strides, strict=True)), of(0))
+    total = linear(index, known[name].strides)
     steps = {f.name: 0 for f in loops}
     for factors, c in total.terms.items():
         if factors in {(n,) for n in steps}:

@@ -19,6 +19,7 @@ from tilesmith.expr.ints import (
     product,
     reduce_modulo,
 )
+from tilesmith.expr.linear import row_major
 from tilesmith.expr.nodes import Dynamic
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, Buffer, For, Path, walk
@@ -264,15 +265,13 @@ class Nest:
             if any(loop.name in index[d].names for d in last):
                 return g.of(1)
         step = g.of(0)
-        width = ONE
-        for p, extent in zip(reversed(index), reversed(buffer.shape), strict=True):
+        for p, width in zip(index, row_major(buffer.shape), strict=True):
             if loop.name in p.names:
                 terms = terms_over(p, {loop.name: ONE})
                 if terms:
                     step = step + g.integer(terms[0][0] * width)
                 else:
                     step = step + g.integer(width)  # behind a division, or read from a tensor
-            width = width * extent
         return step
 
 
