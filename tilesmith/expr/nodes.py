@@ -11,9 +11,9 @@ rule is that a `Select` reads only on the branch that is taken.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from tilesmith.base.digest import digest
 from tilesmith.base.dtype import BOOL, INT64, DType, promote
@@ -316,9 +316,9 @@ def below(e: Expr) -> tuple[Expr, ...]:
     return children(e)
 
 
-def operations(e: Expr) -> int:
-    """About how many operations an expression is; an index with a division costs several, once per
-    lane. What is computed for several uses counts once, what is only read counts for each.
+def code_cost(e: Expr) -> int:
+    """About how many instructions an expression becomes; an index with a division costs several,
+    once per lane. What is computed for several uses counts once, what is only read counts for each.
     """
     if type(e) in _LEAVES:
         return _reading(e)
@@ -484,12 +484,19 @@ class Combiner:
         """The name, if it is a plain add, mul, max or min."""
         if len(self.values) == 1 and isinstance(v := self.values[0], Binary):
             plain = (v.a, v.b) == (Arg("x0", v.dtype), Arg("y0", v.dtype))
-            return v.op if plain and v.op in ("add", "mul", "max", "min") else None
+            return v.op if plain and v.op in COMBINERS else None
         return None
 
     def join(self, x: tuple[Expr, ...], y: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        env = {f"x{k}": e for k, e in enumerate(x)} | {f"y{k}": e for k, e in enumerate(y)}
-        return map_args(self.values, env)
+        return map_args(self.values, join_args(x, y))
+
+
+_T = TypeVar("_T")
+
+
+def join_args(x: Iterable[_T], y: Iterable[_T]) -> dict[str, _T]:
+    """The Args of a combiner: x is what there is, y what is joined to it."""
+    return {f"x{k}": v for k, v in enumerate(x)} | {f"y{k}": v for k, v in enumerate(y)}
 
 
 COMBINERS = ("add", "mul", "max", "min")

@@ -6,13 +6,12 @@ from math import prod
 
 from tilesmith.base.errors import ArgumentError
 from tilesmith.expr.ints import Int
-from tilesmith.expr.nodes import ARITHMETIC, Binary, Expr, Select, Unary, children
+from tilesmith.expr.nodes import ARITHMETIC, FLOAT_FUNCTIONS, Binary, Expr, Select, Unary, children
 from tilesmith.expr.walk import postorder, preorder
 from tilesmith.ir.nodes import walk
 from tilesmith.ir.program import Program
 
-# What one call of a function counts for; the convention of the anchors is one.
-_UNARY = frozenset({"exp", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "erf", "sin", "cos", "neg"})
+_UNARY = frozenset({*FLOAT_FUNCTIONS, "neg"})  # a call of a function counts as one operation
 
 
 def operations(e: Expr) -> int:

@@ -31,6 +31,7 @@ from tilesmith.expr.nodes import (
     Select,
     Unary,
     below,
+    join_args,
 )
 from tilesmith.expr.walk import postorder, preorder
 from tilesmith.ir.function import Function
@@ -167,8 +168,7 @@ def _reduce(combiner: Combiner, values: list[Array], rank: int) -> list[Array]:
 
 
 def _join(combiner: Combiner, x: Sequence[Array], y: Sequence[Array]) -> list[Array]:
-    args = {f"x{k}": v for k, v in enumerate(x)} | {f"y{k}": v for k, v in enumerate(y)}
-    at = _At({}, {}, args)
+    at = _At({}, {}, join_args(x, y))
     return [np.asarray(at.expr(v, None)).astype(v.dtype.numpy, copy=False) for v in combiner.values]
 
 

@@ -28,6 +28,7 @@ from tilesmith.expr.nodes import (
     Select,
     Unary,
     below,
+    join_args,
 )
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Stmt, Store, Sync, Write
@@ -108,9 +109,8 @@ class _Run:
             return
         values = [self.expr(w.value, point, {}) for w in b.writes]
         if b.combiner:
-            args = {f"y{k}": v for k, v in enumerate(values)}
-            for k, w in enumerate(b.writes):
-                args[f"x{k}"] = self.memory[w.buffer][self.index(w.buffer, w.index, point)]
+            held = [self.memory[w.buffer][self.index(w.buffer, w.index, point)] for w in b.writes]
+            args = join_args(held, values)
             values = [self.expr(v, point, args) for v in b.combiner.values]
         for w, v in zip(b.writes, values, strict=True):
             self.put(w, point, v)

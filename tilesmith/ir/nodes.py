@@ -35,14 +35,23 @@ buffers never overlap.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tilesmith.base.dtype import DType
 from tilesmith.expr.ints import Int, bounds, of
 from tilesmith.expr.linear import row_major
-from tilesmith.expr.nodes import Combiner, Expr, Load, loads_of, map_ints, map_loads
+from tilesmith.expr.nodes import (
+    COMBINERS,
+    Binary,
+    Combiner,
+    Expr,
+    Load,
+    loads_of,
+    map_ints,
+    map_loads,
+)
 
 Matrix = tuple[tuple[float, ...], ...]  # rows
 
@@ -101,6 +110,29 @@ class Write:
     buffer: str
     index: tuple[Int, ...]
     value: Expr
+
+    @property
+    def held(self) -> Load:
+        """What the buffer holds where this writes."""
+        return Load(self.buffer, self.index, self.value.dtype)
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether it is `S = S op v` with a plain reduction's operator."""
+        e = self.value
+        return (
+            isinstance(e, Binary)
+            and e.op in COMBINERS
+            and isinstance(e.a, Load)
+            and (e.a.buffer, e.a.index) == (self.buffer, self.index)
+        )
+
+
+def joined(writes: Sequence[Write], combiner: Combiner) -> list[Write]:
+    """`S = S op v` for every `S = v`: one step of a reduction."""
+    held, new = tuple(w.held for w in writes), tuple(w.value for w in writes)
+    values = combiner.join(held, new)
+    return [replace(w, value=v) for w, v in zip(writes, values, strict=True)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

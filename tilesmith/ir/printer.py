@@ -86,7 +86,12 @@ def _writes(writes: tuple[Write, ...], pad: str) -> tuple[list[str], list[str]]:
     return lines, texts
 
 
-_JOIN = {"add": "+=", "mul": "*=", "max": "max=", "min": "min="}
+_JOIN = {None: "join=", "add": "+=", "mul": "*=", "max": "max=", "min": "min="}
+
+
+def join_sign(b: Block) -> str:
+    """What stands between the target and the value of a write."""
+    return "=" if b.combiner is None else _JOIN[b.combiner.op]
 
 
 def _block(b: Block, pad: str, lines: list[str]) -> None:
@@ -112,7 +117,7 @@ def _block(b: Block, pad: str, lines: list[str]) -> None:
     first = f"  # from {start}" if b.init else ""
     for k, (w, text) in enumerate(zip(b.writes, texts, strict=True)):
         if op is not None:
-            lines.append(f"{pad}{_target(w)} {_JOIN[op]} {text}{first}")
+            lines.append(f"{pad}{_target(w)} {join_sign(b)} {text}{first}")
         else:
             join = strip(show_expr(b.combiner.values[k]))
             lines.append(f"{pad}{_target(w)} join= {text}  # by {join}{first}")

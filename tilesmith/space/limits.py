@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tilesmith.expr.ints import Int, loops_of, of, product, var
-from tilesmith.expr.nodes import operations, settled
+from tilesmith.expr.nodes import code_cost, settled
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, For, Path, walk
 from tilesmith.ir.regions import Box, box_of, extent, inner_ranges, union
@@ -51,7 +51,7 @@ def limits_of(task: Task, func: Function) -> list[Limit]:
 
 def _cpu_limits(task: Task, path: tuple[For, ...], b: Block) -> Iterator[Limit]:
     target = task.target
-    cost = sum(operations(settled(w.value, written_out(path, b))) for w in b.writes)
+    cost = sum(code_cost(settled(w.value, written_out(path, b))) for w in b.writes)
     for f in path:
         depth = f.note("unroll_depth")
         if isinstance(depth, str):

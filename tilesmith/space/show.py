@@ -13,6 +13,7 @@ from tilesmith.expr.nodes import strip
 from tilesmith.ir.dependence import find_loop
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, For, If, Note, Stmt
+from tilesmith.ir.printer import join_sign
 from tilesmith.schedule.require import Require
 from tilesmith.schedule.sample import (
     SampleChoice,
@@ -24,8 +25,6 @@ from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import Trace
 from tilesmith.space.domains import domain_of
 from tilesmith.task.task import Task
-
-_JOIN = {"add": "+=", "mul": "*=", "max": "max=", "min": "min="}
 
 
 def show_sketches(task: Task, sketches: Sequence[Trace], warning: str = "") -> str:
@@ -137,8 +136,7 @@ def _marks(f: For) -> str:
 
 
 def _writes(b: Block) -> Iterator[str]:
-    op = b.combiner.op if b.combiner is not None else None
-    join = "=" if b.combiner is None else _JOIN[op] if op is not None else "join="
+    join = join_sign(b)
     for w in b.writes:
         at = f"[{', '.join(map(str, w.index))}]" if w.index else ""
         yield f"{w.buffer}{at} {join} {strip(show_expr(w.value))}"

@@ -13,7 +13,7 @@ from tilesmith.codegen.llvm.expressions import Expressions
 from tilesmith.codegen.llvm.operations import binary, extreme_of_numbers
 from tilesmith.codegen.llvm.position import Lane, Position
 from tilesmith.codegen.llvm.vectors import Vectors
-from tilesmith.expr.nodes import Binary, Load, plain_combiner
+from tilesmith.expr.nodes import Binary, plain_combiner
 from tilesmith.ir.nodes import Write
 
 
@@ -43,10 +43,8 @@ class LaneReductions:
         )
 
     def joins_lanes(self, w: Write) -> bool:
-        a, e = self.addressing.address(w.buffer, w.index), w.value
-        if a.stride or a.opaque or not isinstance(e, Binary):
-            return False
-        return isinstance(e.a, Load) and e.a.buffer == w.buffer and e.a.index == w.index
+        a = self.addressing.address(w.buffer, w.index)
+        return not a.stride and not a.opaque and w.accumulates
 
     def _partial(self, e: Binary) -> V:
         """What each lane adds; lanes that are masked out add nothing."""

@@ -11,7 +11,7 @@ from math import gcd
 from tilesmith.codegen.passes.accesses import accesses, substitute_body, tile_ranges
 from tilesmith.codegen.passes.simplify import Ranges, simplify_body
 from tilesmith.expr.ints import Int, Unknown, bounds, of, var
-from tilesmith.expr.nodes import Expr, Select, children, condition_parts, operations
+from tilesmith.expr.nodes import Expr, Select, children, code_cost, condition_parts
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, statements
 
@@ -105,7 +105,7 @@ def _count(body: tuple[Stmt, ...], times: Callable[[For], int]) -> int:
         elif isinstance(s, If):
             total += _count(s.body, times)
         elif isinstance(s, Store):
-            total += sum(operations(w.value) for w in s.writes)
+            total += sum(code_cost(w.value) for w in s.writes)
     return total
 
 

@@ -11,7 +11,7 @@ from tilesmith.expr.ints import Int
 from tilesmith.expr.nodes import Load, substitute
 from tilesmith.ir.function import Function
 from tilesmith.ir.initial import split_init
-from tilesmith.ir.nodes import Block, For, If, Stmt, Store, Write, rewrite, walk
+from tilesmith.ir.nodes import Block, For, If, Stmt, Store, Write, joined, rewrite, walk
 
 
 def lower_blocks(func: Function, _: Target) -> Function:
@@ -34,9 +34,7 @@ def _lower(b: Block) -> tuple[Stmt, ...]:
     for w in b.writes:
         writes.append(Write(w.buffer, tuple(map(put, w.index)), substitute(w.value, env)))
     if b.combiner is not None:
-        old = tuple(Load(w.buffer, w.index, w.value.dtype) for w in writes)
-        new = b.combiner.join(old, tuple(w.value for w in writes))
-        writes = [replace(w, value=v) for w, v in zip(writes, new, strict=True)]
+        writes = joined(writes, b.combiner)
     stmt: Stmt
     if b.intrinsic is not None:
         operands = tuple(

@@ -154,6 +154,7 @@ def _work(body: tuple[Stmt, ...]) -> int:
 
 
 def _instructions(value: Expr) -> int:
+    """As a measure of time; `code_cost` is one of code size and counts a function as one."""
     total = 0
     for e in preorder(value, children):
         if isinstance(e, Unary) and e.op not in ("neg", "abs", "not"):

@@ -14,7 +14,6 @@ from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import substitute_body
 from tilesmith.expr.ints import Int, of, var
 from tilesmith.expr.nodes import (
-    COMBINERS,
     Binary,
     Const,
     Expr,
@@ -57,13 +56,9 @@ def _joined(s: For) -> Write | None:
     if len(s.body) != 1 or not isinstance(t := s.body[0], Store) or len(t.writes) != 1:
         return None
     (w,) = t.writes
-    e = w.value
-    if t.intrinsic is not None or not isinstance(e, Binary) or not isinstance(e.a, Load):
+    if t.intrinsic is not None or not w.accumulates:
         return None
-    if e.op not in COMBINERS:
-        return None
-    own = e.a.buffer == w.buffer and e.a.index == w.index
-    return w if own and not any(s.name in p.names for p in w.index) else None
+    return w if not any(s.name in p.names for p in w.index) else None
 
 
 def _kept_in_lanes(loop: For, w: Write) -> tuple[Stmt, ...]:
@@ -93,7 +88,7 @@ def _kept_in_lanes(loop: For, w: Write) -> tuple[Stmt, ...]:
         Alloc(part),
         each(part.name, at, neutral),
         replace(loop, body=(step,)),
-        each(w.buffer, w.index, replace(e, a=Load(w.buffer, w.index, e.dtype), b=held)),
+        each(w.buffer, w.index, replace(e, b=held)),
     )
 
 

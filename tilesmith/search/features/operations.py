@@ -1,5 +1,8 @@
 """Counts the operations of one instance of a block by kind: multiply-adds, additions,
 multiplications, divisions, comparisons, functions, for floating-point numbers and for integers.
+
+These are the numbers that a model learns from; ir/count.py counts what a program states, and
+`code_cost` of expr/nodes.py how much code it becomes.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from tilesmith.expr.nodes import (
     children,
 )
 from tilesmith.expr.walk import preorder
-from tilesmith.ir.nodes import Block
+from tilesmith.ir.nodes import Block, joined
 
 ARITHMETIC = ("mad", "addsub", "mul", "divmod", "compare", "math", "other")
 OPERATIONS = (
@@ -35,13 +38,8 @@ _KIND = {
 def operations(b: Block) -> dict[str, int]:
     """How often each of OPERATIONS occurs; joining with what a reduction has so far included."""
     counts = dict.fromkeys(OPERATIONS, 0)
-    values = tuple(w.value for w in b.writes)
-    if b.combiner is not None:
-        # the left side is what the buffer holds
-        held = tuple(Load(w.buffer, w.index, w.value.dtype) for w in b.writes)
-        values = b.combiner.join(held, values)
-    for v in values:
-        _count(v, counts)
+    for w in b.writes if b.combiner is None else joined(b.writes, b.combiner):
+        _count(w.value, counts)
     return counts
 
 
