@@ -330,3 +330,29 @@ def test_real_interrupts_at_random_moments(tmp_path: Path) -> None:
         else:
             assert word == "True"
             assert numbers[0] == numbers[1]
+
+
+class Careless:
+    """Python drops what is raised in a finalizer: here it is the user's Ctrl-C."""
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_that_python_drops_still_ends_the_run() -> None:
+    seen: list[ts.Progress] = []
+
+    def watch(progress: ts.Progress) -> None:
+        seen.append(progress)
+        if len(seen) == 3:
+            Careless()
+
+    result = ts.tune(
+        TASK.func, TASK.target, budget=ts.Budget(trials=2000), space=MANY, strategy=ts.Random(),
+        measurer=FakeMeasurer(), observers=[watch], quiet=True,
+    )  # fmt: skip
+    assert result.interrupted
+    assert result.trials < 200
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

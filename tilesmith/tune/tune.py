@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Sequence
 
 from tilesmith.base.errors import MeasureError, RecordsError
+from tilesmith.base.interrupts import noticed
 from tilesmith.base.target import Target, cpu
 from tilesmith.ir.function import Function
 from tilesmith.measure.local import LocalMeasurer
@@ -72,9 +73,11 @@ def tune(
     try:
         if not tuner.finished:
             # Opened first: its processes start while sketches are derived.
-            with (measurer or LocalMeasurer()).open(tuner.task) as measuring:
+            opened = (measurer or LocalMeasurer()).open(tuner.task)
+            with opened as measuring, noticed() as interrupts:
                 while not tuner.finished:
                     tuner.step(measuring)
+                    interrupts.check()
     except KeyboardInterrupt:
         if tuner.best is None:
             raise
