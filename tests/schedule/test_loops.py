@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from cases import (
     argmax,
@@ -260,3 +261,17 @@ def test_reorder_refuses_a_sum_around_the_loop_it_is_computed_anew_in():
     assert_kept(sch)
     with pytest.raises(ts.ScheduleError, match=r"S is computed anew in each iteration of P\.i"):
         sch.reorder("S.q", "P.i")
+
+
+def test_the_outermost_part_of_an_empty_loop_may_be_empty():
+    a = ts.placeholder((0, 4), name="A")
+    func = ts.function([a, ts.compute((0, 4), lambda i, j: a[i, j], name="B")])
+    sch = ts.Schedule(func)
+    i, j = sch.loops("B")
+    sch.split(i, [0, 3], exact=True)
+    assert ts.interpret(sch.func, np.zeros((0, 4), np.float32)).shape == (0, 4)
+    for factors in ([3, 0], [0, None], [None, 0], [-1, 3]):
+        with pytest.raises(ts.ScheduleError, match="a factor is at least 1"):
+            ts.Schedule(func).split("B.i", factors)
+    with pytest.raises(ts.ScheduleError, match="a factor is at least 1"):
+        sch.split(j, [0, 4])

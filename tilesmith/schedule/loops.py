@@ -95,13 +95,14 @@ class Split(Step):
     def _extents(self, total: Int, func: Function) -> tuple[list[Int], list[Fact]]:
         if not self.factors:
             raise ScheduleError(f"split of loop {self.loop} needs at least one factor")
-        for f in self.factors:
+        empty = total.const == 0 and None not in self.factors  # its outermost part has no iteration
+        for k, f in enumerate(self.factors):
             if f is not None and (not isinstance(f, int | str) or isinstance(f, bool)):
                 raise ScheduleError(
                     f"split of loop {self.loop} by {f!r}: a factor is a whole number, None, or the "
                     "name of a size variable"
                 )
-            if isinstance(f, int) and f < 1:
+            if isinstance(f, int) and f < (0 if empty and k == 0 else 1):
                 raise ScheduleError(f"split of loop {self.loop} by {f}: a factor is at least 1")
             if isinstance(f, str):
                 self._check_expression(f)

@@ -235,8 +235,8 @@ def tile_table(extent: int, parts: int, policy: str, max_innermost: int, lanes: 
     """The ways to tile `extent`, outermost factor first. Of more than 50,000, an evenly spread
     sample.
     """
-    if extent == 0:
-        return np.ones((1, parts), np.int32)
+    if extent == 0:  # no iteration: exact factors multiply to 0
+        return np.array([[0 if policy == "divisors" else 1] + [1] * (parts - 1)], np.int32)
     if extent > _LONGEST:
         raise ScheduleError(
             f"a loop of {extent} iterations is too long to be tiled: {_LONGEST} is the most"
