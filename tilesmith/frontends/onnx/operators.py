@@ -6,7 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tilesmith.frontends.onnx import convolution, elementwise, matmul, movement, reduction
+from tilesmith.frontends.onnx import (
+    activation,
+    convolution,
+    elementwise,
+    matmul,
+    movement,
+    normalization,
+    reduction,
+)
 from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
 from tilesmith.frontends.onnx.model import OnnxNode
 
@@ -16,6 +24,8 @@ IMPORTERS: Mapping[str, Importer] = {
     **matmul.IMPORTERS,
     **movement.IMPORTERS,
     **reduction.IMPORTERS,
+    **activation.IMPORTERS,
+    **normalization.IMPORTERS,
 }
 
 
