@@ -13,6 +13,7 @@ from tilesmith.frontends.onnx import (
     movement,
     pooling,
     reduction,
+    resize,
 )
 from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
 from tilesmith.frontends.onnx.model import OnnxNode
@@ -24,6 +25,7 @@ IMPORTERS: Mapping[str, Importer] = {
     **movement.IMPORTERS,
     **pooling.IMPORTERS,
     **reduction.IMPORTERS,
+    **resize.IMPORTERS,
 }
 
 
