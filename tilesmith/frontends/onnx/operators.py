@@ -6,7 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tilesmith.frontends.onnx import convolution, elementwise, matmul, movement, reduction
+from tilesmith.frontends.onnx import (
+    convolution,
+    elementwise,
+    matmul,
+    movement,
+    pooling,
+    reduction,
+    resize,
+)
 from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
 from tilesmith.frontends.onnx.model import OnnxNode
 
@@ -15,7 +23,9 @@ IMPORTERS: Mapping[str, Importer] = {
     **convolution.IMPORTERS,
     **matmul.IMPORTERS,
     **movement.IMPORTERS,
+    **pooling.IMPORTERS,
     **reduction.IMPORTERS,
+    **resize.IMPORTERS,
 }
 
 
