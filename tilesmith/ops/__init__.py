@@ -14,16 +14,8 @@ from tilesmith.ops.activation import (
     swish,
     thresholded_relu,
 )
-from tilesmith.ops.conv import (
-    capsule_conv2d,
-    conv1d,
-    conv2d,
-    conv3d,
-    depthwise_conv2d,
-)
-from tilesmith.ops.conv_transpose import (
-    conv2d_transpose,
-)
+from tilesmith.ops.conv import capsule_conv2d, conv1d, conv2d, conv3d, depthwise_conv2d
+from tilesmith.ops.conv_transpose import conv1d_transpose, conv2d_transpose, conv3d_transpose
 from tilesmith.ops.elementwise import (
     absolute,
     add,
@@ -78,23 +70,17 @@ from tilesmith.ops.logic import (
     logical_or,
     logical_xor,
 )
-from tilesmith.ops.matmul import (
-    batch_matmul,
-    dense,
-    matmul,
-    transpose_batch_matmul,
-)
-from tilesmith.ops.norm import (
-    batch_norm,
-    layer_norm,
-    log_softmax,
-    norm,
-    scale_shift,
-    softmax,
-)
+from tilesmith.ops.matmul import batch_matmul, dense, matmul, transpose_batch_matmul
+from tilesmith.ops.norm import batch_norm, layer_norm, log_softmax, norm, scale_shift, softmax
 from tilesmith.ops.pool import (
+    avg_pool,
     avg_pool2d,
+    global_avg_pool,
     global_avg_pool2d,
+    global_lp_pool,
+    global_max_pool,
+    lp_pool,
+    max_pool,
     max_pool2d,
 )
 from tilesmith.ops.reduce import (
@@ -109,30 +95,16 @@ from tilesmith.ops.reduce import (
     reduce_sum,
     reduce_sum_square,
 )
-from tilesmith.ops.scan import (
-    cumprod,
-    cumsum,
-)
-from tilesmith.ops.search import (
-    argmax,
-    argmin,
-    hardmax,
-)
-from tilesmith.ops.transform import (
-    concatenate,
-    embedding,
-    flatten,
-    pad,
-    reshape,
-    take,
-    transpose,
-)
+from tilesmith.ops.scan import cumprod, cumsum
+from tilesmith.ops.search import argmax, argmin, hardmax
+from tilesmith.ops.transform import concatenate, embedding, flatten, pad, reshape, take, transpose
 
 __all__ = [
     "absolute",
     "add",
     "argmax",
     "argmin",
+    "avg_pool",
     "avg_pool2d",
     "batch_matmul",
     "batch_norm",
@@ -144,9 +116,11 @@ __all__ = [
     "clip",
     "concatenate",
     "conv1d",
+    "conv1d_transpose",
     "conv2d",
     "conv2d_transpose",
     "conv3d",
+    "conv3d_transpose",
     "cos",
     "cumprod",
     "cumsum",
@@ -161,7 +135,10 @@ __all__ = [
     "flatten",
     "floor",
     "gelu",
+    "global_avg_pool",
     "global_avg_pool2d",
+    "global_lp_pool",
+    "global_max_pool",
     "greater",
     "greater_equal",
     "group_norm",
@@ -184,7 +161,9 @@ __all__ = [
     "logical_or",
     "logical_xor",
     "lp_normalize",
+    "lp_pool",
     "matmul",
+    "max_pool",
     "max_pool2d",
     "maximum",
     "minimum",

@@ -13,19 +13,23 @@ from tilesmith.frontends.onnx import (
     matmul,
     movement,
     normalization,
+    pooling,
     reduction,
+    resize,
 )
 from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
 from tilesmith.frontends.onnx.model import OnnxNode
 
 IMPORTERS: Mapping[str, Importer] = {
-    **elementwise.IMPORTERS,
+    **activation.IMPORTERS,
     **convolution.IMPORTERS,
+    **elementwise.IMPORTERS,
     **matmul.IMPORTERS,
     **movement.IMPORTERS,
-    **reduction.IMPORTERS,
-    **activation.IMPORTERS,
     **normalization.IMPORTERS,
+    **pooling.IMPORTERS,
+    **reduction.IMPORTERS,
+    **resize.IMPORTERS,
 }
 
 
