@@ -8,6 +8,7 @@ from tilesmith.ops.conv import (
     depthwise_conv2d,
 )
 from tilesmith.ops.conv_transpose import conv2d_transpose
+from tilesmith.ops.einsum import einsum
 from tilesmith.ops.elementwise import (
     absolute,
     add,
@@ -67,6 +68,7 @@ __all__ = [
     "dense",
     "depthwise_conv2d",
     "divide",
+    "einsum",
     "embedding",
     "erf",
     "exp",

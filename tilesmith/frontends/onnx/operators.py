@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tilesmith.frontends.onnx import convolution, elementwise, matmul, movement, reduction
+from tilesmith.frontends.onnx import convolution, einsum, elementwise, matmul, movement, reduction
 from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
 from tilesmith.frontends.onnx.model import OnnxNode
 
@@ -14,6 +14,7 @@ IMPORTERS: Mapping[str, Importer] = {
     **elementwise.IMPORTERS,
     **convolution.IMPORTERS,
     **matmul.IMPORTERS,
+    **einsum.IMPORTERS,
     **movement.IMPORTERS,
     **reduction.IMPORTERS,
 }
