@@ -8,6 +8,7 @@ from tilesmith.ops.conv import (
     depthwise_conv2d,
 )
 from tilesmith.ops.conv_transpose import conv1d_transpose, conv2d_transpose, conv3d_transpose
+from tilesmith.ops.einsum import einsum
 from tilesmith.ops.elementwise import (
     absolute,
     add,
@@ -80,6 +81,7 @@ __all__ = [
     "dense",
     "depthwise_conv2d",
     "divide",
+    "einsum",
     "embedding",
     "erf",
     "exp",

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from tilesmith.frontends.onnx import (
     convolution,
+    einsum,
     elementwise,
     matmul,
     movement,
@@ -22,6 +23,7 @@ IMPORTERS: Mapping[str, Importer] = {
     **elementwise.IMPORTERS,
     **convolution.IMPORTERS,
     **matmul.IMPORTERS,
+    **einsum.IMPORTERS,
     **movement.IMPORTERS,
     **pooling.IMPORTERS,
     **reduction.IMPORTERS,
