@@ -7,11 +7,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tilesmith.frontends.onnx import (
+    activation,
     convolution,
     einsum,
     elementwise,
     matmul,
     movement,
+    normalization,
     pooling,
     reduction,
     resize,
@@ -28,6 +30,8 @@ IMPORTERS: Mapping[str, Importer] = {
     **pooling.IMPORTERS,
     **reduction.IMPORTERS,
     **resize.IMPORTERS,
+    **activation.IMPORTERS,
+    **normalization.IMPORTERS,
 }
 
 
