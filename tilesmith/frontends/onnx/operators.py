@@ -22,11 +22,13 @@ from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
 from tilesmith.frontends.onnx.model import OnnxNode
 
 IMPORTERS: Mapping[str, Importer] = {
-    **elementwise.IMPORTERS,
+    **activation.IMPORTERS,
     **convolution.IMPORTERS,
+    **elementwise.IMPORTERS,
     **matmul.IMPORTERS,
     **einsum.IMPORTERS,
     **movement.IMPORTERS,
+    **normalization.IMPORTERS,
     **pooling.IMPORTERS,
     **reduction.IMPORTERS,
     **resize.IMPORTERS,
