@@ -46,6 +46,15 @@ from tilesmith.ops.transform import (
     take,
     transpose,
 )
+from tilesmith.ops.views import (
+    expand,
+    pad_mirrored,
+    pad_with,
+    reverse_sequence,
+    slice_,
+    tile,
+    trilu,
+)
 
 __all__ = [
     "absolute",
@@ -70,6 +79,7 @@ __all__ = [
     "embedding",
     "erf",
     "exp",
+    "expand",
     "flatten",
     "gelu",
     "global_avg_pool2d",
@@ -85,18 +95,24 @@ __all__ = [
     "negative",
     "norm",
     "pad",
+    "pad_mirrored",
+    "pad_with",
     "power",
     "relu",
     "reshape",
+    "reverse_sequence",
     "scale_shift",
     "sigmoid",
     "silu",
+    "slice_",
     "softmax",
     "sqrt",
     "subtract",
     "take",
     "tanh",
+    "tile",
     "transpose",
     "transpose_batch_matmul",
+    "trilu",
     "where",
 ]
