@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from tilesmith.frontends.onnx.load import load_onnx
+from tilesmith.frontends.open import load_onnx
 from tilesmith.graph.oracle import evaluate_program
 
 # Types of the cases that a tensor library can be asked to run.

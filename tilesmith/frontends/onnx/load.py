@@ -1,4 +1,4 @@
-"""ts.load_onnx: a model file in, a Graph out, or an open model where sizes are not known yet."""
+"""Loading: a model file in, a Graph out, or an open model where sizes are not known yet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tilesmith.graph.program import Signature
 from tilesmith.graph.source import OpenGraph, closed
 
 
-def load_onnx(path: str | Path | Any, dims: Mapping[str, int] | None = None) -> OpenGraph:
+def load(path: str | Path | Any, dims: Mapping[str, int] | None = None) -> OpenGraph:
     """A model from a file or from an onnx.ModelProto. `dims` gives numbers to open
     dimensions by their names.
     """
