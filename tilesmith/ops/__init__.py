@@ -120,6 +120,15 @@ from tilesmith.ops.transform import (
     take,
     transpose,
 )
+from tilesmith.ops.views import (
+    expand,
+    pad_mirrored,
+    pad_with,
+    reverse_sequence,
+    slice_,
+    tile,
+    trilu,
+)
 
 __all__ = [
     "absolute",
@@ -155,6 +164,7 @@ __all__ = [
     "equal",
     "erf",
     "exp",
+    "expand",
     "flatten",
     "floor",
     "gelu",
@@ -195,6 +205,8 @@ __all__ = [
     "negative",
     "norm",
     "pad",
+    "pad_mirrored",
+    "pad_with",
     "power",
     "prelu",
     "reciprocal",
@@ -211,6 +223,7 @@ __all__ = [
     "relu",
     "remainder",
     "reshape",
+    "reverse_sequence",
     "rint",
     "rms_norm",
     "scale_shift",
@@ -219,6 +232,7 @@ __all__ = [
     "sigmoid",
     "silu",
     "sin",
+    "slice_",
     "softmax",
     "softplus",
     "softsign",
@@ -228,8 +242,10 @@ __all__ = [
     "take",
     "tanh",
     "thresholded_relu",
+    "tile",
     "transpose",
     "transpose_batch_matmul",
+    "trilu",
     "truncated_divide",
     "where",
 ]
