@@ -31,6 +31,7 @@ class GraphBuilder:
         self._nodes: list[Node] = []
         self._values: dict[str, Value] = {}
         self._constants: dict[str, Array] = {}
+        self.last: Node | None = None  # the node that was added last; None if it was folded away
 
     def input(self, name: str, shape: tuple[int, ...], dtype: str | DType) -> Value:
         value = self._new(name, tuple(shape), dtype_named(dtype))
@@ -46,6 +47,9 @@ class GraphBuilder:
     def array(self, value: Value) -> Array | None:
         """What a constant holds; None for what is known at run time only."""
         return self._constants.get(value.name)
+
+    def value(self, name: str) -> Value:
+        return self._values[name]
 
     def add(
         self, function: Operator, *inputs: Value, name: str = "", origin: str = "", **settings: Any
@@ -63,6 +67,7 @@ class GraphBuilder:
         )  # fmt: skip
         arrays = [self._constants.get(v.name) for v in inputs]
         folded = fold(node, [a for a in arrays if a is not None]) if _all(arrays) else None
+        self.last = node if folded is None else None
         if folded is None:
             self._nodes.append(node)
         else:

@@ -7,7 +7,8 @@ from tilesmith.ops.conv import (
     conv3d,
     depthwise_conv2d,
 )
-from tilesmith.ops.conv_transpose import conv2d_transpose
+from tilesmith.ops.conv_transpose import conv1d_transpose, conv2d_transpose, conv3d_transpose
+from tilesmith.ops.einsum import einsum
 from tilesmith.ops.elementwise import (
     absolute,
     add,
@@ -35,7 +36,17 @@ from tilesmith.ops.elementwise import (
 )
 from tilesmith.ops.matmul import batch_matmul, dense, matmul, transpose_batch_matmul
 from tilesmith.ops.norm import batch_norm, layer_norm, log_softmax, norm, scale_shift, softmax
-from tilesmith.ops.pool import avg_pool2d, global_avg_pool2d, max_pool2d
+from tilesmith.ops.pool import (
+    avg_pool,
+    avg_pool2d,
+    global_avg_pool,
+    global_avg_pool2d,
+    global_lp_pool,
+    global_max_pool,
+    lp_pool,
+    max_pool,
+    max_pool2d,
+)
 from tilesmith.ops.search import argmax, argmin
 from tilesmith.ops.transform import (
     concatenate,
@@ -52,6 +63,7 @@ __all__ = [
     "add",
     "argmax",
     "argmin",
+    "avg_pool",
     "avg_pool2d",
     "batch_matmul",
     "batch_norm",
@@ -61,23 +73,31 @@ __all__ = [
     "clip",
     "concatenate",
     "conv1d",
+    "conv1d_transpose",
     "conv2d",
     "conv2d_transpose",
     "conv3d",
+    "conv3d_transpose",
     "dense",
     "depthwise_conv2d",
     "divide",
+    "einsum",
     "embedding",
     "erf",
     "exp",
     "flatten",
     "gelu",
+    "global_avg_pool",
     "global_avg_pool2d",
+    "global_lp_pool",
+    "global_max_pool",
     "layer_norm",
     "leaky_relu",
     "log",
     "log_softmax",
+    "lp_pool",
     "matmul",
+    "max_pool",
     "max_pool2d",
     "maximum",
     "minimum",

@@ -6,7 +6,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tilesmith.frontends.onnx import convolution, elementwise, matmul, movement, reduction
+from tilesmith.frontends.onnx import (
+    convolution,
+    einsum,
+    elementwise,
+    matmul,
+    movement,
+    pooling,
+    reduction,
+    resize,
+)
 from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
 from tilesmith.frontends.onnx.model import OnnxNode
 
@@ -14,8 +23,11 @@ IMPORTERS: Mapping[str, Importer] = {
     **elementwise.IMPORTERS,
     **convolution.IMPORTERS,
     **matmul.IMPORTERS,
+    **einsum.IMPORTERS,
     **movement.IMPORTERS,
+    **pooling.IMPORTERS,
     **reduction.IMPORTERS,
+    **resize.IMPORTERS,
 }
 
 
