@@ -52,7 +52,7 @@ class Table:
     @property
     def is_copy(self) -> bool:
         """Whether each output is one element."""
-        return self.ids.shape[1] == 1
+        return bool(self.ids.shape[1] == 1)
 
 
 def positions(rule: Rule, a: Axis) -> Array:
