@@ -81,12 +81,12 @@ CASES = {
     "local_response_norm": [([(1, 4, 2)], {"size": 3})],
     "log": [([(3,)], {})],
     "log_softmax": [([(2, 3)], {})],
+    "lp_pool": [([(1, 4, 2)], {"kernel": 3, "stride": 1, "padding": 1, "layout": "NWC"})],
     "logical_and": [([truth, truth], {})],
     "logical_not": [([truth], {})],
     "logical_or": [([truth, truth], {})],
     "logical_xor": [([truth, truth], {})],
     "lp_normalize": [([(2, 3)], {}), ([(2, 3)], {"axis": 0, "p": 1})],
-    "lp_pool": [([(1, 4, 2)], {"kernel": 3, "stride": 1, "padding": 1, "layout": "NWC"})],
     "matmul": [
         ([(2, 3), (3, 2)], {}),
         ([(3, 2), (2, 3)], {"transpose_a": True, "transpose_b": True}),

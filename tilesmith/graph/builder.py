@@ -5,6 +5,7 @@ from the operator's definition in the DSL, and what depends on constants alone i
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +20,7 @@ from tilesmith.graph.shapes import result_types
 
 # A value of a model; more elements than any machine holds are a damaged file.
 MAX_ELEMENTS = 1 << 40
+_NUMBER = re.compile(r"(\.\d+)+$")
 
 
 class GraphBuilder:
@@ -87,8 +89,8 @@ class GraphBuilder:
 
     def _new(self, label: str, shape: tuple[int, ...], dtype: DType) -> Value:
         name = label
-        while name in self._values:
-            name = f"{label}.{next(self._numbers)}"
+        while name in self._values:  # passes name new values after old ones
+            name = f"{_NUMBER.sub('', label)}.{next(self._numbers)}"
         value = Value(name, shape, dtype)
         if value.size > MAX_ELEMENTS:
             raise GraphError(f"{value} has {value.size} elements, which no memory holds")

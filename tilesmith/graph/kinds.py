@@ -77,11 +77,18 @@ def _points(stage: Stage) -> int:
 
 
 def _reads(x: Tensor, stages: tuple[Stage, ...]) -> float:
+    """How often an element is read. Stages without a reduction, such as padding, are computed again
+    at each read of their result.
+    """
     size = max(1, prod(e.const or 0 for e in x.shape_ints))
     most = 0.0
     for s in stages:
         count = sum(load.buffer is x.uid for load in _loads(s))
-        most = max(most, count * _points(s) / size)
+        if count and s.combiner is None:
+            again = max((_reads(t, stages) for t in s.tensors), default=1.0)
+            most = max(most, count * _points(s) / size * max(1.0, again))
+        elif count:
+            most = max(most, count * _points(s) / size)
     return most
 
 
@@ -93,8 +100,11 @@ def _is_matched(x: Tensor, stages: tuple[Stage, ...], outputs: tuple[Tensor, ...
             if load.buffer is not x.uid:
                 continue
             found = True
-            if s.reduce or load.index != tuple(var(n) for n, _ in s.axes):
+            if s.reduce or len(load.index) != len(s.axes):
                 return False
+            for p, (n, e) in zip(load.index, s.axes, strict=True):
+                if p != var(n) and not (p.const == 0 and e.const == 1):
+                    return False
             if tuple(e for _, e in s.axes) != outputs[0].shape_ints:
                 return False
     return found

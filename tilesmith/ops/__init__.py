@@ -14,8 +14,15 @@ from tilesmith.ops.activation import (
     swish,
     thresholded_relu,
 )
-from tilesmith.ops.conv import capsule_conv2d, conv1d, conv2d, conv3d, depthwise_conv2d
+from tilesmith.ops.conv import (
+    capsule_conv2d,
+    conv1d,
+    conv2d,
+    conv3d,
+    depthwise_conv2d,
+)
 from tilesmith.ops.conv_transpose import conv1d_transpose, conv2d_transpose, conv3d_transpose
+from tilesmith.ops.einsum import einsum
 from tilesmith.ops.elementwise import (
     absolute,
     add,
@@ -95,9 +102,33 @@ from tilesmith.ops.reduce import (
     reduce_sum,
     reduce_sum_square,
 )
-from tilesmith.ops.scan import cumprod, cumsum
-from tilesmith.ops.search import argmax, argmin, hardmax
-from tilesmith.ops.transform import concatenate, embedding, flatten, pad, reshape, take, transpose
+from tilesmith.ops.scan import (
+    cumprod,
+    cumsum,
+)
+from tilesmith.ops.search import (
+    argmax,
+    argmin,
+    hardmax,
+)
+from tilesmith.ops.transform import (
+    concatenate,
+    embedding,
+    flatten,
+    pad,
+    reshape,
+    take,
+    transpose,
+)
+from tilesmith.ops.views import (
+    expand,
+    pad_mirrored,
+    pad_with,
+    reverse_sequence,
+    slice_,
+    tile,
+    trilu,
+)
 
 __all__ = [
     "absolute",
@@ -127,11 +158,13 @@ __all__ = [
     "dense",
     "depthwise_conv2d",
     "divide",
+    "einsum",
     "elu",
     "embedding",
     "equal",
     "erf",
     "exp",
+    "expand",
     "flatten",
     "floor",
     "gelu",
@@ -172,6 +205,8 @@ __all__ = [
     "negative",
     "norm",
     "pad",
+    "pad_mirrored",
+    "pad_with",
     "power",
     "prelu",
     "reciprocal",
@@ -188,6 +223,7 @@ __all__ = [
     "relu",
     "remainder",
     "reshape",
+    "reverse_sequence",
     "rint",
     "rms_norm",
     "scale_shift",
@@ -196,6 +232,7 @@ __all__ = [
     "sigmoid",
     "silu",
     "sin",
+    "slice_",
     "softmax",
     "softplus",
     "softsign",
@@ -205,8 +242,10 @@ __all__ = [
     "take",
     "tanh",
     "thresholded_relu",
+    "tile",
     "transpose",
     "transpose_batch_matmul",
+    "trilu",
     "truncated_divide",
     "where",
 ]

@@ -33,7 +33,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis that changes: from `old` to `new` elements. `start` and `end` crop, in parts of it."""
+    """One axis that changes: from `old` to `new` elements. `start`, `end` crop, in parts of it."""
 
     axis: int
     old: int
@@ -52,7 +52,7 @@ class Table:
     @property
     def is_copy(self) -> bool:
         """Whether each output is one element."""
-        return self.ids.shape[1] == 1
+        return bool(self.ids.shape[1] == 1)
 
 
 def positions(rule: Rule, a: Axis) -> Array:

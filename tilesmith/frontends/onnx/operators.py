@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from tilesmith.frontends.onnx import (
     activation,
     convolution,
+    einsum,
     elementwise,
     matmul,
     movement,
@@ -25,11 +26,14 @@ IMPORTERS: Mapping[str, Importer] = {
     **convolution.IMPORTERS,
     **elementwise.IMPORTERS,
     **matmul.IMPORTERS,
+    **einsum.IMPORTERS,
     **movement.IMPORTERS,
     **normalization.IMPORTERS,
     **pooling.IMPORTERS,
     **reduction.IMPORTERS,
     **resize.IMPORTERS,
+    **activation.IMPORTERS,
+    **normalization.IMPORTERS,
 }
 
 
