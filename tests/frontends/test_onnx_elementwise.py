@@ -1,4 +1,4 @@
-"""Element-wise operators of ONNX models: what ONNX's own cases leave out, against NumPy and PyTorch."""
+"""Element-wise operators of ONNX models beyond ONNX's own cases, against NumPy and PyTorch."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
 from one_node import feeds_of, model_of, ran, ran_all
+from onnx import TensorProto, helper
 
 import tilesmith as ts
 from tilesmith import ops
 from tilesmith.base.errors import GraphError
-from tilesmith.frontends.onnx.load import load_onnx
+from tilesmith.frontends.open import load_onnx
 from tilesmith.graph.graph import Graph
 
 RNG = np.random.default_rng(11)
