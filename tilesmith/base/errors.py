@@ -45,3 +45,7 @@ class MeasureError(TilesmithError):
 
 class TuneError(TilesmithError):
     """A tuning run that could not do what was asked of it."""
+
+
+class GraphError(TilesmithError):
+    """A model that cannot be read, or that nothing here can run."""
