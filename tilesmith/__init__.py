@@ -112,6 +112,7 @@ from tilesmith.space.tiling import Tiling
 from tilesmith.space.variant import Variant
 from tilesmith.task.task import Budget, Candidate, Failure, Measurement, Task, TuningRun
 from tilesmith.tune.build import best_kernel as build
+from tilesmith.tune.cache import Cache
 from tilesmith.tune.compile_model import compile_model, extract_tasks
 from tilesmith.tune.events import Progress
 from tilesmith.tune.result import Result
@@ -147,6 +148,7 @@ __all__ = [
     "Backend",
     "Budget",
     "BuildError",
+    "Cache",
     "Candidate",
     "Catalogue",
     "ChangeDecisions",
