@@ -144,7 +144,7 @@ class _Run:
 
         def opaque(a: Opaque) -> int:
             assert isinstance(a, Dynamic)
-            return int(known[id(a.expr)])
+            return int(np.asarray(known[id(a.expr)]).astype(np.int64))
 
         return evaluate_int(p, env, opaque)
 
