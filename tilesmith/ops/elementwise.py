@@ -1,6 +1,6 @@
-"""Operators on each element alone: tensors in, a tensor of their joint shape out.
+"""Element-wise operators; operands are broadcast.
 
-Functions with several steps are carried out in float32 when their operand is of half precision.
+Functions of several steps compute in float32 if their operand is of half precision.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _each(op: str, X: Tensor, f: Callable[[Value], Value], name: str) -> Tensor:
 
 
 def _smooth(op: str, X: Tensor, f: Callable[[Value], Value], name: str) -> Tensor:
-    """f in float32 at least, brought back to the dtype of X."""
+    """f computed in float32 at least, cast back to the dtype of X."""
 
     def g(x: Value) -> Value:
         y = f(widen(x))
@@ -56,7 +56,7 @@ def _joined(
     return out
 
 
-# of two tensors, or of a tensor and a number
+# operators of two tensors, or of a tensor and a number
 def add(A: Term, B: Term, name: str = "add") -> Tensor:
     return _joined("add", A, B, lambda a, b: values.binary("add", a, b), name)
 
@@ -70,7 +70,7 @@ def multiply(A: Term, B: Term, name: str = "multiply") -> Tensor:
 
 
 def divide(A: Term, B: Term, name: str = "divide") -> Tensor:
-    """A / B; of two integers it is a float32."""
+    """A / B; float32 for two integers."""
     return _joined("divide", A, B, lambda a, b: values.binary("div", a, b), name)
 
 
@@ -97,7 +97,7 @@ def bias_add(X: Tensor, bias: Tensor, axis: int = 1, name: str = "bias_add") -> 
     return out
 
 
-# of one tensor
+# operators of one tensor
 def cast(X: Tensor, dtype: str | DType, name: str = "cast") -> Tensor:
     return _each("cast", X, lambda x: values.cast(x, dtype), name)
 
@@ -149,7 +149,7 @@ def silu(X: Tensor, name: str = "silu") -> Tensor:
 
 
 def gelu(X: Tensor, approximate: str = "none", name: str = "gelu") -> Tensor:
-    """x * Phi(x), by erf, or with approximate="tanh" by the formula of Hendrycks and Gimpel."""
+    """x * Phi(x): exactly (erf), or with approximate="tanh" by Hendrycks and Gimpel's formula."""
     if approximate not in ("none", "tanh"):
         raise ExpressionError(f"gelu: approximate is {approximate!r}; it must be 'none' or 'tanh'")
 
@@ -164,7 +164,7 @@ def gelu(X: Tensor, approximate: str = "none", name: str = "gelu") -> Tensor:
 
 
 def clip(X: Tensor, low: Number | None, high: Number | None, name: str = "clip") -> Tensor:
-    """x held within [low, high]; None leaves a side open."""
+    """x limited to [low, high]; None is no limit."""
     need_tensor("clip", "X", X)
     if low is None and high is None:
         raise ExpressionError("clip: low and high are both None; give at least one bound")

@@ -1,6 +1,6 @@
-"""Normalisation: a tensor and its statistics or an axis in, the normalised tensor out.
+"""Normalisations: softmax, layer, batch and 2-norms.
 
-Each statistic is a stage of its own, in float32 where the tensor is of half precision.
+Each statistic is a stage of its own, in float32 if the tensor is of half precision.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _need_vector(op: str, what: str, x: Tensor, X: Tensor, axis: int) -> None:
 
 
 class _Rows:
-    """A tensor seen as rows along some of its axes: what is summed, and what is kept."""
+    """A tensor as rows along some of its axes: `axes` are reduced over, `kept` are not."""
 
     def __init__(self, X: Tensor, axes: Sequence[int]) -> None:
         self.tensor, self.axes = X, tuple(axes)
@@ -42,7 +42,7 @@ class _Rows:
         self, join: Callable[[Value, list[Axis]], Value],
         value: Callable[[tuple[Value, ...], tuple[Value, ...]], Value], name: str,
     ) -> Tensor:  # fmt: skip
-        """One result per row: `value` at (place in the tensor, row), joined over the row."""
+        """One result per row: `value` at (index in the tensor, row), reduced over the row."""
         over = [reduce_axis(self.tensor.shape_ints[d], name="k") for d in self.axes]
 
         def body(*row: Value) -> Value:
@@ -67,7 +67,7 @@ def softmax(X: Tensor, axis: int = -1, name: str = "softmax") -> Tensor:
         X.shape_ints, lambda *i: exp(widen(X[i]) - widen(top[rows.row(i)])), name=f"{name}_exp"
     )
     total = rows.fold(sum_over, lambda at, row: e[at], f"{name}_sum")
-    # The division is the same for a whole row, and leaves its loop; a product is cheap in vectors.
+    # 1 / total is computed once per row; each element then takes a cheap multiplication.
     out: Tensor = compute(
         X.shape_ints, lambda *i: cast(e[i] * (1 / total[rows.row(i)]), X.dtype), name=name
     )
@@ -75,7 +75,7 @@ def softmax(X: Tensor, axis: int = -1, name: str = "softmax") -> Tensor:
 
 
 def log_softmax(X: Tensor, axis: int = -1, name: str = "log_softmax") -> Tensor:
-    """The logarithm of softmax, without its overflow."""
+    """log(softmax(x)), computed without overflow."""
     _need_float("log_softmax", X)
     rows = _Rows(X, [axis_of("log_softmax", axis, X.ndim)])
     top = rows.fold(amax, lambda at, row: X[at], f"{name}_max")
@@ -93,7 +93,7 @@ def layer_norm(
     X: Tensor, gamma: Tensor | None = None, beta: Tensor | None = None,
     axis: int | Sequence[int] = -1, epsilon: float = 1e-5, name: str = "layer_norm",
 ) -> Tensor:  # fmt: skip
-    """(x - mean) / sqrt(variance + epsilon) * gamma + beta; both have the shape of the axes."""
+    """(x - mean) / sqrt(variance + epsilon) * gamma + beta; gamma and beta have the axes' shape."""
     op = "layer_norm"
     _need_float(op, X)
     wanted = axis if isinstance(axis, Sequence) else (axis,)
@@ -133,7 +133,7 @@ def layer_norm(
 def scale_shift(
     X: Tensor, scale: Tensor, shift: Tensor, axis: int = 1, name: str = "scale_shift"
 ) -> Tensor:
-    """x * scale + shift along an axis: a batch normalisation with folded statistics."""
+    """x * scale + shift along an axis: batch normalisation with folded statistics."""
     op = "scale_shift"
     need_tensor(op, "X", X)
     d = axis_of(op, axis, X.ndim)
@@ -153,7 +153,7 @@ def batch_norm(
 ) -> Tensor:  # fmt: skip
     """(x - mean) / sqrt(var + epsilon) * gamma + beta along an axis, with given statistics.
 
-    They are folded into one scale and one shift per channel, so that an element costs one product.
+    The statistics are folded into one scale and one shift per channel.
     """
     op = "batch_norm"
     _need_float(op, X)
@@ -172,7 +172,7 @@ def batch_norm(
 
 
 def norm(X: Tensor, name: str = "norm") -> Tensor:
-    """The 2-norm of a vector or matrix, of rank 0; of matrices (B, M, N), one for each."""
+    """The 2-norm of a vector or matrix, of rank 0; for matrices (B, M, N), one norm for each."""
     _need_float("norm", X)
     if not 1 <= X.ndim <= 3:
         raise ExpressionError(

@@ -1,7 +1,7 @@
-"""Pooling: a tensor of images in, the maximum or the mean of each window out.
+"""Pooling: the maximum or the mean of sliding windows.
 
-Windows over the border read a padding stage, as in the convolutions; a mean divides by what its
-window counts.
+Windows beyond the border read a padding stage, as in the convolutions. A mean divides by the number
+of elements that its window counts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LABELS = {"NCHW": ("n", "c", "h", "w"), "NHWC": ("n", "h", "w", "c")}
 
 
 class _Windows:
-    """The windows of one pooling: where they lie, and the padded input they read."""
+    """The windows of one pooling: their positions, and the padded input they read."""
 
     def __init__(
         self, op: str, X: Tensor, kernel: PerDim, stride: PerDim | None, padding: Padding,
@@ -51,7 +51,7 @@ class _Windows:
                     f"over {reach} elements; a window would hold nothing but padding"
                 )
             n = output_extent(op, layout[d], size, self.kernel[k], s, pad, self.dilation[k])
-            # One window more where some are left over, if it still begins in front of the end.
+            # One more, partial window if elements are left over and it starts before the end.
             left_over = (size + sum(pad) - reach) % s
             if ceil_mode and left_over and n * s < size + pad[0]:
                 n += 1
@@ -71,7 +71,7 @@ class _Windows:
         return self.input[tuple(at)]
 
     def count(self, index: tuple[Value, ...], include_pad: bool) -> Value | int:
-        """How many elements the window at `index` counts."""
+        """The number of elements that the window at `index` counts."""
         total: Value | int = 1
         for k, d in enumerate(self.spatial):
             size, (before, after) = self.sizes[k], self.pads[k]
@@ -92,7 +92,7 @@ def max_pool2d(
     dilation: PerDim = 1, ceil_mode: bool = False, layout: str = "NCHW",
     name: str = "max_pool2d",
 ) -> Tensor:  # fmt: skip
-    """The maximum of each window; the stride is the kernel's size where none is given."""
+    """The maximum of each window; the stride defaults to the kernel's size."""
     op = "max_pool2d"
     need_tensor(op, "X", X)
     fill = X.dtype.lowest()
@@ -109,7 +109,7 @@ def avg_pool2d(
     count_include_pad: bool = True, ceil_mode: bool = False, layout: str = "NCHW",
     name: str = "avg_pool2d",
 ) -> Tensor:  # fmt: skip
-    """The mean of each window; padding counts as zeros, or not at all."""
+    """The mean of each window; padding counts as zeros if `count_include_pad`, else not at all."""
     op = "avg_pool2d"
     windows = _Windows(op, X, kernel, stride, padding, 1, ceil_mode, layout, 0)
 

@@ -1,4 +1,4 @@
-"""Where an extreme value lies: a tensor and an axis in, positions along that axis out."""
+"""argmax and argmin: the position of an extreme value along an axis."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def argmax(
 ) -> Tensor:
     """The position (int64) of the first maximum along an axis; of the first NaN, if there is one.
 
-    With axis=None, the position in X laid out as one row. `keepdims` keeps the axis, as one of 1.
+    With axis=None, the position in the flattened X. `keepdims` keeps the axis with extent 1.
     """
     return _position("argmax", X, axis, keepdims, name)
 
@@ -26,7 +26,7 @@ def argmin(
 ) -> Tensor:
     """The position (int64) of the first minimum along an axis; of the first NaN, if there is one.
 
-    With axis=None, the position in X laid out as one row. `keepdims` keeps the axis, as one of 1.
+    With axis=None, the position in the flattened X. `keepdims` keeps the axis with extent 1.
     """
     return _position("argmin", X, axis, keepdims, name)
 
