@@ -1,4 +1,4 @@
-"""What a library that we compare with offers: calls to time for a problem."""
+"""The interface of a library that we compare with."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tilesmith.report.problems import Array, Problem
 
 @dataclass(frozen=True)
 class Contestant:
-    """One way in which a peer solves a problem: `run` is timed, `answer` is run and read. Calls
-    are made within `mode`, which is entered before the clock starts.
+    """One way in which a peer solves a problem: `run` is timed, `answer` runs it and returns the
+    result. Calls are made within `mode`, which is entered before the clock starts.
     """
 
     name: str
@@ -23,9 +23,9 @@ class Contestant:
 
 
 class Peer(Protocol):
-    """A library that was loaded, in a process of its own."""
+    """A loaded library, in a process of its own."""
 
     def contestants(self, problem: Problem, threads: int) -> list[Contestant]:
-        """Empty where the library has no way to compute it. The process was started with so many
-        threads; this also tells libraries that have a setting of their own.
+        """Empty if the library cannot compute it. The process was started with so many threads;
+        libraries with a setting of their own are told here.
         """
