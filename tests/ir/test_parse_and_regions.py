@@ -110,7 +110,7 @@ def made(bind, extents, loop, where=()):
         (X * 8 + 2 * Y, None),  # every second element
     ],
 )
-def test_made_box(bind, last):
+def test_written_box(bind, last):
     box = made(bind, [("x", 4), ("y", 3)], "x")
     if last is None:
         assert box is None
@@ -118,7 +118,7 @@ def test_made_box(bind, last):
         assert box == ((8 * X, 8 * X + last),)
 
 
-def test_made_box_of_pieces_that_meet_or_overlap():
+def test_written_box_of_pieces_that_meet_or_overlap():
     z = var("z")
     loops = [("x", 4), ("y", 3), ("z", 2)]
     assert made(X * 8 + 2 * Y + z, loops, "x") == ((8 * X, 8 * X + 5),)
@@ -127,7 +127,7 @@ def test_made_box_of_pieces_that_meet_or_overlap():
     assert made(X * 8 + z * Y, loops, "x") is None
 
 
-def test_made_box_under_guards():
+def test_written_box_under_guards():
     loops = [("x", 4), ("y", 6)]
     inside = made(X * 4 + Y, loops, "x", [99 - 4 * X - Y])  # stays in the buffer
     assert inside == ((4 * X, 4 * X + 5),)

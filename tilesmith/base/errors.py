@@ -44,4 +44,8 @@ class MeasureError(TilesmithError):
 
 
 class TuneError(TilesmithError):
-    """A tuning run could not do what was requested."""
+    """A tuning run that could not do what was asked of it."""
+
+
+class GraphError(TilesmithError):
+    """A model that cannot be read, or that nothing here can run."""

@@ -26,9 +26,10 @@ Sampler = Callable[[int], Timing]
 class Turns:
     """How turns are taken.
 
-    A sample is at least `sample_seconds` of calls. Peers slower than `close` times the fastest are
-    timed once and not paired. In every `alone_every`-th round a contestant takes a second turn in a
-    row, which tells its time alone. A contest takes little longer than `most_seconds`.
+    A sample is at least `sample_seconds` of calls. Peers that are slower than `close` times the
+    fastest are timed once and not paired, except those in `paired`. In every `alone_every`-th round
+    a contestant takes a second turn in a row: what it takes then is what it takes alone. No contest
+    takes much longer than `most_seconds`.
     """
 
     rounds: int = 21
@@ -36,6 +37,7 @@ class Turns:
     close: float = 1.5
     alone_every: int = 2
     most_seconds: float = 15.0
+    paired: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,11 @@ def contest(ours: Sampler, peers: Mapping[str, Sampler], turns: Turns) -> Contes
     mine = _Contestant(ours, turns)
     others = {name: _Contestant(sampler, turns) for name, sampler in peers.items()}
     fastest = min((c.seconds for c in others.values()), default=0.0)
-    near = {name: c for name, c in others.items() if c.seconds <= turns.close * fastest}
+    near = {
+        name: c
+        for name, c in others.items()
+        if c.seconds <= turns.close * fastest or name in turns.paired
+    }
     each = sum(c.cost + mine.cost for c in near.values()) or 2 * mine.cost
     pairs: dict[str, list[tuple[float, float]]] = {name: [] for name in near}
     alone: list[float] = []

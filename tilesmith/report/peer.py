@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,14 +12,16 @@ from tilesmith.report.problems import Array, Problem
 
 @dataclass(frozen=True)
 class Contestant:
-    """One way in which a peer solves a problem: `run` is timed, `answer` runs it and returns the
-    result. Calls are made within `mode`, which is entered before the clock starts.
+    """One way in which a peer solves a problem: `run` is timed, `answer` is run and read: one array
+    of an operator, arrays by name of a model. Calls are made within `mode`, which is entered before
+    the clock starts. `facts` are further figures, such as the seconds that its start took.
     """
 
     name: str
     run: Callable[[], object]
-    answer: Callable[[], Array]
+    answer: Callable[[], Array | Mapping[str, Array]]
     mode: Callable[[], AbstractContextManager[object]] = nullcontext
+    facts: Callable[[], Mapping[str, float]] = dict
 
 
 class Peer(Protocol):

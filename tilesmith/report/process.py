@@ -52,7 +52,14 @@ class Sample:
 
 @dataclass(frozen=True)
 class Answer:
-    """Ask for the array that a contestant computes."""
+    """Ask for what a contestant computes."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Ask for a contestant's further figures, by name."""
 
     name: str
 
@@ -97,6 +104,15 @@ class ContestantProcess:
     def answer(self, name: str) -> Array:
         array: Array = self._ask(Answer(name))
         return array
+
+    def outputs(self, name: str) -> dict[str, Array]:
+        """As `answer`, of a contestant that runs a whole model."""
+        arrays: dict[str, Array] = self._ask(Answer(name))
+        return arrays
+
+    def facts(self, name: str) -> dict[str, float]:
+        figures: dict[str, float] = self._ask(Facts(name))
+        return figures
 
     def busy_threads(self) -> int:
         count: int = self._ask(BusyThreads())

@@ -1,0 +1,115 @@
+"""ONNX's own node cases, and the way to run one: compiled, or by the oracle."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+
+from tilesmith.frontends.open import load_onnx
+from tilesmith.graph.oracle import evaluate_program
+
+# Types of the cases that a tensor library can be asked to run.
+PLAIN = {
+    onnx.TensorProto.DataType.Value(n)
+    for n in (
+        "FLOAT", "FLOAT16", "DOUBLE", "BFLOAT16", "INT8", "INT16", "INT32", "INT64",
+        "UINT8", "UINT16", "UINT32", "UINT64", "BOOL",
+    )
+}  # fmt: skip
+RANDOM = {"Bernoulli", "RandomUniformLike"}
+TRAINING = {"Adagrad", "Adam", "Momentum", "Gradient"}
+
+Run = Callable[[Any, Mapping[str, Any]], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    kind: str  # "passed", "refused", "wrong", "crashed"
+    text: str = ""
+
+
+@cache
+def cases() -> dict[str, Any]:
+    """The cases of plain tensors in ONNX's own domain, by name."""
+    from onnx.backend.test.case.node import collect_testcases
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = collect_testcases(None)
+    return {c.name: c for c in found if _is_plain(c.model)}
+
+
+def _is_plain(model: onnx.ModelProto) -> bool:
+    graph = model.graph
+    for info in (*graph.input, *graph.output):
+        if info.type.WhichOneof("value") != "tensor_type":
+            return False
+        if info.type.tensor_type.elem_type not in PLAIN:
+            return False
+    if any(n.domain not in ("", "ai.onnx") or n.op_type in TRAINING for n in graph.node):
+        return False
+    return all(o.domain in ("", "ai.onnx") for o in model.opset_import)
+
+
+def by_oracle(model: Any, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+    return evaluate_program(model, feeds)
+
+
+def outcome(case: Any, run: Run = by_oracle) -> Outcome:
+    """Loads and runs a case and compares every data set with what ONNX expects."""
+    from tilesmith.base.errors import TilesmithError
+
+    try:
+        model = load_onnx(case.model)
+    except TilesmithError as error:
+        return Outcome("refused", str(error))
+    names = [i.name for i in case.model.graph.input]
+    outputs = [o.name for o in case.model.graph.output]
+    for inputs, wanted in case.data_sets:
+        feeds = {n: _array(x) for n, x in zip(names, inputs, strict=False)}
+        try:
+            got = run(model, feeds)
+        except TilesmithError as error:
+            return Outcome("refused", f"at run time: {error}")
+        for name, want in zip(outputs, wanted, strict=True):
+            if (why := difference(np.asarray(got[name]), _array(want), case)) is not None:
+                return Outcome("wrong", f"{name}: {why}")
+    return Outcome("passed")
+
+
+def _array(x: Any) -> Any:
+    """Some cases hold their data as messages."""
+    return onnx.numpy_helper.to_array(x) if isinstance(x, onnx.TensorProto) else np.asarray(x)
+
+
+def difference(got: Any, want: Any, case: Any) -> str | None:
+    """Why two arrays differ, by the tolerances of the case; None if they agree."""
+    if got.shape != want.shape:
+        return f"shape {got.shape}, expected {want.shape}"
+    if got.dtype != want.dtype:
+        return f"dtype {got.dtype}, expected {want.dtype}"
+    if case.model.graph.node[0].op_type in RANDOM:
+        return None  # ONNX states no generator
+    if got.dtype.kind in "biu":
+        equal = bool(np.array_equal(got, want))
+    else:
+        rtol = max(case.rtol or 1e-3, 2e-3 if got.dtype.itemsize == 2 else 0)
+        if got.dtype.name == "bfloat16":
+            rtol = max(rtol, 2e-2)
+        with np.errstate(all="ignore"):
+            equal = bool(
+                np.allclose(
+                    got.astype(np.float64), want.astype(np.float64), rtol=rtol,
+                    atol=case.atol or 1e-7, equal_nan=True,
+                )
+            )  # fmt: skip
+    if equal:
+        return None
+    return f"got {got.ravel()[:6]}, expected {want.ravel()[:6]}"

@@ -1,0 +1,43 @@
+"""Operators that run on the host, by the onnx package's reference implementation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tilesmith.base.errors import GraphError
+from tilesmith.frontends.onnx.model import OnnxNode
+from tilesmith.graph.graph import Array
+from tilesmith.graph.program import HostStep, Runner
+
+
+def host_step(node: OnnxNode, reason: str) -> HostStep:
+    """Raises where the package has no implementation either."""
+    from onnx import helper
+    from onnx.reference import ReferenceEvaluator
+
+    inputs = [x for x in node.inputs if x]
+    model = helper.make_model(
+        helper.make_graph(
+            [node.proto], "host",
+            [helper.make_value_info(x, helper.make_tensor_type_proto(1, None)) for x in inputs],
+            [helper.make_value_info(x, helper.make_tensor_type_proto(1, None))
+             for x in node.outputs if x],
+        ),
+        opset_imports=[helper.make_opsetid(node.domain, node.version)],
+    )  # fmt: skip
+    try:
+        evaluator = ReferenceEvaluator(model)
+    except Exception as error:
+        raise GraphError(
+            f"{node} has no kernel ({reason}), and the onnx package cannot run it either: {error}"
+        ) from None
+
+    def run(arrays: Sequence[Array | None], runners: Sequence[Runner]) -> list[Any]:
+        feeds = {x: a for x, a in zip(node.inputs, arrays, strict=True) if x and a is not None}
+        results = iter(evaluator.run(None, feeds))
+        return [np.asarray(next(results)) if x else None for x in node.outputs]
+
+    return HostStep(node.name, node.op, node.inputs, node.outputs, run, reason=reason)

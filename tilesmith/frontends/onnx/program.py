@@ -1,0 +1,178 @@
+"""OnnxProgram: an ONNX graph as a Program. Its nodes are imported one by one, in order, until one
+needs the contents of a value or has to run on the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from tilesmith.base.errors import GraphError
+from tilesmith.frontends.onnx.call import Call, NeedsContents, RunOnHost
+from tilesmith.frontends.onnx.control import control_step, spliced
+from tilesmith.frontends.onnx.host import host_step
+from tilesmith.frontends.onnx.model import OnnxGraph, OnnxNode
+from tilesmith.frontends.onnx.operators import importer_of
+from tilesmith.frontends.onnx.scope import reads_of
+from tilesmith.graph.builder import GraphBuilder
+from tilesmith.graph.graph import Value
+from tilesmith.graph.program import Cursor, Feeds, HostStep, Signature, Stage
+
+Nodes = tuple[OnnxNode, ...]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class OnnxProgram:
+    """`outer` names the values of an enclosing graph that a body reads; they are inputs too."""
+
+    graph: OnnxGraph
+    outer: tuple[Signature, ...] = ()
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(map(str, self.inputs))
+        return f"<OnnxProgram {self.name}: ({inputs}) -> {', '.join(self.outputs)}>"
+
+    @property
+    def name(self) -> str:
+        return self.graph.name
+
+    @property
+    def inputs(self) -> tuple[Signature, ...]:
+        return (*self.graph.inputs, *self.outer)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return self.graph.outputs
+
+    @cached_property
+    def start(self) -> Cursor:
+        return self._cursor(self.graph.nodes, {})
+
+    def stage(self, cursor: Cursor, types: Mapping[str, Value], arrays: Feeds) -> Stage:
+        return _Import(self, cursor, types, arrays).run()
+
+    def _cursor(
+        self, nodes: Nodes, constants: Feeds, contents: frozenset[str] = frozenset()
+    ) -> Cursor:
+        wanted = dict.fromkeys(x for n in nodes for x in reads_of(n))
+        wanted.update(dict.fromkeys(self.outputs))
+        made = {x for n in nodes for x in n.outputs}
+        known = {**constants}
+        reads = tuple(
+            x for x in wanted
+            if x and x not in made and x not in known and x not in self.graph.initializers
+        )  # fmt: skip
+        used = {x: a for x, a in known.items() if x in wanted}
+        return Cursor(reads, contents & set(reads), used, nodes)
+
+
+class _Import:
+    """The import of one stage."""
+
+    def __init__(
+        self, program: OnnxProgram, cursor: Cursor, types: Mapping[str, Value], arrays: Feeds
+    ) -> None:
+        self.program, self.cursor = program, cursor
+        self.builder = GraphBuilder(program.name)
+        self.env: dict[str, Value] = {}
+        self.inputs = set()
+        for name in cursor.reads:
+            if name in cursor.contents:
+                self.env[name] = self.builder.constant(arrays[name], name)
+            else:
+                v = types[name]
+                self.env[name] = self.builder.input(name, v.shape, v.dtype)
+                self.inputs.add(name)
+        for name, a in cursor.constants.items():
+            self.env[name] = self.builder.constant(a, name)
+
+    def run(self) -> Stage:
+        nodes: Nodes = self.cursor.state
+        while nodes:
+            node, rest = nodes[0], nodes[1:]
+            try:
+                if (inner := spliced(node, self._read)) is not None:
+                    nodes = (*inner, *rest)
+                    continue
+                if (step := control_step(node, OnnxProgram, self._type_of)) is not None:
+                    return self._end(rest, step)
+                self._import(node)
+            except NeedsContents as need:
+                if need.value in self.cursor.contents:
+                    raise GraphError(
+                        f"{node} asks twice for the contents of {need.value!r}"
+                    ) from None
+                return self._end(nodes, None, need.value)
+            except RunOnHost as why:
+                return self._end(rest, host_step(node, str(why)))
+            nodes = rest
+        return self._end((), None)
+
+    def _import(self, node: OnnxNode) -> None:
+        inputs = [self._value(x) if x else None for x in node.inputs]
+        call = Call(node, inputs, self.builder)
+        results: Any = importer_of(node)(call)
+        several: Sequence[Value | None] = (
+            results if isinstance(results, tuple | list) else (results,)
+        )
+        for name, v in zip(node.outputs, several, strict=False):
+            if name and v is None:
+                raise GraphError(f"{node} has no output {name!r}")
+            if name and v is not None:
+                self.env[name] = v
+        if missing := [x for x in node.outputs[len(several) :] if x]:
+            raise GraphError(f"{node} has no output {missing[0]!r}")
+
+    def _value(self, name: str) -> Value:
+        if name not in self.env:
+            a = self.program.graph.initializers.get(name)
+            if a is None:
+                raise GraphError(f"nothing makes the value {name!r}")
+            self.env[name] = self.builder.constant(a, name)
+        return self.env[name]
+
+    def _type_of(self, name: str) -> Value:
+        return self._value(name)
+
+    def _read(self, name: str) -> Any:
+        a = self.builder.array(self._value(name))
+        if a is None:
+            raise NeedsContents(name)
+        return a
+
+    def _end(self, nodes: Nodes, host: HostStep | None, need: str = "") -> Stage:
+        """The stage up to here. What is computed and still wanted becomes an output of its graph;
+        constants travel with the cursor.
+        """
+        wanted = {x for n in nodes for x in reads_of(n)} | set(self.program.outputs)
+        if host is not None:
+            wanted |= {x for x in host.inputs if x}
+        last = not nodes and host is None
+        outputs: dict[str, Value] = {}
+        constants = {}
+        for name in self.program.outputs if last else sorted(wanted & self.env.keys()):
+            v = self._value(name)
+            a = self.builder.array(v)
+            if last:
+                outputs[name] = v
+            elif a is not None and name not in self.program.graph.initializers:
+                constants[name] = a
+            elif a is None and name not in self.inputs:
+                outputs[name] = v
+        graph = self.builder.finish(outputs)
+        if last:
+            return Stage(graph, None, None)
+        cursor = self.program._cursor(nodes, constants)
+        contents = (self.cursor.contents | ({need} if need else set())) & set(cursor.reads)
+        if host is not None:  # its inputs may be constants of this stage
+            host = replace(host, constants=self._constants_of(host))
+        return Stage(graph, host, replace(cursor, contents=frozenset(contents)))
+
+    def _constants_of(self, host: HostStep) -> dict[str, Any]:
+        found = {}
+        for x in host.inputs:
+            if x and (a := self.builder.array(self._value(x))) is not None:
+                found[x] = a
+        return found

@@ -1,0 +1,106 @@
+"""GraphBuilder: operators applied one by one in, a Graph out. Each result's shape and dtype come
+from the operator's definition in the DSL, and what depends on constants alone is computed at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tilesmith.base.dtype import DType
+from tilesmith.base.dtype import dtype as dtype_named
+from tilesmith.base.errors import GraphError
+from tilesmith.graph.fold import fold
+from tilesmith.graph.graph import Array, Graph, Node, Operator, Value, rebuilt
+from tilesmith.graph.shapes import result_types
+
+# A value of a model; more elements than any machine holds are a damaged file.
+MAX_ELEMENTS = 1 << 40
+_NUMBER = re.compile(r"(\.\d+)+$")
+
+
+class GraphBuilder:
+    """Values it returns carry their shape and dtype; `array` tells the contents of a constant."""
+
+    def __init__(self, name: str = "graph") -> None:
+        self.name = name
+        self._numbers = itertools.count()
+        self._inputs: list[str] = []
+        self._nodes: list[Node] = []
+        self._values: dict[str, Value] = {}
+        self._constants: dict[str, Array] = {}
+        self.last: Node | None = None  # the node that was added last; None if it was folded away
+
+    def input(self, name: str, shape: tuple[int, ...], dtype: str | DType) -> Value:
+        value = self._new(name, tuple(shape), dtype_named(dtype))
+        self._inputs.append(value.name)
+        return value
+
+    def constant(self, array: Any, name: str = "const") -> Value:
+        a = np.asarray(array)
+        value = self._new(name, a.shape, dtype_named(a.dtype))
+        self._constants[value.name] = a
+        return value
+
+    def array(self, value: Value) -> Array | None:
+        """What a constant holds; None for what is known at run time only."""
+        return self._constants.get(value.name)
+
+    def value(self, name: str) -> Value:
+        return self._values[name]
+
+    def add(
+        self, function: Operator, *inputs: Value, name: str = "", origin: str = "", **settings: Any
+    ) -> Any:
+        """Applies an operator: one Value, or a tuple where the operator has several results."""
+        held = tuple((k, _hashable(v)) for k, v in settings.items())
+        types = result_types(function, tuple((v.shape, v.dtype) for v in inputs), held)
+        label = name or function.__name__
+        outputs = []
+        for shape, dtype in types.results:
+            outputs.append(self._new(label, shape, dtype))
+        node = Node(
+            f"{label}.{next(self._numbers)}", function, tuple(v.name for v in inputs),
+            tuple(v.name for v in outputs), held, origin,
+        )  # fmt: skip
+        arrays = [self._constants.get(v.name) for v in inputs]
+        folded = fold(node, [a for a in arrays if a is not None]) if _all(arrays) else None
+        self.last = node if folded is None else None
+        if folded is None:
+            self._nodes.append(node)
+        else:
+            for v, a in zip(outputs, folded, strict=True):
+                self._constants[v.name] = a
+        return tuple(outputs) if types.several else outputs[0]
+
+    def finish(self, outputs: Mapping[str, Value]) -> Graph:
+        """The graph of these outputs, by the names that a caller sees; what they do not need is
+        left out.
+        """
+        graph = Graph(
+            self.name, tuple(self._inputs), tuple((n, v.name) for n, v in outputs.items()), (),
+            dict(self._values), dict(self._constants),
+        )  # fmt: skip
+        return rebuilt(graph, self._nodes)
+
+    def _new(self, label: str, shape: tuple[int, ...], dtype: DType) -> Value:
+        name = label
+        while name in self._values:  # passes name new values after old ones
+            name = f"{_NUMBER.sub('', label)}.{next(self._numbers)}"
+        value = Value(name, shape, dtype)
+        if value.size > MAX_ELEMENTS:
+            raise GraphError(f"{value} has {value.size} elements, which no memory holds")
+        self._values[name] = value
+        return value
+
+
+def _all(arrays: list[Array | None]) -> bool:
+    return all(a is not None for a in arrays)
+
+
+def _hashable(v: Any) -> Any:
+    return tuple(map(_hashable, v)) if isinstance(v, list | tuple) else v

@@ -1,0 +1,171 @@
+"""Graph: a model whose shapes are all known. A node applies a function of the DSL, tensors in and
+tensors out, so shapes, the oracle, constant folding and code all come from that one definition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilesmith.base.dtype import DType
+from tilesmith.base.errors import GraphError
+from tilesmith.expr.values import Tensor
+
+Array = np.ndarray[Any, Any]
+Operator = Callable[..., Any]  # tensors and settings in, one Tensor or a tuple of them out
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What flows along an edge: an input, a constant, or one result of a node."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.nbytes
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """`function(*inputs, **settings)`, as in ops.conv2d(x, w, stride=2). `origin` names the node
+    of the model file that it comes from, as "op name".
+    """
+
+    name: str
+    function: Operator
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    settings: tuple[tuple[str, Any], ...] = ()
+    origin: str = ""
+
+    @property
+    def op(self) -> str:
+        return self.function.__name__
+
+    def setting(self, name: str, default: Any = None) -> Any:
+        return dict(self.settings).get(name, default)
+
+    def define(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Its results as stages of the DSL."""
+        result = self.function(*tensors, **dict(self.settings))
+        return tuple(result) if isinstance(result, tuple | list) else (result,)
+
+    def __str__(self) -> str:
+        given = [*self.inputs, *(f"{k}={v!r}" for k, v in self.settings)]
+        return f"{', '.join(self.outputs)} = {self.op}({', '.join(given)})"
+
+
+@dataclass(frozen=True)
+class Graph:
+    """`nodes` in an order in which producers come first. `outputs` pairs the name that a caller
+    sees with the value that is returned under it.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[tuple[str, str], ...]
+    nodes: tuple[Node, ...]
+    values: Mapping[str, Value]
+    constants: Mapping[str, Array] = field(default_factory=dict)
+
+    @cached_property
+    def producer(self) -> Mapping[str, Node]:
+        return {out: n for n in self.nodes for out in n.outputs}
+
+    @cached_property
+    def consumers(self) -> Mapping[str, tuple[Node, ...]]:
+        """The nodes that read a value; a graph output is not among them."""
+        found: dict[str, dict[str, Node]] = {}
+        for n in self.nodes:
+            for x in n.inputs:
+                found.setdefault(x, {})[n.name] = n
+        return {x: tuple(nodes.values()) for x, nodes in found.items()}
+
+    @cached_property
+    def returned(self) -> frozenset[str]:
+        """The values that are outputs."""
+        return frozenset(value for _, value in self.outputs)
+
+    def is_constant(self, value: str) -> bool:
+        return value in self.constants
+
+    def __str__(self) -> str:
+        lines = [f"graph {self.name}"]
+        lines += [f"  input  {self.values[x]}" for x in self.inputs]
+        for n in self.nodes:
+            shapes = ", ".join(str(self.values[x]) for x in n.outputs)
+            given = [*n.inputs, *(f"{k}={v!r}" for k, v in n.settings)]
+            lines.append(f"  {shapes} = {n.op}({', '.join(given)})")
+        lines += [f"  output {name} = {self.values[value]}" for name, value in self.outputs]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Graph {self.name}: {len(self.inputs)} inputs, {len(self.nodes)} nodes, "
+            f"{len(self.outputs)} outputs>"
+        )
+
+
+def verify(graph: Graph) -> None:
+    """Raises where a value is read before it is made, made twice, or has no type."""
+    known = {*graph.inputs, *graph.constants}
+    for node in graph.nodes:
+        for x in node.inputs:
+            if x not in known:
+                raise GraphError(f"{node.name!r} ({node.op}) reads {x!r} before anything makes it")
+        for x in node.outputs:
+            if x in known:
+                raise GraphError(f"{node.name!r} ({node.op}) makes {x!r}, which exists already")
+            if x not in graph.values:
+                raise GraphError(f"{node.name!r} ({node.op}): {x!r} has no shape")
+            known.add(x)
+    for name, value in graph.outputs:
+        if value not in known:
+            raise GraphError(f"nothing makes the output {name!r} (value {value!r})")
+
+
+def rebuilt(graph: Graph, nodes: Sequence[Node], **changes: Any) -> Graph:
+    """The graph with other nodes: sorted so that producers come first, without nodes and constants
+    that no output needs.
+    """
+    new = replace(graph, nodes=tuple(nodes), **changes)
+    ordered = tuple(_needed_in_order(new))
+    used = {x for n in ordered for x in n.inputs} | new.returned
+    kept = {x: a for x, a in new.constants.items() if x in used}
+    made = {x for n in ordered for x in n.outputs}
+    names = {*new.inputs, *kept, *made}
+    values = {x: v for x, v in new.values.items() if x in names}
+    out = replace(new, nodes=ordered, constants=kept, values=values)
+    verify(out)
+    return out
+
+
+def _needed_in_order(graph: Graph) -> Iterator[Node]:
+    done: set[str] = set()
+    for output in graph.returned:
+        stack = [(graph.producer.get(output), False)]
+        while stack:  # models may be deeper than the Python stack
+            node, finished = stack.pop()
+            if node is None or node.name in done:
+                continue
+            if finished:
+                done.add(node.name)
+                yield node
+                continue
+            stack.append((node, True))
+            stack += [(graph.producer.get(x), False) for x in reversed(node.inputs)]

@@ -1,0 +1,39 @@
+"""The oracle of whole models: node by node with NumPy, by the definitions in the DSL."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilesmith.base.dtype import dtype as dtype_named
+from tilesmith.expr.dsl import placeholder
+from tilesmith.graph.graph import Array, Graph
+from tilesmith.graph.program import Feeds, Program, Runner
+from tilesmith.graph.stages import StagedRun
+from tilesmith.ir.evaluate import evaluate
+from tilesmith.ir.lower import function
+
+
+def evaluate_graph(graph: Graph, feeds: Feeds) -> dict[str, Array]:
+    """The outputs of a graph by name."""
+    live: dict[str, Any] = {**graph.constants, **{n: feeds[n] for n in graph.inputs}}
+    for node in graph.nodes:
+        arrays = [live[x] for x in node.inputs]
+        tensors = [
+            placeholder(a.shape, dtype_named(a.dtype), name=f"x{k}") for k, a in enumerate(arrays)
+        ]
+        outputs = node.define(*tensors)
+        result = evaluate(function([*tensors, *outputs], name="node"), *arrays)
+        several = result if isinstance(result, tuple) else (result,)
+        live.update(zip(node.outputs, several, strict=True))
+    return {name: live[value] for name, value in graph.outputs}
+
+
+def evaluate_program(model: Graph | Program, feeds: Feeds) -> dict[str, Array]:
+    """The outputs of a model by name."""
+    if isinstance(model, Graph):
+        return evaluate_graph(model, feeds)
+
+    def compile_graph(graph: Graph) -> Runner:
+        return lambda given: evaluate_graph(graph, given)
+
+    return StagedRun(model, compile_graph)(feeds)

@@ -1,0 +1,60 @@
+"""Shape inference: an operator, the types of its inputs and its settings in, the types of its
+results out. The operator itself is asked, with placeholders.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from tilesmith.base.dtype import DType
+from tilesmith.base.errors import GraphError
+from tilesmith.expr.dsl import placeholder
+from tilesmith.expr.values import Tensor
+from tilesmith.graph.graph import Operator
+
+Type = tuple[tuple[int, ...], DType]
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    results: tuple[Type, ...]
+    several: bool  # whether the operator returns a tuple
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """An operator on placeholders: what it reads and the stages that it states."""
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    several: bool
+
+
+@lru_cache(maxsize=4096)
+def applied(
+    function: Operator, inputs: tuple[Type, ...], settings: tuple[tuple[str, Any], ...]
+) -> Applied:
+    tensors = tuple(placeholder(s, d, name=f"x{k}") for k, (s, d) in enumerate(inputs))
+    result = function(*tensors, **dict(settings))
+    several = isinstance(result, tuple | list)
+    outputs = tuple(result) if several else (result,)
+    for t in outputs:
+        if not isinstance(t, Tensor) or t.stage is None:
+            raise GraphError(
+                f"{function.__name__} returned {t!r}; an operator of a graph returns tensors that "
+                "it computes"
+            )
+    return Applied(tensors, outputs, several)
+
+
+def result_types(
+    function: Operator, inputs: tuple[Type, ...], settings: tuple[tuple[str, Any], ...]
+) -> Results:
+    made = applied(function, inputs, settings)
+    return Results(tuple((_numbers(t), t.dtype) for t in made.outputs), made.several)
+
+
+def _numbers(t: Tensor) -> tuple[int, ...]:
+    return tuple(n for e in t.shape_ints if (n := e.const) is not None)
