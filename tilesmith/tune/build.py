@@ -1,5 +1,5 @@
-"""ts.build: a Function in, the best recorded kernel of it out, or one drafted with the analytic
-score if there is no record. `kernel.origin` says which.
+"""ts.build: the best recorded kernel of a Function, or one with the best analytic score if there is
+no record. `kernel.origin` says which.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tilesmith.task.task import Measurement, Task
 from tilesmith.tune.build_request import BuildRequest, fulfil
 from tilesmith.tune.inputs import require_database, require_target
 
-_PLACES = ("global", "constant")  # the scopes of buffers that ts.function makes
+_PLACES = ("global", "constant")  # the scopes of buffers that ts.function creates
 _MAX_RECORDS = 3  # tried before drafts
 
 
@@ -37,15 +37,15 @@ def best_kernel(
     checked: bool = False,
     backend: Backend | None = None,
 ) -> Kernel:
-    """A kernel of a Schedule as it is, or of a Function with the best schedule that the database
-    has for it. Without a record it is the schedule with the best analytic score; with `strict`
-    that is an error.
+    """A kernel of a Schedule as given, or of a Function with the best schedule in the database.
+    Without a record it has the schedule with the best analytic score; with `strict` that is an
+    error.
 
-    An index that is read from a tensor (`table[ids[i]]`) must lie inside its table: a kernel does
-    not ask, and reads whatever memory is there, or crashes. With `checked`, which is slow and for
-    finding mistakes, what is given is built as it is, and its kernel raises an ArgumentError that
-    names the table and the index. With a `backend` of one's own, too, what is given is built as it
-    is.
+    An index that is loaded from a tensor (`table[ids[i]]`) must lie inside its table. Kernels do
+    not check that: an index outside reads arbitrary memory, or crashes. With `checked`, which is
+    slow and meant for debugging, the argument is built as given, and its kernel raises an
+    ArgumentError that names the table and the index. With your own `backend`, too, the argument is
+    built as given.
     """
     require_target(target, "build")
     require_database(database, "build")
@@ -86,7 +86,7 @@ def known_schedules(database: Database, task: Task) -> Iterator[tuple[Trace, Ori
 
 
 def _records(database: Database, task: Task) -> Iterator[Measurement]:
-    """Best first. The whole list is read only if the best one cannot be built."""
+    """The records, best first. The whole list is read only if the best cannot be built."""
     best = database.best(task)
     if best is None:
         return
@@ -100,8 +100,8 @@ def place_of(database: Database) -> str:
 
 
 def is_plain(func: Function) -> bool:
-    """Whether it is as ts.function lowered it: one nest of serial loops per stage. One that was
-    scheduled by hand is built as it is.
+    """Whether the Function is as ts.function lowered it: one nest of serial loops per stage. One
+    that was scheduled by hand is built as given.
     """
     buffers = (*func.params, *func.buffers)
     return (
