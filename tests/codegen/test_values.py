@@ -24,9 +24,9 @@ def data(dtype: str, seed: int, low: float = -3, high: float = 3) -> np.ndarray[
     if d.kind == "b":
         return rng.integers(0, 2, N).astype(bool)
     info = np.iinfo(d.numpy)
-    x = rng.integers(max(info.min, -120), min(info.max, 120), N)
+    x = rng.integers(max(info.min, -120), min(info.max, 120), N).astype(d.numpy)
     x[:4] = (info.min, info.max, 0, 1)
-    return x.astype(d.numpy)
+    return x
 
 
 def check(func: ts.Function, *arrays: Any, rtol: float = 0, vectors: bool = True) -> None:
