@@ -8,6 +8,7 @@ from tilesmith.base.errors import (
     ArgumentError,
     BuildError,
     ExpressionError,
+    GraphError,
     MeasureError,
     RecordsError,
     ScheduleError,
@@ -54,6 +55,12 @@ from tilesmith.expr.functions import (
 )
 from tilesmith.expr.functions import round_ as round
 from tilesmith.expr.values import Tensor, Value, cast, power, where
+from tilesmith.frontends.open import load_onnx
+from tilesmith.graph.graph import Graph, Node
+from tilesmith.graph.model import Model
+from tilesmith.graph.partition import Group, partition
+from tilesmith.graph.pipeline import PASSES as GRAPH_PASSES
+from tilesmith.graph.program import Program
 from tilesmith.ir.deserialize import function_from_json
 from tilesmith.ir.evaluate import evaluate
 from tilesmith.ir.function import Function, instantiate
@@ -105,6 +112,7 @@ from tilesmith.space.tiling import Tiling
 from tilesmith.space.variant import Variant
 from tilesmith.task.task import Budget, Candidate, Failure, Measurement, Task, TuningRun
 from tilesmith.tune.build import best_kernel as build
+from tilesmith.tune.compile_model import compile_model, extract_tasks
 from tilesmith.tune.events import Progress
 from tilesmith.tune.result import Result
 from tilesmith.tune.task_tuner import TaskTuner
@@ -127,6 +135,7 @@ __all__ = [
     "AVX512_DOT_U8S8",
     "CPU_PASSES",
     "DTYPES",
+    "GRAPH_PASSES",
     "INTRINSICS",
     "NEON_DOT_S8S8",
     "NEON_DOT_U8U8",
@@ -155,7 +164,10 @@ __all__ = [
     "Function",
     "Gbdt",
     "Genetic",
+    "Graph",
+    "GraphError",
     "Grid",
+    "Group",
     "Intrinsic",
     "Kernel",
     "LlvmBackend",
@@ -164,6 +176,9 @@ __all__ = [
     "Measurement",
     "Measurer",
     "Measuring",
+    "Model",
+    "Node",
+    "Program",
     "Progress",
     "Random",
     "RandomModel",
@@ -209,6 +224,7 @@ __all__ = [
     "build",
     "cast",
     "ceil",
+    "compile_model",
     "compute",
     "cos",
     "cpu",
@@ -217,6 +233,7 @@ __all__ = [
     "erf",
     "evaluate",
     "exp",
+    "extract_tasks",
     "floor",
     "function",
     "function_from_json",
@@ -225,6 +242,7 @@ __all__ = [
     "instantiate",
     "interpret",
     "isnan",
+    "load_onnx",
     "log",
     "lower",
     "maximum",
@@ -232,6 +250,7 @@ __all__ = [
     "open_database",
     "ops",
     "pack",
+    "partition",
     "placeholder",
     "power",
     "prod",

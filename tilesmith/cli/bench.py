@@ -22,6 +22,7 @@ from tilesmith.cli.arguments import (
     seconds,
     whole_numbers,
 )
+from tilesmith.cli.operator_arguments import ShapeArgument
 from tilesmith.cli.operator_help import explain
 from tilesmith.cli.operators import layouts, numbers, operator, sizes_of, with_batch
 from tilesmith.cli.suggest import did_you_mean
@@ -102,12 +103,7 @@ def bench(
             metavar="OP", help="an operator, as conv2d or its short name C2D; or suite, for all"
         ),
     ],
-    shape: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="SHAPE", help="the operator's sizes, in the order that is explained below"
-        ),
-    ] = None,
+    shape: ShapeArgument = None,
     ops: Annotated[
         str,
         typer.Option(metavar="LIST", help="operators of the suite to run, such as C2D,GMM"),

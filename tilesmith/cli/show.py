@@ -7,11 +7,18 @@ from typing import Annotated
 
 import typer
 
-from tilesmith.cli.arguments import count, machine
+from tilesmith.cli.arguments import machine
+from tilesmith.cli.operator_arguments import (
+    ConstantWeightsOption,
+    CoresOption,
+    LayoutOption,
+    OperatorArgument,
+    ShapeArgument,
+    function_of,
+)
 from tilesmith.cli.operator_help import explain
 from tilesmith.cli.operators import OPERATORS
 from tilesmith.cli.show_records import records, runs, source, tasks, trace
-from tilesmith.cli.tune import Layout, function_of
 from tilesmith.space.sets import ansor_rules, default_rules
 from tilesmith.space.show import show_sketches
 from tilesmith.space.spaces import SketchSpace
@@ -38,15 +45,8 @@ class Rules(StrEnum):
     + explain(dict.fromkeys(OPERATORS, ""))
 )
 def sketches(
-    op: Annotated[
-        str, typer.Argument(metavar="OP", help="an operator's name, or FILE.py[:NAME] of your own")
-    ],
-    shape: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="SHAPE", help="the operator's sizes, in the order that is explained below"
-        ),
-    ] = None,
+    op: OperatorArgument,
+    shape: ShapeArgument = None,
     target: Annotated[
         str,
         typer.Option(
@@ -55,22 +55,9 @@ def sketches(
             "as neoverse-n1 or nvidia-h100",
         ),
     ] = "cpu",
-    cores: Annotated[
-        int,
-        typer.Option(metavar="N", parser=count, help="cores to use; 0: all that the target has"),
-    ] = 0,
-    layout: Annotated[
-        Layout | None,
-        typer.Option(
-            help="order of an image's dimensions, for operators on images; NCHW if not given"
-        ),
-    ] = None,
-    constant_weights: Annotated[
-        bool,
-        typer.Option(
-            "--constant-weights", help="weights never change, so they may be packed ahead"
-        ),
-    ] = False,
+    cores: CoresOption = 0,
+    layout: LayoutOption = None,
+    constant_weights: ConstantWeightsOption = False,
     rules: Annotated[
         Rules,
         typer.Option(help="the rules that derive them: Ansor's, or ours, which go further"),
@@ -85,8 +72,8 @@ def sketches(
     host = machine(target, cores)
     task = Task(func, host)
     rule_set = (ansor_rules if rules is Rules.ansor else default_rules)(host)
-    found = SketchSpace(rule_set).derive(task)
-    print(show_sketches(task, found.traces, found.warning))
+    derivation = SketchSpace(rule_set).derive(task)
+    print(show_sketches(task, derivation.traces, derivation.warning))
 
 
 for command in (tasks, records, runs, trace, source):

@@ -20,11 +20,17 @@ from tilesmith.cli.arguments import (
     require_folder,
     require_memory,
 )
+from tilesmith.cli.operator_arguments import (
+    ConstantWeightsOption,
+    CoresOption,
+    LayoutOption,
+    OperatorArgument,
+    ShapeArgument,
+    function_of,
+)
 from tilesmith.cli.operator_help import explain
-from tilesmith.cli.operators import OPERATORS, operator, require_operator, sizes_of
+from tilesmith.cli.operators import OPERATORS
 from tilesmith.cli.tune_folder import write_folder
-from tilesmith.cli.user_file import function_in, is_file_name
-from tilesmith.ir.function import Function
 from tilesmith.measure.local import LocalMeasurer
 from tilesmith.records.open import open_database
 from tilesmith.search.annealing import Annealing
@@ -58,11 +64,6 @@ STRATEGIES: dict[StrategyName, Callable[[], Strategy]] = {
 }
 
 
-class Layout(StrEnum):
-    NCHW = "NCHW"
-    NHWC = "NHWC"
-
-
 TUNE_HELP = (
     "\b\nExamples:\n"
     "  tilesmith tune matmul 512 512 512 --time 30s --db tune.db\n"
@@ -72,37 +73,9 @@ TUNE_HELP = (
 )
 
 
-def function_of(
-    what: str, shape: list[str], layout: str | None = None, constant_weights: bool = False
-) -> Function:
-    """An operator with its sizes, or FILE.py:NAME of a Function in a Python file."""
-    if not is_file_name(what):
-        require_operator(what)
-        return operator(what, sizes_of(what, shape), layout, constant_weights)
-    if shape:
-        raise ArgumentError(f"{what} takes no sizes, but got {' '.join(shape)}; its file has them")
-    if layout is not None or constant_weights:
-        option = "--layout" if layout is not None else "--constant-weights"
-        raise ArgumentError(
-            f"{option} is for named operators; for {what}, say it in the file: "
-            "ts.function(..., constants=[...]) takes the tensors that are constant"
-        )
-    return function_in(what)
-
-
 def tune(
-    what: Annotated[
-        str,
-        typer.Argument(
-            metavar="OP", help="an operator's name, or FILE.py[:NAME] for a ts.function of your own"
-        ),
-    ],
-    shape: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="SHAPE", help="the operator's sizes, in the order that is explained below"
-        ),
-    ] = None,
+    what: OperatorArgument,
+    shape: ShapeArgument = None,
     time: Annotated[
         float,
         typer.Option(
@@ -125,25 +98,9 @@ def tune(
             "the one to use",
         ),
     ] = "cpu",
-    cores: Annotated[
-        int,
-        typer.Option(
-            metavar="N", parser=count, help="cores that the kernel may use; 0: all of them"
-        ),
-    ] = 0,
-    layout: Annotated[
-        Layout | None,
-        typer.Option(
-            help="order of an image's dimensions, for operators on images; NCHW if not given"
-        ),
-    ] = None,
-    constant_weights: Annotated[
-        bool,
-        typer.Option(
-            "--constant-weights",
-            help="weights never change, so the kernel may want them packed ahead (kernel.pack)",
-        ),
-    ] = False,
+    cores: CoresOption = 0,
+    layout: LayoutOption = None,
+    constant_weights: ConstantWeightsOption = False,
     strategy: Annotated[
         StrategyName, typer.Option(help="how the next candidates to measure are chosen")
     ] = StrategyName.evolution,

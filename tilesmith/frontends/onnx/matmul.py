@@ -1,9 +1,110 @@
-"""Matrix products."""
+"""Matrix  Leading dimensions are folded into the rows or into one batch where that is
+possible, so that the product itself is a plain one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 
-from tilesmith.frontends.onnx.call import Importer
+from tilesmith.frontends.onnx.call import Call, Importer
+from tilesmith.graph.graph import Value
+from tilesmith.ops.elementwise import add, bias_add, multiply
+from tilesmith.ops.matmul import batch_matmul, matmul
+from tilesmith.ops.transform import reshape, transpose
 
-IMPORTERS: Mapping[str, Importer] = {}
+
+def shaped(call: Call, x: Value, shape: tuple[int, ...]) -> Value:
+    """x under another shape; x itself where it has that one."""
+    y: Value = x if x.shape == shape else call.add(reshape, x, shape=shape)
+    return y
+
+
+def scaled(call: Call, x: Value, factor: float) -> Value:
+    """x times a number of the model; x itself for 1."""
+    if factor == 1:
+        return x
+    if not x.dtype.is_float:
+        if factor != int(factor):
+            call.refuse(f"a factor of {factor} for {x.dtype}; it must be a whole number")
+        factor = int(factor)
+    y: Value = call.add(multiply, x, B=factor)
+    return y
+
+
+def product(call: Call, a: Value, b: Value, out_dtype: str | None = None) -> Value:
+    """NumPy's matmul: a vector is a row on the left and a column on the right, and leading
+    dimensions are broadcast.
+    """
+    if not a.shape or not b.shape:
+        call.refuse(f"the product of {a} and {b}: both must have at least one dimension")
+    left = a if len(a.shape) > 1 else shaped(call, a, (1, *a.shape))
+    right = b if len(b.shape) > 1 else shaped(call, b, (*b.shape, 1))
+    y = _of_matrices(call, left, right, {} if out_dtype is None else {"out_dtype": out_dtype})
+    rows = y.shape[-2:-1] if len(a.shape) > 1 else ()
+    columns = y.shape[-1:] if len(b.shape) > 1 else ()
+    return shaped(call, y, (*y.shape[:-2], *rows, *columns))
+
+
+def _of_matrices(call: Call, a: Value, b: Value, settings: dict[str, str]) -> Value:
+    *lead_a, m, k = a.shape
+    *lead_b, kb, n = b.shape
+    if k != kb:
+        call.refuse(f"the product of {a} and {b}: the inner dimensions are {k} and {kb}")
+    batch_a, batch_b = _without_ones(lead_a), _without_ones(lead_b)
+    rank = max(len(lead_a), len(lead_b))
+    y: Value
+    if not batch_b:  # one matrix on the right: all else are rows
+        rows, columns = shaped(call, a, (prod(lead_a) * m, k)), shaped(call, b, (k, n))
+        y = call.add(matmul, rows, columns, **settings)
+        lead = [1] * (rank - len(lead_a)) + lead_a
+        return shaped(call, y, (*lead, m, n))
+    if batch_a == batch_b or not batch_a:
+        one = () if not batch_a else (prod(batch_a),)
+        y = call.add(
+            batch_matmul, shaped(call, a, (*one, m, k)),
+            shaped(call, b, (prod(batch_b), k, n)), **settings,
+        )  # fmt: skip
+        lead = [1] * (rank - len(lead_b)) + lead_b
+        return shaped(call, y, (*lead, m, n))
+    y = call.add(batch_matmul, a, b, **settings)
+    return y
+
+
+def _without_ones(lead: list[int]) -> list[int]:
+    """A batch without the dimensions of 1 in front of it, which broadcasting adds anyway."""
+    while lead and lead[0] == 1:
+        lead = lead[1:]
+    return lead
+
+
+def import_matmul(call: Call) -> Value:
+    return product(call, call.value(0), call.value(1))
+
+
+def import_gemm(call: Call) -> Value:
+    a, b, c = call.value(0), call.value(1), call.optional(2)
+    turn_a, turn_b = (bool(call.attribute(n, 0)) for n in ("transA", "transB"))
+    for x in (a, b):
+        if len(x.shape) != 2:
+            call.refuse(f"{x} must be a matrix")
+    if turn_b and call.known(1) is not None:  # constant weights have one form, whoever exported
+        b, turn_b = call.add(transpose, b), False
+    settings = {"transpose_a": turn_a} if turn_a else {}
+    settings |= {"transpose_b": turn_b} if turn_b else {}
+    y: Value = call.add(matmul, a, b, **settings)
+    y = scaled(call, y, call.attribute("alpha", 1.0))
+    beta = call.attribute("beta", 1.0)
+    if c is None or beta == 0:
+        return y
+    c = scaled(call, c, beta)
+    if c.shape and c.size == c.shape[-1] == y.shape[1]:
+        total: Value = call.add(bias_add, y, shaped(call, c, (y.shape[1],)), axis=-1)
+        return total
+    total = call.add(add, y, c)
+    if total.shape != y.shape:
+        call.refuse(f"{c} does not broadcast to the product, of shape {list(y.shape)}")
+    return total
+
+
+IMPORTERS: Mapping[str, Importer] = {"MatMul": import_matmul, "Gemm": import_gemm}

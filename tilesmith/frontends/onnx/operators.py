@@ -6,16 +6,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tilesmith.frontends.onnx import convolution, elementwise, matmul, movement, reduction
+from tilesmith.frontends.onnx import (
+    activation,
+    convolution,
+    einsum,
+    elementwise,
+    matmul,
+    movement,
+    normalization,
+    pooling,
+    reduction,
+    resize,
+)
 from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
 from tilesmith.frontends.onnx.model import OnnxNode
 
 IMPORTERS: Mapping[str, Importer] = {
-    **elementwise.IMPORTERS,
+    **activation.IMPORTERS,
     **convolution.IMPORTERS,
+    **elementwise.IMPORTERS,
     **matmul.IMPORTERS,
+    **einsum.IMPORTERS,
     **movement.IMPORTERS,
+    **normalization.IMPORTERS,
+    **pooling.IMPORTERS,
     **reduction.IMPORTERS,
+    **resize.IMPORTERS,
+    **activation.IMPORTERS,
+    **normalization.IMPORTERS,
 }
 
 

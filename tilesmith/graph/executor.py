@@ -1,0 +1,123 @@
+"""Executor: a Plan and a kernel for each step in, a callable out that runs the whole plan in one
+native call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilesmith.graph.graph import Array
+from tilesmith.graph.plan import Place, Plan
+from tilesmith.graph.program import Feeds
+from tilesmith.runtime.arrays import address_of, empty
+from tilesmith.runtime.chain import chain
+from tilesmith.runtime.kernel import Kernel
+
+_MAX_FREE_FRAMES = 8
+
+
+class _Frame:
+    """Memory of one call: the arena, the workspace, the pointers of every step. A second caller at
+    the same time gets a second one.
+    """
+
+    def __init__(self, plan: Plan, kernels: Sequence[Kernel], held: Sequence[Mapping[int, Array]]):
+        self.arena, base = empty((plan.arena.nbytes,), np.dtype(np.uint8), plan.arena.nbytes)
+        workspace = max((k.artifact.workspace_nbytes for k in kernels), default=0)
+        self.workspace, workspace_at = empty((workspace,), np.dtype(np.uint8), workspace)
+        counts = [len(s.places) for s in plan.steps]
+        self.pointers: Any = (ctypes.c_void_p * max(1, sum(counts)))()
+        self.steps: Any = (ctypes.c_void_p * max(1, 3 * len(counts)))()
+        self.given: list[tuple[int, str]] = []  # pointers that every call sets: inputs and outputs
+        self.returned: list[tuple[int, str]] = []
+        first = ctypes.addressof(self.pointers)
+        at = 0
+        for k, (step, kernel) in enumerate(zip(plan.steps, kernels, strict=True)):
+            self.steps[3 * k : 3 * k + 3] = [kernel.entry_address, first + 8 * at, workspace_at]
+            for p, place in enumerate(step.places):
+                self._set(at, place, base, held[k].get(p))
+                at += 1
+        self.address = ctypes.addressof(self.steps)
+
+    def _set(self, at: int, place: Place, base: int, constant: Array | None) -> None:
+        match place.kind:
+            case "arena":
+                self.pointers[at] = base + place.offset
+            case "constant":
+                assert constant is not None
+                self.pointers[at] = address_of(constant)
+            case "input":
+                self.given.append((at, place.name))
+            case _:
+                self.returned.append((at, place.name))
+
+
+class Executor:
+    """Call it with an array for each input of the graph, checked by whoever calls."""
+
+    def __init__(self, plan: Plan, kernels: Sequence[Kernel]) -> None:
+        self.plan, self.kernels = plan, tuple(kernels)
+        self._held = [self._constants(k) for k in range(len(plan.steps))]
+        self._free: list[_Frame] = []
+        self._chain = chain()
+        values = plan.graph.values
+        self._outputs = [(n, values[v].shape, values[v].dtype.numpy) for n, v in plan.graph.outputs]
+
+    def _constants(self, k: int) -> dict[int, Array]:
+        """The constants of a step, as its kernel wants them, by the position of the parameter."""
+        step, kernel = self.plan.steps[k], self.kernels[k]
+        found = {}
+        for p, place in enumerate(step.places):
+            if place.kind == "constant":
+                parameter = kernel.artifact.parameters[p]
+                array = self.plan.graph.constants[step.group.inputs[p]]
+                found[p] = kernel.pack(parameter.name, np.ascontiguousarray(array))
+        return found
+
+    def __call__(self, feeds: Feeds) -> dict[str, Array]:
+        frame, results, _kept = self._begin(feeds)
+        self._chain.run(frame.address, len(self.kernels))
+        return self._end(frame, feeds, results)
+
+    def timed(self, feeds: Feeds) -> list[float]:
+        """The seconds of every step in one run."""
+        frame, results, _kept = self._begin(feeds)
+        times = (ctypes.c_int64 * max(1, len(self.kernels)))()
+        self._chain.run_timed(frame.address, len(self.kernels), ctypes.addressof(times))
+        self._end(frame, feeds, results)
+        return [t * 1e-9 for t in times[: len(self.kernels)]]
+
+    def _begin(self, feeds: Feeds) -> tuple[_Frame, dict[str, Array], Any]:
+        try:
+            frame = self._free.pop()
+        except IndexError:
+            frame = _Frame(self.plan, self.kernels, self._held)
+        results = {n: empty(s, d, prod(s) * d.itemsize)[0] for n, s, d in self._outputs}
+        kept: dict[str, Array] = {}
+        for at, name in frame.given:
+            a = feeds[name]
+            if not (a.flags.c_contiguous and a.flags.aligned):
+                a = kept.setdefault(name, np.ascontiguousarray(a).copy())
+            frame.pointers[at] = address_of(a)
+        for at, name in frame.returned:
+            frame.pointers[at] = address_of(results[name])
+        return frame, results, kept
+
+    def _end(self, frame: _Frame, feeds: Feeds, results: dict[str, Array]) -> dict[str, Array]:
+        for name, place in self.plan.copies:
+            match place.kind:
+                case "input":
+                    source = feeds[place.name]
+                case "constant":
+                    source = self.plan.graph.constants[place.name]
+                case _:
+                    source = results[place.name]
+            results[name][...] = source.reshape(results[name].shape)
+        if len(self._free) < _MAX_FREE_FRAMES:
+            self._free.append(frame)
+        return results

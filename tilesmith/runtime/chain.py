@@ -1,0 +1,99 @@
+"""Running a chain of kernels in one native call: an array of (entry, arguments, workspace) is
+walked by a small compiled loop, with or without a clock reading around every kernel.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from tilesmith.base.llvm_lock import LLVM_LOCK
+from tilesmith.base.target import cpu
+
+RUN = "tilesmith_run_chain"
+RUN_TIMED = "tilesmith_run_chain_timed"
+
+# A step is three pointers. The clock is CLOCK_MONOTONIC (1), in nanoseconds.
+_SOURCE = """
+declare i32 @clock_gettime(i32, ptr)
+
+define void @tilesmith_run_chain(ptr %steps, i64 %n) nounwind {
+entry:
+  %none = icmp eq i64 %n, 0
+  br i1 %none, label %done, label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %next, %loop ]
+  %step = getelementptr { ptr, ptr, ptr }, ptr %steps, i64 %i
+  %entry_point = load ptr, ptr %step
+  %args_at = getelementptr { ptr, ptr, ptr }, ptr %steps, i64 %i, i32 1
+  %args = load ptr, ptr %args_at
+  %workspace_at = getelementptr { ptr, ptr, ptr }, ptr %steps, i64 %i, i32 2
+  %workspace = load ptr, ptr %workspace_at
+  call void %entry_point(ptr %args, ptr %workspace)
+  %next = add i64 %i, 1
+  %more = icmp ult i64 %next, %n
+  br i1 %more, label %loop, label %done
+done:
+  ret void
+}
+
+define internal i64 @now() nounwind {
+  %t = alloca { i64, i64 }
+  %ignored = call i32 @clock_gettime(i32 1, ptr %t)
+  %seconds = load i64, ptr %t
+  %rest_at = getelementptr { i64, i64 }, ptr %t, i32 0, i32 1
+  %rest = load i64, ptr %rest_at
+  %scaled = mul i64 %seconds, 1000000000
+  %sum = add i64 %scaled, %rest
+  ret i64 %sum
+}
+
+define void @tilesmith_run_chain_timed(ptr %steps, i64 %n, ptr %nanoseconds) nounwind {
+entry:
+  %none = icmp eq i64 %n, 0
+  br i1 %none, label %done, label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %next, %loop ]
+  %step = getelementptr { ptr, ptr, ptr }, ptr %steps, i64 %i
+  %begin = call i64 @now()
+  call void @tilesmith_run_chain(ptr %step, i64 1)
+  %end = call i64 @now()
+  %took = sub i64 %end, %begin
+  %at = getelementptr i64, ptr %nanoseconds, i64 %i
+  store i64 %took, ptr %at
+  %next = add i64 %i, 1
+  %more = icmp ult i64 %next, %n
+  br i1 %more, label %loop, label %done
+done:
+  ret void
+}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    run: Callable[[int, int], None]  # steps, count
+    run_timed: Callable[[int, int, int], None]  # steps, count, where the nanoseconds go
+    library: Any
+
+
+def chain() -> Chain:
+    with LLVM_LOCK:
+        return _load()
+
+
+@cache
+def _load() -> Chain:
+    # Not at the top of the file: `import tilesmith` must not load LLVM.
+    from tilesmith.codegen.llvm.compiler import compile_ir
+    from tilesmith.runtime.loader import Library
+
+    artifact = compile_ir("chain", _SOURCE, cpu(), ())
+    library = Library("chain", artifact.code, (RUN, RUN_TIMED), {})
+    pointer = ctypes.c_void_p
+    run = ctypes.CFUNCTYPE(None, pointer, ctypes.c_int64)(library.addresses[RUN])
+    timed = ctypes.CFUNCTYPE(None, pointer, ctypes.c_int64, pointer)
+    return Chain(run, timed(library.addresses[RUN_TIMED]), library)
