@@ -11,12 +11,14 @@ from tilesmith.frontends.onnx import (
     convolution,
     einsum,
     elementwise,
+    images,
     matmul,
     movement,
     normalization,
     pooling,
     reduction,
     resize,
+    signal,
 )
 from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
 from tilesmith.frontends.onnx.model import OnnxNode
@@ -24,16 +26,16 @@ from tilesmith.frontends.onnx.model import OnnxNode
 IMPORTERS: Mapping[str, Importer] = {
     **activation.IMPORTERS,
     **convolution.IMPORTERS,
-    **elementwise.IMPORTERS,
-    **matmul.IMPORTERS,
     **einsum.IMPORTERS,
+    **elementwise.IMPORTERS,
+    **images.IMPORTERS,
+    **matmul.IMPORTERS,
     **movement.IMPORTERS,
     **normalization.IMPORTERS,
     **pooling.IMPORTERS,
     **reduction.IMPORTERS,
     **resize.IMPORTERS,
-    **activation.IMPORTERS,
-    **normalization.IMPORTERS,
+    **signal.IMPORTERS,
 }
 
 
