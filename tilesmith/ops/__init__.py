@@ -1,5 +1,12 @@
 """The named operators, each a function from tensors to a tensor."""
 
+from tilesmith.ops.attention import (
+    mask_scores,
+    masked_softmax,
+    rotary_embedding,
+    softcap,
+    swiglu,
+)
 from tilesmith.ops.conv import (
     capsule_conv2d,
     conv1d,
@@ -79,6 +86,8 @@ __all__ = [
     "leaky_relu",
     "log",
     "log_softmax",
+    "mask_scores",
+    "masked_softmax",
     "matmul",
     "max_pool2d",
     "maximum",
@@ -90,12 +99,15 @@ __all__ = [
     "power",
     "relu",
     "reshape",
+    "rotary_embedding",
     "scale_shift",
     "sigmoid",
     "silu",
+    "softcap",
     "softmax",
     "sqrt",
     "subtract",
+    "swiglu",
     "take",
     "tanh",
     "transpose",

@@ -97,9 +97,14 @@ def pad(
     return out
 
 
-def concatenate(tensors: Sequence[Tensor], axis: int = 0, name: str = "concatenate") -> Tensor:
-    """Tensors behind each other along an axis; all other extents agree."""
+def concatenate(
+    *given: Tensor | Sequence[Tensor], axis: int = 0, name: str = "concatenate"
+) -> Tensor:
+    """Tensors, or one list of them, behind each other along an axis; all other extents agree."""
     op = "concatenate"
+    tensors: list[Any] = []
+    for t in given:
+        tensors += t if isinstance(t, Sequence) else (t,)
     if not tensors:
         raise ExpressionError(f"{op}: there is nothing to join; give at least one tensor")
     for k, t in enumerate(tensors):
@@ -120,10 +125,13 @@ def concatenate(tensors: Sequence[Tensor], axis: int = 0, name: str = "concatena
 
     def body(*index: Value) -> Value:
         def read(k: int) -> Value:
-            return tensors[k][(*index[:a], index[a] - starts[k], *index[a + 1 :])]
+            t: Tensor = tensors[k]
+            return t[(*index[:a], index[a] - starts[k], *index[a + 1 :])]
 
-        out = read(len(tensors) - 1)
-        for k in reversed(range(len(tensors) - 1)):
+        # Nothing is read of empty tensors.
+        full = [k for k, t in enumerate(tensors) if t.shape_ints[a].const != 0]
+        out = read(full[-1] if full else 0)
+        for k in reversed(full[:-1]):
             out = where(index[a] < starts[k + 1], read(k), out)
         return out
 

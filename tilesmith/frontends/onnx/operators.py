@@ -6,7 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tilesmith.frontends.onnx import convolution, einsum, elementwise, matmul, movement, reduction
+from tilesmith.frontends.onnx import (
+    attention,
+    convolution,
+    einsum,
+    elementwise,
+    matmul,
+    movement,
+    reduction,
+)
 from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
 from tilesmith.frontends.onnx.model import OnnxNode
 
@@ -15,6 +23,7 @@ IMPORTERS: Mapping[str, Importer] = {
     **convolution.IMPORTERS,
     **matmul.IMPORTERS,
     **einsum.IMPORTERS,
+    **attention.IMPORTERS,
     **movement.IMPORTERS,
     **reduction.IMPORTERS,
 }
