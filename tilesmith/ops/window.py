@@ -26,7 +26,7 @@ def output_extent(
 
 
 def padded(
-    X: Tensor, pads: Mapping[int, tuple[int, int]], value: Number, name: str = "pad"
+    X: Tensor, pads: Mapping[int, tuple[int, int]], value: Number | Value, name: str = "pad"
 ) -> Tensor:
     """X with (before, after) elements of `value` along the given dimensions; X if there is none."""
     moved = {d: p for d, p in pads.items() if p != (0, 0)}

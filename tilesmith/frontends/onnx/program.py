@@ -15,6 +15,7 @@ from tilesmith.frontends.onnx.control import control_step, spliced
 from tilesmith.frontends.onnx.host import host_step
 from tilesmith.frontends.onnx.model import OnnxGraph, OnnxNode
 from tilesmith.frontends.onnx.operators import importer_of
+from tilesmith.frontends.onnx.scope import reads_of
 from tilesmith.graph.builder import GraphBuilder
 from tilesmith.graph.graph import Value
 from tilesmith.graph.program import Cursor, Feeds, HostStep, Signature, Stage
@@ -65,26 +66,6 @@ class OnnxProgram:
         )  # fmt: skip
         used = {x: a for x, a in known.items() if x in wanted}
         return Cursor(reads, contents & set(reads), used, nodes)
-
-
-def reads_of(node: OnnxNode) -> tuple[str, ...]:
-    """What a node reads, the bodies of control flow included."""
-    names = dict.fromkeys(x for x in node.inputs if x)
-    for v in node.attributes.values():
-        if isinstance(v, OnnxGraph):
-            names.update(dict.fromkeys(free_names(v)))
-    return tuple(names)
-
-
-def free_names(graph: OnnxGraph) -> tuple[str, ...]:
-    """The values of enclosing graphs that a body reads."""
-    own = {s.name for s in graph.inputs} | set(graph.initializers)
-    free: dict[str, None] = {}
-    for node in graph.nodes:
-        free.update(dict.fromkeys(x for x in reads_of(node) if x not in own))
-        own |= set(node.outputs)
-    free.update(dict.fromkeys(x for x in graph.outputs if x not in own))
-    return tuple(free)
 
 
 class _Import:
