@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from tilesmith.frontends.onnx import (
     activation,
+    attention,
     convolution,
     einsum,
     elementwise,
@@ -30,6 +31,7 @@ IMPORTERS: Mapping[str, Importer] = {
     **elementwise.IMPORTERS,
     **images.IMPORTERS,
     **matmul.IMPORTERS,
+    **attention.IMPORTERS,
     **movement.IMPORTERS,
     **normalization.IMPORTERS,
     **pooling.IMPORTERS,
