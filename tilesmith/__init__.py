@@ -114,7 +114,6 @@ from tilesmith.search.catalogue import Catalogue
 from tilesmith.search.cpu_constants import CpuConstants
 from tilesmith.search.cpu_score import CpuScore
 from tilesmith.search.data import groups_of
-from tilesmith.search.draft import Draft
 from tilesmith.search.ensemble import Ensemble
 from tilesmith.search.evolution import Evolution
 from tilesmith.search.features.context import RelationFeatures
@@ -126,6 +125,7 @@ from tilesmith.search.mutators import ChangeDecisions
 from tilesmith.search.random import Random, RandomSearch
 from tilesmith.search.random_model import RandomModel
 from tilesmith.search.recorded import Recorded, RecordedSpace
+from tilesmith.search.score_by_target import ScoreByTarget
 from tilesmith.search.transfer import Transfer
 from tilesmith.search.tree_gru import TreeGru
 from tilesmith.space.sets import ansor_rules, default_rules
@@ -136,6 +136,7 @@ from tilesmith.space.tiling import Tiling
 from tilesmith.space.variant import Variant
 from tilesmith.task.task import Budget, Candidate, Failure, Measurement, Task, TuningRun
 from tilesmith.tune.build import best_kernel as build
+from tilesmith.tune.cache import Cache
 from tilesmith.tune.compile_model import compile_model, extract_tasks
 from tilesmith.tune.events import Progress
 from tilesmith.tune.result import Result
@@ -147,7 +148,7 @@ __version__: str
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> str:
-        # Looked up when asked for: reading package metadata takes longer than most of the import.
+        # Computed on demand: reading package metadata takes longer than most of the import.
         if name == "__version__":
             from tilesmith.base.version import version
 
@@ -171,6 +172,7 @@ __all__ = [
     "Backend",
     "Budget",
     "BuildError",
+    "Cache",
     "Candidate",
     "Catalogue",
     "ChangeDecisions",
@@ -179,7 +181,6 @@ __all__ = [
     "DType",
     "Database",
     "Derived",
-    "Draft",
     "Ensemble",
     "Entry",
     "Evolution",
@@ -215,6 +216,7 @@ __all__ = [
     "Result",
     "Schedule",
     "ScheduleError",
+    "ScoreByTarget",
     "SketchSpace",
     "State",
     "StatementFeatures",

@@ -14,6 +14,7 @@ from tilesmith.ops.activation import (
     swish,
     thresholded_relu,
 )
+from tilesmith.ops.attention import mask_scores, masked_softmax, rotary_embedding, softcap, swiglu
 from tilesmith.ops.conv import capsule_conv2d, conv1d, conv2d, conv3d, depthwise_conv2d
 from tilesmith.ops.conv_transpose import conv1d_transpose, conv2d_transpose, conv3d_transpose
 from tilesmith.ops.einsum import einsum
@@ -208,6 +209,8 @@ __all__ = [
     "logical_xor",
     "lp_normalize",
     "lp_pool",
+    "mask_scores",
+    "masked_softmax",
     "matmul",
     "max_pool",
     "max_pool2d",
@@ -240,6 +243,7 @@ __all__ = [
     "right_shift",
     "rint",
     "rms_norm",
+    "rotary_embedding",
     "scale_shift",
     "selu",
     "shrink",
@@ -249,11 +253,13 @@ __all__ = [
     "sin",
     "sinh",
     "slice_",
+    "softcap",
     "softmax",
     "softplus",
     "softsign",
     "sqrt",
     "subtract",
+    "swiglu",
     "swish",
     "take",
     "tan",

@@ -8,15 +8,18 @@ from collections.abc import Mapping
 
 from tilesmith.frontends.onnx import (
     activation,
+    attention,
     convolution,
     einsum,
     elementwise,
+    images,
     matmul,
     movement,
     normalization,
     pooling,
     reduction,
     resize,
+    signal,
 )
 from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
 from tilesmith.frontends.onnx.model import OnnxNode
@@ -24,16 +27,17 @@ from tilesmith.frontends.onnx.model import OnnxNode
 IMPORTERS: Mapping[str, Importer] = {
     **activation.IMPORTERS,
     **convolution.IMPORTERS,
-    **elementwise.IMPORTERS,
-    **matmul.IMPORTERS,
     **einsum.IMPORTERS,
+    **elementwise.IMPORTERS,
+    **images.IMPORTERS,
+    **matmul.IMPORTERS,
+    **attention.IMPORTERS,
     **movement.IMPORTERS,
     **normalization.IMPORTERS,
     **pooling.IMPORTERS,
     **reduction.IMPORTERS,
     **resize.IMPORTERS,
-    **activation.IMPORTERS,
-    **normalization.IMPORTERS,
+    **signal.IMPORTERS,
 }
 
 
