@@ -7,7 +7,7 @@ from typing import Any
 
 from onnx import helper, numpy_helper
 
-from tilesmith.frontends.onnx.load import load_onnx
+from tilesmith.frontends.open import load_onnx
 from tilesmith.graph.oracle import evaluate_program
 
 Arrays = Mapping[str, Any]

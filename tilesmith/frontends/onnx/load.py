@@ -11,6 +11,7 @@ import onnx
 
 from tilesmith.base.errors import GraphError
 from tilesmith.frontends.onnx.convert import convert_graph
+from tilesmith.frontends.onnx.functions import functions_of
 from tilesmith.frontends.onnx.model import OnnxGraph
 from tilesmith.frontends.onnx.program import OnnxProgram
 from tilesmith.graph.program import Signature
@@ -23,7 +24,7 @@ def load(path: str | Path | Any, dims: Mapping[str, int] | None = None) -> OpenG
     """
     proto = path if isinstance(path, onnx.ModelProto) else onnx.load(path)
     opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
-    graph = convert_graph(proto.graph, opsets)
+    graph = replace(convert_graph(proto.graph, opsets), functions=functions_of(proto))
     return closed(OnnxProgram(_with_dims(graph, dims or {})))
 
 

@@ -19,10 +19,12 @@ IMPORTERS: Mapping[str, Importer] = {
 }
 
 
+def has_importer(node: OnnxNode) -> bool:
+    return not node.domain and node.op in IMPORTERS
+
+
 def importer_of(node: OnnxNode) -> Importer:
-    if not node.domain and node.op in IMPORTERS:
-        return IMPORTERS[node.op]
-    return _on_host
+    return IMPORTERS[node.op] if has_importer(node) else _on_host
 
 
 def _on_host(call: Call) -> None:

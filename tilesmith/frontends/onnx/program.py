@@ -12,9 +12,11 @@ from typing import Any
 from tilesmith.base.errors import GraphError
 from tilesmith.frontends.onnx.call import Call, NeedsContents, RunOnHost
 from tilesmith.frontends.onnx.control import control_step, spliced
+from tilesmith.frontends.onnx.functions import expanded
 from tilesmith.frontends.onnx.host import host_step
 from tilesmith.frontends.onnx.model import OnnxGraph, OnnxNode
-from tilesmith.frontends.onnx.operators import importer_of
+from tilesmith.frontends.onnx.operators import has_importer, importer_of
+from tilesmith.frontends.onnx.scope import reads_of
 from tilesmith.graph.builder import GraphBuilder
 from tilesmith.graph.graph import Value
 from tilesmith.graph.program import Cursor, Feeds, HostStep, Signature, Stage
@@ -67,26 +69,6 @@ class OnnxProgram:
         return Cursor(reads, contents & set(reads), used, nodes)
 
 
-def reads_of(node: OnnxNode) -> tuple[str, ...]:
-    """What a node reads, the bodies of control flow included."""
-    names = dict.fromkeys(x for x in node.inputs if x)
-    for v in node.attributes.values():
-        if isinstance(v, OnnxGraph):
-            names.update(dict.fromkeys(free_names(v)))
-    return tuple(names)
-
-
-def free_names(graph: OnnxGraph) -> tuple[str, ...]:
-    """The values of enclosing graphs that a body reads."""
-    own = {s.name for s in graph.inputs} | set(graph.initializers)
-    free: dict[str, None] = {}
-    for node in graph.nodes:
-        free.update(dict.fromkeys(x for x in reads_of(node) if x not in own))
-        own |= set(node.outputs)
-    free.update(dict.fromkeys(x for x in graph.outputs if x not in own))
-    return tuple(free)
-
-
 class _Import:
     """The import of one stage."""
 
@@ -117,6 +99,9 @@ class _Import:
                     continue
                 if (step := control_step(node, OnnxProgram, self._type_of)) is not None:
                     return self._end(rest, step)
+                if not has_importer(node) and (body := self._function(node)) is not None:
+                    nodes = (*body, *rest)
+                    continue
                 self._import(node)
             except NeedsContents as need:
                 if need.value in self.cursor.contents:
@@ -125,9 +110,15 @@ class _Import:
                     ) from None
                 return self._end(nodes, None, need.value)
             except RunOnHost as why:
+                if has_importer(node) and (body := self._function(node)) is not None:
+                    nodes = (*body, *rest)
+                    continue
                 return self._end(rest, host_step(node, str(why)))
             nodes = rest
         return self._end((), None)
+
+    def _function(self, node: OnnxNode) -> Nodes | None:
+        return expanded(node, self.program.graph, self._type_of)
 
     def _import(self, node: OnnxNode) -> None:
         inputs = [self._value(x) if x else None for x in node.inputs]
