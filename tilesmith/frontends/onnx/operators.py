@@ -6,7 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tilesmith.frontends.onnx import convolution, elementwise, matmul, movement, reduction
+from tilesmith.frontends.onnx import (
+    constants,
+    convolution,
+    elementwise,
+    matmul,
+    movement,
+    reduction,
+)
 from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
 from tilesmith.frontends.onnx.model import OnnxNode
 
@@ -15,6 +22,7 @@ IMPORTERS: Mapping[str, Importer] = {
     **convolution.IMPORTERS,
     **matmul.IMPORTERS,
     **movement.IMPORTERS,
+    **constants.IMPORTERS,
     **reduction.IMPORTERS,
 }
 
