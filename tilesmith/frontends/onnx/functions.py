@@ -12,7 +12,7 @@ import onnx
 from onnx import defs, helper
 
 from tilesmith.base.errors import GraphError
-from tilesmith.frontends.onnx.convert import convert_nodes
+from tilesmith.frontends.onnx.convert import InMessage, convert_nodes
 from tilesmith.frontends.onnx.model import FunctionKey, OnnxGraph, OnnxNode
 from tilesmith.frontends.onnx.rename import message_of, renamed
 from tilesmith.graph.graph import Value
@@ -128,7 +128,9 @@ def _body(
     given |= {a.name: a for a in function.attribute_proto}
     given |= {a.name: a for a in node.proto.attribute}
     opsets = {_domain(o.domain): o.version for o in function.opset_import}
-    inner = convert_nodes([_resolved(n, given) for n in function.node], opsets, function.name)
+    inner = convert_nodes(
+        [_resolved(n, given) for n in function.node], opsets, InMessage(), function.name
+    )
 
     names = dict.fromkeys(function.input, "")
     names.update(zip(function.input, node.inputs, strict=False))

@@ -16,11 +16,7 @@ from tilesmith.frontends.onnx.functions import expanded
 from tilesmith.frontends.onnx.host import host_step
 from tilesmith.frontends.onnx.loops import loop_step
 from tilesmith.frontends.onnx.model import OnnxGraph, OnnxNode
-<<<<<<< HEAD
-from tilesmith.frontends.onnx.operators import importer_of
-=======
 from tilesmith.frontends.onnx.operators import has_importer, importer_of
->>>>>>> wt-fam4
 from tilesmith.frontends.onnx.scope import reads_of
 from tilesmith.graph.builder import GraphBuilder
 from tilesmith.graph.graph import Array, Value
