@@ -101,6 +101,7 @@ _ALL = {
         DType("uint8", "u", 8),
         DType("uint16", "u", 16),
         DType("uint32", "u", 32),
+        DType("uint64", "u", 64),
         DType("bool", "b", 8),
     )
 }
@@ -134,7 +135,7 @@ def _numpy(name: str) -> np.dtype[Any]:
 
 def promote(a: DType, b: DType) -> DType:
     """The dtype of `a + b`. As in NumPy, except that an integer never widens a float: int32 with
-    float16 is float16.
+    float16 is float16. And no two integers become a float: int64 with uint64 is int64, which wraps.
     """
     if a is b:
         return a

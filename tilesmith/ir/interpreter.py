@@ -144,7 +144,7 @@ class _Run:
 
         def opaque(a: Opaque) -> int:
             assert isinstance(a, Dynamic)
-            return int(values[id(a.expr)])
+            return int(np.asarray(values[id(a.expr)]).astype(np.int64))
 
         return evaluate_int(p, env, opaque)
 

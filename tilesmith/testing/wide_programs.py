@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tilesmith.expr import functions, values
+from tilesmith.expr import functions, transcendental, values
 from tilesmith.expr.dsl import compute, reduce_axis
 from tilesmith.expr.dsl import sum as sum_over
 from tilesmith.expr.values import Tensor, Value
@@ -19,7 +19,7 @@ from tilesmith.ir.function import Function
 from tilesmith.ops.search import argmax, argmin
 from tilesmith.testing.programs import Program, Rng, extents
 
-INTS = ("int8", "uint8", "int32", "int64", "int16")
+INTS = ("int8", "uint8", "int32", "int64", "int16", "uint64")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 _LONG = (16, 17, 31, 33, 64, 65, 100, 127, 128, 130)
 
@@ -38,7 +38,7 @@ class WideProgram(Program):
             self.integers, self.floats, self.wrapped, self.divided, self.divided_by_axis,
             self.guarded_division, self.gathered, self.wrapped_index, self.position, self.condition,
             self.chosen, self.shared, self.scaled, self.halves, self.numbered, self.casts,
-            self.rounded,
+            self.rounded, self.bits,
         )  # fmt: skip
         return (*super().rules(), *new, *new)
 
@@ -80,12 +80,28 @@ class WideProgram(Program):
             shape, lambda *i: values.cast(x[i] * by + by, self.one_of("int32", "int64")), name=name
         )
 
+    def bits(self, name: str) -> Any:
+        """Shifts beyond the width among them."""
+        shape = self.shape()
+        x, y = (self.input(shape, self.one_of(*INTS)) for _ in range(2))
+        far = int(self.one_of(0, 6, 31, 62))
+        f: Callable[[Any, Any], Any] = self.one_of(
+            lambda a, b: a & ~b,
+            lambda a, b: (a | b) ^ 3,
+            lambda a, b: a << (b + far),
+            lambda a, b: (a - 2) >> (b + far),
+            lambda a, b: functions.sign(a) ^ b,
+        )
+        return compute(shape, lambda *i: f(x[i], y[i]), name=name)
+
     def divided(self, name: str) -> Any:
         """Divides by data; division by zero gives 0."""
         shape = self.shape()
         d = self.one_of(*INTS)
         x, y = self.input(shape, d), self.input(shape, d)
-        divide = self.one_of(lambda a, b: a // b, lambda a, b: a % b)
+        divide = self.one_of(
+            lambda a, b: a // b, lambda a, b: a % b, functions.trunc_divide, functions.fmod
+        )
         return compute(shape, lambda *i: divide(x[i], y[i]), name=name)
 
     def divided_by_axis(self, name: str) -> Any:
@@ -173,6 +189,8 @@ class WideProgram(Program):
             lambda a, b: a + b * 0.5,
             lambda a, b: functions.maximum(a, b),
             lambda a, b: functions.tanh(a) - b,
+            lambda a, b: functions.atan(a) + functions.expm1(b),
+            lambda a, b: transcendental.asinh(a) - transcendental.log1p(functions.absolute(b)),
             lambda a, b: values.where(a > b, a, b),
             lambda a, b: functions.absolute(a) / (functions.absolute(b) + 1),
         )

@@ -20,6 +20,8 @@ def unary(b: Builder, op: str, x: V, d: DType) -> V:
             return b.fneg(x) if x.type.is_float else b.op("sub", b.const(x.type, 0), x)
         case "not":
             return b.op("xor", x, b.const(x.type, True))
+        case "bitnot":
+            return b.op("xor", x, b.const(x.type, -1))
         case "abs":
             if x.type.is_float:
                 return b.call("llvm.fabs", x.type, x)
@@ -45,6 +47,10 @@ def binary(b: Builder, op: str, x: V, y: V, d: DType) -> V:
             return b.op(op, x, y)
         case "max" | "min":
             return _extreme(b, op, x, y, d)
+        case "bitand" | "bitor" | "bitxor":
+            return b.op(op.removeprefix("bit"), x, y)
+        case "shl" | "shr":
+            return _shift(b, op, x, y, signed=d.kind == "i")
     if d.is_float:
         match op:
             case "add" | "sub" | "mul" | "div":
@@ -54,11 +60,11 @@ def binary(b: Builder, op: str, x: V, y: V, d: DType) -> V:
             case "mod":
                 whole = unary(b, "floor", b.op("fdiv", x, y), d)
                 return b.op("fsub", x, b.op("fmul", whole, y))
-            case "pow":
+            case "pow" | "fmod":
                 if x.type.elem == "half":
-                    wide = vecmath.pow(b, b.cast("fpext", x, "float"), b.cast("fpext", y, "float"))
-                    return b.cast("fptrunc", wide, "half")
-                return vecmath.pow(b, x, y)
+                    wide = (b.cast("fpext", v, "float") for v in (x, y))
+                    return b.cast("fptrunc", vecmath.emit(b, op, *wide), "half")
+                return vecmath.emit(b, op, x, y)
     match op:
         case "add" | "sub" | "mul":
             return b.op(op, x, y)
@@ -66,6 +72,8 @@ def binary(b: Builder, op: str, x: V, y: V, d: DType) -> V:
             return floordiv(b, x, y, signed=d.kind == "i")
         case "mod":
             return _mod(b, x, y, signed=d.kind == "i")
+        case "truncdiv" | "fmod":
+            return _towards_zero(b, op, x, y, signed=d.kind == "i")
     raise BuildError(f"{op} of {d} has no code")
 
 
@@ -135,6 +143,24 @@ def _mod(b: Builder, x: V, y: V, *, signed: bool) -> V:
         off = b.op("and", b.compare("ne", r, b.const(t, 0)), apart)
         r = b.select(off, b.op("add", r, safe), r)
     return r if zero is None else b.select(zero, b.const(t, 0), r)
+
+
+def _towards_zero(b: Builder, op: str, x: V, y: V, *, signed: bool) -> V:
+    safe, zero = _safe_divisor(b, x, y, signed)
+    out = b.op(f"{'s' if signed else 'u'}{'div' if op == 'truncdiv' else 'rem'}", x, safe)
+    return out if zero is None else b.select(zero, b.const(x.type, 0), out)
+
+
+def _shift(b: Builder, op: str, x: V, y: V, *, signed: bool) -> V:
+    """LLVM leaves open what a shift by the width or more is."""
+    t, width = x.type, x.type.bits
+    by = {"shl": "shl", "shr": "ashr" if signed else "lshr"}[op]
+    if (numbers := constants(y)) and all(0 <= n < width for n in numbers):
+        return b.op(by, x, y)
+    inside = b.compare("ult", y, b.const(t, width))
+    if by == "ashr":  # width - 1 leaves the sign
+        return b.op(by, x, b.select(inside, y, b.const(t, width - 1)))
+    return b.select(inside, b.op(by, x, y), b.const(t, 0))
 
 
 def cast(b: Builder, v: V, have: DType, want: DType) -> V:

@@ -160,7 +160,7 @@ def _instructions(value: Expr) -> int:
     """A measure of time. `code_cost` measures code size and counts a function as one."""
     total = 0
     for e in preorder(value, children):
-        if isinstance(e, Unary) and e.op not in ("neg", "abs", "not"):
+        if isinstance(e, Unary) and e.op not in ("neg", "abs", "not", "bitnot"):
             total += _FUNCTION
         total += isinstance(e, Load) or (isinstance(e, Binary) and e.op in ARITHMETIC)
     return total

@@ -30,7 +30,8 @@ OPERATIONS = (
 
 _KIND = {
     "add": "addsub", "sub": "addsub", "neg": "addsub", "mul": "mul", "div": "divmod",
-    "floordiv": "divmod", "mod": "divmod", "max": "compare", "min": "compare", "pow": "math",
+    "floordiv": "divmod", "mod": "divmod", "truncdiv": "divmod", "fmod": "divmod",
+    "max": "compare", "min": "compare", "pow": "math",
     **dict.fromkeys(COMPARISONS, "compare"), **dict.fromkeys(FLOAT_FUNCTIONS, "math"),
 }  # fmt: skip
 
