@@ -59,7 +59,7 @@ from tilesmith.frontends.open import load_onnx
 from tilesmith.graph.graph import Graph, Node
 from tilesmith.graph.model import Model
 from tilesmith.graph.partition import Group, partition
-from tilesmith.graph.passes import PASSES as GRAPH_PASSES
+from tilesmith.graph.pipeline import PASSES as GRAPH_PASSES
 from tilesmith.graph.program import Program
 from tilesmith.ir.deserialize import function_from_json
 from tilesmith.ir.evaluate import evaluate

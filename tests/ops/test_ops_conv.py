@@ -303,3 +303,26 @@ X, W = _p(1, 4, 5, 5), _p(6, 4, 3, 3)
 def test_errors(state, message):
     with pytest.raises(ts.ExpressionError, match=message):
         state()
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"stride": 2, "padding": 1},
+        {"stride": 3, "padding": 1, "output_padding": 2, "groups": 2},
+        {"dilation": 2, "padding": 2},
+    ],
+)
+def test_transposed_convolutions_of_other_ranks(torch, run, rng, rank, settings):
+    x = rng.standard_normal((2, 4, 4, 3, 2)[: 2 + rank], dtype=np.float32)
+    w = rng.standard_normal((4, 2, 4, 2, 4)[: 2 + rank], dtype=np.float32)
+    peer = getattr(torch.nn.functional, f"conv_transpose{rank}d")
+    want = peer(torch.from_numpy(x), torch.from_numpy(w), **settings).numpy()
+    op = {1: ts.ops.conv1d_transpose, 3: ts.ops.conv3d_transpose}[rank]
+    np.testing.assert_allclose(run(op, x, w, **settings), want, rtol=1e-4, atol=1e-5)
+    layout = {1: "NWC", 3: "NDHWC"}[rank]
+    last = np.moveaxis(x, 1, -1).copy()
+    turned = np.moveaxis(w, (0, 1), (-2, -1)).copy()
+    got = run(op, last, turned, layout=layout, **settings)
+    np.testing.assert_allclose(np.moveaxis(got, -1, 1), want, rtol=1e-4, atol=1e-5)

@@ -64,6 +64,43 @@ def test_global_avg_pool(run, rng, shape):
     _both_layouts(run, ts.ops.global_avg_pool2d, x, x.mean(axis=(2, 3), keepdims=True))
 
 
+@pytest.mark.parametrize("rank", [1, 3])
+def test_pooling_of_other_ranks(torch, run, rng, rank):
+    x = rng.standard_normal((2, 3, 6, 5, 7)[: 2 + rank], dtype=np.float32)
+    X = torch.from_numpy(x)
+    settings = {"kernel": 3, "stride": 2, "padding": 1, "ceil_mode": True}
+    last = {1: "NWC", 3: "NDHWC"}[rank]
+    for op, peer, more in [
+        (ts.ops.max_pool, torch.nn.functional.max_pool1d, {"dilation": 2}),
+        (ts.ops.avg_pool, torch.nn.functional.avg_pool1d, {"count_include_pad": False}),
+    ]:
+        if rank == 3:
+            peer = getattr(torch.nn.functional, peer.__name__.replace("1d", "3d"))
+        want = peer(X, **_peer(settings), **more).numpy()
+        np.testing.assert_allclose(run(op, x, **settings, **more), want, rtol=1e-5, atol=1e-6)
+        moved = np.moveaxis(x, 1, -1).copy()
+        got = run(op, moved, layout=last, **settings, **more)
+        np.testing.assert_allclose(np.moveaxis(got, -1, 1), want, rtol=1e-5, atol=1e-6)
+
+
+def test_dilated_means_count_what_their_taps_meet(run):
+    x = np.arange(1, 6, dtype=np.float32).reshape(1, 1, 5)
+    settings = {"kernel": 3, "stride": 1, "padding": 2, "dilation": 2}
+    got = run(ts.ops.avg_pool, x, count_include_pad=False, **settings)
+    np.testing.assert_allclose(got[0, 0], [2, 3, 3, 3, 4])
+    got = run(ts.ops.avg_pool, x, **settings)
+    np.testing.assert_allclose(got[0, 0], [4 / 3, 2, 3, 2, 8 / 3])
+
+
+@pytest.mark.parametrize("p", [1, 2, 3])
+def test_norms_of_windows(run, rng, p):
+    x = rng.standard_normal((2, 3, 8), dtype=np.float32)
+    want = (np.abs(x.reshape(2, 3, 4, 2)) ** p).sum(-1) ** (1 / p)
+    np.testing.assert_allclose(run(ts.ops.lp_pool, x, kernel=2, p=p), want, rtol=1e-5)
+    whole = (np.abs(x) ** p).sum(-1, keepdims=True) ** (1 / p)
+    np.testing.assert_allclose(run(ts.ops.global_lp_pool, x, p=p), whole, rtol=1e-5)
+
+
 def test_half_precision_means_are_summed_in_float32(run):
     x = np.full((1, 1, 64, 64), 100.0, np.float16)  # the sum, 409,600, lies beyond float16
     got = run(ts.ops.global_avg_pool2d, x)

@@ -5,6 +5,7 @@ from the operator's definition in the DSL, and what depends on constants alone i
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +20,7 @@ from tilesmith.graph.shapes import result_types
 
 # A value of a model; more elements than any machine holds are a damaged file.
 MAX_ELEMENTS = 1 << 40
+_NUMBER = re.compile(r"(\.\d+)+$")
 
 
 class GraphBuilder:
@@ -31,6 +33,7 @@ class GraphBuilder:
         self._nodes: list[Node] = []
         self._values: dict[str, Value] = {}
         self._constants: dict[str, Array] = {}
+        self.last: Node | None = None  # the node that was added last; None if it was folded away
 
     def input(self, name: str, shape: tuple[int, ...], dtype: str | DType) -> Value:
         value = self._new(name, tuple(shape), dtype_named(dtype))
@@ -46,6 +49,9 @@ class GraphBuilder:
     def array(self, value: Value) -> Array | None:
         """What a constant holds; None for what is known at run time only."""
         return self._constants.get(value.name)
+
+    def value(self, name: str) -> Value:
+        return self._values[name]
 
     def add(
         self, function: Operator, *inputs: Value, name: str = "", origin: str = "", **settings: Any
@@ -63,6 +69,7 @@ class GraphBuilder:
         )  # fmt: skip
         arrays = [self._constants.get(v.name) for v in inputs]
         folded = fold(node, [a for a in arrays if a is not None]) if _all(arrays) else None
+        self.last = node if folded is None else None
         if folded is None:
             self._nodes.append(node)
         else:
@@ -82,8 +89,8 @@ class GraphBuilder:
 
     def _new(self, label: str, shape: tuple[int, ...], dtype: DType) -> Value:
         name = label
-        while name in self._values:
-            name = f"{label}.{next(self._numbers)}"
+        while name in self._values:  # passes name new values after old ones
+            name = f"{_NUMBER.sub('', label)}.{next(self._numbers)}"
         value = Value(name, shape, dtype)
         if value.size > MAX_ELEMENTS:
             raise GraphError(f"{value} has {value.size} elements, which no memory holds")

@@ -4,12 +4,15 @@ names, so that equal groups of a network are equal tasks.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilesmith.expr.dsl import placeholder
 from tilesmith.expr.values import Tensor
 from tilesmith.graph.graph import Graph
 from tilesmith.graph.partition import Group
 from tilesmith.ir.function import Function
 from tilesmith.ir.lower import function
+from tilesmith.ops.transform import transpose
 
 
 def group_function(graph: Graph, group: Group) -> Function:
@@ -26,12 +29,28 @@ def group_function(graph: Graph, group: Group) -> Function:
             constants.append(tensors[x])
     inputs = list(tensors.values())
     for node in group.nodes:
-        results = node.define(*(tensors[x] for x in node.inputs))
+        given = tuple(tensors[x] for x in node.inputs)
+        if node.function is transpose and given[0].stage is not None:
+            results: tuple[Tensor, ...] = (stored_as(given[0], node.setting("axes")),)
+        else:
+            results = node.define(*given)
         tensors.update(zip(node.outputs, results, strict=True))
     outputs = [tensors[x] for x in group.outputs]
     for k, t in enumerate(outputs):
         t.name = f"y{k}"
     return function([*inputs, *outputs], name=_identifier(group.name), constants=constants)
+
+
+def stored_as(x: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """transpose(x, axes), without a copy: x itself is computed in that order."""
+    stage = x.stage
+    assert stage is not None
+    if len(stage.tensors) > 1:
+        return transpose(x, axes)
+    turned = replace(stage, axes=tuple(stage.axes[a] for a in axes), tensors=[])
+    out = Tensor(x.name, tuple(x.shape_ints[a] for a in axes), x.dtype, turned)
+    turned.tensors.append(out)
+    return out
 
 
 def _identifier(name: str) -> str:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from enum import Enum
 from math import prod
 
-from tilesmith.expr.ints import var
-from tilesmith.expr.nodes import Const, Expr, Load, Select, loads_of
+from tilesmith.expr.ints import Int, var
+from tilesmith.expr.nodes import Const, Expr, IntValue, Load, Select, children, loads_of
 from tilesmith.expr.values import Stage, Tensor
+from tilesmith.expr.walk import preorder
 from tilesmith.graph.graph import Graph, Node
 from tilesmith.graph.shapes import Applied, applied
 from tilesmith.ops.transform import reshape
@@ -31,6 +32,8 @@ class Work:
     kind: Kind
     matched: frozenset[int]
     reads: tuple[float, ...]  # how often an element of each input is read, on average
+    # Whether every input is read as NumPy broadcasts it: the operator means the same for any shape.
+    pointwise: bool
 
 
 def work_of(graph: Graph, node: Node) -> Work:
@@ -41,7 +44,9 @@ def work_of(graph: Graph, node: Node) -> Work:
     matched = frozenset(
         k for k, x in enumerate(done.inputs) if _is_matched(x, stages, done.outputs)
     )
-    return Work(_kind(node, done, stages, reads), matched, reads)
+    kind = _kind(node, done, stages, reads)
+    pointwise = kind is Kind.ELEMENTWISE and all(_broadcasts(s, done.outputs) for s in stages)
+    return Work(kind, matched, reads, pointwise)
 
 
 def stages_of(outputs: tuple[Tensor, ...]) -> tuple[Stage, ...]:
@@ -72,11 +77,18 @@ def _points(stage: Stage) -> int:
 
 
 def _reads(x: Tensor, stages: tuple[Stage, ...]) -> float:
+    """How often an element is read. Stages without a reduction, such as padding, are computed again
+    at each read of their result.
+    """
     size = max(1, prod(e.const or 0 for e in x.shape_ints))
     most = 0.0
     for s in stages:
         count = sum(load.buffer is x.uid for load in _loads(s))
-        most = max(most, count * _points(s) / size)
+        if count and s.combiner is None:
+            again = max((_reads(t, stages) for t in s.tensors), default=1.0)
+            most = max(most, count * _points(s) / size * max(1.0, again))
+        elif count:
+            most = max(most, count * _points(s) / size)
     return most
 
 
@@ -88,11 +100,39 @@ def _is_matched(x: Tensor, stages: tuple[Stage, ...], outputs: tuple[Tensor, ...
             if load.buffer is not x.uid:
                 continue
             found = True
-            if s.reduce or load.index != tuple(var(n) for n, _ in s.axes):
+            if s.reduce or len(load.index) != len(s.axes):
                 return False
+            for p, (n, e) in zip(load.index, s.axes, strict=True):
+                if p != var(n) and not (p.const == 0 and e.const == 1):
+                    return False
             if tuple(e for _, e in s.axes) != outputs[0].shape_ints:
                 return False
     return found
+
+
+def _broadcasts(stage: Stage, outputs: tuple[Tensor, ...]) -> bool:
+    axes = [var(n) for n, _ in stage.axes]
+    if tuple(e for _, e in stage.axes) != outputs[0].shape_ints or len(outputs) > 1:
+        return False
+    if any(n.names for n in _numbers(stage)):
+        return False
+    for load in _loads(stage):
+        shape = load.buffer.tensor.shape_ints  # type: ignore[attr-defined]
+        if len(shape) > len(axes):
+            return False
+        own = axes[len(axes) - len(shape) :]
+        for p, axis, extent in zip(load.index, own, shape, strict=True):
+            if p != axis and not (p.const == 0 and extent.const == 1):
+                return False
+    return True
+
+
+def _numbers(stage: Stage) -> list[Int]:
+    """The whole numbers that a stage computes with; where axes are among them, it does not mean
+    the same everywhere.
+    """
+    found = (e for v in stage.values for e in preorder(v, children))
+    return [e.value for e in found if isinstance(e, IntValue)]
 
 
 def _kind(node: Node, done: Applied, stages: tuple[Stage, ...], reads: tuple[float, ...]) -> Kind:

@@ -5,8 +5,9 @@ The rule:
 2. A view (transpose, slice, pad, expand) is an index expression. It is repeated in every group
    that reads it, and becomes a kernel of its own only where its result itself is wanted.
 3. Every other node starts a group. A group has at most one node that reduces.
-4. Element-wise nodes join the groups whose results they read one to one, where nobody else reads
-   those results: bias, residual and activation end up behind the convolution before them.
+4. Element-wise nodes join the groups whose results they read one to one, where nobody outside
+   reads those results: bias, residual and activation end up behind the convolution before them.
+   So does a transpose, as the order in which the group stores its result.
 5. A group of element-wise nodes joins the reduction that alone reads its result, if that reads each
    element a few times at most: the mask in front of a softmax.
 
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 
 from tilesmith.graph.graph import Graph, Node
 from tilesmith.graph.kinds import Kind, Work, work_of
+from tilesmith.ops.transform import transpose
 
 # How often a reduction may read an element that is computed again at each read (rule 5).
 _MAX_RECOMPUTED = 1.5
@@ -61,16 +63,32 @@ class _Partition:
 
     def groups(self) -> tuple[Group, ...]:
         for node in self.graph.nodes:
-            if self.kind(node) in (Kind.ALIAS, Kind.VIEW):
+            kind = self.kind(node)
+            if kind is Kind.ALIAS or (kind is Kind.VIEW and not self._stores(node)):
                 continue
             self._start(node)
-            if self.kind(node) is Kind.ELEMENTWISE:
+            if kind in (Kind.ELEMENTWISE, Kind.VIEW):
                 self._join_producers(node)
             else:
                 self._take_prologues(node)
         ordered = sorted(self.members.values(), key=lambda m: self._position(m[-1]))
         made = [self._finish(m) for m in ordered]
         return tuple(_in_order(self.graph, [*made, *self._copies(made)]))
+
+    def _stores(self, node: Node) -> bool:
+        """Whether a transpose is wanted in memory and can be the order in which a group stores its
+        result: that is read by nobody else, and is made by the last node of a group.
+        """
+        if node.function is not transpose or not self._is_wanted(node.outputs[0]):
+            return False
+        return self._private(node.inputs[0], node) is not None
+
+    def _is_wanted(self, value: str) -> bool:
+        """Whether a view must lie in memory: it is an output, or is read under another shape."""
+        if value in self.graph.returned:
+            return True
+        readers = self.graph.consumers.get(value, ())
+        return any(self.kind(n) is Kind.ALIAS for n in readers)
 
     def _position(self, node: Node) -> int:
         return self._positions[node.name]
@@ -84,25 +102,37 @@ class _Partition:
     def _start(self, node: Node) -> None:
         self.group[node.name] = node.name
         self.members[node.name] = [node]
-        if self.kind(node) is not Kind.ELEMENTWISE:
+        if self.kind(node) in (Kind.REDUCTION, Kind.HEAVY):
             self.anchored.add(node.name)
 
     def _private(self, value: str, reader: Node) -> Node | None:
-        """Who makes a value that `reader` alone reads, if that is a member of a group."""
+        """Who makes a value that only `reader` and nodes of its group read, if that is a member of
+        a group.
+        """
         maker = self.graph.producer.get(value)
-        if maker is None or maker.name not in self.group or value in self.graph.returned:
+        if maker is None or maker.name not in self.group:
             return None
-        readers = {n.name for x in maker.outputs for n in self.graph.consumers.get(x, ())}
-        others = any(x in self.graph.returned for x in maker.outputs)
-        return maker if readers == {reader.name} and not others else None
+        own = self.group.get(reader.name, reader.name)
+        for x in maker.outputs:
+            readers = self.graph.consumers.get(x, ())
+            outside = any(self.group.get(n.name, n.name) != own for n in readers)
+            if outside or x in self.graph.returned:
+                return None
+        return maker
 
     def _join_producers(self, node: Node) -> None:
-        """Rule 4, the latest producer first: it may bring a reduction, the others may not."""
+        """Rule 4. Groups without a reduction come first: what they alone read besides this node
+        may follow. Of those with a reduction the latest comes.
+        """
         matched = self.work[node.name].matched
-        makers = {self._private(x, node) for k, x in enumerate(node.inputs) if k in matched}
-        found = [m for m in makers if m is not None]
-        for maker in sorted(found, key=self._position, reverse=True):
-            self._merge(self.group[maker.name], self.group[node.name])
+        if self.kind(node) is Kind.VIEW:
+            matched = frozenset({0})
+        inputs = [x for k, x in enumerate(node.inputs) if k in matched]
+        for anchored in (False, True):
+            makers = [m for x in inputs if (m := self._private(x, node)) is not None]
+            for maker in sorted(makers, key=self._position, reverse=True):
+                if (self.group[maker.name] in self.anchored) is anchored:
+                    self._merge(self.group[maker.name], self.group[node.name])
 
     def _take_prologues(self, node: Node) -> None:
         """Rule 5."""
@@ -135,7 +165,7 @@ class _Partition:
             maker = self.graph.producer.get(value)
             if maker is not None and maker.name in inside:
                 return
-            if maker is not None and self.kind(maker) is Kind.VIEW:
+            if maker is not None and self.kind(maker) is Kind.VIEW and maker.name not in self.group:
                 nodes[maker.name] = maker
                 for x in maker.inputs:
                     read(x)
@@ -169,7 +199,7 @@ class _Partition:
             seen.add(x)
             if self.kind(maker) is Kind.ALIAS:
                 stack += maker.inputs
-            elif self.kind(maker) is Kind.VIEW:
+            elif self.kind(maker) is Kind.VIEW and maker.name not in self.group:
                 group = self._finish([maker])
                 out.append(Group(group.nodes, group.inputs, (x,)))
                 stack += group.inputs

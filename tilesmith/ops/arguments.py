@@ -6,6 +6,7 @@ Every message begins with the operator's name, then says which argument is wrong
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tilesmith.base.errors import ExpressionError
@@ -112,3 +113,44 @@ def layout_axes(op: str, layout: str, count: int) -> tuple[int, tuple[int, ...]]
     if layout == last:
         return 1 + count, tuple(range(1, 1 + count))
     raise ExpressionError(f"{op}: unknown layout {layout!r}; it must be {first!r} or {last!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class ImageLayout:
+    """What the dimensions of a batch of images, of any rank, stand for."""
+
+    words: tuple[str, ...]  # one per dimension: N, C, and H, W or others
+    channel: int
+    spatial: tuple[int, ...]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names for the axes of a stage."""
+        return tuple(w.lower() for w in self.words)
+
+    @property
+    def window_labels(self) -> tuple[str, ...]:
+        """Names for the axes of a window."""
+        return tuple(f"r{self.words[d].lower()}" for d in self.spatial)
+
+
+def image_layout(op: str, X: Tensor, layout: str | None, count: int | None = None) -> ImageLayout:
+    """The layout that a name means; without one, channels first at the rank of X. `count` is the
+    number of spatial dimensions, where an operator has just one.
+    """
+    need_tensor(op, "X", X)
+    if layout is None:
+        n = count or X.ndim - 2
+        if n < 1:
+            raise ExpressionError(
+                f"{op}: X has shape {show_shape(X.shape)}; it must be (N, C, ...), with at least "
+                "one spatial dimension"
+            )
+        letters = list("DHW"[3 - n :]) if n <= 3 else [f"S{k}" for k in range(n)]
+        out = ImageLayout(("N", "C", *letters), 1, tuple(range(2, 2 + n)))
+    else:
+        n = count or min(max(len(layout) - 2, 1), 3)
+        channel, spatial = layout_axes(op, layout, n)
+        out = ImageLayout(tuple(layout), channel, spatial)
+    need_tensor(op, "X", X, " ".join(out.words))
+    return out

@@ -13,7 +13,7 @@ from tilesmith.base.errors import ExpressionError
 from tilesmith.expr.dsl import compute, reduce_axis
 from tilesmith.expr.dsl import sum as sum_over
 from tilesmith.expr.ints import of
-from tilesmith.expr.values import Tensor, Value, cast, where
+from tilesmith.expr.values import Axis, Tensor, Value, cast, where
 from tilesmith.ops.arguments import (
     Padding,
     PerDim,
@@ -25,6 +25,20 @@ from tilesmith.ops.arguments import (
 )
 from tilesmith.ops.precision import sum_dtypes
 
+_LETTERS = "DHW"
+
+
+def conv1d_transpose(
+    X: Tensor, W: Tensor, stride: PerDim = 1, padding: Padding = 0, output_padding: PerDim = 0,
+    dilation: PerDim = 1, groups: int = 1, layout: str = "NCW",
+    out_dtype: str | DType | None = None, name: str = "conv1d_transpose",
+) -> Tensor:  # fmt: skip
+    """NCW with weights (I, O/groups, KW) as in PyTorch, or NWC with (KW, I, O/groups)."""
+    return _transposed(
+        "conv1d_transpose", 1, X, W, stride, padding, output_padding, dilation, groups, layout,
+        out_dtype, name,
+    )  # fmt: skip
+
 
 def conv2d_transpose(
     X: Tensor, W: Tensor, stride: PerDim = 1, padding: Padding = 0, output_padding: PerDim = 0,
@@ -32,35 +46,61 @@ def conv2d_transpose(
     out_dtype: str | DType | None = None, name: str = "conv2d_transpose",
 ) -> Tensor:  # fmt: skip
     """NCHW with weights (I, O/groups, KH, KW) as in PyTorch, or NHWC with (KH, KW, I, O/groups)."""
-    op = "conv2d_transpose"
-    channel, spatial = layout_axes(op, layout, 2)
+    return _transposed(
+        "conv2d_transpose", 2, X, W, stride, padding, output_padding, dilation, groups, layout,
+        out_dtype, name,
+    )  # fmt: skip
+
+
+def conv3d_transpose(
+    X: Tensor, W: Tensor, stride: PerDim = 1, padding: Padding = 0, output_padding: PerDim = 0,
+    dilation: PerDim = 1, groups: int = 1, layout: str = "NCDHW",
+    out_dtype: str | DType | None = None, name: str = "conv3d_transpose",
+) -> Tensor:  # fmt: skip
+    """NCDHW with weights (I, O/groups, KD, KH, KW), or NDHWC with (KD, KH, KW, I, O/groups)."""
+    return _transposed(
+        "conv3d_transpose", 3, X, W, stride, padding, output_padding, dilation, groups, layout,
+        out_dtype, name,
+    )  # fmt: skip
+
+
+def _transposed(
+    op: str, count: int, X: Tensor, W: Tensor, stride: PerDim, padding: Padding,
+    output_padding: PerDim, dilation: PerDim, groups: int, layout: str,
+    out_dtype: str | DType | None, name: str,
+) -> Tensor:  # fmt: skip
+    channel, spatial = layout_axes(op, layout, count)
+    letters = _LETTERS[3 - count :]
     first = channel == 1
     need_tensor(op, "X", X, " ".join(layout))
-    need_tensor(op, "W", W, "I O/groups KH KW" if first else "KH KW I O/groups")
+    kernel_words = [f"K{c}" for c in letters]
+    words = ["I", "O/groups", *kernel_words] if first else [*kernel_words, "I", "O/groups"]
+    need_tensor(op, "W", W, " ".join(words))
     w = [fixed(op, f"dimension {d} of W", e) for d, e in enumerate(W.shape_ints)]
-    (inputs, per_group), kernel = (w[:2], w[2:]) if first else (w[2:], w[:2])
+    (inputs, per_group), kernel = (w[:2], w[2:]) if first else (w[count:], w[:count])
     channels = fixed(op, "the channels of X", X.shape_ints[channel])
     (groups,) = per_dim(op, "groups", groups, 1)
     if inputs != channels:
         raise ExpressionError(
             f"{op}: W has {inputs} input channels, but X has {channels}; they must agree "
-            f"(weights are {'(I, O/groups, KH, KW)' if first else '(KH, KW, I, O/groups)'})"
+            f"(weights are ({', '.join(words)}))"
         )
     if channels % groups:
         raise ExpressionError(
             f"{op}: groups={groups} does not divide the {channels} input channels; it must"
         )
-    strides, dilations = per_dim(op, "stride", stride, 2), per_dim(op, "dilation", dilation, 2)
-    extra = per_dim(op, "output_padding", output_padding, 2, least=0)
-    pads = pad_pairs(op, padding, 2)
+    strides = per_dim(op, "stride", stride, count)
+    dilations = per_dim(op, "dilation", dilation, count)
+    extra = per_dim(op, "output_padding", output_padding, count, least=0)
+    pads = pad_pairs(op, padding, count)
     sizes = [fixed(op, f"spatial extent {layout[d]} of X", X.shape_ints[d]) for d in spatial]
     before, spread, extents = [], [], []
-    for k in range(2):
+    for k in range(count):
         if sizes[k] < 1 or kernel[k] < 1:
-            raise ExpressionError(f"{op}: X and the kernel need at least 1 element in {'HW'[k]}")
+            raise ExpressionError(f"{op}: X and the kernel need at least 1 element in {letters[k]}")
         if extra[k] >= max(strides[k], dilations[k]):
             raise ExpressionError(
-                f"{op}: output_padding {extra[k]} in {'HW'[k]} must be below the stride "
+                f"{op}: output_padding {extra[k]} in {letters[k]} must be below the stride "
                 f"{strides[k]} or the dilation {dilations[k]}"
             )
         reach = dilations[k] * (kernel[k] - 1)
@@ -69,17 +109,19 @@ def conv2d_transpose(
         extents.append(spread[k] - reach)
         if extents[k] < 1:
             raise ExpressionError(
-                f"{op}: padding {pads[k]} in {'HW'[k]} leaves {extents[k]} elements of output; "
+                f"{op}: padding {pads[k]} in {letters[k]} leaves {extents[k]} elements of output; "
                 "make it smaller"
             )
     acc, result = sum_dtypes(op, X.dtype, W.dtype, out_dtype)
     each = channels // groups
     left = [p for p, _ in pads]
     if max(strides) > 1 and max(dilations) == 1 and all(map(_in_phases, strides, left, kernel)):
-        return _phases(X, W, channel, spatial, strides, left, kernel, extents, groups, result, name)
+        return _phases(
+            op, X, W, channel, spatial, strides, left, kernel, extents, groups, result, name
+        )
     P = _spread(X, spatial, strides, before, spread)
     rc = reduce_axis(each, name="rc")
-    rh, rw = reduce_axis(kernel[0], name="rh"), reduce_axis(kernel[1], name="rw")
+    window = _window(letters, kernel)
 
     def body(*index: Value) -> Value:
         f = index[channel]
@@ -87,19 +129,23 @@ def conv2d_transpose(
         column = f if groups == 1 else f % per_group
         at = list(index)
         at[channel] = c
-        for d, r, dil in zip(spatial, (rh, rw), dilations, strict=True):
+        for d, r, dil in zip(spatial, window, dilations, strict=True):
             at[d] = index[d] + r * dil
-        turned = (kernel[0] - 1 - rh, kernel[1] - 1 - rw)
+        turned = [k - 1 - r for k, r in zip(kernel, window, strict=True)]
         weight = W[c, column, *turned] if first else W[*turned, c, column]
-        axes = (rc, rh, rw) if first else (rh, rw, rc)
+        axes = (rc, *window) if first else (*window, rc)
         return cast(sum_over(cast(P[tuple(at)], acc) * cast(weight, acc), axis=axes), result)
 
     shape = [X.shape_ints[0], *extents]
     shape.insert(channel, per_group * groups)
-    labels = ["n", "h", "w"]
+    labels = ["n", *letters.lower()]
     labels.insert(channel, "f")
     out: Tensor = compute(shape, body, name=name, axes=labels)
     return out
+
+
+def _window(letters: str, kernel: list[int]) -> list[Axis]:
+    return [reduce_axis(k, name=f"r{c.lower()}") for c, k in zip(letters, kernel, strict=True)]
 
 
 def _spread(
@@ -142,8 +188,9 @@ def _in_phases(stride: int, pad: int, kernel: int) -> bool:
 
 
 def _phases(
-    X: Tensor, W: Tensor, channel: int, spatial: tuple[int, ...], strides: tuple[int, ...],
-    pads: list[int], kernel: list[int], extents: list[int], groups: int, result: DType, name: str,
+    op: str, X: Tensor, W: Tensor, channel: int, spatial: tuple[int, ...],
+    strides: tuple[int, ...], pads: list[int], kernel: list[int], extents: list[int], groups: int,
+    result: DType, name: str,
 ) -> Tensor:  # fmt: skip
     """Output s*q + p, of phase p, is the sum over t of the input at q + (p + pad) // s - t with the
     kernel at (p + pad) % s + s*t.
@@ -155,35 +202,37 @@ def _phases(
     before = [t - 1 - pad // s for t, pad, s in zip(taps, pads, strides, strict=True)]
     padded = [n + t - 1 + o for n, t, o in zip(places, taps, odd, strict=True)]
     P = _spread(X, spatial, (1,) * len(spatial), before, padded)
-    acc, _ = sum_dtypes("conv2d_transpose", X.dtype, W.dtype, None)
-    channels = W.shape_ints[0 if first else 2]
-    per_group = W.shape_ints[1 if first else 3]
+    acc, _ = sum_dtypes(op, X.dtype, W.dtype, None)
+    count = len(spatial)
+    letters = _LETTERS[3 - count :]
+    channels = W.shape_ints[0 if first else count]
+    per_group = W.shape_ints[1 if first else count + 1]
     each = channels // groups
     rc = reduce_axis(each, name="rc")
-    rh, rw = reduce_axis(taps[0], name="rh"), reduce_axis(taps[1], name="rw")
+    window = _window(letters, taps)
 
     def body(*index: Value) -> Value:
-        n, phase, rest = index[0], index[1:3], (index[0], *index[3:])
+        n, phase, rest = index[0], index[1 : 1 + count], (index[0], *index[1 + count :])
         f = rest[channel]
         at = [n, *rest[1:]]
         at[channel] = rc if groups == 1 else f // per_group * each + rc
         column = f if groups == 1 else f % per_group
         where_in_kernel = []
-        for d, r, p, s, t, o in zip(spatial, (rh, rw), phase, strides, taps, odd, strict=True):
+        for d, r, p, s, t, o in zip(spatial, window, phase, strides, taps, odd, strict=True):
             at[d] = rest[d] + (p + r if o else r)
             where_in_kernel.append((1 - p if o else p) + s * (t - 1 - r))
         c = at[channel]
         weight = W[c, column, *where_in_kernel] if first else W[*where_in_kernel, c, column]
-        axes = (rc, rh, rw) if first else (rh, rw, rc)
+        axes = (rc, *window) if first else (*window, rc)
         return cast(sum_over(cast(P[tuple(at)], acc) * cast(weight, acc), axis=axes), result)
 
-    labels = ["n", "h", "w"]
+    labels = ["n", *letters.lower()]
     labels.insert(channel, "f")
     shape = [X.shape_ints[0], *places]
     shape.insert(channel, per_group * groups)
     parts: Tensor = compute(
         (shape[0], *strides, *shape[1:]), body, name=f"{name}_phases",
-        axes=(labels[0], "p", "q", *labels[1:]),
+        axes=(labels[0], *"pqs"[:count], *labels[1:]),
     )  # fmt: skip
 
     def together(*index: Value) -> Value:

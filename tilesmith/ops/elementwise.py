@@ -6,7 +6,6 @@ Functions with several steps are carried out in float32 when their operand is of
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from tilesmith.base.dtype import BOOL, DType
 from tilesmith.base.errors import ExpressionError
@@ -15,75 +14,78 @@ from tilesmith.expr.dsl import compute
 from tilesmith.expr.values import Number, Tensor, Value
 from tilesmith.ops.arguments import axis_of, need_equal, need_tensor
 from tilesmith.ops.broadcast import broadcast_shape, read_broadcast
-from tilesmith.ops.precision import widen
-
-Term = Tensor | Number
-
-
-def _each(op: str, X: Tensor, f: Callable[[Value], Value], name: str) -> Tensor:
-    need_tensor(op, "X", X)
-    out: Tensor = compute(X.shape_ints, lambda *i: f(X[i]), name=name)
-    return out
-
-
-def _smooth(op: str, X: Tensor, f: Callable[[Value], Value], name: str) -> Tensor:
-    """f in float32 at least, brought back to the dtype of X."""
-
-    def g(x: Value) -> Value:
-        y = f(widen(x))
-        return values.cast(y, x.dtype) if x.dtype.is_float else y
-
-    return _each(op, X, g, name)
-
-
-def _joined(
-    op: str, A: Term, B: Term, f: Callable[[Value | Number, Value | Number], Value], name: str
-) -> Tensor:
-    tensors = [x for x in (A, B) if isinstance(x, Tensor)]
-    for what, x in (("A", A), ("B", B)):
-        if not isinstance(x, Tensor | int | float) or not tensors:
-            raise ExpressionError(
-                f"{op}: {what} is of type {type(x).__name__}; one operand must be a tensor, "
-                "the other a tensor or a number"
-            )
-    shape = broadcast_shape(op, *(x.shape_ints for x in tensors))
-
-    def body(*index: Value) -> Value:
-        a, b = (read_broadcast(x, index) if isinstance(x, Tensor) else x for x in (A, B))
-        return f(a, b)
-
-    out: Tensor = compute(shape, body, name=name)
-    return out
+from tilesmith.ops.pointwise import Term, each, joined, smooth
 
 
 # of two tensors, or of a tensor and a number
 def add(A: Term, B: Term, name: str = "add") -> Tensor:
-    return _joined("add", A, B, lambda a, b: values.binary("add", a, b), name)
+    return joined("add", A, B, lambda a, b: values.binary("add", a, b), name)
 
 
 def subtract(A: Term, B: Term, name: str = "subtract") -> Tensor:
-    return _joined("subtract", A, B, lambda a, b: values.binary("sub", a, b), name)
+    return joined("subtract", A, B, lambda a, b: values.binary("sub", a, b), name)
 
 
 def multiply(A: Term, B: Term, name: str = "multiply") -> Tensor:
-    return _joined("multiply", A, B, lambda a, b: values.binary("mul", a, b), name)
+    return joined("multiply", A, B, lambda a, b: values.binary("mul", a, b), name)
 
 
 def divide(A: Term, B: Term, name: str = "divide") -> Tensor:
     """A / B; of two integers it is a float32."""
-    return _joined("divide", A, B, lambda a, b: values.binary("div", a, b), name)
+    return joined("divide", A, B, lambda a, b: values.binary("div", a, b), name)
 
 
 def maximum(A: Term, B: Term, name: str = "maximum") -> Tensor:
-    return _joined("maximum", A, B, functions.maximum, name)
+    return joined("maximum", A, B, functions.maximum, name)
 
 
 def minimum(A: Term, B: Term, name: str = "minimum") -> Tensor:
-    return _joined("minimum", A, B, functions.minimum, name)
+    return joined("minimum", A, B, functions.minimum, name)
 
 
 def power(A: Term, B: Term, name: str = "power") -> Tensor:
-    return _joined("power", A, B, values.power, name)
+    return joined("power", A, B, values.power, name)
+
+
+def truncated_divide(A: Term, B: Term, name: str = "truncated_divide") -> Tensor:
+    """A / B of integers, rounded towards 0 as in C."""
+
+    def f(a: Value, b: Value) -> Value:
+        q, rest = values.binary("floordiv", a, b), values.binary("mod", a, b)
+        if q.dtype.kind == "u":
+            return q
+        return values.where((q < 0) & (rest != 0), q + 1, q)
+
+    return joined("truncated_divide", A, B, f, name)
+
+
+def remainder(A: Term, B: Term, name: str = "remainder") -> Tensor:
+    """What A // B leaves; it has the sign of B, as in Python."""
+    return joined("remainder", A, B, lambda a, b: values.binary("mod", a, b), name)
+
+
+def integer_power(A: Term, B: Term, name: str = "integer_power") -> Tensor:
+    """A ** B of integers in the dtype of A, exact but that it wraps around; a negative exponent
+    gives what 1 / A ** -B is towards 0.
+    """
+
+    def f(a: Value, b: Value) -> Value:
+        base = values.as_value(a)
+        e = values.cast(values.as_value(b), "int64")
+        # Of 0, 1 and -1 a large power is one of the same parity; all others have wrapped by then.
+        left = values.where(e < 64, e, 62 + e % 2)
+        out, square = values.where(left % 2 == 1, base, 1), base
+        for _ in range(5):
+            left, square = left // 2, square * square
+            out = values.where(left % 2 == 1, out * square, out)
+        if base.dtype.kind == "u":
+            inverse = values.where(base == 1, base, 0)
+        else:
+            odd = values.where(e % 2 == 0, 1, base)
+            inverse = values.where((base == 1) | (base == -1), odd, 0)
+        return values.cast(values.where(e < 0, inverse, out), base.dtype)
+
+    return joined("integer_power", A, B, f, name)
 
 
 def bias_add(X: Tensor, bias: Tensor, axis: int = 1, name: str = "bias_add") -> Tensor:
@@ -99,53 +101,78 @@ def bias_add(X: Tensor, bias: Tensor, axis: int = 1, name: str = "bias_add") -> 
 
 # of one tensor
 def cast(X: Tensor, dtype: str | DType, name: str = "cast") -> Tensor:
-    return _each("cast", X, lambda x: values.cast(x, dtype), name)
+    return each("cast", X, lambda x: values.cast(x, dtype), name)
 
 
 def negative(X: Tensor, name: str = "negative") -> Tensor:
-    return _each("negative", X, lambda x: -x, name)
+    return each("negative", X, lambda x: -x, name)
 
 
 def absolute(X: Tensor, name: str = "absolute") -> Tensor:
-    return _each("absolute", X, functions.absolute, name)
+    return each("absolute", X, functions.absolute, name)
 
 
 def exp(X: Tensor, name: str = "exp") -> Tensor:
-    return _each("exp", X, functions.exp, name)
+    return each("exp", X, functions.exp, name)
 
 
 def log(X: Tensor, name: str = "log") -> Tensor:
-    return _each("log", X, functions.log, name)
+    return each("log", X, functions.log, name)
 
 
 def sqrt(X: Tensor, name: str = "sqrt") -> Tensor:
-    return _each("sqrt", X, functions.sqrt, name)
+    return each("sqrt", X, functions.sqrt, name)
+
+
+def reciprocal(X: Tensor, name: str = "reciprocal") -> Tensor:
+    return each("reciprocal", X, lambda x: 1 / x, name)
+
+
+def floor(X: Tensor, name: str = "floor") -> Tensor:
+    return each("floor", X, functions.floor, name)
+
+
+def ceil(X: Tensor, name: str = "ceil") -> Tensor:
+    return each("ceil", X, functions.ceil, name)
+
+
+def rint(X: Tensor, name: str = "rint") -> Tensor:
+    """The nearest whole number, of two the even one."""
+    return each("rint", X, functions.round_, name)
+
+
+def sin(X: Tensor, name: str = "sin") -> Tensor:
+    return each("sin", X, functions.sin, name)
+
+
+def cos(X: Tensor, name: str = "cos") -> Tensor:
+    return each("cos", X, functions.cos, name)
 
 
 def erf(X: Tensor, name: str = "erf") -> Tensor:
-    return _each("erf", X, functions.erf, name)
+    return each("erf", X, functions.erf, name)
 
 
 def tanh(X: Tensor, name: str = "tanh") -> Tensor:
-    return _each("tanh", X, functions.tanh, name)
+    return each("tanh", X, functions.tanh, name)
 
 
 def sigmoid(X: Tensor, name: str = "sigmoid") -> Tensor:
-    return _each("sigmoid", X, functions.sigmoid, name)
+    return each("sigmoid", X, functions.sigmoid, name)
 
 
 def relu(X: Tensor, name: str = "relu") -> Tensor:
-    return _each("relu", X, lambda x: functions.maximum(x, 0), name)
+    return each("relu", X, lambda x: functions.maximum(x, 0), name)
 
 
 def leaky_relu(X: Tensor, alpha: float = 0.01, name: str = "leaky_relu") -> Tensor:
     """x, or alpha * x below 0."""
-    return _each("leaky_relu", X, lambda x: values.where(x > 0, x, x * alpha), name)
+    return each("leaky_relu", X, lambda x: values.where(x > 0, x, x * alpha), name)
 
 
 def silu(X: Tensor, name: str = "silu") -> Tensor:
     """x * sigmoid(x), also known as swish."""
-    return _smooth("silu", X, lambda x: x * functions.sigmoid(x), name)
+    return smooth("silu", X, lambda x: x * functions.sigmoid(x), name)
 
 
 def gelu(X: Tensor, approximate: str = "none", name: str = "gelu") -> Tensor:
@@ -160,7 +187,7 @@ def gelu(X: Tensor, approximate: str = "none", name: str = "gelu") -> Tensor:
     def by_erf(x: Value) -> Value:
         return 0.5 * x * (1.0 + functions.erf(x * math.sqrt(0.5)))
 
-    return _smooth("gelu", X, by_tanh if approximate == "tanh" else by_erf, name)
+    return smooth("gelu", X, by_tanh if approximate == "tanh" else by_erf, name)
 
 
 def clip(X: Tensor, low: Number | None, high: Number | None, name: str = "clip") -> Tensor:
@@ -175,7 +202,7 @@ def clip(X: Tensor, low: Number | None, high: Number | None, name: str = "clip")
         y = x if low is None else functions.maximum(x, low)
         return y if high is None else functions.minimum(y, high)
 
-    return _each("clip", X, f, name)
+    return each("clip", X, f, name)
 
 
 def where(cond: Tensor, A: Term, B: Term, name: str = "where") -> Tensor:

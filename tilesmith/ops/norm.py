@@ -5,63 +5,22 @@ Each statistic is a stage of its own, in float32 where the tensor is of half pre
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from tilesmith.base.errors import ExpressionError
-from tilesmith.expr.dsl import amax, compute, reduce_axis
+from tilesmith.expr.dsl import amax, compute
 from tilesmith.expr.dsl import sum as sum_over
 from tilesmith.expr.functions import exp, log, rsqrt, sqrt
-from tilesmith.expr.ints import ONE, product
-from tilesmith.expr.values import Axis, Tensor, Value, cast
-from tilesmith.ops.arguments import axis_of, need_equal, need_tensor, show_shape
+from tilesmith.expr.values import Tensor, Value, cast
+from tilesmith.ops.arguments import axis_of, need_tensor, show_shape
 from tilesmith.ops.precision import widen
-
-
-def _need_float(op: str, X: Tensor) -> None:
-    need_tensor(op, "X", X)
-    if not X.dtype.is_float:
-        raise ExpressionError(f"{op}: X is {X.dtype}; it must be a float: cast it first")
-
-
-def _need_vector(op: str, what: str, x: Tensor, X: Tensor, axis: int) -> None:
-    need_tensor(op, what, x, "C")
-    need_equal(op, f"the extent of {what}", x.shape_ints[0], X.shape_ints[axis],
-               f"axis {axis} of X {show_shape(X.shape)} is")  # fmt: skip
-
-
-class _Rows:
-    """A tensor seen as rows along some of its axes: what is summed, and what is kept."""
-
-    def __init__(self, X: Tensor, axes: Sequence[int]) -> None:
-        self.tensor, self.axes = X, tuple(axes)
-        self.kept = [d for d in range(X.ndim) if d not in self.axes]
-        self.shape = [X.shape_ints[d] for d in self.kept]
-        self.count = product([ONE, *(X.shape_ints[d] for d in self.axes)])
-
-    def fold(
-        self, join: Callable[[Value, list[Axis]], Value],
-        value: Callable[[tuple[Value, ...], tuple[Value, ...]], Value], name: str,
-    ) -> Tensor:  # fmt: skip
-        """One result per row: `value` at (place in the tensor, row), joined over the row."""
-        over = [reduce_axis(self.tensor.shape_ints[d], name="k") for d in self.axes]
-
-        def body(*row: Value) -> Value:
-            at: list[Value] = [*over, *row]
-            for d, v in [*zip(self.axes, over, strict=True), *zip(self.kept, row, strict=True)]:
-                at[d] = v
-            return join(value(tuple(at), row), over)
-
-        out: Tensor = compute(self.shape, body, name=name)
-        return out
-
-    def row(self, index: tuple[Value, ...]) -> tuple[Value, ...]:
-        return tuple(index[d] for d in self.kept)
+from tilesmith.ops.rows import Rows, need_float, need_vector
 
 
 def softmax(X: Tensor, axis: int = -1, name: str = "softmax") -> Tensor:
     """exp(x) over the sum of exp along an axis, in four stages: maximum, exp, sum, quotient."""
-    _need_float("softmax", X)
-    rows = _Rows(X, [axis_of("softmax", axis, X.ndim)])
+    need_float("softmax", X)
+    rows = Rows(X, [axis_of("softmax", axis, X.ndim)])
     top = rows.fold(amax, lambda at, row: X[at], f"{name}_max")
     e: Tensor = compute(
         X.shape_ints, lambda *i: exp(widen(X[i]) - widen(top[rows.row(i)])), name=f"{name}_exp"
@@ -76,8 +35,8 @@ def softmax(X: Tensor, axis: int = -1, name: str = "softmax") -> Tensor:
 
 def log_softmax(X: Tensor, axis: int = -1, name: str = "log_softmax") -> Tensor:
     """The logarithm of softmax, without its overflow."""
-    _need_float("log_softmax", X)
-    rows = _Rows(X, [axis_of("log_softmax", axis, X.ndim)])
+    need_float("log_softmax", X)
+    rows = Rows(X, [axis_of("log_softmax", axis, X.ndim)])
     top = rows.fold(amax, lambda at, row: X[at], f"{name}_max")
     total = rows.fold(sum_over, lambda at, row: exp(widen(X[at]) - widen(top[row])), f"{name}_sum")
 
@@ -94,13 +53,21 @@ def layer_norm(
     axis: int | Sequence[int] = -1, epsilon: float = 1e-5, name: str = "layer_norm",
 ) -> Tensor:  # fmt: skip
     """(x - mean) / sqrt(variance + epsilon) * gamma + beta; both have the shape of the axes."""
+    return layer_norm_with_statistics(X, gamma, beta, axis, epsilon, name)[0]
+
+
+def layer_norm_with_statistics(
+    X: Tensor, gamma: Tensor | None = None, beta: Tensor | None = None,
+    axis: int | Sequence[int] = -1, epsilon: float = 1e-5, name: str = "layer_norm",
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """layer_norm, and of each row the mean and 1 / sqrt(variance + epsilon)."""
     op = "layer_norm"
-    _need_float(op, X)
+    need_float(op, X)
     wanted = axis if isinstance(axis, Sequence) else (axis,)
     axes = sorted(axis_of(op, a, X.ndim) for a in wanted)
     if not axes or len(set(axes)) != len(axes):
         raise ExpressionError(f"{op}: axis {axis!r} must name each axis once, and at least one")
-    rows = _Rows(X, axes)
+    rows = Rows(X, axes)
     span = tuple(X.shape_ints[d] for d in axes)
     for what, t in (("gamma", gamma), ("beta", beta)):
         if t is not None and t.shape_ints != span:
@@ -127,7 +94,7 @@ def layer_norm(
         return cast(y if beta is None else y + widen(beta[at]), X.dtype)
 
     out: Tensor = compute(X.shape_ints, body, name=name)
-    return out
+    return out, mean, scale
 
 
 def scale_shift(
@@ -138,7 +105,7 @@ def scale_shift(
     need_tensor(op, "X", X)
     d = axis_of(op, axis, X.ndim)
     for what, t in (("scale", scale), ("shift", shift)):
-        _need_vector(op, what, t, X, d)
+        need_vector(op, what, t, X, d)
 
     def body(*i: Value) -> Value:
         return cast(widen(X[i]) * widen(scale[i[d]]) + widen(shift[i[d]]), X.dtype)
@@ -156,10 +123,10 @@ def batch_norm(
     They are folded into one scale and one shift per channel, so that an element costs one product.
     """
     op = "batch_norm"
-    _need_float(op, X)
+    need_float(op, X)
     d = axis_of(op, axis, X.ndim)
     for what, t in (("gamma", gamma), ("beta", beta), ("mean", mean), ("var", var)):
-        _need_vector(op, what, t, X, d)
+        need_vector(op, what, t, X, d)
     scale: Tensor = compute(
         gamma.shape_ints, lambda c: widen(gamma[c]) * rsqrt(widen(var[c]) + epsilon),
         name=f"{name}_scale",
@@ -173,12 +140,12 @@ def batch_norm(
 
 def norm(X: Tensor, name: str = "norm") -> Tensor:
     """The 2-norm of a vector or matrix, of rank 0; of matrices (B, M, N), one for each."""
-    _need_float("norm", X)
+    need_float("norm", X)
     if not 1 <= X.ndim <= 3:
         raise ExpressionError(
             f"norm: X has shape {show_shape(X.shape)}; it must be (N), (M, N) or (B, M, N)"
         )
-    rows = _Rows(X, range(1 if X.ndim == 3 else 0, X.ndim))
+    rows = Rows(X, range(1 if X.ndim == 3 else 0, X.ndim))
     squares = rows.fold(sum_over, lambda at, row: widen(X[at]) * widen(X[at]), f"{name}_squares")
     out: Tensor = compute(rows.shape, lambda *b: cast(sqrt(squares[b]), X.dtype), name=name)
     return out

@@ -6,32 +6,38 @@ from tilesmith.base.errors import ExpressionError
 from tilesmith.expr import dsl
 from tilesmith.expr.dsl import compute, reduce_axis
 from tilesmith.expr.ints import product
-from tilesmith.expr.values import Tensor, Value, cast
+from tilesmith.expr.values import Tensor, Value, cast, where
 from tilesmith.ops.arguments import axis_of, need_tensor
 from tilesmith.ops.transform import reshape
 
 
 def argmax(
-    X: Tensor, axis: int | None = -1, keepdims: bool = False, name: str = "argmax"
-) -> Tensor:
+    X: Tensor, axis: int | None = -1, keepdims: bool = False, last: bool = False,
+    name: str = "argmax",
+) -> Tensor:  # fmt: skip
     """The position (int64) of the first maximum along an axis; of the first NaN, if there is one.
 
     With axis=None, the position in X laid out as one row. `keepdims` keeps the axis, as one of 1.
+    `last` gives the last of equal ones instead of the first.
     """
-    return _position("argmax", X, axis, keepdims, name)
+    return _position("argmax", X, axis, keepdims, last, name)
 
 
 def argmin(
-    X: Tensor, axis: int | None = -1, keepdims: bool = False, name: str = "argmin"
-) -> Tensor:
+    X: Tensor, axis: int | None = -1, keepdims: bool = False, last: bool = False,
+    name: str = "argmin",
+) -> Tensor:  # fmt: skip
     """The position (int64) of the first minimum along an axis; of the first NaN, if there is one.
 
     With axis=None, the position in X laid out as one row. `keepdims` keeps the axis, as one of 1.
+    `last` gives the last of equal ones instead of the first.
     """
-    return _position("argmin", X, axis, keepdims, name)
+    return _position("argmin", X, axis, keepdims, last, name)
 
 
-def _position(op: str, X: Tensor, axis: int | None, keepdims: bool, name: str) -> Tensor:
+def _position(
+    op: str, X: Tensor, axis: int | None, keepdims: bool, last: bool, name: str
+) -> Tensor:
     need_tensor(op, "X", X)
     whole = axis is None
     ndim = X.ndim
@@ -48,7 +54,7 @@ def _position(op: str, X: Tensor, axis: int | None, keepdims: bool, name: str) -
         rest = list(index)
         if keepdims:
             rest = [] if whole else [v for d, v in enumerate(rest) if d != at]
-        place = (*rest[:at], k, *rest[at:])
+        place = (*rest[:at], extent - 1 - k if last else k, *rest[at:])
         v = X[place]
         return find(cast(v, "uint8") if v.dtype.kind == "b" else v, axis=k)
 
@@ -56,6 +62,22 @@ def _position(op: str, X: Tensor, axis: int | None, keepdims: bool, name: str) -
     if keepdims:
         shape = [product(())] * ndim if whole else [*shape[:at], product(()), *shape[at:]]
     names = [f"i{d}" for d in range(len(shape))]
-    position: Tensor = compute(shape, body, name=name, axes=names)[0]
-    position.name = name
+    label = f"{name}_turned" if last else name
+    position: Tensor = compute(shape, body, name=label, axes=names)[0]
+    position.name = label
+    if last:  # counted from the end
+        turned = position
+        position = compute(shape, lambda *i: extent - 1 - turned[i], name=name)
     return position
+
+
+def hardmax(X: Tensor, axis: int = -1, name: str = "hardmax") -> Tensor:
+    """1 at the first maximum along an axis, 0 elsewhere."""
+    place = argmax(X, axis, name=f"{name}_place")
+    at = axis_of("hardmax", axis, X.ndim)
+
+    def body(*i: Value) -> Value:
+        return cast(where(i[at] == place[(*i[:at], *i[at + 1 :])], 1, 0), X.dtype)
+
+    out: Tensor = compute(X.shape_ints, body, name=name)
+    return out

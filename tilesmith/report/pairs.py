@@ -27,9 +27,9 @@ class Turns:
     """How turns are taken.
 
     A sample is at least `sample_seconds` of calls. Peers that are slower than `close` times the
-    fastest are timed once and not paired, except those in `paired`. In every `alone_every`-th round a contestant takes a
-    second turn in a row: what it takes then is what it takes alone. No contest takes much longer
-    than `most_seconds`.
+    fastest are timed once and not paired, except those in `paired`. In every `alone_every`-th round
+    a contestant takes a second turn in a row: what it takes then is what it takes alone. No contest
+    takes much longer than `most_seconds`.
     """
 
     rounds: int = 21

@@ -12,7 +12,7 @@ from tilesmith.graph.executor import Executor
 from tilesmith.graph.graph import Graph
 from tilesmith.graph.model import Model
 from tilesmith.graph.partition import Partition, partition
-from tilesmith.graph.passes import PASSES, Pass, run_passes
+from tilesmith.graph.pipeline import PASSES, Pass, run_passes
 from tilesmith.graph.plan import plan
 from tilesmith.graph.program import Program
 from tilesmith.records.database import Database

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from tilesmith.base.dtype import DType
 from tilesmith.base.dtype import dtype as dtype_named
@@ -16,17 +16,15 @@ from tilesmith.frontends.onnx.model import OnnxGraph, OnnxNode
 from tilesmith.graph.graph import Array
 from tilesmith.graph.program import Signature
 
-# Of an initializer: the array. It may lie in the file, or beside it.
-Reader = Callable[[onnx.TensorProto], Array]
 
+class Reader(Protocol):
+    """Gives what a message says: from the message itself, from the mapped file, or from a file
+    beside it.
+    """
 
-def tensor_array(tensor: onnx.TensorProto) -> Array:
-    """A tensor whose data lies in the message itself."""
-    try:
-        array: Array = numpy_helper.to_array(tensor)
-    except Exception as error:  # of the package: a damaged message raises anything
-        raise GraphError(f"the tensor {tensor.name!r} cannot be read: {error}") from None
-    return array
+    def array(self, tensor: onnx.TensorProto) -> Array: ...
+
+    def whole(self, node: onnx.NodeProto) -> onnx.NodeProto: ...
 
 
 def dtype_of(code: int, what: str) -> DType:
@@ -51,7 +49,7 @@ def signature(info: onnx.ValueInfoProto) -> Signature:
     dims: tuple[int | str, ...] | None = None
     if tensor.HasField("shape"):
         dims = tuple(_dim(d, info.name) for d in tensor.shape.dim)
-    return Signature(info.name, dtype_of(tensor.elem_type, f"{info.name!r}"), dims)
+    return Signature(text(info.name), dtype_of(tensor.elem_type, f"{info.name!r}"), dims)
 
 
 def _dim(d: onnx.TensorShapeProto.Dimension, name: str) -> int | str:
@@ -59,59 +57,71 @@ def _dim(d: onnx.TensorShapeProto.Dimension, name: str) -> int | str:
         if d.dim_value < 0:
             raise GraphError(f"{name!r} has a dimension of {d.dim_value}; it is at least 0")
         return int(d.dim_value)
-    return d.dim_param or "?"
+    return text(d.dim_param) or "?"
 
 
 def convert_graph(
     graph: onnx.GraphProto,
     opsets: Mapping[str, int],
-    read: Reader = tensor_array,
+    read: Reader,
     *,
     is_body: bool = False,
 ) -> OnnxGraph:
-    initializers = {t.name: read(t) for t in graph.initializer}
+    initializers: dict[str, Array] = {}
+    for t in graph.initializer:
+        name = text(t.name)
+        if name in initializers or not name:
+            raise GraphError(
+                f"two initializers are called {name!r}" if name else "an initializer has no name"
+            )
+        initializers[name] = read.array(t)
     for sparse in graph.sparse_initializer:
         raise GraphError(f"{sparse.values.name!r} is a sparse initializer, which is not supported")
     inputs = tuple(
         _body_signature(i) if is_body else signature(i)
         for i in graph.input
-        if i.name not in initializers
+        if text(i.name) not in initializers
     )
-    nodes = convert_nodes(graph.node, opsets, graph.name)
-    outputs = tuple(o.name for o in graph.output)
-    return OnnxGraph(graph.name or "model", inputs, outputs, nodes, initializers)
+    nodes = convert_nodes(graph.node, opsets, read, text(graph.name))
+    outputs = tuple(text(o.name) for o in graph.output)
+    return OnnxGraph(text(graph.name) or "model", inputs, outputs, nodes, initializers)
 
 
 def _body_signature(info: onnx.ValueInfoProto) -> Signature:
     """Of a body: types may be left out, and are known from its caller."""
     if info.type.WhichOneof("value") is None:
-        return Signature(info.name, dtype_named("float32"), None)
+        return Signature(text(info.name), dtype_named("float32"), None)
     return signature(info)
 
 
 def convert_nodes(
     nodes: Sequence[onnx.NodeProto],
     opsets: Mapping[str, int],
+    read: Reader,
     graph: str,
 ) -> tuple[OnnxNode, ...]:
-    return tuple(convert_node(n, opsets, f"{graph}/{k}") for k, n in enumerate(nodes))
+    return tuple(convert_node(n, opsets, read, f"{graph}/{k}") for k, n in enumerate(nodes))
 
 
-def convert_node(node: onnx.NodeProto, opsets: Mapping[str, int], position: str) -> OnnxNode:
-    domain = "" if node.domain == "ai.onnx" else node.domain
+def convert_node(
+    node: onnx.NodeProto, opsets: Mapping[str, int], read: Reader, position: str
+) -> OnnxNode:
+    domain = "" if node.domain == "ai.onnx" else text(node.domain)
     if domain not in opsets:
         raise GraphError(
-            f"{node.op_type} {node.name or position!r} is of domain {domain or 'ai.onnx'!r}, "
-            "whose version the model does not state"
+            f"{text(node.op_type)} {text(node.name) or position!r} is of the domain "
+            f"{domain or 'ai.onnx'!r}, whose version the model does not state"
         )
-    attributes = {a.name: _attribute(a, opsets) for a in node.attribute if not a.ref_attr_name}
+    attributes = {
+        a.name: _attribute(a, opsets, read) for a in node.attribute if not a.ref_attr_name
+    }
     return OnnxNode(
-        node.name or position, node.op_type, domain, opsets[domain], tuple(node.input),
-        tuple(node.output), attributes, node,
+        text(node.name) or position, text(node.op_type), domain, opsets[domain],
+        tuple(map(text, node.input)), tuple(map(text, node.output)), attributes, read.whole(node),
     )  # fmt: skip
 
 
-def _attribute(a: onnx.AttributeProto, opsets: Mapping[str, int]) -> Any:
+def _attribute(a: onnx.AttributeProto, opsets: Mapping[str, int], read: Reader) -> Any:
     kinds = onnx.AttributeProto
     match a.type:
         case kinds.INT:
@@ -119,24 +129,25 @@ def _attribute(a: onnx.AttributeProto, opsets: Mapping[str, int]) -> Any:
         case kinds.FLOAT:
             return float(a.f)
         case kinds.STRING:
-            return _text(a.s)
+            return text(a.s)
         case kinds.TENSOR:
-            return tensor_array(a.t)
+            return read.array(a.t)
         case kinds.GRAPH:
-            return convert_graph(a.g, opsets, is_body=True)
+            return convert_graph(a.g, opsets, read, is_body=True)
         case kinds.INTS:
             return tuple(map(int, a.ints))
         case kinds.FLOATS:
             return tuple(map(float, a.floats))
         case kinds.STRINGS:
-            return tuple(map(_text, a.strings))
+            return tuple(map(text, a.strings))
         case kinds.TENSORS:
-            return tuple(map(tensor_array, a.tensors))
+            return tuple(map(read.array, a.tensors))
         case kinds.GRAPHS:
-            return tuple(convert_graph(g, opsets, is_body=True) for g in a.graphs)
+            return tuple(convert_graph(g, opsets, read, is_body=True) for g in a.graphs)
         case _:
             raise GraphError(f"the attribute {a.name!r} is of a type that is not supported")
 
 
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", errors="replace")
+def text(data: str | bytes) -> str:
+    """A string of the model. Protobuf gives bytes where it is not valid UTF-8."""
+    return data if isinstance(data, str) else data.decode("utf-8", errors="replace")

@@ -1,12 +1,17 @@
-"""Element-wise operators."""
+"""Element-wise operators: arithmetic, comparisons, conditions and casts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from tilesmith.frontends.onnx.call import Call, Importer
+import numpy as np
+
+from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
+from tilesmith.frontends.onnx.types import element_type
 from tilesmith.graph.graph import Operator, Value
-from tilesmith.ops import elementwise
+from tilesmith.ops import elementwise, logic
+from tilesmith.ops.transform import reshape
 
 
 def unary(function: Operator) -> Importer:
@@ -17,19 +22,210 @@ def unary(function: Operator) -> Importer:
     return read
 
 
+def same_types(call: Call, *values: Value) -> None:
+    for v in values[1:]:
+        if v.dtype is not values[0].dtype:
+            call.refuse(f"its inputs are {values[0].dtype} and {v.dtype}; they must be of one type")
+
+
 def binary(function: Operator) -> Importer:
     def read(call: Call) -> Value:
+        same_types(call, call.value(0), call.value(1))
         v: Value = call.add(function, call.value(0), call.value(1))
         return v
 
     return read
 
 
+def variadic(function: Operator) -> Importer:
+    """Of any number of inputs, two by two."""
+
+    def read(call: Call) -> Value:
+        first, *rest = call.values or (call.value(0),)
+        same_types(call, first, *rest)
+        for v in rest:
+            first = call.add(function, first, v)
+        return first
+
+    return read
+
+
+def mean(call: Call) -> Value:
+    total, n = variadic(elementwise.add)(call), len(call.values)
+    v: Value = total if n == 1 else call.add(elementwise.divide, total, B=float(n))
+    return v
+
+
+def divide(call: Call) -> Value:
+    is_float = call.value(0).dtype.is_float
+    function = elementwise.divide if is_float else elementwise.truncated_divide
+    v: Value = binary(function)(call)
+    return v
+
+
+def power(call: Call) -> Value:
+    """The result has the type of the base."""
+    x, e = call.value(0), call.value(1)
+    if (known := scalar(call, 1)) is not None and (x.dtype.is_float or known in range(1, 9)):
+        return _fixed_power(call, x, known)
+    if not x.dtype.is_float and not e.dtype.is_float:
+        v: Value = call.add(elementwise.integer_power, x, e)
+        return v
+    wide = x.dtype.name if x.dtype.is_float else "float64"
+    y: Value = call.add(elementwise.power, *(cast_to(call, a, wide) for a in (x, e)))
+    return cast_to(call, y, x.dtype.name)
+
+
+def _fixed_power(call: Call, x: Value, e: float) -> Value:
+    """A small whole exponent is a few products, where it stands in the code."""
+    v: Value
+    if e == -1:
+        v = call.add(elementwise.reciprocal, x)
+    else:
+        v = call.add(elementwise.power, x, B=int(e) if e in range(1, 9) else float(e))
+    return v
+
+
+def scalar(call: Call, k: int) -> Any:
+    """The number that input k is, if it is a constant of one element whose dimensions would not
+    widen the result.
+    """
+    a = call.known(k)
+    if a is None or a.size != 1 or a.ndim > len(call.value(0).shape):
+        return None
+    return a.reshape(()).astype(np.float64).item() if a.dtype.kind not in "biu" else a.item()
+
+
+def cast_to(call: Call, v: Value, dtype: str) -> Value:
+    out: Value = v if v.dtype.name == dtype else call.add(elementwise.cast, v, dtype=dtype)
+    return out
+
+
+def cast(call: Call) -> Value:
+    to = element_type(call, call.required("to"), "the type to cast to")
+    return cast_to(call, call.value(0), to.name)
+
+
+def cast_like(call: Call) -> Value:
+    return cast_to(call, call.value(0), call.value(1).dtype.name)
+
+
+def clip(call: Call) -> Value:
+    """The bounds are attributes in old opsets and inputs in new ones."""
+    x = call.value(0)
+    low, high = (_bound(call, k, name) for k, name in ((1, "min"), (2, "max")))
+    if isinstance(low, int | float) and isinstance(high, int | float):
+        low = min(low, high)  # where the bounds cross, the upper one holds
+    numbers = [None if isinstance(b, Value) else b for b in (low, high)]
+    if isinstance(low, Value):
+        x = call.add(elementwise.maximum, x, low)
+        numbers[0] = None
+    if numbers != [None, None]:
+        x = call.add(elementwise.clip, x, low=numbers[0], high=numbers[1])
+    if isinstance(high, Value):
+        x = call.add(elementwise.minimum, x, high)
+    return x
+
+
+def _bound(call: Call, k: int, name: str) -> Value | float | None:
+    """A number where it is known."""
+    if call.has_attribute(name):
+        return call.attribute(name, 0.0)
+    v = call.optional(k)
+    if v is None:
+        return None
+    same_types(call, call.value(0), v)
+    if v.size != 1:
+        call.refuse(f"{v} is a bound; it must be one element")
+    number = scalar(call, k)
+    out: Value = call.add(reshape, v, shape=()) if v.shape else v
+    return out if number is None else number
+
+
+def mod(call: Call) -> Value:
+    if call.attribute("fmod", 0):
+        raise RunOnHost("the remainder of a truncated division has no kernel yet")
+    v: Value = binary(elementwise.remainder)(call)
+    return v
+
+
+def where(call: Call) -> Value:
+    same_types(call, call.value(1), call.value(2))
+    v: Value = call.add(elementwise.where, *(call.value(k) for k in range(3)))
+    return v
+
+
+def isinf(call: Call) -> Value:
+    v: Value = call.add(
+        logic.isinf, call.value(0),
+        negative=bool(call.attribute("detect_negative", 1)),
+        positive=bool(call.attribute("detect_positive", 1)),
+    )  # fmt: skip
+    return v
+
+
+def dropout(call: Call) -> Any:
+    """Without training nothing is dropped; what is dropped in training is drawn on the host."""
+    x = call.value(0)
+    if (training := call.optional_array(2)) is not None and bool(training.reshape(-1)[:1].any()):
+        ratio = call.optional_array(1)
+        if ratio is None or float(ratio.reshape(-1)[0]) != 0:
+            raise RunOnHost("it draws random numbers")
+    if not call.wants(1):
+        return x
+    # Before opset 10 the mask was of the type of the data.
+    mask = np.ones(x.shape, bool if call.version >= 10 else x.dtype.numpy)
+    return x, call.constant(mask)
+
+
+def random(call: Call) -> None:
+    raise RunOnHost("it draws random numbers")
+
+
 IMPORTERS: Mapping[str, Importer] = {
+    "Abs": unary(elementwise.absolute),
     "Add": binary(elementwise.add),
+    "And": binary(logic.logical_and),
+    "Bernoulli": random,
+    "Cast": cast,
+    "CastLike": cast_like,
+    "Ceil": unary(elementwise.ceil),
+    "Clip": clip,
+    "Cos": unary(elementwise.cos),
+    "Div": divide,
+    "Dropout": dropout,
+    "Equal": binary(logic.equal),
+    "Erf": unary(elementwise.erf),
+    "Exp": unary(elementwise.exp),
+    "Floor": unary(elementwise.floor),
+    "Greater": binary(logic.greater),
+    "GreaterOrEqual": binary(logic.greater_equal),
+    "IsInf": isinf,
+    "IsNaN": unary(logic.isnan),
+    "Less": binary(logic.less),
+    "LessOrEqual": binary(logic.less_equal),
+    "Log": unary(elementwise.log),
+    "Max": variadic(elementwise.maximum),
+    "Mean": mean,
+    "Min": variadic(elementwise.minimum),
+    "Mod": mod,
     "Mul": binary(elementwise.multiply),
+    "Neg": unary(elementwise.negative),
+    "Not": unary(logic.logical_not),
+    "Or": binary(logic.logical_or),
+    "Pow": power,
+    "RandomNormal": random,
+    "RandomNormalLike": random,
+    "RandomUniform": random,
+    "RandomUniformLike": random,
+    "Multinomial": random,
+    "Reciprocal": unary(elementwise.reciprocal),
+    "Round": unary(elementwise.rint),
+    "Sin": unary(elementwise.sin),
+    "Sqrt": unary(elementwise.sqrt),
     "Sub": binary(elementwise.subtract),
-    "Relu": unary(elementwise.relu),
-    "Sigmoid": unary(elementwise.sigmoid),
+    "Sum": variadic(elementwise.add),
     "Tanh": unary(elementwise.tanh),
+    "Where": where,
+    "Xor": binary(logic.logical_xor),
 }

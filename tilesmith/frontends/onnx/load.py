@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import onnx
+import numpy as np
 
 from tilesmith.base.errors import GraphError
+from tilesmith.frontends.onnx.check import checked, opsets_of
 from tilesmith.frontends.onnx.convert import convert_graph
+from tilesmith.frontends.onnx.file import ModelFile
 from tilesmith.frontends.onnx.functions import functions_of
 from tilesmith.frontends.onnx.model import OnnxGraph
 from tilesmith.frontends.onnx.program import OnnxProgram
@@ -18,26 +21,47 @@ from tilesmith.graph.program import Signature
 from tilesmith.graph.source import OpenGraph, closed
 
 
-def load(path: str | Path | Any, dims: Mapping[str, int] | None = None) -> OpenGraph:
-    """A model from a file or from an onnx.ModelProto. `dims` gives numbers to open
-    dimensions by their names.
+def load(path: str | Path | bytes | Any, dims: Mapping[str, int] | None = None) -> OpenGraph:
+    """A model from a file, from the bytes of one, or from an onnx.ModelProto. `dims` gives numbers
+    to open dimensions by their names. Weights are not copied: the file is mapped.
     """
-    proto = path if isinstance(path, onnx.ModelProto) else onnx.load(path)
-    opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
-    graph = replace(convert_graph(proto.graph, opsets), functions=functions_of(proto))
-    return closed(OnnxProgram(_with_dims(graph, dims or {})))
+    name = os.fspath(path) if isinstance(path, str | os.PathLike) else "the model"
+    try:
+        file = ModelFile(path)
+        opsets = opsets_of(file.proto)
+        graph = checked(convert_graph(file.proto.graph, opsets, file))
+        graph = replace(graph, functions=functions_of(file.proto, file))
+        return closed(OnnxProgram(_with_dims(graph, dims)))
+    except GraphError as error:
+        raise GraphError(f"{name}: {error}") from error.__cause__
+    except RecursionError:
+        raise GraphError(f"{name}: its graphs are nested too deep") from None
+    except MemoryError:
+        raise GraphError(f"{name}: there is not enough memory for it") from None
 
 
-def _with_dims(graph: OnnxGraph, dims: Mapping[str, int]) -> OnnxGraph:
-    names = {d for s in graph.inputs for d in s.dims or () if isinstance(d, str)}
-    if unknown := sorted(set(dims) - names):
+def _with_dims(graph: OnnxGraph, dims: Mapping[str, int] | None) -> OnnxGraph:
+    given = _checked_dims({} if dims is None else dims)
+    names = {d for s in graph.inputs for d in s.dims or () if isinstance(d, str)} - {"?"}
+    if unknown := sorted(set(given) - names):
         has = f"its open dimensions are {', '.join(sorted(names))}" if names else "none is open"
-        raise GraphError(f"the model has no open dimension {unknown[0]!r}; {has}")
+        raise GraphError(f"dims names {unknown[0]!r}, which is no open dimension; {has}")
 
     def put(s: Signature) -> Signature:
         if s.dims is None:
             return s
-        new = tuple(dims.get(d, d) if isinstance(d, str) else d for d in s.dims)
+        new = tuple(given.get(d, d) if isinstance(d, str) else d for d in s.dims)
         return replace(s, dims=new)
 
     return replace(graph, inputs=tuple(map(put, graph.inputs)))
+
+
+def _checked_dims(dims: Any) -> dict[str, int]:
+    if not isinstance(dims, Mapping) or not all(isinstance(n, str) for n in dims):
+        raise GraphError(f'dims is {dims!r}; it must give sizes by name, as {{"batch": 1}}')
+    out = {}
+    for name, size in dims.items():
+        if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 0:
+            raise GraphError(f"dims gives {name!r} the size {size!r}; it must be a whole number")
+        out[name] = int(size)
+    return out

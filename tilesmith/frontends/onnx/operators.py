@@ -7,23 +7,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tilesmith.frontends.onnx import (
+    activation,
     constants,
     convolution,
+    einsum,
     elementwise,
     matmul,
     movement,
+    normalization,
+    pooling,
     reduction,
+    resize,
 )
 from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
 from tilesmith.frontends.onnx.model import OnnxNode
 
 IMPORTERS: Mapping[str, Importer] = {
-    **elementwise.IMPORTERS,
+    **activation.IMPORTERS,
     **convolution.IMPORTERS,
+    **elementwise.IMPORTERS,
     **matmul.IMPORTERS,
+    **einsum.IMPORTERS,
     **movement.IMPORTERS,
     **constants.IMPORTERS,
+    **normalization.IMPORTERS,
+    **pooling.IMPORTERS,
     **reduction.IMPORTERS,
+    **resize.IMPORTERS,
 }
 
 

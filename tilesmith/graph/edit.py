@@ -1,0 +1,148 @@
+"""Editor: a Graph in, another one out, rewritten node by node from the inputs to the outputs.
+
+A rule sees a node with its inputs as they are in the new graph, and returns what stands for the
+node's results, or None to keep it. Shapes and constant folding come from the builder; equal nodes
+are made once; transposes and reshapes of each other are joined as they are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+from tilesmith.graph.builder import GraphBuilder
+from tilesmith.graph.graph import Array, Graph, Node, Operator, Value
+from tilesmith.ops.transform import reshape, transpose
+
+Rule = Callable[["Editor", Node, tuple[Value, ...]], Any]  # a Value, a tuple of them, or None
+
+
+def edited(graph: Graph, rule: Rule) -> Graph:
+    """The graph with every node put through a rule."""
+    editor = Editor(graph)
+    for node in graph.nodes:
+        inputs = tuple(editor.new[x] for x in node.inputs)
+        editor.node = node
+        result = rule(editor, node, inputs)
+        if result is None:
+            result = editor.kept(node, inputs)
+        several = result if isinstance(result, tuple) else (result,)
+        editor.new.update(zip(node.outputs, several, strict=True))
+    return editor.builder.finish({name: editor.new[value] for name, value in graph.outputs})
+
+
+class Editor:
+    """The new graph as far as it is built."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.builder = GraphBuilder(graph.name)
+        self.new: dict[str, Value] = {}  # by the value's name in the old graph
+        self.node: Node | None = None  # the one that is being rewritten
+        self._made: dict[str, Node] = {}
+        self._known: dict[Any, Any] = {}
+        for x in graph.inputs:
+            v = graph.values[x]
+            self.new[x] = self.builder.input(x, v.shape, v.dtype)
+        for x, a in graph.constants.items():
+            self.new[x] = self.builder.constant(a, x)
+
+    def add(self, function: Operator, *inputs: Value, **settings: Any) -> Any:
+        """One node more; one that exists already is not made again."""
+        key = (function, tuple(v.name for v in inputs), tuple(sorted(settings.items())))
+        if key not in self._known:
+            origin = self.node.origin if self.node is not None else ""
+            name = self.node.outputs[0] if self.node is not None else ""
+            result = self.builder.add(function, *inputs, name=name, origin=origin, **settings)
+            last = self.builder.last
+            for v in result if isinstance(result, tuple) else (result,):
+                if last is not None and v.name in last.outputs:
+                    self._made[v.name] = last
+            self._known[key] = result
+        return self._known[key]
+
+    def constant(self, array: Any, name: str = "const") -> Value:
+        return self.builder.constant(array, name)
+
+    def array(self, value: Value) -> Array | None:
+        return self.builder.array(value)
+
+    def maker(self, value: Value) -> Node | None:
+        """The node of the new graph that makes a value."""
+        return self._made.get(value.name)
+
+    def source(self, value: Value, function: Operator) -> tuple[Value, Node] | None:
+        """The first input of the node that makes a value, if that applies `function`."""
+        node = self.maker(value)
+        if node is None or node.function is not function:
+            return None
+        return self.builder.value(node.inputs[0]), node
+
+    def is_read_once(self, old: str) -> bool:
+        """Whether one node alone reads a value of the old graph."""
+        return len(self.graph.consumers.get(old, ())) == 1 and old not in self.graph.returned
+
+    def kept(self, node: Node, inputs: tuple[Value, ...]) -> Any:
+        """The node as it was; movements are joined with those before them."""
+        if node.function is transpose:
+            axes = node.setting("axes")
+            rank = len(inputs[0].shape)
+            return self.transpose(inputs[0], tuple(range(rank))[::-1] if axes is None else axes)
+        if node.function is reshape:
+            return self.reshape(inputs[0], self.graph.values[node.outputs[0]].shape)
+        return self.add(node.function, *inputs, **dict(node.settings))
+
+    def transpose(self, x: Value, axes: tuple[int, ...]) -> Value:
+        """Dimension d of the result is dimension axes[d] of x."""
+        axes = tuple(a % len(x.shape) for a in axes)
+        if (found := self.source(x, transpose)) is not None:
+            inner = found[1].setting("axes")
+            axes = tuple(inner[a] for a in axes)
+            x = found[0]
+        moved = [a for a in axes if x.shape[a] != 1]
+        if moved == sorted(moved):  # only dimensions of extent 1 change places
+            return self.reshape(x, tuple(x.shape[a] for a in axes))
+        out: Value = self.add(transpose, x, axes=axes)
+        return out
+
+    def reshape(self, x: Value, shape: tuple[int, ...]) -> Value:
+        if (found := self.source(x, reshape)) is not None:
+            x = found[0]
+        if x.shape == tuple(shape):
+            return x
+        if (found := self.source(x, transpose)) is not None:
+            source, axes = found[0], found[1].setting("axes")
+            if (order := _unit_dims_apart(x.shape, shape)) is not None:
+                return self._before_transpose(source, axes, order, tuple(shape))
+        out: Value = self.add(reshape, x, shape=tuple(shape))
+        return out
+
+    def _before_transpose(
+        self, x: Value, axes: tuple[int, ...], kept: tuple[int | None, ...], shape: tuple[int, ...]
+    ) -> Value:
+        """reshape(transpose(x)), where the reshape adds and drops dimensions of extent 1 only, as
+        transpose(reshape(x)): a reshape of something in memory is free.
+        """
+        wanted = [axes[d] for d in kept if d is not None]  # dimensions of x, in the result's order
+        inner = self.reshape(x, tuple(x.shape[a] for a in sorted(wanted)))
+        order = {a: k for k, a in enumerate(sorted(wanted))}
+        if len(wanted) == len(shape):
+            return self.transpose(inner, tuple(order[a] for a in wanted))
+        spread = self.reshape(inner, inner.shape + (1,) * (len(shape) - len(wanted)))
+        rest = iter(range(len(wanted), len(shape)))
+        named = iter(wanted)
+        return self.transpose(
+            spread, tuple(next(rest) if d is None else order[next(named)] for d in kept)
+        )
+
+
+def _unit_dims_apart(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int | None, ...] | None:
+    """For each new dimension the old one it is, None for an added one of extent 1; None if the
+    shapes differ in more than dimensions of extent 1.
+    """
+    big = [d for d, n in enumerate(old) if n != 1]
+    if [old[d] for d in big] != [n for n in new if n != 1] or prod(new) == 0:
+        return None
+    left = iter(big)
+    return tuple(None if n == 1 else next(left) for n in new)

@@ -1,0 +1,109 @@
+"""Movement: element-wise nodes change places with the transposes and reshapes in front of them, so
+that these meet each other, or end at a border where they cost nothing.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from tilesmith.graph.edit import Editor, edited
+from tilesmith.graph.graph import Graph, Node, Value
+from tilesmith.graph.kinds import work_of
+from tilesmith.ops.transform import concatenate, reshape, transpose
+
+Shape = tuple[int, ...]
+
+
+def sink_movement(graph: Graph) -> Graph:
+    return edited(graph, _rule)
+
+
+def _rule(e: Editor, node: Node, inputs: tuple[Value, ...]) -> Value | None:
+    if node.function is concatenate:
+        return _concatenate(e, node, inputs)
+    if len(node.outputs) != 1 or not work_of(e.graph, node).pointwise:
+        return None
+    shape = e.graph.values[node.outputs[0]].shape
+    full = [v for v in inputs if v.shape == shape and e.array(v) is None]
+    return _past_transpose(e, node, inputs, full, shape) or _past_reshape(
+        e, node, inputs, full, shape
+    )
+
+
+def _past_transpose(
+    e: Editor, node: Node, inputs: tuple[Value, ...], full: list[Value], shape: Shape
+) -> Value | None:
+    """All operands of full shape are transposed alike: f(x', y') = f(x, y)'."""
+    orders = {_order(e, v) for v in full}
+    if len(orders) != 1 or (axes := orders.pop()) is None:
+        return None
+    back = tuple(axes.index(d) for d in range(len(axes)))
+    moved = []
+    for v in inputs:
+        if v.shape == shape:
+            moved.append(e.transpose(v, back))
+        elif prod(v.shape) == 1:
+            moved.append(v)
+        else:
+            wide = e.reshape(v, (1,) * (len(shape) - len(v.shape)) + v.shape)
+            moved.append(_trimmed(e, e.transpose(wide, back)))
+    y: Value = e.add(node.function, *moved, **dict(node.settings))
+    return e.transpose(y, axes)
+
+
+def _order(e: Editor, v: Value) -> tuple[int, ...] | None:
+    found = e.source(v, transpose)
+    return None if found is None else found[1].setting("axes")
+
+
+def _trimmed(e: Editor, v: Value) -> Value:
+    """Without leading dimensions of extent 1, which broadcasting does not need."""
+    shape = v.shape
+    while shape and shape[0] == 1:
+        shape = shape[1:]
+    return e.reshape(v, shape)
+
+
+def _past_reshape(
+    e: Editor, node: Node, inputs: tuple[Value, ...], full: list[Value], shape: Shape
+) -> Value | None:
+    """f(reshape(x), y) = reshape(f(x, y')), where y can be seen in the shape of x."""
+    for v in full:
+        if (found := e.source(v, reshape)) is None:
+            continue
+        inner = found[0].shape
+        moved = [_seen_as(e, x, shape, inner) for x in inputs]
+        if any(x is None for x in moved):
+            continue
+        y: Value = e.add(node.function, *(x for x in moved if x is not None), **dict(node.settings))
+        return e.reshape(y, shape)
+    return None
+
+
+def _seen_as(e: Editor, x: Value, shape: Shape, inner: Shape) -> Value | None:
+    if x.shape == shape:
+        return e.reshape(x, inner)
+    if prod(x.shape) == 1:
+        return e.reshape(x, (1,) * min(1, len(inner)))
+    wide = (1,) * (len(shape) - len(x.shape)) + x.shape
+    # Dimensions that are the same at the end of both shapes, of which x may be made.
+    same = 0
+    while same < min(len(shape), len(inner)) and shape[-1 - same] == inner[-1 - same]:
+        same += 1
+    if all(n == 1 for n in wide[: len(wide) - same]):
+        return e.reshape(x, wide[len(wide) - same :])
+    big, small = [n for n in shape if n != 1], [n for n in inner if n != 1]
+    if big != small:
+        return None
+    extents = iter(n for n, whole in zip(wide, shape, strict=True) if whole != 1)
+    return e.reshape(x, tuple(1 if n == 1 else next(extents) for n in inner))
+
+
+def _concatenate(e: Editor, node: Node, inputs: tuple[Value, ...]) -> Value | None:
+    orders = {_order(e, v) for v in inputs}
+    if len(orders) != 1 or (axes := orders.pop()) is None:
+        return None
+    back = tuple(axes.index(d) for d in range(len(axes)))
+    axis = axes[node.setting("axis", 0) % len(axes)]
+    y: Value = e.add(node.function, *(e.transpose(v, back) for v in inputs), axis=axis)
+    return e.transpose(y, axes)

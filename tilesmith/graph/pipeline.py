@@ -1,0 +1,29 @@
+"""What happens to a graph between the front end and its partition: one visible list of passes.
+
+Shapes and constants are settled while a graph is built, so every pass leaves a graph whose shapes
+are known and whose constant parts are folded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tilesmith.graph.graph import Graph, verify
+from tilesmith.graph.passes.bias import bias_as_add
+from tilesmith.graph.passes.layouts import channels_last
+from tilesmith.graph.passes.movement import sink_movement
+
+Pass = Callable[[Graph], Graph]
+
+PASSES: tuple[Pass, ...] = (
+    bias_as_add,
+    channels_last,
+    sink_movement,
+)
+
+
+def run_passes(graph: Graph, passes: Sequence[Pass] = PASSES) -> Graph:
+    for one in passes:
+        graph = one(graph)
+        verify(graph)
+    return graph

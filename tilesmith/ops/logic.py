@@ -1,0 +1,76 @@
+"""Comparisons and conditions: tensors in, a bool tensor of their joint shape out."""
+
+from __future__ import annotations
+
+from math import inf
+
+from tilesmith.base.dtype import BOOL
+from tilesmith.base.errors import ExpressionError
+from tilesmith.expr import values
+from tilesmith.expr.values import Tensor, Value
+from tilesmith.ops.arguments import need_tensor
+from tilesmith.ops.pointwise import Term, each, joined
+
+
+def equal(A: Term, B: Term, name: str = "equal") -> Tensor:
+    return joined("equal", A, B, lambda a, b: values.binary("eq", a, b), name)
+
+
+def less(A: Term, B: Term, name: str = "less") -> Tensor:
+    return joined("less", A, B, lambda a, b: values.binary("lt", a, b), name)
+
+
+def less_equal(A: Term, B: Term, name: str = "less_equal") -> Tensor:
+    return joined("less_equal", A, B, lambda a, b: values.binary("le", a, b), name)
+
+
+def greater(A: Term, B: Term, name: str = "greater") -> Tensor:
+    return joined("greater", A, B, lambda a, b: values.binary("gt", a, b), name)
+
+
+def greater_equal(A: Term, B: Term, name: str = "greater_equal") -> Tensor:
+    return joined("greater_equal", A, B, lambda a, b: values.binary("ge", a, b), name)
+
+
+def _need_conditions(op: str, *terms: Term) -> None:
+    for x in terms:
+        found = x.dtype.name if isinstance(x, Tensor) else type(x).__name__
+        if found != BOOL.name:
+            raise ExpressionError(f"{op}: an operand is {found}; it must be bool: compare it first")
+
+
+def logical_and(A: Term, B: Term, name: str = "logical_and") -> Tensor:
+    _need_conditions("logical_and", A, B)
+    return joined("logical_and", A, B, lambda a, b: values.binary("and", a, b), name)
+
+
+def logical_or(A: Term, B: Term, name: str = "logical_or") -> Tensor:
+    _need_conditions("logical_or", A, B)
+    return joined("logical_or", A, B, lambda a, b: values.binary("or", a, b), name)
+
+
+def logical_xor(A: Term, B: Term, name: str = "logical_xor") -> Tensor:
+    _need_conditions("logical_xor", A, B)
+    return joined("logical_xor", A, B, lambda a, b: values.binary("ne", a, b), name)
+
+
+def logical_not(X: Tensor, name: str = "logical_not") -> Tensor:
+    need_tensor("logical_not", "X", X)
+    _need_conditions("logical_not", X)
+    return each("logical_not", X, lambda x: ~x, name)
+
+
+def isnan(X: Tensor, name: str = "isnan") -> Tensor:
+    return each("isnan", X, lambda x: values.binary("ne", x, x), name)
+
+
+def isinf(X: Tensor, negative: bool = True, positive: bool = True, name: str = "isinf") -> Tensor:
+    """Whether x is infinite; `negative` and `positive` say which infinities count."""
+    need_tensor("isinf", "X", X)
+
+    def f(x: Value) -> Value:
+        below = x == -inf if negative and x.dtype.is_float else values.as_value(False)
+        above = x == inf if positive and x.dtype.is_float else values.as_value(False)
+        return below | above
+
+    return each("isinf", X, f, name)

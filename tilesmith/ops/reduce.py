@@ -1,0 +1,174 @@
+"""Reductions over any axes: a tensor and axes in, a tensor without them (or with 1 in their place)
+out.
+
+`axes` is None for all of them; with () each element is alone, and only what is done to the elements
+and to the sum remains. Half precision is summed in float32. The sum of no elements is 0, their
+product 1, their maximum the lowest value of the dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf
+
+from tilesmith.base.dtype import FLOAT64
+from tilesmith.base.errors import ExpressionError
+from tilesmith.expr import dsl
+from tilesmith.expr.dsl import compute, reduce_axis
+from tilesmith.expr.functions import absolute, exp, log, sqrt
+from tilesmith.expr.ints import ONE, Int, product
+from tilesmith.expr.values import Axis, Tensor, Value, cast, where
+from tilesmith.ops.arguments import axis_of, need_tensor
+from tilesmith.ops.precision import accumulator, widen
+
+Axes = int | Sequence[int] | None
+Join = Callable[[Value, list[Axis]], Value]
+
+
+class _Span:
+    """The axes that go, and how an element of the result finds those of X."""
+
+    def __init__(self, op: str, X: Tensor, axes: Axes, keepdims: bool) -> None:
+        need_tensor(op, "X", X)
+        wanted = range(X.ndim) if axes is None else (axes,) if isinstance(axes, int) else axes
+        self.axes = sorted(axis_of(op, a, X.ndim) for a in wanted)
+        if len(set(self.axes)) != len(self.axes):
+            raise ExpressionError(f"{op}: axes {axes!r} name an axis twice; name each one once")
+        self.X, self.keepdims = X, keepdims
+        self.shape: list[Int] = [
+            ONE if d in self.axes else n
+            for d, n in enumerate(X.shape_ints)
+            if keepdims or d not in self.axes
+        ]
+        self.count = product([ONE, *(X.shape_ints[d] for d in self.axes)])
+
+    def stage(
+        self, value: Callable[[Value, tuple[Value, ...]], Value], join: Join,
+        after: Callable[[Value, tuple[Value, ...]], Value], name: str,
+    ) -> Tensor:  # fmt: skip
+        """`value` of (an element, place in the result), joined, and what is done with that."""
+
+        keepdims = self.keepdims
+
+        def body(*index: Value) -> Value:
+            over = {d: reduce_axis(self.X.shape_ints[d], name="k") for d in self.axes}
+            kept = iter([v for d, v in enumerate(index) if not keepdims or d not in over])
+            at = [over[d] if d in over else next(kept) for d in range(self.X.ndim)]
+            x = value(self.X[tuple(at)], index)
+            return after(join(x, list(over.values())) if over else x, index)
+
+        out: Tensor = compute(self.shape, body, name=name)
+        return out
+
+
+def _reduced(
+    op: str, X: Tensor, axes: Axes, keepdims: bool, name: str, join: Join,
+    before: Callable[[Value], Value] = lambda x: x,
+    after: Callable[[Value, Int], Value] = lambda y, count: y,
+) -> Tensor:  # fmt: skip
+    span = _Span(op, X, axes, keepdims)
+    return span.stage(
+        lambda x, at: before(x), join, lambda y, at: cast(after(y, span.count), X.dtype), name
+    )
+
+
+def _real(x: Value) -> Value:
+    """x in the dtype in which roots and logarithms of it are computed."""
+    return widen(x) if x.dtype.is_float else cast(x, FLOAT64)
+
+
+def _number(x: Value) -> Value:
+    """x in the dtype in which it is summed."""
+    return cast(x, accumulator(x.dtype)) if x.dtype.kind != "b" else x
+
+
+def reduce_sum(
+    X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_sum"
+) -> Tensor:
+    return _reduced("reduce_sum", X, axes, keepdims, name, dsl.sum, _number)
+
+
+def reduce_prod(
+    X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_prod"
+) -> Tensor:
+    return _reduced("reduce_prod", X, axes, keepdims, name, dsl.prod, _number)
+
+
+def reduce_max(
+    X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_max"
+) -> Tensor:
+    """The maximum; of bool, whether any holds."""
+    return _reduced("reduce_max", X, axes, keepdims, name, dsl.amax)
+
+
+def reduce_min(
+    X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_min"
+) -> Tensor:
+    """The minimum; of bool, whether all hold."""
+    return _reduced("reduce_min", X, axes, keepdims, name, dsl.amin)
+
+
+def reduce_mean(
+    X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_mean"
+) -> Tensor:
+    """The mean; of integers an integer, rounded towards 0."""
+
+    def after(total: Value, count: Int) -> Value:
+        if total.dtype.is_float:
+            return total / count
+        return where(total < 0, -(-total // count), total // count)
+
+    return _reduced("reduce_mean", X, axes, keepdims, name, dsl.sum, _number, after)
+
+
+def reduce_sum_square(
+    X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_sum_square"
+) -> Tensor:
+    """The sum of x * x."""
+
+    def square(x: Value) -> Value:
+        return _number(x) * _number(x)
+
+    return _reduced("reduce_sum_square", X, axes, keepdims, name, dsl.sum, square)
+
+
+def reduce_l1(
+    X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_l1"
+) -> Tensor:
+    """The sum of |x|."""
+    return _reduced("reduce_l1", X, axes, keepdims, name, dsl.sum, lambda x: absolute(_number(x)))
+
+
+def reduce_l2(
+    X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_l2"
+) -> Tensor:
+    """The root of the sum of x * x."""
+    return _reduced(
+        "reduce_l2", X, axes, keepdims, name, dsl.sum,
+        lambda x: _real(x) * _real(x), lambda y, count: sqrt(y),
+    )  # fmt: skip
+
+
+def reduce_log_sum(
+    X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_log_sum"
+) -> Tensor:
+    """The logarithm of the sum."""
+    return _reduced(
+        "reduce_log_sum", X, axes, keepdims, name, dsl.sum, _real, lambda y, count: log(y)
+    )
+
+
+def reduce_log_sum_exp(
+    X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_log_sum_exp"
+) -> Tensor:
+    """log(sum(exp(x))), without its overflow: the maximum is taken off first, and put back."""
+    span = _Span("reduce_log_sum_exp", X, axes, keepdims)
+    # Off an infinite maximum nothing is taken: inf - inf is no number.
+    top = span.stage(
+        lambda x, at: _real(x), dsl.amax,
+        lambda y, at: where(absolute(y) < inf, y, 0), f"{name}_top",
+    )  # fmt: skip
+    return span.stage(
+        lambda x, at: exp(_real(x) - top[at]), dsl.sum,
+        lambda y, at: cast(log(y) + top[at], X.dtype), name,
+    )  # fmt: skip

@@ -1,0 +1,107 @@
+"""Running sums and products along an axis: a tensor in, one of its shape out.
+
+A stage has no order of its elements, so each element sums what lies before it. Long axes are cut
+into blocks: an element sums within its block, and adds what the blocks before it hold, which is a
+running sum of their totals. That is some forty additions an element, whatever the length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tilesmith.expr import dsl
+from tilesmith.expr.dsl import compute, reduce_axis
+from tilesmith.expr.values import Axis, Number, Tensor, Value, binary, cast, where
+from tilesmith.ops.arguments import axis_of, fixed, need_tensor
+from tilesmith.ops.precision import accumulator
+
+_BLOCK = 32  # elements that are summed one by one
+
+
+class _Scan:
+    """What is joined, its neutral value, and in which direction."""
+
+    def __init__(self, op: str, axis: int, reverse: bool) -> None:
+        self.op, self.axis, self.reverse = op, axis, reverse
+        self.neutral: Number = 0 if op == "add" else 1
+        self.join: Callable[[Value, Axis], Value] = dsl.sum if op == "add" else dsl.prod
+
+    def put(self, index: tuple[Value, ...], place: Value) -> tuple[Value, ...]:
+        return (*index[: self.axis], place, *index[self.axis + 1 :])
+
+    def before(self, k: Value, i: Value, exclusive: bool) -> Value:
+        """Whether k is joined to the result at i."""
+        if self.reverse:
+            return k > i if exclusive else k >= i
+        return k < i if exclusive else k <= i
+
+    def run(self, X: Tensor, extent: int, exclusive: bool, name: str) -> Tensor:
+        return (self.short if extent <= 2 * _BLOCK else self.long)(X, extent, exclusive, name)
+
+    def short(self, X: Tensor, extent: int, exclusive: bool, name: str) -> Tensor:
+        k = reduce_axis(extent, name="k")
+
+        def body(*index: Value) -> Value:
+            inside = self.before(k, index[self.axis], exclusive)
+            return self.join(where(inside, X[self.put(index, k)], self.neutral), k)
+
+        out: Tensor = compute(X.shape_ints, body, name=name)
+        return out
+
+    def long(self, X: Tensor, extent: int, exclusive: bool, name: str) -> Tensor:
+        a, blocks = self.axis, -(-extent // _BLOCK)
+        k, r = reduce_axis(_BLOCK, name="k"), reduce_axis(_BLOCK, name="k")
+
+        def within(*index: Value) -> Value:
+            start = index[a] // _BLOCK * _BLOCK
+            inside = self.before(k, index[a] % _BLOCK, exclusive) & (start + k < extent)
+            return self.join(where(inside, X[self.put(index, start + k)], self.neutral), k)
+
+        def total(*index: Value) -> Value:
+            place = index[a] * _BLOCK + r
+            return self.join(where(place < extent, X[self.put(index, place)], self.neutral), r)
+
+        own: Tensor = compute(X.shape_ints, within, name=f"{name}_within")
+        shape = (*X.shape_ints[:a], blocks, *X.shape_ints[a + 1 :])
+        totals: Tensor = compute(shape, total, name=f"{name}_blocks")
+        carried = self.run(totals, blocks, True, f"{name}_carried")
+        out: Tensor = compute(
+            X.shape_ints,
+            lambda *i: binary(self.op, own[i], carried[self.put(i, i[a] // _BLOCK)]),
+            name=name,
+        )
+        return out
+
+
+def _scanned(
+    op: str, sign: str, X: Tensor, axis: int, exclusive: bool, reverse: bool, name: str
+) -> Tensor:
+    need_tensor(op, "X", X)
+    a = axis_of(op, axis, X.ndim)
+    extent = fixed(op, f"axis {axis} of X", X.shape_ints[a])
+    wide = accumulator(X.dtype) if X.dtype.is_float else X.dtype
+    scan = _Scan(sign, a, reverse)
+    if wide is X.dtype:
+        return scan.run(X, extent, exclusive, name)
+    widened: Tensor = compute(X.shape_ints, lambda *i: cast(X[i], wide), name=f"{name}_in")
+    y = scan.run(widened, extent, exclusive, f"{name}_wide")
+    out: Tensor = compute(X.shape_ints, lambda *i: cast(y[i], X.dtype), name=name)
+    return out
+
+
+def cumsum(
+    X: Tensor, axis: int = -1, exclusive: bool = False, reverse: bool = False, name: str = "cumsum"
+) -> Tensor:
+    """The sum of all elements up to this one along an axis; without it, if `exclusive`; from this
+    one to the end, if `reverse`.
+    """
+    return _scanned("cumsum", "add", X, axis, exclusive, reverse, name)
+
+
+def cumprod(
+    X: Tensor, axis: int = -1, exclusive: bool = False, reverse: bool = False, name: str = "cumprod"
+) -> Tensor:
+    """The product of all elements up to this one along an axis; without it, if `exclusive`; from
+    this one to the end, if `reverse`.
+    """
+    return _scanned("cumprod", "mul", X, axis, exclusive, reverse, name)

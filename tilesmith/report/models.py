@@ -1,0 +1,215 @@
+"""A model file in, a row out that says how our compiled model does beside the engines: each in a
+process of its own, in turns, with outputs compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from tilesmith.base.errors import MeasureError
+from tilesmith.base.target import Target
+from tilesmith.measure.parent.cores import usable_cores
+from tilesmith.report.compare import machine_of
+from tilesmith.report.engine import Engine, ModelFile
+from tilesmith.report.engine_tilesmith import ARENA_BYTES, KERNEL_SECONDS, TilesmithEngine
+from tilesmith.report.engines import (
+    START_SECONDS,
+    engine_recipe,
+    engine_versions,
+    prepared,
+)
+from tilesmith.report.model_rows import MAIN_ENGINE, EngineResult, ModelRow
+from tilesmith.report.pairs import Contest, Sampler, Turns, contest
+from tilesmith.report.problems import Array
+from tilesmith.report.process import ContestantProcess, Make, cores_for
+
+OURS = "tilesmith"
+WRONG = 5e-3  # an error above this is no rounding: whoever makes it is not compared with
+_BUSY_CORE = 0.95  # of its time a contestant should have at least one core to itself
+TURNS = Turns(rounds=11, sample_seconds=0.05, most_seconds=40.0, paired=(MAIN_ENGINE,))
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """What to compare. `reference` are the right outputs and what they come from; without one it is
+    the first engine that answers. `ours` is None to compare the engines alone.
+    """
+
+    model: ModelFile
+    engines: tuple[str, ...]
+    ours: Engine | None = field(default_factory=TilesmithEngine)
+    reference: tuple[str, Mapping[str, Array]] | None = None
+    restart: bool = True  # also time the first start, with an empty cache
+
+
+def relative_error(got: Mapping[str, Array], want: Mapping[str, Array]) -> float:
+    """The largest difference over the largest value, of the worst output; infinite where names,
+    shapes or NaNs differ.
+    """
+    if set(got) != set(want):
+        return float("inf")
+    return max((_error(got[k], want[k]) for k in want), default=0.0)
+
+
+def _error(a: Array, b: Array) -> float:
+    if a.shape != b.shape:
+        return np.inf
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    differs = ~((a == b) | (np.isnan(a) & np.isnan(b)))
+    if not differs.any():
+        return 0.0
+    worst = float(np.max(np.abs(a - b)[differs]))
+    largest = float(np.max(np.abs(b)))
+    return worst / largest if np.isfinite(worst) and largest > 0 else np.inf
+
+
+class _Seat:
+    """A contestant that is ready: its process, its outputs and its facts."""
+
+    def __init__(self, process: ContestantProcess, recipe: Make) -> None:
+        self._process = process
+        (self.name,) = process.make(recipe)
+        self.outputs = process.outputs(self.name)
+        self.start_seconds = process.facts(self.name)[START_SECONDS]
+
+    @property
+    def sampler(self) -> Sampler:
+        return self._process.sampler(self.name)
+
+    def facts(self) -> dict[str, float]:
+        return self._process.facts(self.name)
+
+    def busy_threads(self) -> int:
+        return self._process.busy_threads()
+
+
+class _Table:
+    """All contestants of one comparison; those that fail say why."""
+
+    def __init__(self, asked: Asked, threads: int, stack: ExitStack) -> None:
+        self._cores, self._stack = cores_for(threads), stack
+        self.seats: dict[str, _Seat] = {}
+        self.failed: dict[str, str] = {}
+        for name in asked.engines:
+            self._seat(name, engine_recipe(name, asked.model, threads))
+        if asked.ours is not None:
+            self._seat(OURS, Make(prepared, (asked.ours, asked.model, threads)))
+
+    def _seat(self, name: str, recipe: Make) -> None:
+        process = self._stack.enter_context(ContestantProcess(name, self._cores))
+        try:
+            self.seats[name] = _Seat(process, recipe)
+        except MeasureError as e:
+            self.failed[name] = str(e)
+
+    def errors(self, reference: Mapping[str, Array]) -> dict[str, float]:
+        """Of everyone; who is wrong leaves the table."""
+        errors = {n: relative_error(s.outputs, reference) for n, s in self.seats.items()}
+        for name, error in errors.items():
+            if not error <= WRONG:
+                self.failed[name] = f"its outputs differ by {error:.1e} of the largest value"
+                del self.seats[name]
+        return errors
+
+
+def compare_model(asked: Asked, target: Target, turns: Turns = TURNS) -> ModelRow:
+    """Starts everyone, compares their outputs, and times them in turns. What goes wrong with one
+    engine is said in its place of the row.
+    """
+    threads = target.num_cores
+    model = asked.model.path.stem
+    row = ModelRow(
+        f"{model}, {threads} thread{'s' * (threads > 1)}",
+        None,
+        model=model,
+        threads=threads,
+        machine=machine_of(target),
+        versions=engine_versions(asked.engines),
+    )
+    with ExitStack() as stack:
+        if asked.ours is not None and asked.restart:
+            row = replace(row, first_start_seconds=_first_start(asked, threads))
+        table = _Table(asked, threads, stack)
+        who, right = asked.reference or _first_answer(table)
+        errors = table.errors(right)
+        if not table.seats:
+            return _described(row, asked, table, errors, None, who)
+        base = OURS if OURS in table.seats else next(iter(table.seats))
+        samplers = {name: seat.sampler for name, seat in table.seats.items()}
+        result = contest(samplers.pop(base), samplers, turns)
+        row = replace(row, note="; ".join(_notes(result, table, base, threads)))
+        row = _described(row, asked, table, errors, result, who)
+        return _with_facts(row, table.seats[OURS].facts()) if base == OURS else row
+
+
+def _first_answer(table: _Table) -> tuple[str, Mapping[str, Array]]:
+    return next(((n, s.outputs) for n, s in table.seats.items()), ("nobody", {}))
+
+
+def _first_start(asked: Asked, threads: int) -> float | None:
+    """On all cores, as a user starts a model. It fills the cache for the start that follows."""
+    with ContestantProcess(OURS, usable_cores()) as process:
+        try:
+            return _Seat(process, Make(prepared, (asked.ours, asked.model, threads))).start_seconds
+        except MeasureError:
+            return None  # the start that follows says why
+
+
+def _described(
+    row: ModelRow, asked: Asked, table: _Table, errors: Mapping[str, float],
+    result: Contest | None, reference: str,
+) -> ModelRow:  # fmt: skip
+    ours = OURS in table.seats
+    duels = {d.peer: d for d in result.duels} if result is not None and ours else {}
+    times = dict(result.times) if result is not None else {}
+    if result is not None and not ours:
+        times[next(iter(table.seats))] = result.ours
+    engines = tuple(
+        EngineResult(
+            name,
+            ms=times[name] * 1e3 if name in times else None,
+            ratio=duels[name].ratio if name in duels else None,
+            spread=duels[name].spread if name in duels else None,
+            error=errors.get(name),
+            start_seconds=table.seats[name].start_seconds if name in table.seats else None,
+            failed=table.failed.get(name),
+        )
+        for name in asked.engines
+    )
+    row = replace(row, reference=reference, engines=engines, error=errors.get(OURS))
+    if not ours:
+        return replace(row, failed=table.failed.get(OURS))
+    row = replace(row, second_start_seconds=table.seats[OURS].start_seconds)
+    if result is None:
+        return row
+    row = replace(row, value=result.ours * 1e3)
+    if not result.duels:
+        return row
+    best = result.duels[0]
+    return replace(
+        row, peer=best.peer, peer_value=best.theirs * 1e3, ratio=best.ratio, spread=best.spread
+    )
+
+
+def _with_facts(row: ModelRow, facts: Mapping[str, float]) -> ModelRow:
+    kernels = facts.get(KERNEL_SECONDS)
+    return replace(
+        row,
+        kernels_ms=None if kernels is None else kernels * 1e3,
+        arena_bytes=facts.get(ARENA_BYTES),
+    )
+
+
+def _notes(result: Contest, table: _Table, base: str, threads: int) -> list[str]:
+    notes = []
+    for name, share in result.shares.items():
+        if share < _BUSY_CORE:
+            notes.append(f"{name or base} had {share:.2f} of a core: the machine was busy")
+    for name, seat in table.seats.items():
+        if (count := seat.busy_threads()) > threads:
+            notes.append(f"{name} used {count} threads")
+    return notes
