@@ -13,7 +13,6 @@ from tilesmith.base.dtype import DType
 from tilesmith.base.dtype import dtype as dtype_named
 from tilesmith.base.errors import ExpressionError, GraphError
 from tilesmith.frontends.onnx.model import OnnxGraph, OnnxNode
-from tilesmith.frontends.onnx.tensors import tensor_array
 from tilesmith.graph.graph import Array
 from tilesmith.graph.program import Signature
 
@@ -26,16 +25,6 @@ class Reader(Protocol):
     def array(self, tensor: onnx.TensorProto) -> Array: ...
 
     def whole(self, node: onnx.NodeProto) -> onnx.NodeProto: ...
-
-
-class InMessage:
-    """A Reader of messages that hold all their data, such as the bodies of ONNX's own functions."""
-
-    def array(self, tensor: onnx.TensorProto) -> Array:
-        return tensor_array(tensor)
-
-    def whole(self, node: onnx.NodeProto) -> onnx.NodeProto:
-        return node
 
 
 def dtype_of(code: int, what: str) -> DType:

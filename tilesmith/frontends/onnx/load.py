@@ -29,8 +29,8 @@ def load(path: str | Path | bytes | Any, dims: Mapping[str, int] | None = None) 
     try:
         file = ModelFile(path)
         opsets = opsets_of(file.proto)
-        converted = convert_graph(file.proto.graph, opsets, file)
-        graph = checked(replace(converted, functions=functions_of(file.proto)))
+        graph = checked(convert_graph(file.proto.graph, opsets, file))
+        graph = replace(graph, functions=functions_of(file.proto, file))
         return closed(OnnxProgram(_with_dims(graph, dims)))
     except GraphError as error:
         raise GraphError(f"{name}: {error}") from error.__cause__
