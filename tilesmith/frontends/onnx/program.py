@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from tilesmith.base.errors import GraphError
+from tilesmith.base.errors import GraphError, TilesmithError
 from tilesmith.frontends.onnx.call import Call, NeedsContents, RunOnHost
 from tilesmith.frontends.onnx.control import control_step, spliced
 from tilesmith.frontends.onnx.host import host_step
@@ -113,7 +113,16 @@ class _Import:
     def _import(self, node: OnnxNode) -> None:
         inputs = [self._value(x) if x else None for x in node.inputs]
         call = Call(node, inputs, self.builder)
-        results: Any = importer_of(node)(call)
+        try:
+            results: Any = importer_of(node)(call)
+        except (NeedsContents, RunOnHost):
+            raise
+        except TilesmithError as error:
+            if str(error).startswith(str(node)):
+                raise
+            raise GraphError(f"{node}: {error}") from error.__cause__
+        except Exception as error:  # whatever a model holds, the user is told which node it is
+            raise GraphError(f"{node} cannot be read: {type(error).__name__}: {error}") from error
         several: Sequence[Value | None] = (
             results if isinstance(results, tuple | list) else (results,)
         )
