@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from onnx import helper, numpy_helper
 
-from tilesmith.frontends.onnx.load import load_onnx
+from tilesmith.frontends.open import load_onnx
 from tilesmith.graph.oracle import evaluate_program
 
 Arrays = Mapping[str, Any]
@@ -24,7 +25,7 @@ def model_of(
     first = next(iter(code.values()))
     names = ["" if n.startswith("_") else n for n in arrays]
     node = helper.make_node(op, names, list(outputs), name="n", **attributes)
-    made = [helper.np_dtype_to_tensor_dtype(t) for t in types] or [first] * len(outputs)
+    made = [helper.np_dtype_to_tensor_dtype(np.dtype(t)) for t in types] or [first] * len(outputs)
     graph = helper.make_graph(
         [node], "g",
         [helper.make_tensor_value_info(n, code[n], arrays[n].shape)

@@ -49,7 +49,7 @@ class Constant:
 def test_scores_are_chosen_by_the_kind_of_target() -> None:
     here = matmul_task()
     there = ts.Task(here.func, ts.Target.named("nvidia-v100"))
-    draft = ts.Draft(gpu=Constant())
+    draft = ts.ScoreByTarget(gpu=Constant())
     variant, rows = sample(here)
     assert (draft.predict(variant, rows) == ts.CpuScore().predict(variant, rows)).all()
     variant, rows = sample(there)

@@ -182,11 +182,16 @@ _LEAVES = frozenset({Const, IntValue, Arg, Load})
 Expr = Const | IntValue | Arg | Load | Unary | Binary | Select | Cast
 
 FLOAT_FUNCTIONS = (
-    "exp", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "erf", "sin", "cos",
+    "exp", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "erf", "sin", "cos", "atan",
+    "expm1",
 )  # fmt: skip
-UNARY = (*FLOAT_FUNCTIONS, "neg", "abs", "floor", "ceil", "round", "not")
+UNARY = (*FLOAT_FUNCTIONS, "neg", "abs", "floor", "ceil", "round", "trunc", "not", "bitnot")
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
-ARITHMETIC = ("add", "sub", "mul", "div", "floordiv", "mod", "max", "min", "pow")
+BITWISE = ("bitand", "bitor", "bitxor", "shl", "shr")  # of integers
+ARITHMETIC = (
+    "add", "sub", "mul", "div", "floordiv", "mod", "truncdiv", "fmod", "max", "min", "pow",
+    *BITWISE,
+)  # fmt: skip
 BINARY = (*ARITHMETIC, *COMPARISONS, "and", "or")
 
 
@@ -512,9 +517,10 @@ def binary_dtype(op: str, a: DType, b: DType) -> DType:
     return BOOL if op in COMPARISONS or op in ("and", "or") else promote(a, b)
 
 
-_SIGNS = {
+SIGNS = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%", "pow": "**",
     "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "and": "&", "or": "|",
+    "bitand": "&", "bitor": "|", "bitxor": "^", "shl": "<<", "shr": ">>",
 }  # fmt: skip
 
 
@@ -578,14 +584,14 @@ def _text(e: Expr, inner: list[tuple[str, str]]) -> tuple[str, str]:
             text = f"{b}[{', '.join(map(str, ix))}]"
         case Unary(op="neg"):
             text = f"-{inner[0][0]}"
-        case Unary(op="not"):
+        case Unary(op="not" | "bitnot"):
             text = f"~{inner[0][0]}"
         case Unary(op=op):
             text = f"{op}({inner[0][1]})"
-        case Binary(op=("max" | "min") as op):
+        case Binary(op=("max" | "min" | "truncdiv" | "fmod") as op):
             text = f"{op}({inner[0][1]}, {inner[1][1]})"
         case Binary(op=op):
-            bare = f"{inner[0][0]} {_SIGNS[op]} {inner[1][0]}"
+            bare = f"{inner[0][0]} {SIGNS[op]} {inner[1][0]}"
             return f"({bare})", bare
         case Select():
             text = f"where({', '.join(bare for _, bare in inner)})"

@@ -1,8 +1,8 @@
-"""The obvious oracle: a concrete Function, carried out statement by statement on NumPy arrays,
+"""The reference interpreter: runs a concrete Function statement by statement on NumPy arrays,
 before or after lowering.
 
-Intermediate buffers start out as garbage (NaN, or an odd number), reads and writes are checked
-against the bounds, and nothing is clever.
+Intermediate buffers start out as garbage (NaN, or an odd number), and every index is checked. It is
+kept simple rather than fast, as the definition of what a program means.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Stmt, Store, Sync,
 from tilesmith.ir.pack import in_basis
 
 Array = np.ndarray[Any, Any]
-Known = Mapping[int, Any]  # what nodes are at the present point, by id
+Known = Mapping[int, Any]  # values of the nodes evaluated so far, by id
 _NOTHING: Known = {}
 
 
@@ -46,9 +46,9 @@ def interpret(func: Function, *arrays: Any) -> Any:
     memory: dict[str, Array] = {}
     for b, a in zip(func.inputs, arrays, strict=True):
         memory[b.name] = np.array(a, dtype=b.dtype.numpy)
-        found, shape = list(memory[b.name].shape), [e.const for e in b.given_shape]
-        if None not in shape and found != shape:
-            raise ArgumentError(f"{b.name} has shape {found}, {func.name} wants {shape}")
+        given, shape = list(memory[b.name].shape), [e.const for e in b.given_shape]
+        if None not in shape and given != shape:
+            raise ArgumentError(f"{b.name} has shape {given}, {func.name} wants {shape}")
         memory[b.name] = in_basis(b, memory[b.name])
     for b in (*func.outputs, *func.buffers):
         memory[b.name] = _garbage(b)
@@ -134,22 +134,22 @@ class _Run:
         at = tuple(self.integer(p, env, known) for p in index)
         for d, (p, i, n) in enumerate(zip(index, at, self.memory[name].shape, strict=True)):
             if not 0 <= i < n:
-                # what is read from a tensor is the caller's, all else is the Function's
+                # an index loaded from a tensor is the caller's fault, any other is the Function's
                 error = VerifyError if p.plain or not _reads(p) else ArgumentError
                 raise error(outside(name, p, d, i, n, verb))
         return at
 
     def integer(self, p: Int, env: Mapping[str, int], known: Known = _NOTHING) -> int:
-        """`known` has what p reads."""
+        """`known` holds the values of the loads inside p."""
 
         def opaque(a: Opaque) -> int:
             assert isinstance(a, Dynamic)
-            return int(known[id(a.expr)])
+            return int(np.asarray(known[id(a.expr)]).astype(np.int64))
 
         return evaluate_int(p, env, opaque)
 
     def expr(self, e: Expr, env: Mapping[str, int], args: dict[str, Any]) -> Any:
-        """Each node once, and of a choice only the side that is taken."""
+        """Evaluates each node once, and of a select only the side that is taken."""
         known: dict[int, Any] = {}
         stack = [e]
         while stack:
@@ -162,7 +162,7 @@ class _Run:
             if left:
                 stack.extend(left)
             elif isinstance(x, Select) and needs[0] is x.cond:
-                continue  # now its condition is known
+                continue  # its condition has been evaluated now
             else:
                 stack.pop()
                 known[id(x)] = self.node(x, env, args, known)
@@ -195,7 +195,7 @@ def _reads(p: Int) -> bool:
 def outside(
     buffer: str, index: Int, dimension: int, value: int, extent: int, verb: str = "read"
 ) -> str:
-    """What is wrong with an index that leaves its buffer."""
+    """The text of the error about an index that leaves its buffer."""
     return (
         f"{buffer} is {verb} at index {index} = {value} in dimension {dimension}, "
         f"which has {extent} elements"

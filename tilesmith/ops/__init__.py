@@ -1,4 +1,4 @@
-"""The named operators, each a function from tensors to a tensor."""
+"""The ready-made operators, each a function from tensors to a tensor."""
 
 from tilesmith.ops.activation import (
     celu,
@@ -14,13 +14,8 @@ from tilesmith.ops.activation import (
     swish,
     thresholded_relu,
 )
-from tilesmith.ops.conv import (
-    capsule_conv2d,
-    conv1d,
-    conv2d,
-    conv3d,
-    depthwise_conv2d,
-)
+from tilesmith.ops.attention import mask_scores, masked_softmax, rotary_embedding, softcap, swiglu
+from tilesmith.ops.conv import capsule_conv2d, conv1d, conv2d, conv3d, depthwise_conv2d
 from tilesmith.ops.conv_transpose import conv1d_transpose, conv2d_transpose, conv3d_transpose
 from tilesmith.ops.einsum import einsum
 from tilesmith.ops.elementwise import (
@@ -102,24 +97,9 @@ from tilesmith.ops.reduce import (
     reduce_sum,
     reduce_sum_square,
 )
-from tilesmith.ops.scan import (
-    cumprod,
-    cumsum,
-)
-from tilesmith.ops.search import (
-    argmax,
-    argmin,
-    hardmax,
-)
-from tilesmith.ops.transform import (
-    concatenate,
-    embedding,
-    flatten,
-    pad,
-    reshape,
-    take,
-    transpose,
-)
+from tilesmith.ops.scan import cumprod, cumsum
+from tilesmith.ops.search import argmax, argmin, hardmax
+from tilesmith.ops.transform import concatenate, embedding, flatten, pad, reshape, take, transpose
 from tilesmith.ops.views import (
     expand,
     pad_mirrored,
@@ -195,6 +175,8 @@ __all__ = [
     "logical_xor",
     "lp_normalize",
     "lp_pool",
+    "mask_scores",
+    "masked_softmax",
     "matmul",
     "max_pool",
     "max_pool2d",
@@ -226,6 +208,7 @@ __all__ = [
     "reverse_sequence",
     "rint",
     "rms_norm",
+    "rotary_embedding",
     "scale_shift",
     "selu",
     "shrink",
@@ -233,11 +216,13 @@ __all__ = [
     "silu",
     "sin",
     "slice_",
+    "softcap",
     "softmax",
     "softplus",
     "softsign",
     "sqrt",
     "subtract",
+    "swiglu",
     "swish",
     "take",
     "tanh",

@@ -1,6 +1,6 @@
-"""Operators on each element alone: tensors in, a tensor of their joint shape out.
+"""Element-wise operators; operands are broadcast.
 
-Functions with several steps are carried out in float32 when their operand is of half precision.
+Functions of several steps compute in float32 if their operand is of half precision.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tilesmith.ops.broadcast import broadcast_shape, read_broadcast
 from tilesmith.ops.pointwise import Term, each, joined, smooth
 
 
-# of two tensors, or of a tensor and a number
+# operators of two tensors, or of a tensor and a number
 def add(A: Term, B: Term, name: str = "add") -> Tensor:
     return joined("add", A, B, lambda a, b: values.binary("add", a, b), name)
 
@@ -99,7 +99,7 @@ def bias_add(X: Tensor, bias: Tensor, axis: int = 1, name: str = "bias_add") -> 
     return out
 
 
-# of one tensor
+# operators of one tensor
 def cast(X: Tensor, dtype: str | DType, name: str = "cast") -> Tensor:
     return each("cast", X, lambda x: values.cast(x, dtype), name)
 
@@ -176,7 +176,7 @@ def silu(X: Tensor, name: str = "silu") -> Tensor:
 
 
 def gelu(X: Tensor, approximate: str = "none", name: str = "gelu") -> Tensor:
-    """x * Phi(x), by erf, or with approximate="tanh" by the formula of Hendrycks and Gimpel."""
+    """x * Phi(x): exactly (erf), or with approximate="tanh" by Hendrycks and Gimpel's formula."""
     if approximate not in ("none", "tanh"):
         raise ExpressionError(f"gelu: approximate is {approximate!r}; it must be 'none' or 'tanh'")
 
@@ -191,7 +191,7 @@ def gelu(X: Tensor, approximate: str = "none", name: str = "gelu") -> Tensor:
 
 
 def clip(X: Tensor, low: Number | None, high: Number | None, name: str = "clip") -> Tensor:
-    """x held within [low, high]; None leaves a side open."""
+    """x limited to [low, high]; None is no limit."""
     need_tensor("clip", "X", X)
     if low is None and high is None:
         raise ExpressionError("clip: low and high are both None; give at least one bound")

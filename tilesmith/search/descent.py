@@ -1,5 +1,5 @@
-"""Coordinate descent from the incumbent: its neighbours differ from it by a small change of one
-decision. It stops when none of them is significantly faster.
+"""Coordinate descent from the incumbent. Its neighbours differ from it by a small change of one
+decision; the search stops when none of them is significantly faster.
 """
 
 from __future__ import annotations

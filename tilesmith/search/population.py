@@ -36,8 +36,8 @@ class Population:
         return [(catalogue.known(number), rows) for number, rows in self.groups]
 
     def scores(self, catalogue: Catalogue, score: Score) -> Scores:
-        found = [score(variant, rows) for variant, rows in self.parts(catalogue)]
-        return np.concatenate(found) if found else np.zeros(0)
+        scored = [score(variant, rows) for variant, rows in self.parts(catalogue)]
+        return np.concatenate(scored) if scored else np.zeros(0)
 
     def take(self, at: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Population:
         """The members at these positions, which may repeat."""
@@ -79,8 +79,8 @@ def breed(
     mutators: Sequence[Mutator], moved: float,
 ) -> Population:  # fmt: skip
     """A child of each parent. A share `crossover` has a second parent of the same variant. Then all
-    go through the mutators. Last, a share `moved` goes to another variant of the same sketch that
-    has parents too.
+    go through the mutators. Finally a share `moved` goes to another variant of the same sketch that
+    also has parents.
     """
     out: list[tuple[int, Matrix]] = []
     together: dict[int, list[Matrix]] = {}

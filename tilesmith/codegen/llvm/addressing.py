@@ -1,4 +1,4 @@
-"""Addresses: a buffer's name and an index in, the parts of the address out, and the pointer.
+"""Addresses of accesses: splits an index into constant and run-time parts, and computes pointers.
 
 The part that depends on run-time loops is computed once per loop, where the innermost is known.
 """
@@ -16,8 +16,8 @@ from tilesmith.expr.linear import linear
 
 
 class Address(NamedTuple):
-    """An access taken apart: known loops folded into the offset, run-time loops as terms, lanes as
-    a stride, the rest opaque.
+    """The parts of an access: constants (of unrolled loops) in the offset, run-time loops as terms,
+    lanes as a stride, everything else opaque.
     """
 
     memory: Memory
@@ -28,11 +28,11 @@ class Address(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """What of an address stays the same while loops around it are written out."""
+    """The part of an address that is the same in all copies of unrolled loops around it."""
 
-    indices: tuple[Int, ...]  # kept, so that its identity is not another's
+    indices: tuple[Int, ...]  # kept alive, because its id is a key
     offset: int
-    known: tuple[tuple[str, int], ...]  # loops that are written out, or are lanes
+    known: tuple[tuple[str, int], ...]  # unrolled loops and lanes, with their strides
     terms: Terms
     opaque: tuple[tuple[Monomial, int], ...]
 
@@ -41,11 +41,11 @@ class Addressing:
     def __init__(self, position: Position) -> None:
         self.position, self.builder = position, position.builder
         self.frames, self.env, self.depth = position.frames, position.env, position.depth
-        # by memory and index, as long as the run-time loops around stay the same
+        # by memory and index; valid while the run-time loops around stay the same
         self.plans: dict[tuple[int, int], _Plan] = {}
 
     def place(self, name: str, index: tuple[Int, ...], lanes: int) -> Place:
-        """What `address` knows before the loops that are written out have numbers."""
+        """The part of `address` that does not depend on the values of unrolled loops."""
         m = self.position.memories[name]
         plan = self.plans[m.serial, id(index)]
         return Place(m, plan.terms, plan.offset, plan.known, lanes)
@@ -98,17 +98,17 @@ class Addressing:
         return name
 
     def base(self, m: Memory, terms: Terms) -> str:
-        """The pointer that the run-time loops give. It is computed where the innermost of them is
-        known, or stepped along with it.
+        """The pointer of the run-time part. It is computed where the innermost of its loops starts
+        an iteration, or incremented along with that loop.
         """
         if not terms:
             return m.pointer
         name, stride = terms[-1]
         frame = self.frames[self.depth[name]]
         key = (m.serial, terms)
-        found = frame.pointers.get(key)
-        if found is not None:
-            return found
+        pointer = frame.pointers.get(key)
+        if pointer is not None:
+            return pointer
         outer = self.base(m, terms[:-1])
         elem = storage_type(m.dtype)
         b = self.builder
@@ -117,7 +117,7 @@ class Addressing:
         assert isinstance(value, V)
         if frame.stepped == name:
             first = outer
-            if frame.starts_at is not None:  # a thread's part does not begin at 0
+            if frame.starts_at is not None:  # a thread's range does not start at 0
                 first = b.fresh("q")
                 parent = self.frames[self.depth[name] - 1]
                 parent.lines.append(f"  {first}.m = mul i64 {frame.starts_at}, {stride}")

@@ -11,13 +11,19 @@ from typing import Any
 
 from tilesmith.base.errors import GraphError, TilesmithError
 from tilesmith.frontends.onnx.call import Call, NeedsContents, RunOnHost
-from tilesmith.frontends.onnx.control import control_step, spliced
+from tilesmith.frontends.onnx.control import spliced
+from tilesmith.frontends.onnx.functions import expanded
 from tilesmith.frontends.onnx.host import host_step
+from tilesmith.frontends.onnx.loops import loop_step
 from tilesmith.frontends.onnx.model import OnnxGraph, OnnxNode
+<<<<<<< HEAD
 from tilesmith.frontends.onnx.operators import importer_of
+=======
+from tilesmith.frontends.onnx.operators import has_importer, importer_of
+>>>>>>> wt-fam4
 from tilesmith.frontends.onnx.scope import reads_of
 from tilesmith.graph.builder import GraphBuilder
-from tilesmith.graph.graph import Value
+from tilesmith.graph.graph import Array, Value
 from tilesmith.graph.program import Cursor, Feeds, HostStep, Signature, Stage
 
 Nodes = tuple[OnnxNode, ...]
@@ -93,11 +99,14 @@ class _Import:
         while nodes:
             node, rest = nodes[0], nodes[1:]
             try:
-                if (inner := spliced(node, self._read)) is not None:
+                if (inner := spliced(node, self)) is not None:
                     nodes = (*inner, *rest)
                     continue
-                if (step := control_step(node, OnnxProgram, self._type_of)) is not None:
+                if (step := loop_step(node, self._body, self.type_of)) is not None:
                     return self._end(rest, step)
+                if not has_importer(node) and (body := self._function(node)) is not None:
+                    nodes = (*body, *rest)
+                    continue
                 self._import(node)
             except NeedsContents as need:
                 if need.value in self.cursor.contents:
@@ -106,9 +115,15 @@ class _Import:
                     ) from None
                 return self._end(nodes, None, need.value)
             except RunOnHost as why:
+                if has_importer(node) and (body := self._function(node)) is not None:
+                    nodes = (*body, *rest)
+                    continue
                 return self._end(rest, host_step(node, str(why)))
             nodes = rest
         return self._end((), None)
+
+    def _function(self, node: OnnxNode) -> Nodes | None:
+        return expanded(node, self.program.graph, self.type_of)
 
     def _import(self, node: OnnxNode) -> None:
         inputs = [self._value(x) if x else None for x in node.inputs]
@@ -142,14 +157,21 @@ class _Import:
             self.env[name] = self.builder.constant(a, name)
         return self.env[name]
 
-    def _type_of(self, name: str) -> Value:
+    # what importers of control flow ask
+    def type_of(self, name: str) -> Value:
         return self._value(name)
 
-    def _read(self, name: str) -> Any:
-        a = self.builder.array(self._value(name))
+    def known(self, name: str) -> Array | None:
+        return self.builder.array(self._value(name))
+
+    def contents(self, name: str) -> Array:
+        a = self.known(name)
         if a is None:
             raise NeedsContents(name)
         return a
+
+    def _body(self, graph: OnnxGraph, outer: tuple[Signature, ...]) -> OnnxProgram:
+        return OnnxProgram(replace(graph, functions=self.program.graph.functions), outer)
 
     def _end(self, nodes: Nodes, host: HostStep | None, need: str = "") -> Stage:
         """The stage up to here. What is computed and still wanted becomes an output of its graph;

@@ -1,6 +1,4 @@
-"""What a run knows of one task: finished trials in; the incumbent, and verdicts on all kernels that
-were measured, out.
-"""
+"""The state of one task in a run: the incumbent, and verdicts on all kernels that were measured."""
 
 from __future__ import annotations
 
@@ -24,13 +22,13 @@ class Incumbent:
 
 @dataclass(slots=True)
 class Incumbents:
-    """Of one task: the current incumbent, and earlier ones that failed. `known` holds verdicts by
-    the key of the kernel's code.
+    """The current incumbent of a task, and earlier ones that failed. `known` holds verdicts by the
+    key of the kernel's code.
     """
 
     known: dict[str, Verdict] = field(default_factory=dict)
     current: Incumbent | None = None
-    best: Measurement | None = None  # of the current incumbent
+    best: Measurement | None = None  # the current incumbent's
     deposed: list[Measurement] = field(default_factory=list)  # failures of earlier incumbents
     monitor: DriftMonitor = field(default_factory=DriftMonitor)
 
@@ -38,7 +36,7 @@ class Incumbents:
         self.known[key] = verdict
 
     def depose(self, incumbent: Incumbent, failure: Failure) -> None:
-        """The incumbent has failed, and with it all candidates that have its code."""
+        """Records that the incumbent, and so all candidates with its code, have failed."""
         self.current = None
         self.known[incumbent.trial.key] = Verdict((), (), failure, False, False)
         if self.best is not None:
@@ -46,6 +44,6 @@ class Incumbents:
             self.best = None
 
     def trim(self) -> None:
-        """Drops the oldest verdicts: a search returns to recent candidates."""
+        """Drops the oldest verdicts: a search mostly returns to recent candidates."""
         while len(self.known) > _MAX_KNOWN:
             del self.known[next(iter(self.known))]
