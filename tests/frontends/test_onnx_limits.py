@@ -92,3 +92,25 @@ def test_doubling_is_refused_where_it_becomes_too_large() -> None:
     )  # fmt: skip
     with pytest.raises(GraphError, match="memory"):
         load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8))
+
+
+def test_functions_that_call_each_other_twice() -> None:
+    """30 functions of two nodes, which stand for 2^30 nodes."""
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
+    functions = [
+        helper.make_function(
+            "own", f"f{k}", ["a"], ["c"],
+            [helper.make_node(f"f{k + 1}" if k < 29 else "Relu", [x], [y],
+                              domain="own" if k < 29 else "") for x, y in (("a", "b"), ("b", "c"))],
+            opsets,
+        )
+        for k in range(30)
+    ]  # fmt: skip
+    graph = helper.make_graph(
+        [helper.make_node("f0", ["x"], ["y"], domain="own")], "g",
+        [helper.make_tensor_value_info("x", 1, [2, 2])],
+        [helper.make_tensor_value_info("y", 1, None)],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=opsets, functions=functions, ir_version=8)
+    with pytest.raises(GraphError, match="more than 100000 nodes"):
+        load(model)
