@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from tilesmith.frontends.onnx import (
     activation,
     attention,
+    constants,
     convolution,
     einsum,
     elementwise,
@@ -35,16 +36,24 @@ IMPORTERS: Mapping[str, Importer] = {
     **movement.IMPORTERS,
     **normalization.IMPORTERS,
     **pooling.IMPORTERS,
+    **constants.IMPORTERS,
     **reduction.IMPORTERS,
     **resize.IMPORTERS,
     **signal.IMPORTERS,
+    **constants.IMPORTERS,
+    **normalization.IMPORTERS,
+    **pooling.IMPORTERS,
+    **reduction.IMPORTERS,
+    **resize.IMPORTERS,
 }
 
 
+def has_importer(node: OnnxNode) -> bool:
+    return not node.domain and node.op in IMPORTERS
+
+
 def importer_of(node: OnnxNode) -> Importer:
-    if not node.domain and node.op in IMPORTERS:
-        return IMPORTERS[node.op]
-    return _on_host
+    return IMPORTERS[node.op] if has_importer(node) else _on_host
 
 
 def _on_host(call: Call) -> None:
