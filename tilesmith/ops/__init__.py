@@ -1,4 +1,4 @@
-"""The ready-made operators, each a function from tensors to a tensor."""
+"""The named operators, each a function from tensors to a tensor."""
 
 from tilesmith.ops.activation import (
     celu,
