@@ -85,6 +85,7 @@ from tilesmith.ops.pool import (
     max_pool,
     max_pool2d,
 )
+from tilesmith.ops.quantize import dequantize, quantize, requantize
 from tilesmith.ops.reduce import (
     reduce_l1,
     reduce_l2,
@@ -137,6 +138,7 @@ __all__ = [
     "cumsum",
     "dense",
     "depthwise_conv2d",
+    "dequantize",
     "divide",
     "einsum",
     "elu",
@@ -191,6 +193,7 @@ __all__ = [
     "pad_with",
     "power",
     "prelu",
+    "quantize",
     "reciprocal",
     "reduce_l1",
     "reduce_l2",
@@ -204,6 +207,7 @@ __all__ = [
     "reduce_sum_square",
     "relu",
     "remainder",
+    "requantize",
     "reshape",
     "reverse_sequence",
     "rint",

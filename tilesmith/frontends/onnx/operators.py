@@ -16,6 +16,7 @@ from tilesmith.frontends.onnx import (
     movement,
     normalization,
     pooling,
+    quantized,
     reduction,
     resize,
 )
@@ -32,6 +33,7 @@ IMPORTERS: Mapping[str, Importer] = {
     **movement.IMPORTERS,
     **normalization.IMPORTERS,
     **pooling.IMPORTERS,
+    **quantized.IMPORTERS,
     **reduction.IMPORTERS,
     **resize.IMPORTERS,
 }
