@@ -16,10 +16,10 @@ from types import FrameType
 class Interrupts:
     """Whether Ctrl-C was pressed."""
 
-    came: bool = False
+    pressed: bool = False
 
     def check(self) -> None:
-        if self.came:
+        if self.pressed:
             raise KeyboardInterrupt
 
 
@@ -35,7 +35,7 @@ def noticed() -> Iterator[Interrupts]:
         return
 
     def note(number: int, frame: FrameType | None) -> None:
-        interrupts.came = True
+        interrupts.pressed = True
         before(number, frame)
 
     signal.signal(signal.SIGINT, note)

@@ -35,8 +35,8 @@ from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Stmt, Store, Sync,
 from tilesmith.ir.pack import in_basis
 
 Array = np.ndarray[Any, Any]
-Known = Mapping[int, Any]  # values of the nodes evaluated so far, by id
-_NOTHING: Known = {}
+Values = Mapping[int, Any]  # values of the nodes evaluated so far, by id
+_NO_VALUES: Values = {}
 
 
 def interpret(func: Function, *arrays: Any) -> Any:
@@ -128,10 +128,10 @@ class _Run:
         name: str,
         index: tuple[Int, ...],
         env: Mapping[str, int],
-        known: Known = _NOTHING,
+        values: Values = _NO_VALUES,
         verb: str = "read",
     ) -> tuple[int, ...]:
-        at = tuple(self.integer(p, env, known) for p in index)
+        at = tuple(self.integer(p, env, values) for p in index)
         for d, (p, i, n) in enumerate(zip(index, at, self.memory[name].shape, strict=True)):
             if not 0 <= i < n:
                 # an index loaded from a tensor is the caller's fault, any other is the Function's
@@ -139,53 +139,53 @@ class _Run:
                 raise error(outside(name, p, d, i, n, verb))
         return at
 
-    def integer(self, p: Int, env: Mapping[str, int], known: Known = _NOTHING) -> int:
-        """`known` holds the values of the loads inside p."""
+    def integer(self, p: Int, env: Mapping[str, int], values: Values = _NO_VALUES) -> int:
+        """`values` holds the values of the loads inside p."""
 
         def opaque(a: Opaque) -> int:
             assert isinstance(a, Dynamic)
-            return int(np.asarray(known[id(a.expr)]).astype(np.int64))
+            return int(np.asarray(values[id(a.expr)]).astype(np.int64))
 
         return evaluate_int(p, env, opaque)
 
     def expr(self, e: Expr, env: Mapping[str, int], args: dict[str, Any]) -> Any:
         """Evaluates each node once, and of a select only the side that is taken."""
-        known: dict[int, Any] = {}
+        values: dict[int, Any] = {}
         stack = [e]
         while stack:
             x = stack[-1]
             needs: Sequence[Expr] = below(x)
             if isinstance(x, Select):
-                cond = known.get(id(x.cond))
+                cond = values.get(id(x.cond))
                 needs = (x.cond,) if cond is None else (x.a if cond else x.b,)
-            left = [y for y in needs if id(y) not in known]
+            left = [y for y in needs if id(y) not in values]
             if left:
                 stack.extend(left)
             elif isinstance(x, Select) and needs[0] is x.cond:
                 continue  # its condition has been evaluated now
             else:
                 stack.pop()
-                known[id(x)] = self.node(x, env, args, known)
-        return known[id(e)]
+                values[id(x)] = self.node(x, env, args, values)
+        return values[id(e)]
 
-    def node(self, e: Expr, env: Mapping[str, int], args: dict[str, Any], known: Known) -> Any:
+    def node(self, e: Expr, env: Mapping[str, int], args: dict[str, Any], values: Values) -> Any:
         match e:
             case Const(value=v):
                 return semantics.constant(v, e.dtype)
             case IntValue(value=p):
-                return semantics.constant(self.integer(p, env, known), e.dtype)
+                return semantics.constant(self.integer(p, env, values), e.dtype)
             case Arg(name=n):
                 return args[n]
             case Load(buffer=b, index=ix):
-                return self.memory[b][self.index(b, ix, env, known)]
+                return self.memory[b][self.index(b, ix, env, values)]
             case Unary(op=op, x=x):
-                return semantics.unary(op, known[id(x)], e.dtype)
+                return semantics.unary(op, values[id(x)], e.dtype)
             case Binary(op=op, a=a, b=b):
-                return semantics.binary(op, known[id(a)], known[id(b)], a.dtype)
+                return semantics.binary(op, values[id(a)], values[id(b)], a.dtype)
             case Select(cond=c, a=a, b=b):
-                return known[id(a if known[id(c)] else b)]
+                return values[id(a if values[id(c)] else b)]
             case Cast(x=x):
-                return semantics.cast(known[id(x)], e.dtype)
+                return semantics.cast(values[id(x)], e.dtype)
 
 
 def _reads(p: Int) -> bool:

@@ -180,7 +180,7 @@ class LocalRun:
         finally:  # whatever ended the batch, its measurements so far are kept
             batch.finish(trials.values())
             for c in candidates:
-                twin = incumbents.known.get(trials[c.key].key)
+                twin = incumbents.verdicts.get(trials[c.key].key)
                 if twin is not None and c.key not in outbox.measured:
                     outbox.put(twin.of(c, trials[c.key].build_seconds))
             while incumbents.deposed:

@@ -66,7 +66,7 @@ class AnnealingSearch:
         self.settings, self.catalogue, self.rng = settings, catalogue, rng
         self._random = RandomSearch(catalogue, rng)
         self._predictor: Predictor = _Analytic(settings.score)
-        self._told: list[Measurement] = []
+        self._measurements: list[Measurement] = []
         self._fitted = 0  # number of measurements the predictor was fitted to
         self._states: dict[int, Matrix] = {}  # current rows of the chains, by variant
         self._plan: list[Individual | None] = []  # in reverse order; None is a random candidate
@@ -87,15 +87,15 @@ class AnnealingSearch:
         for m in measurements:
             self.catalogue.adopt(m.candidate)
             if m.candidate.task == self.catalogue.task:
-                self._told.append(m)
-        due = len(self._told) - self._fitted >= self.settings.plan
-        if due and any(m.failure is None for m in self._told):
+                self._measurements.append(m)
+        due = len(self._measurements) - self._fitted >= self.settings.plan
+        if due and any(m.failure is None for m in self._measurements):
             self._fit()
 
     def _fit(self) -> None:
         model = self.settings.cost_model
-        learned = None if model is None else checked.fit(model, self._told)
-        self._fitted = len(self._told)
+        learned = None if model is None else checked.fit(model, self._measurements)
+        self._fitted = len(self._measurements)
         if learned is not None:
             self._predictor = learned
             self._plan = []
@@ -146,7 +146,7 @@ class AnnealingSearch:
         self, number: int, scores: dict[int, Scores], spread: float, heat: float, best: _Best
     ) -> bool:
         """Moves all chains of a variant. Returns whether a new row is among the best."""
-        variant, rows = self.catalogue.known(number), self._states[number]
+        variant, rows = self.catalogue.lowered(number), self._states[number]
         moved = variant.mutate(self.rng, rows)
         after = checked.predict(self._predictor, variant, moved) / spread
         chance = np.exp(np.minimum((after - scores[number]) / (heat + 1e-5), 0.0))
@@ -163,14 +163,14 @@ class AnnealingSearch:
         pool = dict(self._states)
         numbers = self.catalogue.some(self.rng, s.variants)
         for number in numbers:
-            drawn = self.catalogue.known(number).sample(self.rng, -(-s.chains // len(numbers)))
+            drawn = self.catalogue.lowered(number).sample(self.rng, -(-s.chains // len(numbers)))
             pool[number] = np.concatenate([pool[number], drawn]) if number in pool else drawn
         pool = {number: rows for number, rows in pool.items() if len(rows)}
         self._states = {}
         if not pool:
             return {}, 1.0
         scores = {
-            k: checked.predict(self._predictor, self.catalogue.known(k), rows)
+            k: checked.predict(self._predictor, self.catalogue.lowered(k), rows)
             for k, rows in pool.items()
         }
         leading = sorted(pool, key=lambda k: -float(scores[k].max()))[: s.variants]
@@ -191,7 +191,7 @@ class _Best:
     def __init__(self, catalogue: Catalogue, size: int) -> None:
         self.catalogue, self.size = catalogue, size
         self._heap: list[tuple[float, int, Individual]] = []  # numbered: of equals the older wins
-        self._came: set[Individual] = set()
+        self._added: set[Individual] = set()
 
     @property
     def ranked(self) -> list[tuple[float, Individual]]:
@@ -203,10 +203,10 @@ class _Best:
         new = False
         for i in np.flatnonzero(scores > least):
             who = Individual(number, tuple(map(int, rows[i])))
-            if who in self._came or self.catalogue.seen(number, rows[i]):
+            if who in self._added or self.catalogue.seen(number, rows[i]):
                 continue
-            self._came.add(who)
-            entry = (float(scores[i]), -len(self._came), who)
+            self._added.add(who)
+            entry = (float(scores[i]), -len(self._added), who)
             if len(self._heap) < self.size:
                 heappush(self._heap, entry)
                 new = True

@@ -78,7 +78,7 @@ class Catalogue:
                 self._variants[number] = None
         return self._variants[number]
 
-    def known(self, number: int) -> Variant:
+    def lowered(self, number: int) -> Variant:
         """A variant that can be lowered."""
         v = self.variant(number)
         assert v is not None, f"variant {number} cannot be lowered"
@@ -97,7 +97,7 @@ class Catalogue:
         to = rng.integers(0, len(others), len(rows))
         for k in np.unique(to):
             v = self.variant(others[int(k)])
-            if v is not None and v.columns == self.known(number).columns:
+            if v is not None and v.columns == self.lowered(number).columns:
                 there = rows[to == k]
                 yield others[int(k)], there[v.valid(there)]
 
@@ -116,7 +116,7 @@ class Catalogue:
             if number is not None and here is not None and here.columns == there.columns:
                 rows.setdefault(number, []).append(row)
         for number, matrix in rows.items():
-            yield number, self.known(number).adapt(np.array(matrix, np.int32))
+            yield number, self.lowered(number).adapt(np.array(matrix, np.int32))
 
     def seen(self, number: int, row: Matrix) -> bool:
         return (number, *row.tolist()) in self._rows
@@ -137,7 +137,7 @@ class Catalogue:
             return None
         who = Individual(number, tuple(row.tolist()))
         self._rows.add((number, *who.row))
-        c = self.known(number).candidate(row)
+        c = self.lowered(number).candidate(row)
         if c.key in self._seen:
             return None
         self._seen.add(c.key)

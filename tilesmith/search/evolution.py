@@ -97,7 +97,7 @@ class EvolutionSearch:
         self.settings, self.catalogue, self.rng = settings, catalogue, rng
         self._random = RandomSearch(catalogue, rng)
         self._descent = Descent(catalogue, settings.patience)
-        self._told: list[Measurement] = []
+        self._measurements: list[Measurement] = []
         self._best: list[tuple[tuple[bool, float], Individual]] = []
         self._promise: dict[int, float] = {}  # the best score seen in each variant
         self._predictor: Predictor | None = None
@@ -144,7 +144,7 @@ class EvolutionSearch:
         for m in measurements:
             who = self.catalogue.adopt(m.candidate)
             if m.candidate.task == self.catalogue.task:
-                self._told.append(m)
+                self._measurements.append(m)
             if who is not None and m.failure is None:
                 self._best.append((m.rank, who))
                 self._descent.tell(who, m)
@@ -177,13 +177,13 @@ class EvolutionSearch:
     def _fit(self) -> None:
         """Fits the model again if the measurements have grown by the share `refit`."""
         s = self.settings
-        grown = len(self._told) - max(self._fitted, 0)
+        grown = len(self._measurements) - max(self._fitted, 0)
         if s.cost_model is not None and (
-            self._fitted < 0 or grown >= max(8, s.refit * len(self._told))
+            self._fitted < 0 or grown >= max(8, s.refit * len(self._measurements))
         ):
-            predictor = checked.fit(s.cost_model, self._told)
+            predictor = checked.fit(s.cost_model, self._measurements)
             self._predictor = predictor or self._predictor
-            self._fitted = len(self._told)
+            self._fitted = len(self._measurements)
 
     def _scores(self, people: Population) -> Scores:
         model = self._predictor

@@ -76,7 +76,7 @@ class GeneticSearch:
         chosen = self.rng.choice(len(people), n, p=_shares(fitness))
         out: list[Candidate] = []
         for number in dict.fromkeys(people[i].variant for i in chosen):
-            variant = self.catalogue.known(number)
+            variant = self.catalogue.lowered(number)
             family = [i for i, who in enumerate(people) if who.variant == number]
             firsts = [i for i in chosen if people[i].variant == number]
             seconds = self.rng.choice(family, len(firsts), p=_shares(fitness[family]))

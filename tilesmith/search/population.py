@@ -33,7 +33,7 @@ class Population:
                 yield number, row
 
     def parts(self, catalogue: Catalogue) -> list[Part]:
-        return [(catalogue.known(number), rows) for number, rows in self.groups]
+        return [(catalogue.lowered(number), rows) for number, rows in self.groups]
 
     def scores(self, catalogue: Catalogue, score: Score) -> Scores:
         scored = [score(variant, rows) for variant, rows in self.parts(catalogue)]
@@ -70,7 +70,7 @@ def merge(*groups: tuple[int, Matrix]) -> Population:
 def sample(catalogue: Catalogue, rng: Rng, numbers: list[int], count: int) -> Population:
     """`count` rows, drawn evenly from these variants."""
     each = -(-count // max(len(numbers), 1))
-    groups = [(k, catalogue.known(k).sample(rng, each)) for k in numbers]
+    groups = [(k, catalogue.lowered(k).sample(rng, each)) for k in numbers]
     return Population(tuple((k, rows) for k, rows in groups if len(rows)))
 
 
@@ -89,7 +89,7 @@ def breed(
     present = list(together)
     for number, parts in together.items():
         rows = np.concatenate(parts)
-        v = catalogue.known(number)
+        v = catalogue.lowered(number)
         mates = rows.take(rng.integers(0, len(rows), len(rows)), axis=0)
         chosen = rng.random(len(rows)) < crossover
         children = np.where(chosen[:, None], v.cross(rng, rows, mates), rows)

@@ -53,7 +53,7 @@ class RandomSearch:
         out: list[Candidate] = []
         for k, number in enumerate(numbers):
             share = -(-(n - len(out)) // (len(numbers) - k))
-            for row in self.catalogue.known(number).sample(self.rng, share):
+            for row in self.catalogue.lowered(number).sample(self.rng, share):
                 c = self.catalogue.propose(number, row)
                 if c is not None:
                     out.append(c)

@@ -440,13 +440,13 @@ class DatabaseContract:
         first, second = tuning_run(Budget(trials=5)), tuning_run(Budget(1, 2.5, 3), number=1)
         assert db.runs(task) == []
 
-        def made(run: TuningRun, k: int, seconds: float, trial: int, cost: float) -> Measurement:
+        def taken(run: TuningRun, k: int, seconds: float, trial: int, cost: float) -> Measurement:
             moment = Moment(run, seconds, trial)
             return replace(measured(task, k, (cost,), confirmed=True), moment=moment)
 
-        of_first = [made(first, 1, 0.1, 1, 3.0), made(first, 2, 0.75, 2, 4.0)]
-        later = made(first, 3, 1.5, 3, 1.0)
-        of_second = [made(second, 4, 0.25, 0, 2.0), made(second, 5, 0.5, 1, 1.5)]
+        of_first = [taken(first, 1, 0.1, 1, 3.0), taken(first, 2, 0.75, 2, 4.0)]
+        later = taken(first, 3, 1.5, 3, 1.0)
+        of_second = [taken(second, 4, 0.25, 0, 2.0), taken(second, 5, 0.5, 1, 1.5)]
         db.add([*of_first, measured(task, 9), measured(other, 6)])
         db.add(of_second)
         assert [r.seconds for r in db.runs(task) if r.run == first] == [0.75]

@@ -32,7 +32,7 @@ class _Plan(NamedTuple):
 
     indices: tuple[Int, ...]  # kept alive, because its id is a key
     offset: int
-    known: tuple[tuple[str, int], ...]  # unrolled loops and lanes, with their strides
+    fixed: tuple[tuple[str, int], ...]  # unrolled loops and lanes, with their strides
     terms: Terms
     opaque: tuple[tuple[Monomial, int], ...]
 
@@ -48,12 +48,12 @@ class Addressing:
         """The part of `address` that does not depend on the values of unrolled loops."""
         m = self.position.memories[name]
         plan = self.plans[m.serial, id(index)]
-        return Place(m, plan.terms, plan.offset, plan.known, lanes)
+        return Place(m, plan.terms, plan.offset, plan.fixed, lanes)
 
     def cell_at(self, place: Place) -> Cell:
-        m, terms, offset, known, lanes = place
+        m, terms, offset, fixed, lanes = place
         env = self.env
-        for loop, c in known:
+        for loop, c in fixed:
             v = env[loop]
             offset += c * (v if type(v) is int else v.start)  # type: ignore[union-attr]
         return Cell(m.serial, terms, offset, lanes)
@@ -65,7 +65,7 @@ class Addressing:
         if plan is None:
             plan = self.plans[key] = self._plan(m, index)
         offset, stride, env = plan.offset, 0, self.env
-        for loop, c in plan.known:
+        for loop, c in plan.fixed:
             v = env[loop]
             if type(v) is int:
                 offset += c * v
@@ -75,7 +75,7 @@ class Addressing:
         return Address(m, plan.terms, offset, stride, plan.opaque)
 
     def _plan(self, m: Memory, index: tuple[Int, ...]) -> _Plan:
-        terms, known, opaque, offset = [], [], [], 0
+        terms, fixed, opaque, offset = [], [], [], 0
         for mono, c in linear(index, m.strides).terms.items():
             if not mono:
                 offset = c
@@ -84,9 +84,9 @@ class Addressing:
             elif isinstance(self.env[loop], V):
                 terms.append((loop, c))
             else:
-                known.append((loop, c))
+                fixed.append((loop, c))
         terms.sort(key=lambda t: (self.depth[t[0]], t[0]))
-        return _Plan(index, offset, tuple(known), tuple(terms), tuple(opaque))
+        return _Plan(index, offset, tuple(fixed), tuple(terms), tuple(opaque))
 
     def pointer(self, m: Memory, terms: Terms, offset: int) -> str:
         base = self.base(m, terms)

@@ -190,9 +190,9 @@ def _machine(target: Target) -> _Machine:
     return _machine_of(target.arch, target.cpu, features)
 
 
-def _features(arch: str, wanted: frozenset[str], known: frozenset[str] | None) -> str:
+def _features(arch: str, wanted: frozenset[str], implied: frozenset[str] | None) -> str:
     """The features of a target in LLVM's syntax ("+avx2,-fma"). What the target lacks is disabled,
-    because the processor's name may imply it. With `known`, only the differences from it.
+    because the processor's name may imply it. With `implied`, only the differences from it.
     """
     names = LLVM_FEATURES[arch]
     if unknown := wanted - names.keys():
@@ -202,9 +202,11 @@ def _features(arch: str, wanted: frozenset[str], known: frozenset[str] | None) -
         )
     # Disabled features come first, because enabling one enables those it depends on. Every aarch64
     # processor has neon, and LLVM cannot do without.
-    disabled = [f for f in names if f not in wanted | {"neon"} and (known is None or f in known)]
+    disabled = [
+        f for f in names if f not in wanted | {"neon"} and (implied is None or f in implied)
+    ]
     signs = [f"-{names[f]}" for f in disabled]
-    signs += [f"+{n}" for f, n in names.items() if f in wanted and f not in (known or ())]
+    signs += [f"+{n}" for f, n in names.items() if f in wanted and f not in (implied or ())]
     return ",".join(signs)
 
 

@@ -24,7 +24,7 @@ class Place(NamedTuple):
     memory: Memory
     terms: Terms
     offset: int
-    known: tuple[tuple[str, int], ...]  # unrolled loops and lanes, with their strides
+    fixed: tuple[tuple[str, int], ...]  # unrolled loops and lanes, with their strides
     lanes: int
 
 

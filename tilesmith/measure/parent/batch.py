@@ -65,8 +65,8 @@ class Batch:
         overlap: bool,
         wait_until_quiet: Callable[[], None],
     ) -> None:
-        """Takes one job per trial. Afterwards `incumbents.known` has a verdict on each kernel that
-        was reached, and a trial that could not be built has a failure.
+        """Takes one job per trial. Afterwards `incumbents.verdicts` has each kernel that was
+        reached, and a trial that could not be built has a failure.
 
         All cores build until those that run kernels have nothing left to build. Then kernels run.
         With `overlap`, the other cores continue to build this batch and then the next one. Without,
@@ -132,7 +132,7 @@ class Batch:
     @property
     def _in_time(self) -> bool:
         """Whether another kernel may be measured. `_GRACE` applies if none has been measured."""
-        if self.incumbents.known or self._reached:
+        if self.incumbents.verdicts or self._reached:
             return not self._is_late
         return time.monotonic() < self._end
 
@@ -149,7 +149,7 @@ class Batch:
         """The next trial that was built; [] if its code is known already or it failed; None if no
         more builds will come.
         """
-        end = self.until if self.incumbents.known or self._kernels else self._end
+        end = self.until if self.incumbents.verdicts or self._kernels else self._end
         with self._counted("waiting"):
             taken = self.builders.take(end - time.monotonic())
         if taken is None:
@@ -166,7 +166,7 @@ class Batch:
             return False
         trial.key, trial.build_seconds = outcome.key, outcome.seconds
         self.spent.building += outcome.seconds
-        if trial.key in self.incumbents.known or trial.key in self._kernels:
+        if trial.key in self.incumbents.verdicts or trial.key in self._kernels:
             return False
         self._kernels[trial.key] = trial, outcome
         self.runner.add(trial.slot, outcome)
