@@ -41,9 +41,10 @@ def counting() -> onnx.GraphProto:
     """s = s + x (from outside) * 2; gives s and the count."""
     return graph(
         [node("Mul", ["x", "two"], ["t"]), node("Add", ["s", "t"], ["s2"]),
-         node("Identity", ["c"], ["c2"]), node("Identity", ["i"], ["count"])],
+         node("Identity", ["c"], ["c2"]), node("Identity", ["i"], ["count"]),
+         node("Identity", ["s2"], ["one"])],
         [info("i", I, []), info("c", B, []), info("s", F, [3, 4])],
-        [info("c2", B, []), info("s2", F, [3, 4]), info("s2", F, [3, 4]), info("count", I, [])],
+        [info("c2", B, []), info("s2", F, [3, 4]), info("one", F, [3, 4]), info("count", I, [])],
         two=np.array(2, np.float32),
     )  # fmt: skip
 
@@ -82,9 +83,10 @@ def test_a_loop_stays_where_it_is_long() -> None:
 @pytest.mark.parametrize("with_count", [True, False])
 def test_a_loop_that_ends_by_its_condition(with_count: bool) -> None:
     body = graph(
-        [node("Add", ["s", "s"], ["s2"]), node("Less", ["s2", "limit"], ["c2"])],
+        [node("Add", ["s", "s"], ["s2"]), node("Less", ["s2", "limit"], ["c2"]),
+         node("Identity", ["s2"], ["one"])],
         [info("i", I, []), info("c", B, []), info("s", F, [])],
-        [info("c2", B, []), info("s2", F, []), info("s2", F, [])],
+        [info("c2", B, []), info("s2", F, []), info("one", F, [])],
     )  # fmt: skip
     feeds = {"s0": np.array(1, np.float32), "limit": np.array(100, np.float32)}
     made = node("Loop", ["m" if with_count else "", "c0", "s0"], ["s", "all"], body=body)
@@ -117,8 +119,9 @@ def test_a_value_that_grows() -> None:
 def running() -> onnx.GraphProto:
     """A running sum; gives the sum and twice the element."""
     return graph(
-        [node("Add", ["s", "e"], ["s2"]), node("Add", ["e", "e"], ["d"])],
-        [info("s", F, None), info("e", F, None)], [info("s2", F, None), info("s2", F, None),
+        [node("Add", ["s", "e"], ["s2"]), node("Add", ["e", "e"], ["d"]),
+         node("Identity", ["s2"], ["one"])],
+        [info("s", F, None), info("e", F, None)], [info("s2", F, None), info("one", F, None),
                                                    info("d", F, None)],
     )  # fmt: skip
 

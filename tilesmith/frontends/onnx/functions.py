@@ -5,6 +5,7 @@ some of them by the types of their inputs, and a model may bring functions of it
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -12,7 +13,8 @@ import onnx
 from onnx import defs, helper
 
 from tilesmith.base.errors import GraphError
-from tilesmith.frontends.onnx.convert import convert_nodes
+from tilesmith.frontends.onnx.convert import Reader, convert_nodes
+from tilesmith.frontends.onnx.file import ModelFile
 from tilesmith.frontends.onnx.model import FunctionKey, OnnxGraph, OnnxNode
 from tilesmith.frontends.onnx.rename import message_of, renamed
 from tilesmith.graph.graph import Value
@@ -21,9 +23,20 @@ Nodes = tuple[OnnxNode, ...]
 TypeOf = Callable[[str], Value]
 
 
-def functions_of(model: onnx.ModelProto) -> dict[FunctionKey, onnx.FunctionProto]:
+@dataclass(frozen=True, slots=True)
+class Function:
+    """`read` gives the tensors of its nodes."""
+
+    proto: onnx.FunctionProto
+    read: Reader
+
+
+_OF_ONNX = ModelFile(onnx.ModelProto())  # reads tensors from the messages themselves
+
+
+def functions_of(model: onnx.ModelProto, read: Reader) -> dict[FunctionKey, Function]:
     """The functions that a model brings. One that calls itself has no end and is refused."""
-    found = {(_domain(f.domain), f.name, f.overload): f for f in model.functions}
+    found = {(_domain(f.domain), f.name, f.overload): Function(f, read) for f in model.functions}
     done: set[FunctionKey] = set()
     for first in found:
         stack = [(first, False)]
@@ -37,7 +50,7 @@ def functions_of(model: onnx.ModelProto) -> dict[FunctionKey, onnx.FunctionProto
             elif key not in done:
                 path.append(key)
                 stack.append((key, True))
-                calls = {_key(n) for n in _all_nodes(found[key].node)}
+                calls = {_key(n) for n in _all_nodes(found[key].proto.node)}
                 stack += [(k, False) for k in calls if k in found]
     return found
 
@@ -50,13 +63,14 @@ def expanded(node: OnnxNode, graph: OnnxGraph, type_of: TypeOf) -> Nodes | None:
     """The nodes that stand for a node of a function; None if there is no function of its name."""
     if node.proto is None:
         return None
-    function = graph.functions.get(key_of(node))
+    function: Function | None = graph.functions.get(key_of(node))
     defaults: Mapping[str, onnx.AttributeProto] = {}
     if function is None:
         schema = schema_of(node)
-        function = None if schema is None else _defined(schema, node, type_of)
-        if schema is None or function is None:
+        proto = None if schema is None else _defined(schema, node, type_of)
+        if proto is None:
             return None
+        function = Function(proto, _OF_ONNX)
         defaults = {k: a.default_value for k, a in schema.attributes.items()}
     return _body(function, node, defaults)
 
@@ -116,9 +130,8 @@ def _type(value: Value) -> onnx.TypeProto:
     return helper.make_tensor_type_proto(code, value.shape)
 
 
-def _body(
-    function: onnx.FunctionProto, node: OnnxNode, defaults: Mapping[str, onnx.AttributeProto]
-) -> Nodes:
+def _body(called: Function, node: OnnxNode, defaults: Mapping[str, onnx.AttributeProto]) -> Nodes:
+    function = called.proto
     if len(node.inputs) > len(function.input) or len(node.outputs) > len(function.output):
         raise GraphError(
             f"{node} has {len(node.inputs)} inputs and {len(node.outputs)} outputs; its function "
@@ -128,7 +141,8 @@ def _body(
     given |= {a.name: a for a in function.attribute_proto}
     given |= {a.name: a for a in node.proto.attribute}
     opsets = {_domain(o.domain): o.version for o in function.opset_import}
-    inner = convert_nodes([_resolved(n, given) for n in function.node], opsets, function.name)
+    nodes = [_resolved(n, given) for n in function.node]
+    inner = convert_nodes(nodes, opsets, called.read, function.name)
 
     names = dict.fromkeys(function.input, "")
     names.update(zip(function.input, node.inputs, strict=False))

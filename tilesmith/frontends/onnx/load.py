@@ -13,11 +13,8 @@ import numpy as np
 from tilesmith.base.errors import GraphError
 from tilesmith.frontends.onnx.check import checked, opsets_of
 from tilesmith.frontends.onnx.convert import convert_graph
-<<<<<<< HEAD
 from tilesmith.frontends.onnx.file import ModelFile
-=======
 from tilesmith.frontends.onnx.functions import functions_of
->>>>>>> wt-fam4
 from tilesmith.frontends.onnx.model import OnnxGraph
 from tilesmith.frontends.onnx.program import OnnxProgram
 from tilesmith.graph.program import Signature
@@ -28,12 +25,16 @@ def load(path: str | Path | bytes | Any, dims: Mapping[str, int] | None = None) 
     """A model from a file, from the bytes of one, or from an onnx.ModelProto. `dims` gives numbers
     to open dimensions by their names. Weights are not copied: the file is mapped.
     """
-<<<<<<< HEAD
     name = os.fspath(path) if isinstance(path, str | os.PathLike) else "the model"
     try:
         file = ModelFile(path)
         opsets = opsets_of(file.proto)
         graph = checked(convert_graph(file.proto.graph, opsets, file))
+<<<<<<< HEAD
+        graph = replace(graph, functions=functions_of(file.proto, file))
+=======
+        graph = replace(graph, functions=functions_of(file.proto))
+>>>>>>> wt-file
         return closed(OnnxProgram(_with_dims(graph, dims)))
     except GraphError as error:
         raise GraphError(f"{name}: {error}") from error.__cause__
@@ -41,12 +42,6 @@ def load(path: str | Path | bytes | Any, dims: Mapping[str, int] | None = None) 
         raise GraphError(f"{name}: its graphs are nested too deep") from None
     except MemoryError:
         raise GraphError(f"{name}: there is not enough memory for it") from None
-=======
-    proto = path if isinstance(path, onnx.ModelProto) else onnx.load(path)
-    opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
-    graph = replace(convert_graph(proto.graph, opsets), functions=functions_of(proto))
-    return closed(OnnxProgram(_with_dims(graph, dims or {})))
->>>>>>> wt-fam4
 
 
 def _with_dims(graph: OnnxGraph, dims: Mapping[str, int] | None) -> OnnxGraph:

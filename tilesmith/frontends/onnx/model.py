@@ -38,5 +38,5 @@ class OnnxGraph:
     outputs: tuple[str, ...]
     nodes: tuple[OnnxNode, ...]
     initializers: Mapping[str, Array]
-    # The model's own: FunctionProtos, which become nodes where they are called.
+    # The model's own, which become nodes where they are called; see functions.py.
     functions: Mapping[FunctionKey, Any] = field(default_factory=dict)

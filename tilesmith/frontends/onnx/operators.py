@@ -40,6 +40,11 @@ IMPORTERS: Mapping[str, Importer] = {
     **reduction.IMPORTERS,
     **resize.IMPORTERS,
     **signal.IMPORTERS,
+    **constants.IMPORTERS,
+    **normalization.IMPORTERS,
+    **pooling.IMPORTERS,
+    **reduction.IMPORTERS,
+    **resize.IMPORTERS,
 }
 
 

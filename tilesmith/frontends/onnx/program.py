@@ -4,29 +4,31 @@ needs the contents of a value or has to run on the host.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from tilesmith.base.errors import GraphError
+from tilesmith.base.errors import GraphError, TilesmithError
 from tilesmith.frontends.onnx.call import Call, NeedsContents, RunOnHost
 from tilesmith.frontends.onnx.control import spliced
 from tilesmith.frontends.onnx.functions import expanded
 from tilesmith.frontends.onnx.host import host_step
 from tilesmith.frontends.onnx.loops import loop_step
 from tilesmith.frontends.onnx.model import OnnxGraph, OnnxNode
-<<<<<<< HEAD
-from tilesmith.frontends.onnx.operators import importer_of
-=======
 from tilesmith.frontends.onnx.operators import has_importer, importer_of
->>>>>>> wt-fam4
 from tilesmith.frontends.onnx.scope import reads_of
 from tilesmith.graph.builder import GraphBuilder
 from tilesmith.graph.graph import Array, Value
 from tilesmith.graph.program import Cursor, Feeds, HostStep, Signature, Stage
 
 Nodes = tuple[OnnxNode, ...]
+
+# Nodes that functions and branches put in, in one stage: functions that call each other twice
+# would else become more than any memory holds.
+_MAX_PUT_IN = 100_000
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -74,6 +76,21 @@ class OnnxProgram:
         return Cursor(reads, contents & set(reads), used, nodes)
 
 
+@contextmanager
+def _about(node: OnnxNode) -> Iterator[None]:
+    """Whatever a model holds, the user is told which node it is."""
+    try:
+        yield
+    except (NeedsContents, RunOnHost):
+        raise
+    except TilesmithError as error:
+        if str(error).startswith(str(node)):
+            raise
+        raise GraphError(f"{node}: {error}") from error.__cause__
+    except Exception as error:
+        raise GraphError(f"{node} cannot be read: {type(error).__name__}: {error}") from error
+
+
 class _Import:
     """The import of one stage."""
 
@@ -95,31 +112,39 @@ class _Import:
             self.env[name] = self.builder.constant(a, name)
 
     def run(self) -> Stage:
-        nodes: Nodes = self.cursor.state
+        nodes = deque(self.cursor.state)
+        put_in = 0
         while nodes:
-            node, rest = nodes[0], nodes[1:]
+            node = nodes.popleft()
+            body: Nodes | None = None
             try:
-                if (inner := spliced(node, self)) is not None:
-                    nodes = (*inner, *rest)
-                    continue
-                if (step := loop_step(node, self._body, self.type_of)) is not None:
-                    return self._end(rest, step)
-                if not has_importer(node) and (body := self._function(node)) is not None:
-                    nodes = (*body, *rest)
-                    continue
-                self._import(node)
+                with _about(node):
+                    if (step := loop_step(node, self._body, self.type_of)) is not None:
+                        return self._end(tuple(nodes), step)
+                    body = spliced(node, self)
+                    if body is None and not has_importer(node):
+                        body = self._function(node)
+                    if body is None:
+                        self._import(node)
             except NeedsContents as need:
                 if need.value in self.cursor.contents:
                     raise GraphError(
                         f"{node} asks twice for the contents of {need.value!r}"
                     ) from None
-                return self._end(nodes, None, need.value)
+                return self._end((node, *nodes), None, need.value)
             except RunOnHost as why:
-                if has_importer(node) and (body := self._function(node)) is not None:
-                    nodes = (*body, *rest)
-                    continue
-                return self._end(rest, host_step(node, str(why)))
-            nodes = rest
+                with _about(node):
+                    body = self._function(node) if has_importer(node) else None
+                    if body is None:
+                        return self._end(tuple(nodes), host_step(node, str(why)))
+            if body is not None:
+                put_in += len(body)
+                if put_in > _MAX_PUT_IN:
+                    raise GraphError(
+                        f"{node}: the functions and branches that are called have more than "
+                        f"{_MAX_PUT_IN} nodes together"
+                    )
+                nodes.extendleft(reversed(body))
         return self._end((), None)
 
     def _function(self, node: OnnxNode) -> Nodes | None:
