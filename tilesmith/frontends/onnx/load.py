@@ -30,11 +30,7 @@ def load(path: str | Path | bytes | Any, dims: Mapping[str, int] | None = None) 
         file = ModelFile(path)
         opsets = opsets_of(file.proto)
         graph = checked(convert_graph(file.proto.graph, opsets, file))
-<<<<<<< HEAD
         graph = replace(graph, functions=functions_of(file.proto, file))
-=======
-        graph = replace(graph, functions=functions_of(file.proto))
->>>>>>> wt-file
         return closed(OnnxProgram(_with_dims(graph, dims)))
     except GraphError as error:
         raise GraphError(f"{name}: {error}") from error.__cause__
