@@ -62,6 +62,7 @@ CASES = {
     "cumsum": [([(2, 5)], {"axis": 0}), ([(2, 70)], {"reverse": True})],
     "dense": [([(2, 3), (2, 3), (2,)], {}), ([(2, 3), (2, 3)], {"out_dtype": "float16"})],
     "depthwise_conv2d": [([(1, 2, 3, 3), (4, 1, 2, 2)], {"padding": 1})],
+    "dequantize": [([ids, ()], {}), ([ids, (3,), ids], {"axis": 0, "dtype": "float16"})],
     "divide": [([(2, 3), (1, 3)], {})],
     "einsum": [
         ([(2, 3), (3, 2)], {"equation": "ij,jk->ki"}),
@@ -121,6 +122,7 @@ CASES = {
     "pad": [([(2, 3)], {"widths": ((1, 0), (0, 2)), "value": 7})],
     "power": [([(3,), (3,)], {})],
     "prelu": [([(2, 3), (3,)], {})],
+    "quantize": [([(2, 3), (3,)], {"dtype": "int8"}), ([(2, 4), (2, 2)], {"block": 2})],
     "reciprocal": [([(3,)], {})],
     "reduce_l1": [([(2, 3)], {"axes": (0,)})],
     "reduce_l2": [([(2, 3)], {"axes": 1, "keepdims": True})],
@@ -134,6 +136,7 @@ CASES = {
     "reduce_sum_square": [([(2, 3)], {"axes": (0,)})],
     "relu": [([(4,)], {})],
     "remainder": [([(2, 3), (3,)], {})],
+    "requantize": [([ids, (3,), ids], {"dtype": "int8"})],
     "reshape": [([(2, 3, 2)], {"shape": (3, 4)})],
     "right_shift": [([ids, ids], {})],
     "rint": [([(4,)], {})],
