@@ -17,6 +17,7 @@ from tilesmith.frontends.onnx import (
     normalization,
     pooling,
     quantized,
+    recurrent,
     reduction,
     resize,
 )
@@ -34,6 +35,7 @@ IMPORTERS: Mapping[str, Importer] = {
     **normalization.IMPORTERS,
     **pooling.IMPORTERS,
     **quantized.IMPORTERS,
+    **recurrent.IMPORTERS,
     **reduction.IMPORTERS,
     **resize.IMPORTERS,
 }
