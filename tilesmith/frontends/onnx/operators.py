@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from tilesmith.frontends.onnx import (
     activation,
     attention,
+    constants,
     convolution,
     einsum,
     elementwise,
+    images,
     matmul,
     movement,
     normalization,
@@ -20,6 +22,7 @@ from tilesmith.frontends.onnx import (
     recurrent,
     reduction,
     resize,
+    signal,
 )
 from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
 from tilesmith.frontends.onnx.model import OnnxNode
@@ -27,11 +30,19 @@ from tilesmith.frontends.onnx.model import OnnxNode
 IMPORTERS: Mapping[str, Importer] = {
     **activation.IMPORTERS,
     **convolution.IMPORTERS,
-    **elementwise.IMPORTERS,
-    **matmul.IMPORTERS,
     **einsum.IMPORTERS,
+    **elementwise.IMPORTERS,
+    **images.IMPORTERS,
+    **matmul.IMPORTERS,
     **attention.IMPORTERS,
     **movement.IMPORTERS,
+    **normalization.IMPORTERS,
+    **pooling.IMPORTERS,
+    **constants.IMPORTERS,
+    **reduction.IMPORTERS,
+    **resize.IMPORTERS,
+    **signal.IMPORTERS,
+    **constants.IMPORTERS,
     **normalization.IMPORTERS,
     **pooling.IMPORTERS,
     **quantized.IMPORTERS,
@@ -41,10 +52,12 @@ IMPORTERS: Mapping[str, Importer] = {
 }
 
 
+def has_importer(node: OnnxNode) -> bool:
+    return not node.domain and node.op in IMPORTERS
+
+
 def importer_of(node: OnnxNode) -> Importer:
-    if not node.domain and node.op in IMPORTERS:
-        return IMPORTERS[node.op]
-    return _on_host
+    return IMPORTERS[node.op] if has_importer(node) else _on_host
 
 
 def _on_host(call: Call) -> None:
