@@ -64,6 +64,7 @@ from tilesmith.ops.group_norm import (
     lp_normalize,
     rms_norm,
 )
+from tilesmith.ops.indices import gather, gather_elements, gather_nd, one_hot
 from tilesmith.ops.logic import (
     equal,
     greater,
@@ -106,11 +107,13 @@ from tilesmith.ops.scan import (
     cumprod,
     cumsum,
 )
+from tilesmith.ops.scatter import scatter_elements, scatter_nd, tensor_scatter
 from tilesmith.ops.search import (
     argmax,
     argmin,
     hardmax,
 )
+from tilesmith.ops.topk import top_k
 from tilesmith.ops.transform import (
     concatenate,
     embedding,
@@ -167,6 +170,9 @@ __all__ = [
     "expand",
     "flatten",
     "floor",
+    "gather",
+    "gather_elements",
+    "gather_nd",
     "gelu",
     "global_avg_pool",
     "global_avg_pool2d",
@@ -204,6 +210,7 @@ __all__ = [
     "multiply",
     "negative",
     "norm",
+    "one_hot",
     "pad",
     "pad_mirrored",
     "pad_with",
@@ -227,6 +234,8 @@ __all__ = [
     "rint",
     "rms_norm",
     "scale_shift",
+    "scatter_elements",
+    "scatter_nd",
     "selu",
     "shrink",
     "sigmoid",
@@ -241,8 +250,10 @@ __all__ = [
     "swish",
     "take",
     "tanh",
+    "tensor_scatter",
     "thresholded_relu",
     "tile",
+    "top_k",
     "transpose",
     "transpose_batch_matmul",
     "trilu",

@@ -13,7 +13,7 @@ from tilesmith.base.errors import GraphError
 from tilesmith.frontends.onnx.call import Call, NeedsContents, RunOnHost
 from tilesmith.frontends.onnx.control import spliced
 from tilesmith.frontends.onnx.functions import expanded
-from tilesmith.frontends.onnx.host import host_step
+from tilesmith.frontends.onnx.host import numpy_step
 from tilesmith.frontends.onnx.loops import loop_step
 from tilesmith.frontends.onnx.model import OnnxGraph, OnnxNode
 from tilesmith.frontends.onnx.operators import has_importer, importer_of
@@ -114,7 +114,7 @@ class _Import:
                 if has_importer(node) and (body := self._function(node)) is not None:
                     nodes = (*body, *rest)
                     continue
-                return self._end(rest, host_step(node, str(why)))
+                return self._end(rest, numpy_step(node, why))
             nodes = rest
         return self._end((), None)
 
