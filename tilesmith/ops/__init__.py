@@ -70,6 +70,7 @@ from tilesmith.ops.integer import (
     right_shift,
     trunc_divide,
 )
+from tilesmith.ops.indices import gather, gather_elements, gather_nd, one_hot
 from tilesmith.ops.logic import (
     equal,
     greater,
@@ -126,6 +127,25 @@ from tilesmith.ops.trigonometry import (
     sin,
     sinh,
     tan,
+from tilesmith.ops.scan import (
+    cumprod,
+    cumsum,
+)
+from tilesmith.ops.scatter import scatter_elements, scatter_nd, tensor_scatter
+from tilesmith.ops.search import (
+    argmax,
+    argmin,
+    hardmax,
+)
+from tilesmith.ops.topk import top_k
+from tilesmith.ops.transform import (
+    concatenate,
+    embedding,
+    flatten,
+    pad,
+    reshape,
+    take,
+    transpose,
 )
 from tilesmith.ops.views import (
     expand,
@@ -193,6 +213,9 @@ __all__ = [
     "flatten",
     "floor",
     "fmod",
+    "gather",
+    "gather_elements",
+    "gather_nd",
     "gelu",
     "global_avg_pool",
     "global_avg_pool2d",
@@ -235,6 +258,7 @@ __all__ = [
     "multiply",
     "negative",
     "norm",
+    "one_hot",
     "pad",
     "pad_mirrored",
     "pad_with",
@@ -263,6 +287,8 @@ __all__ = [
     "roi_align",
     "rotary_embedding",
     "scale_shift",
+    "scatter_elements",
+    "scatter_nd",
     "selu",
     "shrink",
     "sigmoid",
@@ -283,8 +309,10 @@ __all__ = [
     "take",
     "tan",
     "tanh",
+    "tensor_scatter",
     "thresholded_relu",
     "tile",
+    "top_k",
     "transpose",
     "transpose_batch_matmul",
     "trilu",
