@@ -15,8 +15,11 @@ from tilesmith.ops.activation import (
     thresholded_relu,
 )
 from tilesmith.ops.attention import mask_scores, masked_softmax, rotary_embedding, softcap, swiglu
+from tilesmith.ops.blocks import col2im, crop_or_pad, depth_to_space, space_to_depth
+from tilesmith.ops.causal import causal_conv1d
 from tilesmith.ops.conv import capsule_conv2d, conv1d, conv2d, conv3d, depthwise_conv2d
 from tilesmith.ops.conv_transpose import conv1d_transpose, conv2d_transpose, conv3d_transpose
+from tilesmith.ops.deform import deform_conv
 from tilesmith.ops.einsum import einsum
 from tilesmith.ops.elementwise import (
     absolute,
@@ -67,6 +70,7 @@ from tilesmith.ops.integer import (
     right_shift,
     trunc_divide,
 )
+from tilesmith.ops.indices import gather, gather_elements, gather_nd, one_hot
 from tilesmith.ops.logic import (
     equal,
     greater,
@@ -106,6 +110,8 @@ from tilesmith.ops.reduce import (
     reduce_sum,
     reduce_sum_square,
 )
+from tilesmith.ops.regions import max_roi_pool, roi_align
+from tilesmith.ops.sample import affine_grid, grid_sample
 from tilesmith.ops.scan import cumprod, cumsum
 from tilesmith.ops.search import argmax, argmin, hardmax
 from tilesmith.ops.transform import concatenate, embedding, flatten, pad, reshape, take, transpose
@@ -121,6 +127,25 @@ from tilesmith.ops.trigonometry import (
     sin,
     sinh,
     tan,
+from tilesmith.ops.scan import (
+    cumprod,
+    cumsum,
+)
+from tilesmith.ops.scatter import scatter_elements, scatter_nd, tensor_scatter
+from tilesmith.ops.search import (
+    argmax,
+    argmin,
+    hardmax,
+)
+from tilesmith.ops.topk import top_k
+from tilesmith.ops.transform import (
+    concatenate,
+    embedding,
+    flatten,
+    pad,
+    reshape,
+    take,
+    transpose,
 )
 from tilesmith.ops.views import (
     expand,
@@ -137,6 +162,7 @@ __all__ = [
     "acos",
     "acosh",
     "add",
+    "affine_grid",
     "argmax",
     "argmin",
     "asin",
@@ -154,9 +180,11 @@ __all__ = [
     "bitwise_xor",
     "capsule_conv2d",
     "cast",
+    "causal_conv1d",
     "ceil",
     "celu",
     "clip",
+    "col2im",
     "concatenate",
     "conv1d",
     "conv1d_transpose",
@@ -166,9 +194,12 @@ __all__ = [
     "conv3d_transpose",
     "cos",
     "cosh",
+    "crop_or_pad",
     "cumprod",
     "cumsum",
+    "deform_conv",
     "dense",
+    "depth_to_space",
     "depthwise_conv2d",
     "dequantize",
     "divide",
@@ -182,6 +213,9 @@ __all__ = [
     "flatten",
     "floor",
     "fmod",
+    "gather",
+    "gather_elements",
+    "gather_nd",
     "gelu",
     "global_avg_pool",
     "global_avg_pool2d",
@@ -189,6 +223,7 @@ __all__ = [
     "global_max_pool",
     "greater",
     "greater_equal",
+    "grid_sample",
     "group_norm",
     "hard_sigmoid",
     "hard_swish",
@@ -216,12 +251,14 @@ __all__ = [
     "matmul",
     "max_pool",
     "max_pool2d",
+    "max_roi_pool",
     "maximum",
     "minimum",
     "mish",
     "multiply",
     "negative",
     "norm",
+    "one_hot",
     "pad",
     "pad_mirrored",
     "pad_with",
@@ -247,8 +284,11 @@ __all__ = [
     "right_shift",
     "rint",
     "rms_norm",
+    "roi_align",
     "rotary_embedding",
     "scale_shift",
+    "scatter_elements",
+    "scatter_nd",
     "selu",
     "shrink",
     "sigmoid",
@@ -261,6 +301,7 @@ __all__ = [
     "softmax",
     "softplus",
     "softsign",
+    "space_to_depth",
     "sqrt",
     "subtract",
     "swiglu",
@@ -268,8 +309,10 @@ __all__ = [
     "take",
     "tan",
     "tanh",
+    "tensor_scatter",
     "thresholded_relu",
     "tile",
+    "top_k",
     "transpose",
     "transpose_batch_matmul",
     "trilu",
