@@ -15,6 +15,8 @@ from tilesmith.base.dtype import BOOL, FLOAT32, INT64, DType, promote
 from tilesmith.base.dtype import dtype as dtype_named
 from tilesmith.base.errors import ExpressionError
 from tilesmith.expr import nodes
+from tilesmith.expr.combiner import Combiner
+from tilesmith.expr.dynamic import as_index
 from tilesmith.expr.from_numpy import BINARY_UFUNCS, BITWISE_UFUNCS, UNARY_UFUNCS
 from tilesmith.expr.ints import Int, IntLike, nonnegative, of, var
 from tilesmith.expr.nodes import (
@@ -22,16 +24,15 @@ from tilesmith.expr.nodes import (
     Arg,
     Binary,
     Cast,
-    Combiner,
     Const,
     Expr,
     IntValue,
     Load,
     Select,
     Unary,
-    as_index,
     binary_dtype,
 )
+from tilesmith.expr.text import brief
 from tilesmith.expr.walk import preorder
 
 Number = int | float | bool
@@ -156,15 +157,15 @@ class Value:
 
     def __bool__(self) -> bool:
         raise ExpressionError(
-            f"the truth of {nodes.brief(self.node)} is not known while the computation is being "
+            f"the truth of {brief(self.node)} is not known while the computation is being "
             "stated; use ts.where(cond, a, b), and & | ~ instead of and, or, not"
         )
 
     def __iter__(self) -> Any:
-        raise ExpressionError(f"{nodes.brief(self.node)} is a single value and cannot be unpacked")
+        raise ExpressionError(f"{brief(self.node)} is a single value and cannot be unpacked")
 
     def __len__(self) -> int:
-        raise ExpressionError(f"{nodes.brief(self.node)} is a single value and has no length")
+        raise ExpressionError(f"{brief(self.node)} is a single value and has no length")
 
     def __float__(self) -> float:
         raise self._unknown("float", "'float32'")
@@ -174,7 +175,7 @@ class Value:
 
     def _unknown(self, kind: str, dtype: str) -> ExpressionError:
         return ExpressionError(
-            f"{nodes.brief(self.node)} has no number yet, so {kind}() cannot take it; "
+            f"{brief(self.node)} has no number yet, so {kind}() cannot take it; "
             f"use ts.cast(x, {dtype}) for another dtype"
         )
 
@@ -184,7 +185,7 @@ class Value:
         for x in inputs:
             if getattr(x, "ndim", 0):
                 raise ExpressionError(
-                    f"np.{name} of {nodes.brief(self.node)} and an array of shape "
+                    f"np.{name} of {brief(self.node)} and an array of shape "
                     f"{list(x.shape)}; make the array a ts.placeholder and read an element of it"
                 )
         if method == "__call__" and not kwargs:
@@ -199,12 +200,12 @@ class Value:
             if name == "isnan":
                 return binary("ne", inputs[0], inputs[0])
         raise ExpressionError(
-            f"np.{name} of {nodes.brief(self.node)} is not known here; state it with Python's "
+            f"np.{name} of {brief(self.node)} is not known here; state it with Python's "
             "operators, ts.where, and functions such as ts.exp, ts.sqrt and ts.maximum"
         )
 
     def __repr__(self) -> str:
-        return f"Value({nodes.brief(self.node)}: {self.dtype})"
+        return f"Value({brief(self.node)}: {self.dtype})"
 
 
 class Axis(Value):
@@ -335,7 +336,7 @@ class Tensor:
         node = as_value(item).node if not isinstance(item, Int) else IntValue(item, INT64)
         if not node.dtype.is_int:
             raise ExpressionError(
-                f"{self.name} is indexed by {nodes.brief(node)} of dtype {node.dtype}; "
+                f"{self.name} is indexed by {brief(node)} of dtype {node.dtype}; "
                 "an index is an integer: use ts.cast(x, 'int32')"
             )
         if any(True for _ in args_of(node)):
@@ -428,7 +429,7 @@ def binary(op: str, a: Operand, b: Operand) -> Value:
         for e in (x, y):
             if e.dtype is not BOOL:
                 raise ExpressionError(
-                    f"{nodes.brief(e)} is {e.dtype}, but '{op}' joins conditions; compare it first"
+                    f"{brief(e)} is {e.dtype}, but '{op}' joins conditions; compare it first"
                 )
         return Value(Binary(op, x, y, BOOL))
     x, y = _pair(a, b)
@@ -443,7 +444,7 @@ def binary(op: str, a: Operand, b: Operand) -> Value:
                 return Value(IntValue(p * q, INT64))
             case "floordiv" | "mod":
                 if q.const == 0:
-                    raise ExpressionError(f"{nodes.brief(x)} is divided by zero")
+                    raise ExpressionError(f"{brief(x)} is divided by zero")
                 if q.const is not None or nonnegative(q - 1):
                     return Value(IntValue(p // q if op == "floordiv" else p % q, INT64))
                 # An Int has no say in what a division by zero is; semantics.py has.
@@ -467,7 +468,7 @@ def bitwise(op: str, a: Operand, b: Operand) -> Value:
         if v.dtype is not BOOL if joined else not v.dtype.is_int:
             takes = "two conditions or two integers" if op in _OF_CONDITIONS else "two integers"
             raise ExpressionError(
-                f"{nodes.brief(v.node)} is {v.dtype}, but {nodes.SIGNS[op]} takes {takes}; "
+                f"{brief(v.node)} is {v.dtype}, but {nodes.SIGNS[op]} takes {takes}; "
                 "compare it or cast it first"
             )
     if isinstance(x.node, IntValue) and isinstance(y.node, IntValue):
@@ -487,8 +488,7 @@ def unary(op: str, x: Operand) -> Value:
     if op == "bitnot":
         if v.dtype.is_float:
             raise ExpressionError(
-                f"~ turns a condition or the bits of an integer, but {nodes.brief(v.node)} is "
-                f"{v.dtype}"
+                f"~ turns a condition or the bits of an integer, but {brief(v.node)} is {v.dtype}"
             )
         if isinstance(v.node, IntValue):
             return Value(IntValue(-v.node.value - 1, v.dtype))
@@ -496,7 +496,7 @@ def unary(op: str, x: Operand) -> Value:
     if op in FLOAT_FUNCTIONS and not v.dtype.is_float:
         v = cast(v, FLOAT32)
     if op == "not" and v.dtype is not BOOL:
-        raise ExpressionError(f"~ negates a condition, but {nodes.brief(v.node)} is {v.dtype}")
+        raise ExpressionError(f"~ negates a condition, but {brief(v.node)} is {v.dtype}")
     if op in ("floor", "ceil", "round", "trunc") and not v.dtype.is_float:
         return v
     if v.dtype is BOOL and op != "not":
@@ -510,7 +510,7 @@ def where(cond: Operand, a: Operand, b: Operand) -> Value:
     """
     c = as_value(cond)
     if c.dtype is not BOOL:
-        raise ExpressionError(f"where() needs a condition, but {nodes.brief(c.node)} is {c.dtype}")
+        raise ExpressionError(f"where() needs a condition, but {brief(c.node)} is {c.dtype}")
     if not isinstance(a, Value | Tensor | Int) and not isinstance(b, Value | Tensor | Int):
         floats = isinstance(a, float) or isinstance(b, float)
         truths = isinstance(a, bool) and isinstance(b, bool)

@@ -10,6 +10,8 @@ from typing import Any
 
 from tilesmith.base.dtype import DType, dtype
 from tilesmith.base.errors import ExpressionError, TraceError
+from tilesmith.expr.combiner import Combiner
+from tilesmith.expr.dynamic import Dynamic
 from tilesmith.expr.ints import ZERO, FloorDiv, Int, Maximum, atom, of, product, var
 from tilesmith.expr.nodes import (
     BINARY,
@@ -17,9 +19,7 @@ from tilesmith.expr.nodes import (
     Arg,
     Binary,
     Cast,
-    Combiner,
     Const,
-    Dynamic,
     Expr,
     IntValue,
     Load,

@@ -16,22 +16,10 @@ import numpy as np
 from tilesmith.base.dtype import INT64, DType
 from tilesmith.base.errors import ArgumentError
 from tilesmith.expr import semantics
+from tilesmith.expr.combiner import Combiner, join_args
+from tilesmith.expr.dynamic import Dynamic, below
 from tilesmith.expr.ints import FloorDiv, Int, Maximum
-from tilesmith.expr.nodes import (
-    Arg,
-    Binary,
-    Cast,
-    Combiner,
-    Const,
-    Dynamic,
-    Expr,
-    IntValue,
-    Load,
-    Select,
-    Unary,
-    below,
-    join_args,
-)
+from tilesmith.expr.nodes import Arg, Binary, Cast, Const, Expr, IntValue, Load, Select, Unary
 from tilesmith.expr.walk import postorder, preorder
 from tilesmith.ir.function import Function
 from tilesmith.ir.interpreter import outside

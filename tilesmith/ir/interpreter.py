@@ -15,21 +15,10 @@ import numpy as np
 
 from tilesmith.base.errors import ArgumentError, VerifyError
 from tilesmith.expr import semantics
+from tilesmith.expr.combiner import join_args
+from tilesmith.expr.dynamic import Dynamic, below
 from tilesmith.expr.ints import Int, Opaque, evaluate_int, opaque_atoms
-from tilesmith.expr.nodes import (
-    Arg,
-    Binary,
-    Cast,
-    Const,
-    Dynamic,
-    Expr,
-    IntValue,
-    Load,
-    Select,
-    Unary,
-    below,
-    join_args,
-)
+from tilesmith.expr.nodes import Arg, Binary, Cast, Const, Expr, IntValue, Load, Select, Unary
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Stmt, Store, Sync, Write
 from tilesmith.ir.pack import in_basis

@@ -39,18 +39,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tilesmith.base.dtype import DType
+from tilesmith.expr.combiner import COMBINERS, Combiner
+from tilesmith.expr.dynamic import loads_of, map_loads
 from tilesmith.expr.ints import Int, bounds, of
 from tilesmith.expr.linear import row_major
-from tilesmith.expr.nodes import (
-    COMBINERS,
-    Binary,
-    Combiner,
-    Expr,
-    Load,
-    loads_of,
-    map_ints,
-    map_loads,
-)
+from tilesmith.expr.nodes import Binary, Expr, Load, map_ints
 
 Matrix = tuple[tuple[float, ...], ...]  # a tuple of rows
 

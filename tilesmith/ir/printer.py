@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tilesmith.expr.nodes import show as show_expr
-from tilesmith.expr.nodes import show_parts, strip
+from tilesmith.expr.text import show as show_expr
+from tilesmith.expr.text import show_parts, strip
 from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Stmt, Store, Sync, Write
 from tilesmith.ir.program import Program
 

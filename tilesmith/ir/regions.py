@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from tilesmith.expr.dynamic import Dynamic
 from tilesmith.expr.ints import (
     ONE,
     ZERO,
@@ -23,7 +24,6 @@ from tilesmith.expr.ints import (
     proves,
     reduce_modulo,
 )
-from tilesmith.expr.nodes import Dynamic
 from tilesmith.ir.nodes import Block, Path
 
 Box = tuple[tuple[Int, Int], ...]  # (first, last) per dimension

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tilesmith.base.digest import digest
+from tilesmith.expr.dynamic import map_dynamic, map_loads
 from tilesmith.expr.ints import Int, var
-from tilesmith.expr.nodes import Expr, Load, map_dynamic, map_ints, map_loads
+from tilesmith.expr.nodes import Expr, Load, map_ints
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import (
     Alloc,

@@ -5,8 +5,9 @@ the violation.
 from __future__ import annotations
 
 from tilesmith.base.errors import VerifyError
+from tilesmith.expr.dynamic import below, loads_of
 from tilesmith.expr.ints import Int, is_size
-from tilesmith.expr.nodes import Expr, Load, below, loads_of, own_ints
+from tilesmith.expr.nodes import Expr, Load, own_ints
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import (

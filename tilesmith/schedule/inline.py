@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.expr.nodes import Expr, Load, fitted, substitute
+from tilesmith.expr.dynamic import fitted
+from tilesmith.expr.nodes import Expr, Load, substitute
 from tilesmith.ir.dependence import (
     check_kinds,
     check_reads,

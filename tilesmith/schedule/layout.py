@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from tilesmith.base.dtype import BOOL, INT64
 from tilesmith.base.errors import ScheduleError, TraceError
+from tilesmith.expr.dynamic import Dynamic
 from tilesmith.expr.ints import (
     Int,
     Unknown,
@@ -19,17 +20,7 @@ from tilesmith.expr.ints import (
     opaque_atoms,
     var,
 )
-from tilesmith.expr.nodes import (
-    Binary,
-    Cast,
-    Const,
-    Dynamic,
-    Expr,
-    IntValue,
-    Load,
-    Select,
-    children,
-)
+from tilesmith.expr.nodes import Binary, Cast, Const, Expr, IntValue, Load, Select, children
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.dependence import find_block, require_only_writer, written
 from tilesmith.ir.function import Function

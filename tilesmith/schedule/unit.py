@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import Int
 from tilesmith.expr.linear import step_along
-from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Load, Select, Unary, show
+from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Load, Select, Unary
+from tilesmith.expr.text import show
 from tilesmith.ir.dependence import check_kinds, find_loop
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, For, Intrinsic, Stmt, Write, rewrite, walk

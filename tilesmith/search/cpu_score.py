@@ -15,8 +15,8 @@ from math import gcd, prod
 import numpy as np
 
 from tilesmith.base.target import Target
+from tilesmith.expr.conditions import settled
 from tilesmith.expr.ints import FloorDiv, opaque_atoms, product
-from tilesmith.expr.nodes import settled
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, Path, walk
 from tilesmith.search.cpu_constants import Cache, CpuConstants

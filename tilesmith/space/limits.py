@@ -7,8 +7,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tilesmith.expr.code_cost import code_cost
+from tilesmith.expr.conditions import settled
 from tilesmith.expr.ints import Int, loops_of, of, product, var
-from tilesmith.expr.nodes import code_cost, settled
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, For, Path, walk
 from tilesmith.ir.regions import Box, box_of, extent, inner_ranges, union

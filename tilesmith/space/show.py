@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
-from tilesmith.expr.nodes import show as show_expr
-from tilesmith.expr.nodes import strip
+from tilesmith.expr.text import show as show_expr
+from tilesmith.expr.text import strip
 from tilesmith.ir.dependence import find_loop
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, For, If, Note, Stmt

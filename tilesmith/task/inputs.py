@@ -16,8 +16,9 @@ import numpy as np
 
 from tilesmith.base.dtype import BFLOAT16, DType
 from tilesmith.base.errors import MeasureError
+from tilesmith.expr.dynamic import Dynamic, loads_of
 from tilesmith.expr.ints import opaque_atoms
-from tilesmith.expr.nodes import Binary, Cast, Dynamic, Expr, Load, children, loads_of
+from tilesmith.expr.nodes import Binary, Cast, Expr, Load, children
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, walk
 

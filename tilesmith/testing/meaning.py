@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tilesmith.expr.nodes import below
+from tilesmith.expr.dynamic import below
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.evaluate import evaluate
 from tilesmith.ir.function import Function

@@ -17,7 +17,7 @@ import numpy as np
 
 from tilesmith.expr import dsl, functions, values
 from tilesmith.expr.dsl import compute, placeholder, reduce_axis
-from tilesmith.expr.nodes import loads_of
+from tilesmith.expr.dynamic import loads_of
 from tilesmith.expr.values import Tensor, Value
 from tilesmith.ir.function import Function
 from tilesmith.ir.lower import function

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
+from tilesmith.expr.dynamic import Dynamic
 from tilesmith.expr.ints import Int, Opaque, evaluate_int, of, opaque_atoms, var
-from tilesmith.expr.nodes import Dynamic
 from tilesmith.ir.dependence import readers, writers
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Block, For, Path, Stmt, map_bindings, rewrite, walk

@@ -18,18 +18,9 @@ from tilesmith.codegen.llvm.scopes import Scopes, Unconditional
 from tilesmith.codegen.llvm.storage import compute_type
 from tilesmith.codegen.llvm.vectors import Vectors
 from tilesmith.codegen.passes.check_indices import number_of
+from tilesmith.expr.dynamic import Dynamic
 from tilesmith.expr.ints import FloorDiv, Int, Maximum, Opaque
-from tilesmith.expr.nodes import (
-    Binary,
-    Cast,
-    Const,
-    Dynamic,
-    Expr,
-    IntValue,
-    Load,
-    Select,
-    Unary,
-)
+from tilesmith.expr.nodes import Binary, Cast, Const, Expr, IntValue, Load, Select, Unary
 from tilesmith.expr.semantics import constant
 from tilesmith.expr.walk import run_deep
 

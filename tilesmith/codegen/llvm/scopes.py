@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from tilesmith.expr.nodes import Expr, Load, Select, below
+from tilesmith.expr.dynamic import below
+from tilesmith.expr.nodes import Expr, Load, Select
 from tilesmith.expr.walk import postorder
 
 

@@ -19,9 +19,9 @@ from tilesmith.codegen.llvm.stores import Stores
 from tilesmith.codegen.llvm.vector_pieces import VectorPieces
 from tilesmith.codegen.passes.accesses import tile_ranges
 from tilesmith.codegen.passes.transpose_squares import TRANSPOSE
+from tilesmith.expr.dynamic import loads_of
 from tilesmith.expr.ints import Int
 from tilesmith.expr.linear import row_major
-from tilesmith.expr.nodes import loads_of
 from tilesmith.ir.nodes import Alloc, Buffer, For, If, Stmt, Store, Sync, statements
 
 _STACK_NBYTES = 16 << 10  # larger buffers go to the workspace, to avoid stack overflows

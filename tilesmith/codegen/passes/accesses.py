@@ -7,8 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from tilesmith.expr.dynamic import loads_of, map_loads
 from tilesmith.expr.ints import Int
-from tilesmith.expr.nodes import Expr, Load, loads_of, map_ints, map_loads
+from tilesmith.expr.nodes import Expr, Load, map_ints
 from tilesmith.ir.nodes import For, If, Path, Stmt, Store, Write
 
 

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from tilesmith.base.dtype import INT64
 from tilesmith.codegen.artifact import Check
+from tilesmith.expr.dynamic import Dynamic, as_index, map_loads
 from tilesmith.expr.ints import Int, opaque_atoms
-from tilesmith.expr.nodes import Dynamic, Expr, IntValue, Load, Unary, as_index, map_loads
+from tilesmith.expr.nodes import Expr, IntValue, Load, Unary
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, Stmt, rewrite
 

@@ -10,8 +10,10 @@ from math import gcd
 
 from tilesmith.codegen.passes.accesses import accesses, substitute_body, tile_ranges
 from tilesmith.codegen.passes.simplify import Ranges, simplify_body
+from tilesmith.expr.code_cost import code_cost
+from tilesmith.expr.conditions import condition_parts
 from tilesmith.expr.ints import Int, Unknown, bounds, of, var
-from tilesmith.expr.nodes import Expr, Select, children, code_cost, condition_parts
+from tilesmith.expr.nodes import Expr, Select, children
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, statements
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import tile_ranges
+from tilesmith.expr.conditions import condition_parts
 from tilesmith.expr.ints import (
     ZERO,
     FloorDiv,
@@ -20,7 +21,7 @@ from tilesmith.expr.ints import (
     of,
     opaque_atoms,
 )
-from tilesmith.expr.nodes import Expr, Select, condition_parts, map_own_ints, rewrite
+from tilesmith.expr.nodes import Expr, Select, map_own_ints, rewrite
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, Write
 

@@ -13,9 +13,9 @@ from tilesmith.base.dtype import BOOL
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import substitute_body
 from tilesmith.codegen.passes.strip_vectors import lanes_of
+from tilesmith.expr.dynamic import loads_of
 from tilesmith.expr.ints import Int, of, var
 from tilesmith.expr.linear import linear
-from tilesmith.expr.nodes import loads_of
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Buffer, For, If, Stmt, Store
 

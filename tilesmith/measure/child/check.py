@@ -20,18 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from tilesmith.expr.nodes import (
-    Binary,
-    Cast,
-    Const,
-    Expr,
-    Load,
-    Select,
-    Unary,
-    below,
-    children,
-    loads_of,
-)  # fmt: skip
+from tilesmith.expr.dynamic import below, loads_of
+from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Load, Select, Unary, children
 from tilesmith.expr.walk import count_paths, fold, preorder
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import walk

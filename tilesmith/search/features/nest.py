@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import takewhile
 
+from tilesmith.expr.dynamic import Dynamic
 from tilesmith.expr.ints import (
     ONE,
     Int,
@@ -20,7 +21,6 @@ from tilesmith.expr.ints import (
     reduce_modulo,
 )
 from tilesmith.expr.linear import row_major
-from tilesmith.expr.nodes import Dynamic
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, Buffer, For, Path, walk
 from tilesmith.ir.regions import terms_over
