@@ -30,11 +30,13 @@ from tilesmith.graph.oracle import evaluate_program
 from tilesmith.graph.program import Signature
 from tilesmith.graph.stages import checked_feeds
 from tilesmith.testing.onnx_mutations import mutation
+from tilesmith.testing.onnx_seeds import seeds
 from tilesmith.tune.compile_model import compile_model
 
 MEMORY = 6 << 30  # of addresses, most of which are libraries and threads' stacks
 VALUE_NBYTES = 32 << 20  # larger values are refused, so that a trial takes little time
 SECONDS = 60.0
+SEED_COUNT = len(seeds())
 _SMALL = 3  # for dimensions that the model leaves open
 _MOST = 20_000  # elements of an input: who calls with more expects to wait
 
