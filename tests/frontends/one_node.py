@@ -32,13 +32,13 @@ def model_of(
          for n in names if n and n not in fixed],
         [helper.make_value_info(y, helper.make_tensor_type_proto(t, None))
          for y, t in zip(outputs, made, strict=True) if y],
-        [numpy_helper.from_array(arrays[n], n) for n in fixed],
+        [numpy_helper.from_array(np.asarray(arrays[n]), n) for n in fixed],
     )  # fmt: skip
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
 
 
 def feeds_of(model: Any, arrays: Arrays) -> dict[str, Any]:
-    return {i.name: arrays[i.name] for i in model.graph.input}
+    return {i.name: np.asarray(arrays[i.name]) for i in model.graph.input}
 
 
 def ran_all(model: Any, arrays: Arrays) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from tilesmith.frontends.open import load_onnx
 from tilesmith.graph.graph import Graph
 
 RNG = np.random.default_rng(11)
-INTS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"]
+INTS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 
 
 def normal(*shape: int, dtype: Any = np.float32) -> Any:
@@ -44,7 +44,62 @@ def test_integers_divide_as_in_c_and_leave_as_in_python(op: str, dtype: str) -> 
     np.testing.assert_array_equal(got, want.astype(dtype))
 
 
-@pytest.mark.parametrize("dtype", ["int32", "int64", "uint8"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "int64", "uint64"])
+@pytest.mark.parametrize("fmod", [0, 1])
+def test_remainders_are_exact(dtype: str, fmod: int) -> None:
+    low = 0 if dtype[0] == "u" else -100
+    arrays = {
+        "a": RNG.integers(low, 100, (40, 6)).astype(dtype),
+        "b": np.array([1, 2, 3, 7, 50, 90]).astype(dtype),
+    }
+    if low:
+        arrays["b"] *= np.array([1, -1, 1, -1, 1, -1]).astype(dtype)
+    if dtype[0] == "f":
+        arrays["a"] *= np.array(1.25, dtype)
+    model = model_of("Mod", arrays, opset=28, fmod=fmod)
+    want = (np.fmod if fmod else np.mod)(*arrays.values())
+    compiled = ts.compile_model(load_onnx(model))(feeds_of(model, arrays))["y"]
+    for got in (ran(model, arrays), compiled):
+        assert got.dtype == dtype
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("direction", ["LEFT", "RIGHT"])
+@pytest.mark.parametrize("dtype", INTS)
+def test_shifts_by_any_count(direction: str, dtype: str) -> None:
+    bits = np.dtype(dtype).itemsize * 8
+    arrays = {
+        "a": RNG.integers(0, 100, 8).astype(dtype),
+        "b": np.array([0, 1, 2, 3, 5, bits - 1, bits, bits + 9]).astype(dtype),
+    }
+    got = ran(model_of("BitShift", arrays, opset=11, direction=direction), arrays)
+    pairs = [(int(a), int(b)) for a, b in zip(*arrays.values(), strict=True)]
+    want = [a << b if direction == "LEFT" else a >> b for a, b in pairs]
+    np.testing.assert_array_equal(
+        got, np.array([w % 2**bits for w in want], f"u{bits // 8}").view(dtype)
+    )
+
+
+FUNCTIONS = {
+    "Acos": np.arccos, "Acosh": np.arccosh, "Asin": np.arcsin, "Asinh": np.arcsinh,
+    "Atan": np.arctan, "Atanh": np.arctanh, "Cos": np.cos, "Cosh": np.cosh, "Sign": np.sign,
+    "Sin": np.sin, "Sinh": np.sinh, "Tan": np.tan,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("op", FUNCTIONS)
+def test_functions_of_every_float(op: str) -> None:
+    for dtype, rtol in ((np.float16, 2e-3), (np.float32, 1e-5), (np.float64, 1e-12)):
+        x = np.concatenate([RNG.uniform(-1, 1, 20), RNG.uniform(1, 4, 20), [0, 1, np.nan]])
+        arrays = {"x": x.astype(dtype)}
+        got = ran(model_of(op, arrays, opset=22), arrays)
+        assert got.dtype == dtype
+        with np.errstate(all="ignore"):
+            want = FUNCTIONS[op](arrays["x"].astype(np.float64))
+        np.testing.assert_allclose(got.astype(np.float64), want, rtol=rtol, atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint8", "uint64"])
 def test_pow_of_integers_is_exact(dtype: str) -> None:
     arrays = {
         "a": np.array([0, 1, 2, 3, 10, 7, 1, 3], dtype),
@@ -224,13 +279,18 @@ WRONG = [
     ("Gelu", {"x": normal(3)}, {"approximate": "some"}, "'some'"),
     ("Where", {"c": normal(3), "a": normal(3), "b": normal(3)}, {}, "must be bool"),
     ("Add", {"a": normal(3)}, {}, "input 1 is missing"),
+    ("BitShift", {"a": np.arange(3), "b": np.arange(3)}, {"direction": "UP"}, "'UP'"),
+    ("BitShift", {"a": np.arange(3), "b": np.arange(3)}, {}, "'direction' is missing"),
+    ("BitwiseAnd", {"a": normal(3), "b": normal(3)}, {}, "integer dtype"),
+    ("BitwiseNot", {"a": normal(3)}, {}, "integer dtype"),
+    ("BitCast", {"x": normal(3)}, {"to": TensorProto.INT64}, "another number of bits"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("op", "arrays", "attributes", "why"), WRONG, ids=lambda x: str(x)[:12])
 def test_what_is_wrong_is_named(op: str, arrays: Any, attributes: Any, why: str) -> None:
     with pytest.raises(GraphError, match=f"{op} 'n'.*{re.escape(why)}"):
-        load_onnx(model_of(op, arrays, opset=20, **attributes))
+        load_onnx(model_of(op, arrays, opset=26, **attributes))
 
 
 @pytest.mark.parametrize("op", ["Mish", "Softplus", "Elu", "HardSwish"])

@@ -1,4 +1,4 @@
-"""The ready-made operators, each a function from tensors to a tensor."""
+"""The named operators, each a function from tensors to a tensor."""
 
 from tilesmith.ops.activation import (
     celu,
@@ -93,6 +93,7 @@ from tilesmith.ops.pool import (
     max_pool,
     max_pool2d,
 )
+from tilesmith.ops.quantize import dequantize, quantize, requantize
 from tilesmith.ops.reduce import (
     reduce_l1,
     reduce_l2,
@@ -169,6 +170,7 @@ __all__ = [
     "cumsum",
     "dense",
     "depthwise_conv2d",
+    "dequantize",
     "divide",
     "einsum",
     "elu",
@@ -225,6 +227,7 @@ __all__ = [
     "pad_with",
     "power",
     "prelu",
+    "quantize",
     "reciprocal",
     "reduce_l1",
     "reduce_l2",
@@ -238,6 +241,7 @@ __all__ = [
     "reduce_sum_square",
     "relu",
     "remainder",
+    "requantize",
     "reshape",
     "reverse_sequence",
     "right_shift",

@@ -41,7 +41,7 @@ def mutation(number: int) -> tuple[str, bytes, dict[str, bytes]]:
         name = next(iter(files))
         files[name] = files[name][: rng.randrange(len(files[name]))]
         return f"seed {k}, file cut", seed.model.SerializeToString(), files
-    if rng.random() < 0.3:
+    if rng.random() < 0.2:
         what, data = _bytes_changed(rng, seed.model.SerializeToString())
         return f"seed {k}, {what}", data, files
     model = onnx.ModelProto()
@@ -82,12 +82,22 @@ def _messages(message: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _field_changed(rng: random.Random, model: onnx.ModelProto) -> str:
-    # Shallow messages first, then any: most of the messages are dimensions of initializers.
     found = [(p, m) for p, m in _messages(model) if m.ListFields()]
     if not found:
         return "nothing"
+    if rng.random() < 0.6:  # what decides the meaning, rather than whether names fit together
+        meaning = onnx.AttributeProto, onnx.TensorProto, onnx.TensorShapeProto.Dimension
+        found = [(p, m) for p, m in found if isinstance(m, meaning)] or found
+        path, message = rng.choice(found)
+        named = [(f, v) for f, v in message.ListFields() if f.name not in ("name", "type")]
+        f, value = rng.choice(named or message.ListFields())
+        return _changed(rng, path, message, f, value)
     path, message = rng.choice(found)
     f, value = rng.choice(message.ListFields())
+    return _changed(rng, path, message, f, value)
+
+
+def _changed(rng: random.Random, path: str, message: Any, f: Any, value: Any) -> str:
     where = f"{path}.{f.name}"
     if f.is_repeated:
         return f"{where} {_repeated_changed(rng, f, value)}"

@@ -43,6 +43,7 @@ class Trial:
     number: int
     outcome: str  # "ran", "refused", "raised", "differs", "died", "hung"
     text: str = ""
+    seconds: float = 0.0
 
     @property
     def is_good(self) -> bool:
@@ -75,7 +76,7 @@ def _child(first: int, last: int, step: int, mode: str) -> Iterator[Trial]:
         try:
             while True:
                 if not watch.select(max(0.0, began + SECONDS - time.monotonic())):
-                    yield Trial(current, "hung", f"after {SECONDS} s")
+                    yield Trial(current, "hung", f"after {SECONDS} s", SECONDS)
                     return
                 got = child.stdout.read1(1 << 16)  # type: ignore[attr-defined]
                 if not got:
@@ -86,7 +87,7 @@ def _child(first: int, last: int, step: int, mode: str) -> Iterator[Trial]:
                     if outcome == "begins":
                         current, began = int(number), time.monotonic()
                     else:
-                        yield Trial(int(number), outcome, text)
+                        yield Trial(int(number), outcome, text, time.monotonic() - began)
                         current = int(number) + step
             if current < last:
                 child.wait()

@@ -18,6 +18,7 @@ from tilesmith.frontends.onnx import (
     movement,
     normalization,
     pooling,
+    quantized,
     reduction,
     resize,
     signal,
@@ -43,6 +44,7 @@ IMPORTERS: Mapping[str, Importer] = {
     **constants.IMPORTERS,
     **normalization.IMPORTERS,
     **pooling.IMPORTERS,
+    **quantized.IMPORTERS,
     **reduction.IMPORTERS,
     **resize.IMPORTERS,
 }
