@@ -19,7 +19,7 @@ STAGES = (
 # What only one leaf file may import: llvmlite loads 60 MB, the others more.
 HEAVY = {
     "llvmlite", "xgboost", "torch", "onnx", "onnxruntime", "sqlalchemy", "ray", "scipy",
-    "matplotlib",
+    "matplotlib", "openvino", "MNN", "onnxscript",
 }  # fmt: skip
 # codegen knows ir, and nothing of how a Function was found.
 FORBIDDEN = {"codegen": {"schedule", "task", "space", "search"}, "search": {"measure", "records"}}
@@ -27,8 +27,9 @@ FORBIDDEN = {"codegen": {"schedule", "task", "space", "search"}, "search": {"mea
 # an optional install; see the comments there.
 LATE = {
     "codegen/llvm/backend.py", "runtime/kernel.py", "records/open.py", "report/peers.py",
-    "cli/bench.py", "search/gbdt.py", "search/tree_gru.py", "measure/parent/this_machine.py",
-    "measure/peak.py", "runtime/chain.py", "frontends/open.py", "__init__.py",
+    "report/engines.py", "cli/bench.py", "search/gbdt.py", "search/tree_gru.py",
+    "measure/parent/this_machine.py", "measure/peak.py", "runtime/chain.py", "frontends/open.py",
+    "__init__.py",
 }  # fmt: skip
 
 
