@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from tilesmith.frontends.onnx.load import load_onnx
+from tilesmith.frontends.open import load_onnx
 from tilesmith.graph.oracle import evaluate_program
 
 

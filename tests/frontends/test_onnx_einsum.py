@@ -9,7 +9,7 @@ import pytest
 from one_node import model_of, ran
 
 from tilesmith.base.errors import GraphError
-from tilesmith.frontends.onnx.load import load_onnx
+from tilesmith.frontends.open import load_onnx
 from tilesmith.graph.graph import Graph
 
 RNG = np.random.default_rng(3)

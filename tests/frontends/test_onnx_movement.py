@@ -10,7 +10,7 @@ from onnx import helper
 from small_models import model_of, run
 
 from tilesmith.base.errors import GraphError
-from tilesmith.frontends.onnx.load import load_onnx
+from tilesmith.frontends.open import load_onnx
 from tilesmith.graph.graph import Graph
 
 X = np.arange(60, dtype=np.float32).reshape(3, 4, 5)

@@ -9,6 +9,7 @@ import numpy as np
 
 from tilesmith.base.errors import GraphError
 from tilesmith.frontends.onnx.model import OnnxNode
+from tilesmith.frontends.onnx.rename import message_of
 from tilesmith.graph.graph import Array
 from tilesmith.graph.program import HostStep, Runner
 
@@ -21,7 +22,7 @@ def host_step(node: OnnxNode, reason: str) -> HostStep:
     inputs = [x for x in node.inputs if x]
     model = helper.make_model(
         helper.make_graph(
-            [node.proto], "host",
+            [message_of(node)], "host",
             [helper.make_value_info(x, helper.make_tensor_type_proto(1, None)) for x in inputs],
             [helper.make_value_info(x, helper.make_tensor_type_proto(1, None))
              for x in node.outputs if x],

@@ -14,6 +14,7 @@ from tilesmith.base.errors import GraphError
 from tilesmith.frontends.onnx.check import checked, opsets_of
 from tilesmith.frontends.onnx.convert import convert_graph
 from tilesmith.frontends.onnx.file import ModelFile
+from tilesmith.frontends.onnx.functions import functions_of
 from tilesmith.frontends.onnx.model import OnnxGraph
 from tilesmith.frontends.onnx.program import OnnxProgram
 from tilesmith.graph.program import Signature
@@ -29,6 +30,7 @@ def load(path: str | Path | bytes | Any, dims: Mapping[str, int] | None = None) 
         file = ModelFile(path)
         opsets = opsets_of(file.proto)
         graph = checked(convert_graph(file.proto.graph, opsets, file))
+        graph = replace(graph, functions=functions_of(file.proto, file))
         return closed(OnnxProgram(_with_dims(graph, dims)))
     except GraphError as error:
         raise GraphError(f"{name}: {error}") from error.__cause__

@@ -11,6 +11,8 @@ from typing import Any
 from tilesmith.graph.graph import Array
 from tilesmith.graph.program import Signature
 
+FunctionKey = tuple[str, str, str]  # domain, name, overload
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OnnxNode:
@@ -36,3 +38,5 @@ class OnnxGraph:
     outputs: tuple[str, ...]
     nodes: tuple[OnnxNode, ...]
     initializers: Mapping[str, Array]
+    # The model's own, which become nodes where they are called; see functions.py.
+    functions: Mapping[FunctionKey, Any] = field(default_factory=dict)

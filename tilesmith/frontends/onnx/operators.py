@@ -8,15 +8,20 @@ from collections.abc import Mapping
 
 from tilesmith.frontends.onnx import (
     activation,
+    attention,
+    constants,
     convolution,
     einsum,
     elementwise,
+    images,
     matmul,
     movement,
     normalization,
     pooling,
+    quantized,
     reduction,
     resize,
+    signal,
 )
 from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
 from tilesmith.frontends.onnx.model import OnnxNode
@@ -24,23 +29,33 @@ from tilesmith.frontends.onnx.model import OnnxNode
 IMPORTERS: Mapping[str, Importer] = {
     **activation.IMPORTERS,
     **convolution.IMPORTERS,
-    **elementwise.IMPORTERS,
-    **matmul.IMPORTERS,
     **einsum.IMPORTERS,
+    **elementwise.IMPORTERS,
+    **images.IMPORTERS,
+    **matmul.IMPORTERS,
+    **attention.IMPORTERS,
     **movement.IMPORTERS,
     **normalization.IMPORTERS,
     **pooling.IMPORTERS,
+    **constants.IMPORTERS,
     **reduction.IMPORTERS,
     **resize.IMPORTERS,
-    **activation.IMPORTERS,
+    **signal.IMPORTERS,
+    **constants.IMPORTERS,
     **normalization.IMPORTERS,
+    **pooling.IMPORTERS,
+    **quantized.IMPORTERS,
+    **reduction.IMPORTERS,
+    **resize.IMPORTERS,
 }
 
 
+def has_importer(node: OnnxNode) -> bool:
+    return not node.domain and node.op in IMPORTERS
+
+
 def importer_of(node: OnnxNode) -> Importer:
-    if not node.domain and node.op in IMPORTERS:
-        return IMPORTERS[node.op]
-    return _on_host
+    return IMPORTERS[node.op] if has_importer(node) else _on_host
 
 
 def _on_host(call: Call) -> None:

@@ -4,23 +4,31 @@ needs the contents of a value or has to run on the host.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from tilesmith.base.errors import GraphError
+from tilesmith.base.errors import GraphError, TilesmithError
 from tilesmith.frontends.onnx.call import Call, NeedsContents, RunOnHost
-from tilesmith.frontends.onnx.control import control_step, spliced
+from tilesmith.frontends.onnx.control import spliced
+from tilesmith.frontends.onnx.functions import expanded
 from tilesmith.frontends.onnx.host import host_step
+from tilesmith.frontends.onnx.loops import loop_step
 from tilesmith.frontends.onnx.model import OnnxGraph, OnnxNode
-from tilesmith.frontends.onnx.operators import importer_of
+from tilesmith.frontends.onnx.operators import has_importer, importer_of
 from tilesmith.frontends.onnx.scope import reads_of
 from tilesmith.graph.builder import GraphBuilder
-from tilesmith.graph.graph import Value
+from tilesmith.graph.graph import Array, Value
 from tilesmith.graph.program import Cursor, Feeds, HostStep, Signature, Stage
 
 Nodes = tuple[OnnxNode, ...]
+
+# Nodes that functions and branches put in, in one stage: functions that call each other twice
+# would else become more than any memory holds.
+_MAX_PUT_IN = 100_000
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -68,6 +76,21 @@ class OnnxProgram:
         return Cursor(reads, contents & set(reads), used, nodes)
 
 
+@contextmanager
+def _about(node: OnnxNode) -> Iterator[None]:
+    """Whatever a model holds, the user is told which node it is."""
+    try:
+        yield
+    except (NeedsContents, RunOnHost):
+        raise
+    except TilesmithError as error:
+        if str(error).startswith(str(node)):
+            raise
+        raise GraphError(f"{node}: {error}") from error.__cause__
+    except Exception as error:
+        raise GraphError(f"{node} cannot be read: {type(error).__name__}: {error}") from error
+
+
 class _Import:
     """The import of one stage."""
 
@@ -89,26 +112,43 @@ class _Import:
             self.env[name] = self.builder.constant(a, name)
 
     def run(self) -> Stage:
-        nodes: Nodes = self.cursor.state
+        nodes = deque(self.cursor.state)
+        put_in = 0
         while nodes:
-            node, rest = nodes[0], nodes[1:]
+            node = nodes.popleft()
+            body: Nodes | None = None
             try:
-                if (inner := spliced(node, self._read)) is not None:
-                    nodes = (*inner, *rest)
-                    continue
-                if (step := control_step(node, OnnxProgram, self._type_of)) is not None:
-                    return self._end(rest, step)
-                self._import(node)
+                with _about(node):
+                    if (step := loop_step(node, self._body, self.type_of)) is not None:
+                        return self._end(tuple(nodes), step)
+                    body = spliced(node, self)
+                    if body is None and not has_importer(node):
+                        body = self._function(node)
+                    if body is None:
+                        self._import(node)
             except NeedsContents as need:
                 if need.value in self.cursor.contents:
                     raise GraphError(
                         f"{node} asks twice for the contents of {need.value!r}"
                     ) from None
-                return self._end(nodes, None, need.value)
+                return self._end((node, *nodes), None, need.value)
             except RunOnHost as why:
-                return self._end(rest, host_step(node, str(why)))
-            nodes = rest
+                with _about(node):
+                    body = self._function(node) if has_importer(node) else None
+                    if body is None:
+                        return self._end(tuple(nodes), host_step(node, str(why)))
+            if body is not None:
+                put_in += len(body)
+                if put_in > _MAX_PUT_IN:
+                    raise GraphError(
+                        f"{node}: the functions and branches that are called have more than "
+                        f"{_MAX_PUT_IN} nodes together"
+                    )
+                nodes.extendleft(reversed(body))
         return self._end((), None)
+
+    def _function(self, node: OnnxNode) -> Nodes | None:
+        return expanded(node, self.program.graph, self.type_of)
 
     def _import(self, node: OnnxNode) -> None:
         inputs = [self._value(x) if x else None for x in node.inputs]
@@ -133,14 +173,21 @@ class _Import:
             self.env[name] = self.builder.constant(a, name)
         return self.env[name]
 
-    def _type_of(self, name: str) -> Value:
+    # what importers of control flow ask
+    def type_of(self, name: str) -> Value:
         return self._value(name)
 
-    def _read(self, name: str) -> Any:
-        a = self.builder.array(self._value(name))
+    def known(self, name: str) -> Array | None:
+        return self.builder.array(self._value(name))
+
+    def contents(self, name: str) -> Array:
+        a = self.known(name)
         if a is None:
             raise NeedsContents(name)
         return a
+
+    def _body(self, graph: OnnxGraph, outer: tuple[Signature, ...]) -> OnnxProgram:
+        return OnnxProgram(replace(graph, functions=self.program.graph.functions), outer)
 
     def _end(self, nodes: Nodes, host: HostStep | None, need: str = "") -> Stage:
         """The stage up to here. What is computed and still wanted becomes an output of its graph;
