@@ -58,6 +58,7 @@ from tilesmith.ops.group_norm import (
     lp_normalize,
     rms_norm,
 )
+from tilesmith.ops.indices import gather, gather_elements, gather_nd, one_hot
 from tilesmith.ops.integer import (
     bitwise_and,
     bitwise_not,
@@ -70,7 +71,6 @@ from tilesmith.ops.integer import (
     right_shift,
     trunc_divide,
 )
-from tilesmith.ops.indices import gather, gather_elements, gather_nd, one_hot
 from tilesmith.ops.logic import (
     equal,
     greater,
@@ -113,7 +113,9 @@ from tilesmith.ops.reduce import (
 from tilesmith.ops.regions import max_roi_pool, roi_align
 from tilesmith.ops.sample import affine_grid, grid_sample
 from tilesmith.ops.scan import cumprod, cumsum
+from tilesmith.ops.scatter import scatter_elements, scatter_nd, tensor_scatter
 from tilesmith.ops.search import argmax, argmin, hardmax
+from tilesmith.ops.topk import top_k
 from tilesmith.ops.transform import concatenate, embedding, flatten, pad, reshape, take, transpose
 from tilesmith.ops.trigonometry import (
     acos,
@@ -127,25 +129,6 @@ from tilesmith.ops.trigonometry import (
     sin,
     sinh,
     tan,
-from tilesmith.ops.scan import (
-    cumprod,
-    cumsum,
-)
-from tilesmith.ops.scatter import scatter_elements, scatter_nd, tensor_scatter
-from tilesmith.ops.search import (
-    argmax,
-    argmin,
-    hardmax,
-)
-from tilesmith.ops.topk import top_k
-from tilesmith.ops.transform import (
-    concatenate,
-    embedding,
-    flatten,
-    pad,
-    reshape,
-    take,
-    transpose,
 )
 from tilesmith.ops.views import (
     expand,
