@@ -189,9 +189,8 @@ def import_linear_attention(call: Call) -> tuple[Value, ...]:
         state = past if past.dtype is FLOAT32 else call.add(cast, past, dtype="float32")
     steps = []
     for t in range(count):
-        y, state = call.add(
-            linear_attention_step, q, k, v, state, *given, step=t, **settings
-        )  # fmt: skip
+        at = call.constant(np.array(t, np.int32))
+        y, state = call.add(linear_attention_step, q, k, v, state, at, *given, **settings)
         steps.append(y)
     whole: Value = call.add(concatenate, *steps, axis=1) if count > 1 else steps[0]
     return shaped(call, whole, (batch, count, q_heads * v.shape[3])), _as(call, state, past or q)

@@ -110,6 +110,9 @@ class _Sequence:
             self.call.refuse(f"the initial state {given} does not fit {self.x}")
         return self.part(given, d, 0)
 
+    def step(self, t: int) -> Value:
+        return self.call.constant(np.array(t, np.int32))
+
     def order(self, d: int) -> list[int]:
         steps = list(range(self.steps))
         return steps[::-1] if self.reversed[d] else steps
@@ -196,7 +199,7 @@ def import_rnn(call: Call) -> tuple[Value | None, ...]:
         for t in s.order(d):
             state = call.add(matmul, h, r)
             h, *rest = call.add(
-                rnn_cell, p, state, h, *more, step=t, f=s.activations[d][0], **settings
+                rnn_cell, p, s.step(t), state, h, *more, f=s.activations[d][0], **settings
             )
             shown[t] = rest[0] if rest else h
         walks.append(_Walk([shown[t] for t in range(s.steps)], h))
@@ -223,7 +226,7 @@ def import_lstm(call: Call) -> tuple[Value | None, ...]:
         for t in s.order(d):
             state = call.add(matmul, h, r)
             h, c, *rest = call.add(
-                lstm_cell, p, state, h, c, *given, step=t, f=f, g=g, h=out, **settings
+                lstm_cell, p, s.step(t), state, h, c, *given, f=f, g=g, h=out, **settings
             )
             shown[t] = rest[0] if rest else h
         walks.append(_Walk([shown[t] for t in range(s.steps)], h, c))
@@ -253,9 +256,11 @@ def import_gru(call: Call) -> tuple[Value | None, ...]:
         for t in s.order(d):
             state = call.add(matmul, h, r)
             if not before:
-                kept = call.add(gru_reset, p, state, h, step=t, f=f)
+                kept = call.add(gru_reset, p, s.step(t), state, h, f=f)
                 third = call.add(matmul, kept, hidden)
-            h, *rest = call.add(gru_cell, p, state, h, third, *more, step=t, f=f, g=g, **settings)
+            h, *rest = call.add(
+                gru_cell, p, s.step(t), state, h, third, *more, f=f, g=g, **settings
+            )
             shown[t] = rest[0] if rest else h
         walks.append(_Walk([shown[t] for t in range(s.steps)], h))
     return _results(s, walks)[:2]
