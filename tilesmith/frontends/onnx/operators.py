@@ -14,6 +14,7 @@ from tilesmith.frontends.onnx import (
     einsum,
     elementwise,
     images,
+    indexing,
     loss,
     matmul,
     movement,
@@ -31,6 +32,9 @@ from tilesmith.frontends.onnx.model import OnnxNode
 IMPORTERS: Mapping[str, Importer] = {
     **activation.IMPORTERS,
     **convolution.IMPORTERS,
+    **elementwise.IMPORTERS,
+    **indexing.IMPORTERS,
+    **matmul.IMPORTERS,
     **einsum.IMPORTERS,
     **elementwise.IMPORTERS,
     **images.IMPORTERS,
