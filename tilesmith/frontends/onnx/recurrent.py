@@ -13,7 +13,7 @@ import numpy as np
 from tilesmith.frontends.onnx.call import Call, Importer
 from tilesmith.frontends.onnx.matmul import shaped
 from tilesmith.frontends.onnx.movement import sliced
-from tilesmith.frontends.onnx.steps import need_few_steps
+from tilesmith.frontends.onnx.steps import joined, need_few_steps
 from tilesmith.graph.graph import Value
 from tilesmith.ops.elementwise import add, bias_add
 from tilesmith.ops.matmul import matmul
@@ -129,7 +129,7 @@ class _Sequence:
             for t in range(self.steps)
             for y in (way[t] for way in shown)
         ]
-        y = each[0] if len(each) == 1 else call.add(concatenate, *each, axis=0)
+        y = joined(call, each, 0)
         y = shaped(call, y, (self.steps, len(shown), self.batch, self.hidden))
         if self.layout:
             y = call.add(transpose, y, axes=(2, 0, 1, 3))
@@ -138,7 +138,7 @@ class _Sequence:
     def last(self, states: list[Value]) -> Value:
         call = self.call
         each = [shaped(call, h, (1, self.batch, self.hidden)) for h in states]
-        y = each[0] if len(each) == 1 else call.add(concatenate, *each, axis=0)
+        y = joined(call, each, 0)
         if self.layout:
             y = call.add(transpose, y, axes=(1, 0, 2))
         return y
@@ -153,6 +153,8 @@ def _activations(call: Call, default: tuple[str, ...], ways: int) -> list[list[A
     left: list[list[float]] = [
         list(call.attribute(n, ())) for n in ("activation_alpha", "activation_beta")
     ]
+    if not all(isinstance(v, int | float) for numbers in left for v in numbers):
+        call.refuse("activation_alpha and activation_beta must be numbers")
     made = []
     for name in names:
         if str(name).lower() not in ACTIVATIONS:
