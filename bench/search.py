@@ -30,9 +30,9 @@ import tilesmith as ts
 from bench.dataset import DATA, load
 from tilesmith.search.acquisition import upper_confidence_bound
 from tilesmith.search.data import groups_of
-from tilesmith.search.draft import Draft
 from tilesmith.search.metrics import pairwise_accuracy
 from tilesmith.search.protocol import CostModel, Strategy
+from tilesmith.search.score_by_target import ScoreByTarget
 from tilesmith.space.spaces import Space
 
 Records = Sequence[ts.Measurement]
@@ -79,7 +79,7 @@ class ListedSearch:
         predictor = None if model is None else model.fit(self._told)
         scores = np.full(len(records), -np.inf)
         for g in self._groups:
-            scores[g.at] = (predictor or Draft()).predict(g.variant, g.rows)
+            scores[g.at] = (predictor or ScoreByTarget()).predict(g.variant, g.rows)
         order = self.rng.permutation(len(records))  # ties are in no one's favour
         order = order[np.argsort(-scores[order], kind="stable")]
         best = [int(k) for k in order if k in self._left][:n]

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import tilesmith as ts
-from tilesmith.expr import ints, nodes
+from tilesmith.expr import dynamic, ints, nodes
 from tilesmith.ir import nodes as ir
 
 HEAD = """#include <math.h>
@@ -66,7 +66,7 @@ class Printer:
                 return f"floordiv({self.integer(a.a)}, {self.integer(a.b)})"
             case ints.Maximum():
                 return f"larger({self.integer(a.a)}, {self.integer(a.b)})"
-            case nodes.Dynamic():
+            case dynamic.Dynamic():
                 return f"(int64_t){self.value(a.expr)}"
         raise AssertionError(a)
 

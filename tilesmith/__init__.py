@@ -38,22 +38,46 @@ from tilesmith.expr.dsl import (
 )
 from tilesmith.expr.functions import absolute as abs
 from tilesmith.expr.functions import (
+    atan,
+    bitwise_and,
+    bitwise_not,
+    bitwise_or,
+    bitwise_xor,
     ceil,
     cos,
     erf,
     exp,
+    expm1,
     floor,
+    fmod,
+    isinf,
     isnan,
+    left_shift,
     log,
     maximum,
     minimum,
+    right_shift,
     rsqrt,
     sigmoid,
+    sign,
     sin,
     sqrt,
     tanh,
+    trunc,
+    trunc_divide,
 )
 from tilesmith.expr.functions import round_ as round
+from tilesmith.expr.transcendental import (
+    acos,
+    acosh,
+    asin,
+    asinh,
+    atanh,
+    cosh,
+    log1p,
+    sinh,
+    tan,
+)
 from tilesmith.expr.values import Tensor, Value, cast, power, where
 from tilesmith.frontends.open import load_onnx
 from tilesmith.graph.graph import Graph, Node
@@ -90,7 +114,6 @@ from tilesmith.search.catalogue import Catalogue
 from tilesmith.search.cpu_constants import CpuConstants
 from tilesmith.search.cpu_score import CpuScore
 from tilesmith.search.data import groups_of
-from tilesmith.search.draft import Draft
 from tilesmith.search.ensemble import Ensemble
 from tilesmith.search.evolution import Evolution
 from tilesmith.search.features.context import RelationFeatures
@@ -102,6 +125,7 @@ from tilesmith.search.mutators import ChangeDecisions
 from tilesmith.search.random import Random, RandomSearch
 from tilesmith.search.random_model import RandomModel
 from tilesmith.search.recorded import Recorded, RecordedSpace
+from tilesmith.search.score_by_target import ScoreByTarget
 from tilesmith.search.transfer import Transfer
 from tilesmith.search.tree_gru import TreeGru
 from tilesmith.space.sets import ansor_rules, default_rules
@@ -112,6 +136,7 @@ from tilesmith.space.tiling import Tiling
 from tilesmith.space.variant import Variant
 from tilesmith.task.task import Budget, Candidate, Failure, Measurement, Task, TuningRun
 from tilesmith.tune.build import best_kernel as build
+from tilesmith.tune.cache import Cache
 from tilesmith.tune.compile_model import compile_model, extract_tasks
 from tilesmith.tune.events import Progress
 from tilesmith.tune.result import Result
@@ -123,7 +148,7 @@ __version__: str
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> str:
-        # Looked up when asked for: reading package metadata takes longer than most of the import.
+        # Computed on demand: reading package metadata takes longer than most of the import.
         if name == "__version__":
             from tilesmith.base.version import version
 
@@ -147,6 +172,7 @@ __all__ = [
     "Backend",
     "Budget",
     "BuildError",
+    "Cache",
     "Candidate",
     "Catalogue",
     "ChangeDecisions",
@@ -155,7 +181,6 @@ __all__ = [
     "DType",
     "Database",
     "Derived",
-    "Draft",
     "Ensemble",
     "Entry",
     "Evolution",
@@ -191,6 +216,7 @@ __all__ = [
     "Result",
     "Schedule",
     "ScheduleError",
+    "ScoreByTarget",
     "SketchSpace",
     "State",
     "StatementFeatures",
@@ -216,34 +242,50 @@ __all__ = [
     "VerifyError",
     "__version__",
     "abs",
+    "acos",
+    "acosh",
     "amax",
     "amin",
     "ansor_rules",
     "argmax",
     "argmin",
+    "asin",
+    "asinh",
+    "atan",
+    "atanh",
+    "bitwise_and",
+    "bitwise_not",
+    "bitwise_or",
+    "bitwise_xor",
     "build",
     "cast",
     "ceil",
     "compile_model",
     "compute",
     "cos",
+    "cosh",
     "cpu",
     "default_rules",
     "dtype",
     "erf",
     "evaluate",
     "exp",
+    "expm1",
     "extract_tasks",
     "floor",
+    "fmod",
     "function",
     "function_from_json",
     "function_to_json",
     "groups_of",
     "instantiate",
     "interpret",
+    "isinf",
     "isnan",
+    "left_shift",
     "load_onnx",
     "log",
+    "log1p",
     "lower",
     "maximum",
     "minimum",
@@ -257,14 +299,20 @@ __all__ = [
     "read_records",
     "reduce",
     "reduce_axis",
+    "right_shift",
     "round",
     "rsqrt",
     "sigmoid",
+    "sign",
     "sin",
+    "sinh",
     "size",
     "sqrt",
     "sum",
+    "tan",
     "tanh",
+    "trunc",
+    "trunc_divide",
     "tune",
     "variants",
     "where",

@@ -11,7 +11,7 @@ import pytest
 
 import tilesmith as ts
 
-INTS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64")
+INTS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 N = 37
 
 

@@ -11,8 +11,8 @@ from lowered import lower
 import tilesmith as ts
 from tilesmith.codegen.passes.guards import guards_of
 from tilesmith.codegen.passes.simplify import coarse
+from tilesmith.expr.dynamic import loads_of
 from tilesmith.expr.ints import of, var
-from tilesmith.expr.nodes import loads_of
 from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, statements
 
 NAMES = ("i", "j", "k")

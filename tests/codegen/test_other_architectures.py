@@ -76,12 +76,13 @@ def test_functions(name: str, tmp_path: Path) -> None:
     programs: list[Any] = []
     limits = []
     for f in ("exp", "sqrt", "rsqrt", "tanh", "sigmoid", "erf", "log", "abs", "floor", "ceil",
-              "round", "sin", "cos"):  # fmt: skip
+              "round", "sin", "cos", "atan", "expm1", "trunc", "sign", "tan", "sinh", "cosh",
+              "asinh", "log1p"):  # fmt: skip
         for dtype in FLOATS:
             x = ts.placeholder((N,), dtype, name="x")
             y = ts.compute((N,), lambda i, f=f, x=x: getattr(ts, f)(x[i]), name="y")
             func = ts.function([x, y])
-            a = np.linspace(0.1 if f in ("sqrt", "rsqrt", "log") else -3, 3, N)
+            a = np.linspace(0.1 if f in ("sqrt", "rsqrt", "log", "log1p") else -3, 3, N)
             for what in (func, vectorized(func)):
                 programs.append((what, [a.astype(ts.dtype(dtype).numpy)]))
                 limits.append((func, tolerance[dtype], f"{f} of {dtype}"))
@@ -104,14 +105,14 @@ def test_divisions(name: str, tmp_path: Path) -> None:
     """On x86 a division by zero, and one that overflows, is a trap."""
     programs: list[Any] = []
     wants = []
-    for dtype in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64"):
+    for dtype in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"):
         d = ts.dtype(dtype)
         low, high = int(d.lowest()), int(d.highest())
         values = np.array([v for v in (low, -7, -1, 0, 1, 7, high) if v >= low], d.numpy)
         a, b = (np.ascontiguousarray(g.ravel()) for g in np.meshgrid(values, values))
         x, y = (ts.placeholder(a.shape, dtype, name=n) for n in "xy")
         for kind in ("data", "axis"):
-            for op in (operator.floordiv, operator.mod):
+            for op in (operator.floordiv, operator.mod, ts.trunc_divide, ts.fmod):
                 func = ts.function([x, y, ts.compute(a.shape, quotient(op, kind, x, y))])
                 for what in (func, vectorized(func)):
                     programs.append((what, [a, b]))

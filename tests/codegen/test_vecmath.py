@@ -13,13 +13,14 @@ import pytest
 from scipy import special
 
 from tilesmith.base.errors import BuildError
-from tilesmith.codegen.llvm import vecmath
+from tilesmith.codegen.llvm import vecmath, vecmath_fmod
 from tilesmith.codegen.llvm.builder import Builder, Type, V
 
 Array = np.ndarray[Any, np.dtype[Any]]
 ELEM = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
 BLOCK = 16  # arrays are padded to whole vectors of this many
-ONE = [op for op in vecmath.FUNCTIONS if op != "pow"]
+TWO = ("pow", "fmod")
+ONE = [op for op in vecmath.FUNCTIONS if op not in TWO]
 PLAIN = frozenset({"fma"})
 OLD: frozenset[str] = frozenset()  # x86 without fused multiply-add
 
@@ -39,7 +40,7 @@ def loop(name: str, op: str, t: Type, arch: str, features: frozenset[str]) -> tu
     b = Builder(arch)
     b.features = features
     args = [b.value(t, f"load {t}, ptr %px, align {t.bits // 8}")]
-    if op == "pow":
+    if op in TWO:
         args.append(b.value(t, f"load {t}, ptr %py, align {t.bits // 8}"))
     result = vecmath.emit(b, op, *args)
     body = "\n".join(b.lines)
@@ -144,6 +145,9 @@ REFERENCE: dict[str, Callable[[Array], Array]] = {
     "sqrt": np.sqrt,
     "sin": np.sin,
     "cos": np.cos,
+    "atan": np.arctan,
+    "expm1": np.expm1,
+    "trunc": np.trunc,
     "floor": np.floor,
     "ceil": np.ceil,
     "round": np.rint,
@@ -262,6 +266,30 @@ def test_pow(dtype: type[np.floating[Any]], features: frozenset[str]) -> None:
     check("pow", run("pow", x, y, lanes=8, features=features), want, x, y)
 
 
+@pytest.mark.parametrize("features", [FEATURES, PLAIN, OLD])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_fmod(dtype: type[np.floating[Any]], features: frozenset[str]) -> None:
+    """Exact: C's is, too."""
+    rng = np.random.default_rng(12)
+    x, y = powers(dtype)
+    near = (x * rng.integers(1, 1000, len(x))).astype(dtype)  # next to a whole quotient
+    x, y = np.concatenate([x, y, near, near + x]), np.concatenate([y, x, x, x])
+    if dtype is np.float64:
+        apart = np.abs(np.frexp(x)[1] - np.frexp(y)[1].astype(int)) < 103
+        sizes = [(np.abs(v) > 2.0**-850) & (np.abs(v) < 2.0**850) for v in (x, y)]
+        plain = ~np.isfinite(x) | ~np.isfinite(y) | (x == 0) | (y == 0)
+        keep = plain | (apart & (sizes[0] & sizes[1] | bool(features) | (ARCH == "aarch64")))
+        x, y = x[keep], y[keep]
+    check("fmod", run("fmod", x, y, lanes=8, features=features), np.fmod(x, y), x, y)
+
+
+def test_fmod_of_doubles_has_a_limit() -> None:
+    x = np.array([1e300, vecmath_fmod.FMOD_RANGE * 2, vecmath_fmod.FMOD_RANGE / 2])
+    got = run("fmod", x, np.array([1e-300, 0.75, 0.75]), lanes=1)
+    assert np.isnan(got[:2]).all()
+    assert got[2] == np.fmod(x[2], 0.75)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_ends_are_exact(dtype: type[np.floating[Any]]) -> None:
     inf, nan = np.inf, np.nan
@@ -275,6 +303,9 @@ def test_ends_are_exact(dtype: type[np.floating[Any]]) -> None:
         "rsqrt": [inf, -inf, 1, 0, nan, nan, nan],
         "sin": [0, -0.0, None, nan, nan, nan, None],
         "cos": [1, 1, None, nan, nan, nan, None],
+        "atan": [0, -0.0, np.pi / 4, np.pi / 2, -np.pi / 2, nan, -np.pi / 4],
+        "expm1": [0, -0.0, None, inf, -1, nan, None],
+        "trunc": [0, -0.0, 1, inf, -inf, nan, -1],
     }
     for op, row in expected.items():
         known = np.array([v is not None for v in row])

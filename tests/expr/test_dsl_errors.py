@@ -60,9 +60,16 @@ def join_one(p, q):
         # conditions
         (stated(lambda i: 1 if V[i] > 0 else 0), "the truth of .* is not known.*use ts.where"),
         (stated(lambda i: (V[i] > 0) and (V[i] < 1)), "use ts.where"),
-        (stated(lambda i: (V[i] > 0) & V[i]), "V.* is float32, but & and | join conditions"),
-        (stated(lambda i: (V[i] > 0) | 1), "1 is int64, but & and | join conditions"),
-        (stated(lambda i: ~V[i]), "~ negates a condition, but V.* is float32"),
+        (
+            stated(lambda i: (V[i] > 0) & V[i]),
+            "V.* is float32, but & takes two conditions or two int",
+        ),
+        (stated(lambda i: (V[i] > 0) | 1), r"1 is int64, but \| takes two conditions"),
+        (stated(lambda i: ~V[i]), "~ turns a condition or the bits of an .*V.* is float32"),
+        (stated(lambda i: V[i] ^ V[i]), r"V.* is float32, but \^ takes two conditions or two int"),
+        (stated(lambda i: V[i] << 1), "V.* is float32, but << takes two integers"),
+        (stated(lambda i: FLAG[i] >> FLAG[i]), "FLAG.* is bool, but >> takes two integers"),
+        (stated(lambda i: np.logical_and(V[i], FLAG[i])), "V.* is float32, but 'and' joins"),
         (
             stated(lambda i: ts.where(V[i], 1.0, 0.0)),
             "where.* needs a condition, but V.* is float32",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from onnx import helper, numpy_helper
 
 from tilesmith.frontends.open import load_onnx
@@ -24,20 +25,20 @@ def model_of(
     first = next(iter(code.values()))
     names = ["" if n.startswith("_") else n for n in arrays]
     node = helper.make_node(op, names, list(outputs), name="n", **attributes)
-    made = [helper.np_dtype_to_tensor_dtype(t) for t in types] or [first] * len(outputs)
+    made = [helper.np_dtype_to_tensor_dtype(np.dtype(t)) for t in types] or [first] * len(outputs)
     graph = helper.make_graph(
         [node], "g",
         [helper.make_tensor_value_info(n, code[n], arrays[n].shape)
          for n in names if n and n not in fixed],
         [helper.make_value_info(y, helper.make_tensor_type_proto(t, None))
          for y, t in zip(outputs, made, strict=True) if y],
-        [numpy_helper.from_array(arrays[n], n) for n in fixed],
+        [numpy_helper.from_array(np.asarray(arrays[n]), n) for n in fixed],
     )  # fmt: skip
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
 
 
 def feeds_of(model: Any, arrays: Arrays) -> dict[str, Any]:
-    return {i.name: arrays[i.name] for i in model.graph.input}
+    return {i.name: np.asarray(arrays[i.name]) for i in model.graph.input}
 
 
 def ran_all(model: Any, arrays: Arrays) -> dict[str, Any]:

@@ -11,11 +11,11 @@ import pytest
 
 import tilesmith as ts
 from tilesmith.expr.ints import of, var
-from tilesmith.ir.dependence import check_concurrent, find_block, find_loop, own_loop
+from tilesmith.ir.dependence import check_concurrent, find_block, find_loop, is_own_loop
 from tilesmith.ir.initial import split_init
 from tilesmith.ir.nodes import Block, For, Iter, walk
 from tilesmith.ir.parse import parse_int
-from tilesmith.ir.regions import box_of, extent, made_box, separate, union
+from tilesmith.ir.regions import box_of, extent, separate, union, written_box
 from tilesmith.schedule.schedule import Schedule
 from tilesmith.testing.meaning import assert_close
 
@@ -99,7 +99,7 @@ def made(bind, extents, loop, where=()):
         ts.function([ts.compute((100,), lambda i: i, name="P")]).body[0].body[0].writes,
         where=frozenset(where),
     )
-    return made_box(block, tuple(For(n, of(e), ()) for n, e in extents), "P", loop, {})
+    return written_box(block, tuple(For(n, of(e), ()) for n, e in extents), "P", loop, {})
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def made(bind, extents, loop, where=()):
         (X * 8 + 2 * Y, None),  # every second element
     ],
 )
-def test_made_box(bind, last):
+def test_written_box(bind, last):
     box = made(bind, [("x", 4), ("y", 3)], "x")
     if last is None:
         assert box is None
@@ -118,7 +118,7 @@ def test_made_box(bind, last):
         assert box == ((8 * X, 8 * X + last),)
 
 
-def test_made_box_of_pieces_that_meet_or_overlap():
+def test_written_box_of_pieces_that_meet_or_overlap():
     z = var("z")
     loops = [("x", 4), ("y", 3), ("z", 2)]
     assert made(X * 8 + 2 * Y + z, loops, "x") == ((8 * X, 8 * X + 5),)
@@ -127,7 +127,7 @@ def test_made_box_of_pieces_that_meet_or_overlap():
     assert made(X * 8 + z * Y, loops, "x") is None
 
 
-def test_made_box_under_guards():
+def test_written_box_under_guards():
     loops = [("x", 4), ("y", 6)]
     inside = made(X * 4 + Y, loops, "x", [99 - 4 * X - Y])  # stays in the buffer
     assert inside == ((4 * X, 4 * X + 5),)
@@ -184,8 +184,8 @@ def test_a_loop_belongs_to_its_owner(owner, own):
     _, loop = find_loop(func, "C.j")
     for name in ("C.j", "P.j", "rows"):
         named = replace(loop, name=name, owner=owner)
-        assert own_loop(block, named) is own
-        assert own_loop(replace(block, name="C.init"), named) is own
+        assert is_own_loop(block, named) is own
+        assert is_own_loop(replace(block, name="C.init"), named) is own
 
 
 def test_steps_keep_the_owner_of_a_loop():
@@ -197,7 +197,7 @@ def test_steps_keep_the_owner_of_a_loop():
     sch.fuse(i0, j)
     path, _ = find_block(sch.func, "C")
     assert len(path) == 2
-    assert all(own_loop(block, f) for f in path)
+    assert all(is_own_loop(block, f) for f in path)
 
 
 def test_check_concurrent_names_what_is_shared():

@@ -8,8 +8,9 @@ import pytest
 
 import tilesmith as ts
 from tilesmith.base.dtype import FLOAT32, FLOAT64, INT64
+from tilesmith.expr.dynamic import Dynamic
 from tilesmith.expr.ints import atom, of, var
-from tilesmith.expr.nodes import Const, Dynamic, Load
+from tilesmith.expr.nodes import Const, Load
 from tilesmith.ir.function import Function
 from tilesmith.ir.intrinsics import INTRINSICS, NEON_DOT_S8S8
 from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Iter, Store, Sync, Write

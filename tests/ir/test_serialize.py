@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
+from tilesmith.expr.dynamic import Dynamic
 from tilesmith.expr.ints import atom, maximum, of, var
-from tilesmith.expr.nodes import Binary, Const, Dynamic, Load
+from tilesmith.expr.nodes import Binary, Const, Load
 from tilesmith.ir.deserialize import function_from_json
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import (

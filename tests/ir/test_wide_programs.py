@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
-from tilesmith.expr.nodes import Dynamic, below
+from tilesmith.expr.dynamic import Dynamic, below
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.deserialize import function_from_json
 from tilesmith.ir.nodes import walk

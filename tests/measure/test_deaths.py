@@ -57,7 +57,7 @@ class Mortal(Machine):
 
 
 def run(machine: Machine, kernels: Sequence[int], incumbents: Incumbents) -> dict[int, Trial]:
-    trials = {str(k): Trial(100 * len(incumbents.known) + k) for k in kernels}
+    trials = {str(k): Trial(100 * len(incumbents.verdicts) + k) for k in kernels}
     jobs: dict[str, Build] = {str(k): built(k) for k in kernels}
     finished: list[Trial] = []
     batch = Batch(
@@ -133,12 +133,12 @@ def test_an_incumbent_that_dies_is_replaced(doing: str) -> None:
     machine, incumbents = mortal(lambda k, d: k in bad and d == doing), Incumbents()
     run(machine, [1], incumbents)
     assert winner(incumbents) == 1
-    key = next(iter(incumbents.known))
+    key = next(iter(incumbents.verdicts))
     bad.add(1)
     trials = run(machine, [2, 3], incumbents)
     assert all(t.failure is None for t in trials.values())
     assert winner(incumbents) in (2, 3)
-    assert incumbents.known[key].failure == DEAD  # so do all candidates that have its code
+    assert incumbents.verdicts[key].failure == DEAD  # so do all candidates that have its code
 
 
 def test_an_incumbent_that_dies_once_stays() -> None:

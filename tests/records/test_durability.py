@@ -297,7 +297,7 @@ def test_an_empty_file_becomes_a_database(tmp_path):
 
 # places
 def test_a_place_that_cannot_be_is_named(tmp_path):
-    with pytest.raises(ts.RecordsError, match=r"cannot be opened: is its folder there") as e:
+    with pytest.raises(ts.RecordsError, match=r"cannot be opened: does its folder exist") as e:
         ts.open_database(tmp_path / "no/such/folder.db")
     assert str(tmp_path) in str(e.value)
 

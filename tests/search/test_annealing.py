@@ -85,7 +85,9 @@ def test_the_states_of_the_chains_persist() -> None:
     levels = []
     for _ in range(4):
         search.tell(measured(search.ask(16)))
-        scores = [Oracle().predict(search.catalogue.known(k), r) for k, r in search._states.items()]
+        scores = [
+            Oracle().predict(search.catalogue.lowered(k), r) for k, r in search._states.items()
+        ]
         levels.append(np.concatenate(scores).mean())
     assert levels == sorted(levels)
     assert levels[-1] > levels[0]
@@ -96,7 +98,9 @@ def test_hot_chains_wander_and_cold_ones_climb() -> None:
     for heat in (1e6, 0.0):
         search = begun(cost_model=Oracle(), temperature=(heat, heat))
         search.ask(16)
-        scores = [Oracle().predict(search.catalogue.known(k), r) for k, r in search._states.items()]
+        scores = [
+            Oracle().predict(search.catalogue.lowered(k), r) for k, r in search._states.items()
+        ]
         means.append(np.concatenate(scores).mean())
     assert means[1] > means[0] + 3
 

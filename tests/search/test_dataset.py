@@ -10,9 +10,9 @@ import pytest
 
 import tilesmith as ts
 from tilesmith.search.data import groups_of, labels_of
-from tilesmith.search.draft import Draft
 from tilesmith.search.metrics import pairwise_accuracy
 from tilesmith.search.protocol import Predictor
+from tilesmith.search.score_by_target import ScoreByTarget
 from tilesmith.space.reopen import reopen
 
 # Pairs of programs in the right order, at least, by operator.
@@ -64,7 +64,7 @@ def test_half_of_it_tells_more_of_the_other_half_than_the_analytic_score(
     """
     model = ts.Gbdt(rounds=40).fit(records[::2])
     assert model is not None
-    wrong, before = (wrong_pairs(p, records[1::2]) for p in (model, Draft()))
+    wrong, before = (wrong_pairs(p, records[1::2]) for p in (model, ScoreByTarget()))
     assert before < 0.2
     assert wrong < 0.9 * before
 
@@ -77,7 +77,7 @@ def test_a_model_of_shuffled_times_is_worse_than_the_analytic_score() -> None:
     told = [replace(m, seconds=half[k].seconds) for m, k in zip(half, order, strict=True)]
     model = ts.Gbdt(rounds=40).fit(told)
     assert model is not None
-    wrong, before = (wrong_pairs(p, records[1::2]) for p in (model, Draft()))
+    wrong, before = (wrong_pairs(p, records[1::2]) for p in (model, ScoreByTarget()))
     assert wrong > before
 
 
@@ -85,7 +85,7 @@ def test_a_model_of_shuffled_times_is_worse_than_the_analytic_score() -> None:
 def test_the_analytic_score_knows_the_order_of_most(records: list[ts.Measurement]) -> None:
     """What it reached on the machine of the data set is not lost to changes made for others."""
     (name,) = {m.candidate.task.func.name for m in records}
-    assert 1 - wrong_pairs(Draft(), records) > ACCURACY[name.split("_")[0]]
+    assert 1 - wrong_pairs(ScoreByTarget(), records) > ACCURACY[name.split("_")[0]]
 
 
 def test_a_search_goes_on_among_the_records() -> None:

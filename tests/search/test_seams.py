@@ -49,7 +49,7 @@ class Constant:
 def test_scores_are_chosen_by_the_kind_of_target() -> None:
     here = matmul_task()
     there = ts.Task(here.func, ts.Target.named("nvidia-v100"))
-    draft = ts.Draft(gpu=Constant())
+    draft = ts.ScoreByTarget(gpu=Constant())
     variant, rows = sample(here)
     assert (draft.predict(variant, rows) == ts.CpuScore().predict(variant, rows)).all()
     variant, rows = sample(there)
@@ -180,7 +180,7 @@ def test_a_mutator_decides_what_is_proposed() -> None:
     catalogue, rng = ts.Catalogue(task, MANY.sketches(task)), np.random.default_rng(0)
     parents = draw(catalogue, rng, [0, 1], 100)
     for number, rows in breed(catalogue, rng, parents, 0.5, mutators, 0.1).groups:
-        assert (rows[:, catalogue.known(number).spans[0]] == (12, 2, 2)).all()
+        assert (rows[:, catalogue.lowered(number).spans[0]] == (12, 2, 2)).all()
 
 
 @pytest.mark.parametrize("factor", [0, 3, -1, 1 << 20])

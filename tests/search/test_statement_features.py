@@ -129,7 +129,7 @@ def test_features_are_those_of_the_concrete_program(program, rules) -> None:  # 
     rng = np.random.default_rng(0)
     checked = 0
     for k in catalogue.some(rng, 4):
-        v = catalogue.known(k)
+        v = catalogue.lowered(k)
         rows = v.sample(rng, 6)
         values = statements_of(v).of(rows)
         for row, got in zip(rows, values, strict=True):
@@ -177,7 +177,7 @@ def buffer_features(func: ts.Function, rng: np.random.Generator) -> list[np.ndar
     """(rows, statements, features) of some variants of a program."""
     task = ts.Task(func, ts.Target.named("skylake-avx512").with_cores(2))
     catalogue = Catalogue(task, ts.SketchSpace().sketches(task))
-    known = [catalogue.known(k) for k in catalogue.some(rng, 3)]
+    known = [catalogue.lowered(k) for k in catalogue.some(rng, 3)]
     return [statements_of(v).of(v.sample(rng, 5)) for v in known]
 
 

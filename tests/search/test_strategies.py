@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
-from tilesmith.search.draft import Draft
 from tilesmith.search.protocol import Strategy
+from tilesmith.search.score_by_target import ScoreByTarget
 from tilesmith.testing.measurers import FakeMeasurer
 
 
@@ -120,7 +120,7 @@ def test_draft_prefers_a_register_tile_that_fills_the_machine() -> None:
             good[at[f"#C.{axis}.{part}"]] = f
     poor = good.copy()
     poor[at["#C.i.2"]], poor[at["#C.i.3"]] = 132, 1
-    scores = Draft().score(v, np.stack([good, poor]))
+    scores = ScoreByTarget().score(v, np.stack([good, poor]))
     assert scores[0] > 1.5 * scores[1]
 
 
@@ -141,7 +141,7 @@ def test_the_draft_sees_that_overlapping_windows_take_registers() -> None:
         row[at["#Y.f.0"]], row[at["#Y.f.3"]] = 32 // lanes, lanes
         row[at["#Y.rw.1"]], row[at["#Y.rw.2"]] = 3 // steps, steps
         row[at["#Y.rc.1"]] = 64
-        return float(Draft().score(v, row[None])[0])
+        return float(ScoreByTarget().score(v, row[None])[0])
 
     half, full = registers // 2 - 2, registers - 4
     assert score(half, 3) >= score(half, 1)

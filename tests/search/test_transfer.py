@@ -22,7 +22,7 @@ def drawn(task: ts.Task, count: int, seed: int = 0) -> list[Candidate]:
     catalogue, rng = Catalogue(task, ts.SketchSpace().sketches(task)), np.random.default_rng(seed)
     out = []
     for k in catalogue.some(rng, 4):
-        v = catalogue.known(k)
+        v = catalogue.lowered(k)
         out += [v.candidate(row) for row in v.sample(rng, count // 4)]
     return out
 
@@ -58,7 +58,7 @@ def test_programs_of_another_shape_are_had_here() -> None:
     found = list(catalogue.like(drawn(there, 40)))
     assert sum(len(rows) for _, rows in found) >= 20
     for number, rows in found:
-        v = catalogue.known(number)
+        v = catalogue.lowered(number)
         assert v.valid(rows).all()
         for d, span in zip(v.domains, v.spans, strict=True):
             assert d.contains(rows[:, span]).all()
@@ -96,9 +96,9 @@ def test_what_others_teach_fades() -> None:
     assert all(isinstance(p, Faded) for p in found)
     assert [p.share for p in found] == pytest.approx([0.5, 0.25, 0.5 * 10 / 22])
     task = here[0].candidate.task
-    v = Catalogue(task, ts.SketchSpace().sketches(task)).known(0)
+    v = Catalogue(task, ts.SketchSpace().sketches(task)).lowered(0)
     rows = v.sample(np.random.default_rng(0), 20)
-    full, base = found[0].known.with_base([(v, rows)])
+    full, base = found[0].model.with_base([(v, rows)])
     assert abs(full - base).max() > 0.1
-    assert Faded(found[0].known, 0.0).predict(v, rows) == pytest.approx(base)
-    assert Faded(found[0].known, 1.0).predict(v, rows) == pytest.approx(full)
+    assert Faded(found[0].model, 0.0).predict(v, rows) == pytest.approx(base)
+    assert Faded(found[0].model, 1.0).predict(v, rows) == pytest.approx(full)

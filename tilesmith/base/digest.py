@@ -1,5 +1,5 @@
-"""Stable fingerprints: text in, a short hexadecimal digest out, the same on every machine and in
-every process.
+"""Stable hashes of text, as short hexadecimal digests: the same on every machine and in every
+process.
 """
 
 import hashlib

@@ -1,6 +1,4 @@
-"""Element types: a name such as "float32" in, an interned DType out, with its NumPy twin and its
-place in promotion.
-"""
+"""Element types, interned by name such as "float32", with their NumPy dtype and promotion rules."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ class DType:
 
     name: str
     kind: str  # "f" float, "i" signed, "u" unsigned, "b" bool
-    bits: int  # of one stored element
+    bits: int  # of one element in memory
 
     @property
     def nbytes(self) -> int:
@@ -55,8 +53,9 @@ class DType:
         return (1 << self.bits - 1) - 1 if self.kind == "i" else (1 << self.bits) - 1
 
     def wrap(self, value: int | float | bool) -> int | float | bool:
-        """A Python number as this type holds it: integers wrap around, floats that are too large
-        are infinite. A float becomes the nearest integer towards zero that fits, NaN becomes 0.
+        """A Python number as this dtype represents it. Integers wrap around, and floats that are
+        too large become infinite. A float becomes the nearest integer towards zero that fits; NaN
+        becomes 0.
         """
         if self.kind == "f":
             return self._finite(value)
@@ -70,10 +69,10 @@ class DType:
         return low - (1 << self.bits) if self.kind == "i" and low >> (self.bits - 1) else low
 
     def _finite(self, value: int | float | bool) -> float:
-        """Infinite where a cast would make it so; else as it is, not rounded."""
+        """Infinite if a cast would make it so; otherwise unchanged, not rounded."""
         try:
             number = float(value)
-        except OverflowError:  # a whole number beyond float64
+        except OverflowError:  # an integer beyond float64
             return inf if value > 0 else -inf
         with np.errstate(over="ignore"):
             held = np.float64(number).astype(np.float32).astype(self.numpy)
@@ -102,6 +101,7 @@ _ALL = {
         DType("uint8", "u", 8),
         DType("uint16", "u", 16),
         DType("uint32", "u", 32),
+        DType("uint64", "u", 64),
         DType("bool", "b", 8),
     )
 }
@@ -125,7 +125,7 @@ def dtype(name: str | DType | np.dtype[Any] | type) -> DType:
 
 @cache
 def _numpy(name: str) -> np.dtype[Any]:
-    if name == "bfloat16":  # NumPy has none of its own
+    if name == "bfloat16":  # NumPy itself has none
         import ml_dtypes
 
         twin: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
@@ -134,15 +134,15 @@ def _numpy(name: str) -> np.dtype[Any]:
 
 
 def promote(a: DType, b: DType) -> DType:
-    """The type of `a + b`. As NumPy does, except that an integer never widens a float: int32 with
-    float16 is float16.
+    """The dtype of `a + b`. As in NumPy, except that an integer never widens a float: int32 with
+    float16 is float16. And no two integers become a float: int64 with uint64 is int64, which wraps.
     """
     if a is b:
         return a
     if a.kind == "b" or b.kind == "b":
         return b if a.kind == "b" else a
     if a.is_float and b.is_float:
-        if a.bits == b.bits:  # float16 with bfloat16: neither holds the other
+        if a.bits == b.bits:  # float16 with bfloat16: neither represents the other
             return FLOAT32
         return a if a.bits > b.bits else b
     if a.is_float or b.is_float:

@@ -1,46 +1,46 @@
-"""The errors a user can meet. Every message names the thing, says why, and says what would be
-right.
+"""The errors a user can cause. Every message names the thing, says why it is wrong, and what would
+be right.
 """
 
 
 class TilesmithError(Exception):
-    """Root of all errors that are the caller's to mend."""
+    """The base class of all errors that the caller can fix."""
 
 
 class ExpressionError(TilesmithError):
-    """A computation that cannot be stated this way."""
+    """A computation is not stated correctly."""
 
 
 class ScheduleError(TilesmithError):
-    """A primitive that is illegal here, or names something that is not there."""
+    """A primitive is illegal here, or refers to something that does not exist."""
 
 
 class TraceError(TilesmithError):
-    """A trace that cannot be read."""
+    """A trace cannot be read."""
 
 
 class VerifyError(TilesmithError):
-    """A Function that breaks a rule of the loop IR."""
+    """A Function violates an invariant of the loop IR."""
 
 
 class TargetError(TilesmithError):
-    """A target that is unknown, or cannot do what was asked."""
+    """A target is unknown, or lacks what was requested."""
 
 
 class BuildError(TilesmithError):
-    """A Function that cannot be compiled for this target."""
+    """A Function cannot be compiled for this target."""
 
 
 class ArgumentError(TilesmithError, ValueError):
-    """An array that does not fit the kernel's parameter."""
+    """An argument is invalid, such as an array that does not fit the kernel's parameter."""
 
 
 class RecordsError(TilesmithError):
-    """A database that cannot be opened, read or written."""
+    """A database cannot be opened, read or written."""
 
 
 class MeasureError(TilesmithError):
-    """Measuring itself does not work; a candidate that fails is a Failure instead."""
+    """Measuring itself does not work. A candidate that fails is a Failure instead."""
 
 
 class TuneError(TilesmithError):

@@ -1,5 +1,5 @@
-"""Ctrl-C at a moment of our choosing: a piece of work is done whole, and a KeyboardInterrupt that
-was lost is raised again.
+"""Controls when Ctrl-C takes effect: delays it until a block is complete, and raises one again that
+Python lost.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from types import FrameType
 class Interrupts:
     """Whether Ctrl-C was pressed."""
 
-    came: bool = False
+    pressed: bool = False
 
     def check(self) -> None:
-        if self.came:
+        if self.pressed:
             raise KeyboardInterrupt
 
 
 @contextmanager
 def noticed() -> Iterator[Interrupts]:
-    """Python drops a KeyboardInterrupt that is raised while it collects garbage or runs a callback.
-    Within this block Ctrl-C does what it did, and `check` raises it again.
+    """Python drops a KeyboardInterrupt that is raised during garbage collection or in a callback.
+    Within this block Ctrl-C works as usual, and `check` raises it again if it was lost.
     """
     interrupts = Interrupts()
     before = signal.getsignal(signal.SIGINT)
@@ -35,7 +35,7 @@ def noticed() -> Iterator[Interrupts]:
         return
 
     def note(number: int, frame: FrameType | None) -> None:
-        interrupts.came = True
+        interrupts.pressed = True
         before(number, frame)
 
     signal.signal(signal.SIGINT, note)
@@ -47,24 +47,24 @@ def noticed() -> Iterator[Interrupts]:
 
 @contextmanager
 def whole() -> Iterator[None]:
-    """The block is not interrupted by a first Ctrl-C; a second one does interrupt it. Only the main
-    thread is ever interrupted, so that elsewhere this does nothing.
+    """The block is not interrupted by a first Ctrl-C, but by a second one. Only the main thread is
+    ever interrupted, so elsewhere this does nothing.
     """
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
         yield
         return
-    came: list[tuple[int, FrameType | None]] = []
+    signals: list[tuple[int, FrameType | None]] = []
 
     def wait(number: int, frame: FrameType | None) -> None:
-        if came:
+        if signals:
             before(number, frame)
-        came.append((number, frame))
+        signals.append((number, frame))
 
     signal.signal(signal.SIGINT, wait)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-        if came:
-            before(*came[0])
+        if signals:
+            before(*signals[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 
-# A fork holds it too: a child must never inherit LLVM in the middle of a compilation.
+# A fork holds it, too: a child must never inherit LLVM in the middle of a compilation.
 LLVM_LOCK = threading.RLock()
 os.register_at_fork(
     before=LLVM_LOCK.acquire,

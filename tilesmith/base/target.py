@@ -1,8 +1,7 @@
-"""What the hardware is: one frozen Target per machine, found on this one or named for one that is
-elsewhere.
+"""`Target`: a description of the hardware, detected on this machine or named for another one.
 
-A Target holds all that may change the answer of a build or a search, and nothing else: its
-`fingerprint` goes into every key.
+A Target holds everything that may change the result of a build or a search, and nothing else: its
+`fingerprint` is part of every key.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class Target:
     arch: str  # "x86-64", "aarch64", "sm_90a"
     cpu: str  # LLVM's name of the processor; "native" is this machine's
     num_cores: int = 1
-    features: frozenset[str] = frozenset()  # of those the code generator asks for, see FEATURES
+    features: frozenset[str] = frozenset()  # those that the code generator uses, see FEATURES
     vector_bits: int = 128
     num_vector_registers: int = 32
     l1_nbytes: int = 32 << 10
@@ -37,7 +36,7 @@ class Target:
     max_threads: int = 0  # per block
     warp_size: int = 1
     registers_per_block: int = 0
-    model: str = ""  # what the machine calls itself: timings of another model are not this one's
+    model: str = ""  # the machine's own name of its model; timings are valid for that model only
 
     @property
     def fingerprint(self) -> str:
@@ -54,7 +53,7 @@ class Target:
 
     @staticmethod
     def from_json(text: str) -> Target:
-        """A field that the text does not name has its default: an older version wrote it."""
+        """Fields that are missing in the text, as an older version wrote it, get their default."""
         try:
             values = dict(json.loads(text))
             values["features"] = frozenset(values["features"])
@@ -68,12 +67,12 @@ class Target:
         return target
 
     def lanes(self, bits: int) -> int:
-        """How many elements of this width one vector register holds."""
+        """The number of elements of this width that a vector register holds."""
         return max(1, self.vector_bits // bits)
 
     @staticmethod
     def named(name: str) -> Target:
-        """A machine that need not be here, for sketches, cost and cross-compilation."""
+        """A machine that need not be present, for sketches, scores and cross-compilation."""
         if name not in NAMED:
             raise TargetError(f"unknown target {name!r}; known are {', '.join(sorted(NAMED))}")
         return NAMED[name]
@@ -84,7 +83,7 @@ class Target:
         return replace(self, num_cores=num_cores)
 
 
-# The features that the code generator asks for, by the names that /proc/cpuinfo gives them.
+# The features that the code generator uses, by their names in /proc/cpuinfo.
 FEATURES = {
     "avx2": "avx2", "fma": "fma", "f16c": "f16c", "avx512f": "avx512f", "avx512vl": "avx512vl",
     "avx512bw": "avx512bw", "avx512_vnni": "vnni", "avx512_fp16": "fp16", "avx512_bf16": "bf16",
@@ -107,9 +106,9 @@ LLVM_FEATURES = {
 
 
 def cpu(num_cores: int | None = None) -> Target:
-    """This machine's processor, with the cores this process may use or as many as are asked for."""
-    found = _detect()
-    return found if num_cores is None else found.with_cores(num_cores)
+    """This machine's processor, with all cores this process may use, or `num_cores` of them."""
+    detected = _detect()
+    return detected if num_cores is None else detected.with_cores(num_cores)
 
 
 @cache
@@ -140,14 +139,14 @@ def _detect() -> Target:
 
 
 def _cpu_model() -> str:
-    """The model's name, or the numbers that stand for it on ARM."""
+    """The model's name, or on ARM the numbers that stand for it."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
         return ""
     keys = ("model name", "CPU implementer", "CPU part", "CPU variant")
-    found = [re.search(rf"^{k}\s*:\s*(.*)$", text, re.MULTILINE) for k in keys]
-    return " ".join(m.group(1).strip() for m in found if m)
+    matches = [re.search(rf"^{k}\s*:\s*(.*)$", text, re.MULTILINE) for k in keys]
+    return " ".join(m.group(1).strip() for m in matches if m)
 
 
 def _cpuinfo_flags() -> set[str]:
@@ -155,8 +154,8 @@ def _cpuinfo_flags() -> set[str]:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
         return set()
-    found = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", text, re.MULTILINE)
-    return set(found.group(1).split()) if found else set()
+    match = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", text, re.MULTILINE)
+    return set(match.group(1).split()) if match else set()
 
 
 def _cache_nbytes(level: int, default: int) -> int:
@@ -199,7 +198,7 @@ def _nvidia(arch: str, sms: int, shared_kb: int, l2_mb: int) -> Target:
 
 
 NAMED = {
-    "x86-64": _x86("x86-64", 4, frozenset(), 256, 8),  # SSE2, which every one of them has
+    "x86-64": _x86("x86-64", 4, frozenset(), 256, 8),  # SSE2, which all of them have
     "x86-64-v3": _x86("x86-64-v3", 4, _AVX2, 256, 8),
     "haswell": _x86("haswell", 4, _AVX2, 256, 8),
     "zen3": _x86("znver3", 8, _AVX2, 512, 32),

@@ -1,5 +1,5 @@
-"""The version, whose one source is `version` in pyproject.toml: read from that file in a source
-tree, and from the metadata that was made of it in an installed package.
+"""The version. Its only source is `version` in pyproject.toml: read from that file in a source
+tree, or from the metadata of an installed package.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 @cache
 def version() -> str:
-    """Of the code that is running: a source tree counts before another copy that is installed."""
+    """The version of the running code: a source tree takes precedence over an installed copy."""
     root = Path(__file__).parents[2]
     try:
         project = tomllib.loads((root / "pyproject.toml").read_text())["project"]

@@ -1,5 +1,5 @@
-"""What several commands take: words of the command line in, checked values out. A mistake is an
-error that names the option and says what would be right.
+"""Parses and checks arguments that several commands share. An error names the option and says what
+would be right.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tilesmith.cli.suggest import did_you_mean
 from tilesmith.ir.function import Function
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
-_LONGEST = 10_000 * 3600.0  # seconds: timers of the system take no more
+_LONGEST = 10_000 * 3600.0  # seconds; the system's timers have a limit
 
 
 def seconds(text: str | float) -> float:
@@ -59,7 +59,7 @@ def _at_least(least: int, text: str | int) -> int:
 
 
 def whole_numbers(option: str, text: str) -> list[int]:
-    """1,2,4"""
+    """The numbers in a text such as 1,2,4."""
     words = [w.strip() for w in text.split(",")]
     if not all(re.fullmatch(r"[0-9]{1,9}", w) and int(w) for w in words):
         raise ArgumentError(f"{option} {text!r}: write whole numbers from 1, such as 1,2")
@@ -67,7 +67,7 @@ def whole_numbers(option: str, text: str) -> list[int]:
 
 
 def machine(target: str, cores: int = 0) -> Target:
-    """`cpu` is this machine; other names are those of Target.named. 0 cores are all it has."""
+    """`cpu` is this machine; other names are those of Target.named. 0 cores: all it has."""
     if target == "cpu":
         require_cores("--cores", cores)
         return cpu(cores or None)
@@ -89,7 +89,7 @@ def require_cores(option: str, cores: int) -> None:
 
 
 def require_memory(func: Function) -> None:
-    """Measuring needs all arrays at once, and the expected output to compare with."""
+    """Raises if the arrays, and the expected output to compare with, exceed the memory."""
     needed = sum(nbytes(b) for b in (*func.params, *func.outputs))
     have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > have:
@@ -100,7 +100,7 @@ def require_memory(func: Function) -> None:
 
 
 def require_folder(option: str, path: Path) -> None:
-    """Makes the folder if it is missing, and tries to write to it: better now than after an hour
+    """Creates the folder if it is missing, and tries to write to it now rather than after an hour
     of tuning.
     """
     try:
@@ -112,7 +112,7 @@ def require_folder(option: str, path: Path) -> None:
 
 
 def require_file(option: str, path: Path) -> None:
-    """That the file can be written: its folder is made if it is missing."""
+    """Raises unless the file can be written; creates its folder if it is missing."""
     try:
         if path.is_dir():
             raise ArgumentError(f"{option} {path} is a folder; name a file, such as {path}/out")
@@ -127,7 +127,7 @@ def require_file(option: str, path: Path) -> None:
 
 
 def require_database(place: str) -> None:
-    """Before it is opened: what cannot be a database."""
+    """Raises for a place that cannot be a database, before it is opened."""
     if "://" not in place and Path(place).is_dir():
         raise ArgumentError(
             f"the database {place} is a folder; name a file in it, such as "

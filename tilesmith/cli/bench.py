@@ -1,5 +1,5 @@
-"""`tilesmith bench`: the operator suite, or one of its operators, in; our kernels' times compared
-with those of other libraries out, as ratios from one run.
+"""`tilesmith bench`: compares our kernels with other libraries on the operator suite or on one
+operator, as ratios from one run.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ _NAMES = {e.operator: op for op, e in SUITE.items()}
 
 
 def case_of(op: str, shape: Sequence[int], batch: int = 1, wanted: Sequence[str] = ()) -> Case:
-    """`op` is a name of the suite (C2D) or of an operator (conv2d); `wanted` are our layouts, or
-    empty for those of the suite.
+    """`op` is a name of the suite (C2D) or of an operator (conv2d); `wanted` are the layouts of
+    ours to try, empty for those of the suite.
     """
     entry = _entry(op)
     name = entry.operator
@@ -59,22 +59,22 @@ def case_of(op: str, shape: Sequence[int], batch: int = 1, wanted: Sequence[str]
     ours: Sequence[str | None] = [w for w in wanted if w in layouts(name)] or entry.layouts
     lanes = cpu().lanes(32)
     if not wanted and ours and values.get("CO", lanes) < lanes:
-        ours = layouts(name)  # too few channels to fill a vector: pixels may do it
+        ours = layouts(name)  # too few channels to fill a vector: also vectorise over pixels
     functions = {w: operator(name, full, w, prepared=True) for w in ours or [None]}
     return Case(_NAMES[name], name, tuple(shape), batch, values, operator(name, full), functions)
 
 
 def _entry(op: str) -> Entry:
-    found = SUITE.get(_NAMES.get(op, op.upper()))
-    if found is None:
-        known = ", ".join(f"{op} ({e.operator})" for op, e in SUITE.items())
+    entry = SUITE.get(_NAMES.get(op, op.upper()))
+    if entry is None:
+        names = ", ".join(f"{op} ({e.operator})" for op, e in SUITE.items())
         close = did_you_mean(op, ["suite", *_NAMES, *SUITE])
-        raise ArgumentError(f"unknown operator {op!r}{close}; the suite has {known}")
-    return found
+        raise ArgumentError(f"unknown operator {op!r}{close}; the suite has {names}")
+    return entry
 
 
 def cases_of(ops: str, batch: int, pick: str, wanted: Sequence[str]) -> list[Case]:
-    """All shapes of the named operators, or those whose numbers (from 1) are picked."""
+    """All shapes of the named operators, or only those with the picked numbers (from 1)."""
     entries = [_entry(op.strip()) for op in ops.split(",")] if ops else list(SUITE.values())
     picked = whole_numbers("--shapes", pick) if pick else list(range(1, 100))
     most = max(len(e.shapes) for e in entries)
@@ -222,12 +222,12 @@ def _layouts(text: str) -> list[str]:
     return words
 
 
-# Columns of the table that are left out, the first one first, where lines would be too long.
+# Columns that are left out, in this order, if lines would be too long.
 _DROP = ("trials", "near s", "tuning s", "budget s", "GFLOP/s", "cores used", "±")
 
 
 def _fitted(rows: Sequence[Row], width: int | None) -> str:
-    """As `report.rows.table`, but with lines that fit."""
+    """Like `report.rows.table`, but with lines that fit."""
     if not rows:
         return table(rows)
     shown = [r for r in rows if r.error is None]
@@ -249,7 +249,7 @@ def _run(
     cases: Sequence[Case], counts: Sequence[int], peers: Sequence[str], seconds: float,
     db: str, json: Path | None,
 ) -> list[Row]:  # fmt: skip
-    """The rows of all cases, those of earlier runs included; each is saved as it comes."""
+    """The rows of all cases, including earlier ones; each is saved when it is done."""
     rows = read_rows(json) if json is not None else []
     database = open_database(db or ":memory:")
     try:
@@ -294,7 +294,7 @@ def _draw_and_write(
 
 def _draw(chart: Path, rows: Sequence[Row]) -> bool:
     try:
-        # Imported late: it is an optional install, and takes a second.
+        # Imported late: matplotlib is an optional install, and takes a second.
         from tilesmith.report.chart import draw
     except ImportError as e:
         print(f"no chart: {e}; pip install 'tilesmith[report]'", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`tilesmith db`: look into a database of measurements, merge, carry over and thin it out."""
+"""`tilesmith db`: statistics, merging, export, import and pruning of databases."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tilesmith.cli.show_records import Wide, existing, tasks
 from tilesmith.records.open import open_database
 
 db = typer.Typer(
-    help="Look after a database of measurements.",
+    help="Maintain a database of measurements.",
     epilog="A database is a SQLite file, such as tune.db, or a postgresql:// URL.",
     rich_markup_mode=None,
 )
@@ -45,7 +45,7 @@ def merge(
 ) -> None:
     """Copy the measurements of another database into this one.
 
-    Measurements that both have are kept once. DB is made if it is missing.
+    Measurements that both have are kept once. DB is created if it is missing.
 
     Example: tilesmith db merge all.db monday.db
     """
@@ -66,7 +66,7 @@ def export(
         ),
     ],
 ) -> None:
-    """Write all measurements to a file, one JSON object a line.
+    """Write all measurements to a file, one JSON object per line.
 
     Each line holds the computation and the machine as well, so it can be imported anywhere.
 
@@ -92,7 +92,7 @@ def import_(
 ) -> None:
     """Read measurements from a file that `db export` wrote.
 
-    Those that are in the database already are skipped. DB is made if it is missing.
+    Those that are in the database already are skipped. DB is created if it is missing.
 
     Example: tilesmith db import tune.db records.jsonl.xz
     """

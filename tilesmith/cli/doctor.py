@@ -33,7 +33,7 @@ from tilesmith.runtime.kernel import Kernel
 
 @dataclass(frozen=True)
 class Package:
-    """`extra` is what pip installs it by; empty for those that Tilesmith cannot do without."""
+    """`extra` is the pip extra that installs it; empty for packages that Tilesmith requires."""
 
     name: str
     purpose: str
@@ -53,9 +53,9 @@ PACKAGES = (
     Package("matplotlib", "charts of `bench --chart` and `--page`", "report"),
 )
 
-_NOISY = 0.05  # spread of equal timings above which differences of a few percent mean nothing
+_NOISY = 0.05  # relative spread of equal timings above which small differences mean nothing
 _LABEL = 14
-_NO_BREAK = "\u00a0"  # a space at which no line is broken
+_NO_BREAK = "\u00a0"  # a non-breaking space
 
 
 def doctor() -> None:
@@ -179,7 +179,7 @@ def _timing(kernel: Kernel) -> Iterator[tuple[str, str]]:
 
 
 def _probe(kernel: Kernel) -> tuple[float | None, list[float]]:
-    """A second of equal timings, and which share of it other virtual machines took."""
+    """The share of a second that other virtual machines took, and equal timings during it."""
     before, start = _stolen_seconds(), time.monotonic()
     samples: list[float] = []
     while time.monotonic() - start < 1.0:
@@ -191,7 +191,7 @@ def _probe(kernel: Kernel) -> tuple[float | None, list[float]]:
 
 
 def _stolen_seconds() -> float | None:
-    """What the hypervisor kept, of all cores together, since the machine started."""
+    """The time taken by the hypervisor from all cores together, since the machine started."""
     try:
         words = Path("/proc/stat").read_text().split("\n", 1)[0].split()
         return int(words[8]) / os.sysconf("SC_CLK_TCK")

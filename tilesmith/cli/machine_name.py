@@ -1,10 +1,10 @@
-"""A Target in, a name for it that a person knows out."""
+"""A readable name for a Target."""
 
 from __future__ import annotations
 
 from tilesmith.base.target import Target
 
-# On ARM the system gives the numbers of the implementer and of the part, not a name.
+# On ARM the system reports numbers of the implementer and the part instead of a name.
 _ARM = {
     "0x41 0xd03": "Arm Cortex-A53",
     "0x41 0xd05": "Arm Cortex-A55",
@@ -20,7 +20,7 @@ _ARM = {
 
 
 def machine_name(target: Target) -> str:
-    """Its model, or LLVM's name of the processor where the model is not known."""
+    """The model, or LLVM's name of the processor if the model is unknown."""
     numbers = " ".join(target.model.split()[:2])
     return _ARM.get(numbers, target.model) or target.cpu
 

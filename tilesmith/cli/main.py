@@ -1,4 +1,4 @@
-"""The command line: words in, text and an exit status out. Each command is a file beside this one.
+"""The command line. Each command is a file in this folder.
 
 Exit status: 0 for success; 1 if something failed that is not the user's mistake, such as a case of
 a benchmark; 2 for a mistake, which is one line on the error stream; 130 after Ctrl-C.
@@ -42,7 +42,7 @@ class Commands(typer.Typer):
             _complain(f"there is not enough memory for this: {e}")
             sys.exit(2)
         except SystemExit as e:
-            # Typer leaves this way when a stream was closed, and users' own files may too.
+            # Typer exits this way when a stream was closed, and users' own files may, too.
             if not isinstance(e.__context__, BrokenPipeError):
                 raise
             sys.exit(_status_without_reader())
@@ -72,19 +72,19 @@ def _complain(text: str) -> None:
         text = "Missing command; --help lists the commands"
     try:
         print(f"tilesmith: {' '.join(text.split())}", file=sys.stderr, flush=True)
-    except OSError:  # nobody reads it
+    except OSError:  # the error stream is closed
         _silence(sys.stderr)
 
 
 def _flush() -> None:
-    """Now rather than when the interpreter ends, where errors can no longer be handled."""
+    """Flushes now, because errors at the end of the interpreter can no longer be handled."""
     if sys.stdout is not None:
         sys.stdout.flush()
 
 
 def _status_without_reader() -> int:
-    """After the reader of a stream has gone, as in `tilesmith show ... | head`. That is no failure
-    unless it was the error stream's, which the progress of tuning goes to.
+    """The status after the reader of a stream has gone, as in `tilesmith show ... | head`. It is a
+    failure only for the error stream, to which tuning writes its progress.
     """
     status = 1 if _is_closed(sys.__stderr__) else 0
     _silence(sys.__stdout__)
@@ -102,7 +102,7 @@ def _is_closed(stream: TextIO | None) -> bool:
 
 
 def _silence(stream: TextIO | None) -> None:
-    """What is still buffered goes nowhere, without a complaint when the interpreter ends."""
+    """Discards what is still buffered, so that the interpreter does not complain at its end."""
     if stream is not None and _is_closed(stream):
         with open(os.devnull, "wb") as nothing:
             os.dup2(nothing.fileno(), stream.fileno())

@@ -1,4 +1,4 @@
-"""The operators and their sizes, explained for `--help`."""
+"""Explains the operators and their sizes for `--help`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from tilesmith.cli.operators import OPERATORS, SIZES, usage
 
 _WIDTH = 76
-_COLUMN = 34  # where the explanations begin
+_COLUMN = 34  # the column in which explanations start
 
 
 def explain(names: Mapping[str, str]) -> str:
     """`names` are the operators to explain, each with another name for it or an empty string.
 
-    The text keeps its line breaks: a paragraph that begins with a line of "\\b" is not refilled.
+    The text keeps its line breaks: a paragraph that starts with a line of "\\b" is not refilled.
     """
     images = [n for n in names if OPERATORS[n].on_images]
     others = [n for n in names if n not in images]

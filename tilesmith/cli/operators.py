@@ -1,5 +1,5 @@
-"""Operators by name: a name and sizes in, a Function out. Sizes come in the order in which the
-operator suite lists them; operators on images take a layout.
+"""Operators by name and sizes. Sizes come in the order in which the operator suite lists them;
+operators on images take a layout.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class Operator:
     on_images: bool = False
 
 
-# What the sizes of the operators on images mean, in the order in which they are given.
+# The sizes of operators on images, in the order in which they are given.
 SIZES = {
     "L": "length of the signal",
     "H": "height and width of the image (they are equal)",
@@ -221,8 +221,8 @@ OPERATORS: dict[str, Operator] = {
     "max-pool2d": Operator(_max_pool2d, "largest element of each window", on_images=True),
 }
 
-_LARGEST = 10**15  # of a single size; a typing mistake rather than a wish
-_ADDRESSABLE = 1 << 47  # bytes: what a process can address
+_LARGEST = 10**15  # a larger size is a typing mistake
+_ADDRESSABLE = 1 << 47  # bytes that a process can address
 
 
 def usage(name: str) -> str:
@@ -254,7 +254,7 @@ def layouts(name: str) -> tuple[str, ...]:
 
 
 def sizes_of(name: str, words: Sequence[str]) -> tuple[int, ...]:
-    """Sizes as they are typed, checked."""
+    """Checks and parses the sizes as typed."""
     parameters = _of(name)
     sizes = []
     for k, word in enumerate(words):
@@ -290,7 +290,7 @@ def numbers(name: str, shape: Sequence[int]) -> dict[str, int]:
 
 
 def with_batch(name: str, shape: Sequence[int], batch: int) -> tuple[int, ...]:
-    """The sizes with the last one, the batch, set."""
+    """The sizes with the batch, which is the last one, set."""
     if batch == 1:
         return tuple(shape)
     last = _of(name)[-1]
@@ -303,13 +303,13 @@ def with_batch(name: str, shape: Sequence[int], batch: int) -> tuple[int, ...]:
 def operator(
     name: str, shape: Sequence[int], layout: str | None = None, prepared: bool = False
 ) -> Function:
-    """The Function of a named operator. With `prepared`, its weights are constant, so that a
-    kernel may want them packed ahead of time.
+    """The Function of a named operator. With `prepared`, its weights are constant, so a kernel may
+    want them packed ahead of time.
     """
     numbers(name, shape)
     if layout is not None and layout not in layouts(name):
-        known = f"its layouts are {', '.join(layouts(name))}" if layouts(name) else "leave it out"
-        raise ArgumentError(f"{name} has no layout {str(layout)!r}; {known}")
+        right = f"its layouts are {', '.join(layouts(name))}" if layouts(name) else "leave it out"
+        raise ArgumentError(f"{name} has no layout {str(layout)!r}; {right}")
     chosen = {} if layout is None else {"layout": layout}
     words = "_".join([name.replace("-", "_"), *map(str, shape), *chosen.values()])
     tensors = OPERATORS[name].make(*shape, **chosen)

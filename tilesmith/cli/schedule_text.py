@@ -1,4 +1,4 @@
-"""A trace in, its schedule as a person would write it out."""
+"""Prints the schedule of a trace as one would write it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tilesmith.schedule.trace import Trace
 
 
 def schedule_lines(trace: Trace) -> list[str]:
-    """One line a primitive, without the steps that sample numbers: what they decided stands in the
-    steps that use it.
+    """One line per primitive. Steps that sample numbers are left out, because the steps that use
+    the numbers show them.
     """
     return [str(s) for s in trace.resolved if not isinstance(s, SampleTile | SampleChoice)]

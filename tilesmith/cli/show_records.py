@@ -1,7 +1,7 @@
-"""`tilesmith show tasks | records | runs | trace | source`: a database in, its content as text out.
+"""`tilesmith show tasks | records | runs | trace | source`: prints the content of a database.
 
-A task is named by the beginning of its key or of its function's name, a record by its number in
-the list or by the beginning of its candidate's key.
+A task is named by the start of its key or of its function's name, a record by its number in the
+list or by the start of its candidate's key.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tilesmith.task.task import Measurement, Standing, failures_by_kind, standin
 if TYPE_CHECKING:
     from tilesmith.records.sql import SqlDatabase
 
-_SHORT = 12  # letters of a key that are shown, and that name it
+_SHORT = 12  # characters of a key that are shown
 
 Place = Annotated[
     str,
@@ -56,7 +56,7 @@ Wide = Annotated[
 
 
 def existing(place: str) -> SqlDatabase:
-    """For reading: a name without a file is a mistake, not a new database."""
+    """Opens for reading: a name without a file is a mistake, not a new database."""
     require_database(place)
     if "://" not in place and not Path(place).is_file():
         raise ArgumentError(f"there is no database {place}; `tilesmith tune ... --db` makes one")
@@ -72,7 +72,7 @@ def tasks(db: Place, wide: Wide = False) -> None:
     Example: tilesmith show tasks --db tune.db
     """
     with existing(db) as d:
-        found, place = d.tasks(), d.place
+        summaries, place = d.tasks(), d.place
     header = ("task", "function", "measured", "failed", "best", "GFLOP/s", "target")
     rows = [
         (
@@ -84,7 +84,7 @@ def tasks(db: Place, wide: Wide = False) -> None:
             "-" if t.best_seconds is None else f"{t.task.func.flops / t.best_seconds / 1e9:.1f}",
             f"{machine_and_cores(t.task.target)}{_outdated(t)}",
         )
-        for t in found
+        for t in summaries
     ]
     targets = {r[-1] for r in rows}
     for line in table(
@@ -119,9 +119,9 @@ def records(
     """
     with existing(db) as d:
         summary = _task(d, task)
-        known = d.of(summary.task)
-    unread = summary.count - len(known)
-    good = _ranked(known)
+        measured = d.of(summary.task)
+    unread = summary.count - len(measured)
+    good = _ranked(measured)
     work = summary.task.func.flops
     machine = machine_and_cores(summary.task.target)
     print(f"{summary.task.func.name} ({summary.key[:_SHORT]}) on {machine}")
@@ -141,10 +141,10 @@ def records(
         )
     for line in table(header, rows, left=("candidate", "status")):
         print(line)
-    print(f"{len(good)} measured, {len(known) - len(good)} failed")
+    print(f"{len(good)} measured, {len(measured) - len(good)} failed")
     if unread:
         print(f"{unread} cannot be read here (unknown primitives, or no times); they are kept")
-    for kind, (number, text) in failures_by_kind(known).items():
+    for kind, (number, text) in failures_by_kind(measured).items():
         print(f"  {number} failed ({kind}); the first: {text}")
 
 
@@ -158,7 +158,7 @@ def runs(db: Place, task: Which = "") -> None:
     """
     with existing(db) as d:
         summary = _task(d, task)
-        known = d.runs(summary.task)
+        all_runs = d.runs(summary.task)
     print(f"{summary.task.func.name} ({summary.key[:_SHORT]})")
     header = ("started", "strategy", "seed", "seconds", "trials", "best")
     rows = [
@@ -170,11 +170,11 @@ def runs(db: Place, task: Which = "") -> None:
             str(r.trials),
             microseconds(r.curve[-1][2]) if r.curve else "-",
         )
-        for r in known
+        for r in all_runs
     ]
     for line in table(header, rows, left=("started", "strategy")):
         print(line)
-    if not known:
+    if not all_runs:
         print(f"{d.place} holds no run of it")
 
 
@@ -227,19 +227,19 @@ def _outdated(t: TaskSummary) -> str:
 
 
 def _task(d: SqlDatabase, name: str) -> TaskSummary:
-    """The one that is meant; an error lists those that there are."""
-    found = [t for t in d.tasks() if t.key == t.task.key]
-    meant = _meant(found, name) if name else found
+    """The task that `name` refers to; an error lists the tasks there are."""
+    tasks_here = [t for t in d.tasks() if t.key == t.task.key]
+    meant = _meant(tasks_here, name) if name else tasks_here
     if len(meant) == 1:
         return meant[0]
     shown = "; ".join(
         f"{t.key[:_SHORT]} {t.task.func.name} ({machine_and_cores(t.task.target)})"
-        for t in meant or found
+        for t in meant or tasks_here
     )
-    if not found:
+    if not tasks_here:
         raise ArgumentError(f"{d.place} holds no task")
     if not name:
-        raise ArgumentError(f"{d.place} holds {len(found)} tasks; name one of {shown}")
+        raise ArgumentError(f"{d.place} holds {len(tasks_here)} tasks; name one of {shown}")
     if not meant:
         raise ArgumentError(f"{d.place} holds no task {name!r}; it has {shown}")
     raise ArgumentError(
@@ -247,9 +247,9 @@ def _task(d: SqlDatabase, name: str) -> TaskSummary:
     )
 
 
-def _meant(found: Sequence[TaskSummary], name: str) -> list[TaskSummary]:
-    """The tasks that fit best: by a name of the function, by the operator's name that it begins
-    with (matmul for matmul_512_512_512), by the beginning of either name or key.
+def _meant(summaries: Sequence[TaskSummary], name: str) -> list[TaskSummary]:
+    """The tasks that match best: by the function's name, by the operator's name that it starts with
+    (matmul for matmul_512_512_512), or by the start of either name or key.
     """
     plain = name.replace("-", "_")
 
@@ -260,18 +260,18 @@ def _meant(found: Sequence[TaskSummary], name: str) -> list[TaskSummary]:
         return t.key.startswith(name) or any(n.startswith(f"{plain}_") for n in t.names)
 
     return (
-        [t for t in found if name in t.names]
-        or [t for t in found if of_operator(t)]
-        or [t for t in found if begins(t)]
+        [t for t in summaries if name in t.names]
+        or [t for t in summaries if of_operator(t)]
+        or [t for t in summaries if begins(t)]
     )
 
 
-def _ranked(known: Sequence[Measurement]) -> list[Measurement]:
-    """The one to trust first; behind it the fastest, whether they were ever confirmed or not."""
-    good = [m for m in known if standing_of(m) < Standing.FAILED]
+def _ranked(measured: Sequence[Measurement]) -> list[Measurement]:
+    """The first by `trust`, then the fastest, whether they were confirmed or not."""
+    good = [m for m in measured if standing_of(m) < Standing.FAILED]
     if not good:
         return []
-    best = Ranking(known).best or min(good, key=trust)
+    best = Ranking(measured).best or min(good, key=trust)
     rest = (m for m in good if m is not best)
     return [best, *sorted(rest, key=lambda m: (m.contended, m.rank))]
 
@@ -279,11 +279,11 @@ def _ranked(known: Sequence[Measurement]) -> list[Measurement]:
 def _record(place: str, task: str, record: str) -> Measurement:
     with existing(place) as d:
         summary = _task(d, task)
-        known = d.of(summary.task)
-    good = _ranked(known)
+        measured = d.of(summary.task)
+    good = _ranked(measured)
     if record.isdigit() and 1 <= int(record) <= len(good):
         return good[int(record) - 1]
-    meant = [m for m in known if m.candidate.key.startswith(record)]
+    meant = [m for m in measured if m.candidate.key.startswith(record)]
     if len({m.candidate.key for m in meant}) == 1 and len(record) >= 4:
         return meant[0]
     raise ArgumentError(

@@ -1,4 +1,4 @@
-"""A word that was mistyped in, the known words that are close to it out."""
+"""Suggests known words that are close to a mistyped one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of text in, aligned columns that fit the reader's screen out."""
+"""Formats rows of text as aligned columns that fit the screen."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 
-WIDTH = 80  # where the output is not a terminal: files and pipes look the same everywhere
+WIDTH = 80  # if the output is not a terminal, so that files and pipes are the same everywhere
 _GAP = "  "
 
 
@@ -25,9 +25,9 @@ def table(
     drop: Sequence[str] = (),
     width: int | None = None,
 ) -> Iterator[str]:
-    """One line for the header and for each row. Columns named in `left` hold words, the others
-    numbers. Without a `width` everything is shown; with one, the columns of `drop` are left out,
-    the first one first, until the lines fit, and then the words of `shorten` are cut.
+    """One line for the header and for each row. Columns named in `left` hold text, the others
+    numbers. Without a `width` everything is shown. Otherwise the columns of `drop` are left out, in
+    this order, until the lines fit, and then the text of `shorten` is cut.
     """
     columns = list(range(len(header)))
     widths = [max(map(len, c)) for c in zip(header, *rows, strict=True)]
@@ -56,6 +56,6 @@ def _cut(text: str, width: int) -> str:
 
 
 def microseconds(value: float) -> str:
-    """With a unit, so that a column of them can be read alone."""
+    """With the unit, so that a value is clear on its own."""
     us = value * 1e6
     return f"{us:.2f} us" if us < 100 else f"{us:,.1f} us".replace(",", " ")

@@ -1,5 +1,5 @@
-"""`tilesmith tune`: a computation and a budget in, the fastest kernel found out, with every
-measurement in the database.
+"""`tilesmith tune`: finds the fastest kernel within a budget, with every measurement stored in the
+database.
 """
 
 from __future__ import annotations

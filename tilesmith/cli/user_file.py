@@ -18,19 +18,19 @@ def is_file_name(what: str) -> bool:
 def function_in(what: str) -> Function:
     """Runs the file; what goes wrong in it is said with its line."""
     path, _, name = what.partition(":")
-    found = {k: v for k, v in _run(path).items() if isinstance(v, Function)}
-    if name in found:
-        return found[name]
-    names = ", ".join(found)
-    if not found:
+    functions = {k: v for k, v in _run(path).items() if isinstance(v, Function)}
+    if name in functions:
+        return functions[name]
+    names = ", ".join(functions)
+    if not functions:
         raise ArgumentError(f"{path} defines no Function; make one at its top level by ts.function")
     if name:
         raise ArgumentError(
-            f"{path} has no Function {name!r}{did_you_mean(name, found)}; it has {names}"
+            f"{path} has no Function {name!r}{did_you_mean(name, functions)}; it has {names}"
         )
-    if len(found) > 1:
+    if len(functions) > 1:
         raise ArgumentError(f"{path} has several Functions: {names}; name one as {path}:NAME")
-    return next(iter(found.values()))
+    return next(iter(functions.values()))
 
 
 def _run(path: str) -> dict[str, object]:

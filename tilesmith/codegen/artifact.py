@@ -1,5 +1,5 @@
-"""Artifact: what a back end makes of a Function for a Target: machine code, and what is needed to
-call it.
+"""`Artifact`: the code that a back end generates from a Function for a Target, with everything
+needed to call it.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from tilesmith.base.target import Target, cpu
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Buffer
 
-# What LLVM text calls its entry. The compiler gives it a symbol of its own (`Entry.symbol`).
+# The name of the entry in LLVM text. The compiler renames it to a unique symbol (`Entry.symbol`).
 ENTRY = "tilesmith_entry"
-# What threaded code calls: void (ptr body, ptr ctx, i64 n, i64 num_threads), with body void (ptr
-# ctx, i64 begin, i64 end, i64 thread). The runtime brings it.
+# The function that threaded code calls: void (ptr body, ptr ctx, i64 n, i64 num_threads), with body
+# void (ptr ctx, i64 begin, i64 end, i64 thread). The runtime provides it.
 PARALLEL_FOR = "tilesmith_parallel_for"
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """An array the kernel reads or writes: row-major, without gaps."""
+    """An array that the kernel reads or writes: row-major and contiguous."""
 
     name: str
     shape: tuple[int, ...]
     dtype: DType
     output: bool
-    # What the caller has, and how it lies here, where that is not row by row.
+    # The caller's buffer and its layout here, unless it is plain row-major.
     packed: Buffer | None = None
 
     @property
@@ -41,8 +41,8 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A dimension of a buffer that is read at indices from a tensor. The n-th check of a kernel has
-    two int64 in the workspace, from byte 16 n on: whether an index was outside, and which.
+    """A dimension of a buffer whose indices are loaded from a tensor. Check number n of a kernel
+    has two int64 in the workspace, from byte 16 n on: whether an index was outside, and the index.
     """
 
     buffer: str
@@ -52,16 +52,16 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A function that the code defines, as void (ptr args, ptr workspace): args points at the data
-    pointers of the parameters, in calling order.
+    """A function of the code, void (ptr args, ptr workspace). args points to the data pointers of
+    the parameters, in calling order.
     """
 
-    name: str  # of the Function
-    symbol: str  # in the object; no two kernels have the same
+    name: str  # the Function's name
+    symbol: str  # in the object; unique among kernels
     parameters: tuple[Parameter, ...]  # inputs, then outputs
-    workspace_nbytes: int = 0  # scratch that the caller brings, 64-byte aligned; 0 is none
+    workspace_nbytes: int = 0  # scratch memory that the caller provides, 64-byte aligned
     uses_threads: bool = False
-    checks: tuple[Check, ...] = ()  # of a kernel for debugging
+    checks: tuple[Check, ...] = ()  # bounds checks of a kernel for debugging
 
     @staticmethod
     def of(func: Function, symbol: str, workspace_nbytes: int = 0) -> Entry:
@@ -71,19 +71,20 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """Compiled code with what is needed to call it. Plain data: it can be pickled, sent and stored.
+    """Compiled code with everything needed to call it. Plain data: it can be pickled, sent and
+    stored.
 
-    It may hold several kernels. What is said of one alone is said of the first.
+    It may hold several kernels. Properties of a single kernel are those of the first.
     """
 
     name: str
     target: Target
     entries: tuple[Entry, ...]
     source: str
-    code: bytes  # relocatable object
-    cpu: str = ""  # as LLVM was told
+    code: bytes  # a relocatable object file
+    cpu: str = ""  # LLVM's name of the processor
     features: str = ""
-    language: str = "llvm"  # of the source
+    language: str = "llvm"  # the language of the source
 
     @property
     def symbol(self) -> str:
@@ -127,7 +128,7 @@ def obstacle(artifact: Artifact) -> str | None:
 
 
 def parameters_of(func: Function) -> tuple[Parameter, ...]:
-    """What the kernel of a Function takes, and writes."""
+    """The parameters of a Function's kernel."""
     inputs = [_parameter(b, output=False) for b in func.inputs]
     return (*inputs, *(_parameter(b, output=True) for b in func.outputs))
 

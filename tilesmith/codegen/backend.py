@@ -1,7 +1,7 @@
-"""Backend: what turns a Function into code for one kind of target.
+"""`Backend`: the protocol of code generators, each for one kind of target.
 
-A back end is a frozen record of its settings. `runtime/build.py` has the list of the built-in ones;
-another one is passed to `ts.build(func, target, backend=MyBackend())`.
+A back end is a frozen record of its settings. `runtime/build.py` lists the built-in ones; your own
+is passed as `ts.build(func, target, backend=MyBackend())`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from tilesmith.ir.function import Function
 class Backend(Protocol):
     @property
     def kind(self) -> str:
-        """Of the targets it is for: "cpu", "cuda" ..."""
+        """The kind of target it is for: "cpu", "cuda" ..."""
 
     def compile(self, func: Function, target: Target, *, checked: bool = False) -> Artifact:
-        """Lowers, writes and compiles a Function without open sizes. Raises a BuildError for what
-        it cannot do. `checked`: indices that come from data are tested (see `ts.build`).
+        """Lowers and compiles a Function without open sizes. Raises a BuildError for what it does
+        not support. `checked`: indices that are loaded from tensors are tested (see `ts.build`).
         """

@@ -1,7 +1,7 @@
-"""What happens to a Function before a back end writes it: the passes, one list per kind of target.
+"""The passes that lower a Function before a back end emits it, in one list per kind of target.
 
-A pass takes a Function and the Target, and returns a Function of the same meaning. A back end takes
-its list as a setting, so that a pass of one's own is one more entry.
+A pass takes a Function and the Target and returns a Function of the same meaning. A back end takes
+its list as a setting, so your own pass is one more entry.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tilesmith.ir.function import Function
 
 Pass = Callable[[Function, Target], Function]
 
-# What every back end needs: loops, guards and stores, over buffers as they lie in memory.
+# What every back end needs: loops, guards and stores, over buffers as they are in memory.
 PLAIN_PASSES: tuple[Pass, ...] = (
     resolve_notes,
     lower_blocks,
@@ -35,8 +35,7 @@ PLAIN_PASSES: tuple[Pass, ...] = (
     simplify,
 )
 
-# "CPU" marks a policy of processors, which the
-# file of the pass explains.
+# "CPU" marks a policy of processors, which the file of the pass explains.
 CPU_PASSES: tuple[Pass, ...] = (
     resolve_notes,
     lower_blocks,
@@ -55,7 +54,7 @@ CPU_PASSES: tuple[Pass, ...] = (
 
 
 def lower(func: Function, target: Target, passes: Sequence[Pass]) -> Function:
-    """The Function after all passes."""
+    """Applies all passes in order."""
     for step in passes:
         func = step(func, target)
     return func

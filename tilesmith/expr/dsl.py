@@ -14,17 +14,10 @@ from tilesmith.base.dtype import BOOL, FLOAT32, INT64, DType
 from tilesmith.base.dtype import dtype as dtype_named
 from tilesmith.base.errors import ExpressionError
 from tilesmith.expr import nodes
+from tilesmith.expr.combiner import Combiner, map_args, plain_combiner
+from tilesmith.expr.dynamic import fitted
 from tilesmith.expr.ints import Int, IntLike, Unknown, bounds, is_size, nonnegative, of, var
-from tilesmith.expr.nodes import (
-    Arg,
-    Combiner,
-    Const,
-    Expr,
-    IntValue,
-    Load,
-    Select,
-    plain_combiner,
-)
+from tilesmith.expr.nodes import Arg, Const, Expr, IntValue, Load, Select
 from tilesmith.expr.values import (
     Axis,
     Number,
@@ -297,7 +290,7 @@ def _stage(
         hoisted = _finish(f"{name}_{suffix}", extents, labels, uids, r.values, r.combiner, r.axes)
         for k, t in enumerate(hoisted):
             env[uid if k == 0 else f"{uid}.{k}"] = Load(t.uid, index, t.dtype)
-    return _finish(name, extents, labels, uids, nodes.map_args(tuple(values), env), None, ())
+    return _finish(name, extents, labels, uids, map_args(tuple(values), env), None, ())
 
 
 def _finish(
@@ -319,7 +312,7 @@ def _finish(
         named.append((unique, extent))
     rank = len(extents)
     ranges = dict(named)
-    plain = tuple(nodes.fitted(nodes.substitute(v, rename), ranges) for v in values)
+    plain = tuple(fitted(nodes.substitute(v, rename), ranges) for v in values)
     for v in plain:
         _check_scope(name, v, set(ranges))
         _check_reads(name, v, ranges)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tilesmith.expr.values import Operand, Value, as_value, binary, unary
+import math
+
+from tilesmith.expr.values import Operand, Value, as_value, binary, bitwise, unary, where
 
 
 def maximum(a: Operand, b: Operand) -> Value:
@@ -52,6 +54,15 @@ def cos(x: Operand) -> Value:
     return unary("cos", x)
 
 
+def atan(x: Operand) -> Value:
+    return unary("atan", x)
+
+
+def expm1(x: Operand) -> Value:
+    """exp(x) - 1, with all its digits next to 0."""
+    return unary("expm1", x)
+
+
 def absolute(x: Operand) -> Value:
     return unary("abs", x)
 
@@ -69,6 +80,63 @@ def round_(x: Operand) -> Value:
     return unary("round", x)
 
 
+def trunc(x: Operand) -> Value:
+    """To the next whole number towards zero."""
+    return unary("trunc", x)
+
+
+def trunc_divide(a: Operand, b: Operand) -> Value:
+    """a / b rounded towards zero, as C divides integers; `//` rounds down. An integer by 0 is 0."""
+    return binary("truncdiv", a, b)
+
+
+def fmod(a: Operand, b: Operand) -> Value:
+    """What trunc_divide leaves, with the sign of a; `%` has that of b. It is exact; of float64 the
+    quotient is to be below 2**104. An integer by 0 leaves 0.
+    """
+    return binary("fmod", a, b)
+
+
+def sign(x: Operand) -> Value:
+    """1, 0 or -1; NaN of NaN."""
+    v = as_value(x)
+    if v.dtype.kind == "u":
+        return minimum(v, 1)
+    return where(v > 0, 1, where(v < 0, -1, where(v == 0, 0, v)))
+
+
+def bitwise_and(a: Operand, b: Operand) -> Value:
+    """Of the bits of two integers, or of two conditions."""
+    return bitwise("bitand", a, b)
+
+
+def bitwise_or(a: Operand, b: Operand) -> Value:
+    return bitwise("bitor", a, b)
+
+
+def bitwise_xor(a: Operand, b: Operand) -> Value:
+    return bitwise("bitxor", a, b)
+
+
+def bitwise_not(x: Operand) -> Value:
+    return unary("bitnot", x)
+
+
+def left_shift(a: Operand, b: Operand) -> Value:
+    """a << b. A shift by the width or more leaves 0."""
+    return bitwise("shl", a, b)
+
+
+def right_shift(a: Operand, b: Operand) -> Value:
+    """a >> b: signed integers keep their sign. A shift by the width or more leaves 0, or -1."""
+    return bitwise("shr", a, b)
+
+
 def isnan(x: Operand) -> Value:
     v = as_value(x)
     return binary("ne", v, v)
+
+
+def isinf(x: Operand) -> Value:
+    v = as_value(x)
+    return absolute(v) == math.inf if v.dtype.is_float else binary("ne", v, v)

@@ -1,9 +1,12 @@
 """What each operation means, on NumPy scalars and arrays alike: the definition that interpreter and
 oracle share.
 
-Integers wrap around; `//` and `%` round towards minus infinity. An integer divided by 0 is 0, with
-`//` and with `%`, whether the operands are axes or data: it is no error, so that a `where` may
-guard it, and every part of the system gives the same. max and min give NaN if one side is NaN.
+Integers wrap around; `//` and `%` round towards minus infinity, truncdiv and fmod (C's / and %)
+towards zero. An integer divided by 0 is 0, and so is the remainder, whether the operands are axes
+or data: it is no error, so that a `where` may guard it, and every part of the system gives the
+same. max and min give NaN if one side is NaN.
+A shift to the right keeps the sign of a signed integer. A shift by the width or more, or by a
+negative number, leaves nothing: 0, or -1 for a negative number that is shifted to the right.
 float16 and bfloat16 arithmetic may be carried out in float32 and rounded where the value is stored.
 """
 
@@ -28,12 +31,16 @@ def unary(op: str, x: Any, dtype: DType) -> Any:
             return np.abs(x)
         case "not":
             return np.logical_not(x)
+        case "bitnot":
+            return np.invert(x)
         case "floor":
             return np.floor(x)
         case "ceil":
             return np.ceil(x)
         case "round":
             return np.rint(x)
+        case "trunc":
+            return np.trunc(x)
     wide = np.asarray(x, dtype=np.float64)
     match op:
         case "exp":
@@ -54,6 +61,10 @@ def unary(op: str, x: Any, dtype: DType) -> Any:
             y = np.sin(wide)
         case "cos":
             y = np.cos(wide)
+        case "atan":
+            y = np.arctan(wide)
+        case "expm1":
+            y = np.expm1(wide)
         case _:
             raise AssertionError(op)
     return y.astype(t)[()]
@@ -74,7 +85,13 @@ def binary(op: str, a: Any, b: Any, dtype: DType) -> Any:
         case "mod":
             if dtype.is_float:
                 return np.subtract(a, np.multiply(np.floor(np.divide(a, b)), b))
-            return np.where(np.equal(b, 0), 0, np.mod(a, b)).astype(dtype.numpy)[()]
+            return np.where(np.equal(b, 0), dtype.numpy.type(0), np.mod(a, b))[()]
+        case "truncdiv":
+            return _truncdiv(a, b)
+        case "fmod":
+            if dtype.is_float:  # exact, and so in any wider type
+                return np.fmod(np.asarray(a, np.float64), b).astype(dtype.numpy)[()]
+            return np.where(np.equal(b, 0), b, a - _truncdiv(a, b) * b)[()]
         case "max":
             return np.maximum(a, b)
         case "min":
@@ -97,7 +114,32 @@ def binary(op: str, a: Any, b: Any, dtype: DType) -> Any:
             return np.logical_and(a, b)
         case "or":
             return np.logical_or(a, b)
+        case "bitand":
+            return np.bitwise_and(a, b)
+        case "bitor":
+            return np.bitwise_or(a, b)
+        case "bitxor":
+            return np.bitwise_xor(a, b)
+        case "shl" | "shr":
+            return _shift(op, a, b, dtype)
     raise AssertionError(op)
+
+
+def _truncdiv(a: Any, b: Any) -> Any:
+    down = np.floor_divide(a, b)
+    rest = np.subtract(a, np.multiply(down, b))
+    up = np.not_equal(rest, 0) & (np.less(a, 0) != np.less(b, 0)) & np.not_equal(b, 0)
+    return np.add(down, up.astype(down.dtype))
+
+
+def _shift(op: str, a: Any, b: Any, dtype: DType) -> Any:
+    """By a count that is within the width; NumPy's own shifts leave the rest to C."""
+    inside = np.greater_equal(b, 0) & np.less(b, dtype.bits)
+    count = np.where(inside, b, 0).astype(dtype.numpy)
+    if op == "shl":
+        return np.where(inside, np.left_shift(a, count), 0).astype(dtype.numpy)[()]
+    rest = np.where(np.less(a, 0), -1, 0)
+    return np.where(inside, np.right_shift(a, count), rest.astype(dtype.numpy))[()]
 
 
 def cast(x: Any, to: DType) -> Any:
@@ -110,11 +152,11 @@ def cast(x: Any, to: DType) -> Any:
         return a.astype(to.numpy)[()]
     whole = np.trunc(a.astype(np.float64))
     low, high = int(to.lowest()), int(to.highest())
-    fits = (whole >= low) & (whole < high + 1)
+    fits = (whole >= low) & (whole < float(high + 1))
     inside = np.where(fits, whole, 0).astype(to.numpy)
-    return np.where(fits | np.isnan(whole), inside, np.where(whole < 0, low, high)).astype(
-        to.numpy
-    )[()]
+    # In the dtype from the start: as Python's numbers the ends of uint64 would meet as floats.
+    end = np.where(whole < 0, *(to.numpy.type(n) for n in (low, high)))
+    return np.where(fits | np.isnan(whole), inside, end)[()]
 
 
 def constant(value: Any, dtype: DType) -> Any:

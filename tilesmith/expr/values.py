@@ -15,23 +15,24 @@ from tilesmith.base.dtype import BOOL, FLOAT32, INT64, DType, promote
 from tilesmith.base.dtype import dtype as dtype_named
 from tilesmith.base.errors import ExpressionError
 from tilesmith.expr import nodes
-from tilesmith.expr.from_numpy import BINARY_UFUNCS, UNARY_UFUNCS
+from tilesmith.expr.combiner import Combiner
+from tilesmith.expr.dynamic import as_index
+from tilesmith.expr.from_numpy import BINARY_UFUNCS, BITWISE_UFUNCS, UNARY_UFUNCS
 from tilesmith.expr.ints import Int, IntLike, nonnegative, of, var
 from tilesmith.expr.nodes import (
     FLOAT_FUNCTIONS,
     Arg,
     Binary,
     Cast,
-    Combiner,
     Const,
     Expr,
     IntValue,
     Load,
     Select,
     Unary,
-    as_index,
     binary_dtype,
 )
+from tilesmith.expr.text import brief
 from tilesmith.expr.walk import preorder
 
 Number = int | float | bool
@@ -119,32 +120,52 @@ class Value:
     __hash__ = None  # type: ignore[assignment]
 
     def __and__(self, o: Operand) -> Value:
-        return binary("and", self, o)
+        return bitwise("bitand", self, o)
 
-    __rand__ = __and__
+    def __rand__(self, o: Operand) -> Value:
+        return bitwise("bitand", o, self)
 
     def __or__(self, o: Operand) -> Value:
-        return binary("or", self, o)
+        return bitwise("bitor", self, o)
 
-    __ror__ = __or__
+    def __ror__(self, o: Operand) -> Value:
+        return bitwise("bitor", o, self)
+
+    def __xor__(self, o: Operand) -> Value:
+        return bitwise("bitxor", self, o)
+
+    def __rxor__(self, o: Operand) -> Value:
+        return bitwise("bitxor", o, self)
+
+    def __lshift__(self, o: Operand) -> Value:
+        return bitwise("shl", self, o)
+
+    def __rlshift__(self, o: Operand) -> Value:
+        return bitwise("shl", o, self)
+
+    def __rshift__(self, o: Operand) -> Value:
+        return bitwise("shr", self, o)
+
+    def __rrshift__(self, o: Operand) -> Value:
+        return bitwise("shr", o, self)
 
     def __invert__(self) -> Value:
-        return unary("not", self)
+        return unary("bitnot", self)
 
     def __abs__(self) -> Value:
         return unary("abs", self)
 
     def __bool__(self) -> bool:
         raise ExpressionError(
-            f"the truth of {nodes.brief(self.node)} is not known while the computation is being "
+            f"the truth of {brief(self.node)} is not known while the computation is being "
             "stated; use ts.where(cond, a, b), and & | ~ instead of and, or, not"
         )
 
     def __iter__(self) -> Any:
-        raise ExpressionError(f"{nodes.brief(self.node)} is a single value and cannot be unpacked")
+        raise ExpressionError(f"{brief(self.node)} is a single value and cannot be unpacked")
 
     def __len__(self) -> int:
-        raise ExpressionError(f"{nodes.brief(self.node)} is a single value and has no length")
+        raise ExpressionError(f"{brief(self.node)} is a single value and has no length")
 
     def __float__(self) -> float:
         raise self._unknown("float", "'float32'")
@@ -154,7 +175,7 @@ class Value:
 
     def _unknown(self, kind: str, dtype: str) -> ExpressionError:
         return ExpressionError(
-            f"{nodes.brief(self.node)} has no number yet, so {kind}() cannot take it; "
+            f"{brief(self.node)} has no number yet, so {kind}() cannot take it; "
             f"use ts.cast(x, {dtype}) for another dtype"
         )
 
@@ -164,12 +185,14 @@ class Value:
         for x in inputs:
             if getattr(x, "ndim", 0):
                 raise ExpressionError(
-                    f"np.{name} of {nodes.brief(self.node)} and an array of shape "
+                    f"np.{name} of {brief(self.node)} and an array of shape "
                     f"{list(x.shape)}; make the array a ts.placeholder and read an element of it"
                 )
         if method == "__call__" and not kwargs:
             if name in UNARY_UFUNCS:
                 return unary(UNARY_UFUNCS[name], inputs[0])
+            if name in BITWISE_UFUNCS:
+                return bitwise(BITWISE_UFUNCS[name], *inputs)
             if name in BINARY_UFUNCS:
                 return binary(BINARY_UFUNCS[name], *inputs)
             if name in ("power", "float_power"):
@@ -177,12 +200,12 @@ class Value:
             if name == "isnan":
                 return binary("ne", inputs[0], inputs[0])
         raise ExpressionError(
-            f"np.{name} of {nodes.brief(self.node)} is not known here; state it with Python's "
+            f"np.{name} of {brief(self.node)} is not known here; state it with Python's "
             "operators, ts.where, and functions such as ts.exp, ts.sqrt and ts.maximum"
         )
 
     def __repr__(self) -> str:
-        return f"Value({nodes.brief(self.node)}: {self.dtype})"
+        return f"Value({brief(self.node)}: {self.dtype})"
 
 
 class Axis(Value):
@@ -313,7 +336,7 @@ class Tensor:
         node = as_value(item).node if not isinstance(item, Int) else IntValue(item, INT64)
         if not node.dtype.is_int:
             raise ExpressionError(
-                f"{self.name} is indexed by {nodes.brief(node)} of dtype {node.dtype}; "
+                f"{self.name} is indexed by {brief(node)} of dtype {node.dtype}; "
                 "an index is an integer: use ts.cast(x, 'int32')"
             )
         if any(True for _ in args_of(node)):
@@ -372,7 +395,10 @@ def as_value(x: Any, like: DType | None = None) -> Value:
 
 def cast(x: Operand, to: str | DType) -> Value:
     """x as another dtype. Floats go to integers by truncation; integers wrap."""
-    v, d = as_value(x), dtype_named(to)
+    d = dtype_named(to)
+    if type(x) is int and d.is_int and not INT64.lowest() <= x <= INT64.highest():
+        return Value(Const(d.wrap(x), d))  # what an axis could not be
+    v = as_value(x)
     if v.dtype is d:
         return v
     if isinstance(v.node, Const):
@@ -403,7 +429,7 @@ def binary(op: str, a: Operand, b: Operand) -> Value:
         for e in (x, y):
             if e.dtype is not BOOL:
                 raise ExpressionError(
-                    f"{nodes.brief(e)} is {e.dtype}, but & and | join conditions; compare it first"
+                    f"{brief(e)} is {e.dtype}, but '{op}' joins conditions; compare it first"
                 )
         return Value(Binary(op, x, y, BOOL))
     x, y = _pair(a, b)
@@ -418,11 +444,13 @@ def binary(op: str, a: Operand, b: Operand) -> Value:
                 return Value(IntValue(p * q, INT64))
             case "floordiv" | "mod":
                 if q.const == 0:
-                    raise ExpressionError(f"{nodes.brief(x)} is divided by zero")
+                    raise ExpressionError(f"{brief(x)} is divided by zero")
                 if q.const is not None or nonnegative(q - 1):
                     return Value(IntValue(p // q if op == "floordiv" else p % q, INT64))
                 # An Int has no say in what a division by zero is; semantics.py has.
                 return Value(Binary(op, x, y, INT64))
+    if op == "truncdiv" and x.dtype.is_float:
+        return unary("trunc", binary("div", Value(x), Value(y)))
     if op == "div" and not x.dtype.is_float:
         x, y = _pair(Value(x), Value(y), to=FLOAT32)
     if x.dtype is BOOL and op not in ("eq", "ne", "max", "min"):
@@ -430,13 +458,46 @@ def binary(op: str, a: Operand, b: Operand) -> Value:
     return Value(Binary(op, x, y, binary_dtype(op, x.dtype, y.dtype)))
 
 
+def bitwise(op: str, a: Operand, b: Operand) -> Value:
+    """One of BITWISE: of the bits of two integers, or of two conditions."""
+    x, y = as_value(a), as_value(b)
+    if x.dtype is BOOL and y.dtype is BOOL and op in _OF_CONDITIONS:
+        return binary(_OF_CONDITIONS[op], x, y)
+    joined = BOOL in (x.dtype, y.dtype) and op in _OF_CONDITIONS
+    for v in (x, y):
+        if v.dtype is not BOOL if joined else not v.dtype.is_int:
+            takes = "two conditions or two integers" if op in _OF_CONDITIONS else "two integers"
+            raise ExpressionError(
+                f"{brief(v.node)} is {v.dtype}, but {nodes.SIGNS[op]} takes {takes}; "
+                "compare it or cast it first"
+            )
+    if isinstance(x.node, IntValue) and isinstance(y.node, IntValue):
+        n = y.node.value.const
+        if op in ("shl", "shr") and n is not None and 0 <= n < 63:  # an index stays a polynomial
+            return binary("mul" if op == "shl" else "floordiv", x, 1 << n)
+        if op == "bitand" and n is not None and n >= 0 and n & (n + 1) == 0:
+            return binary("mod", x, n + 1)
+    return binary(op, a, b)
+
+
+_OF_CONDITIONS = {"bitand": "and", "bitor": "or", "bitxor": "ne"}
+
+
 def unary(op: str, x: Operand) -> Value:
     v = as_value(x)
+    if op == "bitnot":
+        if v.dtype.is_float:
+            raise ExpressionError(
+                f"~ turns a condition or the bits of an integer, but {brief(v.node)} is {v.dtype}"
+            )
+        if isinstance(v.node, IntValue):
+            return Value(IntValue(-v.node.value - 1, v.dtype))
+        op = "not" if v.dtype is BOOL else op
     if op in FLOAT_FUNCTIONS and not v.dtype.is_float:
         v = cast(v, FLOAT32)
     if op == "not" and v.dtype is not BOOL:
-        raise ExpressionError(f"~ negates a condition, but {nodes.brief(v.node)} is {v.dtype}")
-    if op in ("floor", "ceil", "round") and not v.dtype.is_float:
+        raise ExpressionError(f"~ negates a condition, but {brief(v.node)} is {v.dtype}")
+    if op in ("floor", "ceil", "round", "trunc") and not v.dtype.is_float:
         return v
     if v.dtype is BOOL and op != "not":
         raise ExpressionError(f"{op} of a condition; cast it to a number first")
@@ -449,7 +510,7 @@ def where(cond: Operand, a: Operand, b: Operand) -> Value:
     """
     c = as_value(cond)
     if c.dtype is not BOOL:
-        raise ExpressionError(f"where() needs a condition, but {nodes.brief(c.node)} is {c.dtype}")
+        raise ExpressionError(f"where() needs a condition, but {brief(c.node)} is {c.dtype}")
     if not isinstance(a, Value | Tensor | Int) and not isinstance(b, Value | Tensor | Int):
         floats = isinstance(a, float) or isinstance(b, float)
         truths = isinstance(a, bool) and isinstance(b, bool)
@@ -461,21 +522,59 @@ def where(cond: Operand, a: Operand, b: Operand) -> Value:
 
 
 def power(a: Operand, b: Operand) -> Value:
-    """a ** b. A small whole exponent becomes multiplications."""
+    """a ** b. A small whole exponent becomes multiplications. Integers to the power of integers are
+    integers, which wrap; only a negative number as exponent makes it float32.
+    """
     if isinstance(b, int) and not isinstance(b, bool) and 1 <= b <= 8:
-        v = as_value(a)
-        out = v
-        for bit in bin(b)[3:]:
-            out = out * out
-            if bit == "1":
-                out = out * v
-        return out
+        return _repeated(as_value(a), b)
     if isinstance(b, float) and b == 0.5:
         return unary("sqrt", a)
     va = as_value(a)
+    if va.dtype.is_int and isinstance(b, int) and not isinstance(b, bool) and b >= 0:
+        return _repeated(va, b) if b else as_value(1, va.dtype)
+    if va.dtype.is_int and isinstance(b, Value | Tensor | Int) and as_value(b).dtype.is_int:
+        exponent = as_value(b)
+        typed = isinstance(a, Value | Tensor | Int) or isinstance(exponent.node, IntValue)
+        return _whole_power(va if typed else as_value(a, exponent.dtype), exponent)
     if not va.dtype.is_float:
         va = cast(va, FLOAT32)
     return binary("pow", va, b)
+
+
+def _repeated(v: Value, exponent: int) -> Value:
+    """By squares and products, from the highest digit of the exponent on."""
+    join = Value.__mul__ if exponent <= 8 else _product
+    out = v
+    for bit in bin(exponent)[3:]:
+        out = join(out, out)
+        if bit == "1":
+            out = join(out, v)
+    return out
+
+
+def _product(x: Value, y: Value) -> Value:
+    """A node also of axes: as a polynomial, a high power of a sum has numbers of any size."""
+    return Value(Binary("mul", x.node, y.node, x.dtype))
+
+
+def _whole_power(v: Value, exponent: Value) -> Value:
+    """By six squares. An exponent beyond 63 counts as 62 or 63, which is right for 0, 1 and -1; of
+    anything else the power would not fit. A negative exponent leaves 0, but for 1 and -1.
+    """
+    odd = exponent & 1
+    small = where(exponent > 63, odd + 62, exponent)
+    if exponent.dtype.kind == "i":
+        small = where(exponent < 0, odd, small)
+    out = as_value(1, v.dtype)
+    square = v
+    for k in range(6):
+        if k:
+            square = _product(square, square)
+        out = where(((small >> k) & 1) == 1, _product(out, square), out)
+    if exponent.dtype.kind == "u":
+        return out
+    units = (v == 1) | (v == -1) if v.dtype.kind == "i" else v == 1
+    return where((exponent < 0) & ~units, 0, out)
 
 
 def args_of(e: Expr) -> list[Arg]:

@@ -13,13 +13,11 @@ import numpy as np
 
 from tilesmith.base.dtype import DType
 from tilesmith.base.dtype import dtype as dtype_named
-from tilesmith.base.errors import GraphError
-from tilesmith.graph.fold import fold
+from tilesmith.graph.fold import Folder
 from tilesmith.graph.graph import Array, Graph, Node, Operator, Value, rebuilt
+from tilesmith.graph.limits import LIMITS
 from tilesmith.graph.shapes import result_types
 
-# A value of a model; more elements than any machine holds are a damaged file.
-MAX_ELEMENTS = 1 << 40
 _NUMBER = re.compile(r"(\.\d+)+$")
 
 
@@ -33,6 +31,7 @@ class GraphBuilder:
         self._nodes: list[Node] = []
         self._values: dict[str, Value] = {}
         self._constants: dict[str, Array] = {}
+        self._folder = Folder(LIMITS.folded)
         self.last: Node | None = None  # the node that was added last; None if it was folded away
 
     def input(self, name: str, shape: tuple[int, ...], dtype: str | DType) -> Value:
@@ -68,7 +67,9 @@ class GraphBuilder:
             tuple(v.name for v in outputs), held, origin,
         )  # fmt: skip
         arrays = [self._constants.get(v.name) for v in inputs]
-        folded = fold(node, [a for a in arrays if a is not None]) if _all(arrays) else None
+        folded = (
+            self._folder.fold(node, [a for a in arrays if a is not None]) if _all(arrays) else None
+        )
         self.last = node if folded is None else None
         if folded is None:
             self._nodes.append(node)
@@ -92,8 +93,7 @@ class GraphBuilder:
         while name in self._values:  # passes name new values after old ones
             name = f"{_NUMBER.sub('', label)}.{next(self._numbers)}"
         value = Value(name, shape, dtype)
-        if value.size > MAX_ELEMENTS:
-            raise GraphError(f"{value} has {value.size} elements, which no memory holds")
+        LIMITS.check(value)
         self._values[name] = value
         return value
 

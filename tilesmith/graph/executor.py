@@ -5,12 +5,15 @@ native call.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from tilesmith.base.digest import digest
+from tilesmith.codegen.artifact import Parameter
 from tilesmith.graph.graph import Array
 from tilesmith.graph.plan import Place, Plan
 from tilesmith.graph.program import Feeds
@@ -19,6 +22,20 @@ from tilesmith.runtime.chain import chain
 from tilesmith.runtime.kernel import Kernel
 
 _MAX_FREE_FRAMES = 8
+
+
+class ArrayStore(Protocol):
+    """Where packed weights are kept between processes, by a digest of what they were made from."""
+
+    def get_array(self, key: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | None: ...
+
+    def put_array(self, key: str, array: Array) -> None: ...
+
+
+def _pack_key(p: Parameter, array: Array) -> str:
+    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    contents = hashlib.blake2b(data.data, digest_size=16).hexdigest()
+    return digest(contents, repr((p.packed, p.shape, p.dtype.name)))
 
 
 class _Frame:
@@ -60,8 +77,11 @@ class _Frame:
 class Executor:
     """Call it with an array for each input of the graph, checked by whoever calls."""
 
-    def __init__(self, plan: Plan, kernels: Sequence[Kernel]) -> None:
+    def __init__(
+        self, plan: Plan, kernels: Sequence[Kernel], store: ArrayStore | None = None
+    ) -> None:
         self.plan, self.kernels = plan, tuple(kernels)
+        self._store = store
         self._held = [self._constants(k) for k in range(len(plan.steps))]
         self._free: list[_Frame] = []
         self._chain = chain()
@@ -74,10 +94,24 @@ class Executor:
         found = {}
         for p, place in enumerate(step.places):
             if place.kind == "constant":
-                parameter = kernel.artifact.parameters[p]
                 array = self.plan.graph.constants[step.group.inputs[p]]
-                found[p] = kernel.pack(parameter.name, np.ascontiguousarray(array))
+                found[p] = self._packed(kernel, kernel.artifact.parameters[p], array)
         return found
+
+    def _packed(self, kernel: Kernel, p: Parameter, array: Array) -> Array:
+        if p.packed is None:
+            if array.flags.c_contiguous and array.flags.aligned:
+                return array
+            return array.copy(order="C")
+        key = "" if self._store is None else _pack_key(p, array)
+        if self._store is not None:
+            kept = self._store.get_array(key, p.shape, p.dtype.numpy)
+            if kept is not None:
+                return kept
+        packed: Array = kernel.pack(p.name, array)
+        if self._store is not None:
+            self._store.put_array(key, packed)
+        return packed
 
     def __call__(self, feeds: Feeds) -> dict[str, Array]:
         frame, results, _kept = self._begin(feeds)

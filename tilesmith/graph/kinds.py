@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from enum import Enum
 from math import prod
 
+from tilesmith.expr.dynamic import loads_of
 from tilesmith.expr.ints import Int, var
-from tilesmith.expr.nodes import Const, Expr, IntValue, Load, Select, children, loads_of
+from tilesmith.expr.nodes import Const, Expr, IntValue, Load, Select, children
 from tilesmith.expr.values import Stage, Tensor
 from tilesmith.expr.walk import preorder
 from tilesmith.graph.graph import Graph, Node

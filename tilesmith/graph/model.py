@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tilesmith.base.errors import GraphError
 from tilesmith.graph.executor import Executor
 from tilesmith.graph.graph import Array, Graph
 from tilesmith.graph.program import HostStep, Program, Signature
@@ -63,7 +64,11 @@ class Model:
             self._run = StagedRun(source, compile_graph)
 
     def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
-        result: dict[str, Array] = self._run(checked_feeds(self.inputs, feeds, self.name))
+        given = checked_feeds(self.inputs, feeds, self.name)
+        try:
+            result: dict[str, Array] = self._run(given)
+        except MemoryError:
+            raise GraphError(f"there is not enough memory to run {self.name}") from None
         return result
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilesmith.base.dtype import dtype as dtype_named
+from tilesmith.base.errors import GraphError
 from tilesmith.expr.dsl import placeholder
 from tilesmith.graph.graph import Array, Graph
 from tilesmith.graph.program import Feeds, Program, Runner
@@ -22,7 +23,10 @@ def evaluate_graph(graph: Graph, feeds: Feeds) -> dict[str, Array]:
             placeholder(a.shape, dtype_named(a.dtype), name=f"x{k}") for k, a in enumerate(arrays)
         ]
         outputs = node.define(*tensors)
-        result = evaluate(function([*tensors, *outputs], name="node"), *arrays)
+        try:
+            result = evaluate(function([*tensors, *outputs], name="node"), *arrays)
+        except MemoryError:
+            raise GraphError(f"there is not enough memory for {node.origin or node.name}") from None
         several = result if isinstance(result, tuple) else (result,)
         live.update(zip(node.outputs, several, strict=True))
     return {name: live[value] for name, value in graph.outputs}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from tilesmith.base.dtype import DType
 from tilesmith.graph.graph import Array, Graph, Value
@@ -75,6 +75,7 @@ class Cursor:
     state: Any = None  # the importer's own: the nodes that are left
 
 
+@runtime_checkable
 class Program(Protocol):
     """What a front end makes of a model."""
 

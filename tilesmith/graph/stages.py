@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tilesmith.base.dtype import dtype as dtype_named
-from tilesmith.base.errors import ArgumentError
+from tilesmith.base.errors import ArgumentError, GraphError, TilesmithError
 from tilesmith.graph.graph import Array, Graph, Value
 from tilesmith.graph.program import Cursor, Feeds, HostStep, Program, Runner, Signature, Stage
 
@@ -104,7 +104,14 @@ def _type(name: str, a: Array) -> Value:
 
 def run_host(step: HostStep, live: Feeds, bodies: Sequence[Runner]) -> dict[str, Array]:
     arrays = [(live[x] if x in live else step.constants[x]) if x else None for x in step.inputs]
-    results = step.function(arrays, bodies)
+    try:
+        results = step.function(arrays, bodies)
+    except TilesmithError:
+        raise
+    except Exception as error:  # of the package that runs it, which may raise anything
+        raise GraphError(
+            f"{step.op} {step.name!r} failed on the host: {type(error).__name__}: {error}"
+        ) from error
     out = {}
     for name, a in zip(step.outputs, results, strict=False):
         if name:

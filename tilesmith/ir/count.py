@@ -1,4 +1,4 @@
-"""How much work a Function states: arithmetic operations and bytes that must move at least once."""
+"""The work of a Function: arithmetic operations, and the bytes that must be moved at least once."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tilesmith.expr.walk import postorder, preorder
 from tilesmith.ir.nodes import walk
 from tilesmith.ir.program import Program
 
-_UNARY = frozenset({*FLOAT_FUNCTIONS, "neg"})  # a call of a function counts as one operation
+_UNARY = frozenset({*FLOAT_FUNCTIONS, "neg"})  # each call counts as one operation
 
 
 def operations(e: Expr) -> int:
-    """Arithmetic on values; index arithmetic, comparisons, selects and casts are free. What is
-    shared counts once, and of two branches the longer one does.
+    """The number of arithmetic operations. Index arithmetic, comparisons, selects and casts are
+    free, a shared node counts once, and of the two sides of a select the longer one counts.
     """
-    longest: dict[int, int] = {}  # as trees, by id
+    longest: dict[int, int] = {}  # operations of each node as a tree, by id
     for x in postorder(e, children):
         inner = [longest[id(y)] for y in children(x)]
         longest[id(x)] = max(inner[1:]) if isinstance(x, Select) else _counts(x) + sum(inner)

@@ -1,7 +1,7 @@
-"""Who writes what before whom, and what may therefore be moved, reordered or run at the same time.
+"""Data dependences between blocks: what may be moved, reordered or run at the same time.
 
-Decisions rest on names and structure, and where two boxes are compared on a proof that holds for
-all sizes: what is legal for a sketch with open sizes is legal for each of its candidates.
+The checks use names and structure. Where two boxes are compared, the proof holds for all sizes. So
+what is legal for a sketch with open sizes is legal for each of its candidates.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import Int, Rules, loops_of, proves
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, For, Path, Stmt, walk
-from tilesmith.ir.regions import THREAD_LOOPS, Box, box_of, inner_ranges, made_box, separate
+from tilesmith.ir.regions import THREAD_LOOPS, Box, box_of, inner_ranges, separate, written_box
 
 
 def find_block(func: Function, name: str) -> tuple[Path, Block]:
@@ -26,21 +26,21 @@ def find_block(func: Function, name: str) -> tuple[Path, Block]:
 
 
 def find_loop(func: Function, name: str) -> tuple[Path, For]:
-    """The loop and those around it."""
+    """The loop, and the loops around it."""
 
     def go(body: tuple[Stmt, ...], path: Path) -> tuple[Path, For] | None:
         for s in body:
             if isinstance(s, For):
-                found = (path, s) if s.name == name else go(s.body, (*path, s))
-                if found:
-                    return found
+                inner = (path, s) if s.name == name else go(s.body, (*path, s))
+                if inner:
+                    return inner
         return None
 
-    found = go(func.body, ())
-    if found is None:
+    place = go(func.body, ())
+    if place is None:
         loops = ", ".join(f.name for f in all_loops(func.body)) or "none"
         raise ScheduleError(f"there is no loop {name!r} in {func.name}; it has {loops}")
-    return found
+    return place
 
 
 def all_loops(body: tuple[Stmt, ...]) -> Iterator[For]:
@@ -67,8 +67,10 @@ def program_order(func: Function) -> dict[str, int]:
     return {b.name: k for k, (_, b) in enumerate(walk(func.body))}
 
 
-def only_writer(func: Function, b: Block, why: str) -> None:
-    """Moves need a buffer's one and only writer; a reduction split into init and update has two."""
+def require_only_writer(func: Function, b: Block, why: str) -> None:
+    """Raises unless `b` alone writes its buffers. A reduction split into init and update has two
+    writers.
+    """
     for name in written(b):
         others = [o.name for o in writers(func, name) if o.name != b.name]
         if others:
@@ -78,7 +80,7 @@ def only_writer(func: Function, b: Block, why: str) -> None:
             )
 
 
-def not_output(func: Function, b: Block, why: str) -> None:
+def require_not_output(func: Function, b: Block, why: str) -> None:
     for name in written(b):
         if any(p.name == name for p in func.outputs):
             raise ScheduleError(
@@ -86,19 +88,19 @@ def not_output(func: Function, b: Block, why: str) -> None:
             )
 
 
-def own_loop(b: Block, loop: For) -> bool:
-    """Whether the loop was made for this block: together such loops visit each of its points once.
+def is_own_loop(b: Block, loop: For) -> bool:
+    """Whether the loop was created for this block. Such loops together visit each of its points
+    once.
 
-    Any other loop around a block is one of its neighbours', in which it may compute the same
-    elements again and again. The start of a sum shares the loops of the sum.
+    Any other loop around a block belongs to a neighbour; the block may compute the same elements
+    again in each of its iterations. The init of a reduction shares the reduction's loops.
     """
     return loop.owner in (b.name, b.name.removesuffix(".init"))
 
 
 def check_sums(path: Path, b: Block, why: str) -> None:
-    """A loop in which a sum is computed anew lies outside of the loops that it reduces over.
-
-    Else the next round would go on with the sum of the last one.
+    """A loop in which a reduction is computed anew must lie outside of the loops that it reduces
+    over. Otherwise an iteration would continue from the result of the previous one.
     """
     if b.combiner is None:
         return
@@ -107,7 +109,7 @@ def check_sums(path: Path, b: Block, why: str) -> None:
     for f in path:
         if f.name in reducing:
             started = started or f.name
-        elif started is not None and not own_loop(b, f):
+        elif started is not None and not is_own_loop(b, f):
             raise ScheduleError(
                 f"cannot {why}: {b.name} is computed anew in each iteration of {f.name}, "
                 f"so it cannot lie inside {started}, which {b.name} reduces over"
@@ -115,8 +117,8 @@ def check_sums(path: Path, b: Block, why: str) -> None:
 
 
 def check_reads(func: Function, name: str, why: str) -> None:
-    """All that a block reads was made before, and in the same iteration of the loops it shares with
-    whoever made it.
+    """Everything a block reads must have been computed before, and in the same iteration of the
+    loops that the block shares with its producer.
     """
     path, b = find_block(func, name)
     order = program_order(func)
@@ -133,16 +135,16 @@ def check_reads(func: Function, name: str, why: str) -> None:
             shared = _shared(path, w_path)
             if not shared:
                 continue
-            finished_at(w, shared, f"{why}: {name} reads {load.buffer}")
+            require_finished(w, shared, f"{why}: {name} reads {load.buffer}")
             outer = {f.name for f in shared}
             if not any(i.bind.names & outer for i in w.spatial):
-                continue  # each iteration makes all of it
-            made = made_box(w, w_path, load.buffer, shared[-1].name, rules)
+                continue  # each iteration computes all of it
+            produced = written_box(w, w_path, load.buffer, shared[-1].name, rules)
             inner = inner_ranges(path, b, shared[-1].name)
             at = [p.substitute(b.binding) for p in load.index]
             read = box_of(at, buffers[load.buffer].shape, inner, rules)
             ranges = {f.name: f.extent for f in shared}
-            if made is None or not _within(read, made, ranges, rules):
+            if produced is None or not _within(read, produced, ranges, rules):
                 raise ScheduleError(
                     f"cannot {why}: one iteration of {shared[-1].name} makes only a part of "
                     f"{load.buffer} in {w.name}, and {name} may read more than that"
@@ -158,9 +160,11 @@ def _shared(a: Path, b: Path) -> Path:
     return tuple(out)
 
 
-def _within(read: Box, made: Box, ranges: dict[str, Int], rules: Rules) -> bool:
-    """Whether one box lies in the other in all iterations; what does not move is whole."""
-    for (lo, hi), (first, last) in zip(read, made, strict=True):
+def _within(read: Box, written: Box, ranges: dict[str, Int], rules: Rules) -> bool:
+    """Whether `read` lies in `written` in all iterations. A dimension of `written` that does not
+    depend on the loops is complete.
+    """
+    for (lo, hi), (first, last) in zip(read, written, strict=True):
         if not (first.names | last.names) & ranges.keys():
             continue
         if not (proves(lo - first, ranges, rules) and proves(last - hi, ranges, rules)):
@@ -168,8 +172,8 @@ def _within(read: Box, made: Box, ranges: dict[str, Int], rules: Rules) -> bool:
     return True
 
 
-def finished_at(producer: Block, path: Path, why: str) -> None:
-    """The producer's sum must be complete wherever all loops of `path` are fixed."""
+def require_finished(producer: Block, path: Path, why: str) -> None:
+    """Raises unless the producer's reduction is complete while all loops of `path` are fixed."""
     open_loops = producer.reducing_loops & {f.name for f in path}
     if open_loops:
         raise ScheduleError(
@@ -183,7 +187,7 @@ ONE_BY_ONE = ("serial", "unroll")  # kinds whose iterations never run at the sam
 
 
 def check_kinds(func: Function, why: str) -> None:
-    """Every loop that is parallel, vectorized or bound may be so, as the Function stands."""
+    """Every parallel, vectorized or bound loop of the Function must still be legal."""
     users = users_of(func)
 
     def go(body: tuple[Stmt, ...], path: Path) -> None:
@@ -198,13 +202,13 @@ def check_kinds(func: Function, why: str) -> None:
 
 def users_of(func: Function) -> dict[str, set[str]]:
     """The names of the blocks that write or read each buffer."""
-    found: dict[str, set[str]] = {}
+    users: dict[str, set[str]] = {}
     for _, b in walk(func.body):
         for w in b.writes:
-            found.setdefault(w.buffer, set()).add(b.name)
+            users.setdefault(w.buffer, set()).add(b.name)
         for load in b.loads:
-            found.setdefault(load.buffer, set()).add(b.name)
-    return found
+            users.setdefault(load.buffer, set()).add(b.name)
+    return users
 
 
 def _check_kind(
@@ -237,8 +241,8 @@ def _check_kind(
 
 
 def _vector_sum(loop: For, why: str) -> bool:
-    """Whether the loop's lanes are summed up in the end, which takes a plain sum that is alone in
-    it.
+    """Whether the loop is a horizontal reduction. That requires a plain reduction as the only
+    block inside.
     """
     blocks = [b for _, b in walk(loop.body)]
     reducers = [b for b in blocks if loop.name in b.reducing_loops]
@@ -258,8 +262,8 @@ def _vector_sum(loop: For, why: str) -> bool:
 def check_concurrent(
     func: Function, loop: For, why: str, users: dict[str, set[str]] | None = None
 ) -> None:
-    """Iterations of `loop` may run at the same time: none adds to, or overwrites, what another one
-    writes. `users` are the blocks that use each buffer, where the caller knows them.
+    """Iterations of `loop` must not accumulate into or overwrite what another one writes. `users`
+    are the blocks that use each buffer, if the caller has them already.
     """
     users = users_of(func) if users is None else users
     inside = {b.name for _, b in walk(loop.body)}
@@ -273,9 +277,9 @@ def check_concurrent(
         for name in written(b):
             if name not in outputs and users[name] <= inside:
                 if loop.kind not in THREAD_LOOPS.get(func.all_buffers[name].scope, ()):
-                    continue  # each iteration has the buffer to itself
+                    continue  # each iteration has a buffer of its own
                 if all(o.combiner is None for o in writers(func, name)):
-                    continue  # threads that store an element store the same value
+                    continue  # threads that store the same element store the same value
                 if not _disjoint(b, path, func):
                     raise ScheduleError(
                         f"cannot {why}: {name} is shared, and every thread of {loop.name} would "
@@ -295,15 +299,15 @@ def check_concurrent(
                 )
 
 
-# Kinds of loops whose iterations each have a buffer of that scope to themselves.
+# Kinds of loops whose iterations each have a buffer of their own, by scope of the buffer.
 _PRIVATE = {"local": ("blockIdx", "threadIdx"), "shared": ("blockIdx",)}
 
 
 def check_scopes(func: Function, why: str) -> None:
-    """A thread's own memory, or a block's, is used inside of its loops only.
+    """A buffer that is private to a thread or to a GPU block may be used inside of its loops only.
 
-    A copy may stand outside for a while, until compute_at brings it in. So this is asked where a
-    loop is bound, where a scope changes, and last by whoever generates code for GPUs.
+    A copy stands outside until compute_at moves it. So this is checked when a loop is bound, when
+    a scope changes, and finally by the code generators for GPUs.
     """
     for buffer in func.buffers:
         private = _PRIVATE.get(buffer.scope)
@@ -324,10 +328,10 @@ def check_scopes(func: Function, why: str) -> None:
 
 
 def _disjoint(b: Block, path: Path, func: Function) -> bool:
-    """Whether iterations of the outermost loop of `path` write elements of their own."""
+    """Whether different iterations of the outermost loop of `path` write different elements."""
     loop = path[0].name
     moving = {n for i in b.spatial for n in loops_of(i.bind)}
-    if all(own_loop(b, f) for f in path if f.name in moving or f.name == loop):
+    if all(is_own_loop(b, f) for f in path if f.name in moving or f.name == loop):
         return True
     ranges = {f.name: f.extent for f in path} | dict(b.tile)
     return any(

@@ -1,5 +1,5 @@
-"""The JSON text of a Function in, the Function out; see `serialize` for what the text looks like.
-Text that is anything else raises a TraceError that says what is wrong with it.
+"""Reads the JSON text of a Function; `serialize` describes the format. Any other text raises a
+TraceError that says what is wrong with it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from typing import Any
 
 from tilesmith.base.dtype import DType, dtype
 from tilesmith.base.errors import ExpressionError, TraceError
+from tilesmith.expr.combiner import Combiner
+from tilesmith.expr.dynamic import Dynamic
 from tilesmith.expr.ints import ZERO, FloorDiv, Int, Maximum, atom, of, product, var
 from tilesmith.expr.nodes import (
     BINARY,
@@ -17,9 +19,7 @@ from tilesmith.expr.nodes import (
     Arg,
     Binary,
     Cast,
-    Combiner,
     Const,
-    Dynamic,
     Expr,
     IntValue,
     Load,
@@ -47,7 +47,7 @@ from tilesmith.ir.serialize import VERSION, named_owner
 
 
 def function_from_json(text: str, intrinsics: Sequence[Intrinsic] = INTRINSICS) -> Function:
-    """`intrinsics` are what the names of hardware instructions in the text may mean."""
+    """`intrinsics` are the instructions that names in the text may refer to."""
     try:
         data = json.loads(text)
         version = data["version"]
@@ -230,9 +230,9 @@ class _Reader:
         if name is None:
             return None
         if name not in self.intrinsics:
-            known = ", ".join(sorted(self.intrinsics))
+            names = ", ".join(sorted(self.intrinsics))
             raise ValueError(
-                f"unknown intrinsic {name!r}; known are {known}: pass your own in intrinsics="
+                f"unknown intrinsic {name!r}; known are {names}: pass your own in intrinsics="
             )
         return self.intrinsics[name]
 

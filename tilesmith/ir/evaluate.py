@@ -1,9 +1,8 @@
-"""The NumPy oracle: each block over its whole iteration domain at once, with the loops around it
-left aside.
+"""The NumPy oracle: evaluates each block over its whole iteration domain at once, whatever loops
+are around it.
 
-It works before and after scheduling, because a block keeps its domain and blocks stand in an order
-in which producers come first; what it cannot see is a wrong schedule, which is what the interpreter
-is for.
+It works before and after scheduling, because a block keeps its domain and producers come first. It
+cannot detect a wrong schedule; the interpreter does.
 """
 
 from __future__ import annotations
@@ -17,22 +16,10 @@ import numpy as np
 from tilesmith.base.dtype import INT64, DType
 from tilesmith.base.errors import ArgumentError
 from tilesmith.expr import semantics
+from tilesmith.expr.combiner import Combiner, join_args
+from tilesmith.expr.dynamic import Dynamic, below
 from tilesmith.expr.ints import FloorDiv, Int, Maximum
-from tilesmith.expr.nodes import (
-    Arg,
-    Binary,
-    Cast,
-    Combiner,
-    Const,
-    Dynamic,
-    Expr,
-    IntValue,
-    Load,
-    Select,
-    Unary,
-    below,
-    join_args,
-)
+from tilesmith.expr.nodes import Arg, Binary, Cast, Const, Expr, IntValue, Load, Select, Unary
 from tilesmith.expr.walk import postorder, preorder
 from tilesmith.ir.function import Function
 from tilesmith.ir.interpreter import outside
@@ -40,7 +27,8 @@ from tilesmith.ir.nodes import Block, walk
 from tilesmith.ir.pack import in_basis
 
 Array = np.ndarray[Any, Any]
-# Elements of one temporary; larger iteration spaces are cut along their first axis.
+# Elements of one temporary array. Larger iteration spaces are processed in chunks of the first
+# axis.
 _CHUNK_ELEMENTS = 1 << 23
 _COPIED_ELEMENTS = 1 << 24
 
@@ -87,7 +75,7 @@ def _block(b: Block, memory: dict[str, Array]) -> None:
     if b.combiner and not b.domain and _contract(b, memory):
         return
     per_row = max(1, prod(spatial[1:]) * prod(reduce))
-    # Conditions are kept for as long as a value is computed, and there may be many of them.
+    # The arrays of conditions live as long as a value is computed, and there may be many of them.
     choices = sum(isinstance(x, Select) for w in b.writes for x in preorder(w.value, below))
     step = max(1, _CHUNK_ELEMENTS // (per_row * (1 + choices // 64)))
     rows = spatial[0] if spatial else 1
@@ -148,14 +136,14 @@ def _reduce(combiner: Combiner, values: list[Array], rank: int) -> list[Array]:
         v = values[0]
         axes = tuple(range(rank, v.ndim))
         d = combiner.values[0].dtype
-        # sums in double, so that the oracle is the better one
+        # sums in double, so that the oracle is more accurate than any kernel
         if op in ("add", "mul") and d.is_float:
             return [_UFUNC[op].reduce(v, axis=axes, dtype=np.float64).astype(d.numpy)]
         return [
             _UFUNC[op].reduce(v, axis=axes, **({} if op in ("max", "min") else {"dtype": d.numpy}))
         ]
     flat = [v.reshape(*v.shape[:rank], -1) for v in values]
-    while (n := flat[0].shape[-1]) > 1:  # halves joined with halves
+    while (n := flat[0].shape[-1]) > 1:  # pairwise: one half is joined with the other
         half = n // 2
         joined = _join(
             combiner, [v[..., :half] for v in flat], [v[..., half : 2 * half] for v in flat]
@@ -173,14 +161,14 @@ def _join(combiner: Combiner, x: Sequence[Array], y: Sequence[Array]) -> list[Ar
 
 
 def _contract(b: Block, memory: dict[str, Array]) -> bool:
-    """A sum of a product of plain reads goes through einsum on strided views, which finds BLAS
-    where it can.
+    """Computes a sum of products of plain reads by einsum on strided views, which uses BLAS where
+    possible. False if the block is anything else.
     """
     assert b.combiner is not None
     if b.combiner.op != "add" or len(b.writes) != 1:
         return False
     whole = b.writes[0].value.dtype.is_int
-    factors: list[tuple[Load, DType]] = []  # with the dtype it is read in
+    factors: list[tuple[Load, DType]] = []  # each with the dtype it is cast to
 
     def split(e: Expr) -> bool:
         if isinstance(e, Binary) and e.op == "mul":
@@ -199,19 +187,19 @@ def _contract(b: Block, memory: dict[str, Array]) -> bool:
     letter = {i.name: chr(ord("a") + k) for k, i in enumerate(b.iters)}
     extent = {i.name: i.extent.const or 0 for i in b.iters}
     views, terms = [], []
-    # In double where that is needed (a long sum) or cheap (a small problem).
+    # In double where that matters (a long sum) or is cheap (a small problem).
     row = prod(extent[i.name] for i in b.reducing)
     points = row * prod(extent[i.name] for i in b.spatial)
     double = whole or w.value.dtype.bits == 64 or row > 1 << 14 or points < 1 << 26
     if whole:
-        # Small integers are exact in double; wrapping once at the end is wrapping all the way.
+        # Small integers are exact in double, and wrapping once at the end is equivalent.
         if not all(load.dtype.is_int for load, _ in factors):
             return False
         if row << sum(load.dtype.bits for load, _ in factors) >= 1 << 52:
             return False
     wide = np.float64 if double else np.float32
     for load, dtype in factors:
-        # Row-major, whatever the caller's array is: the strides below count on it.
+        # Row-major copies: the strides below assume it, whatever the caller's array is.
         a = memory[load.buffer]
         a = (a if whole else a.astype(dtype.numpy, copy=False)).astype(wide, order="C")
         used: dict[str, int] = {}
@@ -241,7 +229,7 @@ def _contract(b: Block, memory: dict[str, Array]) -> bool:
             )
         )
         terms.append("".join(letter[n] for n in used))
-    for i in b.reducing:  # an axis that nothing reads counts as many times as it is long
+    for i in b.reducing:  # an axis that no factor reads multiplies the sum by its extent
         if not any(letter[i.name] in t for t in terms):
             return False
     out = "".join(letter[i.name] for i in b.spatial)
@@ -254,8 +242,8 @@ def _contract(b: Block, memory: dict[str, Array]) -> bool:
 
 
 def _einsum(terms: list[str], out: str, views: list[Array]) -> Array:
-    """In pieces along an axis of the result: for BLAS, einsum copies a view of overlapping windows,
-    which can be hundreds of times as large as the array behind it.
+    """einsum in pieces along an axis of the result. To call BLAS, einsum copies its operands, and a
+    copied view of overlapping windows can be hundreds of times as large as its array.
     """
     expression = f"{','.join(terms)}->{out}"
     size = max(v.size for v in views)
@@ -279,11 +267,11 @@ def _einsum(terms: list[str], out: str, views: list[Array]) -> Array:
 
 
 class _At:
-    """Expressions over whole grids of points.
+    """Evaluates expressions over whole grids of points.
 
-    Every node is computed once, at all points: reads are clipped into their buffer, and integers
-    divided by zero give 0. Where a read was clipped, `_require` finds out whether any of the points
-    at which it lies outside is wanted.
+    Every node is computed once, at all points. Loads are clipped into their buffer, and an integer
+    divided by zero gives 0. If a load was clipped, `_require` checks that no point at which it lies
+    outside is needed.
     """
 
     def __init__(
@@ -297,7 +285,7 @@ class _At:
         self.outside: list[tuple[Load, int, Array, Array]] = []
 
     def int(self, p: Int) -> Any:
-        """What p reads is at hand."""
+        """The value of p; the elements that p reads have been computed."""
         total: Any = 0
         for m, c in p.terms.items():
             v: Any = c
@@ -315,7 +303,7 @@ class _At:
         return total
 
     def expr(self, e: Expr, mask: Array | None) -> Any:
-        """`mask` is where the value is wanted; elsewhere anything may come out."""
+        """`mask` is where the value is needed; elsewhere it may be anything."""
         self.values, self.outside = {}, []
         order = postorder(e, below)
         uses: dict[int, int] = {}
@@ -324,7 +312,7 @@ class _At:
                 uses[id(y)] = uses.get(id(y), 0) + (2 if isinstance(x, Select) else 1)
         for x in order:
             self.values[id(x)] = self.node(x)
-            for y in below(x):  # conditions are kept: they say what is wanted
+            for y in below(x):  # conditions are kept: they tell which points are needed
                 uses[id(y)] -= 1 if not isinstance(x, Select) else 1 if y is x.cond else 2
                 if uses[id(y)] == 0:
                     del self.values[id(y)]
@@ -366,7 +354,7 @@ class _At:
         return a[tuple(at)]
 
     def _require(self, order: list[Expr], mask: Array | None) -> None:
-        """No read lies outside of its buffer at a point where it is wanted: an error names one."""
+        """Raises if a load lies outside of its buffer at a point that needs it; names the index."""
         everywhere: Any = True if mask is None else mask
         wanted: dict[int, Any] = {id(order[-1]): everywhere}
 

@@ -1,6 +1,4 @@
-"""Function: a whole kernel in the loop IR, its parameters, its buffers and what is known of its
-sizes.
-"""
+"""`Function`: a whole kernel in the loop IR, with its parameters, buffers and facts about sizes."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ from tilesmith.ir.program import Fact
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """`params` in calling order, the last `num_outputs` of them written; `buffers` are the
+    """`params` are in calling order; the last `num_outputs` of them are outputs. `buffers` are the
     intermediate ones.
     """
 
@@ -58,9 +56,7 @@ class Function:
 
     @property
     def rules(self) -> Rules:
-        """The exact facts as rewrite rules. A product of plain variables rewrites; numbers need no
-        rule.
-        """
+        """The exact facts as rewrite rules: a product of size variables becomes the extent."""
         rules: dict[Monomial, Int] = {}
         for f in self.facts:
             if f.exact:
@@ -94,11 +90,11 @@ class Function:
 
     @property
     def open_sizes(self) -> tuple[str, ...]:
-        """The same as they were named: "n" for ts.size("n")."""
+        """The same under their given names: "n" for ts.size("n")."""
         return tuple(n.removeprefix("#") for n in self.sizes)
 
     def require_closed(self, what: str, error: type[TilesmithError] = ArgumentError) -> None:
-        """Raises where a size is still open, and says how to close it."""
+        """Raises if a size is still open, and tells how to instantiate it."""
         if names := self.open_sizes:
             example = ", ".join(f"{n!r}: 64" for n in names)
             raise error(
@@ -108,22 +104,22 @@ class Function:
 
     @property
     def digest(self) -> str:
-        """Of the canonical text: the printed one does not show the dtypes of constants."""
+        """A hash of the canonical JSON text. The printed text omits the dtypes of constants."""
         return digest(serialize.function_to_json(self))
 
     @property
     def flops(self) -> int:
-        """Arithmetic operations it states."""
+        """Arithmetic operations of one call."""
         return count.flops(self)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its parameters."""
+        """Bytes of the parameters."""
         return count.nbytes(self)
 
     @property
     def signature(self) -> str:
-        """Its name, and what it takes and gives, on one line."""
+        """Name, inputs and outputs on one line."""
 
         def show(buffers: tuple[Buffer, ...]) -> str:
             return ", ".join(
@@ -140,13 +136,13 @@ class Function:
 
 
 def instantiate(func: Function, sizes: Mapping[str, int]) -> Function:
-    """Numbers for open sizes, by their names: {"n": 64}; sizes that are left out stay open.
+    """Replaces open sizes by numbers, by name: {"n": 64}. Sizes that are left out stay open.
 
-    A size of 0 gives empty arrays, and reductions over nothing give their neutral value.
+    A size of 0 gives empty arrays; reductions over nothing give the identity of their combiner.
     """
     numbers = {_size_name(n): _extent(n, v) for n, v in sizes.items()}
-    known = _size_names(func)
-    if unknown := [n for n in numbers if n not in known]:
+    names = _size_names(func)
+    if unknown := [n for n in numbers if n not in names]:
         wrong = ", ".join(n.removeprefix("#") for n in unknown)
         has = f"its open sizes are {', '.join(func.open_sizes)}" if func.sizes else "none is open"
         raise ArgumentError(f"{func.name!r} has no open size {wrong}; {has}")
@@ -170,21 +166,21 @@ def _extent(name: str, value: int) -> int:
 
 
 def _size_names(func: Function) -> frozenset[str]:
-    """Every size variable, also those that stand in facts and in notes of loops only."""
-    found = set(func.sizes)
+    """Every size variable, including those that occur only in facts and in notes of loops."""
+    names = set(func.sizes)
     for f in func.facts:
         for p in (*f.sizes, f.extent):
-            found |= p.names
+            names |= p.names
     for s in statements(func.body):
         if isinstance(s, For):
             for _, v in s.notes:
-                found |= {x for x in (v if isinstance(v, tuple) else (v,)) if isinstance(x, str)}
-    return frozenset(found)
+                names |= {x for x in (v if isinstance(v, tuple) else (v,)) if isinstance(x, str)}
+    return frozenset(names)
 
 
 def _start_empty_sums(func: Function) -> Function:
-    """A loop of no iterations never reaches the blocks that reduce over it, so their reductions
-    are started before it.
+    """Moves the init of reductions in front of loops without iterations, which would never reach
+    it.
     """
     for path, b in walk(func.body):
         if b.combiner is None or not b.init or all(i.extent.const != 0 for i in b.reducing):
@@ -195,7 +191,7 @@ def _start_empty_sums(func: Function) -> Function:
 
 
 def with_sizes(func: Function, sizes: Mapping[str, int]) -> Function:
-    """The one place where a sketch becomes a concrete Function. Names have their leading #."""
+    """Turns a sketch into a concrete Function. Names have their leading #."""
     env = {k: of(v) for k, v in sizes.items()}
 
     def put(p: Int) -> Int:
@@ -251,7 +247,7 @@ def with_sizes(func: Function, sizes: Mapping[str, int]) -> Function:
 
 
 def decide_note(value: Note, sizes: Mapping[str, int]) -> Note:
-    """A note with numbers for the size variables in it."""
+    """A note with its size variables replaced by numbers."""
     if isinstance(value, tuple):
         return tuple(sizes.get(v, v) if isinstance(v, str) else v for v in value)
     return sizes.get(value, value) if isinstance(value, str) else value

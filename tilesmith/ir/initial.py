@@ -1,5 +1,5 @@
-"""The start of a reduction as statements of its own: what decompose_reduction does for a user, and
-lowering for everyone.
+"""Separates the init of a reduction into statements of its own, for decompose_reduction and for
+lowering.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ def split_init(
     loop: str | None,
     taken: Collection[str] = (),
 ) -> tuple[Stmt, ...]:
-    """`body` with the init of `b` in a nest of its own right before `loop` (before the block itself
-    for None). New loops have none of the names that are `taken`.
+    """`body` with the init of `b` in a loop nest of its own, directly before `loop` (None: before
+    the block itself). New loops avoid the names in `taken`.
     """
     assert b.combiner is not None
     at = len(path) if loop is None else [f.name for f in path].index(loop)

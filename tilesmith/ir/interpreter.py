@@ -1,8 +1,8 @@
-"""The obvious oracle: a concrete Function, carried out statement by statement on NumPy arrays,
+"""The reference interpreter: runs a concrete Function statement by statement on NumPy arrays,
 before or after lowering.
 
-Intermediate buffers start out as garbage (NaN, or an odd number), reads and writes are checked
-against the bounds, and nothing is clever.
+Intermediate buffers start out as garbage (NaN, or an odd number), and every index is checked. It is
+kept simple rather than fast, as the definition of what a program means.
 """
 
 from __future__ import annotations
@@ -15,28 +15,17 @@ import numpy as np
 
 from tilesmith.base.errors import ArgumentError, VerifyError
 from tilesmith.expr import semantics
+from tilesmith.expr.combiner import join_args
+from tilesmith.expr.dynamic import Dynamic, below
 from tilesmith.expr.ints import Int, Opaque, evaluate_int, opaque_atoms
-from tilesmith.expr.nodes import (
-    Arg,
-    Binary,
-    Cast,
-    Const,
-    Dynamic,
-    Expr,
-    IntValue,
-    Load,
-    Select,
-    Unary,
-    below,
-    join_args,
-)
+from tilesmith.expr.nodes import Arg, Binary, Cast, Const, Expr, IntValue, Load, Select, Unary
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Stmt, Store, Sync, Write
 from tilesmith.ir.pack import in_basis
 
 Array = np.ndarray[Any, Any]
-Known = Mapping[int, Any]  # what nodes are at the present point, by id
-_NOTHING: Known = {}
+Values = Mapping[int, Any]  # values of the nodes evaluated so far, by id
+_NO_VALUES: Values = {}
 
 
 def interpret(func: Function, *arrays: Any) -> Any:
@@ -46,9 +35,9 @@ def interpret(func: Function, *arrays: Any) -> Any:
     memory: dict[str, Array] = {}
     for b, a in zip(func.inputs, arrays, strict=True):
         memory[b.name] = np.array(a, dtype=b.dtype.numpy)
-        found, shape = list(memory[b.name].shape), [e.const for e in b.given_shape]
-        if None not in shape and found != shape:
-            raise ArgumentError(f"{b.name} has shape {found}, {func.name} wants {shape}")
+        given, shape = list(memory[b.name].shape), [e.const for e in b.given_shape]
+        if None not in shape and given != shape:
+            raise ArgumentError(f"{b.name} has shape {given}, {func.name} wants {shape}")
         memory[b.name] = in_basis(b, memory[b.name])
     for b in (*func.outputs, *func.buffers):
         memory[b.name] = _garbage(b)
@@ -128,64 +117,64 @@ class _Run:
         name: str,
         index: tuple[Int, ...],
         env: Mapping[str, int],
-        known: Known = _NOTHING,
+        values: Values = _NO_VALUES,
         verb: str = "read",
     ) -> tuple[int, ...]:
-        at = tuple(self.integer(p, env, known) for p in index)
+        at = tuple(self.integer(p, env, values) for p in index)
         for d, (p, i, n) in enumerate(zip(index, at, self.memory[name].shape, strict=True)):
             if not 0 <= i < n:
-                # what is read from a tensor is the caller's, all else is the Function's
+                # an index loaded from a tensor is the caller's fault, any other is the Function's
                 error = VerifyError if p.plain or not _reads(p) else ArgumentError
                 raise error(outside(name, p, d, i, n, verb))
         return at
 
-    def integer(self, p: Int, env: Mapping[str, int], known: Known = _NOTHING) -> int:
-        """`known` has what p reads."""
+    def integer(self, p: Int, env: Mapping[str, int], values: Values = _NO_VALUES) -> int:
+        """`values` holds the values of the loads inside p."""
 
         def opaque(a: Opaque) -> int:
             assert isinstance(a, Dynamic)
-            return int(known[id(a.expr)])
+            return int(np.asarray(values[id(a.expr)]).astype(np.int64))
 
         return evaluate_int(p, env, opaque)
 
     def expr(self, e: Expr, env: Mapping[str, int], args: dict[str, Any]) -> Any:
-        """Each node once, and of a choice only the side that is taken."""
-        known: dict[int, Any] = {}
+        """Evaluates each node once, and of a select only the side that is taken."""
+        values: dict[int, Any] = {}
         stack = [e]
         while stack:
             x = stack[-1]
             needs: Sequence[Expr] = below(x)
             if isinstance(x, Select):
-                cond = known.get(id(x.cond))
+                cond = values.get(id(x.cond))
                 needs = (x.cond,) if cond is None else (x.a if cond else x.b,)
-            left = [y for y in needs if id(y) not in known]
+            left = [y for y in needs if id(y) not in values]
             if left:
                 stack.extend(left)
             elif isinstance(x, Select) and needs[0] is x.cond:
-                continue  # now its condition is known
+                continue  # its condition has been evaluated now
             else:
                 stack.pop()
-                known[id(x)] = self.node(x, env, args, known)
-        return known[id(e)]
+                values[id(x)] = self.node(x, env, args, values)
+        return values[id(e)]
 
-    def node(self, e: Expr, env: Mapping[str, int], args: dict[str, Any], known: Known) -> Any:
+    def node(self, e: Expr, env: Mapping[str, int], args: dict[str, Any], values: Values) -> Any:
         match e:
             case Const(value=v):
                 return semantics.constant(v, e.dtype)
             case IntValue(value=p):
-                return semantics.constant(self.integer(p, env, known), e.dtype)
+                return semantics.constant(self.integer(p, env, values), e.dtype)
             case Arg(name=n):
                 return args[n]
             case Load(buffer=b, index=ix):
-                return self.memory[b][self.index(b, ix, env, known)]
+                return self.memory[b][self.index(b, ix, env, values)]
             case Unary(op=op, x=x):
-                return semantics.unary(op, known[id(x)], e.dtype)
+                return semantics.unary(op, values[id(x)], e.dtype)
             case Binary(op=op, a=a, b=b):
-                return semantics.binary(op, known[id(a)], known[id(b)], a.dtype)
+                return semantics.binary(op, values[id(a)], values[id(b)], a.dtype)
             case Select(cond=c, a=a, b=b):
-                return known[id(a if known[id(c)] else b)]
+                return values[id(a if values[id(c)] else b)]
             case Cast(x=x):
-                return semantics.cast(known[id(x)], e.dtype)
+                return semantics.cast(values[id(x)], e.dtype)
 
 
 def _reads(p: Int) -> bool:
@@ -195,7 +184,7 @@ def _reads(p: Int) -> bool:
 def outside(
     buffer: str, index: Int, dimension: int, value: int, extent: int, verb: str = "read"
 ) -> str:
-    """What is wrong with an index that leaves its buffer."""
+    """The text of the error about an index that leaves its buffer."""
     return (
         f"{buffer} is {verb} at index {index} = {value} in dimension {dimension}, "
         f"which has {extent} elements"

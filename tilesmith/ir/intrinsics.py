@@ -1,5 +1,5 @@
-"""Hardware instructions of CPUs: what `tensorize` takes. Each says what it computes, in the DSL,
-and which features a target needs for it. The back ends have the code (codegen/llvm/intrinsics.py).
+"""Hardware instructions of CPUs for `tensorize`. Each states what it computes, in the DSL, and
+which features a target needs. The back ends emit the code (codegen/llvm/intrinsics.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tilesmith.ir.nodes import Intrinsic
 
 
 def _dot(lanes: int, left: str, right: str, name: str) -> Function:
-    """Four products into each int32 lane: C[i] += sum_k A[k] * B[i, k]."""
+    """Sums four products into each int32 lane: C[i] += sum_k A[k] * B[i, k]."""
     a = placeholder((4,), left, name="A")
     b = placeholder((lanes, 4), right, name="B")
     k = reduce_axis(4, name="k")

@@ -1,14 +1,13 @@
-"""From tensors to the naive Function: one loop nest per stage, in an order in which producers come
-first.
-"""
+"""Lowers tensors to an unscheduled Function: one loop nest per stage, producers first."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from tilesmith.base.errors import ExpressionError
+from tilesmith.expr.dynamic import loads_of, map_loads
 from tilesmith.expr.ints import Int, var
-from tilesmith.expr.nodes import Expr, Load, loads_of, map_loads
+from tilesmith.expr.nodes import Expr, Load
 from tilesmith.expr.values import Stage, Tensor
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, Buffer, For, Iter, Stmt, Write
@@ -20,8 +19,8 @@ def function(
 ) -> Function:
     """The Function that computes the stages among `tensors` from the placeholders among them.
 
-    `constants` are those inputs that stay the same from call to call, such as weights: tuning may
-    choose how they lie in memory, and `kernel.pack` brings an array into that layout, once.
+    `constants` are inputs that stay the same from call to call, such as weights. Tuning may choose
+    their memory layout; `kernel.pack` converts an array to it, once.
     """
     for t in tensors:
         if not isinstance(t, Tensor):
@@ -75,7 +74,7 @@ def _name_params(tensors: Sequence[Tensor], func: str) -> dict[str, str]:
 
 
 def _name_rest(stages: list[Stage], names: dict[str, str]) -> None:
-    """Intermediate tensors get a number behind their name where it is taken."""
+    """Names intermediate tensors, with a number appended where the name is taken."""
     taken = set(names.values())
     counts: dict[str, int] = {}
     for s in stages:
@@ -91,15 +90,15 @@ def _name_rest(stages: list[Stage], names: dict[str, str]) -> None:
 
 def _in_order(outputs: list[Tensor], inputs: list[Tensor], func: str) -> list[Stage]:
     order: dict[int, Stage] = {}
-    known = {id(t) for t in inputs}
+    given = {id(t) for t in inputs}
 
     def visit(root: Tensor) -> None:
-        # chains may be longer than the Python stack
+        # iterative: a chain of stages may be longer than the Python stack
         stack: list[tuple[Tensor, bool]] = [(root, False)]
         while stack:
             t, done = stack.pop()
             if t.stage is None:
-                if id(t) not in known:
+                if id(t) not in given:
                     raise ExpressionError(
                         f"{t.name} is read but is not a parameter of function({func!r}); "
                         "list it among the inputs"
@@ -119,8 +118,8 @@ def _in_order(outputs: list[Tensor], inputs: list[Tensor], func: str) -> list[St
 
 
 def _labels(stages: list[Stage], names: dict[str, str]) -> list[str]:
-    """What the block of each stage is called: its tensor's name, or the stage's own if it has
-    several.
+    """The name of each stage's block: that of its tensor, or the stage's own if it has several
+    tensors.
     """
     taken = {names[s.tensors[0].uid] for s in stages if len(s.tensors) == 1}
     labels = []
@@ -141,7 +140,7 @@ def _nest(s: Stage, label: str, names: dict[str, str]) -> tuple[Stmt, ...]:
 
     index: tuple[Int, ...] = tuple(var(n) for n, _ in s.axes)
     nothing = any(e.const == 0 for _, e in s.reduce)
-    if nothing:  # a reduction over nothing is its neutral value
+    if nothing:  # a reduction over an empty range is the identity
         assert s.combiner is not None
         values: tuple[Expr, ...] = s.combiner.identity
     else:

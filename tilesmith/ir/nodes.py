@@ -1,36 +1,35 @@
-"""The loop IR. A Function says in which order, and with which buffers, a computation runs.
+"""The loop IR: statements that say in which order, and with which buffers, a computation runs.
 
 Meaning
 -------
-*For* runs its body for `name` = 0 .. extent-1. Extents never depend on loops. Kinds say how the
-iterations may be carried out (`parallel`, `vectorize`, `unroll`, a GPU thread axis); they never
-change the result, the schedule has checked that. Directly nested `parallel` loops are one flattened
-loop to the code generator, and so are nested loops bound to the same thread axis.
+*For* runs its body for `name` = 0 .. extent-1. Extents never depend on loops. The kind says how the
+iterations may run (`parallel`, `vectorize`, `unroll`, a GPU thread axis); it never changes the
+result, which the schedule has checked. Perfectly nested `parallel` loops are one flattened loop to
+the code generator, and so are nested loops bound to the same thread axis.
 
 *Block* is a statement with iterators of its own. An iterator is spatial ("S", each point writes its
-own elements) or reducing ("R"). `bind` gives the iterator's value over the loops around the block;
-indices and values speak of iterators only, so that a primitive such as split touches bindings and
+own elements) or reducing ("R"). `bind` gives the iterator's value over the loops around the block.
+Indices and values use iterators only, so that a primitive such as split changes bindings and
 nothing else. At one loop point:
 
   1. the instance is *alive* if every Int in `where` (over loops) and in `domain` (over iterators)
      that does not mention a reducing loop or iterator is >= 0;
-  2. if it is alive, `init` is set, and all reducing loops are 0, the neutral values are stored;
-  3. if all of `where` and `domain` are >= 0, the values are computed, and stored: as they are
-     without a combiner, and joined with what the buffer holds with one. All values of a block are
-     computed before any is stored.
+  2. if it is alive, `init` is set, and all reducing loops are 0, the combiner's identity is stored;
+  3. if all of `where` and `domain` are >= 0, the values are computed and stored. With a combiner
+     they are joined with what the buffer holds. All values of a block are computed before any is
+     stored.
 
-A block that was made a unit (blockize) has a `tile`: loops of its own, run in order, which bindings
-may use like any other loop. With an `intrinsic`, a hardware instruction carries out the whole tile
-at once.
+A block that is a unit (blockize) has a `tile`: loops of its own, run in order, which bindings may
+use like any other loop. With an `intrinsic`, one hardware instruction carries out the whole tile.
 
 *Store* is a block after lowering: its values are computed, then all are written. *If* runs its body
-when all its Ints are >= 0. *Alloc* makes a buffer that lives until the end of the list of
-statements it stands in. *Sync* is a barrier among the threads that share the buffers of a scope.
+when all its Ints are >= 0. *Alloc* creates a buffer that lives until the end of the statement list
+it stands in. *Sync* is a barrier among the threads that share the buffers of a scope.
 
 A buffer's `scope` says where it lives: "global" (memory), "local" (private to a thread, registers
-if they suffice), "shared" (a GPU block's), or, of an input, "constant" (memory whose contents stay
-the same from call to call, so that the caller may bring them into any layout ahead). Distinct
-buffers never overlap.
+if they suffice), "shared" (private to a GPU block), or, for an input, "constant" (memory whose
+contents stay the same from call to call, so that the caller may convert them to any layout ahead of
+time). Distinct buffers never overlap.
 """
 
 from __future__ import annotations
@@ -40,20 +39,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tilesmith.base.dtype import DType
+from tilesmith.expr.combiner import COMBINERS, Combiner
+from tilesmith.expr.dynamic import loads_of, map_loads
 from tilesmith.expr.ints import Int, bounds, of
 from tilesmith.expr.linear import row_major
-from tilesmith.expr.nodes import (
-    COMBINERS,
-    Binary,
-    Combiner,
-    Expr,
-    Load,
-    loads_of,
-    map_ints,
-    map_loads,
-)
+from tilesmith.expr.nodes import Binary, Expr, Load, map_ints
 
-Matrix = tuple[tuple[float, ...], ...]  # rows
+Matrix = tuple[tuple[float, ...], ...]  # a tuple of rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +54,19 @@ class Buffer:
     shape: tuple[Int, ...]
     dtype: DType
     scope: str = "global"
-    # How elements lie in memory: one Int per physical dimension over the logical indices d0,
-    # d1, ...; None is row-major.
+    # The memory layout: one Int per physical dimension over the logical indices d0, d1, ...; None
+    # is row-major.
     layout: tuple[Int, ...] | None = None
-    # (dimension, multiple, offset): the stride of that physical dimension is made = offset (mod
-    # multiple), in elements.
+    # (dimension, multiple, offset): the stride of that physical dimension is padded to `offset`
+    # modulo `multiple`, in elements.
     align: tuple[int, int, int] | None = None
-    # (dimension, matrix): what the caller has was multiplied by the matrix along that dimension,
-    # ahead; of a constant only. `shape` is the one behind that.
+    # (dimension, matrix): the caller multiplies its array by the matrix along that dimension ahead
+    # of time. Only for constants; `shape` is the shape after that.
     basis: tuple[tuple[int, Matrix], ...] = ()
 
     @property
     def given_shape(self) -> tuple[Int, ...]:
-        """Of what the caller has."""
+        """The shape of the caller's array, before `basis`."""
         columns = {d: of(len(rows[0])) for d, rows in self.basis}
         return tuple(columns.get(d, n) for d, n in enumerate(self.shape))
 
@@ -87,12 +79,12 @@ class Buffer:
 
     @property
     def strides(self) -> tuple[Int, ...]:
-        """Of the physical dimensions, in elements."""
+        """Strides of the physical dimensions, in elements."""
         return row_major(self.physical_shape, self.align)
 
     @property
     def size(self) -> Int:
-        """Elements it takes, padding by layout and alignment included."""
+        """Elements in memory, including padding by layout and alignment."""
         shape = self.physical_shape
         return self.strides[0] * shape[0] if shape else of(1)
 
@@ -113,12 +105,12 @@ class Write:
 
     @property
     def held(self) -> Load:
-        """What the buffer holds where this writes."""
+        """The buffer's element that this write replaces."""
         return Load(self.buffer, self.index, self.value.dtype)
 
     @property
     def accumulates(self) -> bool:
-        """Whether it is `S = S op v` with a plain reduction's operator."""
+        """Whether it is `S = S op v` with the operator of a plain reduction."""
         e = self.value
         return (
             isinstance(e, Binary)
@@ -140,12 +132,12 @@ class Intrinsic:
     """A hardware instruction: what it computes, as a Function of one block over fixed extents, and
     the features that a target needs for it.
 
-    A back end has the code of the instructions it knows by name. `emitters` brings the code of
-    others, by the back end's name: `{"llvm": emit}`, as codegen/llvm/intrinsics.py describes it.
+    A back end emits the instructions it knows by name. `emitters` adds others, by the name of the
+    back end: `{"llvm": emit}`; codegen/llvm/intrinsics.py describes the signature.
     """
 
     name: str
-    description: Any  # a Function; its one output is read, joined and written
+    description: Any  # a Function whose one output is read, joined and written
     features: frozenset[str] = frozenset()
     emitters: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
 
@@ -161,7 +153,7 @@ class Block:
     domain: frozenset[Int] = frozenset()
     tile: tuple[tuple[str, Int], ...] = ()
     intrinsic: Intrinsic | None = None
-    operands: tuple[tuple[str, Load], ...] = ()  # of the intrinsic, by the names in its description
+    operands: tuple[tuple[str, Load], ...] = ()  # the intrinsic's, by names of its description
 
     @property
     def spatial(self) -> tuple[Iter, ...]:
@@ -177,11 +169,11 @@ class Block:
 
     @property
     def reducing_loops(self) -> frozenset[str]:
-        found: set[str] = set()
+        loops: set[str] = set()
         for i in self.iters:
             if i.kind == "R":
-                found |= {n for n in i.bind.names if n[0] != "#"}
-        return frozenset(found)
+                loops |= {n for n in i.bind.names if n[0] != "#"}
+        return frozenset(loops)
 
     @property
     def loads(self) -> Iterator[Load]:
@@ -191,8 +183,8 @@ class Block:
 
 Note = str | int | tuple[str | int, ...]
 
-# Lanes that count as one copy of a statement, where `unroll_depth` bounds the copies: a longer
-# vector is several instructions.
+# `unroll_depth` bounds the copies of a statement; so many vector lanes count as one copy, because a
+# longer vector takes several instructions.
 COPY_LANES = 16
 
 
@@ -204,7 +196,7 @@ class For:
     kind: str = "serial"
     # annotations for code generators
     notes: tuple[tuple[str, Note], ...] = ()
-    # The block that the loop was made for, whatever the loop is called; "" if there is none.
+    # The block that the loop was created for; "" if there is none. Loop names may be anything.
     owner: str = ""
 
     def note(self, key: str) -> Note | None:
@@ -238,19 +230,19 @@ class Sync:
 Stmt = For | Block | Store | If | Alloc | Sync
 
 
-# walking and rewriting
+# traversal and rewriting
 Path = tuple[For, ...]
 
 
 def walk(body: tuple[Stmt, ...], path: Path = ()) -> Iterator[tuple[Path, Block]]:
     """Every block with the loops around it, in program order."""
-    found: list[tuple[Path, Block]] = []
-    _collect(body, path, found)
-    return iter(found)
+    pairs: list[tuple[Path, Block]] = []
+    _collect(body, path, pairs)
+    return iter(pairs)
 
 
 def _collect(body: tuple[Stmt, ...], path: Path, to: list[tuple[Path, Block]]) -> None:
-    """A list: a generator would hand each block through one frame per loop around it."""
+    """Collects into a list: a generator would pass each block through a frame per loop."""
     for s in body:
         if isinstance(s, For):
             _collect(s.body, (*path, s), to)
@@ -269,7 +261,7 @@ def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
 
 
 def rewrite(body: tuple[Stmt, ...], f: Callable[[Stmt], tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
-    """f over every statement, inner before outer; a loop left without a body goes."""
+    """Applies f to every statement, inner before outer. Loops left without a body are removed."""
     out: list[Stmt] = []
     same = True
     for s in body:
@@ -296,7 +288,7 @@ def rewrite_blocks(body: tuple[Stmt, ...], f: Callable[[Block], Block]) -> tuple
 
 
 def map_bindings(b: Block, f: Callable[[Int], Int]) -> Block:
-    """f over all that speaks of loops."""
+    """Applies f to everything that refers to loops."""
     return replace(
         b,
         iters=tuple(Iter(i.name, i.kind, i.extent, f(i.bind)) for i in b.iters),

@@ -1,5 +1,5 @@
-"""An array in a parameter's logical shape in, the same elements as the kernel wants them out: in
-the layout, and the basis, that primitives gave the parameter.
+"""Converts an array from a parameter's logical shape to the layout and the basis that primitives
+gave the parameter.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from tilesmith.ir.nodes import Buffer
 
 
 def pack(func: Function, name: str, array: Any) -> np.ndarray[Any, Any]:
-    """`array` in the layout that transform_layout gave the parameter; places that no element falls
-    on hold zeros.
+    """`array` in the layout that transform_layout gave the parameter. Positions without an element
+    hold zeros.
     """
     buf = next((b for b in func.params if b.name == name), None)
     if buf is None:
@@ -26,7 +26,7 @@ def pack(func: Function, name: str, array: Any) -> np.ndarray[Any, Any]:
 
 
 def packed(buf: Buffer, array: Any, taker: str) -> np.ndarray[Any, Any]:
-    """The same for a parameter that is at hand; `taker` is named where the shape is wrong."""
+    """The same for a given buffer; `taker` is the name that an error about the shape uses."""
     a = np.asarray(array)
     shape = tuple(n.const for n in buf.given_shape)
     if a.shape != shape:
@@ -42,14 +42,14 @@ def packed(buf: Buffer, array: Any, taker: str) -> np.ndarray[Any, Any]:
 
 
 def in_basis(buf: Buffer, a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """What the caller has, multiplied along the dimensions that a primitive asked for."""
+    """The array, multiplied by the matrices of the parameter's basis."""
     for d, rows in buf.basis:
         a = np.moveaxis(np.tensordot(np.array(rows, a.dtype), a, (1, d)), 0, d)
     return a
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Zeros that begin at a cache line: a vector load that crosses two lines costs twice."""
+    """Zeros that start at a cache line: a vector load across two lines costs twice as much."""
     nbytes = int(np.prod(shape)) * dtype.itemsize
     raw = np.zeros(nbytes + 64, np.uint8)
     start = -raw.ctypes.data % 64

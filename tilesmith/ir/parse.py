@@ -1,6 +1,5 @@
-"""Text of an integer expression in, an Int out:
-
-`j // 16`, `3*i + r - 1`. Only what an Int can hold is accepted.
+"""Parses the text of an integer expression: `j // 16`, `3*i + r - 1`. Only what an Int can
+represent is accepted.
 """
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ from functools import lru_cache
 from tilesmith.base.errors import TraceError
 from tilesmith.expr.ints import Int, of, var
 
-# A loop that was fused has a plus in its name: #C.i.0+j.0.1 is one size. Sums have spaces.
+# The name of a fused loop contains a plus: #C.i.0+j.0.1 is one size. Sums are written with spaces.
 _SIZE = re.compile(r"#[A-Za-z_][\w.]*(?:\+[A-Za-z_][\w.]*)*")
 
 
-@lru_cache(maxsize=4096)  # every candidate has the layouts of its sketch
+@lru_cache(maxsize=4096)  # all candidates share the layouts of their sketch
 def parse_int(text: str) -> Int:
-    """Names may be size variables; they are written with a leading #."""
+    """Names may be size variables, which start with #."""
     sizes: dict[str, str] = {}
 
     def stand_in(m: re.Match[str]) -> str:

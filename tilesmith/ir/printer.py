@@ -1,9 +1,9 @@
-"""A Function as text that reads like the loops a person would write."""
+"""Prints a Function as readable loops."""
 
 from __future__ import annotations
 
-from tilesmith.expr.nodes import show as show_expr
-from tilesmith.expr.nodes import show_parts, strip
+from tilesmith.expr.text import show as show_expr
+from tilesmith.expr.text import show_parts, strip
 from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Stmt, Store, Sync, Write
 from tilesmith.ir.program import Program
 
@@ -76,7 +76,7 @@ def _target(w: Write) -> str:
 
 
 def _writes(writes: tuple[Write, ...], pad: str) -> tuple[list[str], list[str]]:
-    """Lines that name what a long value shares, and each write without them."""
+    """Lines that name the shared parts of long values, and each value in terms of them."""
     lines: list[str] = []
     texts = []
     for k, w in enumerate(writes):
@@ -90,13 +90,13 @@ _JOIN = {None: "join=", "add": "+=", "mul": "*=", "max": "max=", "min": "min="}
 
 
 def join_sign(b: Block) -> str:
-    """What stands between the target and the value of a write."""
+    """The operator between the target and the value of a write, such as += for a sum."""
     return "=" if b.combiner is None else _JOIN[b.combiner.op]
 
 
 def _block(b: Block, pad: str, lines: list[str]) -> None:
-    """`name(i, k: sum):` with what is bound to something else than the loop of its own name, then
-    the writes.
+    """`name(i, k: sum):` followed by the writes. A binding is printed unless it is the block's own
+    loop of that name.
     """
     binds = [f"{i.name}={i.bind}" if i.kind == "S" else f"{i.name}:R={i.bind}" for i in b.iters]
     conds = [f"{p} >= 0" for p in sorted(b.where, key=str)]

@@ -1,5 +1,5 @@
-"""What the printer, the writer of JSON and the counts ask of a Function: its data. Function calls
-them, so they know this protocol and not the class.
+"""The data of a Function, as a protocol for the printer, the JSON writer and the counts. Function
+calls these, so they depend on the protocol instead of the class.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from tilesmith.ir.nodes import Buffer, Stmt
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What relates the sizes of a split: their product is the extent (exact), or the first is
-    ceil(extent / the rest).
+    """A relation between the sizes of a split: their product is the extent (exact), or the first
+    is ceil(extent / product of the rest).
     """
 
     sizes: tuple[Int, ...]
@@ -23,7 +23,7 @@ class Fact:
 
 
 class Program(Protocol):
-    """The parts of a Function that are read without changing it; see ir/function.py."""
+    """The parts of a Function that are read without changing it."""
 
     @property
     def name(self) -> str: ...

@@ -1,14 +1,14 @@
-"""Which part of a buffer is touched below a loop: boxes whose corners are Ints over the loops that
-stay outside.
+"""The part of a buffer that is accessed below a loop, as boxes over the loops outside of it.
 
-`box_of` is never too small and serves what must be computed; `made_box` is never too large and
-serves what has been.
+`box_of` over-approximates, for what must be computed. `written_box` under-approximates, for what
+has been computed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from tilesmith.expr.dynamic import Dynamic
 from tilesmith.expr.ints import (
     ONE,
     ZERO,
@@ -24,20 +24,19 @@ from tilesmith.expr.ints import (
     proves,
     reduce_modulo,
 )
-from tilesmith.expr.nodes import Dynamic
 from tilesmith.ir.nodes import Block, Path
 
 Box = tuple[tuple[Int, Int], ...]  # (first, last) per dimension
 
-# Loops bound to these count as inside of a shared buffer's region, although they are written
-# outside: threads share it.
+# Loops bound to these axes count as inside of a shared buffer's region wherever they stand, because
+# the threads share the buffer.
 THREAD_LOOPS = {"shared": ("vthread", "threadIdx.x", "threadIdx.y", "threadIdx.z")}
 
 
 def inner_ranges(
     path: Path, block: Block | None, loop: str | None, scope: str = "global"
 ) -> dict[str, Int]:
-    """Extents of the loops that move below `loop` (all of them for None), tile loops included."""
+    """Extents of the loops inside of `loop` (all loops for None), including the block's tile."""
     names = [f.name for f in path]
     start = 0 if loop is None else names.index(loop) + 1
     shared = THREAD_LOOPS.get(scope, ())
@@ -50,9 +49,10 @@ def inner_ranges(
 def box_of(
     index: Iterable[Int], shape: tuple[Int, ...], inner: dict[str, Int], rules: Rules
 ) -> Box:
-    """The box one access covers while the inner loops run.
+    """The box that one access covers while the inner loops run.
 
-    A dimension that is read from a tensor, or whose range has no closed form, is taken whole.
+    A dimension whose index is loaded from a tensor, or whose range has no closed form, is taken
+    as a whole.
     """
     out = []
     for p, extent in zip(index, shape, strict=True):
@@ -69,8 +69,8 @@ def box_of(
 
 
 def union(a: Box | None, b: Box) -> Box:
-    """The smallest box around both; an order that cannot be proven leaves a maximum that numbers
-    resolve.
+    """The smallest box around both. Where the order of two bounds cannot be proven, a max or min
+    remains in the expression, which numbers resolve.
     """
     if a is None:
         return b
@@ -102,12 +102,11 @@ def terms_over(p: Int, ranges: Mapping[str, Int]) -> list[tuple[Int, str]] | Non
     return [(c, a) for a, c in out.items()]
 
 
-def made_box(b: Block, path: Path, buffer: str, loop: str, rules: Rules) -> Box | None:
-    """The box of `buffer` that the block writes, every element of it, in one iteration of `loop`.
+def written_box(b: Block, path: Path, buffer: str, loop: str, rules: Rules) -> Box | None:
+    """The box of `buffer` of which one iteration of `loop` writes every element.
 
-    None where the elements may have holes: loops that jump, or guards that leave some out. Guards
-    that keep an index inside of the buffer do not count, and neither do those over loops that stay
-    outside.
+    None if the box may have holes: from loops that skip elements, or from guards. Guards that only
+    keep an index inside of the buffer are ignored, and so are guards over the loops outside.
     """
     inner = inner_ranges(path, b, loop)
     spatial = {i.name for i in b.spatial}
@@ -133,9 +132,9 @@ def made_box(b: Block, path: Path, buffer: str, loop: str, rules: Rules) -> Box 
         for g in guards:
             if not g.names & moving:
                 continue
-            rest = g + (p - low)  # g says: the moving part is at most `rest`
+            rest = g + (p - low)  # g >= 0 means that the moving part is at most `rest`
             if not loops_of(g + p) or not loops_of(g - p):
-                explained.add(g)  # stays inside of the buffer
+                explained.add(g)  # it only keeps the index inside of the buffer
             elif not rest.names & inner.keys():
                 explained.add(g)
                 reach = -maximum(-reach, -rest)
@@ -147,8 +146,8 @@ def made_box(b: Block, path: Path, buffer: str, loop: str, rules: Rules) -> Box 
 
 
 def _dense(terms: list[tuple[Int, str]], ranges: Mapping[str, Int], rules: Rules) -> Int | None:
-    """How far the loops reach together if they leave no holes: each one's step is at most what the
-    smaller ones cover.
+    """The last value that the loops reach together, if they leave no holes: the step of each one is
+    at most what the loops with smaller steps cover.
     """
     reach = ZERO
     left = list(terms)
@@ -166,15 +165,15 @@ def _dense(terms: list[tuple[Int, str]], ranges: Mapping[str, Int], rules: Rules
 
 
 def separate(p: Int, loop: str, ranges: Mapping[str, Int], rules: Rules) -> bool:
-    """Whether p takes other values in other iterations of `loop`, whatever the loops inside of it
-    do.
+    """Whether different iterations of `loop` give different values of p, whatever the loops inside
+    of it do.
     """
     terms = terms_over(p, ranges)
     if terms is None:
         return False
     left = [(c, ranges[n], n) for c, n in terms]
     reach = ZERO
-    while left:  # a number in mixed radix: each step is larger than what the smaller ones reach
+    while left:  # mixed radix: each step is larger than what the smaller ones reach together
         for t in left:
             c, e, n = t
             beyond = reduce_modulo(reach + c * (e - 1), rules)

@@ -1,9 +1,8 @@
-"""Names of a Function: a Function and new names in, the same program under those names out; and the
-digest of a program without its names, which is the same for two Functions that differ in them
-alone.
+"""Renames the parts of a Function, and computes the digest of a program without its names. That
+digest is equal for two Functions that differ only in names.
 
-Loops, blocks and buffers have names that are theirs in the whole Function; iterators have names
-within their block. Size variables keep theirs: a caller gives numbers for them by name.
+Names of loops, blocks and buffers are unique in the Function; names of iterators are unique in
+their block. Size variables keep their names, because a caller gives numbers for them by name.
 """
 
 from __future__ import annotations
@@ -12,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tilesmith.base.digest import digest
+from tilesmith.expr.dynamic import map_dynamic, map_loads
 from tilesmith.expr.ints import Int, var
-from tilesmith.expr.nodes import Expr, Load, map_dynamic, map_ints, map_loads
+from tilesmith.expr.nodes import Expr, Load, map_ints
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import (
     Alloc,
@@ -34,7 +34,7 @@ from tilesmith.ir.serialize import function_to_json
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """New names by old ones; what is not here keeps its name. `iters` are by block."""
+    """New names by old ones; others stay. `iters` holds the iterators of each block."""
 
     loops: dict[str, str] = field(default_factory=dict)
     blocks: dict[str, str] = field(default_factory=dict)
@@ -43,15 +43,15 @@ class Names:
 
 
 def renamed(func: Function, names: Names, name: str | None = None) -> Function:
-    """`name` is that of the Function itself. Two things that get one name are not told apart any
-    more: that none do is up to the caller.
+    """`name` is the new name of the Function itself. The caller must see to it that no two things
+    get the same name.
     """
     return _Renaming(names).function(func, func.name if name is None else name)
 
 
 def structure_of(func: Function) -> str:
-    """A digest of all that can change the answer or the code: everything but names. Parameters,
-    buffers, blocks, loops and iterators are numbered in the order in which they stand.
+    """A digest of everything that can change the result or the generated code, but not of names.
+    Parameters, buffers, blocks, loops and iterators are numbered in order of appearance.
     """
     return digest(function_to_json(renamed(func, _numbered(func), "")))
 
@@ -67,7 +67,7 @@ def _numbered(func: Function) -> Names:
             match s:
                 case For():
                     number(names.loops, s.name, "l")
-                    if s.owner:  # its block may be gone, as one that was inlined
+                    if s.owner:  # that block may no longer exist, such as when inlined
                         number(names.blocks, s.owner, "s")
                     go(s.body)
                 case If():
@@ -169,7 +169,7 @@ class _Renaming:
         return map_ints(named, lambda p: p.substitute(env))
 
     def _int(self, p: Int, env: Mapping[str, Int]) -> Int:
-        """An Int may read a buffer: it is renamed as the value that it is."""
+        """Renames an Int; the loads inside of it are renamed like other values."""
         if p.plain:
             return p.substitute(env)
         return map_dynamic(p, lambda x: replace(x, buffer=self._buffer_name(x.buffer))).substitute(
@@ -177,7 +177,7 @@ class _Renaming:
         )
 
     def _note(self, note: Note) -> Note:
-        """Notes speak of buffers, such as what to prefetch."""
+        """Notes may name buffers, such as the one to prefetch."""
         if isinstance(note, tuple):
             return tuple(self._buffer_name(x) if isinstance(x, str) else x for x in note)
         return note

@@ -1,8 +1,8 @@
-"""A Function in, its canonical JSON text out: equal Functions give equal text, and `deserialize`
-gives back a Function that equals the one that went in.
+"""Writes a Function as canonical JSON: equal Functions give equal text, and `deserialize` restores
+an equal Function.
 
-Expressions stand in one table, each node once and after the nodes that it is made of, so that what
-is shared is written once. An integer is a number, a name, or a list of terms `[factor, atom, ...]`.
+Expressions are in one table, each node once and after its operands, so shared nodes are written
+once. An integer is a number, a name, or a list of terms `[factor, atom, ...]`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Iterable
 from math import isfinite
 from typing import Any
 
+from tilesmith.expr.dynamic import Dynamic
 from tilesmith.expr.ints import Atom, FloorDiv, Int, Maximum, Monomial
 from tilesmith.expr.nodes import (
     Arg,
     Binary,
     Cast,
     Const,
-    Dynamic,
     Expr,
     IntValue,
     Load,
@@ -30,7 +30,7 @@ from tilesmith.expr.walk import postorder
 from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Stmt, Store, Sync, Write, walk
 from tilesmith.ir.program import Program
 
-# Keys of tasks are made of this text: a new version takes a migration of the databases with it.
+# The keys of tasks are hashes of this text, so a new version needs a migration of databases.
 VERSION = 1
 
 
@@ -60,13 +60,13 @@ def compact(data: object) -> str:
 
 
 class _Writer:
-    """Holds the table of expressions while a Function is written."""
+    """Writes one Function; holds its table of expressions."""
 
     def __init__(self, blocks: frozenset[str] = frozenset()) -> None:
         self.blocks = blocks
         self.values: list[Any] = []
         self._by_text: dict[str, int] = {}
-        # The walk is linear in what is there, also where a tree shares its branches many times.
+        # By id, so that the traversal is linear even if a tree shares branches many times.
         self._by_id: dict[int, int] = {}
 
     # integers
@@ -95,7 +95,7 @@ class _Writer:
 
     # values
     def value(self, e: Expr) -> int:
-        """Its place in the table."""
+        """The node's position in the table."""
         if id(e) not in self._by_id:
             for x in postorder(e, children):
                 if id(x) not in self._by_id:
@@ -189,7 +189,7 @@ class _Writer:
 
 
 def named_owner(loop: str, blocks: frozenset[str]) -> str:
-    """The block that a loop is called after, "" if there is none: what is not written down."""
+    """The block whose name is a prefix of the loop's, or "". This default owner is not written."""
     parts = loop.split(".")
     heads = (".".join(parts[:k]) for k in reversed(range(1, len(parts))))
     return next((head for head in heads if head in blocks), "")

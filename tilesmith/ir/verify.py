@@ -1,12 +1,13 @@
-"""The rules every Function keeps, checked between passes under test: raises VerifyError that names
-what breaks one.
+"""Checks the invariants of a Function; tests run it between passes. Raises a VerifyError that names
+the violation.
 """
 
 from __future__ import annotations
 
 from tilesmith.base.errors import VerifyError
+from tilesmith.expr.dynamic import below, loads_of
 from tilesmith.expr.ints import Int, is_size
-from tilesmith.expr.nodes import Expr, Load, below, loads_of, own_ints
+from tilesmith.expr.nodes import Expr, Load, own_ints
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import (
@@ -39,9 +40,13 @@ def verify(func: Function) -> None:
     loops = [s.name for s in statements(func.body) if isinstance(s, For)]
     loops += [n for _, b in walk(func.body) for n, _ in b.tile]
     blocks = [b.name for _, b in walk(func.body)]
-    for what, found in (("loops", loops), ("blocks", blocks)):
-        twice = {n for n in found if found.count(n) > 1} if len(set(found)) != len(found) else ()
-        if twice and blocks:  # lowering partitions loops, and each part keeps the name
+    for what, all_names in (("loops", loops), ("blocks", blocks)):
+        twice = (
+            {n for n in all_names if all_names.count(n) > 1}
+            if len(set(all_names)) != len(all_names)
+            else ()
+        )
+        if twice and blocks:  # lowering splits loops into parts that keep the name
             raise VerifyError(f"{func.name}: two {what} are named {sorted(twice)[0]!r}")
     written = {w.buffer for _, b in walk(func.body) for w in b.writes} | {
         w.buffer for s in statements(func.body) if isinstance(s, Store) for w in s.writes

@@ -1,4 +1,4 @@
-"""LocalMeasurer: candidates in, measurements on this machine's CPU out.
+"""LocalMeasurer: measures candidates on this machine's CPU.
 
 Its settings are frozen. `open` returns a run and starts the processes that build and run kernels;
 the run holds them until it is closed.
@@ -37,12 +37,12 @@ from tilesmith.task.task import Candidate, Failure, Measurement, Task
 
 @dataclass(frozen=True)
 class LocalMeasurer:
-    """`timeout` is in seconds, for building a candidate and again for a call of it. With `cold`,
-    caches are flushed before every call. `memory_nbytes` is what a kernel may allocate. With
-    `confirm`, a winner has to win again in a fresh process. `builder` turns a scheduled
-    Function into an Artifact; worker processes must be able to import it. `seed` is for the order
-    of kernels in races. `arrays_nbytes` bounds the inputs and expected outputs that a run keeps of
-    tasks that it measured before; what is dropped is evaluated again when it is needed.
+    """`timeout` is in seconds, once for building a candidate and once for a call of it. With
+    `cold`, caches are flushed before every call. `memory_nbytes` is what a kernel may allocate.
+    With `confirm`, a winner must win again in a fresh process. `builder` turns a scheduled Function
+    into an Artifact; worker processes must be able to import it. `seed` determines the order of
+    kernels in races. `arrays_nbytes` bounds the inputs and expected outputs that are kept of tasks
+    measured before; dropped ones are evaluated again when needed.
     """
 
     timeout: float = 10.0
@@ -59,13 +59,13 @@ class LocalMeasurer:
 
     @property
     def timing_rules(self) -> TimingRules:
-        """With cold caches a sample is one call, since caches are warm for the next one."""
+        """With cold caches a sample is a single call, because the next one has warm caches."""
         return replace(self.rules, sample_seconds=0.0, min_seconds=0.0) if self.cold else self.rules
 
 
 class LocalRun:
-    """Measures candidates of any tasks. What it knows of each task is kept, so it can alternate
-    between them. `spent` says where its time went.
+    """Measures candidates of any tasks. The state of each task is kept, so it can alternate between
+    them. `spent` says where its time went.
     """
 
     def __init__(self, settings: LocalMeasurer, task: Task) -> None:
@@ -120,7 +120,7 @@ class LocalRun:
         outbox: Outbox,
     ) -> None:  # fmt: skip
         try:
-            for _ in range(2):  # another process may have ended ours, once
+            for _ in range(2):  # another process may have killed ours, once
                 if self._closed:
                     raise MeasureError("this run of a measurer is closed; open another one")
                 left = [c for c in candidates if c.key not in outbox.measured]
@@ -133,7 +133,7 @@ class LocalRun:
                 "machine out of memory?"
             )
         except BaseException:
-            # A worker may still send the answer to a request that was interrupted. It must not be
+            # A worker may still answer a request that was interrupted. That answer must not be
             # taken for the answer to the next one.
             self._pool.abandon()
             raise
@@ -142,7 +142,7 @@ class LocalRun:
         self, candidates: Sequence[Candidate], upcoming: Upcoming | None, until: float,
         outbox: Outbox,
     ) -> None:  # fmt: skip
-        """Measures candidates of one task. Those not reached in time do not come to the outbox."""
+        """Measures candidates of one task. Those not reached in time are not put in the outbox."""
         task = candidates[0].task
         require_this_machine(task.target)
         incumbents = self._incumbents.setdefault(task.statement, Incumbents())
@@ -180,7 +180,7 @@ class LocalRun:
         finally:  # whatever ended the batch, its measurements so far are kept
             batch.finish(trials.values())
             for c in candidates:
-                twin = incumbents.known.get(trials[c.key].key)
+                twin = incumbents.verdicts.get(trials[c.key].key)
                 if twin is not None and c.key not in outbox.measured:
                     outbox.put(twin.of(c, trials[c.key].build_seconds))
             while incumbents.deposed:
@@ -194,7 +194,7 @@ class LocalRun:
         return m
 
     def _jobs(self, candidates: Sequence[Candidate]) -> tuple[dict[str, Build], dict[str, Failure]]:
-        """Jobs of those that can be built, and failures of the others, by key of the candidate."""
+        """Build jobs of those that can be built, and failures of the others, by candidate key."""
         all_jobs = {c.key: self._job(c) for c in candidates}
         jobs = {key: job for key, job in all_jobs.items() if isinstance(job, Build)}
         return jobs, {key: job for key, job in all_jobs.items() if isinstance(job, Failure)}
@@ -215,7 +215,7 @@ class LocalRun:
         return None if incumbents is None else incumbents.best
 
     def close(self) -> None:
-        """Called from another thread than the one that measures, it ends that one's batch early."""
+        """If called from another thread than the one that measures, it ends that batch early."""
         self._closed = True
         if not self._lock.acquire(blocking=False):
             fork_server = self._pool.fork_server

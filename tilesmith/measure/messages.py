@@ -1,5 +1,5 @@
-"""Messages between the processes of a measurer: plain records, sent by one side and read by the
-other. The parent asks; the fork server and its workers answer every message with one.
+"""Messages between the processes of a measurer, as plain records. The parent sends requests; the
+fork server and its workers answer each with one message.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from tilesmith.ir.nodes import Buffer
 
 REFERENCE = -1  # the slot of the reference kernel
 
-# Exit statuses of workers: a fault that the handler recorded, and an allocation that was refused.
+# Exit statuses of workers: a fault that the handler recorded, and a refused allocation.
 FAULTED, NO_MEMORY = 97, 98
 STACK = "the stack"  # the name of the stack among the regions of an Exit
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a worker may use."""
+    """The resources that a worker may use."""
 
     cores: tuple[int, ...]
-    nbytes: int  # of private memory, in addition to what it has when it starts
+    nbytes: int  # private memory, in addition to what it has when it starts
 
 
 # To the fork server. A message that starts a worker comes with the descriptor of the worker's
@@ -35,7 +35,7 @@ class Prepare:
     text of the error. The arrays stay until they are discarded.
     """
 
-    task: str  # its statement
+    task: str  # the task's statement key
     func: Function
     target: Target
     limits: Limits
@@ -55,7 +55,7 @@ class SpawnBuilder:
 
 @dataclass(frozen=True, slots=True)
 class SpawnRunner:
-    """Start a worker that runs kernels on the arrays of a task; with `cold` caches, if asked."""
+    """Start a worker that runs kernels on the arrays of a task, with `cold` caches if set."""
 
     task: str
     limits: Limits
@@ -64,8 +64,8 @@ class SpawnRunner:
 
 @dataclass(frozen=True, slots=True)
 class Reap:
-    """Wait a second for a worker to end, or not at all with `kill`, and then kill it. The answer is
-    an Exit.
+    """Wait up to a second for a worker to end (with `kill`, not at all), then kill it. The answer
+    is an Exit.
     """
 
     pid: int
@@ -79,8 +79,8 @@ class Exit:
     status: int  # as waitpid returns it
     killed: bool  # by the fork server
     fault: tuple[int, int, int] = (0, 0, 0)  # signal, code, address
-    slot: int = 0  # of the kernel it was running
-    # Name, begin of the guard before, begin and end of the array, end of the guard behind.
+    slot: int = 0  # the kernel it was running
+    # Name, start of the guard before, start and end of the array, end of the guard after it.
     regions: tuple[tuple[str, int, int, int, int], ...] = ()
     stderr: str = ""  # the first 4096 bytes
 
@@ -88,8 +88,8 @@ class Exit:
 # To a build worker.
 @dataclass(frozen=True, slots=True)
 class Build:
-    """Build a kernel; the answer is a Built or a Failure. `trace` is a pickled Trace to be applied
-    to the function, or None if it has been applied.
+    """Build a kernel; the answer is a Built or a Failure. `trace` is a pickled Trace to apply to
+    the function, or None if that is done already.
     """
 
     func: Function
@@ -104,11 +104,11 @@ class Built:
 
     artifact: Artifact
     params: tuple[Buffer, ...]
-    seconds: float  # of building
+    seconds: float  # build time
 
     @property
     def key(self) -> str:
-        """Equal for kernels with equal code on equal layouts."""
+        """Equal for kernels with the same code on the same layouts."""
         a = self.artifact
         layouts = repr([(b.name, b.layout, b.basis) for b in self.params])
         return digest(a.code.hex(), layouts, str(a.workspace_nbytes), str(a.parameters))
@@ -125,7 +125,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Call a kernel once on guarded memory and compare its results with the expected ones; the
+    """Call a kernel once on guarded memory and compare its results with the expected ones. The
     answer is the seconds of the call, or a Failure.
     """
 
@@ -148,12 +148,12 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    seconds: float  # of one call, on the wall clock
-    share: float  # of those seconds in which the thread had the processor
+    seconds: float  # wall-clock time of one call
+    share: float  # share of that time in which the thread had the processor
     drift: float = 1.0  # time of the reference kernel just before, over its usual time
     reference: float = 0.0  # recent seconds of the reference kernel; 0 if it did not run
 
     @property
     def corrected(self) -> float:
-        """Seconds with the machine's drift taken out. For decisions; records hold `seconds`."""
+        """Seconds with the machine's drift divided out. For decisions; records hold `seconds`."""
         return self.seconds / self.drift

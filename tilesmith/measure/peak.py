@@ -1,5 +1,5 @@
-"""The peak rate of this machine: an element type in; operations a second of one core, by FMA or
-dot-product instructions on registers, out.
+"""The peak arithmetic rate of this machine: operations per second of FMA or dot-product
+instructions on registers.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _KINDS = {"float16": "half", "float32": "float", "float64": "double"}
 
 @cache
 def peak_of(d: DType, num_cores: int) -> float | None:
-    """Floating-point operations a second of `num_cores` cores of this machine; None for element
-    types without FMA instructions. Measured once per process, in a tenth of a second.
+    """Floating-point operations per second of `num_cores` cores of this machine; None for dtypes
+    without FMA instructions. Measured once per process, in a tenth of a second.
     """
     name = str(d)
     if name not in _KINDS or (name == "float16" and "fp16" not in cpu().features):
@@ -33,8 +33,8 @@ def multiply_add(
     repeats: int = 15,
     min_seconds: float = 0.005,
 ) -> float:
-    """Floating-point operations a second of one core: the best of several numbers of independent
-    accumulators (`chains`).
+    """Floating-point operations per second of one core: the best over several numbers of
+    independent accumulators (`chains`).
     """
     counts = [count for count in chains if count < target.num_vector_registers]
     return max(
@@ -44,7 +44,7 @@ def multiply_add(
 
 
 def multiply_add_call(name: str, target: Target) -> tuple[Kernel, int]:
-    """The same as a kernel, to be timed in turns with another one, and its operations per call."""
+    """The same as a kernel, to be timed in turns with another, and its operations per call."""
     chains = 24 if target.num_vector_registers >= 32 else 12
     source, operations = _multiply_adds(name, chains, target)
     return _kernel(source, target), operations * _ROUNDS
@@ -60,7 +60,7 @@ def _multiply_adds(name: str, chains: int, target: Target) -> tuple[str, int]:
 
 
 def dot_product(target: Target) -> float | None:
-    """int8 operations a second of the dot-product instruction; None if there is none."""
+    """int8 operations per second of the dot-product instruction; None if there is none."""
     if "vnni" in target.features:
         name, lanes = "@llvm.x86.avx512.vpdpbusd.512", 16
     elif "dotprod" in target.features:

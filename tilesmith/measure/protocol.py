@@ -1,6 +1,7 @@
-"""The protocol of measurers: frozen settings in, a run out that turns candidates into measurements.
+"""The protocol of measurers: frozen settings that open a run, which turns candidates into
+measurements.
 
-`examples/custom_measurer.py` is one in a file of its own. Every measurer should pass the suite in
+`examples/custom_measurer.py` is a complete one. Every measurer should pass the suite in
 `tilesmith.testing.measurers`.
 """
 

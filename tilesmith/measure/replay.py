@@ -1,5 +1,5 @@
-"""ReplayMeasurer: recorded measurements in, a measurer that answers from them out. It compares
-strategies and cost models seed by seed, without the hardware.
+"""ReplayMeasurer: a measurer that answers from recorded measurements. It compares strategies and
+cost models seed by seed, without the hardware.
 
 A candidate that was recorded gets its recorded measurement. `missing` says what the others get:
 
@@ -40,15 +40,15 @@ class ReplayMeasurer:
 
     def __post_init__(self) -> None:
         if self.missing not in MISSING:
-            known = ", ".join(map(repr, MISSING))
-            raise MeasureError(f"missing={self.missing!r} is unknown; known are {known}")
+            choices = ", ".join(map(repr, MISSING))
+            raise MeasureError(f"missing={self.missing!r} is unknown; known are {choices}")
 
     def open(self, task: Task) -> ReplayRun:
         return ReplayRun(self)
 
     @cached_property
     def tables(self) -> Mapping[str, Table]:
-        """By the key of the task; shared by all runs."""
+        """The records by task key; shared by all runs."""
         by_task: dict[str, list[Measurement]] = {}
         for m in self.records:
             by_task.setdefault(m.candidate.task.key, []).append(m)
@@ -56,8 +56,8 @@ class ReplayMeasurer:
 
 
 class Table:
-    """The records of one task. Of several records of a candidate the most reliable counts, by
-    `trust`: one that was confirmed, or else not contended, or else the fastest.
+    """The records of one task. Of several records of a candidate, the first by `trust` counts:
+    confirmed ones before those not contended, then the fastest.
     """
 
     def __init__(self, records: Sequence[Measurement]) -> None:
@@ -85,7 +85,7 @@ class Table:
         return simulate(groups) if groups else None
 
     def simulated(self, c: Candidate) -> Measurement | None:
-        """A failure where the nearest record failed, since neighbours fail alike."""
+        """A prediction; a failure if the nearest record failed, because neighbours fail alike."""
         nearest = self.nearest(c)
         if nearest is None or nearest.failure is not None or self.simulator is None:
             return nearest

@@ -1,10 +1,10 @@
-"""A simulator of a machine: recorded measurements of one task in, the seconds of any candidate of
-the recorded variants out.
+"""A simulator of a machine, fitted to recorded measurements of one task: predicts the seconds of
+any candidate of the recorded variants.
 
 It is a Gaussian process over the logarithms of the decisions. The cost models that are compared on
-it are of other families, so none of them is favoured. At a record it predicts the recorded time
-with the noise smoothed. Far from all records it predicts their mean, so that a search gains nothing
-where nothing was measured.
+it are of other families, so it favours none of them. At a record it predicts the recorded time with
+the noise smoothed out. Far from all records it predicts their mean, so a search gains nothing where
+nothing was measured.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tilesmith.space.variant import Variant
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
-# Hyperparameters: those with the smallest leave-one-out error are taken.
+# Candidate hyperparameters; those with the smallest leave-one-out error are used.
 _LENGTHS = (1.5, 3.0, 6.0, 12.0)
 _NOISES = (0.003, 0.01, 0.03, 0.1, 0.3)
 _KINSHIPS = (0.5, 0.9)  # correlation of equal decisions in different variants
@@ -87,14 +87,14 @@ def simulate(groups: Sequence[tuple[Variant, Matrix, Array]]) -> Simulator:
 
 
 def coordinates(variant: Variant, rows: Matrix, columns: Mapping[str, int]) -> Array:
-    """For each column its log2, and for each tile size the log2 of its product with those of the
-    tiles inside it: that product is what has to fit into a cache or the registers.
+    """For each column its log2, and for each tile size also the log2 of its product with the tiles
+    inside of it, because that product has to fit a cache or the registers.
     """
     logs = np.log2(np.maximum(rows, 1))
     out = np.zeros((len(rows), 2 * len(columns)))
     at = [columns.get(c, -1) for c in variant.columns]
-    known = [k for k, a in enumerate(at) if a >= 0]
-    out[:, [at[k] for k in known]] = logs[:, known]
+    shared = [k for k, a in enumerate(at) if a >= 0]
+    out[:, [at[k] for k in shared]] = logs[:, shared]
     for d, span in zip(variant.domains, variant.spans, strict=True):
         if d.tile:
             within = np.cumsum(logs[:, span][:, ::-1], axis=1)[:, ::-1]
@@ -110,6 +110,6 @@ def kernel(
     squares = (a**2).sum(1)[:, None] + (b**2).sum(1)[None, :] - 2 * a @ b.T
     distance = np.sqrt(np.maximum(squares, 0.0)) / length
     alike = np.where(a_kind[:, None] == b_kind[None, :], 1.0, kinship)
-    # Matérn 3/2: differentiable once, as times change in steps.
+    # Matérn 3/2: differentiable only once, because times change in steps.
     near = (1 + np.sqrt(3) * distance) * np.exp(-np.sqrt(3) * distance)
     return np.asarray(alike * near)

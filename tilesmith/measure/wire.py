@@ -1,7 +1,7 @@
-"""Channels between two processes: Python objects in on one side of a socket, equal objects out on
-the other, with file descriptors if asked.
+"""Channels between two processes: send Python objects over a socket, with file descriptors if
+needed.
 
-A message is a pickle after its length; both sides are Tilesmith's own and trust each other. A
+A message is its length followed by a pickle; both sides are Tilesmith's own and trust each other. A
 process that ends in the middle of a message counts as gone.
 """
 
@@ -20,7 +20,7 @@ _HEAD = struct.Struct("<QB")  # length of the pickle, number of file descriptors
 
 
 class Gone(Exception):
-    """The process at the other end has ended, or has sent something that is no message."""
+    """The process at the other end has ended, or sent something that is not a message."""
 
 
 class Channel:

@@ -14,13 +14,8 @@ from tilesmith.ops.activation import (
     swish,
     thresholded_relu,
 )
-from tilesmith.ops.conv import (
-    capsule_conv2d,
-    conv1d,
-    conv2d,
-    conv3d,
-    depthwise_conv2d,
-)
+from tilesmith.ops.attention import mask_scores, masked_softmax, rotary_embedding, softcap, swiglu
+from tilesmith.ops.conv import capsule_conv2d, conv1d, conv2d, conv3d, depthwise_conv2d
 from tilesmith.ops.conv_transpose import conv1d_transpose, conv2d_transpose, conv3d_transpose
 from tilesmith.ops.einsum import einsum
 from tilesmith.ops.elementwise import (
@@ -30,13 +25,11 @@ from tilesmith.ops.elementwise import (
     cast,
     ceil,
     clip,
-    cos,
     divide,
     erf,
     exp,
     floor,
     gelu,
-    integer_power,
     leaky_relu,
     log,
     maximum,
@@ -46,15 +39,13 @@ from tilesmith.ops.elementwise import (
     power,
     reciprocal,
     relu,
-    remainder,
     rint,
     sigmoid,
+    sign,
     silu,
-    sin,
     sqrt,
     subtract,
     tanh,
-    truncated_divide,
     where,
 )
 from tilesmith.ops.group_norm import (
@@ -65,6 +56,18 @@ from tilesmith.ops.group_norm import (
     rms_norm,
 )
 from tilesmith.ops.indices import gather, gather_elements, gather_nd, one_hot
+from tilesmith.ops.integer import (
+    bitwise_and,
+    bitwise_not,
+    bitwise_or,
+    bitwise_xor,
+    fmod,
+    integer_power,
+    left_shift,
+    remainder,
+    right_shift,
+    trunc_divide,
+)
 from tilesmith.ops.logic import (
     equal,
     greater,
@@ -91,6 +94,7 @@ from tilesmith.ops.pool import (
     max_pool,
     max_pool2d,
 )
+from tilesmith.ops.quantize import dequantize, quantize, requantize
 from tilesmith.ops.reduce import (
     reduce_l1,
     reduce_l2,
@@ -103,25 +107,23 @@ from tilesmith.ops.reduce import (
     reduce_sum,
     reduce_sum_square,
 )
-from tilesmith.ops.scan import (
-    cumprod,
-    cumsum,
-)
+from tilesmith.ops.scan import cumprod, cumsum
 from tilesmith.ops.scatter import scatter_elements, scatter_nd, tensor_scatter
-from tilesmith.ops.search import (
-    argmax,
-    argmin,
-    hardmax,
-)
+from tilesmith.ops.search import argmax, argmin, hardmax
 from tilesmith.ops.topk import top_k
-from tilesmith.ops.transform import (
-    concatenate,
-    embedding,
-    flatten,
-    pad,
-    reshape,
-    take,
-    transpose,
+from tilesmith.ops.transform import concatenate, embedding, flatten, pad, reshape, take, transpose
+from tilesmith.ops.trigonometry import (
+    acos,
+    acosh,
+    asin,
+    asinh,
+    atan,
+    atanh,
+    cos,
+    cosh,
+    sin,
+    sinh,
+    tan,
 )
 from tilesmith.ops.views import (
     expand,
@@ -135,14 +137,24 @@ from tilesmith.ops.views import (
 
 __all__ = [
     "absolute",
+    "acos",
+    "acosh",
     "add",
     "argmax",
     "argmin",
+    "asin",
+    "asinh",
+    "atan",
+    "atanh",
     "avg_pool",
     "avg_pool2d",
     "batch_matmul",
     "batch_norm",
     "bias_add",
+    "bitwise_and",
+    "bitwise_not",
+    "bitwise_or",
+    "bitwise_xor",
     "capsule_conv2d",
     "cast",
     "ceil",
@@ -156,10 +168,12 @@ __all__ = [
     "conv3d",
     "conv3d_transpose",
     "cos",
+    "cosh",
     "cumprod",
     "cumsum",
     "dense",
     "depthwise_conv2d",
+    "dequantize",
     "divide",
     "einsum",
     "elu",
@@ -170,6 +184,7 @@ __all__ = [
     "expand",
     "flatten",
     "floor",
+    "fmod",
     "gather",
     "gather_elements",
     "gather_nd",
@@ -190,6 +205,7 @@ __all__ = [
     "isnan",
     "layer_norm",
     "leaky_relu",
+    "left_shift",
     "less",
     "less_equal",
     "local_response_norm",
@@ -201,6 +217,8 @@ __all__ = [
     "logical_xor",
     "lp_normalize",
     "lp_pool",
+    "mask_scores",
+    "masked_softmax",
     "matmul",
     "max_pool",
     "max_pool2d",
@@ -216,6 +234,7 @@ __all__ = [
     "pad_with",
     "power",
     "prelu",
+    "quantize",
     "reciprocal",
     "reduce_l1",
     "reduce_l2",
@@ -229,26 +248,34 @@ __all__ = [
     "reduce_sum_square",
     "relu",
     "remainder",
+    "requantize",
     "reshape",
     "reverse_sequence",
+    "right_shift",
     "rint",
     "rms_norm",
+    "rotary_embedding",
     "scale_shift",
     "scatter_elements",
     "scatter_nd",
     "selu",
     "shrink",
     "sigmoid",
+    "sign",
     "silu",
     "sin",
+    "sinh",
     "slice_",
+    "softcap",
     "softmax",
     "softplus",
     "softsign",
     "sqrt",
     "subtract",
+    "swiglu",
     "swish",
     "take",
+    "tan",
     "tanh",
     "tensor_scatter",
     "thresholded_relu",
@@ -257,6 +284,6 @@ __all__ = [
     "transpose",
     "transpose_batch_matmul",
     "trilu",
-    "truncated_divide",
+    "trunc_divide",
     "where",
 ]

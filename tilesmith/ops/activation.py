@@ -8,6 +8,7 @@ from __future__ import annotations
 from tilesmith.base.errors import ExpressionError
 from tilesmith.expr import functions, values
 from tilesmith.expr.dsl import compute
+from tilesmith.expr.transcendental import log1p
 from tilesmith.expr.values import Tensor, Value
 from tilesmith.ops.arguments import need_tensor, show_shape
 from tilesmith.ops.broadcast import broadcast_shape, read_broadcast
@@ -16,7 +17,7 @@ from tilesmith.ops.pointwise import each, smooth
 
 def elu(X: Tensor, alpha: float = 1.0, name: str = "elu") -> Tensor:
     """x, or alpha * (exp(x) - 1) below 0."""
-    return smooth("elu", X, lambda x: values.where(x < 0, alpha * (functions.exp(x) - 1), x), name)
+    return smooth("elu", X, lambda x: values.where(x < 0, alpha * functions.expm1(x), x), name)
 
 
 def selu(
@@ -26,7 +27,7 @@ def selu(
     """gamma * x, or gamma * alpha * (exp(x) - 1) up to 0. The defaults keep mean and variance."""
 
     def f(x: Value) -> Value:
-        return values.where(x > 0, gamma * x, gamma * alpha * (functions.exp(x) - 1))
+        return values.where(x > 0, gamma * x, gamma * alpha * functions.expm1(x))
 
     return smooth("selu", X, f, name)
 
@@ -38,7 +39,7 @@ def celu(X: Tensor, alpha: float = 1.0, name: str = "celu") -> Tensor:
 
     def f(x: Value) -> Value:
         return functions.maximum(x, 0.0) + functions.minimum(
-            alpha * (functions.exp(x / alpha) - 1), 0.0
+            alpha * functions.expm1(x / alpha), 0.0
         )
 
     return smooth("celu", X, f, name)
@@ -69,17 +70,11 @@ def swish(X: Tensor, alpha: float = 1.0, name: str = "swish") -> Tensor:
     return smooth("swish", X, lambda x: x * functions.sigmoid(alpha * x), name)
 
 
-def _log1p(u: Value) -> Value:
-    """log(1 + u) for u >= 0. What 1 + u loses of a small u is put back (Kahan)."""
-    w = 1 + u
-    return values.where(w == 1.0, u, functions.log(w) * (u / (w - 1)))
-
-
 def softplus(X: Tensor, name: str = "softplus") -> Tensor:
     """log(1 + exp(x)), without its overflow."""
 
     def f(x: Value) -> Value:
-        return functions.maximum(x, 0.0) + _log1p(functions.exp(-functions.absolute(x)))
+        return functions.maximum(x, 0.0) + log1p(functions.exp(-functions.absolute(x)))
 
     return smooth("softplus", X, f, name)
 

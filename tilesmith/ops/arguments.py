@@ -1,6 +1,6 @@
-"""What operators take: a caller's tensors and settings in, checked and given per dimension out.
+"""Checks the arguments of operators and expands settings to one value per dimension.
 
-Every message begins with the operator's name, then says which argument is wrong and what is right.
+Every error starts with the operator's name, then says which argument is wrong and what is right.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def show_shape(shape: Sequence[Any]) -> str:
 
 
 def need_tensor(op: str, what: str, x: Any, dims: str = "") -> None:
-    """`dims` has one word per dimension: "N C H W"; without it any rank will do."""
+    """Raises unless x is a tensor. `dims` names its dimensions, "N C H W"; empty for any rank."""
     if not isinstance(x, Tensor):
         raise ExpressionError(
             f"{op}: {what} is of type {type(x).__name__}; "
@@ -36,14 +36,16 @@ def need_tensor(op: str, what: str, x: Any, dims: str = "") -> None:
         )
 
 
-def need_equal(op: str, what: str, found: Int, wanted: Int, because: str) -> None:
-    """Two extents that must agree: the same number, or the same size variables."""
-    if found != wanted:
-        raise ExpressionError(f"{op}: {what} is {found}, but {because} {wanted}; they must agree")
+def need_equal(op: str, what: str, extent: Int, expected: Int, because: str) -> None:
+    """Raises unless two extents agree: the same number, or the same size variables."""
+    if extent != expected:
+        raise ExpressionError(
+            f"{op}: {what} is {extent}, but {because} {expected}; they must agree"
+        )
 
 
 def fixed(op: str, what: str, extent: Int) -> int:
-    """The number an extent is."""
+    """An extent as a number; raises if it is an open size."""
     n = extent.const
     if n is None:
         raise ExpressionError(
@@ -73,7 +75,7 @@ def _whole(op: str, what: str, value: Any, least: int) -> int:
 
 
 def per_dim(op: str, what: str, value: PerDim, count: int, least: int = 1) -> tuple[int, ...]:
-    """One whole number per spatial dimension, from one for all or from one for each."""
+    """One whole number per spatial dimension; a single number stands for all of them."""
     items: Sequence[Any] = value if isinstance(value, Sequence) else (value,) * count
     if len(items) != count:
         raise ExpressionError(
@@ -105,7 +107,7 @@ def pad_pairs(op: str, padding: Padding, count: int) -> tuple[tuple[int, int], .
 
 
 def layout_axes(op: str, layout: str, count: int) -> tuple[int, tuple[int, ...]]:
-    """Where the channel and the `count` spatial dimensions stand."""
+    """The positions of the channel dimension and of the `count` spatial dimensions."""
     letters = "DHW"[3 - count :]
     first, last = f"NC{letters}", f"N{letters}C"
     if layout == first:

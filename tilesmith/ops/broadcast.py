@@ -1,4 +1,4 @@
-"""NumPy's broadcasting: shapes aligned at their ends in, the joint shape and reads at it out."""
+"""NumPy's broadcasting: the joint shape of several shapes, and reads at its indices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tilesmith.ops.arguments import show_shape
 
 
 def broadcast_shape(op: str, *shapes: Sequence[Int]) -> tuple[Int, ...]:
-    """An extent of 1 takes the one it meets; open sizes must be the same."""
+    """The shapes are aligned at their ends; an extent of 1 expands. Open sizes must be the same."""
     rank = max(map(len, shapes))
     out = []
     for d in range(-rank, 0):
@@ -27,7 +27,7 @@ def broadcast_shape(op: str, *shapes: Sequence[Int]) -> tuple[Int, ...]:
 
 
 def read_broadcast(x: Tensor, index: Sequence[Value], plain: int = 0) -> Value:
-    """The element of x at `index` of the joint shape; the last `plain` indices are x's own."""
+    """The element of x at `index` of the joint shape; the last `plain` indices stay as given."""
     first = len(index) - x.ndim
     at: list[Value | int] = []
     for d, extent in enumerate(x.shape_ints):

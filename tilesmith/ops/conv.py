@@ -1,6 +1,6 @@
-"""Convolutions of one to three spatial dimensions: an input and weights in, the output tensor out.
+"""Convolutions of one to three spatial dimensions.
 
-Padding is a stage of its own in front of the sum, and is left out where there is none.
+Padding is a stage of its own in front of the sum; without padding there is none.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _convolve(
     ]
     P = padded(X, dict(zip(spatial, pads, strict=True)), 0)
     acc, result = sum_dtypes(op, X.dtype, W.dtype, out_dtype)
-    # With one input channel per group (depthwise) there is nothing to sum over but the kernel.
+    # With one input channel per group (depthwise), the sum runs over the kernel only.
     rc = reduce_axis(each, name="rc") if each != 1 else None
     window = [reduce_axis(k, name=f"r{n}") for n, k in zip(letters, kernel, strict=True)]
     per_group = filters // groups

@@ -1,9 +1,9 @@
-"""The transposed convolution: an input and weights in, the upsampled output out.
+"""The transposed convolution (upsampling).
 
-Outputs that are a stride apart meet the same elements of the kernel, so each of these phases is a
-plain convolution with a part of the kernel, and a last stage puts them side by side. Where strides,
-padding and kernel do not fit, it is one convolution, with the kernel turned round, over a stage
-that spreads the input by the stride with zeros between. Either way the sum keeps affine indices.
+Outputs whose positions are equal modulo the stride use the same elements of the kernel. So each of
+these phases is a plain convolution with a part of the kernel, and a last stage interleaves them.
+If stride, padding and kernel do not allow that, it is one convolution with the flipped kernel over
+a stage that spreads the input, with zeros in between. Either way the sum has affine indices.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def _spread(
     X: Tensor, spatial: tuple[int, ...], strides: tuple[int, ...],
     before: list[int], extents: list[int],
 ) -> Tensor:  # fmt: skip
-    """X with stride-1 zeros between its elements and `before` in front; a negative one crops."""
+    """X with stride-1 zeros between its elements and `before` zeros in front; negative crops."""
     shape = list(X.shape_ints)
     moved = []
     for d, s, b, n in zip(spatial, strides, before, extents, strict=True):
@@ -167,7 +167,7 @@ def _spread(
         inside: Value | None = None
         for d, s, b in moved:
             t = index[d] - b
-            # Divided only here, where the guard has said that it divides.
+            # Divided only inside of the guard, which says that the division is exact.
             at[d] = t // s
             last = (X.shape_ints[d] - 1) * s
             fits = (t >= 0) & (t <= last)
@@ -183,7 +183,7 @@ def _spread(
 
 
 def _in_phases(stride: int, pad: int, kernel: int) -> bool:
-    """Whether each phase meets as many elements of the kernel, at places that are affine in it."""
+    """Whether all phases use equally many kernel elements, at positions affine in the phase."""
     return kernel % stride == 0 and (pad % stride == 0 or stride == 2)
 
 
@@ -192,12 +192,12 @@ def _phases(
     strides: tuple[int, ...], pads: list[int], kernel: list[int], extents: list[int], groups: int,
     result: DType, name: str,
 ) -> Tensor:  # fmt: skip
-    """Output s*q + p, of phase p, is the sum over t of the input at q + (p + pad) // s - t with the
-    kernel at (p + pad) % s + s*t.
+    """Output s*q + p, of phase p, sums over t the input at q + (p + pad) // s - t times the kernel
+    at (p + pad) % s + s*t.
     """
     first = channel == 1
     taps = [k // s for k, s in zip(kernel, strides, strict=True)]
-    odd = [pad % s for pad, s in zip(pads, strides, strict=True)]  # 0, or 1 where s is 2
+    odd = [pad % s for pad, s in zip(pads, strides, strict=True)]  # 0, or 1 if s is 2
     places = [-(-n // s) for n, s in zip(extents, strides, strict=True)]
     before = [t - 1 - pad // s for t, pad, s in zip(taps, pads, strides, strict=True)]
     padded = [n + t - 1 + o for n, t, o in zip(places, taps, odd, strict=True)]

@@ -1,6 +1,6 @@
-"""Operators on each element alone: tensors in, a tensor of their joint shape out.
+"""Element-wise operators; operands are broadcast.
 
-Functions with several steps are carried out in float32 when their operand is of half precision.
+Functions of several steps compute in float32 if their operand is of half precision.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tilesmith.ops.broadcast import broadcast_shape, read_broadcast
 from tilesmith.ops.pointwise import Term, each, joined, smooth
 
 
-# of two tensors, or of a tensor and a number
+# operators of two tensors, or of a tensor and a number
 def add(A: Term, B: Term, name: str = "add") -> Tensor:
     return joined("add", A, B, lambda a, b: values.binary("add", a, b), name)
 
@@ -47,47 +47,6 @@ def power(A: Term, B: Term, name: str = "power") -> Tensor:
     return joined("power", A, B, values.power, name)
 
 
-def truncated_divide(A: Term, B: Term, name: str = "truncated_divide") -> Tensor:
-    """A / B of integers, rounded towards 0 as in C."""
-
-    def f(a: Value, b: Value) -> Value:
-        q, rest = values.binary("floordiv", a, b), values.binary("mod", a, b)
-        if q.dtype.kind == "u":
-            return q
-        return values.where((q < 0) & (rest != 0), q + 1, q)
-
-    return joined("truncated_divide", A, B, f, name)
-
-
-def remainder(A: Term, B: Term, name: str = "remainder") -> Tensor:
-    """What A // B leaves; it has the sign of B, as in Python."""
-    return joined("remainder", A, B, lambda a, b: values.binary("mod", a, b), name)
-
-
-def integer_power(A: Term, B: Term, name: str = "integer_power") -> Tensor:
-    """A ** B of integers in the dtype of A, exact but that it wraps around; a negative exponent
-    gives what 1 / A ** -B is towards 0.
-    """
-
-    def f(a: Value, b: Value) -> Value:
-        base = values.as_value(a)
-        e = values.cast(values.as_value(b), "int64")
-        # Of 0, 1 and -1 a large power is one of the same parity; all others have wrapped by then.
-        left = values.where(e < 64, e, 62 + e % 2)
-        out, square = values.where(left % 2 == 1, base, 1), base
-        for _ in range(5):
-            left, square = left // 2, square * square
-            out = values.where(left % 2 == 1, out * square, out)
-        if base.dtype.kind == "u":
-            inverse = values.where(base == 1, base, 0)
-        else:
-            odd = values.where(e % 2 == 0, 1, base)
-            inverse = values.where((base == 1) | (base == -1), odd, 0)
-        return values.cast(values.where(e < 0, inverse, out), base.dtype)
-
-    return joined("integer_power", A, B, f, name)
-
-
 def bias_add(X: Tensor, bias: Tensor, axis: int = 1, name: str = "bias_add") -> Tensor:
     """X plus a vector along one axis; 1 is the channel of NCHW and the column of a matrix."""
     need_tensor("bias_add", "X", X)
@@ -99,7 +58,7 @@ def bias_add(X: Tensor, bias: Tensor, axis: int = 1, name: str = "bias_add") -> 
     return out
 
 
-# of one tensor
+# operators of one tensor
 def cast(X: Tensor, dtype: str | DType, name: str = "cast") -> Tensor:
     return each("cast", X, lambda x: values.cast(x, dtype), name)
 
@@ -141,12 +100,9 @@ def rint(X: Tensor, name: str = "rint") -> Tensor:
     return each("rint", X, functions.round_, name)
 
 
-def sin(X: Tensor, name: str = "sin") -> Tensor:
-    return each("sin", X, functions.sin, name)
-
-
-def cos(X: Tensor, name: str = "cos") -> Tensor:
-    return each("cos", X, functions.cos, name)
+def sign(X: Tensor, name: str = "sign") -> Tensor:
+    """1, 0 or -1; NaN of NaN."""
+    return each("sign", X, functions.sign, name)
 
 
 def erf(X: Tensor, name: str = "erf") -> Tensor:
@@ -176,7 +132,7 @@ def silu(X: Tensor, name: str = "silu") -> Tensor:
 
 
 def gelu(X: Tensor, approximate: str = "none", name: str = "gelu") -> Tensor:
-    """x * Phi(x), by erf, or with approximate="tanh" by the formula of Hendrycks and Gimpel."""
+    """x * Phi(x): exactly (erf), or with approximate="tanh" by Hendrycks and Gimpel's formula."""
     if approximate not in ("none", "tanh"):
         raise ExpressionError(f"gelu: approximate is {approximate!r}; it must be 'none' or 'tanh'")
 
@@ -191,7 +147,7 @@ def gelu(X: Tensor, approximate: str = "none", name: str = "gelu") -> Tensor:
 
 
 def clip(X: Tensor, low: Number | None, high: Number | None, name: str = "clip") -> Tensor:
-    """x held within [low, high]; None leaves a side open."""
+    """x limited to [low, high]; None is no limit."""
     need_tensor("clip", "X", X)
     if low is None and high is None:
         raise ExpressionError("clip: low and high are both None; give at least one bound")

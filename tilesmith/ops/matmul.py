@@ -1,6 +1,6 @@
-"""Matrix products: two tensors in, the tensor of their contracted products out.
+"""Matrix products.
 
-The sum is one stage; a bias or a narrower result is a second one behind it.
+The sum is one stage; a bias or a narrower result dtype is a second stage after it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _product(
     op: str, A: Tensor, B: Tensor, transpose_a: bool, transpose_b: bool,
     out_dtype: str | DType | None, name: str, labels: tuple[str, ...],
 ) -> Tensor:  # fmt: skip
-    """A @ B over the last two dimensions; those in front are broadcast."""
+    """A @ B over the last two dimensions; leading ones are broadcast."""
     m, k = _last_two(A, transpose_a)
     kb, n = _last_two(B, transpose_b)
     need_equal(op, f"the inner extent of B {show_shape(B.shape)}", kb, k, "that of A is")
@@ -47,7 +47,7 @@ def matmul(
     A: Tensor, B: Tensor, transpose_a: bool = False, transpose_b: bool = False,
     out_dtype: str | DType | None = None, name: str = "matmul",
 ) -> Tensor:  # fmt: skip
-    """(M, K) times (K, N); a transposed operand is stored the other way round."""
+    """(M, K) times (K, N); an operand with transpose_a or transpose_b is stored transposed."""
     for what, x in (("A", A), ("B", B)):
         need_tensor("matmul", what, x)
         if x.ndim != 2:

@@ -1,6 +1,6 @@
-"""Normalisation: a tensor and its statistics or an axis in, the normalised tensor out.
+"""Normalisations: softmax, layer, batch and 2-norms.
 
-Each statistic is a stage of its own, in float32 where the tensor is of half precision.
+Each statistic is a stage of its own, in float32 if the tensor is of half precision.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def softmax(X: Tensor, axis: int = -1, name: str = "softmax") -> Tensor:
         X.shape_ints, lambda *i: exp(widen(X[i]) - widen(top[rows.row(i)])), name=f"{name}_exp"
     )
     total = rows.fold(sum_over, lambda at, row: e[at], f"{name}_sum")
-    # The division is the same for a whole row, and leaves its loop; a product is cheap in vectors.
+    # 1 / total is computed once per row; each element then takes a cheap multiplication.
     out: Tensor = compute(
         X.shape_ints, lambda *i: cast(e[i] * (1 / total[rows.row(i)]), X.dtype), name=name
     )
@@ -100,7 +100,7 @@ def layer_norm_with_statistics(
 def scale_shift(
     X: Tensor, scale: Tensor, shift: Tensor, axis: int = 1, name: str = "scale_shift"
 ) -> Tensor:
-    """x * scale + shift along an axis: a batch normalisation with folded statistics."""
+    """x * scale + shift along an axis: batch normalisation with folded statistics."""
     op = "scale_shift"
     need_tensor(op, "X", X)
     d = axis_of(op, axis, X.ndim)
@@ -120,7 +120,7 @@ def batch_norm(
 ) -> Tensor:  # fmt: skip
     """(x - mean) / sqrt(var + epsilon) * gamma + beta along an axis, with given statistics.
 
-    They are folded into one scale and one shift per channel, so that an element costs one product.
+    The statistics are folded into one scale and one shift per channel.
     """
     op = "batch_norm"
     need_float(op, X)

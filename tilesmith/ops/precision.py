@@ -1,6 +1,7 @@
-"""In which dtype an operator accumulates: operand dtypes in, those of sum and result out.
+"""The dtype in which an operator accumulates.
 
-Half precision sums in float32 and comes back; small integers sum in int32 and stay there.
+Half precision is summed in float32, and the result cast back. Small integers are summed in int32,
+which is also the result.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ def accumulator(d: DType) -> DType:
 
 
 def widen(x: Value) -> Value:
-    """x in the dtype in which sums and functions of it are carried out."""
+    """x cast to the dtype in which sums and functions of it are computed."""
     return cast(x, accumulator(x.dtype)) if x.dtype.is_float else x
 
 

@@ -15,7 +15,7 @@ from tilesmith.base.dtype import FLOAT64
 from tilesmith.base.errors import ExpressionError
 from tilesmith.expr import dsl
 from tilesmith.expr.dsl import compute, reduce_axis
-from tilesmith.expr.functions import absolute, exp, log, sqrt
+from tilesmith.expr.functions import absolute, exp, log, sqrt, trunc_divide
 from tilesmith.expr.ints import ONE, Int, product
 from tilesmith.expr.values import Axis, Tensor, Value, cast, where
 from tilesmith.ops.arguments import axis_of, need_tensor
@@ -114,9 +114,7 @@ def reduce_mean(
     """The mean; of integers an integer, rounded towards 0."""
 
     def after(total: Value, count: Int) -> Value:
-        if total.dtype.is_float:
-            return total / count
-        return where(total < 0, -(-total // count), total // count)
+        return total / count if total.dtype.is_float else trunc_divide(total, count)
 
     return _reduced("reduce_mean", X, axes, keepdims, name, dsl.sum, _number, after)
 

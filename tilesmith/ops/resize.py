@@ -15,7 +15,7 @@ from tilesmith.expr.dsl import compute, reduce_axis
 from tilesmith.expr.dsl import sum as sum_over
 from tilesmith.expr.functions import round_
 from tilesmith.expr.values import Tensor, Value, cast
-from tilesmith.ops.arguments import axis_of, need_equal, need_tensor, show_shape
+from tilesmith.ops.arguments import axis_of, image_layout, need_equal, need_tensor, show_shape
 from tilesmith.ops.precision import accumulator
 
 # With more taps than these the sum is a loop, not written out.
@@ -33,12 +33,16 @@ class Steps:
     per: int
 
 
-def resize_nearest(X: Tensor, steps: Sequence[Steps], name: str = "resize_nearest") -> Tensor:
-    """Each output is one element of X; axes that no step names stay as they are."""
+def resize_nearest(
+    X: Tensor, steps: Sequence[Steps], layout: str | None = None, name: str = "resize_nearest"
+) -> Tensor:
+    """Each output is one element of X; axes that no step names stay as they are. With a layout,
+    such as NHWC, axes are counted as if the channels were first.
+    """
     op = "resize_nearest"
     need_tensor(op, "X", X)
     shape: list[object] = list(X.shape_ints)
-    by_axis = {axis_of(op, s.axis, X.ndim): s for s in steps}
+    by_axis = {_axis(op, X, s.axis, layout): s for s in steps}
     for d, s in by_axis.items():
         if s.extent < 0 or s.per < 1:
             raise ExpressionError(f"{op}: {s} must have an extent of at least 0 and divide by 1")
@@ -54,17 +58,26 @@ def resize_nearest(X: Tensor, steps: Sequence[Steps], name: str = "resize_neares
     return out
 
 
+def _axis(op: str, X: Tensor, axis: int, layout: str | None) -> int:
+    d = axis_of(op, axis, X.ndim)
+    if layout is None:
+        return d
+    at = image_layout(op, X, layout)
+    return (0, at.channel, *at.spatial)[d]
+
+
 def interpolate(
-    X: Tensor, ids: Tensor, weights: Tensor, axis: int = -1, name: str = "interpolate"
-) -> Tensor:
+    X: Tensor, ids: Tensor, weights: Tensor, axis: int = -1, layout: str | None = None,
+    name: str = "interpolate",
+) -> Tensor:  # fmt: skip
     """Output i along an axis is the sum over k of weights[i, k] and X at ids[i, k]; both tables are
-    (outputs, taps), and 0 <= id < extent.
+    (outputs, taps), and 0 <= id < extent. `layout` as in resize_nearest.
     """
     op = "interpolate"
     need_tensor(op, "X", X)
     need_tensor(op, "ids", ids, "outputs taps")
     need_tensor(op, "weights", weights, "outputs taps")
-    a = axis_of(op, axis, X.ndim)
+    a = _axis(op, X, axis, layout)
     if not ids.dtype.is_int or not X.dtype.is_float:
         raise ExpressionError(
             f"{op}: ids is {ids.dtype} and X is {X.dtype}; they must be integers and floats"

@@ -1,4 +1,4 @@
-"""Where an extreme value lies: a tensor and an axis in, positions along that axis out."""
+"""argmax and argmin: the position of an extreme value along an axis."""
 
 from __future__ import annotations
 

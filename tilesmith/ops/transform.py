@@ -1,4 +1,4 @@
-"""Operators that move elements and compute nothing: tensors in, one of other shape or order out."""
+"""Operators that only move elements: transpose, reshape, pad, concatenate, take."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tilesmith.ops.window import padded
 
 
 def transpose(X: Tensor, axes: Sequence[int] | None = None, name: str = "transpose") -> Tensor:
-    """Dimension d of the result is dimension axes[d] of X; without axes they are turned round."""
+    """Dimension d of the result is dimension axes[d] of X; by default their order is reversed."""
     need_tensor("transpose", "X", X)
     order = range(X.ndim)[::-1] if axes is None else axes
     order = [axis_of("transpose", a, X.ndim) for a in order]
@@ -35,7 +35,7 @@ def reshape(X: Tensor, shape: Sequence[IntLike], name: str = "reshape") -> Tenso
     """The elements of X in row-major order under another shape; one extent may be -1."""
     need_tensor("reshape", "X", X)
     old, new = list(X.shape_ints), _inferred(X, shape)
-    # Dimensions that stay as they are at both ends keep their index; only the rest is divided up.
+    # Leading and trailing dimensions that do not change keep their index; the rest is divided.
     head = 0
     while head < min(len(old), len(new)) and old[head] == new[head]:
         head += 1
@@ -62,15 +62,15 @@ def reshape(X: Tensor, shape: Sequence[IntLike], name: str = "reshape") -> Tenso
 
 
 def _inferred(X: Tensor, shape: Sequence[IntLike]) -> list[Int]:
-    """The new shape, with -1 replaced by what is left."""
+    """The new shape, with -1 replaced by the extent that fills it."""
     total = product([ONE, *X.shape_ints])
-    known = [None if isinstance(e, int) and e == -1 else of(e) for e in shape]
-    rest = product([ONE, *(e for e in known if e is not None)])
-    if known.count(None) > 1:
+    given = [None if isinstance(e, int) and e == -1 else of(e) for e in shape]
+    rest = product([ONE, *(e for e in given if e is not None)])
+    if given.count(None) > 1:
         raise ExpressionError(f"reshape: shape {show_shape(shape)} has more than one -1")
     left = None if rest.const == 0 else exact_quotient(total, rest)
-    new = [left if e is None else e for e in known]
-    if left is None if None in known else rest != total:
+    new = [left if e is None else e for e in given]
+    if left is None if None in given else rest != total:
         raise ExpressionError(
             f"reshape: {X.name} of shape {show_shape(X.shape)} has {total} elements, which do not "
             f"fill the shape {show_shape(shape)}"
@@ -92,7 +92,7 @@ def pad(
     """X with `value` around it: one number, or one number or (before, after) per dimension."""
     need_tensor("pad", "X", X)
     out = padded(X, dict(enumerate(pad_pairs("pad", widths, X.ndim))), value, name)
-    if out is X:  # an operator's result is a tensor of its own, even where nothing is added
+    if out is X:  # the result is a new tensor, even if nothing is added
         out = compute(X.shape_ints, lambda *i: X[i], name=name)
     return out
 
@@ -141,7 +141,7 @@ def concatenate(
 
 
 def take(X: Tensor, ids: Tensor, axis: int = 0, name: str = "take") -> Tensor:
-    """X at the places `ids` of an axis; the dimensions of ids take its stead. 0 <= id < extent."""
+    """X at positions `ids` of an axis, which the dimensions of ids replace. 0 <= id < extent."""
     need_tensor("take", "X", X)
     need_tensor("take", "ids", ids)
     a = axis_of("take", axis, X.ndim)
@@ -158,6 +158,6 @@ def take(X: Tensor, ids: Tensor, axis: int = 0, name: str = "take") -> Tensor:
 
 
 def embedding(table: Tensor, ids: Tensor, name: str = "embedding") -> Tensor:
-    """The rows of a table (V, D) that ids name: (..., D)."""
+    """The rows `ids` of a table (V, D), of shape (..., D)."""
     need_tensor("embedding", "table", table, "V D")
     return take(table, ids, axis=0, name=name)

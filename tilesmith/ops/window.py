@@ -1,4 +1,4 @@
-"""Sliding windows: sizes in, the number of places out; and the padded tensor they slide over."""
+"""Sliding windows: the number of their positions, and the padded tensor they read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilesmith.expr.values import Number, Tensor, Value, where
 def output_extent(
     op: str, letter: str, size: int, kernel: int, stride: int, pad: tuple[int, int], dilation: int
 ) -> int:
-    """How many places a window has."""
+    """The number of positions of a window."""
     if kernel < 1:
         raise ExpressionError(f"{op}: the kernel has extent {kernel} in {letter}; at least 1")
     reach = dilation * (kernel - 1) + 1

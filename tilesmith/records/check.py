@@ -1,5 +1,5 @@
-"""Validates one line of an imported file: text in, database rows out, or an error that says why the
-line is not a record. Nothing is checked again after this.
+"""Validates one line of an imported file and converts it to database rows, or raises an error that
+says why the line is not a record. Nothing is checked again after this.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from tilesmith.task.task import (
 
 LINE_VERSION = 1
 _MOST_SAMPLES = 1_000_000
-_MOST_NBYTES = 1 << 50  # of the buffers of a Function: more than any machine has
-_MAX_TEXT = 100_000  # letters of a text about a run
+_MOST_NBYTES = 1 << 50  # bytes of a Function's buffers, more than any machine has
+_MAX_TEXT = 100_000  # characters of a text about a run
 _LATEST = 1e11  # seconds since 1970, some thousand years from now
 _KNOWN = {p.name for p in PRIMITIVES}
 _UNITS = {i.name for i in INTRINSICS}
 
 
 def read_line(line: str, apply: bool = True) -> Entry:
-    """Raises one of rows.UNREADABLE. Without `apply`, whether the trace is a schedule of its task
-    is left open: to find out takes some milliseconds.
+    """Raises one of rows.UNREADABLE. `apply` also checks that the trace is a schedule of its task,
+    which takes some milliseconds.
     """
     data = json.loads(line)
     if not isinstance(data, dict):
@@ -56,12 +56,12 @@ def read_line(line: str, apply: bool = True) -> Entry:
     task, statement, key = task_of(func, target, codegen)
     failure = None if data["failure"] is None else _failure(data["failure"])
     seconds = _samples(data["seconds"], "seconds")
-    references = _samples(data.get("references", []), "references")  # older lines have none
+    references = _samples(data.get("references", []), "references")  # absent in older lines
     if references and len(references) != len(seconds):
         raise ValueError(f"there are {len(seconds)} seconds and {len(references)} references")
     trace = _trace(data["trace"], task, apply and bool(seconds) and failure is None)
     m = Measurement(
-        candidate=Candidate(task, Trace()),  # not the real one: its steps may be a user's
+        candidate=Candidate(task, Trace()),  # a placeholder: the steps may be a user's own
         seconds=seconds,
         failure=failure,
         contended=_flag(data, "contended"),
@@ -70,7 +70,7 @@ def read_line(line: str, apply: bool = True) -> Entry:
         when=_number(data, "when", _LATEST),
         references=references,
     )
-    moment = _moment(data, codegen)  # older lines have none
+    moment = _moment(data, codegen)  # absent in older lines
     m = replace(m, moment=moment)
     row = row_of(m, digest(statement, trace), trace, _versions(data["versions"]))
     fingerprint = task.target.fingerprint
@@ -81,9 +81,9 @@ def read_line(line: str, apply: bool = True) -> Entry:
     return Entry(task_row, row, run_row(last))
 
 
-@lru_cache(256)  # lines of one task stand together
+@lru_cache(256)  # lines of one task are next to each other
 def task_of(func: str, target: str, codegen: str) -> tuple[Task, str, str]:
-    """With its statement and its key under that code generator."""
+    """The task, its statement key and its key, both for that version of the code generator."""
     task = Task(function_from_json(func), Target.from_json(target))
     verify(task.func)
     nbytes = 0
@@ -117,21 +117,21 @@ def _check_target(target: Target) -> None:
 
 
 def _trace(data: Any, task: Task, apply: bool) -> str:
-    """Its text. One that was timed must be a schedule of the task, as far as that can be known:
-    steps may be a user's own.
+    """The trace as text. A trace that was timed must be a schedule of the task. That is checked
+    only if all steps are built-in ones.
     """
     text = json.dumps(data, allow_nan=False)
     if not isinstance(data, dict) or not isinstance(data.get("steps"), list):
         raise ValueError("its trace has no steps")
-    known = True
+    all_built_in = True
     for step in data["steps"]:
         match step:
             case [str(name), dict(values)]:
                 unit = values.get("intrinsic")
-                known = known and name in _KNOWN and (unit is None or unit in _UNITS)
+                all_built_in = all_built_in and name in _KNOWN and (unit is None or unit in _UNITS)
             case _:
                 raise ValueError(f"its trace has the step {_short(step)}")
-    if known:
+    if all_built_in:
         trace = Trace.from_json(text)
         if apply:
             trace.apply(task.func)

@@ -1,5 +1,5 @@
-"""A file name or URL in, a SQLAlchemy engine out, set up so that what is committed stays; and what
-a database says when it fails, in words that help.
+"""Opens a SQLAlchemy engine for a file name or URL, configured such that what is committed is
+durable, and translates errors of the database.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sqlalchemy.pool import StaticPool
 
 from tilesmith.base.errors import RecordsError
 
-BUSY_SECONDS = 60.0  # how long to wait for another process that writes
+BUSY_SECONDS = 60.0  # timeout while another process writes
 
 
 def make_engine(place: str | os.PathLike[str]) -> sa.Engine:
@@ -43,7 +43,7 @@ def _postgresql(url: sa.URL) -> sa.Engine:
     if url.drivername in ("postgresql", "postgres"):
         url = url.set(drivername="postgresql+psycopg")
     try:
-        # A server restarts, a laptop sleeps: connections are tried before they are used.
+        # pre_ping: a connection may be dead after the server restarted or the laptop slept.
         return sa.create_engine(url, pool_pre_ping=True)
     except ModuleNotFoundError as e:
         raise RecordsError(
@@ -58,7 +58,7 @@ def in_memory(engine: sa.Engine) -> bool:
 def _sqlite(url: sa.URL) -> sa.Engine:
     connect_args: dict[str, Any] = {"timeout": BUSY_SECONDS, "check_same_thread": False}
     file = url.database
-    if file is None or file in ("", ":memory:"):  # the one connection is the database
+    if file is None or file in ("", ":memory:"):  # the database lives in its one connection
         engine = sa.create_engine(url, connect_args=connect_args, poolclass=StaticPool)
     else:
         path = Path(file)
@@ -73,17 +73,17 @@ def _sqlite(url: sa.URL) -> sa.Engine:
 
     @event.listens_for(engine, "connect")
     def connect(connection: sqlite3.Connection, _: object) -> None:
-        connection.isolation_level = None  # transactions begin where `begin` says, see below
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # only of use for a new file
+        connection.isolation_level = None  # `begin`, below, starts transactions
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # has an effect on new files only
         use_wal(connection)
-        # Without it, the last commits are lost with the machine's power.
+        # Otherwise a power failure loses the last commits.
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
 
     @event.listens_for(engine, "begin")
     def begin(c: sa.Connection) -> None:
         # A transaction that reads before it writes fails at once, without waiting, if another one
-        # wrote in between; so one that will write says so at its beginning.
+        # wrote in between. So a transaction that will write is declared as such.
         writes = c.get_execution_options().get("writes", False)
         c.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
@@ -95,17 +95,17 @@ def is_read_only(engine: sa.Engine) -> bool:
 
 
 def _is_writable(file: Path) -> bool:
-    """A log comes to lie beside the file, so that its folder counts too."""
+    """Whether the file and its folder, in which SQLite creates a log, can be written to."""
     return os.access(file, os.W_OK) and os.access(file.resolve().parent, os.W_OK)
 
 
 def _sqlite_to_read(url: sa.URL, file: Path, connect_args: dict[str, Any]) -> sa.Engine:
-    """Of a file that may not be written to."""
+    """An engine for a file that cannot be written to."""
     uri = f"{file.resolve().as_uri()}?mode=ro"
     log = file.with_name(f"{file.name}-wal")
     if not log.exists() or log.stat().st_size == 0:
-        # Nobody has it open for writing. Otherwise SQLite would make an index of the log, which it
-        # may not; with a log there is an index, too, as long as somebody has it open.
+        # No log, so no process has it open for writing. `immutable` keeps SQLite from creating an
+        # index of the log, which it may not; with a log the index exists while a process uses it.
         uri += "&immutable=1"
 
     def connect() -> sqlite3.Connection:
@@ -123,31 +123,31 @@ def _sqlite_to_read(url: sa.URL, file: Path, connect_args: dict[str, Any]) -> sa
 
 
 def _refuse_torn(file: Path) -> None:
-    """SQLite sees when whole pages are missing at the end of a file; a piece of the last one it
-    takes for zeros.
+    """Raises for a file that was cut off within a page. SQLite detects missing pages, but fills up
+    an incomplete last page with zeros.
     """
     if _ends_within_a_page(file):
-        time.sleep(0.1)  # it may have been growing at that moment
+        time.sleep(0.1)  # it may just have been growing
         if _ends_within_a_page(file):
             raise RecordsError(f"{file}: {_MEANINGS['malformed']} (it ends within a page)")
 
 
 def _ends_within_a_page(file: Path) -> bool:
     try:
-        if file.with_name(f"{file.name}-wal").exists():  # the log has what is missing
+        if file.with_name(f"{file.name}-wal").exists():  # the log has the missing part
             return False
         with file.open("rb") as f:
             head = f.read(18)
         page = int.from_bytes(head[16:], "big")
-        known = head[:16] == b"SQLite format 3\0" and page > 0
-        return known and file.stat().st_size % page != 0
-    except OSError:  # SQLite will find out why
+        is_sqlite = head[:16] == b"SQLite format 3\0" and page > 0
+        return is_sqlite and file.stat().st_size % page != 0
+    except OSError:  # SQLite will report it
         return False
 
 
 def use_wal(connection: sqlite3.Connection) -> None:
-    """Readers and a writer at once. The change of a new file to it does not wait for others that
-    are at the same, so we do.
+    """Switches to write-ahead logging: readers and a writer at the same time. SQLite does not wait
+    for other processes that do the same to a new file, so this does.
     """
     give_up = time.monotonic() + BUSY_SECONDS
     while True:
@@ -160,7 +160,7 @@ def use_wal(connection: sqlite3.Connection) -> None:
             time.sleep(0.01)
 
 
-# What SQLite says -> what it means to the one who reads it.
+# Parts of SQLite's error messages, and what they mean to a user.
 _MEANINGS = {
     "disk is full": "the disk is full. Nothing of this was stored, and what was stored before is "
     "safe: make room, then do it again",
@@ -168,15 +168,15 @@ _MEANINGS = {
     "room, and a quota?",
     "is locked": f"another process has kept it locked for {BUSY_SECONDS:g} s",
     "not a database": "this file is not a database of records",
-    "malformed": "this file is damaged. Put back a copy of it, or import an export into a new one",
-    "unable to open": "cannot be opened: is its folder there, and may you read the file, or write "
-    "a new one?",
+    "malformed": "this file is damaged. Restore a copy of it, or import an export into a new one",
+    "unable to open": "cannot be opened: does its folder exist, and may you read the file, or "
+    "write a new one?",
     "readonly": "may not be written to",
 }
 
 
 def meaning(error: Exception) -> str:
-    """What is wrong, in a line."""
+    """What is wrong, in one line."""
     message = str(error.orig if isinstance(error, exc.DBAPIError) and error.orig else error).strip()
     for piece, text in _MEANINGS.items():
         if piece in message:

@@ -1,5 +1,5 @@
-"""What a database of measurements can do, whoever writes it; `testing/databases.py` has the suite
-that every implementation passes. `open_database` opens ours.
+"""The protocol of a database of measurements. Every implementation must pass the test suite in
+`testing/databases.py`; `open_database` opens the built-in one.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tilesmith.task.task import Candidate, Measurement, Task, TuningRun
 
 @dataclass(frozen=True, slots=True)
 class TaskSummary:
-    """What is known of one task: `task` as it was stated first, and under which names of Functions
-    it was.
+    """The records of one task: `task` as it was first stated, and the names of the Functions under
+    which it was stated.
 
-    `key` and `codegen` are those under which it was recorded: with an older code generator they
-    differ from what `task` would have today.
+    `key` and `codegen` are those under which it was recorded. For an older code generator they
+    differ from those of `task` today.
     """
 
     task: Task
@@ -31,13 +31,13 @@ class TaskSummary:
     count: int
     failures: int
     names: tuple[str, ...]
-    best_seconds: float | None  # of the one that `best` gives
+    best_seconds: float | None  # of the measurement that `best` returns
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """A tuning run and what it measured, in that order. `seconds` is the time from its start to its
-    last measurement.
+    """A tuning run and its measurements in order. `seconds` is the time from its start to its last
+    measurement.
     """
 
     run: TuningRun
@@ -50,18 +50,18 @@ class RunSummary:
 
     @property
     def curve(self) -> Curve:
-        """(seconds, trials, best cost) at every improvement, as `Result.curve`."""
+        """(seconds, trials, best cost) at every improvement, like `Result.curve`."""
         return curve_of(self.measurements)
 
 
 class Database(Protocol):
-    """Safe for use by several threads. Every method either does all of its work or, with a
-    RecordsError, none.
+    """Safe for use by several threads. Every method either does all of its work or raises a
+    RecordsError and does nothing.
     """
 
     def add(self, measurements: Sequence[Measurement]) -> None:
-        """All of them at once, kept when this returns. One that is already there is not doubled,
-        so that an add may be repeated.
+        """Stores all of them in one transaction; they are durable when this returns. Duplicates are
+        ignored, so an add may be repeated.
         """
 
     def of(
@@ -70,9 +70,9 @@ class Database(Protocol):
         primitives: Sequence[type[Step]] = PRIMITIVES,
         intrinsics: Sequence[Intrinsic] = INTRINSICS,
     ) -> list[Measurement]:
-        """Everything known of a task, under its names, oldest first. `primitives` and `intrinsics`
-        are what names in traces may mean; add your own to the built-in ones. What cannot be read
-        with them is left out, see `unread`.
+        """All measurements of a task, under its names, oldest first. `primitives` and `intrinsics`
+        are the types that names in traces may refer to; to read your own, add them to the built-in
+        ones. Measurements that cannot be read with them are left out, see `unread`.
         """
 
     def best(
@@ -81,8 +81,8 @@ class Database(Protocol):
         primitives: Sequence[type[Step]] = PRIMITIVES,
         intrinsics: Sequence[Intrinsic] = INTRINSICS,
     ) -> Measurement | None:
-        """The one to trust, the first by `trust`: the fastest that was confirmed, else the fastest
-        of a calm machine, else the fastest of a busy one; None if nothing was ever timed.
+        """The best measurement, the first by `trust`: the fastest confirmed one, else the fastest
+        on a calm machine, else the fastest on a busy one. None if nothing was ever timed.
         """
 
     def unread(
@@ -91,8 +91,8 @@ class Database(Protocol):
         primitives: Sequence[type[Step]] = PRIMITIVES,
         intrinsics: Sequence[Intrinsic] = INTRINSICS,
     ) -> int:
-        """How many measurements, of one task or in all, cannot be read: their traces have
-        primitives that are not among these, or they hold what is no measurement. They stay.
+        """The number of measurements, of one task or in all, that cannot be read: their traces use
+        other primitives than these, or their values are invalid. They stay in the database.
         """
 
     def earlier(
@@ -101,8 +101,8 @@ class Database(Protocol):
         primitives: Sequence[type[Step]] = PRIMITIVES,
         intrinsics: Sequence[Intrinsic] = INTRINSICS,
     ) -> list[Candidate]:
-        """What other versions of the code generator were fastest with, best first. Their times say
-        nothing about today's code: these are candidates to measure anew.
+        """The fastest candidates recorded by other versions of the code generator, best first.
+        Their times are not valid for today's code, so they must be measured again.
         """
 
     def runs(
@@ -111,20 +111,20 @@ class Database(Protocol):
         primitives: Sequence[type[Step]] = PRIMITIVES,
         intrinsics: Sequence[Intrinsic] = INTRINSICS,
     ) -> list[RunSummary]:
-        """The tuning runs of a task that left measurements here, by their start. Measurements that
-        belong to no run, such as those of older versions, are not among them.
+        """The tuning runs of a task that left measurements here, by start time. Measurements
+        without a run, such as those of older versions, are not included.
         """
 
     def tasks(self) -> list[TaskSummary]:
-        """One summary for each task, in the order in which they came."""
+        """One summary per task, in the order in which they were first recorded."""
 
     def count(self, task: Task | None = None) -> int:
-        """How many measurements there are, of one task or in all."""
+        """The number of measurements, of one task or in all."""
 
     def save_state(self, task: Task, name: str, data: bytes) -> None:
-        """Keeps what a search needs to go on; replaces what had this name."""
+        """Stores the state of a search under a name, in place of an earlier one."""
 
     def load_state(self, task: Task, name: str) -> bytes | None: ...
 
     def close(self) -> None:
-        """May be called twice; everything else then raises a RecordsError."""
+        """May be called twice. All other methods raise a RecordsError afterwards."""

@@ -1,6 +1,6 @@
-"""Records as JSON lines: each line holds all there is to say about one measurement, the computation
-and the target included, so that a line means the same in any database. A file whose name ends in
-.xz or .gz is compressed.
+"""Records as JSON lines. Each line holds everything about one measurement, including the
+computation and the target, so that it means the same in any database. Files whose name ends in .xz
+or .gz are compressed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import PRIMITIVES
 from tilesmith.task.task import Measurement
 
-_LONGEST = 1 << 24  # bytes of a line: no record comes near
+_LONGEST = 1 << 24  # bytes of a line, far more than any record has
 
 
 def line_of(task: TaskRow, row: RecordRow, run: RunRow | None = None) -> str:
@@ -62,7 +62,7 @@ def line_of(task: TaskRow, row: RecordRow, run: RunRow | None = None) -> str:
 
 
 def _parsed(text: str) -> Any:
-    """What no longer is JSON goes as the text it is: an export keeps all there is."""
+    """The JSON value of a text; the text itself if it is not JSON, so that an export keeps it."""
     try:
         return json.loads(text)
     except ValueError:
@@ -71,15 +71,15 @@ def _parsed(text: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """What is no record, and why, with the file and the line."""
+    """A line that is not a record: the reason, with file and line number."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What came of a file: records that are new here, those that were here already, and lines that
-    are none; `reasons` are those of the first of them.
+    """The result of an import: how many records were new, how many were known already, and how
+    many lines were refused; `reasons` explains the first of these.
     """
 
     added: int
@@ -89,7 +89,7 @@ class Imported:
 
 
 def entries(path: Path, apply: bool = True) -> Iterator[Entry | Refused]:
-    """Raises a RecordsError where nothing of the file can be read."""
+    """Raises a RecordsError if nothing of the file can be read."""
     number = 0
     try:
         with _open_bytes(path) as file:
@@ -116,7 +116,7 @@ def _entry(path: Path, number: int, line: bytes, apply: bool) -> Entry | Refused
 
 
 def write_lines(to: Path | TextIO, rows: Iterable[Entry]) -> int:
-    """How many were written. A file appears when it is whole; a stream is not closed."""
+    """Returns the number of lines. A file appears when it is complete; a stream stays open."""
     if not isinstance(to, Path):
         return _write(to, rows)
     part = to.with_name(f"{to.name}.part")
@@ -144,8 +144,8 @@ def read_records(
     primitives: Sequence[type[Step]] = PRIMITIVES,
     intrinsics: Sequence[Intrinsic] = INTRINSICS,
 ) -> list[Measurement]:
-    """What an exported file says, without a database: each task is rebuilt with the target it was
-    recorded on, whatever machine this is. Raises a RecordsError that names the line where one is
+    """The measurements in an exported file, without a database. Each task has the target it was
+    recorded on, whatever machine this is. Raises a RecordsError that names the first line that is
     not a record.
     """
     out = []

@@ -1,4 +1,4 @@
-"""A file name or a URL in, an open database out."""
+"""Opens a database of measurements by file name or URL."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
 
 def open_database(place: str | os.PathLike[str]) -> SqlDatabase:
-    """A SQLite file, which is made where there is none, or a server by its URL,
-    `postgresql://user@host/name`. ":memory:" is a database that ends with the process. A file that
-    may not be written to is opened to be read.
+    """`place` is a SQLite file, which is created if missing, or the URL of a server,
+    `postgresql://user@host/name`. ":memory:" is a database that ends with the process. A file
+    without write permission is opened for reading.
     """
-    # Imported late: SQLAlchemy takes up to a second, which only those pay who keep records.
+    # Imported late: SQLAlchemy takes up to a second, which only those who keep records should pay.
     from tilesmith.records.sql import SqlDatabase
 
     return SqlDatabase(place)

@@ -1,4 +1,4 @@
-"""Rows of a database in, measurements under the names of the task that asks out."""
+"""Reads rows of a database as measurements, under the names of the requesting task."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tilesmith.task.task import Candidate, Measurement, Task, TuningRun
 
 
 class Reader:
-    """`stated` are the ways in which the task was stated, by the numbers of their rows: a trace
-    speaks of the names of one of them. Measurements of these `runs` say when they were made.
+    """`stated` are the rows of the ways in which the task was stated, by number; a trace refers to
+    the names of one of them. `runs` are the runs by key, for measurements that belong to one.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Reader:
             return None
 
     def _translation(self, func: str) -> Translation | None:
-        """None where the names are the same."""
+        """None if the names are the same."""
         if func == function_to_json(self.task.func):
             return None
         return Translation(function_from_json(func, self.intrinsics), self.task.func)
@@ -61,7 +61,7 @@ def reader_of(
     primitives: Sequence[type[Step]] = PRIMITIVES,
     intrinsics: Sequence[Intrinsic] = INTRINSICS,
 ) -> Reader | None:
-    """For what is known of a task, under the names of this row; None if it cannot be read."""
+    """A reader of a task's records under the names of this row; None if the row is unreadable."""
     try:
         task = Task(function_from_json(row.func, intrinsics), Target.from_json(row.target))
     except UNREADABLE:
@@ -70,7 +70,7 @@ def reader_of(
 
 
 def applies(candidate: Candidate) -> bool:
-    """Whether the trace still is a schedule of its task."""
+    """Whether the trace can still be applied to its task."""
     try:
         candidate.trace.apply(candidate.task.func)
     except UNREADABLE:

@@ -1,5 +1,5 @@
-"""Measurements as rows of plain values, and back. A row is complete: what it was made from can be
-rebuilt from it and the row of its task alone.
+"""Converts measurements to rows of plain values, and back. A row is complete: the measurement can
+be rebuilt from it and the row of its task.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class TaskRow(NamedTuple):
 
 
 class RecordRow(NamedTuple):
-    identity: str  # the same for two rows that say the same
+    identity: str  # a hash of the content, equal for equal records
     candidate: str
     trace: str
     samples: str
     cost: float | None
-    standing: int  # with the normal cost behind it, the order of `trust`
+    standing: int  # first key of the order of `trust`; normal_cost is the second
     failure: str | None
     failure_text: str
     contended: bool
@@ -56,17 +56,17 @@ class RecordRow(NamedTuple):
     at: float
     versions: str
     reference_samples: str
-    normal_cost: float | None  # the best has the least
-    run: str | None  # the key of the run that made it
+    normal_cost: float | None  # lower is better
+    run: str | None  # key of the run that measured it
     run_seconds: float | None  # since the run's start
-    trial: int | None  # within the run, see Moment
+    trial: int | None  # number within the run, see Moment
 
 
 class RunRow(NamedTuple):
     key: str
     strategy: str
     settings: str
-    seed: str  # any integer
+    seed: str  # text, because it may be any integer
     budget_trials: int | None
     budget_seconds: float | None
     budget_patience: int | None
@@ -77,7 +77,7 @@ class RunRow(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A record with all that is needed to understand it elsewhere."""
+    """A record with everything needed to understand it in another database."""
 
     task: TaskRow
     record: RecordRow
@@ -126,7 +126,7 @@ def record_row(m: Measurement) -> RecordRow:
 
 
 def row_of(m: Measurement, candidate: str, trace: str, made_by: str) -> RecordRow:
-    """For a measurement whose trace need not be understood here: its text and key are given."""
+    """The row of a measurement whose trace is given as text, since it may be unreadable here."""
     samples = json.dumps(list(map(float, m.seconds)))
     references = json.dumps(list(map(float, m.references)))
     cost, normal_cost = float(m.cost), float(m.normal_cost)
@@ -167,8 +167,8 @@ def measurement(
     intrinsics: Sequence[Intrinsic],
     runs: Mapping[str, TuningRun] | None = None,
 ) -> Measurement:
-    """Raises one of UNREADABLE for a row that says nothing here: it has a primitive that is not
-    known, or values that an older version let pass.
+    """Raises one of UNREADABLE if the row cannot be read: its trace uses an unknown primitive, or
+    it has invalid values that an older version accepted.
     """
     run = (runs or {}).get(row.run or "")
     m = Measurement(
@@ -187,7 +187,7 @@ def measurement(
     return m
 
 
-# What reading a row may raise: nothing that a stranger wrote into it is our mistake.
+# What reading a row may raise: the content may come from anywhere.
 UNREADABLE = (
     *(TilesmithError, ValueError, TypeError, AttributeError),
     *(LookupError, ArithmeticError, AssertionError, RecursionError),
@@ -196,8 +196,8 @@ UNREADABLE = (
 
 @cache
 def versions() -> str:
-    """Of what has a say in the numbers, as JSON. LLVM comes with llvmlite, whose version is known
-    without loading it.
+    """The versions of everything that affects timings, as JSON. LLVM comes with llvmlite, whose
+    version is known without importing it.
     """
     by_package = {"python": platform.python_version()}
     for package in ("tilesmith", "llvmlite"):
@@ -209,5 +209,5 @@ def versions() -> str:
 
 
 def _clean(text: str) -> str:
-    """Without what no database holds as text: NUL, and halves of surrogate pairs."""
+    """The text without characters that databases reject: NUL, and unpaired surrogates."""
     return text.encode(errors="backslashreplace").decode().replace("\0", "\\x00")

@@ -1,4 +1,4 @@
-"""The tables, and how older ones become these: a connection in, a database of today's version out.
+"""The tables, and the migrations from older versions.
 
 Names begin with `tilesmith_`, because a server may be shared with other programs.
 """
@@ -18,7 +18,7 @@ from tilesmith.ir.deserialize import function_from_json
 from tilesmith.task.task import task_key
 
 metadata = sa.MetaData()
-_Id = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # SQLite numbers only INTEGER by itself
+_Id = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # SQLite auto-numbers INTEGER only
 
 schema = sa.Table("tilesmith_schema", metadata, sa.Column("version", sa.Integer, nullable=False))
 
@@ -26,8 +26,8 @@ tasks = sa.Table(
     "tilesmith_tasks",
     metadata,
     sa.Column("id", _Id, primary_key=True),
-    # One row for each way in which a task was stated. Those that differ in names alone have one
-    # `key`; a record belongs to the row whose names its trace speaks of.
+    # One row for each way in which a task was stated. Rows that differ only in names have the same
+    # `key`; a record belongs to the row whose names its trace refers to.
     sa.Column("statement", sa.Text, nullable=False, unique=True),
     sa.Column("name", sa.Text, nullable=False),
     sa.Column("func", sa.Text, nullable=False),
@@ -74,14 +74,14 @@ records = sa.Table(
     sa.Column("versions", sa.Text, nullable=False),
     sa.Column("reference_samples", sa.Text, nullable=False),
     sa.Column("normal_cost", sa.Double),
-    # Without a run: records of older versions, and those that no tuning run made.
+    # Null for records of older versions, and for those that were not made by a tuning run.
     sa.Column("run", sa.Text, sa.ForeignKey("tilesmith_runs.key")),
     sa.Column("run_seconds", sa.Double),
     sa.Column("trial", sa.Integer),
     sa.Index("tilesmith_records_candidate", "task_id", "candidate", "id"),
     sa.Index("tilesmith_records_best", "task_id", "standing", "normal_cost", "id"),
     sa.Index("tilesmith_records_of", "task_id", "id"),
-    # The time comes first, so that new rows go to the end of the index and not all over it.
+    # The time comes first, so that new rows go to the end of the index.
     sa.Index("tilesmith_records_once", "at", "identity", unique=True),
 )
 
@@ -95,11 +95,11 @@ state = sa.Table(
 
 
 def _to_2(c: sa.Connection) -> None:
-    """Records say by what they were made; searches leave their state."""
+    """Adds the versions that made a record, and the states of searches."""
     c.execute(
         sa.text("ALTER TABLE tilesmith_records ADD COLUMN versions TEXT NOT NULL DEFAULT '{}'")
     )
-    # Stated anew: the table above is today's, and may be another one tomorrow.
+    # Stated again here: the definition above is the current one, which may change.
     then = sa.MetaData()
     sa.Table("tilesmith_tasks", then, sa.Column("id", _Id, primary_key=True))
     table = sa.Table(
@@ -113,7 +113,7 @@ def _to_2(c: sa.Connection) -> None:
 
 
 def _to_3(c: sa.Connection) -> None:
-    """Records say how fast the machine was, and are ordered by what they cost apart from that."""
+    """Adds reference times, and orders records by their normal cost."""
     real = sa.Double().compile(dialect=c.dialect)
     for statement in (
         "ALTER TABLE tilesmith_records ADD COLUMN reference_samples TEXT NOT NULL DEFAULT '[]'",
@@ -127,7 +127,7 @@ def _to_3(c: sa.Connection) -> None:
 
 
 def _to_4(c: sa.Connection) -> None:
-    """Standings say whether a time has references, and times that are none have the last one."""
+    """Standings depend on whether there are references; invalid times get the last one."""
     then = sa.table(
         "tilesmith_records",
         *map(sa.column, ("id", "samples", "reference_samples", "failure")),
@@ -156,7 +156,7 @@ def _to_4(c: sa.Connection) -> None:
 
 
 def _to_5(c: sa.Connection) -> None:
-    """The key of a task leaves names out; what it was before tells how the task was stated."""
+    """The key of a task no longer depends on names; the old key becomes the statement key."""
     c.execute(sa.text("ALTER TABLE tilesmith_tasks RENAME COLUMN key TO statement"))
     if c.dialect.name == "postgresql":
         c.execute(
@@ -172,13 +172,13 @@ def _to_5(c: sa.Connection) -> None:
     for r in c.execute(sa.select(then)).all():
         try:
             key = task_key(function_from_json(r.func), Target.from_json(r.target), r.codegen)
-        except TilesmithError:  # it stays, for those who can read it
+        except TilesmithError:  # it stays, for a version that can read it
             key = r.statement
         c.execute(then.update().where(then.c.id == r.id).values(key=key))
 
 
 def _to_6(c: sa.Connection) -> None:
-    """Records name the tuning run that made them, and are found by their candidate."""
+    """Records refer to their tuning run; an index finds them by candidate."""
     then = sa.MetaData()
     budget = (("trials", _Id), ("seconds", sa.Double), ("patience", _Id))
     table = sa.Table(
@@ -202,18 +202,18 @@ def _to_6(c: sa.Connection) -> None:
 
 
 def _times(text: str) -> list[float]:
-    """Samples of seconds; none if one of them is no time."""
+    """The samples in seconds; empty if one of them is invalid."""
     samples = json.loads(text)
     return samples if all(0 < s < math.inf for s in samples) else []
 
 
-# The k-th takes version k + 1 to version k + 2.
+# MIGRATIONS[k] converts version k + 1 to version k + 2.
 MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (_to_2, _to_3, _to_4, _to_5, _to_6)
 VERSION = len(MIGRATIONS) + 1
 
 
 def version_of(c: sa.Connection) -> int:
-    """0 where there is nothing yet."""
+    """The schema version; 0 for an empty database."""
     if not sa.inspect(c).has_table(schema.name):
         return 0
     version = c.execute(sa.select(schema.c.version)).scalar()
@@ -228,11 +228,11 @@ def newer(place: str, have: int) -> RecordsError:
 
 
 def prepare(c: sa.Connection, place: str) -> None:
-    """Makes the tables, or brings them up to date. Runs in a transaction that nobody else writes
-    in, so that a process that is killed here leaves what was there.
+    """Creates or migrates the tables. The caller's transaction excludes other writers, so a process
+    that is killed here leaves the database as it was.
     """
     have = version_of(c)
-    if have > VERSION:  # another one has brought it there since
+    if have > VERSION:  # another process has migrated it in the meantime
         raise newer(place, have)
     if have == 0:
         metadata.create_all(c)

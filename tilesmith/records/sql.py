@@ -1,6 +1,7 @@
-"""The database of measurements, in SQL: a SQLite file for one machine, PostgreSQL for a team.
+"""The built-in database of measurements, in SQL: a SQLite file for one machine, PostgreSQL for a
+team.
 
-Each method is one transaction, but for those that may move millions of records.
+Each method is one transaction, except for those that may move millions of records.
 """
 
 from __future__ import annotations
@@ -53,13 +54,13 @@ _RUN = [runs.c[name] for name in RunRow._fields]
 _RECORD = [records.c[name] for name in RecordRow._fields]
 # The order of `trust`, and of the index `tilesmith_records_best`.
 _TRUST = (records.c.standing, records.c.normal_cost, records.c.id)
-_REASONS = 20  # refused lines whose reasons are given
+_REASONS = 20  # refused lines of an import for which a reason is kept
 _BATCH = 1000  # rows per transaction of a large transfer, so that other writers get their turn
 
 
 class SqlDatabase:
-    """Made by `open_database`. Implements the protocol `Database`; what else it can do is for
-    those who look after the records.
+    """Created by `open_database`. Implements the protocol `Database`; the further methods maintain
+    the records.
     """
 
     def __init__(self, place: str | os.PathLike[str]) -> None:
@@ -70,7 +71,7 @@ class SqlDatabase:
         """The file, or the URL without its password."""
         return self._at.place
 
-    # what every database does
+    # the protocol Database
     def add(self, measurements: Sequence[Measurement]) -> None:
         rows = [
             (m.candidate.task, record_row(m), None if m.moment is None else run_row(m.moment))
@@ -220,20 +221,20 @@ class SqlDatabase:
     def __repr__(self) -> str:
         return f"<database {self.place}>"
 
-    # looking after the records
+    # maintenance
     def merge(self, other: SqlDatabase) -> int:
-        """Takes over what the other one has and this one has not; how many that were."""
+        """Copies the records of the other database that are missing here; returns their number."""
         return 0 if other is self else self._store(other._rows())[0]
 
     def export(self, to: str | os.PathLike[str] | TextIO) -> int:
-        """Writes every record as a line of JSON, to a file or to an open stream of text; how many
-        there are.
+        """Writes every record as a line of JSON, to a file or to an open text stream. Returns the
+        number of records.
         """
         return write_lines(Path(to) if isinstance(to, str | os.PathLike) else to, self._rows())
 
     def import_(self, path: str | os.PathLike[str]) -> Imported:
-        """Takes over the lines that `export` wrote and that are not here yet. Every line is
-        checked; one that is no record is refused, and the others come in.
+        """Adds the records of an exported file that are missing here. Every line is checked; lines
+        that are not records are refused, and the others are added.
         """
         reasons: list[str] = []
         refused = 0
@@ -252,30 +253,30 @@ class SqlDatabase:
         return Imported(added, seen - added, refused, tuple(reasons))
 
     def prune(self, keep: int | None = None, failures: bool = False, outdated: bool = False) -> int:
-        """Forgets all but the `keep` best of each task, failures, and what an older code generator
-        made, as far as asked for; how many records that were. What cannot be read here is neither
-        counted among the best nor forgotten.
+        """Deletes, as requested, all but the `keep` best of each task, failures, and records of
+        older code generators. Returns the number of deleted records. Records that cannot be read
+        here are neither counted among the best nor deleted.
         """
         if keep is not None and keep < 1:
             raise RecordsError(f"keep is {keep}; it takes at least the best one of each task")
-        gone = 0
+        deleted = 0
         with self._at.writing() as c:
             if outdated:
                 old = sa.select(tasks.c.id).where(tasks.c.codegen != CODEGEN_VERSION)
-                gone += c.execute(records.delete().where(records.c.task_id.in_(old))).rowcount
+                deleted += c.execute(records.delete().where(records.c.task_id.in_(old))).rowcount
                 c.execute(state.delete().where(state.c.task_id.in_(old)))
                 c.execute(tasks.delete().where(tasks.c.codegen != CODEGEN_VERSION))
             if failures:
-                gone += c.execute(records.delete().where(_is_mere_failure())).rowcount
+                deleted += c.execute(records.delete().where(_is_mere_failure())).rowcount
             if keep is not None:
-                gone += _keep_best(c, keep)
+                deleted += _keep_best(c, keep)
             c.execute(runs.delete().where(~sa.exists().where(records.c.run == runs.c.key)))
         self._at.shrink()
-        return gone
+        return deleted
 
-    # inside
+    # internals
     def _store(self, entries: Iterator[Entry]) -> tuple[int, int]:
-        """How many were new, of how many."""
+        """Returns how many entries were new, and how many there were."""
         new = seen = 0
         while batch := list(islice(entries, _BATCH)):
             with self._at.writing() as c:
@@ -286,7 +287,7 @@ class SqlDatabase:
     def _read(
         self, task: Task, primitives: Sequence[type[Step]], intrinsics: Sequence[Intrinsic]
     ) -> list[Measurement | None]:
-        """Of the task, oldest first; None for what cannot be read."""
+        """The task's measurements, oldest first; None for each that cannot be read."""
         with self._at.reading(one_moment=True) as c:
             stated = _stated(c, task.key)
             rows = list(_records(c, _among(stated)))
@@ -295,7 +296,7 @@ class SqlDatabase:
         return [reader.read(k, row) for k, row in rows]
 
     def _rows(self) -> Iterator[Entry]:
-        """Every record with its task and its run, oldest first, as they are when this begins."""
+        """Every record with its task and run, oldest first, as of the moment this begins."""
         with self._at.reading(one_moment=True) as c:
             by_id = _stated(c)
             by_key = {row.key: row for row in _runs(c, sa.true())}
@@ -304,7 +305,7 @@ class SqlDatabase:
 
 
 def _stated(c: sa.Connection, key: str | None = None) -> dict[int, TaskRow]:
-    """The ways in which the task of a key was stated, or all tasks, by number; oldest first."""
+    """The ways in which the task with this key (or any task) was stated, by number."""
     query = sa.select(tasks.c.id, *_TASK).order_by(tasks.c.id)
     if key is not None:
         query = query.where(tasks.c.key == key)
@@ -312,8 +313,8 @@ def _stated(c: sa.Connection, key: str | None = None) -> dict[int, TaskRow]:
 
 
 def _among(stated: Iterable[int]) -> sa.ColumnElement[bool]:
-    """Whether a record is of one of them. Mostly there is one, whose records the index has in
-    order; told of several, a database sorts them all to find the best.
+    """Whether a record belongs to one of them. Usually there is one, whose records the index holds
+    in order; for several, the database sorts them all to find the best.
     """
     numbers = list(stated)
     one = len(numbers) == 1
@@ -322,8 +323,8 @@ def _among(stated: Iterable[int]) -> sa.ColumnElement[bool]:
 
 def _runs(c: sa.Connection, which: sa.ColumnElement[bool]) -> list[RunRow]:
     """The runs that made these records."""
-    made = sa.select(records.c.run).where(which, records.c.run.is_not(None))
-    query = sa.select(*_RUN).where(runs.c.key.in_(made))
+    keys = sa.select(records.c.run).where(which, records.c.run.is_not(None))
+    query = sa.select(*_RUN).where(runs.c.key.in_(keys))
     return [RunRow._make(row) for row in c.execute(query)]
 
 
@@ -332,7 +333,7 @@ def _by_key(rows: Iterable[RunRow]) -> dict[str, TuningRun]:
 
 
 def _records(c: sa.Connection, which: sa.ColumnElement[bool]) -> Iterator[tuple[int, RecordRow]]:
-    """With the number of their task, oldest first."""
+    """Records with the number of their task, oldest first."""
     query = sa.select(records.c.task_id, *_RECORD).where(which).order_by(records.c.id)
     for row in c.execute(query, execution_options={"yield_per": _BATCH}):
         yield row[0], RecordRow._make(row[1:])
@@ -340,11 +341,11 @@ def _records(c: sa.Connection, which: sa.ColumnElement[bool]) -> Iterator[tuple[
 
 def _best(c: sa.Connection, reader: Reader) -> Measurement | None:
     """The first by `Ranking` whose trace can be read and applied."""
-    if len(reader.stated) > 1:  # one candidate may stand there under several names
+    if len(reader.stated) > 1:  # the same candidate may be recorded under several names
         rows = _records(c, _among(reader.stated))
         ranking = Ranking(m for k, row in rows if (m := reader.read(k, row)) is not None)
         return next((m for m in ranking.ranked if applies(m.candidate)), None)
-    # The first by `trust` is nearly always the one, so few rows are fetched at first.
+    # The first by `trust` almost always qualifies, so few rows are fetched at first.
     timed = _among(reader.stated), records.c.standing < Standing.FAILED
     query = sa.select(records.c.task_id, *_RECORD).where(*timed).order_by(*_TRUST)
     offset, size = 0, 1
@@ -366,7 +367,7 @@ def _counts(c: sa.Connection, reader: Reader, record: RecordRow, m: Measurement)
 
 
 def _keep_best(c: sa.Connection, keep: int) -> int:
-    """Deletes all timed records but those of the `keep` best candidates of each task; how many."""
+    """Deletes timed records but those of each task's `keep` best candidates; returns how many."""
     by_key: dict[str, dict[int, TaskRow]] = {}
     for k, row in _stated(c).items():
         by_key.setdefault(row.key, {})[k] = row
@@ -377,10 +378,10 @@ def _keep_best(c: sa.Connection, keep: int) -> int:
             continue
         query = sa.select(records.c.id, records.c.task_id, *_RECORD).where(_among(stated))
         by_row: dict[int, Measurement] = {}
-        for found in c.execute(query.order_by(records.c.id)).all():
-            m = reader.read(found[1], RecordRow._make(found[2:]))
+        for stored in c.execute(query.order_by(records.c.id)).all():
+            m = reader.read(stored[1], RecordRow._make(stored[2:]))
             if m is not None:
-                by_row[found[0]] = m
+                by_row[stored[0]] = m
         best = {id(m) for m in Ranking(by_row.values()).ranked[:keep]}
         timed = {k: m for k, m in by_row.items() if standing_of(m) < Standing.FAILED}
         outranked += [k for k, m in timed.items() if id(m) not in best]
@@ -390,8 +391,8 @@ def _keep_best(c: sa.Connection, keep: int) -> int:
 
 
 def _is_mere_failure() -> sa.ColumnElement[bool]:
-    """Whether a record is a failure of a candidate that had not run before. Other failures cancel
-    earlier times of the candidate: without them, those would count again.
+    """Whether a record is a failure of a candidate that never ran before. Other failures cancel
+    earlier times of their candidate, which would count again without them.
     """
     timed = records.alias()
     same = timed.c.task_id == records.c.task_id, timed.c.candidate == records.c.candidate
@@ -400,7 +401,7 @@ def _is_mere_failure() -> sa.ColumnElement[bool]:
 
 
 def _put(c: sa.Connection, rows: Iterable[tuple[Task | TaskRow, RecordRow, RunRow | None]]) -> int:
-    """How many records were new."""
+    """Inserts records; returns how many were new."""
     ids: dict[str, int] = {}
     values = []
     latest: dict[str, RunRow] = {}
@@ -420,7 +421,7 @@ def _put(c: sa.Connection, rows: Iterable[tuple[Task | TaskRow, RecordRow, RunRo
 
 
 def _id_of(c: sa.Connection, task: Task | TaskRow) -> int:
-    """Of a task's row, which is made if there is none."""
+    """The number of a task's row, which is inserted if missing."""
     own = tasks.c.statement == task.statement
     number = c.execute(sa.select(tasks.c.id).where(own)).scalar()
     if number is None:
@@ -431,5 +432,5 @@ def _id_of(c: sa.Connection, task: Task | TaskRow) -> int:
 
 
 def _insert(c: sa.Connection, table: sa.Table) -> postgresql.Insert | sqlite.Insert:
-    """An insert that can say what to do when the row is there: each dialect has its own."""
+    """An insert with an ON CONFLICT clause, which each dialect of SQLAlchemy has on its own."""
     return postgresql.insert(table) if c.dialect.name == "postgresql" else sqlite.insert(table)

@@ -1,6 +1,6 @@
-"""An open database as transactions: a place in, connections to read and to write with out.
+"""Transactions on an open database.
 
-Writers take turns and readers see whole transactions only, whatever threads and processes do.
+Writers take turns, and readers see only complete transactions, across threads and processes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tilesmith.base.interrupts import whole
 from tilesmith.records.connect import in_memory, is_read_only, make_engine, meaning
 from tilesmith.records.schema import VERSION, newer, prepare, version_of
 
-_TURN = 0x7469_6C65  # the number of the lock by which writers to PostgreSQL take turns
+_TURN = 0x7469_6C65  # the advisory lock by which writers to PostgreSQL take turns
 
 
 class Transactions:
@@ -29,7 +29,7 @@ class Transactions:
         url = self.engine.url
         file = url.database if url.get_backend_name() == "sqlite" else None
         self.place = file or url.render_as_string(hide_password=True)
-        self._alone = in_memory(self.engine)  # then its one connection cannot be shared
+        self._alone = in_memory(self.engine)  # its one connection cannot be shared by threads
         self._lock = threading.RLock()
         self._pid = os.getpid()
         self._closed = False
@@ -54,18 +54,18 @@ class Transactions:
 
     @contextmanager
     def reading(self, one_moment: bool = False) -> Iterator[sa.Connection]:
-        """All that is read in `one_moment` is as it was at its beginning."""
+        """With `one_moment`, all reads see the database as of the start (a snapshot)."""
         engine = self._open()
         with self._lock if self._alone else nullcontext(), self._named(), engine.connect() as c:
-            if one_moment and c.dialect.name == "postgresql":  # SQLite reads so anyway
+            if one_moment and c.dialect.name == "postgresql":  # SQLite always does
                 c.execution_options(isolation_level="REPEATABLE READ")
             with c.begin():
                 yield c
 
     @contextmanager
     def writing(self) -> Iterator[sa.Connection]:
-        """A first Ctrl-C waits for the end of the transaction: a connection that is interrupted
-        may keep the database locked.
+        """A first Ctrl-C is delayed until the transaction ends: an interrupted connection may keep
+        the database locked.
         """
         engine = self._open()
         if self.read_only:
@@ -74,18 +74,18 @@ class Transactions:
             c.execution_options(writes=True)
             with c.begin():
                 if c.dialect.name == "postgresql":
-                    # Without it, two that insert the same rows in another order wait for each
-                    # other; and rows would not be numbered in the order in which they are seen.
+                    # Without the lock, two writers of the same rows in different orders deadlock,
+                    # and row numbers would not follow the order in which rows become visible.
                     c.execute(sa.select(sa.func.pg_advisory_xact_lock(_TURN)))
                 yield c
 
     def shrink(self) -> None:
-        """Gives the room of deleted rows back to the disk; a server does that by itself."""
+        """Returns the space of deleted rows to the file system; a server does so by itself."""
         engine = self._open()
         if engine.dialect.name == "sqlite" and not self.read_only:
             with self._lock, self._named(), engine.connect() as c:
                 if (raw := c.connection.driver_connection) is not None:
-                    # As a script, which runs to its end: as a statement it stops at every page.
+                    # As a script, which runs to completion; a statement stops at every page.
                     raw.executescript("PRAGMA incremental_vacuum")
 
     def close(self) -> None:
@@ -94,7 +94,7 @@ class Transactions:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Errors of the database name it, and say what they mean."""
+        """Converts errors of the database to a RecordsError that names it and explains them."""
         try:
             yield
         except (SQLAlchemyError, sqlite3.Error) as e:
@@ -104,7 +104,7 @@ class Transactions:
         if self._closed:
             raise RecordsError(f"{self.place} is closed; open it again")
         if os.getpid() != self._pid:
-            # SQLite takes its parent's locks for its own: what it then writes may be lost.
+            # SQLite in a forked child mistakes the parent's locks for its own and may lose data.
             raise RecordsError(
                 f"{self.place} was opened before this process was forked; open it in the new "
                 "process alone, or start that one afresh (multiprocessing: 'spawn')"

@@ -1,4 +1,4 @@
-"""Rows of a benchmark in, a picture in a file out: one bar for each case, in groups by operator."""
+"""Draws the rows of a benchmark as a bar chart: one bar per case, grouped by operator."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import matplotlib
 from tilesmith.report.pairs import geometric_mean
 from tilesmith.report.rows import Row
 
-matplotlib.use("Agg")  # there may be no screen
+matplotlib.use("Agg")  # needs no display
 from matplotlib import pyplot
 
 _COLOURS = ("#4878a8", "#a8c4de", "#d98c3f", "#7a9e59")
 
 
 def draw(path: Path, rows: Sequence[Row]) -> None:
-    """The ratio to the best peer: above 1 ours is faster."""
+    """Draws the ratio to the best peer; above 1 ours is faster."""
     shown = [r for r in rows if r.ratio is not None and r.error is None]
     threads = sorted({r.threads for r in shown})
     height = 3.2 * max(1, len(threads))

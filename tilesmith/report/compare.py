@@ -1,5 +1,5 @@
-"""One case of the suite: our Functions for an operator in, a row out that says how our best kernel
-does beside the peers.
+"""Runs one case of the suite: tunes our Functions for an operator and compares the best kernel with
+the peers, as one row.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from tilesmith.task.task import Budget, Task
 from tilesmith.tune.build import best_kernel
 from tilesmith.tune.tune import tune
 
-_STATE = "bench"  # under this name a database keeps what was spent on a task
-_DISTURBED = 0.05  # a contestant whose time in turns is further from its time alone is named
-_BUSY_CORE = 0.95  # of its time a contestant should have at least one core to itself
-_ENOUGH = 1.0  # seconds; a rest of the budget below this is not worth a start
+_STATE = "bench"  # the name under which a database keeps the tuning time spent on a task
+_DISTURBED = 0.05  # a larger difference between the time in turns and the time alone is noted
+_BUSY_CORE = 0.95  # a contestant should have at least this share of a core
+_ENOUGH = 1.0  # seconds; tuning is not started for less than this
 
 
 @dataclass(frozen=True)
 class Case:
-    """`functions` are ours by layout; `plain` is the same with channels first, as the peers have
-    it; `numbers` are the names of the operator's numbers.
+    """`functions` are ours by layout; `plain` is the same computation with channels first, as the
+    peers take it; `numbers` are the operator's sizes by name.
     """
 
     op: str
@@ -56,8 +56,8 @@ class Case:
 
     @property
     def work(self) -> int:
-        """Operations that the answer takes. A transposed convolution may state products with zeros
-        as well, which nobody counts.
+        """The operations that the result needs, without the products with zeros that the Function
+        of a transposed convolution may contain.
         """
         if self.operator != "conv2d-transpose":
             return self.plain.flops
@@ -75,7 +75,7 @@ class Tuned:
     kernel: Kernel
     cost: float
     seconds: float
-    near: float  # of these seconds, those until it was within a tenth of its best
+    near: float  # seconds of tuning until it was within 10 % of its best
     trials: int
 
 
@@ -84,8 +84,8 @@ def machine_of(target: Target) -> str:
 
 
 def tuned(func: Function, target: Target, seconds: float, database: Database) -> Tuned:
-    """The best kernel of a database, after tuning for what is left of the seconds. Without any, and
-    without a record, it is the schedule that the analytic score likes best.
+    """The best kernel in the database, after tuning for the rest of the seconds. Without any time,
+    and without a record, it is the schedule with the best analytic score.
     """
     task = Task(func, target)
     state = database.load_state(task, _STATE)
@@ -114,8 +114,8 @@ def inputs_of(func: Function, seed: int = 0) -> list[Array]:
 
 
 class Contestants:
-    """The processes of one number of threads: ours and those of the named peers. They stay for
-    many cases, because loading a library takes seconds.
+    """The processes for one number of threads: ours and those of the named peers. They are reused
+    for many cases, because loading a library takes seconds.
     """
 
     def __init__(self, peers: Sequence[str], threads: int) -> None:
@@ -136,7 +136,7 @@ class Contestants:
         self, artifact: Artifact, arrays: Sequence[Array], layout: str | None,
         question: Question, turns: Turns,
     ) -> tuple[Contest, list[str]]:  # fmt: skip
-        """The outcome, and what is to be known about it. An answer that differs is an error."""
+        """The outcome, and notes about it. Raises if the answers differ."""
         (own,) = self._ours.make(Make(our_contestants, (artifact, tuple(arrays), layout)))
         answer = self._ours.answer(own)
         samplers, process_of = {}, {"": self._ours}
@@ -163,7 +163,7 @@ class Contestants:
 def our_contestants(
     artifact: Artifact, arrays: Sequence[Array], layout: str | None
 ) -> list[Contestant]:
-    """Called in our own process. Constant inputs are packed ahead, as the peers' are."""
+    """Runs in our own process. Constant inputs are packed ahead of time, as the peers' are."""
     kernel = Kernel(artifact)
     names = [p.name for p in artifact.inputs]
     call = kernel.bind(*map(kernel.pack, names, arrays))
@@ -178,8 +178,8 @@ def compare(
     seconds: float,
     turns: Turns | None = None,
 ) -> Row:
-    """Tunes, checks that all answers are the same, and times side by side. What goes wrong with one
-    case is said in its row.
+    """Tunes, checks that all answers agree, and times side by side. An error in one case is stored
+    in its row.
     """
     row = Row(
         case.name(target.num_cores),
@@ -193,24 +193,24 @@ def compare(
         versions=versions(contestants.peers),
     )
     try:
-        found = {
+        kernels = {
             layout: tuned(func, target, seconds / len(case.functions), database)
             for layout, func in case.functions.items()
         }
     except TilesmithError as e:
         return replace(row, error=f"not tuned: {e}")
-    layout = min(found, key=lambda name: found[name].cost)
+    layout = min(kernels, key=lambda name: kernels[name].cost)
     row = replace(
         row,
         layout=layout,
-        tuning_seconds=round(sum(t.seconds for t in found.values()), 1),
-        near_seconds=round(found[layout].near, 1),
-        trials=sum(t.trials for t in found.values()),
+        tuning_seconds=round(sum(t.seconds for t in kernels.values()), 1),
+        near_seconds=round(kernels[layout].near, 1),
+        trials=sum(t.trials for t in kernels.values()),
     )
     plain = inputs_of(case.plain)
     question = question_of(case.operator, case.numbers, plain)
     arrays = to_layout(case.operator, layout, plain)
-    artifact = found[layout].kernel.artifact
+    artifact = kernels[layout].kernel.artifact
     try:
         result, notes = contestants.contest(artifact, arrays, layout, question, turns or Turns())
     except MeasureError as e:

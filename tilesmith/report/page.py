@@ -1,5 +1,5 @@
-"""Rows of the suite in, a page of Markdown out: the table, the means, the machine, and how to run
-it again.
+"""Writes the rows of the suite as a page of Markdown: the table, the means, the machine, and how to
+reproduce it.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ the table.
 
 
 def page(rows: Sequence[Row], json: Path, where: Path, chart: Path | None = None) -> str:
-    """`where` is the page's own place, which the chart's name is relative to."""
-    files = f"--json {_said(json)} --page {_said(where)}"
+    """`where` is the path of the page, to which the chart's path is relative."""
+    files = f"--json {_shown(json)} --page {_shown(where)}"
     parts = [_LEAD.format(files=files)]
     if chart is not None:
         name = os.path.relpath(chart, where.parent)
         parts.append(f"![The ratio to the best peer, by operator]({name})\n")
     parts.append("## The machine\n")
     for machine in dict.fromkeys(r.machine for r in rows):
-        said = dict.fromkeys(r.versions for r in rows if r.machine == machine)
-        parts += [f"- {machine}: {versions or 'no peers'}" for versions in said]
+        libraries = dict.fromkeys(r.versions for r in rows if r.machine == machine)
+        parts += [f"- {machine}: {versions or 'no peers'}" for versions in libraries]
     parts += ["\n## Geometric means\n", *_means(rows), "\n## All cases\n", *_cases(rows)]
     if remarks := notes(rows):
         parts += ["\n## In turns and alone\n", *(f"- {line}" for line in remarks)]
@@ -50,8 +50,8 @@ def page(rows: Sequence[Row], json: Path, where: Path, chart: Path | None = None
     return "\n".join(parts)
 
 
-def _said(path: Path) -> Path:
-    """Where it lies on this machine is of no use on another."""
+def _shown(path: Path) -> Path:
+    """A path without this machine's folders, which mean nothing elsewhere."""
     return Path(*path.parts[-2:]) if path.is_absolute() else path
 
 

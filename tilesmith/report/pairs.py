@@ -1,5 +1,5 @@
-"""Contestants to compare in, paired ratios out. Ours and a peer take turns, so that both meet the
-same state of the machine, and only ratios within a pair are believed.
+"""Compares contestants by paired ratios. Ours and a peer take turns, so that both see the same
+state of the machine, and only ratios within a pair are used.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 class Timing:
     """One sample of a contestant."""
 
-    seconds: float  # of one call
-    share: float = 1.0  # processor time over wall time, all threads together
+    seconds: float  # per call
+    share: float = 1.0  # processor time / wall time, over all threads
 
 
-# Makes one call that is not timed, so that nobody meets the other's cache, then so many that are.
+# Makes one untimed call, which warms the caches, then so many timed ones.
 Sampler = Callable[[int], Timing]
 
 
@@ -45,14 +45,14 @@ class Duel:
     """Ours against one peer; a ratio above 1 means that ours is faster."""
 
     peer: str
-    ours: float  # seconds, the median
+    ours: float  # median seconds
     theirs: float
     ratio: float  # the median of the paired ratios
-    spread: float  # half of the distance between their quartiles
+    spread: float  # half the distance between their quartiles
 
 
 def duel_of(peer: str, pairs: Sequence[tuple[float, float]]) -> Duel:
-    """`pairs` are seconds of (peer, ours), taken side by side."""
+    """`pairs` are seconds of (peer, ours), measured side by side."""
     ratios = sorted(p / o for p, o in pairs)
     low, high = ratios[len(ratios) // 4], ratios[(3 * len(ratios)) // 4]
     return Duel(
@@ -72,7 +72,7 @@ def geometric_mean(ratios: Iterable[float]) -> float | None:
 @dataclass(frozen=True)
 class Contest:
     """Duels with the fastest peers, the hardest first; and for each contestant its seconds, its
-    share of the processor, and its time in turns over its time alone. Ours is named "".
+    share of the processor, and its time in turns relative to its time alone. Ours is named "".
     """
 
     ours: float
@@ -92,7 +92,7 @@ class _Contestant:
         self.seconds = self._first()
 
     def _first(self) -> float:
-        """About how long a call takes: the least, since first calls touch memory."""
+        """The approximate time of a call: the minimum, because first calls map memory."""
         seen: list[Timing] = []
         while len(seen) < 15 and sum(t.seconds for t in seen) < 0.25:
             seen.append(self._sampler(1))
@@ -104,15 +104,15 @@ class _Contestant:
 
     @property
     def cost(self) -> float:
-        """Of a sample, with the call before it, and of the second turns."""
+        """The expected seconds of a turn, with the warm-up call and the second turns."""
         return (1 + self.calls) * self.seconds * (1 + 1 / self._turns.alone_every)
 
     def turn(self, again: bool) -> float:
-        found = self._sampler(self.calls)
-        self._shares.append(found.share)
+        timing = self._sampler(self.calls)
+        self._shares.append(timing.share)
         if again:
-            self._disturbance.append(found.seconds / self._sampler(self.calls).seconds)
-        return found.seconds
+            self._disturbance.append(timing.seconds / self._sampler(self.calls).seconds)
+        return timing.seconds
 
     @property
     def share(self) -> float:

@@ -1,4 +1,4 @@
-"""What a library that we compare with offers: calls to time for a problem."""
+"""The interface of a library that we compare with."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Contestant:
 
 
 class Peer(Protocol):
-    """A library that was loaded, in a process of its own."""
+    """A loaded library, in a process of its own."""
 
     def contestants(self, problem: Problem, threads: int) -> list[Contestant]:
-        """Empty where the library has no way to compute it. The process was started with so many
-        threads; this also tells libraries that have a setting of their own.
+        """Empty if the library cannot compute it. The process was started with so many threads;
+        libraries with a setting of their own are told here.
         """

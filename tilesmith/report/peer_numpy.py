@@ -1,4 +1,4 @@
-"""NumPy as a peer: products, norms and softmaxes; nobody convolves with it."""
+"""NumPy as a peer, for products, norms and softmaxes. It has no convolutions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ONNX Runtime as a peer: a model of one operator is built in memory, weights are initialisers, and
+"""ONNX Runtime as a peer: a model of one operator is built in memory. Weights are initialisers, and
 inputs and outputs are bound, so that a run copies nothing.
 """
 
@@ -35,7 +35,7 @@ class OnnxPeer:
             binding.bind_ortvalue_input(f"x{k}", value)
         binding.bind_output("y")
         session.run_with_iobinding(binding)
-        # Its own answer is kept as the memory of all further ones.
+        # The first output array is kept as the memory for all further ones.
         binding.bind_ortvalue_output("y", binding.get_outputs()[0])
 
         def run() -> None:

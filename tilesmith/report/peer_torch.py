@@ -1,5 +1,5 @@
 """PyTorch as a peer, in inference mode: channels first, channels last, and with weights that oneDNN
-has brought into its own order ahead.
+has reordered ahead of time.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ def _contestants(problem: Problem) -> list[Contestant]:
     if isinstance(problem, Plain):
         tensors = [torch.from_numpy(a) for a in problem.inputs]
         return [_contestant("torch", _plain(problem.kind, *tensors))]
-    made = [_contestant("torch", _convolution(problem, None))]
+    contestants = [_contestant("torch", _convolution(problem, None))]
     last = _LAST.get(problem.num_spatial)
     if last is not None:
-        made.append(_contestant("torch channels-last", _convolution(problem, last)))
+        contestants.append(_contestant("torch channels-last", _convolution(problem, last)))
     for name, order in (("torch oneDNN", None), ("torch oneDNN channels-last", last)):
-        try:  # not every build has it, and it does not take every convolution
+        try:  # not every build has oneDNN, and it does not support every convolution
             call = _prepacked(problem, order)
             call()
         except (RuntimeError, AttributeError):
             continue
-        made.append(_contestant(name, call))
-    return made
+        contestants.append(_contestant(name, call))
+    return contestants
 
 
 def _contestant(name: str, call: Callable[[], Any]) -> Contestant:
@@ -80,7 +80,7 @@ def _convolution(p: Convolution, order: Any) -> Callable[[], Any]:
 
 
 def _prepacked(p: Convolution, order: Any) -> Callable[[], Any]:
-    """What PyTorch's compiler calls for frozen weights."""
+    """The function that PyTorch's compiler calls for frozen weights."""
     x, w, bias = _tensors(p, order)
     ops = torch.ops.mkldnn
     count = p.num_spatial

@@ -1,5 +1,5 @@
-"""The libraries we compare with: a problem and a number of threads in, calls to time out. Each is
-an optional install in a file of its own, and one that is missing is named.
+"""The libraries we compare with. Each is an optional install with a file of its own; missing ones
+are named.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ PEERS: dict[str, PeerLibrary] = {
 
 
 def installed_peers(names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The installed ones, and why each of the others is absent. Nothing is imported for it."""
-    found, absent = [], []
+    """The installed ones, and why each other one is absent. Nothing is imported."""
+    installed, absent = [], []
     for name in names:
         if name not in PEERS:
             raise ArgumentError(f"unknown peer {name!r}; known are {', '.join(PEERS)}")
@@ -59,12 +59,12 @@ def installed_peers(names: Sequence[str]) -> tuple[list[str], list[str]]:
             why = f"no module named {missing[0]!r}; pip install 'tilesmith[peers]'"
             absent.append(f"{name} ({why})")
         else:
-            found.append(name)
-    return found, absent
+            installed.append(name)
+    return installed, absent
 
 
 def contestants_of(name: str, problem: Problem, threads: int) -> list[Contestant]:
-    """Called in the process of that peer."""
+    """Runs in the process of that peer."""
     return PEERS[name].load().contestants(problem, threads)
 
 

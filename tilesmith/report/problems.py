@@ -1,5 +1,5 @@
-"""What peers are asked to compute: an operator with its arrays in, one of a few problems out that
-every library has a name for. Weights are prepared ahead, as each side may.
+"""The problems that peers solve: maps an operator with its arrays to one of a few problems that
+every library has a function for. Weights are prepared ahead of time, as each side may.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, eq=False)
 class Convolution:
-    """NCHW with weights OIHW, of one to three spatial dimensions; IOHW where transposed."""
+    """NCHW with weights OIHW, of one to three spatial dimensions; IOHW if transposed."""
 
     x: Array
     w: Array
@@ -54,7 +54,7 @@ _CONVOLUTIONS = (
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """A problem, and how to bring its answer into the operator's own shape."""
+    """A problem, and the function that restores its answer to the operator's own shape."""
 
     problem: Problem
     restore: Callable[[Array], Array]
@@ -67,11 +67,11 @@ def question_of(operator: str, numbers: Mapping[str, int], arrays: Sequence[Arra
     if operator == "capsule-conv2d":
         return _capsules(numbers, *arrays)
     if operator not in _CONVOLUTIONS:
-        known = ", ".join([*_PLAIN, *_CONVOLUTIONS, "capsule-conv2d"])
-        raise ArgumentError(f"no peer is asked for {operator!r}; known are {known}")
+        operators = ", ".join([*_PLAIN, *_CONVOLUTIONS, "capsule-conv2d"])
+        raise ArgumentError(f"no peer is asked for {operator!r}; known are {operators}")
     x, w, *rest = arrays
     bias = None
-    if rest:  # the normalisation goes into the weights
+    if rest:  # the normalisation is folded into the weights
         bias, scale, shift = rest
         w, bias = w * scale[:, None, None, None], bias * scale + shift
     depthwise = operator == "depthwise-conv2d"
@@ -92,7 +92,7 @@ def question_of(operator: str, numbers: Mapping[str, int], arrays: Sequence[Arra
 
 
 def _capsules(numbers: Mapping[str, int], x: Array, w: Array) -> Question:
-    """A row of capsules is an image, and (inner, channel) are its channels: a plain convolution."""
+    """A row of capsules is an image with channels (inner, channel): a plain convolution."""
     n, h, width, rows, inner, ci = x.shape
     kh, kw, _, columns, _, co = w.shape
     images = x.transpose(0, 3, 4, 5, 1, 2).reshape(n * rows, inner * ci, h, width)
@@ -112,7 +112,7 @@ def _capsules(numbers: Mapping[str, int], x: Array, w: Array) -> Question:
 
 
 def to_layout(operator: str, layout: str | None, arrays: Sequence[Array]) -> list[Array]:
-    """Inputs that have their channels first, as the Function of another layout wants them."""
+    """Inputs with channels first, converted for a Function of another layout."""
     if layout != "NHWC":
         return list(arrays)
     x, w, *rest = arrays
@@ -130,7 +130,7 @@ def from_layout(layout: str | None, y: Array) -> Array:
 
 
 def disagreement(a: Array, b: Array) -> str | None:
-    """Why two answers are not the same up to rounding, or None."""
+    """Why two answers are not equal up to rounding; None if they are."""
     if a.shape != b.shape:
         return f"shapes {list(a.shape)} and {list(b.shape)}"
     worst = float(np.max(np.abs(a - b), initial=0.0))

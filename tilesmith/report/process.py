@@ -1,8 +1,8 @@
-"""Contestants in processes of their own: a recipe and some cores in, samples of its calls out.
+"""Runs contestants in processes of their own.
 
-Each library runs in a process that is started with its number of threads and pinned to as many
-cores. Only one process runs at a time, the others are stopped (SIGSTOP): the threads of OpenMP
-libraries keep spinning after a call, and would take the cores from whoever is next.
+Each library has a process that is started with its number of threads and pinned to as many cores.
+Only one process runs at a time; the others are stopped (SIGSTOP), because the threads of OpenMP
+libraries keep spinning after a call and would take the cores from the next contestant.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tilesmith.measure.wire import Gone, pair
 from tilesmith.report.pairs import Sampler, Timing
 from tilesmith.report.problems import Array
 
-# What each library reads its number of threads from, when it is loaded.
+# The environment variables from which libraries read their number of threads when loaded.
 _THREAD_VARIABLES = (
     "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS",
     "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS",
 )  # fmt: skip
-_START_SECONDS = 120.0  # importing a large library on a slow disk
+_START_SECONDS = 120.0  # importing a large library from a slow disk takes long
 _CALL_SECONDS = 600.0
 
 
@@ -66,7 +66,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class BusyThreads:
-    """Ask how many threads did a notable share of the work since the contestants were made."""
+    """Ask how many threads did a notable share of the work since the contestants were created."""
 
 
 class ContestantProcess:
@@ -85,8 +85,8 @@ class ContestantProcess:
         self._pause()
 
     def make(self, recipe: Make) -> list[str]:
-        """The names of the contestants; those of an earlier problem are gone. A process that has
-        died since is started again.
+        """The names of the contestants, which replace those of an earlier problem. A process that
+        has died is started again.
         """
         if self._process.poll() is not None:
             self._channel.close()
@@ -163,7 +163,7 @@ class ContestantProcess:
 
 
 def cores_for(num_threads: int) -> list[int]:
-    """The last of the usable cores: systems put their own chores on the first."""
+    """The last of the usable cores, because systems run their own tasks on the first."""
     usable = usable_cores()
     if num_threads > len(usable):
         raise MeasureError(
@@ -174,7 +174,7 @@ def cores_for(num_threads: int) -> list[int]:
 
 def _start(there: socket.socket, cores: Sequence[int], errors: int) -> subprocess.Popen[bytes]:
     fd = there.fileno()
-    # The cores are set before anything is imported: libraries count them when they are loaded.
+    # The affinity is set before anything is imported: libraries count cores when loaded.
     program = (
         f"import os; os.sched_setaffinity(0, {list(cores)}); "
         f"from tilesmith.report.process_main import main; main({fd})"
@@ -192,7 +192,7 @@ def _start(there: socket.socket, cores: Sequence[int], errors: int) -> subproces
             stdin=subprocess.DEVNULL,
             stdout=errors,
             stderr=errors,
-            start_new_session=True,  # Ctrl-C is for the parent, which ends it
+            start_new_session=True,  # Ctrl-C goes to the parent, which ends this process
         )
     finally:
         there.close()

@@ -1,4 +1,4 @@
-"""The child's side of a contestant's process: messages of `process.py` in, answers out."""
+"""The child's side of a contestant's process: answers the messages of `process.py`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tilesmith.report.peer import Contestant
 from tilesmith.report.process import Answer, BusyThreads, Facts, Make, Sample
 
 _PR_SET_PDEATHSIG = 1
-_BUSY = 0.1  # of the busiest thread's processor time; those below only wait
+_BUSY = 0.1  # share of the busiest thread's time below which a thread only waits
 
 
 def main(fd: int) -> None:
-    """Answers until the parent is gone. The caller has set the cores before importing this."""
+    """Answers until the parent has ended. The affinity was set before importing this."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     channel = adopt(fd)
     state = _State()
@@ -77,12 +77,12 @@ def _sample(contestant: Contestant, calls: int) -> Timing:
 
 
 def _ticks() -> dict[str, int]:
-    """Processor time of each thread of this process, in clock ticks."""
-    found = {}
+    """The processor time of each thread of this process, in clock ticks."""
+    ticks = {}
     for path in Path("/proc/self/task").glob("*/stat"):
         try:
             fields = path.read_text().rpartition(")")[2].split()
-        except OSError:  # it has ended
+        except OSError:  # the thread has ended
             continue
-        found[path.parent.name] = int(fields[11]) + int(fields[12])
-    return found
+        ticks[path.parent.name] = int(fields[11]) + int(fields[12])
+    return ticks

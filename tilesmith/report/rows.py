@@ -1,4 +1,4 @@
-"""One row for each case of a benchmark: kept in a JSON file as they come, shown as a table. A ratio
+"""One row per case of a benchmark: stored in a JSON file as they come, shown as a table. A ratio
 above 1 means that ours is faster.
 """
 
@@ -18,7 +18,7 @@ from tilesmith.report.suite import SUITE
 
 @dataclass(frozen=True)
 class Row:
-    """The first seven fields are those that every bench writes; what does not apply is None."""
+    """The first seven fields are those that every benchmark writes; None if not applicable."""
 
     name: str
     value: float | None
@@ -33,26 +33,26 @@ class Row:
     threads: int = 1
     layout: str | None = None
     gflops: float | None = None
-    budget_seconds: float = 0.0  # of tuning, as asked for
+    budget_seconds: float = 0.0  # of tuning, as requested
     tuning_seconds: float = 0.0  # as spent
-    near_seconds: float = 0.0  # until the kernel was within a tenth of what it ended with
+    near_seconds: float = 0.0  # until the kernel was within 10 % of the final one
     trials: int = 0
-    share: float | None = None  # processor time over wall time, all threads of ours together
+    share: float | None = None  # processor time / wall time of ours, over all threads
     peer_share: float | None = None
     peers: dict[str, float] = field(default_factory=dict)  # microseconds of each
     machine: str = ""
     versions: str = ""
-    note: str = ""  # what was not as it should be, though the figure stands
-    error: str | None = None  # why there is no figure, or why it is not to be believed
+    note: str = ""  # remarks about a valid figure
+    error: str | None = None  # why there is no figure, or why it is invalid
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Empty where there is no file yet."""
+    """Empty if there is no file yet."""
     if not path.exists():
         return []
-    known = {f.name for f in fields(Row)}
+    names = {f.name for f in fields(Row)}
     try:
-        return [Row(**{k: v for k, v in r.items() if k in known}) for r in _objects(path)]
+        return [Row(**{k: v for k, v in r.items() if k in names}) for r in _objects(path)]
     except (ValueError, TypeError, AttributeError) as e:
         raise ArgumentError(f"{path} does not hold rows of a benchmark: {e}") from None
 
@@ -65,7 +65,7 @@ def _objects(path: Path) -> list[dict[str, Any]]:
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
-    """All or nothing: a reader never meets half a file."""
+    """Writes all or nothing: a reader never sees a partial file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     part.write_text(json.dumps([asdict(r) for r in rows], indent=1) + "\n")
@@ -73,7 +73,7 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
 
 
 def with_row(rows: Sequence[Row], row: Row) -> list[Row]:
-    """`row` in the place of the one with its name and machine, or at the end."""
+    """`row` in place of the one with its name and machine, or at the end."""
     same = [(r.name, r.machine) == (row.name, row.machine) for r in rows]
     if True in same:
         return [row if s else r for r, s in zip(rows, same, strict=True)]
@@ -85,7 +85,7 @@ def is_done(rows: Iterable[Row], name: str, machine: str) -> bool:
 
 
 def ordered(rows: Sequence[Row]) -> list[Row]:
-    """As the suite lists its cases; what it does not know comes last, as it came."""
+    """In the order of the suite; others come last, in their own order."""
     places = {
         (op, ",".join(map(str, shape))): (k, n)
         for k, (op, entry) in enumerate(SUITE.items())
@@ -118,7 +118,7 @@ def _number(x: float | None, digits: int) -> str:
 
 
 def means(rows: Sequence[Row]) -> list[tuple[str, int, float, float, int]]:
-    """For each operator and for all, by threads: (who, threads, geometric mean, least, cases)."""
+    """By operator and for all, and by threads: (name, threads, geometric mean, least, cases)."""
     out = []
     for threads in sorted({r.threads for r in rows}):
         here = [r for r in rows if r.threads == threads and r.ratio is not None and not r.error]
@@ -134,7 +134,7 @@ def notes(rows: Sequence[Row]) -> list[str]:
     return [f"{r.name}: {r.note}" for r in rows if r.note and not r.error]
 
 
-_LEFT = (0, 1, 5)  # columns that hold words
+_LEFT = (0, 1, 5)  # columns of text, which are left-aligned
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

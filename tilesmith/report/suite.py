@@ -1,5 +1,5 @@
-"""The operator suite as data (Ansor, OSDI'20, section 7.1): names of operators and their shapes, in
-the order in which the operators take the numbers.
+"""The operator suite as data (Ansor, OSDI'20, section 7.1): operators and their shapes, with sizes
+in the order in which the operators take them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Entry:
-    """`layouts` are those of ours to try; empty where the operator has one only."""
+    """`layouts` are those of ours to try; empty if the operator has only one."""
 
     operator: str
     shapes: tuple[Shape, ...]

@@ -1,8 +1,8 @@
-"""Arguments of kernels: what a user passes and its Parameter in, a NumPy array that fits and its
-address out.
+"""Arguments of kernels: converts what a user passes to a NumPy array that fits the parameter, and
+gets its address.
 
-NumPy arrays pass as they are, anything with `__dlpack__` in the processor's memory is borrowed, a
-number serves for rank 0.
+NumPy arrays are used as they are. Anything with `__dlpack__` in host memory is borrowed without a
+copy. A number stands for an array of rank 0.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def _slow_address(array: Array) -> int:
     return int(array.ctypes.data)
 
 
-# In NumPy's C interface the data pointer follows the object's head. Read there it costs 0.2 us;
-# `array.ctypes.data` costs 1.6, `__array_interface__` 2.4. Should another Python lay its objects
-# out differently, the slow way is taken.
+# In NumPy's C interface the data pointer follows the object's head. Reading it there takes 0.2 us;
+# `array.ctypes.data` takes 1.6 us and `__array_interface__` 2.4 us. If a Python lays out objects
+# differently, the slow way is used.
 _HEAD_NBYTES = object.__basicsize__
 _at = ctypes.c_size_t.from_address
 
@@ -51,7 +51,7 @@ address_of = _fast_address if _is_fast_right() else _slow_address
 
 
 def empty(shape: tuple[int, ...], kind: np.dtype[Any], nbytes: int) -> tuple[Array, int]:
-    """An uninitialized array that begins at a cache line, and its address."""
+    """An uninitialised array that starts at a cache line, and its address."""
     raw = _uninitialized(nbytes + ALIGNMENT, _BYTE)
     address = address_of(raw)
     offset = -address % ALIGNMENT
@@ -59,12 +59,12 @@ def empty(shape: tuple[int, ...], kind: np.dtype[Any], nbytes: int) -> tuple[Arr
 
 
 def convert(value: Any, p: Parameter) -> Array:
-    """Converts what is not a NumPy array. Whether it fits the parameter is not checked here."""
+    """Converts an argument to a NumPy array, without checking that it fits the parameter."""
     if isinstance(value, np.ndarray | np.generic):
         return np.asarray(value)
     if hasattr(value, "__dlpack__"):
         if not p.output and p.dtype.name != "bfloat16":
-            # Five times as fast as what follows, which also knows what to say of failures.
+            # Five times as fast as the code below, which also explains failures.
             with suppress(BufferError, RuntimeError, TypeError, ValueError):
                 return np.from_dlpack(value)
         return _borrow(value, p)
@@ -150,7 +150,7 @@ _is_capsule.argtypes, _is_capsule.restype = (ctypes.py_object, ctypes.c_char_p),
 
 
 class _Borrowed:
-    """Memory for np.asarray, which keeps the capsule alive. np.from_dlpack knows no bfloat16."""
+    """Memory for np.asarray, which keeps the capsule alive. np.from_dlpack lacks bfloat16."""
 
     def __init__(self, capsule: object, interface: dict[str, Any]) -> None:
         self.capsule = capsule
@@ -190,7 +190,7 @@ def _borrow(value: Any, p: Parameter) -> Array:
         strides = tuple(kind.itemsize * s for s in tensor.strides[: tensor.ndim])
     if 0 in shape:
         return np.empty(shape, kind)
-    plain = np.dtype(f"u{kind.itemsize}")  # the interface has no word for bfloat16
+    plain = np.dtype(f"u{kind.itemsize}")  # __array_interface__ has no bfloat16
     array: Array = np.asarray(
         _Borrowed(
             capsule,
@@ -203,5 +203,5 @@ def _borrow(value: Any, p: Parameter) -> Array:
             },
         )
     )
-    # view() refuses arrays that are not contiguous only where the size of elements changes
+    # view() accepts non-contiguous arrays here, because the element size does not change
     return array.view(kind)

@@ -1,6 +1,4 @@
-"""build: a Function (or a Schedule) and a Target in, a Kernel out. A back end compiles it, and the
-Kernel loads it.
-"""
+"""`build`: compiles a Function or Schedule for a Target with a back end, and returns a Kernel."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from tilesmith.codegen.llvm.backend import LlvmBackend
 from tilesmith.ir.function import Function
 from tilesmith.runtime.kernel import AS_GIVEN, Kernel, Origin
 
-# One for each kind of target.
+# The built-in back ends, one per kind of target.
 BACKENDS: tuple[Backend, ...] = (LlvmBackend(),)
 
 
@@ -26,15 +24,15 @@ def build(
     checked: bool = False,
     backend: Backend | None = None,
 ) -> Kernel:
-    """A kernel of a Function or a Schedule, for this machine unless a target says otherwise, made
-    by the built-in back end for such targets unless another is given.
+    """A kernel of a Function or a Schedule. The target defaults to this machine, and the back end
+    to the built-in one for the target's kind.
 
     A kernel for another machine can be read (`source`, `assembly`) but not called.
 
-    An index that is read from a tensor (`table[ids[i]]`) must lie inside its table. A kernel does
-    not ask, because that would cost time in every call: outside, it reads whatever memory is there,
-    or crashes. With `checked`, it asks, reads inside in any case, and raises an ArgumentError that
-    names the table and the index; such a kernel is slow, and for finding mistakes.
+    An index that is loaded from a tensor (`table[ids[i]]`) must lie inside its table. Kernels do
+    not check that, because it would cost time in every call: an index outside reads arbitrary
+    memory, or crashes. A `checked` kernel never reads outside, and raises an ArgumentError that
+    names the table and the index. It is slow, and meant for debugging.
     """
     return Kernel(compile_function(what, target, checked=checked, backend=backend), origin)
 
@@ -46,7 +44,7 @@ def compile_function(
     checked: bool = False,
     backend: Backend | None = None,
 ) -> Artifact:
-    """The build without the loading: what a worker does for another process."""
+    """Compiles without loading, as a worker does for another process."""
     func = what if isinstance(what, Function) else getattr(what, "func", None)
     if not isinstance(func, Function):
         raise BuildError(
@@ -62,8 +60,8 @@ def backend_of(target: Target) -> Backend:
     for backend in BACKENDS:
         if backend.kind == target.kind:
             return backend
-    known = ", ".join(b.kind for b in BACKENDS)
+    kinds = ", ".join(b.kind for b in BACKENDS)
     raise BuildError(
-        f"there is no code generator for {target.kind} targets here; there is one for {known}. "
+        f"there is no code generator for {target.kind} targets here; there is one for {kinds}. "
         "Your own is passed as backend="
     )

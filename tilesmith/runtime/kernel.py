@@ -1,5 +1,5 @@
-"""Kernel: the callable that a build returns. Arrays go in and are checked against the parameters;
-arrays that the machine code computed come out.
+"""`Kernel`: the callable that a build returns. It checks arrays against the parameters and calls
+the machine code.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MAX_FREE_FRAMES = 8
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of one call, one per sample; a sample is the mean over `calls` calls in a row."""
+    """Seconds per call, one per sample; a sample is the mean over `calls` consecutive calls."""
 
     samples: tuple[float, ...]
     calls: int
@@ -48,32 +48,32 @@ class Timing:
 @dataclass(frozen=True, slots=True)
 class Origin:
     """Where a kernel's schedule comes from: a "record" of a database, a "draft" by the analytic
-    score, a "schedule" as it was given, or the "naive" loop nest, because nothing else worked.
+    score, a "schedule" as given, or the "naive" loop nest if nothing else worked.
     """
 
     kind: str
-    seconds: float | None = None  # of a record
+    seconds: float | None = None  # the record's time
     why: str = ""
 
     def __str__(self) -> str:
         match self.kind:
             case "record":
                 seconds = self.seconds or 0.0
-                said = f"the best record, {seconds * 1e6:.4g} us"
+                text = f"the best record, {seconds * 1e6:.4g} us"
             case "draft":
-                said = "a draft by the analytic score"
+                text = "a draft by the analytic score"
             case "naive":
-                said = "the plain loop nest"
+                text = "the plain loop nest"
             case _:
-                said = "the schedule as given"
-        return f"{said} ({self.why})" if self.why else said
+                text = "the schedule as given"
+        return f"{text} ({self.why})" if self.why else text
 
 
 AS_GIVEN = Origin("schedule")
 
 
 class _Frame:
-    """Memory of one call: the array of pointers, and the workspace."""
+    """The memory of one call: the array of pointers, and the workspace."""
 
     __slots__ = ("address", "pointers", "workspace", "workspace_address")
 
@@ -84,7 +84,7 @@ class _Frame:
         self.workspace, self.workspace_address = empty(shape, np.dtype(np.uint8), shape[0])
 
 
-# shape, dtype, the bits of an address that must be 0, size, and the parameter itself
+# (shape, dtype, address bits that must be 0, nbytes, the parameter itself)
 _Expected = tuple[tuple[int, ...], np.dtype[Any], int, int, Parameter]
 
 
@@ -93,15 +93,15 @@ def _expected(p: Parameter) -> _Expected:
 
 
 class Kernel:
-    """Call it with one array per input; it returns the output, or a tuple of several.
+    """Call it with one array per input; it returns the output, or a tuple of outputs.
 
-    `out=` gives the memory to write. Calls may come from several threads at once, and leave
-    Python's lock while they compute. `origin` says where the schedule comes from.
+    `out=` gives the memory to write to. It may be called from several threads at once, and releases
+    the GIL while it computes. `origin` says where the schedule comes from.
     """
 
     def __init__(self, artifact: Artifact, origin: Origin = AS_GIVEN) -> None:
         self.artifact, self.origin = artifact, origin
-        # Looked up once: a call has microseconds.
+        # Looked up once, because a call takes only microseconds.
         self._inputs = [_expected(p) for p in artifact.inputs]
         self._outputs = [_expected(p) for p in artifact.outputs]
         self._nbytes = [p.nbytes for p in artifact.parameters]
@@ -110,7 +110,7 @@ class Kernel:
         # Code for another machine can be read, but not called.
         self._obstacle = obstacle(artifact)
         if self._obstacle is None:
-            # Not at the top of the file, here and below: `import tilesmith` must not load LLVM.
+            # Imported late, here and below: `import tilesmith` must not load LLVM.
             from tilesmith.runtime.loader import load
 
             self._library = load(artifact)
@@ -119,11 +119,11 @@ class Kernel:
             self._run = signature(self._entry)
 
     def _run_checked(self, frame: _Frame) -> None:
-        """Raises an ArgumentError for the first check that an index failed."""
-        found = frame.workspace[: 16 * len(self.artifact.checks)].view(np.int64).reshape(-1, 2)
-        found[...] = 0
+        """Raises an ArgumentError for the first index check that failed."""
+        results = frame.workspace[: 16 * len(self.artifact.checks)].view(np.int64).reshape(-1, 2)
+        results[...] = 0
         self._run(frame.address, frame.workspace_address)
-        for check, (outside, index) in zip(self.artifact.checks, found.tolist(), strict=True):
+        for check, (outside, index) in zip(self.artifact.checks, results.tolist(), strict=True):
             if outside:
                 raise ArgumentError(
                     f"{self.name!r} reads {check.buffer} at {index} in dimension "
@@ -136,7 +136,7 @@ class Kernel:
 
     @property
     def source(self) -> str:
-        """What the back end wrote: LLVM IR, or the language of a back end of one's own."""
+        """The text that the back end generated: LLVM IR, or the language of your own back end."""
         return self.artifact.source
 
     @cached_property
@@ -156,15 +156,15 @@ class Kernel:
         return result
 
     def bind(self, *arrays: Any, out: Any = None) -> Callable[[], Any]:
-        """A function without arguments that runs this kernel on these arrays. They are checked here
-        and not again, so that a call costs a fraction of a microsecond. Two bound calls may run at
-        the same time, but one must not run twice at once: each has one workspace.
+        """A function without arguments that runs this kernel on these arrays. They are checked only
+        here, so a call costs a fraction of a microsecond. Two bound functions may run at the same
+        time, but one must not run twice at once, because it has a single workspace.
         """
         pointers, result, held = self._bind(arrays, out)
         frame = self._new_frame()
         frame.pointers[:] = pointers
         run, address, workspace = self._run, frame.address, frame.workspace_address
-        kept = (self, frame, arrays, held)  # what the addresses point at
+        kept = (self, frame, arrays, held)  # keeps the memory behind the addresses alive
         if self._checks:
 
             def checked_call() -> Any:
@@ -182,24 +182,23 @@ class Kernel:
 
     @property
     def entry_address(self) -> int:
-        """Of the machine code: void (void **args, void *workspace), good while the kernel lives.
-        args points at the data pointers, inputs first; the workspace has
-        `artifact.workspace_nbytes` bytes and begins at a multiple of 64. Other native code may call
-        it.
+        """The address of the machine code, void (void **args, void *workspace), valid while the
+        kernel lives. args holds the data pointers, inputs first. The workspace has
+        `artifact.workspace_nbytes` bytes and is aligned to 64. Other native code may call it.
         """
         if self._obstacle is not None:
             raise BuildError(self._obstacle)
         return self._entry
 
     def raw(self, addresses: Sequence[int]) -> None:
-        """A call on plain addresses, inputs first, that are not checked: each must be the
-        beginning of a row-major array of its parameter's shape and dtype, aligned to its dtype,
-        and no output may overlap another array. Anything else is undefined, as in C.
+        """A call on unchecked addresses, inputs first. Each must be the start of a row-major array
+        of its parameter's shape and dtype, aligned to its dtype, and no output may overlap another
+        array. Anything else is undefined behaviour, as in C.
         """
         if self._obstacle is not None:
             raise BuildError(self._obstacle)
         free = self._free
-        try:  # list.pop and list.append need no lock of ours
+        try:  # list.pop and list.append are atomic
             frame = free.pop()
         except IndexError:
             frame = self._new_frame()
@@ -213,7 +212,7 @@ class Kernel:
 
     def pack(self, name: str, array: Any) -> Array:
         """`array` in the layout that this kernel takes for the parameter, which tuning may have
-        chosen. Weights are packed once and passed to many calls.
+        chosen. Weights are packed once and used in many calls.
         """
         p = next((p for p in self.artifact.inputs if p.name == name), None)
         if p is None:
@@ -225,9 +224,8 @@ class Kernel:
     def time(
         self, *arrays: Any, out: Any = None, repeats: int = 10, min_seconds: float = 0.01
     ) -> Timing:
-        """Times calls in a loop below Python, `repeats` samples of at least `min_seconds` each.
-
-        Without arrays, on random ones.
+        """Times calls in a native loop: `repeats` samples of at least `min_seconds` each. Without
+        arrays, on random ones.
         """
         from tilesmith.runtime.loader import pool
 
@@ -246,14 +244,14 @@ class Kernel:
             return time.perf_counter() - start
 
         calls = 1
-        seconds(calls)  # touches memory, starts threads
+        seconds(calls)  # warm-up: maps memory, starts threads
         while (took := seconds(calls)) < min_seconds:
-            # Aim past the goal, at most tenfold: the first samples are the least certain.
+            # Aims above the goal, at most tenfold, because the first samples are imprecise.
             calls = min(10 * calls, int(1.2 * calls * min_seconds / max(took, 1e-9)) + 1)
         return Timing(tuple(seconds(calls) / calls for _ in range(repeats)), calls)
 
     def _bind(self, arrays: tuple[Any, ...], out: Any) -> tuple[list[int], Any, list[Array]]:
-        """The addresses in calling order, what the call returns, and what must outlive it."""
+        """The addresses in calling order, the call's result, and arrays that must outlive it."""
         if self._obstacle is not None:
             raise BuildError(self._obstacle)
         if len(arrays) != len(self._inputs):
@@ -263,7 +261,7 @@ class Kernel:
             )
         held: list[Array] = []
         pointers: list[int] = []
-        # As many as inputs, as was just checked; `strict=` would cost half a microsecond.
+        # The lengths were just compared; `strict=` would cost half a microsecond.
         for a, (shape, kind, misaligned, _, p) in zip(arrays, self._inputs):  # noqa: B905
             if type(a) is not ndarray:
                 a = convert(a, p)
@@ -279,12 +277,12 @@ class Kernel:
             pointers.append(address)
         if out is not None:
             return self._bind_outputs(out, pointers, held)
-        made = []
+        outputs = []
         for shape, kind, _, nbytes, _ in self._outputs:
             array, address = empty(shape, kind, nbytes)
-            made.append(array)
+            outputs.append(array)
             pointers.append(address)
-        return pointers, made[0] if len(made) == 1 else tuple(made), held
+        return pointers, outputs[0] if len(outputs) == 1 else tuple(outputs), held
 
     def _bind_outputs(
         self, out: Any, pointers: list[int], held: list[Array]
@@ -311,7 +309,7 @@ class Kernel:
                 or address & misaligned
             ):
                 reject(a, p)
-            # Code is compiled on the promise that an output shares no byte with another array.
+            # The code is compiled on the assumption that outputs overlap no other array.
             if nbytes:
                 end = address + nbytes
                 for i, other in enumerate(pointers):
@@ -342,7 +340,7 @@ class Kernel:
 
 
 def random_array(p: Parameter, seed: int = 0) -> Array:
-    """Random data for timing: floats in [0, 1), zeros and ones for other dtypes."""
+    """Random data for timing: floats in [0, 1); zeros and ones for other dtypes."""
     rng = np.random.default_rng(seed)
     array, _ = empty(p.shape, p.dtype.numpy, p.nbytes)
     array[...] = (

@@ -1,8 +1,7 @@
-"""Loading: an Artifact in, a Library out: the addresses of its entries in this process, valid while
-the Library lives.
+"""Loads artifacts: links their code into this process.
 
-Objects are linked by LLVM's JIT linker, one library each; the thread pool is linked once, when the
-first kernel needs it.
+Objects are linked by LLVM's JIT linker, each as a library of its own. The thread pool is linked
+once, when the first kernel needs it.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ _numbers = itertools.count()
 
 
 class Library:
-    """Linked code. Its addresses are valid while it lives; its memory is freed with it."""
+    """Linked code. Its addresses are valid while it lives; then its memory is freed."""
 
     def __init__(
         self,
         name: str,
-        code: bytes | tuple[bytes, ...],  # of one object, or of several
+        code: bytes | tuple[bytes, ...],  # one object file or several
         exports: tuple[str, ...],
         imports: Mapping[str, int],
     ):
@@ -42,7 +41,7 @@ class Library:
         builder = llvm.JITLibraryBuilder()
         for one in objects:
             builder.add_object_img(one)
-        # The process's own symbols bring libc and libm, that is memset, expf and the like.
+        # The process's own symbols include libc and libm: memset, expf and so on.
         builder.add_current_process()
         for symbol in exports:
             builder.export_symbol(symbol)
@@ -51,25 +50,25 @@ class Library:
         self._tracker: Any = None
         with LLVM_LOCK:
             try:
-                # A name is never used twice: LLVM keeps those of libraries that are gone.
+                # Names are never reused: LLVM keeps those of unloaded libraries.
                 self._tracker = builder.link(_linker(), f"{name}.{next(_numbers)}")
             except RuntimeError as error:
-                known = ctypes.CDLL(None)
+                process = ctypes.CDLL(None)
                 wanted = [s for one in objects for s in undefined_symbols(one)]
-                missing = [s for s in wanted if s not in imports and not hasattr(known, s)]
+                missing = [s for s in wanted if s not in imports and not hasattr(process, s)]
                 why = f" for want of: {', '.join(missing)}" if missing else f": {error}"
                 raise BuildError(f"the code of {name!r} cannot be linked{why}") from None
         self.addresses: dict[str, int] = {symbol: self._tracker[symbol] for symbol in exports}
 
     def __del__(self, lock: Any = LLVM_LOCK) -> None:
-        # Under the lock, so that no fork in another thread sees LLVM half way through.
+        # Under the lock, so that a fork in another thread never sees LLVM in between.
         with lock:
             self._tracker = None
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The process's threads: `parallel_for` is for kernels, `repeat` calls an entry n times."""
+    """The process's thread pool: kernels call `parallel_for`; `repeat` calls an entry n times."""
 
     parallel_for: int
     repeat: Callable[[int, int, int, int], None]
@@ -78,8 +77,8 @@ class Pool:
 
 @cache
 def _linker() -> Any:
-    # The JIT linker of LLVM makes stubs for calls to far addresses; the older one does so on some
-    # architectures only.
+    # LLVM's JIT linker creates stubs for calls to distant addresses; the older linker does so on
+    # some architectures only.
     initialize()
     target = llvm.Target.from_triple(llvm.get_process_triple())
     return llvm.create_lljit_compiler(
@@ -106,28 +105,28 @@ def undefined_symbols(code: bytes) -> list[str]:
     """The undefined symbols of an ELF object, for error messages: LLVM does not name them."""
     (sections_at,) = struct.unpack_from("<Q", code, 0x28)
     size, count = struct.unpack_from("<HH", code, 0x3A)
-    # name, type, flags, address, offset, size, link, ...
+    # section headers: name, type, flags, address, offset, size, link, ...
     headers = [struct.unpack_from("<IIQQQQI", code, sections_at + i * size) for i in range(count)]
-    found = []
+    symbols = []
     for _, kind, _, _, offset, nbytes, link in headers:
-        if kind != 2:  # the symbol table
+        if kind != 2:  # SHT_SYMTAB
             continue
         names_at = headers[link][4]
         for at in range(offset, offset + nbytes, 24):
             name, _, _, section = struct.unpack_from("<IBBH", code, at)
             if name and section == 0:
                 begin = names_at + name
-                found.append(code[begin : code.index(0, begin)].decode())
-    return found
+                symbols.append(code[begin : code.index(0, begin)].decode())
+    return symbols
 
 
 def load(artifact: Artifact) -> Library:
-    """The code, linked and ready: `addresses` has the entries by their symbols."""
+    """Links the code of an artifact; `addresses` has its entries by symbol."""
     return load_all(artifact.name, (artifact,))
 
 
 def load_all(name: str, artifacts: Sequence[Artifact]) -> Library:
-    """The code of several artifacts, linked into one library."""
+    """Links the code of several artifacts into one library."""
     for artifact in artifacts:
         if (why := obstacle(artifact)) is not None:
             raise BuildError(why)

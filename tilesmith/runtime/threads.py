@@ -1,27 +1,28 @@
-"""The thread pool, as LLVM IR: a processor architecture in, the text of a module out that needs
-libc and nothing else.
+"""The thread pool, as the text of an LLVM module for an architecture. It depends on libc only.
 
-It defines `tilesmith_parallel_for` (what kernels call), `tilesmith_repeat` (what timing calls) and
-`tilesmith_reset_threads` (what a forked child calls).
+It defines `tilesmith_parallel_for` (called by kernels), `tilesmith_repeat` (called for timing) and
+`tilesmith_reset_threads` (called by a forked child).
 
 How it works
 ------------
-Every worker has a slot, alone on its cache lines: a state, and the region it is to work on. The
-caller writes the region into the slots of the workers it wants and sets them from IDLE to POSTED; a
-worker that sees this claims its slot (RUNNING) and takes chunks from a shared counter, as the
-caller does. When the counter has run out, the caller takes back what is still POSTED (a worker that
-the system did not run in time is not waited for) and waits for what is RUNNING. A worker without
-work spins for some 40 us, so that the next region of a kernel starts within a microsecond, then
-sleeps in a futex on its state.
+A parallel region is a function and a range of iterations. Every worker has a slot on cache lines of
+its own, with a state and the region to work on. The caller writes the region into the slots of the
+workers it needs and sets their state from IDLE to POSTED. A worker that sees this claims its slot
+(RUNNING) and takes chunks from a shared counter, as the caller does. When the counter has run out,
+the caller revokes slots that are still POSTED, so that it never waits for a worker that the system
+did not schedule in time, and waits for those that are RUNNING. A worker without work spins for
+about 40 us, so that the next region of a kernel starts within a microsecond. Then it sleeps in a
+futex on its state.
 
-Workers keep off the caller's core: woken there, they would wait for the caller, not help it. When
-the system has moved the caller since the last region, they are told to keep off its new one.
+Workers are kept off the caller's core, where they would compete with the caller. If the system has
+moved the caller since the last region, the workers' affinity is set again.
 
-Sleeping and posting cannot miss each other: the worker says that it sleeps, then the kernel looks
-at its state; the caller writes the state, then looks who sleeps; all four in one total order.
+No wake-up is lost. A worker first announces that it sleeps, then the kernel compares its state; the
+caller first writes the state, then looks for sleeping workers. All four are sequentially
+consistent.
 
-One region runs at a time. Whoever finds the pool taken (another thread, or a region inside a
-region) does its work alone.
+One region runs at a time. A caller that finds the pool in use (from another thread, or from inside
+a region) runs its region alone.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ REPEAT = "tilesmith_repeat"
 RESET = "tilesmith_reset_threads"
 
 MAX_WORKERS = 255
-_STACK_NBYTES = 8 << 20  # whatever `ulimit -s` says
+_STACK_NBYTES = 8 << 20  # independent of `ulimit -s`
 
-# What differs between processors: the number of the futex system call, the hint to a core that it
-# spins, a clock that can be read without a system call, and its ticks in 40 us. The time stamp
-# counter of x86-64 runs at 2 to 4 GHz.
+# What differs between architectures: the number of the futex system call, the spin-wait hint, a
+# clock that can be read without a system call, and its ticks in 40 us. The time stamp counter of
+# x86-64 runs at 2 to 4 GHz.
 _ARCH = {
     "x86-64": """
 declare void @llvm.x86.sse2.pause()
@@ -47,7 +48,7 @@ define internal i64 @now() alwaysinline nounwind {
   %t = call i64 @llvm.readcyclecounter()
   ret i64 %t
 }
-define internal i64 @patience() nounwind {
+define internal i64 @spin_ticks() nounwind {
   ret i64 120000
 }
 """,
@@ -62,7 +63,7 @@ define internal i64 @now() alwaysinline nounwind {
   %t = call i64 @llvm.read_volatile_register.i64(metadata !0)
   ret i64 %t
 }
-define internal i64 @patience() nounwind {
+define internal i64 @spin_ticks() nounwind {
   %hz = call i64 @llvm.read_volatile_register.i64(metadata !1)
   %t = udiv i64 %hz, 25000
   ret i64 %t
@@ -73,9 +74,9 @@ define internal i64 @patience() nounwind {
 }
 _FUTEX = {"x86-64": 202, "aarch64": 98}
 
-# 128 bytes apart, since processors fetch cache lines in pairs. States: 0 IDLE, 1 POSTED, 2 RUNNING,
-# 3 WAITED (running, and the caller sleeps until it is done). The futex operations are
-# FUTEX_WAIT_PRIVATE (128) and FUTEX_WAKE_PRIVATE (129).
+# Slots are 128 bytes apart, because processors fetch cache lines in pairs. States: 0 IDLE, 1
+# POSTED, 2 RUNNING, 3 WAITED (running, and the caller sleeps until it is done). The futex
+# operations are FUTEX_WAIT_PRIVATE (128) and FUTEX_WAKE_PRIVATE (129).
 _POOL = """
 ; state, sleeps, body, ctx, n, chunk, thread
 %Slot = type { i32, i32, ptr, ptr, i64, i64, i64, [80 x i8] }
@@ -85,7 +86,7 @@ _POOL = """
 @next = internal global %Line zeroinitializer, align 128
 @sleepers = internal global %Line zeroinitializer, align 128
 @workers = internal global %Line zeroinitializer, align 128
-@kept_off = internal global i32 -1 ; the core
+@caller_core = internal global i32 -1 ; the core that workers are kept off, -1 for none
 
 declare i64 @syscall(i64, ...)
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
@@ -117,7 +118,7 @@ define internal void @wake(ptr %state) nounwind noinline {
   ret void
 }
 
-; Takes chunks until none is left.
+; Runs chunks until none is left.
 define internal void @work(ptr %body, ptr %ctx, i64 %n, i64 %chunk, i64 %thread) nounwind {
 entry:
   br label %take
@@ -147,7 +148,7 @@ entry:
   %offset = sub i64 %here, %base
   %index = udiv i64 %offset, 128
   %thread = add i64 %index, 1
-  %patience = call i64 @patience()
+  %spin_ticks = call i64 @spin_ticks()
   br label %idle
 idle:
   %since = call i64 @now()
@@ -160,8 +161,8 @@ wait:
   call void @relax()
   %t = call i64 @now()
   %waited = sub i64 %t, %since
-  %tired = icmp ugt i64 %waited, %patience
-  br i1 %tired, label %sleep, label %spin
+  %timed_out = icmp ugt i64 %waited, %spin_ticks
+  br i1 %timed_out, label %sleep, label %spin
 sleep:
   store atomic i32 1, ptr %sleeps.p seq_cst, align 4
   %s0 = atomicrmw add ptr @sleepers, i64 1 seq_cst
@@ -187,8 +188,8 @@ tell:
   br label %idle
 }
 
-; Starts workers until there are as many as wanted, or no more can be had. Signals stay with the
-; threads of Python, which must be the ones they interrupt, but for those that report a crash.
+; Starts workers until there are as many as wanted, or the system refuses. Workers block all signals
+; except for those of a crash, so that the threads of Python receive them.
 define internal void @start(i64 %wanted) nounwind noinline {
 entry:
   %attr = alloca [128 x i8], align 16
@@ -218,7 +219,7 @@ create:
 count:
   %now = add i64 %have, 1
   store i64 %now, ptr @workers
-  store i32 -1, ptr @kept_off
+  store i32 -1, ptr @caller_core
   br label %more
 done:
   %e10 = call i32 @pthread_attr_destroy(ptr %attr)
@@ -226,11 +227,11 @@ done:
   ret void
 }
 
-; Takes the caller's core from all workers, where it leaves them another.
-define internal void @keep_off(i32 %cpu) nounwind noinline {
+; Removes the caller's core from the affinity of all workers, unless it is the only one.
+define internal void @leave_core(i32 %cpu) nounwind noinline {
 entry:
   %mask = alloca [128 x i8], align 8
-  store i32 %cpu, ptr @kept_off
+  store i32 %cpu, ptr @caller_core
   call void @llvm.memset.p0.i64(ptr %mask, i8 0, i64 128, i1 false)
   %e0 = call i32 @sched_getaffinity(i32 0, i64 128, ptr %mask)
   %count = load i64, ptr @workers
@@ -291,29 +292,29 @@ some:
 try:
   %swap = cmpxchg ptr @lock, i64 0, i64 1 acquire monotonic
   %mine = extractvalue { i64, i1 } %swap, 1
-  br i1 %mine, label %staff, label %alone
+  br i1 %mine, label %ensure_workers, label %alone
 alone:
   call void %body(ptr %ctx, i64 0, i64 %n, i64 0)
   br label %out
 
-staff:
+ensure_workers:
   %have = load i64, ptr @workers
   %enough = icmp uge i64 %have, %others
-  br i1 %enough, label %where, label %hire
-hire:
+  br i1 %enough, label %where, label %start_more
+start_more:
   call void @start(i64 %others)
   br label %where
 where:
   %cpu = call i32 @sched_getcpu()
-  %old = load i32, ptr @kept_off
+  %old = load i32, ptr @caller_core
   %stayed = icmp eq i32 %cpu, %old
   br i1 %stayed, label %open, label %moved
 moved:
-  call void @keep_off(i32 %cpu)
+  call void @leave_core(i32 %cpu)
   br label %open
 open:
-  %hired = load i64, ptr @workers
-  %helpers = call i64 @llvm.umin.i64(i64 %hired, i64 %others)
+  %started = load i64, ptr @workers
+  %helpers = call i64 @llvm.umin.i64(i64 %started, i64 %others)
   %helped = icmp ne i64 %helpers, 0
   store atomic i64 0, ptr @next monotonic, align 128
   br i1 %helped, label %post, label %posted
@@ -336,8 +337,8 @@ posted:
   fence seq_cst
   %asleep = load atomic i64, ptr @sleepers seq_cst, align 128
   %any = icmp ne i64 %asleep, 0
-  %rouse = and i1 %any, %helped
-  br i1 %rouse, label %look, label %join
+  %wake_any = and i1 %any, %helped
+  br i1 %wake_any, label %look, label %join
 look:
   %j = phi i64 [ 0, %posted ], [ %j.next, %looked ]
   %j.slot = getelementptr [$MAX_WORKERS x %Slot], ptr @slots, i64 0, i64 %j
@@ -359,7 +360,7 @@ join:
 gather:
   %k = phi i64 [ 0, %join ], [ %k.next, %gathered ]
   %k.slot = getelementptr [$MAX_WORKERS x %Slot], ptr @slots, i64 0, i64 %k
-  %patience = call i64 @patience()
+  %spin_ticks = call i64 @spin_ticks()
   %since = call i64 @now()
   br label %check
 check:
@@ -367,7 +368,7 @@ check:
   switch i32 %state, label %gathered [
     i32 1, label %revoke
     i32 2, label %running
-    i32 3, label %doze
+    i32 3, label %sleep_until_done
   ]
 revoke:
   %r.swap = cmpxchg ptr %k.slot, i32 1, i32 0 acq_rel monotonic
@@ -377,12 +378,12 @@ running:
   call void @relax()
   %t = call i64 @now()
   %waited = sub i64 %t, %since
-  %tired = icmp ugt i64 %waited, %patience
-  br i1 %tired, label %announce, label %check
+  %timed_out = icmp ugt i64 %waited, %spin_ticks
+  br i1 %timed_out, label %announce, label %check
 announce:
   %a.swap = cmpxchg ptr %k.slot, i32 2, i32 3 acq_rel monotonic
   br label %check
-doze:
+sleep_until_done:
   call void @sleep_while(ptr %k.slot, i32 3)
   br label %check
 gathered:
@@ -396,13 +397,13 @@ out:
   ret void
 }
 
-; A child of fork has this memory and none of the threads.
+; A forked child inherits this memory, but no threads.
 define void @tilesmith_reset_threads() nounwind {
   call void @llvm.memset.p0.i64(ptr @slots, i8 0, i64 $SLOTS_NBYTES, i1 false)
   store i64 0, ptr @lock
   store i64 0, ptr @sleepers
   store i64 0, ptr @workers
-  store i32 -1, ptr @kept_off
+  store i32 -1, ptr @caller_core
   ret void
 }
 

@@ -1,5 +1,5 @@
-"""Primitives that find their loops themselves, by structure alone: what a sketch ends with, when
-it no longer matters where its blocks have gone.
+"""Primitives that find their loops by the structure of the program instead of by name. Sketches end
+with them, because earlier decisions may have moved their blocks anywhere.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from typing import ClassVar
 from tilesmith.base.errors import ScheduleError
 from tilesmith.ir.dependence import check_concurrent, users_of
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Block, For, Stmt, rewrite, walk
+from tilesmith.ir.nodes import Block, For, Path, Stmt, rewrite, walk
 from tilesmith.schedule.kinds import Vectorize
 from tilesmith.schedule.step import Size, Step
 
 
 @dataclass(frozen=True, slots=True)
 class AutoParallel(Step):
-    """The leading loops of every outermost nest may run in parallel; `depth` says how many do.
+    """Runs the `depth` outermost loops of every loop nest in parallel, as far as that is legal; at
+    most `most` of them.
 
     for i.0 in 8:                 for i.0 in 8:  # parallel_depth=(2, 0)
       for j.0 in 8:        ->       for j.0 in 8:  # parallel_depth=(2, 1)
@@ -55,10 +56,12 @@ class AutoParallel(Step):
 
 @dataclass(frozen=True, slots=True)
 class AutoPrefetch(Step):
-    """A loop whose body is several loops, as one over rows that are gone through a few times, asks
-    for what comes so many `turns` later, if any: the inputs of that iteration, and the outputs of
-    this one. Code generation does it where it is one piece of memory. Where loops are directly
-    inside each other the first has the note, and the last whose iterations are worth it does it.
+    """Prefetches, in a loop over rows that makes several passes over each row, the inputs of the
+    iteration `turns` ahead and the outputs of this one (0: no prefetch).
+
+    Code generation emits the prefetches of each buffer that one iteration accesses contiguously.
+    In a perfect loop nest the note stands at the outermost loop, and code generation chooses the
+    innermost loop whose iterations are long enough.
 
     for i in 8:                 for i in 8:  # fetch_ahead=1
       for k in 64: ...     ->     for k in 64: ...
@@ -74,14 +77,14 @@ class AutoPrefetch(Step):
     def _nest(self, s: Stmt) -> Stmt:
         if not isinstance(s, For) or s.kind not in ("serial", "parallel"):
             return s
-        if len(s.body) == 1 and self._several(s.body[0]):
+        if len(s.body) == 1 and self._has_several_passes(s.body[0]):
             return replace(s, body=(self._nest(s.body[0]),))
         if not isinstance(s.body[0], For) and len(s.body) == 1:
             return s
         return replace(s, notes=(*s.notes, ("fetch_ahead", self.turns)))
 
-    def _several(self, s: Stmt) -> bool:
-        """Whether there is a loop of several at the end of those inside each other."""
+    def _has_several_passes(self, s: Stmt) -> bool:
+        """Whether the perfect loop nest that `s` begins ends in a loop with several statements."""
         while isinstance(s, For) and s.kind in ("serial", "parallel"):
             if len(s.body) > 1:
                 return True
@@ -91,27 +94,27 @@ class AutoPrefetch(Step):
 
 @dataclass(frozen=True, slots=True)
 class AutoVectorize(Step):
-    """The innermost loop of a block runs in vectors, if the block is there and that is legal and
-    of use: what it writes moves by one element along it, or a plain sum goes over it.
+    """Vectorizes the innermost loop of a block, if the block exists and that is legal and useful.
+    It is useful if consecutive iterations write consecutive elements, or if the loop is reduced
+    over.
     """
 
     name: ClassVar[str] = "auto_vectorize"
     block: str
 
     def apply(self, func: Function) -> Function:
-        found = [(p, b) for p, b in walk(func.body) if b.name == self.block]
-        if not found or not found[0][0]:
+        path, b = _first(func, self.block)
+        if b is None or not path:
             return func
-        path, b = found[0]
         loop = path[-1]
-        if not self._of_use(func, b, loop):
+        if not self._is_useful(b, loop):
             return func
         try:
             return Vectorize(loop.name).apply(func)
         except ScheduleError:
             return func
 
-    def _of_use(self, func: Function, b: Block, loop: For) -> bool:
+    def _is_useful(self, b: Block, loop: For) -> bool:
         if loop.name in b.reducing_loops:
             return True
         w = b.writes[0]
@@ -120,8 +123,8 @@ class AutoVectorize(Step):
 
 @dataclass(frozen=True, slots=True)
 class AutoUnroll(Step):
-    """The innermost loops around a block are written out as long as that makes at most `depth`
-    copies of it; code generation counts.
+    """Unrolls the innermost loops around a block, as many as make at most `depth` copies of it.
+    Code generation counts the copies; the note stands at the outermost loop of the block's own.
 
     for k in 8    ->    for k in 8:  # unroll_depth=16
     """
@@ -131,12 +134,11 @@ class AutoUnroll(Step):
     depth: Size
 
     def apply(self, func: Function) -> Function:
-        found = [p for p, b in walk(func.body) if b.name == self.block]
-        if not found or not found[0]:
+        path, _ = _first(func, self.block)
+        if not path:
             return func
-        path = found[0]
         note = ("unroll_depth", self.depth)
-        outer = next((f.name for f in path if f.name.startswith(f"{self.block}.")), path[-1].name)
+        outer = next((f for f in path if f.owner == self.block), path[-1]).name
 
         def go(s: Stmt) -> tuple[Stmt, ...]:
             if isinstance(s, For) and s.name == outer:
@@ -144,3 +146,8 @@ class AutoUnroll(Step):
             return (s,)
 
         return replace(func, body=rewrite(func.body, go))
+
+
+def _first(func: Function, name: str) -> tuple[Path, Block | None]:
+    """The loops around a block and the block; nothing if it is gone, such as when inlined."""
+    return next(((path, b) for path, b in walk(func.body) if b.name == name), ((), None))

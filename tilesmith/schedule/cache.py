@@ -1,5 +1,5 @@
-"""Primitives that add a copy of a buffer in a scope of its own, and those that say how a buffer is
-stored.
+"""Primitives that stage a buffer in a copy of its own (cache_read, cache_write), and primitives
+that set where and with which strides a buffer is stored.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from tilesmith.ir.dependence import (
     check_kinds,
     check_scopes,
     find_block,
-    only_writer,
-    own_loop,
+    is_own_loop,
+    require_only_writer,
     writers,
     written,
 )
@@ -40,11 +40,11 @@ SCOPES = ("global", "local", "shared")
 
 
 def find_buffer(func: Function, name: str) -> Buffer:
-    found = func.all_buffers.get(name)
-    if found is None:
-        known = ", ".join(func.all_buffers)
-        raise ScheduleError(f"there is no buffer {name!r} in {func.name}; it has {known}")
-    return found
+    buffer = func.all_buffers.get(name)
+    if buffer is None:
+        names = ", ".join(func.all_buffers)
+        raise ScheduleError(f"there is no buffer {name!r} in {func.name}; it has {names}")
+    return buffer
 
 
 def top_level(func: Function, block: str) -> int:
@@ -56,10 +56,10 @@ def top_level(func: Function, block: str) -> int:
 
 
 def rename_nest(func: Function, block: str, new: str) -> Function:
-    """The block and the loops that were made for it get another name."""
+    """Renames a block and its own loops."""
     path, b = find_block(func, block)
     taken = loop_names(func)
-    own = {f.name for f in path if own_loop(b, f)} | {n for n, _ in b.tile}
+    own = {f.name for f in path if is_own_loop(b, f)} | {n for n, _ in b.tile}
     env = {
         n: fresh(new + n[len(block) :], taken)
         for n in (*(f.name for f in path), *(n for n, _ in b.tile))
@@ -82,7 +82,7 @@ def rename_nest(func: Function, block: str, new: str) -> Function:
 
 
 def check_fresh(func: Function, why: str, *names: str) -> None:
-    """New blocks and buffers are named after old ones, so a second one of a kind has no name."""
+    """That the names are free: a primitive derives the names of what it adds from existing ones."""
     taken = func.all_buffers.keys() | {b.name for _, b in walk(func.body)}
     for name in names:
         if name in taken:
@@ -98,8 +98,8 @@ def check_scope(what: str, scope: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CacheRead(Step):
-    """A block reads a copy of a buffer; the copy is made whole before it, and compute_at then
-    brings it near.
+    """Makes a block read a buffer through a copy. The whole copy is filled before the block's loop
+    nest; compute_at then moves it to where a part of it is needed.
 
     C[i] = A[i] ...    ->    A.shared[ax0] = A[ax0]
                              C[i] = A.shared[i] ...
@@ -157,7 +157,7 @@ class CacheRead(Step):
 
 @dataclass(frozen=True, slots=True)
 class CacheWrite(Step):
-    """A block computes into a buffer of its own, which is then copied to where it wrote before.
+    """Makes a block compute into a buffer of its own, which a second block copies to the old one.
 
     C[i] += A[i, k]    ->    C.local[i] += A[i, k]
                              C[i] = C.local[i]
@@ -174,7 +174,7 @@ class CacheWrite(Step):
     def apply(self, func: Function) -> Function:
         _, b = find_block(func, self.block)
         check_scope(f"cannot cache_write {self.block}", self.scope)
-        only_writer(func, b, "cache_write")
+        require_only_writer(func, b, "cache_write")
         trivial_index(b, "cache_write")
         several = len(b.writes) > 1
         names = {w.buffer: f"{w.buffer}.{self.scope}" if several else self.copy for w in b.writes}
@@ -226,7 +226,7 @@ def _is_param(func: Function, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SetScope(Step):
-    """An intermediate buffer moves to another scope.
+    """Moves an intermediate buffer to another scope.
 
     P = global float32[64]    ->    P = local float32[64]
     """
@@ -251,8 +251,8 @@ class SetScope(Step):
 
 @dataclass(frozen=True, slots=True)
 class StorageAlign(Step):
-    """The stride of a dimension is padded to `offset` modulo `multiple`, so that rows do not fall
-    on the same cache sets or banks.
+    """Pads the stride of a dimension to `offset` modulo `multiple` elements, so that rows do not
+    fall on the same cache sets or shared-memory banks.
 
     A.shared = shared float32[64, 64]    ->    A.shared = shared float32[64, 64] align(0, 32, 8)
     """

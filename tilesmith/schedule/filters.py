@@ -1,9 +1,10 @@
-"""Minimal filters (Winograd; Toom and Cook): how many neighbouring results, taps and which stride
-in, the matrices out by which an image, weights and products are multiplied.
+"""Minimal filtering (Winograd, Toom-Cook): the transform matrices of the image, the weights and the
+products for a number of neighbouring results, a number of taps and a stride.
 
-Results and taps are coefficients of polynomials, which are known by their values at as many points;
-a product for each point is then enough. With a stride, every so many neighbours are a window of
-their own; at a point these share what comes behind the products, so that their products are summed.
+Image and taps are taken as coefficients of polynomials. A polynomial is determined by its values at
+as many points as it has coefficients, so one product per point suffices for the convolution. With
+stride s, the taps fall into s phases (tap 0, s, 2s, ...; tap 1, s + 1, ...), each a convolution of
+stride 1. The phases share the output transform, so their products are summed before it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from functools import lru_cache
 
 from tilesmith.ir.nodes import Matrix
 
-# In an order that keeps rounding errors small; None is infinity.
+# The interpolation points, in an order that keeps rounding errors small; None is infinity.
 _POINTS = (
     *(Fraction(0), Fraction(1), Fraction(-1), None, Fraction(1, 2), Fraction(-2)),
     *(Fraction(-1, 2), Fraction(2), Fraction(1, 4), Fraction(-4)),
@@ -24,8 +25,9 @@ _Row = tuple[Fraction, ...]
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """`products` at each of the `stride` windows; the product of point p and window s has the
-    number p * stride + s. Those from `count` on are zero: the last windows may have a tap less.
+    """F(results, taps) with a stride. There are `products` points for each of the `stride` phases;
+    the product of point p and phase s has the number p * stride + s. Products from `count` on are
+    always zero, because later phases may have one tap less.
     """
 
     results: int
@@ -33,12 +35,12 @@ class Filter:
     stride: int
     products: int
     count: int
-    image: Matrix  # by number, then by the neighbours of its window
-    weights: Matrix  # by number, then by tap
-    behind: Matrix  # by point, then by result
+    image: Matrix  # input transform: [number of the product][element within its phase]
+    weights: Matrix  # weight transform: [number of the product][tap]
+    behind: Matrix  # output transform: [point][result]
 
     def gain(self, places: int) -> float:
-        """Products of the plain sum at so many places, for each that is left."""
+        """Multiplications of the direct sum over `places` results, divided by those left here."""
         return self.taps * places / (self.count * -(-places // self.results))
 
 
@@ -48,7 +50,7 @@ def can_filter(results: int, taps: int, stride: int) -> bool:
 
 @lru_cache(maxsize=64)
 def filter_of(results: int, taps: int, stride: int = 1) -> Filter:
-    """F(results, taps): image, weights and products of windows that lie `stride` apart."""
+    """The transform matrices of F(results, taps) with this stride."""
     longest = -(-taps // stride)
     products = results + longest - 1
     points = _POINTS[:products]
@@ -75,7 +77,9 @@ def filter_of(results: int, taps: int, stride: int = 1) -> Filter:
 def _polynomial(
     point: Fraction | None, points: tuple[Fraction | None, ...]
 ) -> tuple[_Row, Fraction]:
-    """The coefficients of the polynomial that is zero at all other points, and its value here."""
+    """The coefficients of the polynomial that is zero at all other points, and its value at
+    `point`: the numerator and denominator of a Lagrange basis polynomial.
+    """
     row: _Row = (Fraction(1),)
     scale = Fraction(1)
     for other in points:
@@ -88,8 +92,8 @@ def _polynomial(
 
 
 def _powers(point: Fraction | None, count: int) -> _Row:
-    """At infinity the last coefficient is all that counts. Its sign is turned in image and products
-    alike, so that F(2, 3) has differences only.
+    """1, x, x**2, ... at a point. At infinity only the last coefficient counts; its sign is flipped
+    in both image and products, so that the transforms of F(2, 3) are plain differences.
     """
     if point is None:
         return tuple(Fraction(-int(k == count - 1)) for k in range(count))

@@ -1,10 +1,8 @@
-"""Whether a map of indices is one to one: integer expressions and the ranges of their indices in, a
-proof or nothing out.
+"""Proves that a map of indices is one-to-one.
 
-The proof works out the indices from the values, as one would by hand: a value that has one unknown
-left gives it, and one such as 16*x + y, with y between 0 and 15, gives both x and y (a number in
-mixed radix). It holds for all sizes if some are open. What it does not find, a map of few elements
-can still be by trying all of them.
+The proof solves for the indices, given the values. A value with a single unknown determines it. A
+value such as 16*x + y with y in 0..15 determines both x and y (mixed radix). The proof holds for
+all values of open sizes. If it fails and the map has few elements, all of them are enumerated.
 """
 
 from __future__ import annotations
@@ -30,19 +28,19 @@ from tilesmith.expr.ints import (
     opaque_atoms,
 )
 
-_MOST_TRIED = 1 << 18  # elements; more would take longer than a schedule should
-_MOST_VALUES = 64  # that one proof may derive; layouts have a handful
+_MOST_TRIED = 1 << 18  # elements to enumerate at most, about as long as a schedule may take
+_MOST_VALUES = 64  # values one proof may derive at most; real layouts need a handful
 
 
 def is_injective(values: Sequence[Int], ranges: Mapping[str, Int]) -> bool:
-    """True only if different indices give different values. Each name in `ranges` runs from 0 up to
-    the number given; other names are sizes.
+    """True only if different indices give different values. Each name in `ranges` runs from 0 to
+    the given number (exclusive); other names are open sizes. False if no proof was found.
     """
     if any(n.const == 0 for n in ranges.values()):
         return True
     moving = {n: e for n, e in ranges.items() if e.const != 1}
     fixed = [p.substitute({n: ZERO for n in ranges if n not in moving}) for p in values]
-    return _Proof(fixed, moving).found() or _by_trying(fixed, moving)
+    return _Proof(fixed, moving).succeeds() or _by_trying(fixed, moving)
 
 
 class _Proof:
@@ -56,11 +54,12 @@ class _Proof:
             self._add(zero)
 
     def _digits(self) -> Iterator[tuple[Atom, Int]]:
-        """x is b*(x // b) + r, with r a digit of its own below b: x, and the difference of both
-        sides, which is 0. Likewise x // a with x // (a*b).
+        """Equations that hold by definition of floor division: x = b*(x // b) + r with a new digit
+        r below b, and the same for x // a with x // (a*b). Yields x and the difference of both
+        sides, which is 0.
         """
-        found = [d for p in self.values for d in opaque_atoms(p) if isinstance(d, FloorDiv)]
-        divisions = list(dict.fromkeys(found))
+        divisions = [d for p in self.values for d in opaque_atoms(p) if isinstance(d, FloorDiv)]
+        divisions = list(dict.fromkeys(divisions))
         for d in divisions:
             base, by = _divided(d)
             if by.names & self.ranges.keys():
@@ -78,7 +77,7 @@ class _Proof:
                 self.ranges[digit] = times
                 yield u, atom(u) - times * atom(d) - atom(digit)
 
-    def found(self) -> bool:
+    def succeeds(self) -> bool:
         while not self.wanted <= self.known:
             before = len(self.known), len(self.values)
             for p in tuple(self.values):
@@ -88,7 +87,7 @@ class _Proof:
         return True
 
     def _use(self, p: Int) -> None:
-        """What follows from the value of p."""
+        """Derives what follows from knowing the value of p."""
         parts = self._unknown(p)
         if parts is None:
             return
@@ -105,7 +104,7 @@ class _Proof:
         self._remainder(parts)
 
     def _unknown(self, p: Int) -> dict[Atom, Int] | None:
-        """The coefficients of what is not known yet; None where p is no sum of such terms."""
+        """The coefficients of the unknowns in p; None if p is not linear in them."""
         parts: dict[Atom, Int] = {}
         for m, c in p.terms.items():
             moving = [a for a in m if self._moves(a)]
@@ -115,7 +114,7 @@ class _Proof:
                 return None
             rest = list(m)
             rest.remove(moving[0])
-            # what is known beside it differs from place to place
+            # its coefficient depends on known terms, so it differs between elements
             if any(not isinstance(a, str) or a in self.ranges for a in rest):
                 return None
             parts[moving[0]] = parts.get(moving[0], ZERO) + Int({tuple(rest): c})
@@ -133,7 +132,7 @@ class _Proof:
         return True
 
     def _settled(self, a: Opaque) -> bool:
-        """Whether a division has one value only, or follows from a finer one that is known."""
+        """Whether a division is constant, or follows from a finer division that is known."""
         if not isinstance(a, FloorDiv) or a.b.names & self.ranges.keys():
             return False
         try:
@@ -147,7 +146,7 @@ class _Proof:
         return any(other == base and exact_quotient(by, b) is not None for other, b in finer)
 
     def _split(self, parts: dict[Atom, Int], c: Int) -> None:
-        """c*x + y gives both x and y if y takes fewer than c values in a row."""
+        """c*x + y determines both x and y if y takes fewer than c consecutive values."""
         if not nonnegative(c - 1):
             return
         x, y = ZERO, ZERO
@@ -187,7 +186,7 @@ class _Proof:
 
 
 def _divided(d: FloorDiv) -> tuple[Int, Int]:
-    """What is divided, and by what altogether: (x // 4) // 16 is x // 64."""
+    """The dividend and the divisor of nested divisions: (x // 4) // 16 is x // 64."""
     base, by = d.a, d.b
     while len(base.terms) == 1:
         ((m, c),) = base.terms.items()
@@ -205,7 +204,7 @@ def _by_trying(values: Sequence[Int], ranges: Mapping[str, Int]) -> bool:
         if len(sizes) < len(extents) or prod(sizes) > _MOST_TRIED or not own:
             return False
         if any(not p.names <= set(group) for p in own):
-            return False  # an open size is among them
+            return False  # an extent is an open size
         grid = np.indices(sizes).reshape(len(sizes), -1)
         env: dict[str, Any] = dict(zip(group, grid, strict=True))
         places = [
@@ -218,7 +217,7 @@ def _by_trying(values: Sequence[Int], ranges: Mapping[str, Int]) -> bool:
 
 
 def _groups(values: Sequence[Int], ranges: Mapping[str, Int]) -> Iterator[list[str]]:
-    """Indices that occur together in a value, which have to be tried together."""
+    """Connected components of the indices: indices that occur in one value are tried together."""
     left = dict.fromkeys(ranges)
     while left:
         group = {next(iter(left))}

@@ -1,4 +1,4 @@
-"""Primitives that make a block disappear into its neighbours."""
+"""Primitives that merge a block into its consumers (inline) or its producer (reverse_inline)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.expr.nodes import Expr, Load, fitted, substitute
+from tilesmith.expr.dynamic import fitted
+from tilesmith.expr.nodes import Expr, Load, substitute
 from tilesmith.ir.dependence import (
     check_kinds,
     check_reads,
     find_block,
-    not_output,
-    only_writer,
     readers,
+    require_not_output,
+    require_only_writer,
     written,
 )
 from tilesmith.ir.function import Function
@@ -31,17 +32,17 @@ def _plain_block(b: Block, why: str) -> None:
 
 
 def _without(func: Function, b: Block, body: tuple[Stmt, ...]) -> Function:
-    """The block is gone from `body`; its buffers go too."""
-    gone = set(written(b))
+    """The Function with `body`, in which the block no longer occurs, and without its buffers."""
+    unused = set(written(b))
     body = rewrite(body, lambda s: () if isinstance(s, Block) and s.name == b.name else (s,))
-    return replace(func, body=body, buffers=tuple(x for x in func.buffers if x.name not in gone))
+    return replace(func, body=body, buffers=tuple(x for x in func.buffers if x.name not in unused))
 
 
 def _with_values(b: Block, writes: tuple[Write, ...], put: Callable[[Load], Expr]) -> Block:
-    """The block with `writes`, in which values stand for loads.
+    """The block with `writes`, in which loads are replaced by the values that `put` gives.
 
-    A value that comes into an index keeps its own arithmetic, which may wrap around; where the
-    iterators are too small for that, it is a polynomial like any other index.
+    A value used in an index keeps its own integer arithmetic, which may wrap around. If the ranges
+    of the iterators exclude that, it becomes an index expression like any other.
     """
     ranges = {i.name: i.extent for i in b.iters}
     new = map_write_loads(writes, put)
@@ -50,7 +51,7 @@ def _with_values(b: Block, writes: tuple[Write, ...], put: Callable[[Load], Expr
 
 @dataclass(frozen=True, slots=True)
 class Inline(Step):
-    """A producer is computed anew wherever it is read; its buffer goes.
+    """Computes a producer's element wherever it is read, instead of storing it.
 
     P[i] = f(X[i])
     C[i] = g(P[i], P[i + 1])    ->    C[i] = g(f(X[i]), f(X[i + 1]))
@@ -61,8 +62,8 @@ class Inline(Step):
 
     def apply(self, func: Function) -> Function:
         _, b = find_block(func, self.block)
-        not_output(func, b, "inline")
-        only_writer(func, b, "inline")
+        require_not_output(func, b, "inline")
+        require_only_writer(func, b, "inline")
         _plain_block(b, "inline")
         its = trivial_index(b, "inline")
         values = {w.buffer: w.value for w in b.writes}
@@ -74,15 +75,15 @@ class Inline(Step):
                     f"cannot inline {b.name}: an instruction carries out {o.name}, which reads it"
                 )
 
-        made: dict[Load, Expr] = {}  # reads of one element share what is computed for it
+        inlined: dict[Load, Expr] = {}  # loads of the same element share one expression
 
         def put(load: Load) -> Expr:
             if load.buffer not in values:
                 return load
-            if load not in made:
+            if load not in inlined:
                 moved = {n: p for n, p in zip(its, load.index, strict=True) if p.name != n}
-                made[load] = substitute(values[load.buffer], moved)
-            return made[load]
+                inlined[load] = substitute(values[load.buffer], moved)
+            return inlined[load]
 
         names = dict.fromkeys(o.name for n in values for o in readers(func, n))
         body = rewrite_blocks(
@@ -97,7 +98,7 @@ class Inline(Step):
 
 @dataclass(frozen=True, slots=True)
 class ReverseInline(Step):
-    """An element-wise consumer is computed by its producer, which then writes the consumer's
+    """Computes an element-wise consumer within its producer, which then writes the consumer's
     buffer.
 
     P[i] = f(X[i])
@@ -111,19 +112,19 @@ class ReverseInline(Step):
         _, b = find_block(func, self.block)
         why = "reverse_inline"
         _plain_block(b, why)
-        only_writer(func, b, why)
+        require_only_writer(func, b, why)
         its = trivial_index(b, why)
         producer = self._producer(func, b)
         _plain_block(producer, f"{why} {b.name} into")
-        not_output(func, producer, f"{why} {b.name} into")
-        only_writer(func, producer, f"{why} {b.name} into")
+        require_not_output(func, producer, f"{why} {b.name} into")
+        require_only_writer(func, producer, f"{why} {b.name} into")
         p_its = trivial_index(producer, f"{why} {b.name} into")
-        made = producer.writes[0].buffer
-        others = [o.name for o in readers(func, made) if o.name != b.name]
+        buffer = producer.writes[0].buffer
+        others = [o.name for o in readers(func, buffer) if o.name != b.name]
         if len(producer.writes) != 1 or others:
             reason = f"{', '.join(others)} reads it too" if others else "it writes several buffers"
             raise ScheduleError(f"cannot {why} {b.name} into {producer.name}: {reason}")
-        reads = [load for load in b.loads if load.buffer == made]
+        reads = [load for load in b.loads if load.buffer == buffer]
         order = tuple(p.name for p in reads[0].index)
         extents = {i.name: i.extent for i in b.spatial}
         p_extents = {i.name: i.extent for i in producer.spatial}
@@ -131,14 +132,14 @@ class ReverseInline(Step):
         same = same and sorted(map(str, order)) == sorted(its)
         if not same or [extents[str(n)] for n in order] != [p_extents[n] for n in p_its]:
             raise ScheduleError(
-                f"cannot {why} {b.name} into {producer.name}: it does not read {made} "
+                f"cannot {why} {b.name} into {producer.name}: it does not read {buffer} "
                 "element for element"
             )
         back = dict(zip((str(n) for n in order), producer.writes[0].index, strict=True))
         value = producer.writes[0].value
 
         def put(load: Load) -> Expr:
-            return value if load.buffer == made else load
+            return value if load.buffer == buffer else load
 
         writes = tuple(
             replace(
@@ -158,7 +159,7 @@ class ReverseInline(Step):
         done = replace(
             func,
             body=rewrite(func.body, go),
-            buffers=tuple(x for x in func.buffers if x.name != made),
+            buffers=tuple(x for x in func.buffers if x.name != buffer),
         )
         doing = f"{why} {b.name} into {producer.name}"
         check_reads(done, b.name, doing)
@@ -168,15 +169,19 @@ class ReverseInline(Step):
         return done
 
     def _producer(self, func: Function, b: Block) -> Block:
-        """Whose buffer is read once per iterator; one that is read so alone, if there is one."""
+        """The block whose buffer this one reads at its own iterators. A buffer that is read in no
+        other way is preferred.
+        """
         rank = len(b.spatial)
-        found = []
+        producers = []
         for name in dict.fromkeys(load.buffer for load in b.loads):
             indices = [x.index for x in b.loads if x.buffer == name and len(x.index) == rank]
             plain = all(len({p.name for p in ix} - {None}) == rank for ix in indices)
-            found += [(not plain, o) for _, o in walk(func.body) if indices and name in written(o)]
-        if not found:
+            producers += [
+                (not plain, o) for _, o in walk(func.body) if indices and name in written(o)
+            ]
+        if not producers:
             raise ScheduleError(
                 f"cannot reverse_inline {b.name}: it reads no computed buffer element for element"
             )
-        return min(found, key=lambda f: f[0])[1]
+        return min(producers, key=lambda f: f[0])[1]

@@ -1,6 +1,4 @@
-"""Primitives that change what a block iterates over, and leave as they were what it computes and in
-which order.
-"""
+"""Primitives that change the iterators of a block, but not what it computes or in which order."""
 
 from __future__ import annotations
 
@@ -9,18 +7,18 @@ from typing import ClassVar
 
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import FloorDiv, Int, Unknown, atom, bounds, of, product, var
-from tilesmith.ir.dependence import find_block, own_loop
+from tilesmith.ir.dependence import find_block, is_own_loop
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, For, Iter, Stmt, map_bindings, map_writes, rewrite
 from tilesmith.schedule.location import loop_names
-from tilesmith.schedule.loops import unmarked
+from tilesmith.schedule.loops import require_no_notes
 from tilesmith.schedule.step import Step
 
 
 @dataclass(frozen=True, slots=True)
 class SplitIterator(Step):
-    """An iterator that a block divides by a number becomes two, and its indices no longer divide:
-    channels become groups, and the channels of a group.
+    """Splits an iterator that a block divides by `factor` into two, so that its indices need no
+    division: channels become groups, and channels within a group.
 
     for f in 8:                           for f_outer in 2:
       C(f=f): C[f] = A[f // 4]       ->     for f_inner in 4:
@@ -42,13 +40,13 @@ class SplitIterator(Step):
         old, new = self._iterators(b)
         loop = old.bind.name
         movers = [i for i in b.iters if loop in i.bind.names]
-        found = next((f for f in path if f.name == loop), None)
-        if found is None or len(movers) > 1 or not own_loop(b, found) or b.tile or b.domain:
+        own = next((f for f in path if f.name == loop), None)
+        if own is None or len(movers) > 1 or not is_own_loop(b, own) or b.tile or b.domain:
             raise self._refuse(
                 f"{self.iterator} does not run over a plain loop of its own; do this first"
             )
         assert loop is not None
-        unmarked(found, "split the iterator of")
+        require_no_notes(own, "split the iterator of")
         names = [i.bind.name or "" for i in new]
         taken = sorted({*names} & loop_names(func)) or sorted(
             {*self.parts} & {i.name for i in b.iters}
@@ -73,8 +71,8 @@ class SplitIterator(Step):
         """The iterator, and the two that it becomes, each over a loop of its own."""
         old = next((i for i in b.iters if i.name == self.iterator), None)
         if old is None:
-            known = ", ".join(i.name for i in b.iters)
-            raise self._refuse(f"there is none of that name; it has {known}")
+            names = ", ".join(i.name for i in b.iters)
+            raise self._refuse(f"there is none of that name; it has {names}")
         n = old.extent.const
         if n is None or self.factor < 1 or n % self.factor:
             raise self._refuse(f"its extent is {old.extent}, which {self.factor} does not divide")
@@ -100,7 +98,7 @@ class SplitIterator(Step):
 
 
 def _without_divisions(p: Int, ranges: dict[str, Int]) -> Int:
-    """Divisions whose result is the same over all of the ranges become that number."""
+    """Replaces divisions that are constant over the ranges by that constant."""
     out = of(0)
     for m, c in p.terms.items():
         factors = (_settled(a, ranges) if isinstance(a, FloorDiv) else atom(a) for a in m)

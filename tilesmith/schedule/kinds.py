@@ -1,6 +1,6 @@
-"""Primitives that say how a loop is carried out.
+"""Primitives that set how a loop runs: on threads, in vector lanes, unrolled, bound to a GPU axis.
 
-They change no meaning; the checks make sure of that.
+They never change a result: each is refused if it could.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tilesmith.ir.dependence import check_kinds, check_scopes, find_loop
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import For, Stmt, rewrite, walk
 from tilesmith.ir.verify import THREAD_AXES
-from tilesmith.schedule.loops import plain
+from tilesmith.schedule.loops import require_serial
 from tilesmith.schedule.step import Step
 
 
@@ -28,9 +28,9 @@ def _change(func: Function, loop: str, **changes: object) -> Function:
 
 @dataclass(frozen=True, slots=True)
 class Parallel(Step):
-    """The iterations run on several threads.
+    """Runs the iterations on several threads.
 
-    Directly nested parallel loops are one: that is fuse without the division.
+    Perfectly nested parallel loops run as a single one, like a fuse that needs no division.
 
     for i in 64:      ->    for i in 64:  # parallel
     """
@@ -40,7 +40,7 @@ class Parallel(Step):
 
     def apply(self, func: Function) -> Function:
         _, loop = find_loop(func, self.loop)
-        plain(loop, "parallelize")
+        require_serial(loop, "parallelize")
         done = _change(func, self.loop, kind="parallel")
         check_kinds(done, f"parallelize loop {self.loop}")
         return done
@@ -48,9 +48,9 @@ class Parallel(Step):
 
 @dataclass(frozen=True, slots=True)
 class Vectorize(Step):
-    """The iterations run in the lanes of vector registers.
+    """Runs the iterations in the lanes of vector registers.
 
-    A sum over the loop becomes a horizontal one.
+    A reduction over the loop becomes a horizontal one.
 
     for j in 16:      ->    for j in 16:  # vectorize
     """
@@ -60,7 +60,7 @@ class Vectorize(Step):
 
     def apply(self, func: Function) -> Function:
         _, loop = find_loop(func, self.loop)
-        plain(loop, "vectorize")
+        require_serial(loop, "vectorize")
         done = _change(func, self.loop, kind="vectorize")
         check_kinds(done, f"vectorize loop {self.loop}")
         return done
@@ -68,7 +68,7 @@ class Vectorize(Step):
 
 @dataclass(frozen=True, slots=True)
 class Unroll(Step):
-    """The body is written out once per iteration, so that what it touches can live in registers.
+    """Writes the body out once per iteration, so that the elements it uses can stay in registers.
 
     for i in 4:       ->    for i in 4:  # unroll
     """
@@ -78,13 +78,13 @@ class Unroll(Step):
 
     def apply(self, func: Function) -> Function:
         _, loop = find_loop(func, self.loop)
-        plain(loop, "unroll")
+        require_serial(loop, "unroll")
         return _change(func, self.loop, kind="unroll")
 
 
 @dataclass(frozen=True, slots=True)
 class Bind(Step):
-    """The iterations run on the threads of a GPU axis: blockIdx.x, threadIdx.y, vthread ...
+    """Runs the iterations on the threads of a GPU axis: blockIdx.x, threadIdx.y, vthread ...
 
     for i in 128:     ->    for i in 128:  # threadIdx.x
     """
@@ -95,7 +95,7 @@ class Bind(Step):
 
     def apply(self, func: Function) -> Function:
         _, loop = find_loop(func, self.loop)
-        plain(loop, "bind")
+        require_serial(loop, "bind")
         if self.axis not in THREAD_AXES:
             raise ScheduleError(
                 f"cannot bind loop {self.loop}: there is no thread axis {self.axis!r}; "
@@ -110,9 +110,9 @@ class Bind(Step):
 
 @dataclass(frozen=True, slots=True)
 class Annotate(Step):
-    """A note on a loop for the code generator; notes it does not know change nothing.
+    """Attaches a note for the code generator to a loop. Unknown notes have no effect.
 
-    "prefetch": (buffer, distance) asks for what the loop will read `distance` iterations ahead.
+    "prefetch": (buffer, distance) prefetches what the loop reads `distance` iterations later.
 
     for k in 256:     ->    for k in 256:  # prefetch=('A', 8)
     """
@@ -130,7 +130,9 @@ class Annotate(Step):
         return _change(func, self.loop, notes=(*rest, (self.key, self.value)))
 
     def _replaces(self, key: str, value: Any) -> bool:
-        """A loop has one note of a kind, but may prefetch several buffers."""
+        """Whether this note takes the place of an old one: only prefetches of different buffers may
+        stand side by side.
+        """
         if key == self.key == "prefetch" and isinstance(self.value, tuple):
             return bool(value[0] == self.value[0])
         return key == self.key
@@ -150,10 +152,11 @@ class Annotate(Step):
 
 @dataclass(frozen=True, slots=True)
 class Pipeline(Step):
-    """The copies at the head of the body run `stages` - 1 iterations ahead of the rest, in as many
-    versions of their buffers.
+    """Software pipelining: runs the copies at the head of the body `stages` - 1 iterations ahead of
+    the rest, with `stages` versions of their buffers.
 
-    A GPU code generator overlaps them; a CPU does that by itself, and takes the note as a hint.
+    GPU code generators overlap copies and arithmetic this way. CPUs execute out of order, so their
+    code generator ignores the note.
 
     for k.0 in 8:     ->    for k.0 in 8:  # pipeline=2
     """
@@ -169,8 +172,10 @@ class Pipeline(Step):
                 f"pipeline of loop {self.loop} with {self.stages} stages; it takes 2 or more"
             )
         blocks = [b for _, b in walk(loop.body)]
-        made = {w.buffer for b in blocks for w in b.writes}
-        if len(loop.body) < 2 or not any(load.buffer in made for b in blocks for load in b.loads):
+        produced = {w.buffer for b in blocks for w in b.writes}
+        if len(loop.body) < 2 or not any(
+            load.buffer in produced for b in blocks for load in b.loads
+        ):
             raise ScheduleError(
                 f"cannot pipeline loop {self.loop}: nothing inside it is copied first and used "
                 "later; cache_read and compute_at there first"

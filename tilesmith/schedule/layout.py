@@ -1,4 +1,4 @@
-"""Primitives that change how a buffer lies in memory, or how large it is."""
+"""Primitives that change the memory layout of a buffer, or pad the iterators of a block."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from tilesmith.base.dtype import BOOL, INT64
 from tilesmith.base.errors import ScheduleError, TraceError
+from tilesmith.expr.dynamic import Dynamic
 from tilesmith.expr.ints import (
     Int,
     Unknown,
@@ -19,19 +20,9 @@ from tilesmith.expr.ints import (
     opaque_atoms,
     var,
 )
-from tilesmith.expr.nodes import (
-    Binary,
-    Cast,
-    Const,
-    Dynamic,
-    Expr,
-    IntValue,
-    Load,
-    Select,
-    children,
-)
+from tilesmith.expr.nodes import Binary, Cast, Const, Expr, IntValue, Load, Select, children
 from tilesmith.expr.walk import preorder
-from tilesmith.ir.dependence import find_block, only_writer, written
+from tilesmith.ir.dependence import find_block, require_only_writer, written
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import (
     Block,
@@ -48,18 +39,18 @@ from tilesmith.ir.parse import parse_int
 from tilesmith.schedule.cache import check_fresh, find_buffer, rename_nest, top_level
 from tilesmith.schedule.injective import is_injective
 from tilesmith.schedule.location import nest, trivial_index
-from tilesmith.schedule.loops import unmarked
+from tilesmith.schedule.loops import require_no_notes
 from tilesmith.schedule.step import Step
 
 
 @dataclass(frozen=True, slots=True)
 class TransformLayout(Step):
-    """Where an element lies in memory is given by integer expressions over its indices d0, d1, ...
+    """Sets the position of an element in memory by integer expressions over its indices d0, d1, ...
 
-    Programs go on to speak of the logical indices; a compacted copy (compute_at) has its layout
-    relative to its own box. Different elements lie at different places: that is proven, or refused.
-    The layout of an input becomes the caller's duty: `ts.pack(func, name,
-    array)` brings an array into it.
+    The program keeps using the logical indices. A compacted copy (compute_at) applies the layout
+    relative to its own box. The map must be one-to-one; a layout that cannot be proven so is
+    refused. An input in another layout is the caller's duty: `ts.pack(func, name, array)` converts
+    an array.
 
         B = local float32[256, 512]
     ->  B = local float32[256, 512] as [d1 // 16, d0, d1 - 16*(d1 // 16)]
@@ -74,7 +65,7 @@ class TransformLayout(Step):
 
         def put(text: str) -> str:
             p = parse_int(text)
-            # As it was written where nothing changes: steps are compared by their text.
+            # The text is kept where nothing changes, because steps are compared by their text.
             return text if p.names.isdisjoint(env) else str(p.substitute(env))
 
         return replace(self, layout=tuple(map(put, self.layout)))
@@ -85,25 +76,25 @@ class TransformLayout(Step):
             dims = tuple(map(parse_int, self.layout))
         except (TraceError, ZeroDivisionError) as e:
             raise ScheduleError(f"the layout of {self.buffer}: {e}") from None
-        known = {f"d{k}": n for k, n in enumerate(buf.shape)}
+        indices = {f"d{k}": n for k, n in enumerate(buf.shape)}
         seen: set[str] = set()
         for p in dims:
             for n in p.names:
-                if n not in known and not is_size(n):
+                if n not in indices and not is_size(n):
                     raise ScheduleError(
                         f"the layout of {self.buffer} uses {n!r}; "
-                        f"its indices are {', '.join(known) or 'none'}"
+                        f"its indices are {', '.join(indices) or 'none'}"
                     )
             seen |= p.names
             try:
-                low, _ = bounds(p, known)
+                low, _ = bounds(p, indices)
             except Unknown as e:
                 raise ScheduleError(f"the layout of {self.buffer}: {e}") from None
             if not nonnegative(low):
                 raise ScheduleError(
                     f"the layout of {self.buffer}: {p} goes down to {low}; it must begin at 0"
                 )
-        missing = [n for n, e in known.items() if n not in seen and e.const != 1]
+        missing = [n for n, e in indices.items() if n not in seen and e.const != 1]
         if missing:
             raise ScheduleError(
                 f"the layout of {self.buffer} leaves out {missing[0]}: "
@@ -138,8 +129,8 @@ def _replace_buffer(func: Function, buf: Buffer) -> Function:
 
 @dataclass(frozen=True, slots=True)
 class Pad(Step):
-    """Iterators of a block are rounded up to a multiple: operands are copied with zeros behind
-    them, the result is cropped.
+    """Rounds the extents of a block's iterators up to a multiple. Operands are copied into larger
+    buffers that end in zeros, and the result is cropped.
 
     for i in 100:                     for i in 112:  A.pad[i, k] = where(i < 100, A[i, k], 0)
       C[i] += A[i, k]         ->      for i in 112:  C.pad[i] += A.pad[i, k]
@@ -152,14 +143,14 @@ class Pad(Step):
 
     def apply(self, func: Function) -> Function:
         path, b = find_block(func, self.block)
-        only_writer(func, b, "pad")
+        require_only_writer(func, b, "pad")
         trivial_index(b, "pad")
         loops = {f"{b.name}.{i.name}" for i in b.iters}
         alone = not path or sum(1 for _ in walk((path[0],))) == 1
         if b.where or b.domain or b.tile or {f.name for f in path} != loops or not alone:
             raise ScheduleError(f"cannot pad {b.name}: do this before its loops are scheduled")
         for f in path:
-            unmarked(f, f"pad {b.name} over")
+            require_no_notes(f, f"pad {b.name} over")
         check_fresh(func, f"pad {b.name}", f"{b.name}.pad", *(f"{w.buffer}.pad" for w in b.writes))
         wanted = dict(self.multiples)
         extents: dict[str, tuple[int, int]] = {}
@@ -191,8 +182,8 @@ class Pad(Step):
         return self._crop(func, b, extents)
 
     def _vanishes(self, b: Block, it: str) -> bool:
-        """A sum whose terms are products with a factor that is read at `it`: a zero there adds
-        nothing.
+        """Whether padding iterator `it` adds only zeros: the block sums products that have a factor
+        read at `it`.
         """
         if b.combiner is None or b.combiner.op != "add":
             return False
@@ -226,7 +217,7 @@ class Pad(Step):
                                 f"cannot pad {b.name}: where it would read {load.buffer} at {p} "
                                 "is not known"
                             )
-                        continue  # zeros behind what gives the index point at the first element
+                        continue  # the index is loaded from a padded operand, so it is 0 there
                     try:
                         low, last = bounds(p, grown)
                         before = bounds(p, {i.name: i.extent for i in b.iters})[0]
@@ -297,7 +288,7 @@ class Pad(Step):
 
 
 def _is_element(p: Int) -> bool:
-    """Whether an index is an element of a tensor as it is: 0 where that is padded with zeros."""
+    """Whether an index is a loaded element itself, which is 0 where that tensor is padded."""
     ((m, c),) = p.terms.items() if len(p.terms) == 1 else (((), 0),)
     e = m[0].expr if c == 1 and len(m) == 1 and isinstance(m[0], Dynamic) else None
     while isinstance(e, Cast):

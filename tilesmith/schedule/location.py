@@ -1,4 +1,4 @@
-"""Primitives that move a block to where its result is used, or to where its operands are made."""
+"""Primitives that move a block into the loops of its consumers, or of its producers."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from tilesmith.ir.dependence import (
     check_reads,
     find_block,
     find_loop,
-    finished_at,
-    not_output,
-    only_writer,
-    own_loop,
+    is_own_loop,
     program_order,
     readers,
+    require_finished,
+    require_not_output,
+    require_only_writer,
     writers,
     written,
 )
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, For, Path, Stmt, rewrite, walk
-from tilesmith.ir.regions import Box, box_of, extent, inner_ranges, made_box, union
+from tilesmith.ir.regions import Box, box_of, extent, inner_ranges, union, written_box
 from tilesmith.schedule.step import Step
 
-Span = tuple[Int, Int]  # first value, and how many
+Span = tuple[Int, Int]  # first value, number of values
 
 
 def loop_names(func: Function) -> set[str]:
-    """All names that a new loop may not have."""
+    """The names that a new loop must not have."""
     return {f.name for f in all_loops(func.body)} | {
         n for _, b in walk(func.body) for n, _ in b.tile
     }
 
 
 def fresh(name: str, taken: set[str]) -> str:
-    """The name, or one with a number behind it where a loop that was left behind still has it."""
+    """`name`, or `name_1`, `name_2`, ... if it is taken."""
     unique, n = name, 1
     while unique in taken:
         unique, n = f"{name}_{n}", n + 1
@@ -49,8 +49,8 @@ def fresh(name: str, taken: set[str]) -> str:
 
 
 def nest(func: Function, b: Block, spans: Mapping[str, Span] | None = None) -> Stmt:
-    """The block in loops of its own: over the span of an iterator where there is one, else over all
-    of it.
+    """The block in a new loop nest of its own. A loop runs over the span given for its iterator,
+    or over the whole extent.
     """
     spans = spans or {}
     taken = loop_names(func)
@@ -67,7 +67,7 @@ def nest(func: Function, b: Block, spans: Mapping[str, Span] | None = None) -> S
 
 
 def drop(func: Function, name: str) -> Function:
-    """Without the block, and without loops that held nothing else."""
+    """Removes a block, and the loops that contained nothing else."""
     return replace(
         func,
         body=rewrite(func.body, lambda s: () if isinstance(s, Block) and s.name == name else (s,)),
@@ -75,7 +75,7 @@ def drop(func: Function, name: str) -> Function:
 
 
 def trivial_index(b: Block, why: str) -> tuple[str, ...]:
-    """The iterators that index what the block writes, one per dimension."""
+    """The iterators that index the block's writes, one per dimension."""
     spatial = {i.name for i in b.spatial}
     out = []
     for p in b.writes[0].index:
@@ -92,7 +92,7 @@ def trivial_index(b: Block, why: str) -> tuple[str, ...]:
 def place(
     func: Function, b: Block, spans: dict[str, Span], guards: frozenset[Int], loop: str, at: int
 ) -> Function:
-    """Give `b` a fresh nest over the spans, as statement `at` of the loop's body."""
+    """Puts `b` in a new loop nest over the spans, as statement number `at` of the loop's body."""
     for name, (_, count) in spans.items():
         if not all(map(is_size, count.names)):
             raise ScheduleError(
@@ -119,7 +119,7 @@ def place(
 
 
 def _check_movable(func: Function, b: Block, why: str) -> None:
-    only_writer(func, b, why)
+    require_only_writer(func, b, why)
     if b.tile:
         raise ScheduleError(f"cannot {why} {b.name}: it is a unit; move it before blockize")
 
@@ -131,7 +131,7 @@ def _check_target(path: Path, b: Block, loop: str, why: str) -> None:
                 f"cannot {why} {b.name} at loop {loop}: {f.name} is vectorized; "
                 "vectorize after blocks are placed"
             )
-        if own_loop(b, f):
+        if is_own_loop(b, f):
             raise ScheduleError(
                 f"cannot {why} {b.name} at loop {loop}: {f.name} is a loop that it left behind"
             )
@@ -139,8 +139,8 @@ def _check_target(path: Path, b: Block, loop: str, why: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ComputeAt(Step):
-    """A producer is computed inside a loop of its consumers: just the part that one iteration
-    needs, just before it.
+    """Computes a producer inside a loop of its consumers: only the part that one iteration needs,
+    directly before its use.
 
     for i in 8:                       for i in 8:
       P(i=i): P[i] = ...                for P.i in 1:
@@ -156,10 +156,10 @@ class ComputeAt(Step):
         at_path, b = find_block(func, self.block)
         find_loop(func, self.loop)
         why = "compute_at"
-        not_output(func, b, why)
+        require_not_output(func, b, why)
         _check_movable(func, b, why)
         its = trivial_index(b, why)
-        if self.loop in {f.name for f in at_path if own_loop(b, f)}:
+        if self.loop in {f.name for f in at_path if is_own_loop(b, f)}:
             raise ScheduleError(
                 f"cannot compute_at {b.name} at loop {self.loop}: that is its own loop"
             )
@@ -185,11 +185,11 @@ class ComputeAt(Step):
         return placed
 
     def _needed(self, rest: Function, buffer: str, b: Block, box: Box | None) -> Box | None:
-        """What blocks below the loop read of the buffer, over the loops that stay outside."""
+        """The box of the buffer that one iteration of the loop reads."""
         buf = rest.all_buffers[buffer]
         for path, o in walk(rest.body):
-            found = [load.index for load in o.loads if load.buffer == buffer]
-            if not found:
+            indices = [load.index for load in o.loads if load.buffer == buffer]
+            if not indices:
                 continue
             if self.loop not in {f.name for f in path}:
                 raise ScheduleError(
@@ -197,7 +197,7 @@ class ComputeAt(Step):
                     "outside of it; choose a loop around all readers"
                 )
             inner = inner_ranges(path, o, self.loop, buf.scope)
-            for index in found:
+            for index in indices:
                 at = [p.substitute(o.binding) for p in index]
                 box = union(box, box_of(at, buf.shape, inner, rest.rules))
         return box
@@ -213,8 +213,8 @@ class ComputeAt(Step):
 
 @dataclass(frozen=True, slots=True)
 class ReverseComputeAt(Step):
-    """A consumer is computed inside a loop of its producer: just the part that one iteration has
-    made, just after it.
+    """Computes a consumer inside a loop of its producer: only the part that one iteration has
+    produced, directly after it.
 
     for i in 8:                       for i in 8:
       P(i=i): P[i] = ...                P(i=i): P[i] = ...
@@ -236,19 +236,21 @@ class ReverseComputeAt(Step):
         path, loop = find_loop(rest, self.loop)
         _check_target((*path, loop), b, self.loop, "reverse_compute_at")
         read = {x.buffer for x in b.loads}
-        made = [o for _, o in walk((loop,)) if set(written(o)) & read]
-        if not made:
-            raise self._refuse(b, "nothing it reads is made there")
+        producers = [o for _, o in walk((loop,)) if set(written(o)) & read]
+        if not producers:
+            raise self._refuse(b, "nothing it reads is produced there")
         doing = f"reverse_compute_at {b.name} at loop {self.loop}"
         outside = {f.name for f in (*path, loop)}
         guards: set[Int] = set()
-        for o in made:
-            finished_at(o, (*path, loop), doing)
-            only_writer(rest, o, f"{doing}, behind")
+        for o in producers:
+            require_finished(o, (*path, loop), doing)
+            require_only_writer(rest, o, f"{doing}, behind")
             guards |= {g for g in o.where if loops_of(g) <= outside}
-        self._check_order(rest, b, {o.name for _, o in walk((loop,))}, made)
-        spans = self._spans(rest, b, made, outside)
-        at = 1 + max(k for k, s in enumerate(loop.body) if any(o in made for _, o in walk((s,))))
+        self._check_order(rest, b, {o.name for _, o in walk((loop,))}, producers)
+        spans = self._spans(rest, b, producers, outside)
+        at = 1 + max(
+            k for k, s in enumerate(loop.body) if any(o in producers for _, o in walk((s,)))
+        )
         placed = place(rest, b, spans, frozenset(guards), self.loop, at)
         check_reads(placed, b.name, doing)
         for name in dict.fromkeys(o.name for n in written(b) for o in readers(placed, n)):
@@ -256,11 +258,13 @@ class ReverseComputeAt(Step):
         check_kinds(placed, doing)
         return placed
 
-    def _check_order(self, rest: Function, b: Block, inside: set[str], made: list[Block]) -> None:
+    def _check_order(
+        self, rest: Function, b: Block, inside: set[str], producers: list[Block]
+    ) -> None:
         order = program_order(rest)
         first = min(order[n] for n in inside)
         last = max(order[n] for n in inside)
-        ours = {o.name for o in made}
+        ours = {o.name for o in producers}
         for name in dict.fromkeys(load.buffer for load in b.loads):
             for producer in writers(rest, name):
                 if producer.name not in ours and order[producer.name] > first:
@@ -271,18 +275,18 @@ class ReverseComputeAt(Step):
                     raise self._refuse(b, f"{consumer.name} reads it before")
 
     def _spans(
-        self, rest: Function, b: Block, made: list[Block], outside: set[str]
+        self, rest: Function, b: Block, producers: list[Block], outside: set[str]
     ) -> dict[str, Span]:
-        """What of each iterator belongs to one iteration of the loop, from how the made buffers are
-        read.
+        """The span of each iterator that belongs to one iteration of the loop, derived from how the
+        producers' buffers are read.
         """
         spans: dict[str, Span] = {}
         boxes: dict[str, Box] = {}
-        for o in made:
+        for o in producers:
             path, _ = find_block(rest, o.name)
             partial = any(i.bind.names & outside for i in o.spatial)
             for n in written(o) if partial else ():
-                box = made_box(o, path, n, self.loop, rest.rules)
+                box = written_box(o, path, n, self.loop, rest.rules)
                 if box is None:
                     raise self._refuse(
                         b, f"{o.name} does not make a box of {n} without holes there"
@@ -308,7 +312,7 @@ class ReverseComputeAt(Step):
         return span[0].names | span[1].names
 
     def _iterator(self, rest: Function, b: Block, load: Load, d: int) -> str:
-        """The iterator that goes through dimension `d` of what is read element for element."""
+        """The iterator that indexes dimension `d` of the load."""
         p = load.index[d]
         kinds = {i.name: i.kind for i in b.iters}
         its = sorted(p.names & kinds.keys())

@@ -1,4 +1,4 @@
-"""Primitives that cut, join and permute loops."""
+"""Primitives that split, fuse and permute loops."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 from tilesmith.base.errors import ScheduleError, TraceError
 from tilesmith.expr.ints import ZERO, Int, is_size, nonnegative, of, product, var
 from tilesmith.expr.linear import linear, row_major
-from tilesmith.ir.dependence import check_kinds, check_sums, find_block, find_loop, own_loop
+from tilesmith.ir.dependence import check_kinds, check_sums, find_block, find_loop, is_own_loop
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, For, Stmt, map_bindings, rewrite, rewrite_blocks, walk
 from tilesmith.ir.program import Fact
@@ -17,14 +17,14 @@ from tilesmith.schedule.location import fresh, loop_names
 from tilesmith.schedule.step import Size, Step, as_int
 
 
-def plain(loop: For, why: str) -> None:
+def require_serial(loop: For, why: str) -> None:
     if loop.kind != "serial":
         raise ScheduleError(f"cannot {why} loop {loop.name}: it is already {loop.kind}")
 
 
-def unmarked(loop: For, why: str) -> None:
-    """Loops that are cut or joined have no notes, which speak of their iterations."""
-    plain(loop, why)
+def require_no_notes(loop: For, why: str) -> None:
+    """Refuses loops with notes: a note refers to iterations that would no longer exist."""
+    require_serial(loop, why)
     if loop.notes:
         raise ScheduleError(
             f"cannot {why} loop {loop.name}: it has the note {loop.notes[0][0]!r}; "
@@ -44,11 +44,11 @@ def _decided(factor: str, sizes: Mapping[str, int]) -> Size:
 
 @dataclass(frozen=True, slots=True)
 class Split(Step):
-    """One loop becomes several, the first outermost.
+    """Replaces one loop by several nested ones, the first outermost.
 
-    `factors` are the extents of the new loops; None, at most once, stands for as many as needed.
-    If they do not multiply to the extent, the blocks inside get a guard. `exact` promises that
-    they do: with size variables that becomes a fact.
+    `factors` are the extents of the new loops. At most one of them is None, which stands for the
+    smallest extent that covers the loop. If the product exceeds the extent, the blocks inside get a
+    guard. `exact` promises that it does not: with size variables that becomes a fact.
 
         for i in 100:            for i.0 in 13:
           B(i=i)         ->        for i.1 in 8:
@@ -66,7 +66,7 @@ class Split(Step):
 
     def apply(self, func: Function) -> Function:
         _, loop = find_loop(func, self.loop)
-        unmarked(loop, "split")
+        require_no_notes(loop, "split")
         taken = sorted(set(self.parts) & loop_names(func))
         if taken:
             raise ScheduleError(
@@ -95,7 +95,8 @@ class Split(Step):
     def _extents(self, total: Int, func: Function) -> tuple[list[Int], list[Fact]]:
         if not self.factors:
             raise ScheduleError(f"split of loop {self.loop} needs at least one factor")
-        empty = total.const == 0 and None not in self.factors  # its outermost part has no iteration
+        # a loop of extent 0 gets an outermost part of extent 0
+        empty = total.const == 0 and None not in self.factors
         for k, f in enumerate(self.factors):
             if f is not None and (not isinstance(f, int | str) or isinstance(f, bool)):
                 raise ScheduleError(
@@ -110,11 +111,11 @@ class Split(Step):
         if len(holes) > 1:
             raise ScheduleError(f"split of loop {self.loop}: only one factor may be None")
         extents = [of(1) if f is None else as_int(f) for f in self.factors]
-        known = product(extents)
-        n, m = total.const, known.const
+        given = product(extents)
+        n, m = total.const, given.const
         open_sizes = n is None or m is None
         if holes:
-            if open_sizes:  # the missing extent is a size of its own, tied to the others by a fact
+            if open_sizes:  # the None part is a size variable, tied to the others by a fact
                 used = {n for f in func.facts for s in f.sizes for n in s.names}
                 extents[holes[0]] = var(fresh(f"#{self.parts[holes[0]]}", used))
             else:
@@ -144,7 +145,7 @@ class Split(Step):
         return extents, []
 
     def decide(self, sizes: Mapping[str, int]) -> Self:
-        """Factors may be computed from size variables: "2*#x"."""
+        """Factors may be expressions over size variables: "2*#x"."""
         new = tuple(_decided(f, sizes) if isinstance(f, str) else f for f in self.factors)
         return replace(self, factors=new) if new != self.factors else self
 
@@ -164,7 +165,7 @@ class Split(Step):
             )
 
     def _check_sizes(self, sizes: list[Int], func: Function) -> None:
-        """A size is decided once: by its exact tile, or as the outermost of one that rounds up."""
+        """Refuses a size variable that two splits would determine."""
         used = {n for f in func.facts for s in f.sizes for n in s.names}
         decided = [n for s in (sizes if self.exact else sizes[:1]) for n in sorted(s.names)]
         for n in decided:
@@ -184,11 +185,11 @@ class Split(Step):
 
 @dataclass(frozen=True, slots=True)
 class Fuse(Step):
-    """Directly nested loops become one.
+    """Replaces perfectly nested loops by one.
 
-    This brings divisions into indices. To run nested loops as one parallel loop, or as one thread
-    axis, mark each of them instead (`parallel(i, j)`): the code generator flattens them without a
-    division in the program.
+    Indices then contain divisions. To run nested loops as one parallel loop or one thread axis,
+    mark each of them instead (`parallel(i, j)`): the code generator flattens them without
+    divisions in the program.
 
         for i in 4:              for i+j in 24:
           for j in 6:     ->       B(i=(i+j) // 6, j=(i+j) - 6*((i+j) // 6))
@@ -200,7 +201,7 @@ class Fuse(Step):
 
     @property
     def fused(self) -> str:
-        """C.i.0 and C.j.0 become C.i.0+j.0: what they have in front in common is said once."""
+        """C.i.0 and C.j.0 become C.i.0+j.0: a common prefix is stated once."""
         split = [n.split(".") for n in self.loops]
         common = 0
         while all(len(n) > common + 1 and n[common] == split[0][common] for n in split) and not any(
@@ -224,7 +225,7 @@ class Fuse(Step):
                 )
             chain.append(inner[0])
         for loop in chain:
-            unmarked(loop, "fuse")
+            require_no_notes(loop, "fuse")
         taken = loop_names(func) - {*self.loops}
         if self.fused in taken:
             names = ", ".join(self.loops)
@@ -256,7 +257,7 @@ class Fuse(Step):
                 f"cannot fuse loops {reduced[0]} and {other}: {b.name} reduces over "
                 f"{reduced[0]} only"
             )
-        own = [f.name for f in chain if own_loop(b, f)]
+        own = [f.name for f in chain if is_own_loop(b, f)]
         if own and len(own) < len(self.loops):
             other = next(n for n in self.loops if n not in own)
             raise ScheduleError(
@@ -271,7 +272,7 @@ def _is(s: Stmt, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Reorder(Step):
-    """Permutes loops in place; loops of the same nest that are not named stay where they are.
+    """Permutes loops of one perfect nest in place. Loops that are not named stay where they are.
 
     for i in 4:              for j in 6:
       for j in 6:     ->       for i in 4:

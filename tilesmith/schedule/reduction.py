@@ -1,4 +1,4 @@
-"""Primitives that cut a reduction into steps."""
+"""Primitives that divide a reduction into steps: partial results (rfactor) and a separate start."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tilesmith.ir.dependence import (
     check_kinds,
     find_block,
     find_loop,
-    only_writer,
-    own_loop,
+    is_own_loop,
+    require_only_writer,
     written,
 )
 from tilesmith.ir.function import Function
@@ -35,19 +35,19 @@ from tilesmith.schedule.step import Step
 def _reduction_of(func: Function, loop: str, why: str) -> Block:
     """The one block that reduces over the loop."""
     _, f = find_loop(func, loop)
-    found = [b for _, b in walk((f,)) if loop in b.reducing_loops]
-    if len(found) != 1:
+    blocks = [b for _, b in walk((f,)) if loop in b.reducing_loops]
+    if len(blocks) != 1:
         raise ScheduleError(
-            f"cannot {why} loop {loop}: {len(found) or 'no'} blocks reduce over it, not one"
+            f"cannot {why} loop {loop}: {len(blocks) or 'no'} blocks reduce over it, not one"
         )
-    return found[0]
+    return blocks[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Rfactor(Step):
-    """A reducing loop becomes an axis of partial results, which a second block joins.
+    """Turns a reducing loop into an axis of partial results, which a second block reduces.
 
-    The partial results are then free to be computed in parallel, or in the lanes of a vector.
+    The partial results can then be computed in parallel, or in the lanes of a vector.
 
         for k.0 in 8:                            for k.0 in 8:
           for k.1 in 16:                           for k.1 in 16:
@@ -62,7 +62,7 @@ class Rfactor(Step):
     def apply(self, func: Function) -> Function:
         b = _reduction_of(func, self.loop, "rfactor")
         assert b.combiner is not None
-        only_writer(func, b, f"rfactor loop {self.loop} of")
+        require_only_writer(func, b, f"rfactor loop {self.loop} of")
         trivial_index(b, f"rfactor loop {self.loop} of")
         if not b.init or b.tile:
             raise ScheduleError(
@@ -117,12 +117,12 @@ class Rfactor(Step):
             Write(names[w.buffer], (var(axis), *w.index), w.value)
             for w in map_writes(b2.writes, lambda p: p.substitute(fixed))
         )
-        # With nothing left to reduce over, a partial result starts from neutral and is joined once.
+        # If nothing is left to reduce over, each partial result is one term joined to the identity.
         partial = replace(
             b2, iters=iters, writes=writes, where=frozenset(where), domain=frozenset(domain)
         )
         body = rewrite_blocks(func.body, lambda o: partial if o.name == part else o)
-        known = {axis, *(i.name for i in b.spatial)}
+        iterators = {axis, *(i.name for i in b.spatial)}
         last = Iter(axis, "R", size[moved], var(axis))
         final = Block(
             b.name,
@@ -135,8 +135,8 @@ class Rfactor(Step):
             ),
             b.combiner,
             True,
-            # a partial result that no iteration is alive for was never started
-            domain=frozenset(p for p in domain if loops_of(p) <= known),
+            # a partial result whose iterations are all guarded off was never initialised
+            domain=frozenset(p for p in domain if loops_of(p) <= iterators),
         )
         body = (*body[: at + 1], nest(func, final), *body[at + 1 :])
         old = func.all_buffers
@@ -148,7 +148,7 @@ class Rfactor(Step):
 
 @dataclass(frozen=True, slots=True)
 class DecomposeReduction(Step):
-    """The neutral value is stored by a block of its own, just before a loop.
+    """Stores the reduction's identity by a block of its own, directly before a loop.
 
     for i in 8:                          for i in 8:
       for k in 16:                         C.init(i=i): C[i] = 0
@@ -180,7 +180,7 @@ class DecomposeReduction(Step):
                 f"{sorted(outside)[0]} further out; choose that loop"
             )
         for f in path[at:]:
-            if not own_loop(b, f):
+            if not is_own_loop(b, f):
                 raise ScheduleError(
                     f"cannot decompose {b.name} at {self.loop}: it is computed anew in each "
                     f"iteration of {f.name}; choose a loop inside that"

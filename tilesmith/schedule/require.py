@@ -1,6 +1,4 @@
-"""A bound across decisions, as a step of a trace: an integer expression over size variables in,
-and no candidate out in which it leaves its limits.
-"""
+"""A constraint across decisions, as a step of a trace."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from tilesmith.schedule.step import Step
 
 @dataclass(frozen=True, slots=True)
 class Require(Step):
-    """Rows in which `expression` leaves [least, most] are not part of the space.
+    """Candidates in which `expression` lies outside [least, most] are never sampled.
 
     require("#i.2 * #j.2", most=64)    ->    require("8 * 4", most=64), once decided
     """

@@ -1,5 +1,5 @@
-"""Steps that stand for a decision. An open one leaves size variables (or a place) for the steps
-behind it; a decided one carries what was chosen, so that a trace can be decided anew.
+"""Steps that stand for a decision of the search. An open one introduces size variables (or a choice
+of structure) for the steps after it. A decided one also holds the value, so it can be decided anew.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from tilesmith.schedule.step import Step
 
 @dataclass(frozen=True, slots=True)
 class SampleTile(Step):
-    """How a loop is cut into `parts`, outermost first: the size variables #loop.0, #loop.1, ...
+    """The extents of a loop's tile, outermost first, as the size variables #loop.0, #loop.1, ...
 
-    `policy` says what may be chosen: "divisors" of the extent, "powers" of two, "both" of these,
-    "any" number (tiles need not divide), or "vector" (any, the innermost fitting vectors of
-    `lanes`); `candidates` lists the tuples themselves. The innermost is at most `max_innermost`.
+    `policy` is the set to choose from: "divisors" of the extent, "powers" of two, "both" of these,
+    "any" number (tiles need not divide), or "vector" (any number, with an innermost extent that
+    fills vectors of `lanes`). `candidates` lists the tuples explicitly instead. The innermost
+    extent is at most `max_innermost`.
 
     for i in 512    ->    for i in 512, with #i.0 * #i.1 = 512 to be used by a split
     """
@@ -49,15 +50,15 @@ class SampleTile(Step):
 
     @property
     def decided(self) -> tuple[int, ...]:
-        """The numbers that were chosen, for the first columns; none while it is open."""
+        """The chosen numbers for the first columns; empty while the decision is open."""
         return self.decision or ()
 
     def apply(self, func: Function) -> Function:
         find_loop(func, self.loop)
         if self.policy not in self.POLICIES:
-            known = ", ".join(self.POLICIES)
+            policies = ", ".join(self.POLICIES)
             raise ScheduleError(
-                f"sample_tile of {self.loop}: unknown policy {self.policy!r}; known are {known}"
+                f"sample_tile of {self.loop}: unknown policy {self.policy!r}; known are {policies}"
             )
         if not isinstance(self.parts, int) or self.parts < 1:
             raise ScheduleError(
@@ -92,7 +93,7 @@ class SampleChoice(Step):
 
     @property
     def decided(self) -> tuple[int, ...]:
-        """The number that was chosen, if any."""
+        """The chosen number; empty while the decision is open."""
         return () if self.decision is None else (self.decision,)
 
     def apply(self, func: Function) -> Function:
@@ -108,8 +109,8 @@ class SampleChoice(Step):
 
 @dataclass(frozen=True, slots=True)
 class SampleLocation(Step):
-    """Where a block is computed: "root", "inline", or inside one of the loops. This changes the
-    structure, so each choice is a variant of its own.
+    """The place where a block is computed: "root", "inline", or inside one of the loops. It changes
+    the program's structure, so each choice is a variant of its own.
 
     places=("root", "C.i.0", "C.k.0")    ->    compute_at(block, "C.k.0")
     """
@@ -140,7 +141,7 @@ class SampleLocation(Step):
 
 @dataclass(frozen=True, slots=True)
 class SamplePermutation(Step):
-    """The order of some loops: one of `orders`, each a list of all of them. A structural choice."""
+    """The order of some loops: one of `orders`. Each choice is a variant of its own."""
 
     name: ClassVar[str] = "sample_permutation"
     orders: tuple[tuple[str, ...], ...]

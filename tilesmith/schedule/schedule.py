@@ -1,6 +1,6 @@
-"""Schedule: the friendly writer of a trace.
+"""`Schedule`: builds a trace call by call.
 
-Each method is one primitive, checked and applied at once; loops and blocks are names.
+Each method is one primitive, checked and applied at once. Loops and blocks are given by name.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tilesmith.schedule.zeros import SkipZeros
 
 
 class Schedule:
-    """`func` is the Function as it stands, `trace` what led to it from `origin`."""
+    """`func` is the current Function; `trace` holds the steps that lead to it from `origin`."""
 
     def __init__(self, func: Function) -> None:
         self.origin = func
@@ -42,14 +42,14 @@ class Schedule:
         return Trace(tuple(self._steps))
 
     def apply(self, step: Step) -> None:
-        """Any primitive, also one of your own.
+        """Applies any primitive, also one of your own.
 
-        If it is illegal it raises, and nothing has changed.
+        An illegal one raises a ScheduleError and leaves the schedule unchanged.
         """
         self.func = step.apply(self.func)
         self._steps.append(step)
 
-    # questions
+    # queries
     @property
     def blocks(self) -> tuple[str, ...]:
         return tuple(b.name for _, b in walk(self.func.body))
@@ -88,7 +88,7 @@ class Schedule:
         return f"{block}.{outer}", f"{block}.{inner}"
 
     def parallel(self, *loops: str) -> None:
-        """Several directly nested loops run as one."""
+        """Several perfectly nested loops run as a single parallel one."""
         for loop in loops:
             self.apply(Parallel(loop))
 
@@ -110,7 +110,7 @@ class Schedule:
         self.apply(Pipeline(loop, stages))
 
     def prefetch(self, loop: str, buffer: str, distance: int) -> None:
-        """Ask for what the loop will read of the buffer some iterations ahead."""
+        """Prefetches what the loop reads of the buffer `distance` iterations later."""
         self.annotate(loop, "prefetch", (buffer, distance))
 
     # blocks
@@ -168,7 +168,7 @@ class Schedule:
         self.apply(StorageAlign(buffer, dim, multiple, offset))
 
     def transform_layout(self, buffer: str, layout: Callable[..., Any] | Sequence[str]) -> None:
-        """Say where an element lies, by its indices: `lambda k, j: (j // 16, k, j % 16)`."""
+        """`layout` maps indices to a position: `lambda k, j: (j // 16, k, j % 16)`."""
         if callable(layout):
             rank = len(inspect.signature(layout).parameters)
             buf = self.func.all_buffers.get(buffer)
@@ -195,5 +195,5 @@ def _size(factor: Any) -> Size | None:
     if isinstance(factor, Int):
         return str(factor) if factor.const is None else factor.const
     if hasattr(factor, "__index__") and not isinstance(factor, bool):
-        return int(factor.__index__())  # also one of NumPy's
+        return int(factor.__index__())  # an integer of NumPy, too
     return factor  # type: ignore[no-any-return]

@@ -1,5 +1,5 @@
-"""A step is one primitive with its arguments: a frozen record that rewrites a Function and goes
-through JSON by its fields.
+"""`Step`: one primitive with its arguments, as a frozen record. It rewrites a Function and converts
+to and from JSON by its fields.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ Size = int | str  # a number, or the name of a size variable such as "#C.i.0"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Subclasses give `name` and `apply`. A field holds numbers, text, None, or tuples of these."""
+    """Subclasses define `name` and `apply`. Fields hold numbers, text, None, or tuples of these."""
 
     name: ClassVar[str]
 
     def apply(self, func: Function) -> Function:
-        """The checks first, with an error that names the loop; then the rewrite."""
+        """Checks first, with an error that names the loop or block; then rewrites."""
         raise NotImplementedError
 
     def decide(self, sizes: Mapping[str, int]) -> Self:
-        """The same step with numbers for size variables, by name; others stay open."""
+        """The same step with numbers in place of size variables, by name; others stay open."""
 
         def put(value: Any) -> Any:
             if isinstance(value, tuple):
@@ -44,17 +44,17 @@ class Step:
 
     @property
     def values_by_name(self) -> dict[str, Any]:
-        """Of its fields, by name."""
+        """The values of the fields by name."""
         kind: Any = type(self)
         return {name: getattr(self, name) for name in _names(kind)}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Step:
-        known = {f.name for f in fields(cls)}
-        unknown = values.keys() - known
+        names = {f.name for f in fields(cls)}
+        unknown = values.keys() - names
         if unknown:
             raise TraceError(
-                f"{cls.name} has no field {sorted(unknown)[0]!r}; it has {sorted(known)}"
+                f"{cls.name} has no field {sorted(unknown)[0]!r}; it has {sorted(names)}"
             )
         try:
             return cls(**{k: freeze(v) for k, v in values.items()})
@@ -68,7 +68,7 @@ class Step:
 
 @cache
 def _names(kind: type[Step]) -> tuple[str, ...]:
-    """Of a step's fields: `dataclasses.fields` takes longer than all that is done with them."""
+    """The field names of a step, cached: `dataclasses.fields` is slower than all else done here."""
     return tuple(f.name for f in fields(kind))
 
 
@@ -83,5 +83,5 @@ def _text(value: Any) -> str:
 def as_int(size: Size) -> Int:
     if not isinstance(size, str):
         return of(size)
-    # A name may hold a plus (of fused loops), but no star and no space, as all expressions do.
+    # The name of a fused loop may contain a plus, but only expressions contain stars or spaces.
     return var(size) if size[:1] == "#" and not set(size) & set("* (") else parse_int(size)

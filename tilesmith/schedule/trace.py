@@ -1,6 +1,6 @@
-"""A trace: the steps of a schedule, as a value.
+"""`Trace`: the steps of a schedule, as a value.
 
-It prints like the code a person would write, goes through JSON and replays.
+It prints like the code one would write, converts to and from JSON, and replays on a Function.
 """
 
 from __future__ import annotations
@@ -56,20 +56,20 @@ class Trace:
         return func
 
     def decide(self, sizes: Mapping[str, int]) -> Trace:
-        """A candidate of a sketch: numbers for its size variables, by name. What a sampled decision
-        sets stays a name in the steps behind it, so that it can be decided anew.
+        """Decides size variables, by name. Steps after a sample keep using its size variables by
+        name, so that the decision can be changed later.
         """
         own = {c for s in self.steps if isinstance(s, NumericSample) for c in s.columns}
         others = {n: v for n, v in sizes.items() if n not in own}
         steps = []
         for s in self.steps:
-            known = sizes if isinstance(s, NumericSample) else others
-            steps.append(s.decide(known) if known else s)
+            decided = sizes if isinstance(s, NumericSample) else others
+            steps.append(s.decide(decided) if decided else s)
         return Trace(tuple(steps))
 
     @property
     def decisions(self) -> dict[str, int]:
-        """What its samples have chosen, by the names of the size variables."""
+        """The chosen numbers by size variable."""
         out: dict[str, int] = {}
         for s in self.steps:
             if isinstance(s, NumericSample):
@@ -78,7 +78,7 @@ class Trace:
 
     @property
     def resolved(self) -> Trace:
-        """The same steps with the numbers that were chosen in place of their names."""
+        """The same steps with the chosen numbers in place of size variables."""
         decided = self.decisions
         return Trace(tuple(s.decide(decided) for s in self.steps)) if decided else self
 
@@ -91,8 +91,8 @@ class Trace:
         primitives: Sequence[type[Step]] = PRIMITIVES,
         intrinsics: Sequence[Intrinsic] = INTRINSICS,
     ) -> Trace:
-        """`primitives` and `intrinsics` are what the names in the text may mean; add your own to
-        the built-in ones.
+        """`primitives` and `intrinsics` are the types that names in the text may refer to. To read
+        your own, pass them in addition to the built-in ones.
         """
         try:
             data = json.loads(text)

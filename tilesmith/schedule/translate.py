@@ -1,9 +1,9 @@
-"""A trace of one Function in, the same trace of a Function that differs from it in names alone out.
+"""Translates a trace of one Function to a Function that differs from it in names only.
 
-Nothing here knows how primitives name what they make. The steps are applied to both Functions side
-by side, and what stands at the same place in both corresponds; so it holds for any primitive, a
-user's too, and for names that look like derived ones. A step says by the names of its fields what
-they refer to: `loop`, `loops`, `block`, `buffer`, `iterator` and so on, as the built-in ones do.
+How primitives derive the names of what they add does not matter here: the steps are applied to both
+Functions side by side, and what stands at the same position corresponds. That covers a user's
+primitives, too. The name of a step's field tells what its value refers to: `loop`, `loops`,
+`block`, `buffer`, `iterator` and so on, as in the built-in steps.
 """
 
 from __future__ import annotations
@@ -22,42 +22,42 @@ from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import Trace
 
 _LOOPS = frozenset({"loop", "loops", "places", "orders", "decision"})
-_ITERATORS = frozenset({"iterator", "taps", "multiples"})  # of the step's `block`
-_EXPRESSIONS = frozenset({"layout", "expression"})  # text over size variables
+_ITERATORS = frozenset({"iterator", "taps", "multiples"})  # iterators of the step's `block`
+_EXPRESSIONS = frozenset({"layout", "expression"})  # expressions over size variables, as text
 _BUFFERS = frozenset({"buffer", "value"})
 _SIZE = re.compile(r"#[\w.+]+")
 
 
 class Translation:
-    """From the names of `old` to those of `new`. Traces that differ in what they decide, but not in
-    their steps, are walked through once.
+    """Translates traces of `old` to the names of `new`. Traces with the same steps but different
+    decisions are analysed once.
     """
 
     def __init__(self, old: Function, new: Function) -> None:
         self.old, self.new = old, new
-        self._known: dict[Trace, Trace | TraceError] = {}
+        self._translated: dict[Trace, Trace | TraceError] = {}
 
     def trace(self, trace: Trace) -> Trace:
-        """Raises a TraceError where it does not give the same program under the new names."""
+        """Raises a TraceError if the result would not be the same program under new names."""
         shape = Trace(tuple(map(_undecided, trace.steps)))
-        if shape not in self._known:
+        if shape not in self._translated:
             try:
-                self._known[shape] = self._walk(trace)
+                self._translated[shape] = self._walk(trace)
             except (TraceError, ScheduleError) as e:
-                self._known[shape] = TraceError(
+                self._translated[shape] = TraceError(
                     f"this trace of {self.old.name} cannot be applied to {self.new.name}: {e}"
                 )
-        found = self._known[shape]
-        if isinstance(found, TraceError):
-            raise found
-        return Trace(tuple(map(_decided_like, found.steps, trace.steps)))
+        translated = self._translated[shape]
+        if isinstance(translated, TraceError):
+            raise translated
+        return Trace(tuple(map(_decided_like, translated.steps, trace.steps)))
 
     def _walk(self, trace: Trace) -> Trace:
         pairs = _Pairs(self.old)
         old, new = self.old, self.new
         decided: dict[str, int] = {}
         steps: list[Step] = []
-        applies = True  # one that failed to be scheduled ends here, and its rest is only renamed
+        applies = True  # after a step that cannot be applied, the rest is only renamed
         for step, real in zip(trace.steps, trace.resolved.steps, strict=True):
             if applies:
                 pairs.add(old, new)
@@ -78,7 +78,7 @@ class Translation:
 
 
 class _Pairs:
-    """What corresponds, as far as it was ever seen: a step may name what is gone."""
+    """Corresponding names. None is ever removed, because a step may name what no longer exists."""
 
     def __init__(self, func: Function) -> None:
         self.names = Names()
@@ -123,8 +123,8 @@ class _Pairs:
             raise TraceError(f"the size {old} is two there")
 
     def check(self, old: Function, new: Function) -> None:
-        """That they are one program. Open sizes are called after loops, and have names in the
-        structure: each pair gets a number of its own.
+        """That both are the same program. The names of open sizes derive from those of loops, and
+        are part of the structure; so each pair of sizes is compared under a common number.
         """
         numbers = {a: 1000 + k for k, a in enumerate(self.sizes)}
         theirs = {self.sizes[a]: n for a, n in numbers.items()}
@@ -151,32 +151,32 @@ class _Pairs:
             return value
         if name in _EXPRESSIONS or "#" in value:
             return _SIZE.sub(lambda m: self._of_size(m.group()), value)
-        known: dict[str, str] = {}
+        translated: dict[str, str] = {}
         if name in _LOOPS:
-            known = self.names.loops
+            translated = self.names.loops
         elif name == "block":
-            known = self.names.blocks
+            translated = self.names.blocks
         elif name in _BUFFERS:
-            known = self.names.buffers
+            translated = self.names.buffers
         elif name in _ITERATORS:
-            known = self.names.iters.get(getattr(step, "block", ""), {})
-            return known.get(value, value)
+            translated = self.names.iters.get(getattr(step, "block", ""), {})
+            return translated.get(value, value)
         else:
             return value
-        return known[value] if value in known else self._derived(value)
+        return translated[value] if value in translated else self._derived(value)
 
     def _of_size(self, name: str) -> str:
         return self.sizes[name] if name in self.sizes else f"#{self._derived(name[1:])}"
 
     def _derived(self, name: str) -> str:
-        """A name that nothing had, such as that of a block which is only there in other variants,
-        follows the longest name that it begins with.
+        """Translates a name that was never seen, such as that of a block that exists in other
+        variants only, by the longest prefix that was.
         """
         end = len(name)
         while (end := name.rfind(".", 0, end)) > 0:
-            for known in (self.names.loops, self.names.blocks, self.names.buffers):
-                if name[:end] in known:
-                    return known[name[:end]] + name[end:]
+            for translated in (self.names.loops, self.names.blocks, self.names.buffers):
+                if name[:end] in translated:
+                    return translated[name[:end]] + name[end:]
         return name
 
 

@@ -1,4 +1,4 @@
-"""Primitives that make an inner nest one unit, and hand it to a hardware instruction."""
+"""Primitives that make an inner loop nest a unit, and map it to a hardware instruction."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from typing import Any, ClassVar
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import Int
 from tilesmith.expr.linear import step_along
-from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Load, Select, Unary, show
+from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Load, Select, Unary
+from tilesmith.expr.text import show
 from tilesmith.ir.dependence import check_kinds, find_loop
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, For, Intrinsic, Stmt, Write, rewrite, walk
-from tilesmith.schedule.loops import unmarked
+from tilesmith.schedule.loops import require_no_notes
 from tilesmith.schedule.step import Step
 
 
 @dataclass(frozen=True, slots=True)
 class Blockize(Step):
-    """The loops from here down to the block become the block's own tile, which later primitives
-    leave alone.
+    """Makes the loops from `loop` down to the block part of the block, as its tile. Later
+    primitives leave the tile alone.
 
     for i.0 in 8:                     for i.0 in 8:
       for i.1 in 16:           ->       B(i=16*i.0 + i.1):  # over i.1 in 16
@@ -34,7 +35,7 @@ class Blockize(Step):
         tile: list[tuple[str, Int]] = []
         cur: Stmt = loop
         while isinstance(cur, For):
-            unmarked(cur, f"blockize {self.loop} over")
+            require_no_notes(cur, f"blockize {self.loop} over")
             tile.append((cur.name, cur.extent))
             if len(cur.body) != 1:
                 raise ScheduleError(
@@ -57,7 +58,7 @@ class Blockize(Step):
 
 @dataclass(frozen=True, slots=True)
 class Tensorize(Step):
-    """The nest from here down is carried out by a hardware instruction that computes the same.
+    """Maps the loop nest from `loop` down to a hardware instruction that computes the same.
 
         for i in 16:
           for k in 4:
@@ -96,7 +97,7 @@ class Tensorize(Step):
             b.combiner and d.combiner and b.combiner.values != d.combiner.values
         ):
             raise self._refuse("it joins its values in another way")
-        # each loop of the nest plays the part of one iterator of the description
+        # each loop of the nest corresponds to one iterator of the instruction's description
         part = {name: it for (name, _), (it, _) in zip(b.tile, loops, strict=True)}
         pairs: dict[str, tuple[str, tuple[Int, ...]]] = {}
         if len(b.writes) != 1:
@@ -124,7 +125,7 @@ class Tensorize(Step):
                 except ScheduleError as first:
                     if p not in ("add", "mul", "max", "min"):
                         raise
-                    trial = dict(pairs)  # a product may be written either way round
+                    trial = dict(pairs)  # a product is commutative
                     try:
                         self._same(a, dx, b, part, trial, description, func)
                         self._same(x, da, b, part, trial, description, func)
@@ -147,9 +148,9 @@ class Tensorize(Step):
         self, e: Load | Write, d: Load | Write, b: Block, part: dict[str, str],
         pairs: dict[str, tuple[str, tuple[Int, ...]]], description: Function, func: Function,
     ) -> None:  # fmt: skip
-        """The same strides along the tile.
+        """Requires the same strides along the tile as in the instruction's description.
 
-        Those of a copy are known only when it is compacted; code generation checks them.
+        The strides of a copy are fixed only when it is compacted; code generation checks those.
         """
         buf, want = func.all_buffers[e.buffer], description.all_buffers[d.buffer]
         if buf.dtype is not want.dtype:

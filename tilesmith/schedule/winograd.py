@@ -1,5 +1,5 @@
-"""Winograd's minimal filtering: a sum of products over windows of neighbours in, the same sum out
-with fewer products for several neighbouring results, as four instead of six for two of three taps.
+"""Winograd's minimal filtering: rewrites a sum of products over sliding windows so that several
+neighbouring results share products. F(2, 3), two results of three taps, takes four instead of six.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import Int, of, product, var
 from tilesmith.expr.linear import linear, row_major
 from tilesmith.expr.nodes import Binary, Const, Expr, IntValue, Load, Select
-from tilesmith.ir.dependence import find_block, only_writer, readers
+from tilesmith.ir.dependence import find_block, readers, require_only_writer
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, Buffer, Iter, Write, walk
 from tilesmith.schedule.cache import check_fresh, top_level
@@ -28,8 +28,8 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """`image` is read at (place * `stride` + tap) * `apart` + `offset` in a dimension, `weights` at
-    tap, of which there are `count`, in one.
+    """One dimension of a sliding window. `image` is read at (place * `stride` + tap) * `apart` +
+    `offset` in dimension `image_dim`; `weights` at one of `count` taps in `weights_dim`.
     """
 
     place: str
@@ -47,7 +47,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Filtering:
-    """A block that sums image * weights, and the windows that it goes over."""
+    """A block that sums image * weights, and its sliding windows."""
 
     image: Load
     weights: Load
@@ -55,13 +55,13 @@ class Filtering:
 
 
 def filtering_of(func: Function, b: Block) -> Filtering | None:
-    """What Winograd applies to; None where the block is no sum of products with constants."""
+    """The block as sums over windows; None if it is not a sum of products with constant weights."""
     if b.combiner is None or b.combiner.op != "add" or not b.init:
         return None
     value = b.writes[0].value
     if not (isinstance(value, Binary) and value.op == "mul" and value.dtype.is_float):
         return None
-    if value.dtype.bits < 32:  # differences of neighbours need the digits
+    if value.dtype.bits < 32:  # the transforms lose digits that half precision does not have
         return None
     if not (isinstance(value.a, Load) and isinstance(value.b, Load)):
         return None
@@ -73,7 +73,7 @@ def filtering_of(func: Function, b: Block) -> Filtering | None:
 
 
 def _is_prepared(func: Function, weights: Load) -> bool:
-    """Whether it is an input that the caller brings into any form, for this block alone."""
+    """Whether the weights are an input that only this block reads and the caller can transform."""
     p = next((p for p in func.inputs if p.name == weights.buffer), None)
     if p is None or p.scope != "constant" or p.layout is not None or p.basis:
         return False
@@ -103,8 +103,8 @@ def _window(b: Block, image: Load, weights: Load, tap: Iter) -> Window | None:
 
 @dataclass(frozen=True, slots=True)
 class Winograd(Step):
-    """Sums over windows of three constant weights each, with two thirds of the products for each
-    of the windows, and sums before and behind. Rounding differs a little from the plain sum.
+    """Rewrites a sum over windows of constant weights by minimal filtering: fewer products, but
+    sums before (input transform) and after (output transform). Rounding differs slightly.
 
     Y[i] += X[i + r] * W[r]    ->    Y.tiles[r, i] = X[2*i + ...] +- X[2*i + ...]
                                      Y.products[r, i] += Y.tiles[r, i] * W[r]
@@ -114,23 +114,23 @@ class Winograd(Step):
     name: ClassVar[str] = "winograd"
     block: str
     taps: tuple[str, ...]
-    results: int = 2  # that are neighbours and made together, along each window
+    results: int = 2  # neighbouring results that share products, along each window
 
     def apply(self, func: Function) -> Function:
         _, b = find_block(func, self.block)
-        only_writer(func, b, "winograd")
-        found = filtering_of(func, b)
-        known = {} if found is None else {w.tap: w for w in found.windows}
-        if found is None or not self.taps or {*self.taps} - known.keys():
+        require_only_writer(func, b, "winograd")
+        filtering = filtering_of(func, b)
+        by_tap = {} if filtering is None else {w.tap: w for w in filtering.windows}
+        if filtering is None or not self.taps or {*self.taps} - by_tap.keys():
             raise self._refuse(
-                f"{list(self.taps)} are no windows of constant weights; it has {[*known]}"
+                f"{list(self.taps)} are no windows of constant weights; it has {[*by_tap]}"
             )
         at = top_level(func, b.name)
         plain = all(i.bind.name is not None for i in b.iters)
         if len(list(walk((func.body[at],)))) > 1 or b.tile or b.where or not plain:
             raise self._refuse("it shares its loops, or they were cut; do this first")
         check_fresh(func, f"winograd {b.name}", f"{b.name}.tiles", f"{b.name}.products")
-        windows = tuple(known[t] for t in self.taps)
+        windows = tuple(by_tap[t] for t in self.taps)
         asked = {n for p in b.domain for n in p.names}
         for w in windows:
             if asked & {w.place, w.tap}:
@@ -139,14 +139,14 @@ class Winograd(Step):
                 raise self._refuse(
                     f"{self.results} results of {w.count} taps of {w.tap} take too many products"
                 )
-        rewritten = _Rewritten(func, b, found, windows, self.results)
+        rewritten = _Rewritten(func, b, filtering, windows, self.results)
         bare = replace(func, body=(*func.body[:at], *func.body[at + 1 :]))
-        made = tuple(nest(bare, block) for block in rewritten.blocks)
+        nests = tuple(nest(bare, block) for block in rewritten.blocks)
         return replace(
             func,
             params=tuple(map(rewritten.parameter, func.params)),
             buffers=(*func.buffers, *rewritten.buffers),
-            body=(*func.body[:at], *made, *func.body[at + 1 :]),
+            body=(*func.body[:at], *nests, *func.body[at + 1 :]),
         )
 
     def _refuse(self, why: str) -> ScheduleError:
@@ -154,21 +154,26 @@ class Winograd(Step):
 
 
 class _Rewritten:
-    """The three blocks of a filtering. Where a window is transformed, its place counts groups of
-    results, and its tap counts the products.
+    """The three blocks of the rewritten sum: input transform, products, output transform. Along a
+    transformed window, the place counts groups of results and the tap counts products.
     """
 
     def __init__(
-        self, func: Function, b: Block, found: Filtering, windows: tuple[Window, ...], results: int
+        self,
+        func: Function,
+        b: Block,
+        filtering: Filtering,
+        windows: tuple[Window, ...],
+        results: int,
     ) -> None:
-        self._b, self._found, self._windows, self._results = b, found, windows, results
-        self._image = func.all_buffers[found.image.buffer]
+        self._b, self._filtering, self._windows, self._results = b, filtering, windows, results
+        self._image = func.all_buffers[filtering.image.buffer]
         self._result = func.all_buffers[b.writes[0].buffer]
         self._filters = {w.tap: w.filter(results) for w in windows}
         extents = {i.name: i.extent for i in b.iters}
         self._groups = {w.place: (extents[w.place] + results - 1) // results for w in windows}
         self._dims = {w.image_dim: w for w in windows}
-        # The places of all windows are one axis, of which a register tile takes any number.
+        # The places of all windows are one flat axis, so that a register tile can have any size.
         self._group = "_".join(self._groups)
         self._last_dim = max(self._dims)
         self._last_place = [i.name for i in b.spatial if i.name in self._groups][-1]
@@ -185,18 +190,18 @@ class _Rewritten:
 
     @staticmethod
     def _joined(items: Mapping[_K, _T], joined: Container[_K], last: _K, one: _T) -> tuple[_T, ...]:
-        """The items, with `one` in the place of the last of those that are joined."""
+        """The items without those that are `joined`, but with `one` in place of the `last`."""
         kept = ((k, one if k == last else x) for k, x in items.items())
         return tuple(x for k, x in kept if k == last or k not in joined)
 
     def _parts(self, group: Int) -> dict[str, Int]:
-        """The group of each place, by the number of all of them."""
+        """The group along each window, from the number on the flat axis."""
         out: dict[str, Int] = {}
         for place, n in reversed(self._groups.items()):
             out[place] = group - group // n * n
             group = group // n
         first = next(iter(self._groups))
-        out[first] += group * self._groups[first]  # the outermost has no remainder
+        out[first] += group * self._groups[first]  # the outermost needs no remainder
         return out
 
     @property
@@ -204,14 +209,14 @@ class _Rewritten:
         return self._before(), self._between(), self._behind()
 
     def parameter(self, p: Buffer) -> Buffer:
-        if p.name != self._found.weights.buffer:
+        if p.name != self._filtering.weights.buffer:
             return p
         bases = {w.weights_dim: self._filters[w.tap].weights for w in self._windows}
         shape = tuple(of(len(bases[d])) if d in bases else n for d, n in enumerate(p.shape))
         return replace(p, shape=shape, basis=tuple(sorted(bases.items())))
 
     def _before(self) -> Block:
-        """Sums of the image's neighbours."""
+        """The input transform: sums of neighbouring image elements."""
         taps = [w.tap for w in self._windows]
         group = var(self._group)
         parts = self._parts(group)
@@ -241,7 +246,7 @@ class _Rewritten:
         return Block(self._tiles.name, iters, (write,))
 
     def _read(self, index: list[Int]) -> Expr:
-        """An element of the image; the last results, if too many, read beyond its end."""
+        """An element of the image. A last, partial group would read beyond its end; 0 there."""
         value: Expr = Load(self._image.name, tuple(index), self._image.dtype)
         for d, w in self._dims.items():
             extent, f = self._image.shape[d], self._filters[w.tap]
@@ -253,8 +258,8 @@ class _Rewritten:
         return value
 
     def _between(self) -> Block:
-        """The products, and the rest of the sum over them: also of windows that a stride parts."""
-        b, image, weights = self._b, self._found.image, self._found.weights
+        """The products, summed over channels and over the phases of a stride."""
+        b, image, weights = self._b, self._filtering.image, self._filtering.weights
         filters = self._filters
         phases = {t: Iter(f"{t}_phase", "R", of(f.stride), of(0)) for t, f in filters.items()}
         numbers = {
@@ -290,7 +295,7 @@ class _Rewritten:
         )
 
     def _behind(self) -> Block:
-        """Results from sums of the products."""
+        """The output transform: each result is a sum of products."""
         b, m = self._b, self._results
         dtype = self._result.dtype
         sizes = row_major(tuple(self._groups.values()))
@@ -311,12 +316,12 @@ class _Rewritten:
 
 
 _Weight = Callable[[DType], Expr]
-_Terms = list[tuple[Int, _Weight | None]]  # a place, and what is there is multiplied by
+_Terms = list[tuple[Int, _Weight | None]]  # (position, factor of the element there)
 
 
 def _image_terms(f: Filter, number: Int) -> _Terms:
-    """The neighbours that a product takes. F(2, 3) takes two, which are a formula of its number;
-    elsewhere all are taken, and some of them are multiplied by zero.
+    """The image elements that a product takes, with their factors. For F(2, 3) these are two, at
+    positions computed from its number. Otherwise all are taken, some with the factor zero.
     """
     if (f.results, f.taps, f.stride) == (2, 3, 1):
         return [((number + 2) // 3, None), (number // 3 + 2, _chosen(number, (-1, 1, -1, -1)))]
@@ -326,7 +331,7 @@ def _image_terms(f: Filter, number: Int) -> _Terms:
 
 
 def _result_terms(f: Filter, result: Int) -> _Terms:
-    """The products that a result is summed from."""
+    """The products that a result sums, with their factors."""
     if (f.results, f.taps, f.stride) == (2, 3, 1):
         sign = _chosen(result, (1, -1))
         return [(of(1), None), (of(2), sign), (result * 3, sign)]
@@ -334,7 +339,7 @@ def _result_terms(f: Filter, result: Int) -> _Terms:
 
 
 def _chosen(number: Int, values: Sequence[float]) -> _Weight | None:
-    """The value of that number; None if all are 1."""
+    """values[number] as an expression; None if all values are 1."""
     if set(values) == {1.0}:
         return None
 

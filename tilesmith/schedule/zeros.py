@@ -1,4 +1,4 @@
-"""Products with zeros that padding put in: a sum over windows in, the same sum without them out."""
+"""Skips products with the zeros of a padded operand in a sum over sliding windows."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilesmith.base.errors import ScheduleError
+from tilesmith.expr.conditions import condition_parts
 from tilesmith.expr.ints import Int, of
-from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Load, Select, condition_parts
+from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Load, Select
 from tilesmith.ir.dependence import find_block, writers
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, rewrite_blocks
@@ -17,7 +18,7 @@ from tilesmith.schedule.step import Step
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """At `place` and `tap` the sum reads what is inside only where all of `inside` are >= 0."""
+    """At `place` and `tap`, the sum reads inside the padding only if all of `inside` are >= 0."""
 
     place: str
     tap: str
@@ -25,24 +26,24 @@ class Edge:
 
 
 def edges_of(func: Function, b: Block) -> tuple[Edge, ...]:
-    """Where a sum of products multiplies with zeros of a padded operand, by dimension."""
+    """The dimensions in which a sum of products reads zeros of a padded operand."""
     if b.combiner is None or b.combiner.op != "add" or not b.init:
         return ()
     value = b.writes[0].value
     if not (isinstance(value, Binary) and value.op == "mul"):
         return ()
     kinds = {i.name: i.kind for i in b.iters}
-    found: dict[tuple[str, str], tuple[Int, ...]] = {}
+    conditions: dict[tuple[str, str], tuple[Int, ...]] = {}
     for p in (p for factor in (value.a, value.b) for p in _inside(func, factor)):
         names = sorted(p.names, key=lambda n: kinds.get(n, ""))  # reducing before spatial
         if [kinds.get(n) for n in names] == ["R", "S"]:
             tap, place = names
-            found[place, tap] = (*found.get((place, tap), ()), p)
-    return tuple(Edge(*names, inside) for names, inside in found.items())
+            conditions[place, tap] = (*conditions.get((place, tap), ()), p)
+    return tuple(Edge(*names, inside) for names, inside in conditions.items())
 
 
 def share_of_zeros(e: Edge, extents: Mapping[str, int]) -> float:
-    """Of the products along this dimension."""
+    """The share of zeros among the products along this dimension."""
     points = [(i, r) for i in range(extents[e.place]) for r in range(extents[e.tap])]
     alive = sum(
         all((p.substitute({e.place: of(i), e.tap: of(r)}).const or 0) >= 0 for p in e.inside)
@@ -52,13 +53,13 @@ def share_of_zeros(e: Edge, extents: Mapping[str, int]) -> float:
 
 
 def _inside(func: Function, factor: Expr) -> tuple[Int, ...]:
-    """What must be >= 0 for an operand that is padded with zeros to be anything else."""
+    """The expressions that are >= 0 where a padded operand is read outside of its padding."""
     load = factor.x if isinstance(factor, Cast) else factor
-    made = writers(func, load.buffer) if isinstance(load, Load) else []
-    if not isinstance(load, Load) or len(made) != 1 or len(made[0].writes) != 1:
+    producers = writers(func, load.buffer) if isinstance(load, Load) else []
+    if not isinstance(load, Load) or len(producers) != 1 or len(producers[0].writes) != 1:
         return ()
-    value, index = made[0].writes[0].value, made[0].writes[0].index
-    if made[0].combiner is not None or not isinstance(value, Select):
+    value, index = producers[0].writes[0].value, producers[0].writes[0].index
+    if producers[0].combiner is not None or not isinstance(value, Select):
         return ()
     if not (isinstance(value.b, Const) and value.b.value == 0) or any(
         p.name is None for p in index
@@ -70,8 +71,8 @@ def _inside(func: Function, factor: Expr) -> tuple[Int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class SkipZeros(Step):
-    """A sum over windows leaves out the taps that fall on the zeros around an image. A weight that
-    is not finite no longer makes them NaN.
+    """Leaves out the taps of a sum over windows that fall on zeros around an image. A weight that
+    is infinite or NaN then no longer turns such results into NaN.
 
     Y[i] += P[i + r] * W[r]    ->    Y[i] += P[i + r] * W[r] if 0 <= i + r - 1 < n
     """

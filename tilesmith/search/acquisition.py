@@ -1,5 +1,5 @@
-"""Acquisition functions: predicted scores, their standard deviations and the best score so far in,
-the worth of measuring each candidate out.
+"""Acquisition functions: how much each candidate is worth measuring, given its predicted score, the
+prediction's standard deviation and the best score so far.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tilesmith.search.protocol import Scores
 
 Acquisition = Callable[[Scores, Scores, float], Scores]
 
-_FAR = -5.0  # spreads below the best
+_FAR = -5.0  # below this, in standard deviations from the best, an expansion is used
 _LEAST_SPREAD = 0.1
 
 _below = np.frompyfunc(lambda z: 0.5 * erfc(-z / sqrt(2)), 1, 1)
@@ -38,7 +38,7 @@ def log_expected_improvement(mean: Scores, spread: Scores, best: float) -> Score
     z = (np.asarray(mean, float) - best) / spread
     near = expected_improvement(np.maximum(z, _FAR), np.ones_like(z), 0.0)
     log_density = -0.5 * z * z - 0.5 * np.log(2 * pi)
-    far = log_density - 2 * np.log(np.maximum(-z, -_FAR))  # the first term of its expansion
+    far = log_density - 2 * np.log(np.maximum(-z, -_FAR))  # first term of the expansion
     return np.asarray(np.log(spread) + np.where(z > _FAR, np.log(np.maximum(near, 1e-300)), far))
 
 

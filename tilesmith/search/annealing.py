@@ -13,17 +13,17 @@ import numpy as np
 from tilesmith.schedule.trace import Trace
 from tilesmith.search import checked
 from tilesmith.search.catalogue import Catalogue, Individual
-from tilesmith.search.draft import Draft
 from tilesmith.search.gbdt import Gbdt
 from tilesmith.search.picking import pick
 from tilesmith.search.protocol import AnalyticScore, CostModel, Predictor, Scores
 from tilesmith.search.random import RandomSearch
+from tilesmith.search.score_by_target import ScoreByTarget
 from tilesmith.space.domains import Matrix, Rng
 from tilesmith.space.variant import Variant
 from tilesmith.task.task import Candidate, Measurement, Task
 
-_ROUNDS = 2  # plans without a new candidate, after which the rest is drawn at random
-_POOL = 4  # times the size of a plan: rows kept for picking
+_ROUNDS = 2  # plans without a new candidate after which the rest is drawn at random
+_POOL = 4  # rows kept for picking, as a multiple of the plan's size
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Annealing:
     A plan holds `plan` candidates. A share `epsilon` is random, the others are picked among the
     best; a decision that no other candidate of the plan makes is worth `diversity`. The model is
     fitted again after `plan` measurements. Until it is fitted, and without a model, the analytic
-    score `draft` takes its place. At most `variants` variants have chains at a time.
+    `score` takes its place. At most `variants` variants have chains at a time.
     """
 
     chains: int = 128
@@ -47,7 +47,7 @@ class Annealing:
     epsilon: float = 0.05
     diversity: float = 0.02
     variants: int = 8
-    draft: AnalyticScore = field(default_factory=Draft)
+    score: AnalyticScore = field(default_factory=ScoreByTarget)
 
     def start(self, task: Task, sketches: Sequence[Trace], rng: Rng) -> AnnealingSearch:
         return AnnealingSearch(self, Catalogue(task, sketches), rng)
@@ -55,21 +55,21 @@ class Annealing:
 
 @dataclass(frozen=True)
 class _Analytic:
-    draft: AnalyticScore
+    score: AnalyticScore
 
     def predict(self, variant: Variant, rows: Matrix) -> Scores:
-        return np.exp2(self.draft.predict(variant, rows))
+        return np.exp2(self.score.predict(variant, rows))
 
 
 class AnnealingSearch:
     def __init__(self, settings: Annealing, catalogue: Catalogue, rng: Rng) -> None:
         self.settings, self.catalogue, self.rng = settings, catalogue, rng
         self._random = RandomSearch(catalogue, rng)
-        self._predictor: Predictor = _Analytic(settings.draft)
-        self._told: list[Measurement] = []
-        self._fitted = 0  # how many of them the predictor has seen
-        self._states: dict[int, Matrix] = {}  # of the chains, by variant
-        self._plan: list[Individual | None] = []  # the next one last; None stands for a random one
+        self._predictor: Predictor = _Analytic(settings.score)
+        self._measurements: list[Measurement] = []
+        self._fitted = 0  # number of measurements the predictor was fitted to
+        self._states: dict[int, Matrix] = {}  # current rows of the chains, by variant
+        self._plan: list[Individual | None] = []  # in reverse order; None is a random candidate
         self._fit()  # a model fitted to other tasks predicts from the start
 
     def ask(self, n: int) -> list[Candidate]:
@@ -78,24 +78,24 @@ class AnnealingSearch:
         while len(out) < n and missed < _ROUNDS:
             if not self._plan:
                 self._plan = self._make_plan()
-            found = self._take(n - len(out))
-            missed = 0 if found else missed + 1
-            out += found
+            taken = self._take(n - len(out))
+            missed = 0 if taken else missed + 1
+            out += taken
         return out + self._random.ask(n - len(out))
 
     def tell(self, measurements: Sequence[Measurement]) -> None:
         for m in measurements:
             self.catalogue.adopt(m.candidate)
             if m.candidate.task == self.catalogue.task:
-                self._told.append(m)
-        due = len(self._told) - self._fitted >= self.settings.plan
-        if due and any(m.failure is None for m in self._told):
+                self._measurements.append(m)
+        due = len(self._measurements) - self._fitted >= self.settings.plan
+        if due and any(m.failure is None for m in self._measurements):
             self._fit()
 
     def _fit(self) -> None:
         model = self.settings.cost_model
-        learned = None if model is None else checked.fit(model, self._told)
-        self._fitted = len(self._told)
+        learned = None if model is None else checked.fit(model, self._measurements)
+        self._fitted = len(self._measurements)
         if learned is not None:
             self._predictor = learned
             self._plan = []
@@ -115,15 +115,15 @@ class AnnealingSearch:
         s = self.settings
         drawn = int(s.epsilon * s.plan)
         best = self._anneal()
-        found = best.found
+        ranked = best.ranked
         chosen = pick(
             s.plan - drawn,
-            [who.variant for _, who in found],
-            [np.array(who.row, np.int32) for _, who in found],
-            np.array([score for score, _ in found]),
+            [who.variant for _, who in ranked],
+            [np.array(who.row, np.int32) for _, who in ranked],
+            np.array([score for score, _ in ranked]),
             s.diversity,
         )
-        return [*[None] * drawn, *(found[i][1] for i in reversed(chosen))]
+        return [*[None] * drawn, *(ranked[i][1] for i in reversed(chosen))]
 
     def _anneal(self) -> _Best:
         """Moves the chains on; returns the best rows that they visit."""
@@ -145,8 +145,8 @@ class AnnealingSearch:
     def _step(
         self, number: int, scores: dict[int, Scores], spread: float, heat: float, best: _Best
     ) -> bool:
-        """Moves all chains of a variant; whether a new row belongs to the best."""
-        variant, rows = self.catalogue.known(number), self._states[number]
+        """Moves all chains of a variant. Returns whether a new row is among the best."""
+        variant, rows = self.catalogue.lowered(number), self._states[number]
         moved = variant.mutate(self.rng, rows)
         after = checked.predict(self._predictor, variant, moved) / spread
         chance = np.exp(np.minimum((after - scores[number]) / (heat + 1e-5), 0.0))
@@ -163,14 +163,14 @@ class AnnealingSearch:
         pool = dict(self._states)
         numbers = self.catalogue.some(self.rng, s.variants)
         for number in numbers:
-            drawn = self.catalogue.known(number).sample(self.rng, -(-s.chains // len(numbers)))
+            drawn = self.catalogue.lowered(number).sample(self.rng, -(-s.chains // len(numbers)))
             pool[number] = np.concatenate([pool[number], drawn]) if number in pool else drawn
         pool = {number: rows for number, rows in pool.items() if len(rows)}
         self._states = {}
         if not pool:
             return {}, 1.0
         scores = {
-            k: checked.predict(self._predictor, self.catalogue.known(k), rows)
+            k: checked.predict(self._predictor, self.catalogue.lowered(k), rows)
             for k, rows in pool.items()
         }
         leading = sorted(pool, key=lambda k: -float(scores[k].max()))[: s.variants]
@@ -190,23 +190,23 @@ class _Best:
 
     def __init__(self, catalogue: Catalogue, size: int) -> None:
         self.catalogue, self.size = catalogue, size
-        self._heap: list[tuple[float, int, Individual]] = []  # numbered, so that the older one wins
-        self._came: set[Individual] = set()
+        self._heap: list[tuple[float, int, Individual]] = []  # numbered: of equals the older wins
+        self._added: set[Individual] = set()
 
     @property
-    def found(self) -> list[tuple[float, Individual]]:
+    def ranked(self) -> list[tuple[float, Individual]]:
         return [(score, who) for score, _, who in sorted(self._heap, reverse=True)]
 
     def add(self, number: int, rows: Matrix, scores: Scores) -> bool:
-        """Whether any of them belongs to the best so far and is new."""
+        """Adds rows. Returns whether any of them is new and among the best so far."""
         least = self._heap[0][0] if len(self._heap) >= self.size else -np.inf
         new = False
         for i in np.flatnonzero(scores > least):
             who = Individual(number, tuple(map(int, rows[i])))
-            if who in self._came or self.catalogue.seen(number, rows[i]):
+            if who in self._added or self.catalogue.seen(number, rows[i]):
                 continue
-            self._came.add(who)
-            entry = (float(scores[i]), -len(self._came), who)
+            self._added.add(who)
+            entry = (float(scores[i]), -len(self._added), who)
             if len(self._heap) < self.size:
                 heappush(self._heap, entry)
                 new = True

@@ -1,4 +1,4 @@
-"""The one file that imports XGBoost: training data in, a booster out."""
+"""Trains gradient-boosted trees. The only file that imports XGBoost."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def boost(
     train: Programs, test: Programs | None, *, loss: str, rounds: int, depth: int,
     learning_rate: float, sample: float, patience: int, threads: int, seed: int,
 ) -> Any:  # fmt: skip
-    """A booster that starts from what the base predicts. With `test`, training stops early.
+    """A booster that starts from the base's predictions. With `test`, training stops early.
 
-    The objective is custom because a program's score is the sum over its statements: the gradient
-    of the loss with respect to that sum goes to each of them.
+    The objective is custom because a program's score is the sum over its statements: each statement
+    gets the gradient of the loss with respect to that sum.
     """
     slopes = loss_of(loss)(train.labels, train.tasks)
     start = train.base + level(slopes, train.base, train.tasks)
@@ -57,6 +57,6 @@ def boost(
 
 
 def _matrix(data: Programs, start: Numbers, threads: int) -> Any:
-    """The score of a program is shared equally among its statements."""
+    """Training data in which a program's starting score is shared equally by its statements."""
     shares = start / np.bincount(data.packs, minlength=len(start))
     return xgboost.DMatrix(data.features, base_margin=shares[data.packs], nthread=threads)

@@ -25,8 +25,8 @@ from tilesmith.space.spaces import (
 from tilesmith.space.variant import Variant
 from tilesmith.task.task import Candidate, Task
 
-# The most structures (combinations of structural decisions) of one sketch, and of all sketches. Of
-# more, an evenly spread sample is kept.
+# The most structures (combinations of structural decisions) of one sketch, and of all sketches. If
+# there are more, an evenly spread sample is kept.
 _MOST_PER_SKETCH = 512
 _MOST_STRUCTURES = 8192
 
@@ -45,16 +45,16 @@ class Catalogue:
         self.sketches = require_traces(sketches)
         counts = [structural_counts(s) for s in self.sketches]
         most = min(_MOST_PER_SKETCH, max(1, _MOST_STRUCTURES // max(1, len(self.sketches))))
-        # The sketch of each structure, and the position of each structural decision's choice.
+        # For each structure: its sketch, and the chosen position of each structural decision.
         self._structures = [
             (k, picked) for k, n in enumerate(counts) for picked in some_structures(n, most)
         ]
-        # How many structures are not searched because there are too many.
+        # The number of structures that are not searched because there are too many.
         self.left_out = sum(map(prod, counts)) - len(self._structures)
         self._variants: dict[int, Variant | None] = {}
         self._proposed: dict[str, Individual] = {}
         self._seen: set[str] = set()
-        self._rows: set[tuple[int, ...]] = set()  # variant and row
+        self._rows: set[tuple[int, ...]] = set()  # proposed ones: (variant, *row)
 
     def __len__(self) -> int:
         return len(self._structures)
@@ -78,8 +78,8 @@ class Catalogue:
                 self._variants[number] = None
         return self._variants[number]
 
-    def known(self, number: int) -> Variant:
-        """A variant that is known to exist."""
+    def lowered(self, number: int) -> Variant:
+        """A variant that can be lowered."""
         v = self.variant(number)
         assert v is not None, f"variant {number} cannot be lowered"
         return v
@@ -97,7 +97,7 @@ class Catalogue:
         to = rng.integers(0, len(others), len(rows))
         for k in np.unique(to):
             v = self.variant(others[int(k)])
-            if v is not None and v.columns == self.known(number).columns:
+            if v is not None and v.columns == self.lowered(number).columns:
                 there = rows[to == k]
                 yield others[int(k)], there[v.valid(there)]
 
@@ -115,21 +115,21 @@ class Catalogue:
                 continue
             if number is not None and here is not None and here.columns == there.columns:
                 rows.setdefault(number, []).append(row)
-        for number, found in rows.items():
-            yield number, self.known(number).adapt(np.array(found, np.int32))
+        for number, matrix in rows.items():
+            yield number, self.lowered(number).adapt(np.array(matrix, np.int32))
 
     def seen(self, number: int, row: Matrix) -> bool:
         return (number, *row.tolist()) in self._rows
 
     def some(self, rng: Rng, n: int) -> list[int]:
         """Numbers of up to n variants that can be lowered, in random order."""
-        found = []
+        numbers = []
         for k in rng.permutation(len(self)):
             if self.variant(int(k)) is not None:
-                found.append(int(k))
-                if len(found) == n:
+                numbers.append(int(k))
+                if len(numbers) == n:
                     break
-        return found
+        return numbers
 
     def propose(self, number: int, row: Matrix) -> Candidate | None:
         """The candidate of a row; None if it was proposed before."""
@@ -137,7 +137,7 @@ class Catalogue:
             return None
         who = Individual(number, tuple(row.tolist()))
         self._rows.add((number, *who.row))
-        c = self.known(number).candidate(row)
+        c = self.lowered(number).candidate(row)
         if c.key in self._seen:
             return None
         self._seen.add(c.key)
@@ -160,7 +160,7 @@ class Catalogue:
         return who
 
     def _find(self, c: Candidate) -> Individual | None:
-        if c.task != self.task:  # the same trace may have other extents there
+        if c.task != self.task:  # another task may have the same trace with other extents
             return None
         try:
             variant, row = reopen(c)

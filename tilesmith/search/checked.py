@@ -1,5 +1,5 @@
-"""Calls of cost models, feature extractors and mutators, which a user may have written. A call
-returns what the object returned, or raises an error that names the object and says what is wanted.
+"""Calls of cost models, feature extractors and mutators, which a user may have written. An invalid
+result or an exception becomes an error that names the object and says what it must return.
 """
 
 from __future__ import annotations
@@ -33,42 +33,42 @@ def fit(model: CostModel, measurements: Sequence[Measurement]) -> Predictor | No
             f"the cost model is {_words(model)}; it must be an object with fit(measurements), such "
             "as ts.Gbdt(), or None"
         )
-    found = _call(model, "fit", lambda: model.fit(measurements))
-    if found is not None and not callable(getattr(found, "predict", None)):
+    predictor = _call(model, "fit", lambda: model.fit(measurements))
+    if predictor is not None and not callable(getattr(predictor, "predict", None)):
         raise TuneError(
-            f"{type(model).__name__}.fit returned {_words(found)}; it must return an object with "
-            "predict(variant, rows), or None if it cannot learn from so little"
+            f"{type(model).__name__}.fit returned {_words(predictor)}; it must return an object "
+            "with predict(variant, rows), or None if it cannot learn from so little"
         )
-    return found  # type: ignore[no-any-return]
+    return predictor  # type: ignore[no-any-return]
 
 
 def predict(predictor: Predictor, variant: Variant, rows: Matrix) -> Scores:
-    found = _call(predictor, "predict", lambda: predictor.predict(variant, rows))
-    return _scores(predictor, "predict", found, len(rows))
+    scores = _call(predictor, "predict", lambda: predictor.predict(variant, rows))
+    return _scores(predictor, "predict", scores, len(rows))
 
 
 def with_base(predictor: Corrector, parts: Sequence[Part]) -> tuple[Scores, Scores]:
-    found = _call(predictor, "with_base", lambda: predictor.with_base(parts))
-    if not isinstance(found, tuple) or len(found) != 2:
+    both = _call(predictor, "with_base", lambda: predictor.with_base(parts))
+    if not isinstance(both, tuple) or len(both) != 2:
         raise TuneError(
-            f"{type(predictor).__name__}.with_base returned {_words(found)}; it must return two "
+            f"{type(predictor).__name__}.with_base returned {_words(both)}; it must return two "
             "arrays, what it predicts and what its base does"
         )
     count = sum(len(rows) for _, rows in parts)
-    own, base = (_scores(predictor, "with_base", x, count) for x in found)
+    own, base = (_scores(predictor, "with_base", x, count) for x in both)
     return own, base
 
 
 def familiar(model: Experienced) -> Sequence[Candidate]:
-    found = _call(model, "familiar", model.familiar)
-    known = list(found) if isinstance(found, Sequence) else [found]
-    for c in known:
+    returned = _call(model, "familiar", model.familiar)
+    candidates = list(returned) if isinstance(returned, Sequence) else [returned]
+    for c in candidates:
         if not isinstance(c, Candidate):
             raise TuneError(
                 f"{type(model).__name__}.familiar returned {_words(c)}; it must return a sequence "
                 "of candidates"
             )
-    return known
+    return candidates
 
 
 def require_extractor(extractor: FeatureExtractor) -> None:
@@ -80,12 +80,12 @@ def require_extractor(extractor: FeatureExtractor) -> None:
 
 
 def features(extractor: FeatureExtractor, variant: Variant, rows: Matrix) -> Values:
-    found = _call(extractor, "extract", lambda: extractor.extract(variant, rows))
+    returned = _call(extractor, "extract", lambda: extractor.extract(variant, rows))
     name = f"{type(extractor).__name__}.extract"
     wanted = f"it must return finite numbers of shape ({len(rows)}, statements, width)"
-    values: Values = _array(found, np.float32, name, wanted)
+    values: Values = _array(returned, np.float32, name, wanted)
     if values.ndim != 3 or len(values) != len(rows) or 0 in values.shape[1:]:
-        what = _words(found) if values.ndim == 0 else f"an array of shape {values.shape}"
+        what = _words(returned) if values.ndim == 0 else f"an array of shape {values.shape}"
         raise TuneError(f"{name} returned {what}; {wanted}")
     if not np.isfinite(values).all():
         raise TuneError(f"{name} returned numbers that are not finite; {wanted}")
@@ -93,7 +93,7 @@ def features(extractor: FeatureExtractor, variant: Variant, rows: Matrix) -> Val
 
 
 def require_width(extractor: FeatureExtractor, width: int, others: Sequence[Values]) -> None:
-    """Features of all variants have the same width, or no model could be fitted to them."""
+    """The features of all variants must have the same width, so that one model can be fitted."""
     if others and others[0].shape[1] != width:
         raise TuneError(
             f"{type(extractor).__name__}.extract returned features of different widths, "
@@ -112,26 +112,26 @@ def require_mutators(mutators: Sequence[Mutator]) -> None:
 
 
 def mutate(mutator: Mutator, variant: Variant, rng: Rng, rows: Matrix) -> Matrix:
-    """The mutated rows; those that are not rows of the variant stay as they were."""
-    if isinstance(mutator, ChangeDecisions):  # its rows are valid
+    """The mutated rows. Results that are not rows of the variant are replaced by the original."""
+    if isinstance(mutator, ChangeDecisions):  # its rows are always valid
         return mutator.mutate(variant, rng, rows)
-    found = _call(mutator, "mutate", lambda: mutator.mutate(variant, rng, rows.copy()))
-    shape, dtype = getattr(found, "shape", None), getattr(found, "dtype", None)
+    returned = _call(mutator, "mutate", lambda: mutator.mutate(variant, rng, rows.copy()))
+    shape, dtype = getattr(returned, "shape", None), getattr(returned, "dtype", None)
     if shape != rows.shape or dtype is None or not np.issubdtype(dtype, np.integer):
         raise TuneError(
-            f"{type(mutator).__name__}.mutate returned {_words(found)}; it must return whole "
+            f"{type(mutator).__name__}.mutate returned {_words(returned)}; it must return whole "
             f"numbers of shape {rows.shape}, as it is given"
         )
-    return variant.rows_or(np.asarray(found, np.int32), rows)
+    return variant.rows_or(np.asarray(returned, np.int32), rows)
 
 
-def _scores(who: object, method: str, found: Any, count: int) -> Scores:
+def _scores(who: object, method: str, returned: Any, count: int) -> Scores:
     """One finite number for each of `count` rows."""
     name = f"{type(who).__name__}.{method}"
     wanted = f"it must return an array of {count} finite numbers, one for each row"
-    scores: Scores = _array(found, np.float64, name, wanted)
-    if found is None or scores.shape != (count,):
-        what = _words(found) if scores.ndim == 0 else f"an array of shape {scores.shape}"
+    scores: Scores = _array(returned, np.float64, name, wanted)
+    if returned is None or scores.shape != (count,):
+        what = _words(returned) if scores.ndim == 0 else f"an array of shape {scores.shape}"
         raise TuneError(f"{name} returned {what}; {wanted}")
     good = np.isfinite(scores)
     if not good.all():
@@ -140,11 +140,11 @@ def _scores(who: object, method: str, found: Any, count: int) -> Scores:
     return scores
 
 
-def _array(found: Any, dtype: type, name: str, wanted: str) -> Any:
+def _array(returned: Any, dtype: type, name: str, wanted: str) -> Any:
     try:
-        return np.asarray(found, dtype)
+        return np.asarray(returned, dtype)
     except (TypeError, ValueError):
-        raise TuneError(f"{name} returned {_words(found)}; {wanted}") from None
+        raise TuneError(f"{name} returned {_words(returned)}; {wanted}") from None
 
 
 def _call(who: object, method: str, call: Callable[[], Any]) -> Any:

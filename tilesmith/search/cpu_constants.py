@@ -1,5 +1,5 @@
-"""The constants of a CPU that the analytic score needs, in one record: a Target in, or numbers that
-were measured on the machine (see bench/constants.py).
+"""The constants of a CPU that the analytic score needs, derived from a Target or measured on the
+machine (see bench/constants.py).
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from functools import lru_cache
 
 from tilesmith.base.target import Target
 
-_SMALLEST_WAY = 4096  # an L1 is indexed by the page offset, so that a way is a page
-_WAYS = 16  # of L2 and L3
+_SMALLEST_WAY = 4096  # bytes; L1 is indexed by the page offset, so a way is a page
+_WAYS = 16  # associativity of L2 and L3
 
 
 @dataclass(frozen=True)
 class Cache:
     """One level. `nbytes` is its size and `way_nbytes` that of one of its ways.
 
-    `bandwidth_below` is in bytes a cycle and core, from the next level or memory. `miss_nbytes` is
-    what that level could have delivered during one miss: latency x bandwidth, less what the
+    `bandwidth_below` is in bytes per cycle and core, from the next level or memory. `miss_nbytes`
+    is what that level could have delivered during one miss: latency x bandwidth, minus what the
     hardware prefetcher hides.
     """
 
@@ -30,7 +30,7 @@ class Cache:
 
 @dataclass(frozen=True)
 class CpuConstants:
-    """Sizes are in bytes and times in cycles. Targets describe sizes; the other defaults were
+    """Sizes are in bytes and times in cycles. A Target gives the sizes; the other defaults were
     fitted to measurements on several machines.
     """
 
@@ -39,14 +39,14 @@ class CpuConstants:
     num_vector_registers: int
     caches: tuple[Cache, Cache, Cache]  # L1, L2, L3
     line_nbytes: int = 64
-    ports: int = 2  # vector instructions a cycle, and as many loads
+    ports: int = 2  # vector instructions per cycle, and loads per cycle
     fma_latency: float = 5.0  # between dependent FMAs: 4 of latency, 1 of scheduling loss
     usable_share: float = 0.75  # of a cache; the rest holds other data
     tail_speed: float = 0.98  # factor per non-dividing tile: partial tiles add code and branches
     # Share of the shorter of arithmetic and loads that does not overlap with the longer.
     overlap_loss: float = 0.35
-    # Cycles for an element of a sum whose vectors are not contiguous in the output. No register
-    # holds such a sum: each step loads, inserts, extracts and stores every element, and the next
+    # Cycles per element of a sum whose vectors are not contiguous in the output. Such a sum cannot
+    # stay in a register: each step loads, inserts, extracts and stores every element, and the next
     # step waits for that store (4.5 measured on Neoverse-N1).
     scattered_sum: float = 4.0
 

@@ -1,9 +1,9 @@
-"""The analytic score of CPUs, which needs no measurements: the cycles that the rows of a variant
-should take, from closed forms over its decision variables.
+"""The analytic score of CPUs: estimates the cycles of a variant's rows without measurements, as
+closed forms over its decision variables.
 
-A statement's cycles are the instructions of its register tile over the machine's ports, and the
-bytes that move between the caches, which follow from the loops whose data fits each cache. The
-program's cycles also depend on how evenly the cores share the work.
+A statement's cycles are the instructions of its register tile divided by the machine's ports, plus
+the time to move bytes between the caches, which depends on the loops whose data fits each cache.
+The program's cycles also depend on how evenly the cores share the work.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from math import gcd, prod
 import numpy as np
 
 from tilesmith.base.target import Target
+from tilesmith.expr.conditions import settled
 from tilesmith.expr.ints import FloorDiv, opaque_atoms, product
-from tilesmith.expr.nodes import settled
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, Path, walk
 from tilesmith.search.cpu_constants import Cache, CpuConstants
@@ -29,13 +29,13 @@ from tilesmith.space.analysis import written_out
 from tilesmith.space.domains import Matrix
 from tilesmith.space.variant import Variant
 
-# Instructions of an operation, by its kind; mathematical functions are polynomials.
+# Instructions per operation, by kind; mathematical functions are polynomials.
 _COST = {"divmod": 6.0, "math": 12.0}
 
 
 @dataclass(frozen=True)
 class CpuScore:
-    """`constants` are those of the machine; None takes `CpuConstants.of` the task's target."""
+    """`constants` describe the machine; None takes `CpuConstants.of` the task's target."""
 
     constants: CpuConstants | None = None
 
@@ -48,13 +48,11 @@ class CpuScore:
         return _compiled(self, variant)(rows)[:, 0].astype(np.float64)
 
     def term(self, variant: Variant) -> Term:
-        """What `predict` computes, as a closed form."""
+        """The same as `predict`, as a closed form."""
         return _doublings(self, variant)
 
     def estimates(self, nest: Nest) -> tuple[Term, ...]:
-        """Cycles of a statement on one core: for arithmetic, and for the bytes that come from L2,
-        L3 and memory.
-        """
+        """Cycles of a statement on one core: arithmetic, and bytes from L2, L3 and memory."""
         return _estimates(self, nest)
 
     def constants_of(self, target: Target) -> CpuConstants:
@@ -85,7 +83,7 @@ def _doublings(score: CpuScore, variant: Variant) -> Term:
 
 
 def _instructions(b: Block, path: Path = ()) -> float:
-    """Instructions of one instance of a block; a copy counts as one."""
+    """Instructions of one instance of a block; a plain copy counts as one."""
     if settles := written_out(path, b):
         writes = (replace(w, value=settled(w.value, settles)) for w in b.writes)
         b = replace(b, writes=tuple(writes))
@@ -96,7 +94,7 @@ def _instructions(b: Block, path: Path = ()) -> float:
 
 
 def _divided_for_rows(b: Block) -> int:
-    """Divisions in load addresses that do not depend on the vector lane: done once per row."""
+    """Divisions in load addresses that do not depend on the vector lane: computed once per row."""
     last = b.writes[0].index[-1:]
     lanes = {n for p in last for n in p.names}
     atoms = (a for load in b.loads for p in load.index for a in opaque_atoms(p))
@@ -119,7 +117,7 @@ def _cycles(cpu: CpuConstants, estimates: tuple[Term, ...], n: Nest) -> Term:
     for loop in n.loops:
         parts = parts * loop.is_kind["parallel"].where(loop.extent, 1)
     rounds = (parts / float(cpu.num_cores)).ceil()
-    # computing and loading overlap in part, and more of it with prefetching
+    # arithmetic and loads overlap in part; prefetching increases the overlap
     alone = 0.25 - 0.15 * n.fetched_ahead.minimum(1)
     return (longest + (total - longest) * alone) * (rounds / parts)
 
@@ -143,7 +141,7 @@ def _compute(cpu: CpuConstants, n: Nest) -> Term:
     tile = held * vectors
     # a partial tile takes less time than a full one, but more than its share of the work
     turns = (n.iterations + 2 * (n.iterations * 0.7).maximum(n.points)) / (3 * held * wide)
-    loads, kept = g.of(0), g.of(0)  # load instructions; registers of operands that are kept
+    loads, kept = g.of(0), g.of(0)  # load instructions; registers of reused operands
     for a in n.accesses:
         if a.reads and not a.writes:
             each = _loads(n, a, wide, vectors)
@@ -158,7 +156,7 @@ def _compute(cpu: CpuConstants, n: Nest) -> Term:
     if not n.block.reducing:
         stores = held * wide if across else tile
         return turns * (turn.maximum(stores) + 1.5 / held)
-    # besides the accumulators, registers hold the operands: one row of vectors and one more
+    # besides the accumulators, registers hold operands: one row of vectors and one more
     spilled = tile + kept.maximum(vectors + 1) > float(cpu.num_vector_registers)
     turn = turn.maximum(cpu.fma_latency) * (1 + spilled)
     if across:
@@ -211,8 +209,8 @@ def _operands(n: Nest, a: Access, vectors: Term) -> Term:
 
 
 def _new_share(n: Nest, a: Access) -> Term:
-    """The share of the elements read by unrolled steps that no earlier step has read. It is below 1
-    where windows overlap.
+    """The share of elements read by unrolled steps that no earlier step has read: below 1 where
+    windows overlap.
     """
     first = _tile(n)
     read = n.graph.of(1)
@@ -225,12 +223,12 @@ def _new_share(n: Nest, a: Access) -> Term:
 def _transfers(cpu: CpuConstants, n: Nest) -> tuple[list[Term], Term]:
     """Cycles to transfer data from L2, from L3 and from memory; and cycles spent waiting.
 
-    The program's arguments may still be in a cache from the call before, and an intermediate buffer
-    from when it was written. Either is transferred only if more than the cache holds is touched in
+    The arguments may still be in a cache from the previous call, and an intermediate buffer from
+    when it was written. They are transferred only if more than the cache holds is accessed in
     between.
 
-    Loads of operands overlap with arithmetic. Accumulators that are reloaded do not: the second
-    result counts these.
+    Loads of operands overlap with arithmetic. Reloaded accumulators do not: the second result
+    counts these.
     """
     g = n.graph
     whole = g.of(_footprint(n.func))
@@ -242,15 +240,15 @@ def _transfers(cpu: CpuConstants, n: Nest) -> tuple[list[Term], Term]:
         touched.append(nbytes)
     streamed, waited = [], g.of(0)
     for cache in cpu.caches:
-        gone = [t > cache.nbytes * cpu.usable_share for t in touched]
+        evicted = [t > cache.nbytes * cpu.usable_share for t in touched]
         moved = g.of(0)
         for a in n.accesses:
             nbytes = a.touched[0] * (a.nbytes * (2 if a.reads and a.writes else 1))
             nbytes = nbytes * _slowed(cpu, n, a, cache.miss_nbytes)
-            times = gone[a.home]
+            times = evicted[a.home]
             for k, loop in enumerate(n.loops):
-                if not a.moved[k]:  # touches the same elements again: free if they are still cached
-                    away = gone[k + 1].maximum(_crowded(cpu, n, a, k + 1, cache))
+                if not a.moved[k]:  # accesses the same elements again: free if still cached
+                    away = evicted[k + 1].maximum(_crowded(cpu, n, a, k + 1, cache))
                     times = times * away.where(loop.extent, 1)
             if a.reads and a.writes:
                 waited = waited + times * nbytes / cache.bandwidth_below
@@ -266,12 +264,12 @@ def _footprint(func: Function) -> float:
 
 
 def _in_rows(a: Access) -> bool:
-    """Whether its rows lie apart in memory: no packed copy, and no layout made for its use."""
+    """Whether the rows are apart in memory: neither a packed copy nor a layout of its own."""
     return not a.home and a.buffer.layout is None and len(a.buffer.shape) > 1
 
 
 def _row_dims(cpu: CpuConstants, a: Access) -> int:
-    """How many of the last dimensions make up one contiguous piece of a cache line or more."""
+    """How many of the last dimensions form contiguous pieces of at least one cache line."""
     nbytes, count = a.nbytes, 0
     for extent in reversed(a.buffer.shape):
         nbytes, count = nbytes * (extent.const or cpu.line_nbytes), count + 1
@@ -281,8 +279,8 @@ def _row_dims(cpu: CpuConstants, a: Access) -> int:
 
 
 def _slowed(cpu: CpuConstants, n: Nest, a: Access, miss_nbytes: float) -> Term:
-    """The slowdown of loading pieces of rows against one contiguous stream, which the hardware
-    prefetches: for short pieces, and for lines that are evicted before all of them is used.
+    """The slowdown of loading pieces of rows compared to one contiguous stream, which the hardware
+    prefetches. It grows for short pieces, and for lines evicted before all of them is used.
     """
     g = n.graph
     if not _in_rows(a):
@@ -290,7 +288,7 @@ def _slowed(cpu: CpuConstants, n: Nest, a: Access, miss_nbytes: float) -> Term:
     inner = _row_dims(cpu, a)
     rows = [g.product(spans[:-inner]) for spans in a.spans]
     runs = [g.product(spans[-inner:]) for spans in a.spans]
-    run, still = g.of(0), g.of(1)  # still: 1 while no inner loop changes the row
+    run, still = g.of(0), g.of(1)  # `still` is 1 while no inner loop changes the row
     for k in range(len(n.loops) - 1, -1, -1):
         if n.loops[k].kind not in ("unroll", "vectorize"):
             first = still * (rows[k] > rows[k + 1])
@@ -304,7 +302,7 @@ def _slowed(cpu: CpuConstants, n: Nest, a: Access, miss_nbytes: float) -> Term:
 
 
 def _tile(n: Nest) -> int:
-    """The position of the outermost loop of the register tile, all of whose loops are unrolled or
+    """The position of the outermost loop of the register tile: all loops from it on are unrolled or
     vectorized.
     """
     k = len(n.loops)
@@ -314,13 +312,13 @@ def _tile(n: Nest) -> int:
 
 
 def _crowded(cpu: CpuConstants, n: Nest, a: Access, level: int, cache: Cache) -> Term:
-    """1 where the rows conflict: at a multiple of a large power of two apart, they map to the same
-    few sets of the cache.
+    """1 where the rows conflict in the cache: if they are a multiple of a large power of two apart,
+    they map to the same few sets.
     """
     g = n.graph
     if not _in_rows(a):
         return g.of(0)
-    if all(p.name != a.buffer.name for p in n.func.params):  # codegen pads intermediate buffers
+    if all(p.name != a.buffer.name for p in n.func.params):  # codegen pads other buffers
         return g.of(0)
     taken, stride = g.of(a.nbytes), a.nbytes
     for span, extent in zip(reversed(a.spans[level]), reversed(a.buffer.shape), strict=True):
@@ -328,13 +326,13 @@ def _crowded(cpu: CpuConstants, n: Nest, a: Access, level: int, cache: Cache) ->
         taken = span * (span > 1).where(taken.maximum(apart), taken)
         stride *= extent.const or 1
     crowded = taken > cache.nbytes * cpu.usable_share
-    if a.writes:  # the register tile itself is in no cache
+    if a.writes:  # the register tile itself does not use the cache
         crowded = crowded * (a.touched[level] > a.touched[_tile(n)])
     return crowded
 
 
 def _tails(cpu: CpuConstants, variant: Variant, graph: Graph) -> Term:
-    """The speed factor for tiles that do not divide their loop."""
+    """The speed factor of tiles that do not divide their loop."""
     out = graph.of(1)
     for d in variant.domains:
         if d.tile and d.extent:

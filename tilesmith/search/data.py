@@ -1,5 +1,5 @@
-"""Measurements as training data: rows grouped by variant, each with a label between 0 and 1, its
-speed relative to the fastest program of the same task.
+"""Measurements as training data: rows grouped by variant. A row's label is its speed relative to
+the fastest program of the same task, between 0 and 1.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _NO_LESSON = ("error",)
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Measured rows of one variant. `labels` are 0 for failures; `at` says which of the
-    measurements each row was.
+    """Measured rows of one variant. `labels` are 0 for failures; `at` is the position of each row
+    among the measurements.
     """
 
     variant: Variant
@@ -40,7 +40,7 @@ def _is_timed(m: Measurement) -> bool:
 
 
 def labels_of(measurements: Sequence[Measurement]) -> Scores:
-    """Lowest cost of the task / cost, separately for normalised and raw times; 0 for a failure."""
+    """Lowest cost of the task / cost, separately for normal and raw times; 0 for a failure."""
     best: dict[tuple[str, bool], float] = {}
     for m in measurements:
         if _is_timed(m):
@@ -59,7 +59,7 @@ def groups_of(measurements: Sequence[Measurement]) -> list[Group]:
     of another version, are left out.
     """
     labels = labels_of(measurements)
-    found: dict[int, tuple[Variant, list[tuple[int, ...]], list[int]]] = {}
+    by_variant: dict[int, tuple[Variant, list[tuple[int, ...]], list[int]]] = {}
     for k, m in enumerate(measurements):
         if m.failure is not None and m.failure.kind in _NO_LESSON:
             continue
@@ -67,10 +67,10 @@ def groups_of(measurements: Sequence[Measurement]) -> list[Group]:
             variant, row = reopen(m.candidate)
         except ScheduleError:
             continue
-        _, rows, at = found.setdefault(id(variant), (variant, [], []))
+        _, rows, at = by_variant.setdefault(id(variant), (variant, [], []))
         rows.append(row)
         at.append(k)
     return [
         Group(v, stacked(rows, v), labels[np.array(at)], np.array(at))
-        for v, rows, at in found.values()
+        for v, rows, at in by_variant.values()
     ]

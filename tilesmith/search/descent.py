@@ -1,5 +1,5 @@
-"""Coordinate descent from the incumbent: its neighbours differ from it by a small change of one
-decision. It stops when none of them is significantly faster.
+"""Coordinate descent from the incumbent. Its neighbours differ from it by a small change of one
+decision; the search stops when none of them is significantly faster.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Descent:
         if self.centre is None or self.finished:
             return Population(())
         number = self.centre.variant
-        v = self.catalogue.known(number)
+        v = self.catalogue.lowered(number)
         from_here = v.neighbours(np.array(self.centre.row, np.int32))
         new = [not self.catalogue.seen(number, r) for r in from_here]
         rows = from_here[new]

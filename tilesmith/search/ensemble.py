@@ -40,8 +40,8 @@ def standardise(predictor: Predictor, groups: Sequence[Group]) -> Standardised:
 
 @dataclass(frozen=True)
 class Ensemble:
-    """`members` models, each fitted to a bootstrap sample; `acquire` makes one number of their mean
-    and spread: `log_expected_improvement`, `upper_confidence_bound`, or one of your own.
+    """`members` models, each fitted to a bootstrap sample. `acquire` combines their mean and spread
+    to a score: `log_expected_improvement`, `upper_confidence_bound`, or a function of your own.
     """
 
     model: CostModel = field(default_factory=Gbdt)
@@ -61,22 +61,22 @@ class Ensemble:
                 fitted.append(standardise(predictor, groups))
         if not fitted:
             return None
-        said = np.concatenate(
+        by_member = np.concatenate(
             [np.stack([p.predict(g.variant, g.rows) for p in fitted]) for g in groups], axis=1
         )
-        best, usual = float(said.mean(axis=0).max()), float(said.std(axis=0).mean())
+        best, usual = float(by_member.mean(axis=0).max()), float(by_member.std(axis=0).mean())
         return EnsemblePredictor(tuple(fitted), best, usual, self.acquire)
 
 
 @dataclass(frozen=True, eq=False)
 class EnsemblePredictor:
     members: tuple[Standardised, ...]
-    best: float  # mean score of the most promising program that was measured
-    usual: float  # spread among the members
+    best: float  # highest mean score among the measured programs
+    usual: float  # typical standard deviation among the members
     acquire: Acquisition
 
     def predict(self, variant: Variant, rows: Matrix) -> Scores:
         scores = np.stack([p.predict(variant, rows) for p in self.members])
-        # A few members may agree by chance: their spread is taken halfway to the usual one.
+        # Few members may agree by chance, so the spread is averaged with the usual one.
         spread = np.sqrt((scores.var(axis=0) + self.usual**2) / 2)
         return self.acquire(scores.mean(axis=0), spread, self.best)

@@ -17,7 +17,6 @@ from tilesmith.schedule.trace import Trace
 from tilesmith.search import checked
 from tilesmith.search.catalogue import Catalogue, Individual
 from tilesmith.search.descent import Descent
-from tilesmith.search.draft import Draft
 from tilesmith.search.gbdt import Gbdt
 from tilesmith.search.mutators import ChangeDecisions
 from tilesmith.search.picking import pick
@@ -32,6 +31,7 @@ from tilesmith.search.protocol import (
     Scores,
 )
 from tilesmith.search.random import RandomSearch
+from tilesmith.search.score_by_target import ScoreByTarget
 from tilesmith.space.domains import Rng
 from tilesmith.task.task import Candidate, Measurement, Task
 
@@ -41,26 +41,26 @@ _ATTEMPTS = 4  # populations without a new candidate after which the rest is dra
 @dataclass(frozen=True)
 class Evolution:
     """One round has a first generation of `population` rows. A share `measured` of them are the
-    fastest measured so far. The others are the best by the analytic score, `draft`, of `drafts`
-    times as many random rows; until the cost model is fitted, half of those are evolved for the
-    analytic score alone, for `refined` generations. For a small batch the population is smaller:
-    `each` rows for a candidate, but at least a quarter of `population`.
+    fastest measured so far. The others are the best by the analytic `score` among `drafts` times as
+    many random rows. Until the cost model is fitted, half of those are evolved for the analytic
+    score alone, for `refined` generations. For a small batch the population is smaller: `each` rows
+    per candidate, but at least a quarter of `population`.
 
     Then come `generations`. A share `crossover` of the children has two parents, all go through
     `mutators`, and a share `moved` goes to another variant of the sketch. A child is dropped if its
-    analytic score is less than `drafted` times the first quartile of the parents': a learned model
-    is unreliable far from what was measured.
+    analytic score is less than `drafted` times the first quartile of the parents' scores, because a
+    learned model is unreliable far from what was measured.
 
-    Of a batch, a share `epsilon` is random and `local` are neighbours of the incumbent. Of the rest
-    a share `fresh` comes from the first generation, since evolution also finds rows that only the
-    model believes in. With a cost model that was fitted to other tasks, a share `familiar` are
-    programs similar to those that were fast there, while there are any.
+    Of a batch, a share `epsilon` is random and a share `local` are neighbours of the incumbent. Of
+    the rest, a share `fresh` comes from the first generation, because evolution also finds rows
+    that only the model considers fast. If the cost model was fitted to other tasks, a share
+    `familiar` are programs similar to those that were fast there, while there are any.
 
     At most `variants` are searched in a round. `diversity` is the worth of a decision that no other
-    candidate of the batch makes, in standard deviations of the score; `first_diversity` before the
-    model is fitted. The model is fitted again when the number of measurements has grown by the
-    share `refit`. After `patience` neighbours without gain the local search stops. Without a cost
-    model the analytic score ranks all.
+    candidate of the batch makes, in standard deviations of the score; `first_diversity` is used
+    before the model is fitted. The model is refitted when the number of measurements has grown by
+    the share `refit`. The local search stops after `patience` neighbours without gain. Without a
+    cost model the analytic score ranks everything.
     """
 
     population: int = 512
@@ -81,7 +81,7 @@ class Evolution:
     refined: int = 4
     refit: float = 0.25
     patience: int = 60
-    draft: AnalyticScore = field(default_factory=Draft)
+    score: AnalyticScore = field(default_factory=ScoreByTarget)
     mutators: tuple[Mutator, ...] = (ChangeDecisions(), ChangeDecisions(share=0.4))
     cost_model: CostModel | None = field(default_factory=Gbdt)
 
@@ -97,7 +97,7 @@ class EvolutionSearch:
         self.settings, self.catalogue, self.rng = settings, catalogue, rng
         self._random = RandomSearch(catalogue, rng)
         self._descent = Descent(catalogue, settings.patience)
-        self._told: list[Measurement] = []
+        self._measurements: list[Measurement] = []
         self._best: list[tuple[tuple[bool, float], Individual]] = []
         self._promise: dict[int, float] = {}  # the best score seen in each variant
         self._predictor: Predictor | None = None
@@ -126,9 +126,9 @@ class EvolutionSearch:
         if len(self._familiar):
             scored = self._familiar, self._scores(self._familiar)
             count = int((n - len(out)) * s.familiar + self.rng.random())
-            like = self._propose(scored, count)
-            out += like
-            if count and not like:  # all have been proposed
+            similar = self._propose(scored, count)
+            out += similar
+            if count and not similar:  # all have been proposed
                 self._familiar = Population(())
         for _ in range(_ATTEMPTS):
             missing = n - len(out) - chance
@@ -144,7 +144,7 @@ class EvolutionSearch:
         for m in measurements:
             who = self.catalogue.adopt(m.candidate)
             if m.candidate.task == self.catalogue.task:
-                self._told.append(m)
+                self._measurements.append(m)
             if who is not None and m.failure is None:
                 self._best.append((m.rank, who))
                 self._descent.tell(who, m)
@@ -166,35 +166,35 @@ class EvolutionSearch:
 
     def resume(self, state: bytes) -> None:
         try:
-            found = json.loads(state)
-            if found["space"] != self.catalogue.digest:
+            stored = json.loads(state)
+            if stored["space"] != self.catalogue.digest:
                 return
-            self.rng.bit_generator.state = found["rng"]
-            self._promise = {int(k): float(v) for k, v in found["promise"]}
+            self.rng.bit_generator.state = stored["rng"]
+            self._promise = {int(k): float(v) for k, v in stored["promise"]}
         except (ValueError, KeyError, TypeError):
             return
 
     def _fit(self) -> None:
         """Fits the model again if the measurements have grown by the share `refit`."""
         s = self.settings
-        grown = len(self._told) - max(self._fitted, 0)
+        grown = len(self._measurements) - max(self._fitted, 0)
         if s.cost_model is not None and (
-            self._fitted < 0 or grown >= max(8, s.refit * len(self._told))
+            self._fitted < 0 or grown >= max(8, s.refit * len(self._measurements))
         ):
-            predictor = checked.fit(s.cost_model, self._told)
+            predictor = checked.fit(s.cost_model, self._measurements)
             self._predictor = predictor or self._predictor
-            self._fitted = len(self._told)
+            self._fitted = len(self._measurements)
 
     def _scores(self, people: Population) -> Scores:
         model = self._predictor
         if model is None:
-            return people.scores(self.catalogue, self.settings.draft.predict)
+            return people.scores(self.catalogue, self.settings.score.predict)
         if isinstance(model, Corrector):
             return checked.with_base(model, people.parts(self.catalogue))[0]
         return people.scores(self.catalogue, partial(checked.predict, model))
 
     def _propose(self, scored: tuple[Population, Scores], count: int) -> list[Candidate]:
-        """The best batch of that size."""
+        """The best batch of at most `count` candidates."""
         people, scores = scored
         if count <= 0 or not len(people):
             return []
@@ -238,27 +238,27 @@ class EvolutionSearch:
         return everyone, all_scores
 
     def _approved(self, children: Population) -> tuple[Population, Scores]:
-        """Those with a sufficient analytic score, with the scores of the model."""
-        scores, said = self._with_draft(children)
-        good = np.flatnonzero(said >= self._least)
+        """The children with a sufficient analytic score, and the model's scores of them."""
+        scores, analytic = self._with_analytic(children)
+        good = np.flatnonzero(analytic >= self._least)
         return children.take(good), scores[good]
 
-    def _with_draft(self, people: Population) -> tuple[Scores, Scores]:
-        """The scores of the model and of the draft, in one call if the model corrects the draft."""
-        draft, model = self.settings.draft, self._predictor
-        if isinstance(model, Corrector) and model.base == draft:
+    def _with_analytic(self, people: Population) -> tuple[Scores, Scores]:
+        """The model's and the analytic scores, in one call if the model corrects the latter."""
+        score, model = self.settings.score, self._predictor
+        if isinstance(model, Corrector) and model.base == score:
             return checked.with_base(model, people.parts(self.catalogue))
-        said = people.scores(self.catalogue, draft.predict)
-        return (said if model is None else self._scores(people)), said
+        analytic = people.scores(self.catalogue, score.predict)
+        return (analytic if model is None else self._scores(people)), analytic
 
-    def _drafted(self, children: Population) -> tuple[Population, Scores]:
-        return children, children.scores(self.catalogue, self.settings.draft.predict)
+    def _scored_analytically(self, children: Population) -> tuple[Population, Scores]:
+        return children, children.scores(self.catalogue, self.settings.score.predict)
 
     def _bred(
         self, people: Population, scores: Scores, generations: int,
         judge: Callable[[Population], tuple[Population, Scores]],
     ) -> tuple[Population, Scores]:  # fmt: skip
-        """These rows and all descendants that the judge keeps, with scores."""
+        """These rows and all descendants that `judge` keeps, with scores."""
         s = self.settings
         everyone, all_scores = people, scores
         for _ in range(generations if len(people) else 0):
@@ -283,26 +283,26 @@ class EvolutionSearch:
     def _first(self) -> Population:
         """The first generation of a round."""
         s = self.settings
-        drafted = sample(self.catalogue, self.rng, self._variants(), s.drafts * self._size)
-        draft = drafted.scores(self.catalogue, s.draft.predict)
+        drawn = sample(self.catalogue, self.rng, self._variants(), s.drafts * self._size)
+        analytic = drawn.scores(self.catalogue, s.score.predict)
         count = int(self._size * (1 - s.measured))
-        people, draft = _top(drafted, draft, count)
+        people, analytic = _top(drawn, analytic, count)
         rows: dict[int, list[tuple[int, ...]]] = {}
         for _, who in self._best[: int(self._size * s.measured)]:
             rows.setdefault(who.variant, []).append(who.row)
-        known = Population(tuple((k, np.array(r, np.int32)) for k, r in rows.items()))
-        known_draft = known.scores(self.catalogue, s.draft.predict)
+        fastest = Population(tuple((k, np.array(r, np.int32)) for k, r in rows.items()))
+        fastest_analytic = fastest.scores(self.catalogue, s.score.predict)
         if len(people):
-            typical = np.quantile(np.concatenate([draft, known_draft]), 0.25)
+            typical = np.quantile(np.concatenate([analytic, fastest_analytic]), 0.25)
             self._least = float(typical) + float(np.log2(max(s.drafted, 1e-9)))
         if self._predictor is None and s.refined:
-            refined, scores = self._bred(people, draft, s.refined, self._drafted)
-            people, _ = _top(people, draft, count // 2)
+            refined, scores = self._bred(people, analytic, s.refined, self._scored_analytically)
+            people, _ = _top(people, analytic, count // 2)
             people = merge(*people.groups, *_top(refined, scores, count - count // 2)[0].groups)
-        return merge(*people.groups, *known.groups, *self._familiar.groups)
+        return merge(*people.groups, *fastest.groups, *self._familiar.groups)
 
     def _variants(self) -> list[int]:
-        """Half of them have the best scores so far, the others are random."""
+        """The variants of a round: half are those with the best scores so far, half are random."""
         most = self.settings.variants
         best = sorted(self._promise, key=lambda k: -self._promise[k])[: most // 2]
         others = [k for k in self.catalogue.some(self.rng, most) if k not in best]
@@ -310,6 +310,6 @@ class EvolutionSearch:
 
 
 def _top(people: Population, scores: Scores, count: int) -> tuple[Population, Scores]:
-    """The best of them, in their order."""
+    """The `count` best, in their original order."""
     keep = np.sort(np.argsort(-scores, kind="stable")[:count])
     return people.take(keep), scores[keep]

@@ -1,7 +1,7 @@
 """Gbdt: a cost model of gradient-boosted trees over the features of statements.
 
-A program's score is what the base predicts, an analytic score or another model, plus the sum of the
-trees' outputs over the program's statements.
+A program's score is the prediction of the base (an analytic score or another model) plus the sum of
+the trees' outputs over the program's statements.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 from tilesmith.base.errors import TuneError
 from tilesmith.search import checked
 from tilesmith.search.data import Group, groups_of
-from tilesmith.search.draft import Draft
 from tilesmith.search.features.statements import StatementFeatures
 from tilesmith.search.losses import loss_of
 from tilesmith.search.protocol import FeatureExtractor, Part, Predictor, Scores
+from tilesmith.search.score_by_target import ScoreByTarget
 from tilesmith.search.training import features_with_base, programs_of
 from tilesmith.space.domains import Matrix, Rng
 from tilesmith.space.variant import Variant
@@ -30,22 +30,22 @@ class Gbdt:
     """Gradient-boosted trees.
 
     `loss` is "rank" (pairwise logistic), "packed" (Ansor's weighted squared error) or "regression".
-    `features` describe programs to the trees: `StatementFeatures()`, `RelationFeatures()`, which
-    carry over to other shapes and operators, or an object of your own.
-    The trees correct what `base` predicts, and see it as one more feature. It is the analytic
+    `features` describe programs to the trees: `StatementFeatures()`, `RelationFeatures()` (which
+    transfer to other shapes and operators), or an object of your own.
+    The trees correct the prediction of `base`, which is also one more feature. It is the analytic
     score, or a model fitted to other tasks.
 
     At most `rounds` trees of `depth` levels are added, each scaled by `learning_rate`. A tree sees
     a share `sample` of the statements and half that share of the features.
     From `many` programs on, a share `held_out` is kept for validation, and training stops after
-    `patience` rounds without gain. Below that, all programs are better spent on training.
+    `patience` rounds without gain. Below that, all programs are used for training.
     Of more than `most` programs, the fastest half and a random sample of the others are used, which
-    bounds the time of a fit. Fewer than `fewest` programs are not learned from.
+    bounds the time of a fit. With fewer than `fewest` programs there is no model.
     """
 
     loss: str = "rank"
     features: FeatureExtractor = field(default_factory=StatementFeatures)
-    base: Predictor = field(default_factory=Draft)
+    base: Predictor = field(default_factory=ScoreByTarget)
     rounds: int = 60
     depth: int = 6
     learning_rate: float = 0.15
@@ -111,7 +111,7 @@ class GbdtPredictor:
         return self.with_base([(variant, rows)])[0]
 
     def with_base(self, parts: Sequence[Part]) -> tuple[Scores, Scores]:
-        """All parts go through XGBoost in one call: a call costs as much as dozens of rows."""
+        """Predicts all parts by one call of XGBoost, which costs as much as dozens of rows."""
         extracted = [
             features_with_base(self.features, self.base, v, rows) for v, rows in parts if len(rows)
         ]

@@ -1,5 +1,5 @@
-"""Genetic: a genetic algorithm without a model, on measured speeds. Parents are crossed within a
-variant and their children mutated.
+"""Genetic: a genetic algorithm on measured speeds, without a cost model. Parents of the same
+variant are crossed and their children mutated.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from tilesmith.space.reopen import stacked
 from tilesmith.space.variant import Variant
 from tilesmith.task.task import Candidate, Measurement, Task
 
-_ROUNDS = 8  # of breeding without a new child, after which the rest is drawn at random
+_ROUNDS = 8  # rounds of breeding without a new child after which the rest is drawn at random
 _CHANGES = 4
-_HOPE = 1e-8  # fitness of a failure, relative to the best: a parent only if there is no other
+_HOPE = 1e-8  # fitness of a failure relative to the best: a parent only if there is no other
 
 Shares = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -44,7 +44,7 @@ class GeneticSearch:
     def __init__(self, settings: Genetic, catalogue: Catalogue, rng: Rng) -> None:
         self.settings, self.catalogue, self.rng = settings, catalogue, rng
         self._random = RandomSearch(catalogue, rng)
-        self._speeds: dict[Individual, float] = {}  # of the generation being measured
+        self._speeds: dict[Individual, float] = {}  # those of the generation being measured
         self._elite: dict[Individual, float] = {}
         self._parents: dict[Individual, float] = {}
 
@@ -52,9 +52,9 @@ class GeneticSearch:
         out: list[Candidate] = []
         missed = 0
         while self._parents and len(out) < n and missed < _ROUNDS:
-            found = self._breed(n - len(out))
-            missed = 0 if found else missed + 1
-            out += found
+            children = self._breed(n - len(out))
+            missed = 0 if children else missed + 1
+            out += children
         return out + self._random.ask(n - len(out))
 
     def tell(self, measurements: Sequence[Measurement]) -> None:
@@ -65,18 +65,18 @@ class GeneticSearch:
         if len(self._speeds) >= self.settings.population:
             best = sorted((self._elite | self._speeds).items(), key=lambda e: -e[1])
             self._elite = dict(best[: self.settings.elite])
-            if best[0][1] > 0:  # failures alone are no parents
+            if best[0][1] > 0:  # failures alone do not become parents
                 self._parents = self._speeds | self._elite
             self._speeds = {}
 
     def _breed(self, n: int) -> list[Candidate]:
-        """Up to n children of two parents of a variant, chosen in proportion to speed."""
+        """Up to n children of two parents of the same variant, chosen in proportion to speed."""
         people = list(self._parents)
         fitness = np.array(list(self._parents.values())) + _HOPE * max(self._parents.values())
         chosen = self.rng.choice(len(people), n, p=_shares(fitness))
         out: list[Candidate] = []
         for number in dict.fromkeys(people[i].variant for i in chosen):
-            variant = self.catalogue.known(number)
+            variant = self.catalogue.lowered(number)
             family = [i for i, who in enumerate(people) if who.variant == number]
             firsts = [i for i in chosen if people[i].variant == number]
             seconds = self.rng.choice(family, len(firsts), p=_shares(fitness[family]))
@@ -101,7 +101,7 @@ def _shares(fitness: Shares) -> Shares:
 
 
 def mutated(variant: Variant, rng: Rng, rows: Matrix, probability: float) -> Matrix:
-    """Changes each decision with this probability; a row that would exceed a limit stays."""
+    """Changes each decision with this probability; a row that would break a limit stays."""
     new = rows.copy()
     for d, span in zip(variant.domains, variant.spans, strict=True):
         at = np.flatnonzero(rng.random(len(rows)) < probability)

@@ -1,5 +1,5 @@
-"""Grid: enumerates every candidate of every variant in a fixed order. Rows are generated when they
-are asked for, so that a space may be of any size.
+"""Grid: enumerates every candidate of every variant in a fixed order. Rows are generated on demand,
+so that a space may be of any size.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from tilesmith.space.domains import Matrix, Rng
 from tilesmith.space.variant import Variant
 from tilesmith.task.task import Candidate, Measurement, Task
 
-_LEAST, _MOST = 64, 8192  # rows generated at a time: few at first, more where valid ones are rare
+_LEAST, _MOST = 64, 8192  # rows generated at a time: few at first, more if valid ones are rare
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Variants one after another, decisions like the digits of a number. A variant is left after
-    `patience` consecutive rows that exceed its limits.
+    """Variants one after another, decisions like the digits of a number. A variant is abandoned
+    after `patience` consecutive rows that break a limit.
     """
 
     patience: int = 1 << 26
@@ -30,7 +30,7 @@ class Grid:
 
 
 class GridSearch:
-    """Searches that share its catalogue never propose a candidate twice between them."""
+    """Searches with the same catalogue never propose the same candidate."""
 
     def __init__(self, catalogue: Catalogue, patience: int = Grid.patience) -> None:
         self.catalogue, self.patience = catalogue, patience
@@ -54,7 +54,7 @@ class GridSearch:
 
 
 def valid_rows(variant: Variant, patience: int = Grid.patience) -> Iterator[Matrix]:
-    """The rows of a variant that keep its limits, in order."""
+    """The rows of a variant that satisfy its limits, in order."""
     at, block, missed = 0, _LEAST, 0
     while at < variant.size and missed < patience:
         rows = variant.rows(at, block)

@@ -1,6 +1,6 @@
-"""Losses of cost models: labels of programs in, a function out that returns the gradient and the
-diagonal of the Hessian for given scores. A score is a log2 of speed; a label is a speed relative to
-the fastest.
+"""Losses of cost models. From the labels of programs they give a function of scores that returns
+the gradient and the diagonal of the Hessian. A score is log2 of a speed; a label is a speed
+relative to the fastest.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Slopes = Callable[[Numbers], tuple[Numbers, Numbers]]
 Loss = Callable[[Numbers, Groups], Slopes]
 
 _PARTNERS = 24  # programs that each one is compared with
-MARGIN = 0.03  # labels that differ by less are considered equal: noise
-_SLOWEST = 2.0**-10  # labels are clamped to this, failures included
+MARGIN = 0.03  # labels that differ by less are equal: the noise of timing
+_SLOWEST = 2.0**-10  # lower bound of labels, also for failures
 
 
 def doublings(labels: Numbers) -> Numbers:
@@ -38,7 +38,7 @@ def regression(labels: Numbers, groups: Groups) -> Slopes:
 
 
 def rank(labels: Numbers, groups: Groups) -> Slopes:
-    """Pairwise logistic within a task: log(1 + exp(-(s - t))) where s should be above t. Each
+    """Pairwise logistic within a task: log(1 + exp(-(s - t))), where s should be above t. Each
     program is compared with a few others, near and far in the order of labels.
     """
     n = len(labels)
@@ -58,11 +58,11 @@ def rank(labels: Numbers, groups: Groups) -> Slopes:
 
 
 def _pairs(labels: Numbers, groups: Groups) -> tuple[Groups, Groups]:
-    """The slower and the faster program of every pair that is compared."""
+    """The slower and the faster program of each pair."""
     order = np.lexsort((labels, groups))
     lows, highs = [order[:0]], [order[:0]]
     for step in range(1, _PARTNERS + 1):
-        # geometric distances: programs of similar and of different speed are compared
+        # geometric distances, to compare programs of similar and of different speed
         shift = max(1, round((len(order) / 2) ** (step / _PARTNERS)))
         low, high = order[:-shift], order[shift:]
         differ = labels[low] < (1 - MARGIN) * labels[high]

@@ -8,7 +8,7 @@ import numpy as np
 
 Numbers = np.ndarray[Any, Any]
 
-_MOST = 2000  # programs of a task that are compared with each other
+_MOST = 2000  # programs of a task that are compared at most
 
 
 def pairwise_accuracy(scores: Numbers, labels: Numbers, tasks: Numbers | None = None) -> float:

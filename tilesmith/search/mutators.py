@@ -1,4 +1,4 @@
-"""Mutators: rows of a variant in, changed rows out. Evolution applies a tuple of them in order."""
+"""Mutators: change rows of a variant. Evolution applies a tuple of them in order."""
 
 from __future__ import annotations
 

@@ -33,11 +33,11 @@ class Population:
                 yield number, row
 
     def parts(self, catalogue: Catalogue) -> list[Part]:
-        return [(catalogue.known(number), rows) for number, rows in self.groups]
+        return [(catalogue.lowered(number), rows) for number, rows in self.groups]
 
     def scores(self, catalogue: Catalogue, score: Score) -> Scores:
-        found = [score(variant, rows) for variant, rows in self.parts(catalogue)]
-        return np.concatenate(found) if found else np.zeros(0)
+        scored = [score(variant, rows) for variant, rows in self.parts(catalogue)]
+        return np.concatenate(scored) if scored else np.zeros(0)
 
     def take(self, at: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Population:
         """The members at these positions, which may repeat."""
@@ -70,7 +70,7 @@ def merge(*groups: tuple[int, Matrix]) -> Population:
 def sample(catalogue: Catalogue, rng: Rng, numbers: list[int], count: int) -> Population:
     """`count` rows, drawn evenly from these variants."""
     each = -(-count // max(len(numbers), 1))
-    groups = [(k, catalogue.known(k).sample(rng, each)) for k in numbers]
+    groups = [(k, catalogue.lowered(k).sample(rng, each)) for k in numbers]
     return Population(tuple((k, rows) for k, rows in groups if len(rows)))
 
 
@@ -79,8 +79,8 @@ def breed(
     mutators: Sequence[Mutator], moved: float,
 ) -> Population:  # fmt: skip
     """A child of each parent. A share `crossover` has a second parent of the same variant. Then all
-    go through the mutators. Last, a share `moved` goes to another variant of the same sketch that
-    has parents too.
+    go through the mutators. Finally a share `moved` goes to another variant of the same sketch that
+    also has parents.
     """
     out: list[tuple[int, Matrix]] = []
     together: dict[int, list[Matrix]] = {}
@@ -89,7 +89,7 @@ def breed(
     present = list(together)
     for number, parts in together.items():
         rows = np.concatenate(parts)
-        v = catalogue.known(number)
+        v = catalogue.lowered(number)
         mates = rows.take(rng.integers(0, len(rows), len(rows)), axis=0)
         chosen = rng.random(len(rows)) < crossover
         children = np.where(chosen[:, None], v.cross(rng, rows, mates), rows)

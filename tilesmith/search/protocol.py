@@ -36,8 +36,8 @@ class Search(Protocol):
 
 @runtime_checkable
 class Resumable(Protocol):
-    """A search whose state is stored with the records, so that a later run, told the same
-    measurements, continues from it.
+    """A search whose state is stored with the records. A later run that is told the same
+    measurements continues from it.
     """
 
     def state(self) -> bytes: ...
@@ -92,7 +92,8 @@ class CostModel(Protocol):
 class AnalyticScore(Protocol):
     """A predictor that needs no measurements: closed forms over a variant's decisions.
 
-    Objects with equal settings compare equal and have equal hashes, since closed forms are cached.
+    Objects with equal settings must be equal and have equal hashes, because closed forms are
+    cached.
     """
 
     def __hash__(self) -> int: ...
@@ -102,7 +103,7 @@ class AnalyticScore(Protocol):
         ...
 
     def term(self, variant: Variant) -> Term:
-        """What `predict` computes, as a term over the graph of `shared_nests(variant)`."""
+        """The same as `predict`, as a term over the graph of `shared_nests(variant)`."""
         ...
 
     def estimates(self, nest: Nest) -> tuple[Term, ...]:
@@ -113,7 +114,7 @@ class AnalyticScore(Protocol):
 
 
 class FeatureExtractor(Protocol):
-    """What a cost model knows of programs."""
+    """Describes programs to a cost model."""
 
     def extract(self, variant: Variant, rows: Matrix) -> Values:
         """Finite float32 numbers of the shape (rows, statements, width). The width is the same for
@@ -134,7 +135,7 @@ class ScoringExtractor(FeatureExtractor, Protocol):
 
 
 class Mutator(Protocol):
-    """How Evolution changes rows."""
+    """Changes rows for Evolution."""
 
     def mutate(self, variant: Variant, rng: Rng, rows: Matrix) -> Matrix:
         """A new matrix with a row for each one given. A changed row that is not in the domains or

@@ -1,4 +1,4 @@
-"""Random: candidates drawn uniformly from the space, each once. When drawing finds no new ones, the
+"""Random: draws candidates uniformly from the space, each once. If drawing finds no new ones, the
 rest of the space is enumerated, so that a small space is exhausted.
 """
 
@@ -13,7 +13,7 @@ from tilesmith.search.grid import GridSearch
 from tilesmith.space.domains import Rng
 from tilesmith.task.task import Candidate, Measurement, Task
 
-_ROUNDS = 8  # draws without a new candidate, after which the rest is enumerated
+_ROUNDS = 8  # draws without a new candidate after which the rest is enumerated
 _PATIENCE = 1 << 18
 
 
@@ -26,7 +26,7 @@ class Random:
 
 
 class RandomSearch:
-    """Other searches use one on their own catalogue, for random proposals and when a space is
+    """Other searches use it with their own catalogue, for random proposals and when a space is
     nearly exhausted.
     """
 
@@ -38,9 +38,9 @@ class RandomSearch:
     def ask(self, n: int) -> list[Candidate]:
         out: list[Candidate] = []
         while len(out) < n and self._missed < _ROUNDS:
-            found = self._draw(n - len(out))
-            self._missed = 0 if found else self._missed + 1
-            out += found
+            drawn = self._draw(n - len(out))
+            self._missed = 0 if drawn else self._missed + 1
+            out += drawn
         return out + self._rest.ask(n - len(out))
 
     def tell(self, measurements: Sequence[Measurement]) -> None:
@@ -53,7 +53,7 @@ class RandomSearch:
         out: list[Candidate] = []
         for k, number in enumerate(numbers):
             share = -(-(n - len(out)) // (len(numbers) - k))
-            for row in self.catalogue.known(number).sample(self.rng, share):
+            for row in self.catalogue.lowered(number).sample(self.rng, share):
                 c = self.catalogue.propose(number, row)
                 if c is not None:
                     out.append(c)

@@ -1,5 +1,5 @@
-"""A cost model without knowledge: the score is a hash of the row and a seed. It is the baseline for
-strategies and for other models.
+"""RandomModel: a cost model that knows nothing. The score is a hash of the row and a seed. It is
+the baseline for strategies and for other models.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Replay of a strategy on recorded measurements: every proposal is replaced by the nearest record
-that was not proposed yet. Strategies can so be compared without hardware.
+"""Replays a strategy on recorded measurements: every proposal is replaced by the nearest record
+that was not proposed yet. So strategies can be compared without hardware.
 
-The records should be dense where the strategies search: `moved` tells how far proposals were moved.
+The records should be dense where the strategies search; `moved` tells how far proposals were moved.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tilesmith.space.nearest import Rows, rows_by_variant
 from tilesmith.space.reopen import reopen
 from tilesmith.task.task import Candidate, Measurement, Task
 
-_ATTEMPTS = 3  # rounds of proposals, since variants may have no records left
+_ATTEMPTS = 3  # rounds of proposals, because a variant may have no records left
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,10 @@ class RecordedSpace:
     records: Sequence[Measurement]
 
     def sketches(self, task: Task) -> tuple[Trace, ...]:
-        found = rows_by_variant((m.candidate, m) for m in self.records if m.candidate.task == task)
-        return tuple(rows.variant.trace for rows in found.values())
+        by_variant = rows_by_variant(
+            (m.candidate, m) for m in self.records if m.candidate.task == task
+        )
+        return tuple(rows.variant.trace for rows in by_variant.values())
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class RecordedSearch:
             if not proposed:
                 break
             out += [c for p in proposed if (c := self._move(p)) is not None]
-        # The strategy finds no more: the remaining records, in their order.
+        # The strategy finds nothing more: the remaining records, in their order.
         return out + [self._take(key) for key in [*self._left][: n - len(out)]]
 
     def _take(self, key: str) -> Candidate:

@@ -1,5 +1,5 @@
-"""Training data of gradient-boosted trees: measured rows in, one line of features per statement of
-each program out, with the program's label and what the base predicts of it.
+"""Training data of gradient-boosted trees: a line of features per statement of each measured
+program, with the program's label and the base's prediction.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from tilesmith.space.variant import Variant
 
 @dataclass(frozen=True, eq=False)
 class Programs:
-    """`features` has a row for each statement, and `packs` the program that it belongs to. The
-    others have an entry for each program: what the base predicts, the label, the task's number.
+    """`features` has a line for each statement, and `packs` the program that it belongs to. The
+    other fields have an entry per program: the base's prediction, the label, the task's number.
     """
 
     features: Values
@@ -51,8 +51,8 @@ class Programs:
 def features_with_base(
     extractor: FeatureExtractor, base: Predictor, variant: Variant, rows: Matrix
 ) -> tuple[Values, Scores]:
-    """Features in the shape (programs, statements, width), the last one what the base predicts of
-    the whole program; and that prediction.
+    """Features of shape (programs, statements, width), of which the last one is the base's
+    prediction for the whole program; and that prediction.
     """
     if _is_joint(type(extractor), type(base)):
         return extractor.with_score(variant, rows, base)  # type: ignore[attr-defined, no-any-return]

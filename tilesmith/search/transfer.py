@@ -35,7 +35,7 @@ class Transfer:
     shared: Gbdt = field(default_factory=lambda: Gbdt(rounds=100, most=20_000))
 
     @cached_property
-    def _known(self) -> GbdtPredictor | None:
+    def _global_model(self) -> GbdtPredictor | None:
         """The global model, fitted at first use."""
         return self.shared.fit(self.records)
 
@@ -51,11 +51,11 @@ class Transfer:
         ]
 
     def fit(self, measurements: Sequence[Measurement]) -> Predictor | None:
-        known = self._known
-        if known is None:
+        model = self._global_model
+        if model is None:
             return self.local.fit(measurements)
         share = self.share * self.fading / (self.fading + len(measurements))
-        base = Faded(known, share)
+        base = Faded(model, share)
         return replace(self.local, base=base).fit(measurements) or base
 
 
@@ -63,9 +63,9 @@ class Transfer:
 class Faded:
     """The analytic score plus a share of the global model's correction."""
 
-    known: GbdtPredictor
+    model: GbdtPredictor
     share: float
 
     def predict(self, variant: Variant, rows: Matrix) -> Scores:
-        scores, base = self.known.with_base([(variant, rows)])
+        scores, base = self.model.with_base([(variant, rows)])
         return np.asarray(base + self.share * (scores - base))

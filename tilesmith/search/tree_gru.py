@@ -11,34 +11,34 @@ import numpy as np
 
 from tilesmith.base.errors import TuneError
 from tilesmith.search.data import groups_of
-from tilesmith.search.draft import Draft
 from tilesmith.search.features.tree import tree_of
 from tilesmith.search.protocol import Predictor
+from tilesmith.search.score_by_target import ScoreByTarget
 from tilesmith.task.task import Measurement
 
 LOSSES = ("rank", "regression")
-_FEWEST = 8  # measurements that anything can be learned from
+_FEWEST = 8  # fewer measurements are not learned from
 
 
 @dataclass(frozen=True)
 class TreeGru:
     """The loss "rank" is pairwise within a task; "regression" is the squared error of log2 of the
-    speed relative to the fastest. Either way the network corrects what `base` predicts. A share
-    `held_out` of the measurements is kept for validation, and training stops after `patience`
-    epochs without gain or `max_seconds`. Unless the time limit ends it, the same measurements and
+    speed relative to the fastest. Either way the network corrects the prediction of `base`. A share
+    `held_out` of the measurements is kept for validation. Training stops after `patience` epochs
+    without gain, or after `max_seconds`. Unless the time limit ends it, the same measurements and
     seed give the same predictor.
     """
 
     hidden: int = 64
-    slots: int = 4  # of the memory that collects the states of all nodes
+    slots: int = 4  # of the memory that sums up the states of all nodes
     epochs: int = 60
     learning_rate: float = 3e-3
     loss: Literal["rank", "regression"] = "rank"
     batch: int = 64
     held_out: float = 0.15
-    patience: int = 10  # epochs without a gain
+    patience: int = 10  # epochs without gain
     max_seconds: float = 30.0
-    base: Predictor = field(default_factory=Draft)
+    base: Predictor = field(default_factory=ScoreByTarget)
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -1,5 +1,5 @@
-"""The network of TreeGru, in PyTorch. Trees of any shapes go through it together, level by level
-from the deepest one up; its training, and the predictor that comes of it.
+"""The network of TreeGru, in PyTorch: the network, its training, and its predictor. Trees of any
+shapes are evaluated together, level by level from the deepest one up.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tilesmith.space.variant import Variant
 
 _CHUNK = 1024  # rows scored at a time
 _SMALLEST_BATCH = 16
-_FEWEST_HELD_OUT = 6  # fewer would end the training by chance
+_FEWEST_HELD_OUT = 6  # with fewer, early stopping would depend on chance
 
 
 @dataclass(frozen=True)
 class Training:
-    """How a network is trained; see the fields of the same names of TreeGru."""
+    """The settings of training: the fields of the same names of TreeGru."""
 
     hidden: int
     slots: int
@@ -47,7 +47,7 @@ class Training:
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Measured rows of one variant, and what the base says of them."""
+    """Measured rows of one variant, and the base's predictions of them."""
 
     tree: Tree
     rows: Matrix
@@ -62,21 +62,21 @@ class Examples:
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """All nodes of a batch at one depth: their features, the places of their parents in the level
-    above, and the rows that they belong to. None stands for one each, in order, as where all trees
-    are a chain.
+    """All nodes of a batch at one depth: their features, the positions of their parents in the
+    level above, and the rows they belong to. None stands for 0, 1, 2, ..., as in trees that are
+    chains.
     """
 
     features: Tensor
     parents: Tensor | None
     owners: Tensor | None
-    statements: bool  # whether there are any
+    statements: bool  # whether any node is a statement
 
 
 def levels_of(batch: Sequence[tuple[Tree, Tensor]]) -> list[Level]:
-    """Rows of several variants, as (tree, features), in this order."""
+    """The levels of a batch of (tree, features); rows of several variants in this order."""
     parts: list[list[tuple[Tensor, Tensor, Tensor]]] = []
-    widths: list[int] = []  # of the levels so far
+    widths: list[int] = []  # number of nodes in each level so far
     start = 0
     for tree, x in batch:
         n = len(x)
@@ -108,7 +108,7 @@ def _unless_plain(places: Tensor, among: int) -> Tensor | None:
 
 @lru_cache(maxsize=1024)
 def shape_of(tree: Tree) -> list[tuple[Tensor, Tensor]]:
-    """For each depth, the nodes there and the places of their parents among those above."""
+    """For each depth, the nodes and the positions of their parents in the level above."""
     depth = [0]
     for p in tree.parents[1:]:
         depth.append(depth[p] + 1)
@@ -121,17 +121,17 @@ def shape_of(tree: Tree) -> list[tuple[Tensor, Tensor]]:
 
 
 class Embedding(nn.Module):  # type: ignore[misc]
-    """Features of a node as a vector, which they open and shut component by component."""
+    """Embeds a node's features as a gated linear unit: tanh(value) * sigmoid(gate)."""
 
     mean: Tensor
     scale: Tensor
 
     def __init__(self, hidden: int, features: Tensor) -> None:
-        """Every feature is brought to about 0 and about the size of the others, as found here."""
+        """Standardises each feature by its mean and deviation in `features`."""
         super().__init__()
-        known = features if len(features) > 1 else torch.zeros(2, NODE_WIDTH)
-        self.register_buffer("mean", known.mean(0))
-        self.register_buffer("scale", 1 / known.std(0).clamp(min=0.1))
+        sample = features if len(features) > 1 else torch.zeros(2, NODE_WIDTH)
+        self.register_buffer("mean", sample.mean(0))
+        self.register_buffer("scale", 1 / sample.std(0).clamp(min=0.1))
         self.linear = nn.Linear(NODE_WIDTH, 2 * hidden)
 
     def forward(self, features: Tensor) -> Tensor:
@@ -143,7 +143,7 @@ class Embedding(nn.Module):  # type: ignore[misc]
 
 class Network(nn.Module):  # type: ignore[misc]
     def __init__(self, hidden: int, slots: int, nodes: Tensor) -> None:
-        """`nodes` are features as they are to be expected, (any number, NODE_WIDTH)."""
+        """`nodes` are typical features, to standardise by: (any number, NODE_WIDTH)."""
         super().__init__()
         statement = nodes[:, 0] > 0
         self.loop = Embedding(hidden, nodes[~statement])
@@ -161,14 +161,14 @@ class Network(nn.Module):  # type: ignore[misc]
         for k in range(len(levels) - 1, -1, -1):
             level = levels[k]
             state = self.cell(self._embed(level), below)
-            # which slots a state goes to is learned: a memory of what matters, wherever it stands
+            # a learned attention chooses the memory slots that a node's state is added to
             share = torch.softmax(self.address(state), 1)[:, :, None]
             if level.owners is None:
                 memory = memory.addcmul_(share, state[:, None, :])
             else:
                 memory = memory.index_add_(0, level.owners, share * state[:, None, :])
             below = state
-            if k and level.parents is not None:  # a loop begins with the sum of what is in it
+            if k and level.parents is not None:  # a loop's input is the sum of its children
                 below = torch.zeros(len(levels[k - 1].features), self.hidden)
                 below = below.index_add_(0, level.parents, state)
         return self.score(memory.flatten(1))[:, 0]
@@ -197,7 +197,7 @@ class TreePredictor:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """What a level does is too little to share; and results do not depend on how many there are."""
+    """Runs PyTorch on one thread: levels are too small to share, and results stay reproducible."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -207,7 +207,7 @@ def one_thread() -> Iterator[None]:
 
 
 def train(settings: Training, base: Predictor, examples: Sequence[Examples]) -> TreePredictor:
-    """Leaves PyTorch's own random numbers and settings as they are."""
+    """Trains a network. PyTorch's global random state and settings are restored."""
     with torch.random.fork_rng(devices=[]), one_thread():
         torch.manual_seed(settings.seed)
         nodes = torch.cat([e.features.flatten(0, 1) for e in examples])
@@ -230,13 +230,13 @@ class _Trainer:
         self.kept = self._by_task([every[k] for k in order[held:]])
 
     def _by_task(self, rows: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
-        found: dict[str, list[tuple[int, int]]] = {}
+        by_task: dict[str, list[tuple[int, int]]] = {}
         for g, r in rows:
-            found.setdefault(self.examples[g].task, []).append((g, r))
-        return list(found.values())
+            by_task.setdefault(self.examples[g].task, []).append((g, r))
+        return list(by_task.values())
 
     def run(self) -> None:
-        """Ends with the weights that were best on what is held out."""
+        """Trains, and restores the weights that were best on the held-out rows."""
         s = self.settings
         end = time.monotonic() + s.max_seconds
         optimiser = torch.optim.Adam(self.network.parameters(), lr=s.learning_rate)
@@ -260,11 +260,11 @@ class _Trainer:
             self.network.load_state_dict(kept)
 
     def _batches(self) -> list[list[tuple[int, int]]]:
-        """Programs of different tasks are never compared, so a batch is of one task."""
+        """Batches of one task each, because programs of different tasks are never compared."""
         out = []
         for rows in self.kept:
             order = self.rng.permutation(len(rows))
-            # a few measurements go in small batches: the number of steps is what teaches
+            # small batches if there are few measurements: the number of steps matters
             size = min(self.settings.batch, max(_SMALLEST_BATCH, len(rows) // 8))
             parts = max(1, round(len(rows) / size))
             out += [[rows[k] for k in part] for part in np.array_split(order, parts)]
@@ -285,7 +285,7 @@ class _Trainer:
         scores = scores + torch.cat([self.base[g][at] for g, at in picked.items()])
         if self.settings.loss == "regression":
             return functional.mse_loss(scores, torch.from_numpy(doublings(labels.numpy())))
-        # which of two is faster; the order among the best matters most
+        # pairwise: which of two is faster; the order among the best has the most weight
         differ = labels[None, :] < (1 - MARGIN) * labels[:, None]
         weight = differ * labels[:, None].clamp(min=0.05)
         wrong = functional.softplus(scores[None, :] - scores[:, None])

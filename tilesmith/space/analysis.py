@@ -1,5 +1,5 @@
-"""Analyses of blocks that rules ask for, by their reads and writes in the Function as it is after
-the steps so far.
+"""Analyses of blocks for the rules: reads, writes, reuse and contiguity in the Function after the
+steps so far.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ def is_output(func: Function, b: Block) -> bool:
 
 def consumers(func: Function, b: Block) -> list[Block]:
     """The blocks that read what `b` writes."""
-    found: dict[str, Block] = {}
+    out: dict[str, Block] = {}
     for name in written(b):
         for r in readers(func, name):
             if r.name != b.name:
-                found[r.name] = r
-    return list(found.values())
+                out[r.name] = r
+    return list(out.values())
 
 
 def producers(func: Function, b: Block) -> list[Block]:
     """The blocks that write what `b` reads."""
-    found: dict[str, Block] = {}
+    out: dict[str, Block] = {}
     for name in dict.fromkeys(load.buffer for load in b.loads):
         for w in writers(func, name):
             if w.name != b.name:
-                found[w.name] = w
-    return list(found.values())
+                out[w.name] = w
+    return list(out.values())
 
 
 def simple_axes(load: Load, b: Block) -> tuple[str | None, ...] | None:
@@ -60,7 +60,7 @@ def simple_axes(load: Load, b: Block) -> tuple[str | None, ...] | None:
 
 
 def _in_order(axes: tuple[str | None, ...], b: Block, *, missing: bool) -> bool:
-    """Axes in the order of the block's own, none twice; with `missing`, some may be left out."""
+    """Whether the axes are in the block's order, none twice; with `missing`, some may be absent."""
     own = [i.name for i in b.iters]
     used = [a for a in axes if a is not None]
     if used != sorted(set(used), key=own.index):
@@ -116,8 +116,8 @@ def shared_axes(b: Block) -> frozenset[str]:
 
 
 def batch_axes(b: Block) -> frozenset[str]:
-    """Those of them that have a dimension, or the outer part of one, which is the same in every
-    operand: where such an axis goes on, nothing is used again.
+    """Those of them that occur alone in some dimension (or the outer part of one) of every operand.
+    No element is reused between different values of such an axis.
     """
     same = set.intersection(*({*load.index} for load in b.loads)) if b.loads else set()
     return frozenset(n for n in shared_axes(b) if any(_parts_by(p, n, b) for p in same))
@@ -212,13 +212,13 @@ def moved_by(consumer: Block, b: Block) -> frozenset[str]:
 
 
 def points(b: Block) -> tuple[int, int]:
-    """The products of the spatial and of the reducing extents. Open sizes count as 1."""
+    """The numbers of spatial and of reducing points. Open sizes count as 1."""
     spatial = prod(i.extent.const or 1 for i in b.spatial)
     return spatial, prod(i.extent.const or 1 for i in b.reducing)
 
 
 def written_out(path: Path, b: Block) -> dict[str, Int]:
-    """Iterators whose loop is unrolled, with a constant in place of each of their values."""
+    """Iterators whose loop is unrolled, each bound to 1: the constant that code will have there."""
     loops = {f.name for f in path if f.kind == "unroll"}
     return {i.name: of(1) for i in b.iters if i.bind.name in loops}
 
@@ -236,21 +236,21 @@ def block(func: Function, name: str) -> Block:
 
 
 def contiguous_axes(func: Function, b: Block, lanes: int = 1) -> list[str]:
-    """Spatial iterators to vectorise along: those along which the output is contiguous. Only if all
-    of them are shorter than a vector of `lanes`, those along which operands are contiguous follow:
-    a vector across the rows of the output is stored element by element, and no register holds it as
-    an accumulator.
+    """Spatial iterators to vectorise along, the best first: those along which the output is
+    contiguous. If all of them are shorter than a vector of `lanes`, those along which operands are
+    contiguous follow. They come last because a vector across rows of the output is stored element
+    by element, and cannot be kept in a register as an accumulator.
     """
     extents = {i.name: i.extent.const for i in b.spatial if i.extent.const != 1}
-    found = _moved_by_one(extents, (w.index for w in b.writes))
-    if any((n := extents[it]) is None or n >= lanes for it in found):
-        return found
+    axes = _moved_by_one(extents, (w.index for w in b.writes))
+    if any((n := extents[it]) is None or n >= lanes for it in axes):
+        return axes
     others = _moved_by_one(extents, (load.index for load in b.loads))
-    return list(dict.fromkeys((*found, *others)))
+    return list(dict.fromkeys((*axes, *others)))
 
 
 def is_contiguous(b: Block, axis: str) -> bool:
-    """Whether every operand that the axis moves, one at least, moves by one element along it."""
+    """Whether every operand indexed by the axis (at least one) is contiguous along it."""
     moved = [load.index for load in b.loads if any(axis in p.names for p in load.index)]
     return bool(moved) and all(
         index[-1].coefficient(axis).const == 1
@@ -261,7 +261,7 @@ def is_contiguous(b: Block, axis: str) -> bool:
 
 
 def _moved_by_one(among: Iterable[str], indices: Iterable[tuple[Int, ...]]) -> list[str]:
-    """Iterators that move the last dimension of an index by one element, in order."""
+    """Iterators along which the last dimension of an index moves by one element, in order."""
     last = [index[-1] for index in indices if index]
-    found = [it for p in last for it in among if p.coefficient(it).const == 1]
-    return list(dict.fromkeys(found))
+    axes = [it for p in last for it in among if p.coefficient(it).const == 1]
+    return list(dict.fromkeys(axes))

@@ -18,15 +18,15 @@ from tilesmith.space.state import Derived, State
 
 @dataclass(frozen=True)
 class CpuAnnotation:
-    """`unroll` are the depths to choose from; at most `max_parallel` loops are fused into one."""
+    """`unroll` are the depths to choose from; at most `max_parallel` loops run in parallel."""
 
     unroll: tuple[int, ...] = (0, 16, 64, 512)
     max_parallel: int = 4
     locations: bool = True
     unroll_tiled: bool = True
-    repeat: bool = True  # also locations that compute elements more than once
+    repeat: bool = True  # also locations that recompute elements
     prefetch: bool = False  # in sketches without tiling, which are memory-bound
-    # The most rows of the last block in a group, if each depends on reductions of its own. The
+    # The most rows of the last block in a group, if each row depends on reductions of its own. The
     # horizontal sum of one row then overlaps with the loads of the others.
     rows: int = 1
 
@@ -57,7 +57,9 @@ class CpuAnnotation:
         return state
 
     def _group_rows(self, state: State) -> tuple[State, tuple[str, ...]]:
-        """Splits the outermost loop into groups of rows, if it pays; the names of both loops."""
+        """Splits the outermost loop into groups of rows, if it pays. Returns the state, and the
+        names of both loops or ().
+        """
         path, b = list(walk(state.func.body))[-1]
         waits = any(
             p.combiner is not None and 0 < len(p.spatial) < len(b.spatial)
@@ -76,8 +78,8 @@ class CpuAnnotation:
         placed = {s.block for s in state.steps if isinstance(s, SampleLocation)}
         tiled = {name for name, _ in state.tiled}
         for path, b in reversed(list(walk(state.func.body))):
-            own = all(f.name.startswith(f"{b.name}.") for f in path)
-            if b.name in tiled or b.name in placed or not own:
+            at_root = all(f.owner == b.name for f in path)  # not inside loops of another block
+            if b.name in tiled or b.name in placed or not at_root:
                 continue
             if any(f.kind != "serial" for f in path):  # a rule has set its loops
                 continue
@@ -96,15 +98,15 @@ class CpuAnnotation:
         levels = state.levels_of(last.name)
         path, _ = find_block(state.func, last.name)
         outside = list(takewhile(lambda f: f.kind == "serial", path))
-        if levels:  # only between tile levels: places within a level equal those with other factors
+        if levels:  # between tile levels only: within a level, other factors give the same
             loops = [level[-1] for level in levels[:-1] if level]
         else:
-            # the loop within a group is left out: it equals groups of one row
+            # the loop within a group is left out: groups of one row give the same
             loops = [f.name for f in outside if f.name not in {*last.reducing_loops, *group[1:]}]
             if not self.repeat:
                 moving = analysis.moved_by(last, b)
                 loops = loops[: max((k + 1 for k, n in enumerate(loops) if n in moving), default=0)]
-            if b.combiner is not None:  # beside the block that needs it, if that goes there
+            if b.combiner is not None:  # in the group, if its consumer may be computed there
                 loops += [n for n in group[:1] if n not in loops]
         # inlining would duplicate the computation
         apart = (

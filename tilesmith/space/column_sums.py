@@ -1,5 +1,5 @@
-"""The rule for column sums: reductions whose operands lie contiguously along an axis of the output,
-as the sum over the first axis of a row-major matrix, or pooling of an image with channels last.
+"""The rule for column sums: reductions whose operands are contiguous along an axis of the output.
+Examples are the sum over the first axis of a row-major matrix, and pooling with channels last.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from tilesmith.space.state import Derived, State
 
 @dataclass(frozen=True)
 class TileColumnSums:
-    """Vectors go along the contiguous axis, each lane holding a sum of its own, and up to
-    `max_unroll` rows are added before the sums go back to memory. Along the reducing axis a vector
-    would be gathered from as many cache lines as it has lanes.
+    """Vectorises along the contiguous axis, with one sum per lane, and adds up to `max_unroll` rows
+    before the sums are stored. A vector along the reducing axis would be gathered from as many
+    cache lines as it has lanes.
 
         for j, k                       ->    for j.0, k.0, j.1, k.1 (unrolled), j.2 (vectorized)
           S[j] += A[k, j]
@@ -44,7 +44,7 @@ class TileColumnSums:
         consumer = analysis.fusible_consumer(state.func, b)
         if consumer is not None:
             fuse = ReverseComputeAt(consumer.name, f"{b.name}.{axis}.0")
-            with suppress(ScheduleError):  # then it is computed after all sums
+            with suppress(ScheduleError):  # if refused, it stays after all sums
                 after = after.then(fuse, done=[consumer.name])
         return Derived((after,), final=True)
 

@@ -1,9 +1,8 @@
-"""Derivation of sketches: a task and rules in, finished states out, and the number of branches that
-were left out if there are too many.
+"""Derivation of sketches from a task and rules.
 
 Sketches multiply: each block has a few alternatives, and a sketch is one of them for every block.
-States are followed in the order of their discrepancy, which is how many times another alternative
-than the preferred one was taken (limited discrepancy search). So the first sketch has the preferred
+So states are followed in order of their discrepancy, the number of times that an alternative other
+than the preferred one was taken (limited discrepancy search). The first sketch has the preferred
 alternative everywhere, and the next ones differ from it in one block.
 """
 
@@ -18,12 +17,12 @@ from tilesmith.ir.nodes import walk
 from tilesmith.space.state import Derived, Finishing, Rule, State
 from tilesmith.task.task import Task
 
-# A search tries a few hundred structures in minutes, so more sketches are of no use.
+# A search tries a few hundred structures in minutes, so more sketches would be useless.
 MOST_SKETCHES = 256
-# The most blocks in all states together, which the time to derive is proportional to: about 2 s.
+# The most blocks in all states together. The time to derive is proportional to it: about 2 s.
 _MOST_WORK = 4000
-_FINISHING = 2  # blocks' work for each block of a state that is finished
-# Rules that take more steps than this for a sketch, and per block, are assumed not to terminate.
+_FINISHING = 2  # what finishing a state adds to that budget, per block of the state
+# Rules that take more steps than this per sketch, and per block, are assumed not to terminate.
 _MOST_STEPS, _MOST_STEPS_PER_BLOCK = 64, 8
 
 
@@ -55,7 +54,7 @@ class _Branch:
 
 
 def derive(task: Task, rules: Sequence[Rule], most: int = MOST_SKETCHES) -> Derivation:
-    """States with no node left, sorted by the number of steps, then in the order of the rules."""
+    """States with no node left, sorted by number of steps, then in the order of the rules."""
     _require_rules(rules)
     start = State(task, task.func)
     longest = _MOST_STEPS + _MOST_STEPS_PER_BLOCK * _num_blocks(start)

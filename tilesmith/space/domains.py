@@ -19,8 +19,8 @@ Rng = np.random.Generator
 Numbers = np.ndarray[Any, Any]
 
 _MOST_ROWS = 50_000
-_MOST_PAIRS = 1 << 20  # of a value and a row that are combined at once
-_FINE = 4096  # multiples of 16 up to here are round numbers, beyond it those of five binary digits
+_MOST_PAIRS = 1 << 20  # (value, row) pairs combined in one step, which bounds memory
+_FINE = 4096  # round factors: multiples of 16 up to here, beyond it numbers of five binary digits
 _LARGEST = 2**31 - 1
 _LONGEST = 2**60  # products of factors stay within 64 bits
 _LARGEST_PRIME = 10**6
@@ -29,8 +29,8 @@ _WASTE = 1.25  # the most iterations of a tiling, padding included, relative to 
 # dividing innermost factor; with little padding; others. Tails cost compile time and speed.
 _SHARES = np.array([0.5, 0.25, 0.15, 0.1])
 _LITTLE = 1.1
-_MOST_FAVOURED = 256  # the largest ratio of two weights: a prime has few exact tiles, and poor ones
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / the golden ratio, made odd
+_MOST_FAVOURED = 256  # bounds the ratio of two weights: a prime has few exact tiles, and poor ones
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / the golden ratio, rounded to an odd number
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,8 +66,8 @@ class Domain:
         return np.asarray(self.index(rows) >= 0)
 
     def nearest(self, rows: Matrix) -> Matrix:
-        """The choices nearest to these, which may be of a loop of another extent. Inner factors
-        have the larger weights in the distance.
+        """For each row, the choice nearest to it; the rows may be of a loop of another extent.
+        Inner factors have larger weights in the distance.
         """
         width = len(self.columns)
         weights = 2.0 ** np.arange(width) if self.tile else np.ones(width)
@@ -77,7 +77,7 @@ class Domain:
         return self.table.take(np.array(at, np.int64), axis=0)
 
     def sample(self, rng: Rng, n: int) -> Matrix:
-        """Uniform; of tiles that need not divide, those with little padding more often."""
+        """Uniform, except that tiles with little padding are drawn more often than others."""
         out = np.empty((len(self.columns), n), np.int32)
         self.sample_columns(rng, out)
         return np.ascontiguousarray(out.T)
@@ -91,7 +91,7 @@ class Domain:
         at = rng.integers(0, self.size if drawn is None else len(drawn), out.shape[1], np.int32)
         at = at if drawn is None else drawn.take(at)
         for line, column in zip(out, self._by_column, strict=True):
-            column.take(at, out=line, mode="clip")  # bounds are known; clip does not copy first
+            column.take(at, out=line, mode="clip")  # in bounds anyway; "clip" avoids a copy
 
     @cached_property
     def _by_column(self) -> Matrix:
@@ -149,10 +149,10 @@ class Domain:
         wanted = wanted[counts.take(wanted) < 0]
         if len(wanted):
             rows = self.table.take(wanted, axis=0)
-            found = np.stack([self.index(change) for change in self._changes(rows)], axis=1)
-            found[found == wanted[:, None]] = -1
-            table[wanted] = -np.sort(-found, axis=1)
-            counts[wanted] = (found >= 0).sum(axis=1)
+            positions = np.stack([self.index(change) for change in self._changes(rows)], axis=1)
+            positions[positions == wanted[:, None]] = -1
+            table[wanted] = -np.sort(-positions, axis=1)
+            counts[wanted] = (positions >= 0).sum(axis=1)
         return table, counts
 
     @cached_property
@@ -222,8 +222,8 @@ def domain_of(sample: SampleTile | SampleChoice, extent: int | None) -> Domain:
         table = table[table[:, 0] == -(-extent // inner)]
         if not len(table):
             raise ScheduleError(
-                f"none of the candidates for {sample.loop} covers its {extent} iterations with as "
-                "few outermost ones as it takes"
+                f"none of the candidates for {sample.loop} covers its {extent} iterations with the "
+                "smallest possible outermost factor"
             )
         return Domain(sample.columns, table, tile=True, extent=extent)
     table = tile_table(extent, sample.parts, sample.policy, sample.max_innermost, sample.lanes)
@@ -232,10 +232,10 @@ def domain_of(sample: SampleTile | SampleChoice, extent: int | None) -> Domain:
 
 @cache
 def tile_table(extent: int, parts: int, policy: str, max_innermost: int, lanes: int) -> Matrix:
-    """The ways to tile `extent`, outermost factor first. Of more than 50,000, an evenly spread
-    sample.
+    """The ways to tile `extent`, outermost factor first. If there are more than 50,000, an evenly
+    spread sample of them.
     """
-    if extent == 0:  # no iteration: exact factors multiply to 0
+    if extent == 0:  # no iterations: exact factors multiply to 0
         return np.array([[0 if policy == "divisors" else 1] + [1] * (parts - 1)], np.int32)
     if extent > _LONGEST:
         raise ScheduleError(
@@ -267,7 +267,7 @@ def tile_table(extent: int, parts: int, policy: str, max_innermost: int, lanes: 
         keep = extent % inner == 0
     else:
         keep = outer * inner <= extent * _WASTE
-        if not keep.any():  # a short loop: the least waste there is
+        if not keep.any():  # a short loop: take the least padding possible
             keep = outer * inner == (outer * inner).min()
     return _narrow(np.concatenate([outer[:, None], rows], axis=1)[keep], extent)
 
@@ -283,8 +283,8 @@ def _narrow(table: Numbers, extent: int) -> Matrix:
 
 
 def _extended(rows: Numbers, values: Numbers, most: int) -> Numbers:
-    """Every row with every value in front whose product is at most `most`, sorted by that value. Of
-    too many, an evenly spread sample. `values` must be sorted.
+    """Every row with every value in front whose product is at most `most`, sorted by that value. If
+    there are too many, an evenly spread sample. `values` must be sorted.
     """
     inner = rows.prod(axis=1)
     counts = np.searchsorted(values, most // inner, side="right")
@@ -315,7 +315,7 @@ def _factors(extent: int, policy: str, parts: int) -> np.ndarray[Any, np.dtype[n
             return np.asarray(np.union1d(_divisors(extent), powers), np.int64)
     if extent ** min(parts - 1, 2) <= 1 << 21:
         return np.arange(1, extent + 1)
-    # long loops: small numbers, what divides, and round numbers in between
+    # long loops: small numbers, divisors, and round numbers in between
     parted = [np.arange(1, 65), np.arange(16, _FINE + 1, 16), powers, _divisors(extent)]
     parted += [np.arange(32, 64) << k for k in range(_FINE.bit_length() - 6, extent.bit_length())]
     steps = np.unique(np.concatenate(parted))
@@ -326,18 +326,18 @@ def _divisors(extent: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     """All divisors, sorted. Prime factors above 10**6 are not split off, which matters only for
     extents above 10**12.
     """
-    found, left, p = [1], extent, 2
+    divisors, left, p = [1], extent, 2
     while p * p <= left and p <= _LARGEST_PRIME:
         powers = [1]
         while left % p == 0:
             left //= p
             powers.append(powers[-1] * p)
         if len(powers) > 1:
-            found = [d * q for d in found for q in powers]
+            divisors = [d * q for d in divisors for q in powers]
         p += 1 if p == 2 else 2
     if left > 1:
-        found += [d * left for d in found]
-    return np.array(sorted(found), np.int64)
+        divisors += [d * left for d in divisors]
+    return np.array(sorted(divisors), np.int64)
 
 
 def count(domains: tuple[Domain, ...]) -> int:

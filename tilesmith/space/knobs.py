@@ -1,8 +1,8 @@
-"""Numbers that a template leaves to the tuner, as values it can compute with.
+"""`Knob`: a number that a template leaves to the tuner, as a value it can compute with.
 
-Arithmetic on a knob stays open: `2*x` is an expression over size variables, to be used as a factor
-or in `require`. Where Python wants to know the number itself (a comparison, `int`, `range`, the key
-of a dictionary), the template branches: it is run once for each answer.
+Arithmetic on a knob keeps it open: `2*x` is an expression over size variables, for use as a factor
+or in `require`. Where Python needs the number itself (a comparison, `int`, `range`, the key of a
+dictionary), the template branches: it is run once for each possible answer.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ Operand = Union["Knob", Int, int]
 
 
 class Asker(Protocol):
-    """Whoever runs the template, and notes what it was told."""
+    """The runner of a template, which answers questions about knobs and records the answers."""
 
     def number_of(self, value: Int) -> int:
-        """One of the values that it can take."""
+        """One of the values that `value` can take."""
         ...
 
     def lies_in(self, value: Int, least: int | None, most: int | None) -> bool:
-        """Whether it lies between these."""
+        """Whether `value` lies in [least, most]; None is no bound."""
         ...
 
 
@@ -41,7 +41,7 @@ class Knob:
             return Knob(self._asker, op(self.value, other.value))
         if isinstance(other, Int | int) and not isinstance(other, bool):
             return Knob(self._asker, op(self.value, Int({}) + other))
-        return cast("Knob", NotImplemented)  # as Python wants it from operators
+        return cast("Knob", NotImplemented)  # the protocol of Python's operators
 
     def __add__(self, other: Operand) -> Knob:
         return self._with(other, lambda a, b: a + b)
@@ -74,7 +74,7 @@ class Knob:
     def __neg__(self) -> Knob:
         return Knob(self._asker, -self.value)
 
-    # what has to be known
+    # operations that need the number
     def __truediv__(self, other: float) -> float:
         return int(self) / float(other)
 
@@ -96,7 +96,7 @@ class Knob:
         return self != 0
 
     def _lies(self, other: object, least: int | None, most: int | None) -> bool:
-        """Whether the difference lies between these."""
+        """Whether self - other lies in [least, most]."""
         difference = self._with(other, lambda a, b: a - b)
         if difference is NotImplemented:
             return cast(bool, NotImplemented)

@@ -1,6 +1,5 @@
-"""Limits that are checked before anything is built: a lowered Function in, bounds on expressions
-over its size variables out. A warning is a bound that may be exceeded: the program is correct but
-likely slow.
+"""Limits that are checked before anything is built: bounds on expressions over size variables. A
+warning is a bound that may be exceeded: the program is then correct but probably slow.
 """
 
 from __future__ import annotations
@@ -8,29 +7,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tilesmith.expr.code_cost import code_cost
+from tilesmith.expr.conditions import settled
 from tilesmith.expr.ints import Int, loops_of, of, product, var
-from tilesmith.expr.nodes import code_cost, settled
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, For, Path, walk
 from tilesmith.ir.regions import Box, box_of, extent, inner_ranges, union
 from tilesmith.space.analysis import points, written_out
 from tilesmith.task.task import Task
 
-# Operations written out around one block. Twice as many compile for seconds (guards are cut into
-# several copies of them), and gain nothing.
+# Operations in the unrolled code of one block. Twice as many take seconds to compile (partial tiles
+# duplicate them) and are no faster.
 _MOST_CODE = 2048
-# Of a register tile: about 128 multiply-adds compile in a few dozen milliseconds, and four times as
-# many run no faster.
+# Operations in a register tile: about 128 multiply-adds compile in tens of milliseconds, and four
+# times as many run no faster.
 _MOST_TILE_CODE = 640
-# Registers that one vector of a tile may span: more of them are better spent on another axis.
+# Registers that one vector of a tile may span; further registers are better used along another
+# axis.
 _MOST_VECTORS = 8
 
 
 @dataclass(frozen=True)
 class Limit:
-    """`value` may not exceed `most`, nor fall below `least`; both are known before anything is
-    built.
-    """
+    """`value` must lie in [least, most]; both bounds are numbers."""
 
     name: str
     value: Int
@@ -57,14 +56,14 @@ def _cpu_limits(task: Task, path: tuple[For, ...], b: Block) -> Iterator[Limit]:
         if isinstance(depth, str):
             yield Limit(f"{b.name}: code", var(depth) * cost, _MOST_CODE)
     unrolled = [f for f in path if f.kind == "unroll"]
-    if not unrolled:  # a vector alone, however long, is taken in strips of a few registers
+    if not unrolled:  # a lone vectorized loop of any length is split into strips later
         return
     written = product(f.extent for f in unrolled) * cost
     yield Limit(f"{b.name}: code", written, _MOST_TILE_CODE if b.reducing else _MOST_CODE)
     vector = product(f.extent for f in path if f.kind == "vectorize")
-    if not b.reducing and vector.const is not None:  # so are long ones where nothing is held
+    if not b.reducing and vector.const is not None:  # so are those without accumulators
         return
-    # A vector that is shorter than a register costs as much as a full one: both are bounded.
+    # A vector shorter than a register costs as much as a full one, so both are bounded.
     lanes = target.lanes(max(32, b.writes[0].value.dtype.bits))
     if vector.const != 1:
         nbytes = b.writes[0].value.dtype.bits // 8
@@ -75,8 +74,8 @@ def _cpu_limits(task: Task, path: tuple[For, ...], b: Block) -> Iterator[Limit]:
         wide = product(
             f.extent for f in path if f.kind == "vectorize" and f.name not in b.reducing_loops
         )
-        # Beside the sums stand the vectors they share and one more operand. A register too few is
-        # not one spilled: the compiler then moves all of them round in every step.
+        # Besides the accumulators, registers hold the vectors that these share and one operand. One
+        # register too few is expensive: the compiler then moves all of them in every step.
         registers = target.num_vector_registers - 1
         yield Limit(f"{b.name}: registers", held + 1, registers)
         yield Limit(f"{b.name}: registers of vectors", (held + 1) * wide, registers * lanes)
@@ -96,7 +95,7 @@ def warnings_of(task: Task, func: Function) -> list[Limit]:
 
 
 def _innermost_nbytes(func: Function, path: Path, b: Block) -> Int | None:
-    """The bytes that the loops inside the outermost level of a tiled reduction touch; None if it is
+    """The bytes that the loops inside of the outermost reducing level access; None if the block is
     not tiled.
     """
     sums = [k for k, f in enumerate(path) if f.name in b.reducing_loops]
@@ -129,13 +128,13 @@ def _gpu_limits(task: Task, func: Function) -> Iterator[Limit]:
                 bound = product(f.extent for f in path if f.kind == axis)
                 axes[axis] = axes[axis] if bound.const == 1 else bound
             buffer = func.all_buffers[b.writes[0].buffer]
-            if buffer.scope == "shared":  # as large as what is copied at once
-                own = product(f.extent for f in path if f.name.startswith(f"{b.name}."))
-                shared += own * (buffer.dtype.bits // 8)
+            if buffer.scope == "shared":  # it holds what is copied at once
+                copied = product(f.extent for f in path if f.owner == b.name)
+                shared += copied * (buffer.dtype.bits // 8)
             work = max(work, *points(b))
         vthreads = axes.pop("vthread")
         threads = product(axes.values())
-        # a warp is the least that pays, where there is work for two
+        # fewer threads than a warp never pay if there is work for two warps
         least = target.warp_size if work >= 2 * target.warp_size else 0
         if threads.const != 1:
             yield Limit(f"threads of kernel {k}", threads, target.max_threads, least)

@@ -1,4 +1,4 @@
-"""Nearest-neighbour search among known candidates, by variant. Distances are between log2 of the
+"""Nearest-neighbour search among candidates of a variant. The distance is Euclidean in log2 of the
 decisions: 4 to 8 is as far as 64 to 128.
 """
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Rows(Generic[T]):
-    """Rows of one variant, and an item for each. Rows that were taken are not found again."""
+    """Rows of one variant with an item each. A row that was taken is not returned again."""
 
     def __init__(self, variant: Variant, rows: list[tuple[int, ...]], items: list[T]) -> None:
         self.variant, self.items = variant, items
@@ -42,21 +42,21 @@ class Rows(Generic[T]):
 
 
 def _log2(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Choices may be 0; they count as half of 1."""
+    """log2, where the choice 0 counts as 1/2."""
     return np.asarray(np.log2(np.maximum(rows, 0.5)))
 
 
 def rows_by_variant(pairs: Iterable[tuple[Candidate, T]]) -> dict[Trace, Rows[T]]:
-    """By the open trace of the variant, for candidates of one task. Traces that can no longer be
-    applied are left out.
+    """The rows of candidates of one task, by the open trace of their variant. Traces that can no
+    longer be applied are left out.
     """
-    found: dict[Trace, tuple[Variant, list[tuple[int, ...]], list[T]]] = {}
+    groups: dict[Trace, tuple[Variant, list[tuple[int, ...]], list[T]]] = {}
     for c, item in pairs:
         try:
             variant, row = reopen(c)
         except ScheduleError:
             continue
-        _, rows, items = found.setdefault(variant.trace, (variant, [], []))
+        _, rows, items = groups.setdefault(variant.trace, (variant, [], []))
         rows.append(row)
         items.append(item)
-    return {key: Rows(v, rows, items) for key, (v, rows, items) in found.items()}
+    return {key: Rows(v, rows, items) for key, (v, rows, items) in groups.items()}

@@ -1,4 +1,4 @@
-"""Packing of operands of a tiled block: which ones are worth a layout of their own, and the layout
+"""Packing of a tiled block's operands: which ones are worth a layout of their own, and the layout
 in which the tile reads them sequentially.
 """
 
@@ -21,16 +21,16 @@ def copied(state: State, axis: str | None) -> list[str]:
     b = state.block
     spatial = {i.name for i in b.spatial if i.extent.const != 1}
     inputs = {p.name for p in state.func.inputs if p.scope != "constant"}
-    found = []
+    buffers = []
     for name, indices in _reads(b).items():
         used = {n for index in indices for p in index for n in p.names}
         if name in inputs and axis in used and spatial - used:
-            found.append(name)
-    return found
+            buffers.append(name)
+    return buffers
 
 
 def is_across(b: Block, buffer: str, axis: str | None) -> bool:
-    """Whether the vectorised axis indexes another dimension than the last. Vectors would then be
+    """Whether the vectorised axis indexes a dimension other than the last. Vectors would then be
     loaded element by element; a packed copy does that once.
     """
     return any(
@@ -53,27 +53,27 @@ def prepared(state: State) -> list[str]:
 
 
 def packing(b: Block, buffer: str, axis: str | None, inner: dict[str, str]) -> list[Step]:
-    """The step that transforms an operand's layout to the order of the block's tile; none if it has
-    that order. `inner` are the sizes of the innermost tile by axis.
+    """The step that changes an operand's layout to the order of the block's tile; none if it has
+    that order already. `inner` are the sizes of the innermost tile by axis.
     """
     layout = layout_of(b, buffer, axis, inner)
     return [TransformLayout(buffer, layout)] if layout else []
 
 
 def layout_of(b: Block, buffer: str, axis: str | None, inner: dict[str, str]) -> tuple[str, ...]:
-    """Tiles follow each other as the loops go: first the dimensions outside of the sum, then those
-    of the sum, and last what is held in registers, the vector's dimension innermost. A dimension
-    that several axes move along, as in a window, has no tiles.
+    """The order of the loops: first the dimensions outside of the reduction, then the reduced ones,
+    and last the register tile, with the vector's dimension innermost. A dimension that several
+    axes index, as in a window, is not tiled.
 
         B[k, j], vectors along j, 32 of them in a tile    ->    [j // 32, k, j % 32]
     """
     places = _reads(b)[buffer]
     vector = {k for index in places for k, p in enumerate(index) if axis in p.names}
-    if len(places) > 1 or len(vector) > 1:  # no one order is that of all loads
+    if len(places) > 1 or len(vector) > 1:  # no single order suits all loads
         return ()
     order = {i.name: k for k, i in enumerate(b.iters)} | {axis: len(b.iters)}
     spatial = {i.name for i in b.spatial}
-    pieces: list[tuple[int, int, str]] = []  # sorted: by kind, then as the loops go
+    pieces: list[tuple[int, int, str]] = []  # (kind, position of the loop, expression), to sort
     for k, p in enumerate(places[0]):
         for name, text in _coordinates(b, p, f"d{k}"):
             at = min((order[n] for n in ({name} if name else p.names) if n in order), default=0)
@@ -89,8 +89,8 @@ def layout_of(b: Block, buffer: str, axis: str | None, inner: dict[str, str]) ->
 
 
 def _coordinates(b: Block, p: Int, text: str) -> list[tuple[str | None, str]]:
-    """The axes that a dimension consists of, and the place along each; None for a mixture. An axis
-    may have been divided: then the dimension is both of its parts.
+    """The axes that a dimension consists of, and the position along each; None for a mixture. If an
+    axis was divided, the dimension consists of both parts.
     """
     if p.name is not None:
         return [(p.name, text)]
@@ -103,8 +103,8 @@ def _coordinates(b: Block, p: Int, text: str) -> list[tuple[str | None, str]]:
 
 
 def _reads(b: Block) -> dict[str, list[tuple[Int, ...]]]:
-    """The places at which each buffer is read, each once."""
-    found: dict[str, dict[tuple[Int, ...], None]] = {}
+    """The distinct indices at which each buffer is read."""
+    by_buffer: dict[str, dict[tuple[Int, ...], None]] = {}
     for load in b.loads:
-        found.setdefault(load.buffer, {})[load.index] = None
-    return {name: list(indices) for name, indices in found.items()}
+        by_buffer.setdefault(load.buffer, {})[load.index] = None
+    return {name: list(indices) for name, indices in by_buffer.items()}

@@ -1,5 +1,5 @@
-"""Ways to order and to annotate loops, as AutoTVM names them: loops and a policy in, all that a
-template may choose from out.
+"""AutoTVM's policies for ordering and annotating loops: all the alternatives that a template may
+choose from.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ Order = tuple[str, ...]
 ORDERS = ("all", "interval_all", "interleave", "interleave_cuda")
 ANNOTATIONS = ("none", "unroll", "vec", "try_unroll", "try_vec", "try_unroll_vec",
                "bind_gpu", "bind_gpu_virtual")  # fmt: skip
-_MOST_ORDERS = 720  # of six loops: each order is a structure of its own
+_MOST_ORDERS = 720  # the orders of six loops; each is a structure of its own
 
-# The axes of the last loops, by how many loops there are at least; those in front join the first.
+# Thread axes of the last loops, for at least so many loops. Loops before them join the first axis.
 _BINDINGS = {
     "bind_gpu": (
         ("blockIdx.z", "blockIdx.y", "blockIdx.x", "threadIdx.z", "threadIdx.y", "threadIdx.x"),
@@ -38,10 +38,12 @@ def orders_of(
     spatial: Sequence[Sequence[str]] = (),
     reduce: Sequence[Sequence[str]] = (),
 ) -> tuple[Order, ...]:
-    """all: every order. interval_all: of the loops from `interval[0]` up to `interval[1]`, the
-    others stay. interleave: tiles of all axes in turns; `spatial` and `reduce` hold the loops of
-    one axis each, and the last ones of `spatial` stay inside, among those of `reduce`
-    (interleave_cuda: behind them).
+    """The orders of `loops` that a policy allows.
+
+    all: every permutation. interval_all: permutations of the loops from `interval[0]` up to
+    `interval[1]` (exclusive). interleave: the tile levels of all axes in turns, where `spatial` and
+    `reduce` hold the loops of one axis each; the innermost loops of `spatial` are ordered among
+    those of `reduce`. interleave_cuda: the same, but inside of them.
     """
     match policy:
         case "all":
@@ -84,7 +86,7 @@ def _every(loops: Sequence[str]) -> tuple[Order, ...]:
 
 
 def _in_turns(chains: Sequence[Sequence[str]]) -> list[str]:
-    """Merged, always with the next of the longest rest, the first of these if there are several."""
+    """Merges the chains: always the next of the one with the most left, the first among equals."""
     left = [list(c) for c in chains]
     out = []
     while any(left):
@@ -93,17 +95,19 @@ def _in_turns(chains: Sequence[Sequence[str]]) -> list[str]:
 
 
 def annotations_of(loops: Sequence[str], policy: str) -> tuple[tuple[str, ...], ...]:
-    """What each loop may become: "none", "unroll", "vec" or a thread axis; at most one is "vec"."""
+    """The annotations of the loops that a policy allows: "none", "unroll", "vec" or a thread axis
+    for each loop, with at most one "vec".
+    """
     n = len(loops)
     match policy:
         case "none" | "unroll" | "vec":
-            found = [(policy,) * n]
+            rows = [(policy,) * n]
         case "try_unroll":
-            found = list(product(("none", "unroll"), repeat=n))
+            rows = list(product(("none", "unroll"), repeat=n))
         case "try_vec":
-            found = list(product(("none", "vec"), repeat=n))
+            rows = list(product(("none", "vec"), repeat=n))
         case "try_unroll_vec":
-            found = list(product(("none", "unroll", "vec"), repeat=n))
+            rows = list(product(("none", "unroll", "vec"), repeat=n))
         case "bind_gpu" | "bind_gpu_virtual":
             axes = next((a for a in _BINDINGS[policy] if len(a) <= n), None)
             if axes is None:
@@ -116,7 +120,7 @@ def annotations_of(loops: Sequence[str], policy: str) -> tuple[tuple[str, ...], 
             raise ScheduleError(
                 f"sample_annotation: unknown policy {policy!r}; known are {', '.join(ANNOTATIONS)}"
             )
-    allowed = tuple(a for a in found if a.count("vec") <= 1)
+    allowed = tuple(a for a in rows if a.count("vec") <= 1)
     if not allowed or not n:
         raise ScheduleError(
             f"sample_annotation by {policy} of {n} loops: at least one is needed, and at most one "

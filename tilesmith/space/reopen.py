@@ -1,4 +1,4 @@
-"""A decided trace in, its variant and row out. Variants are lowered once and cached, so that
+"""Finds the variant and the row of a decided trace. Variants are lowered once and cached, so that
 searches and cost models share them.
 """
 
@@ -18,15 +18,15 @@ from tilesmith.task.task import Candidate, Task
 
 @lru_cache(maxsize=4096)
 def lowered(task: Task, trace: Trace) -> Variant:
-    """The variant of a trace whose numbers are open; raises a ScheduleError where its structural
-    decisions do not go together.
+    """The variant of a trace whose numbers are open. Raises a ScheduleError if its structural
+    decisions contradict each other.
     """
     return lower(task, trace)
 
 
-@lru_cache(maxsize=1 << 16)  # a fit asks for every measurement again
+@lru_cache(maxsize=1 << 16)  # every fit of a model asks for all measurements
 def reopen(c: Candidate) -> tuple[Variant, tuple[int, ...]]:
-    """A trace without numeric decisions, such as a hand-written one, is the only row of its own
+    """A trace without numeric decisions, such as a hand-written one, is the only row of its
     variant.
     """
     steps = []

@@ -1,5 +1,6 @@
-"""Rules that derive sketches for CPUs. A rule is a callable: a State in, the states that it derives
-for the current node out, or None if it does not apply. Settings are fields of the rule.
+"""Rules that derive sketches for CPUs. A rule is a callable that takes a State and returns the
+states it derives for the current node, or None if it does not apply. Settings are fields of the
+rule.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def skip(state: State) -> Derived | None:
 
 @dataclass(frozen=True)
 class InlineCheap:
-    """Inlines cheap element-wise blocks; with `always`, all blocks that are no reduction."""
+    """Inlines cheap element-wise blocks; with `always`, all blocks that are not reductions."""
 
     always: bool = False
 
@@ -55,15 +56,15 @@ class InlineCheap:
 
 def split_divided(state: State) -> Derived | None:
     """Splits an iterator that an operand's index divides, such as a channel into group and channel
-    within it. A consumer that could be fused needs the iterator whole, so if there is one the block
-    is also kept as it is.
+    within the group. A fusible consumer needs the undivided iterator, so if there is one, the
+    block is also kept as it is.
     """
     func, b = state.func, state.block
-    found = analysis.division(b) if b.reducing and not state.levels_of(b.name) else None
-    if found is None:
+    divided = analysis.division(b) if b.reducing and not state.levels_of(b.name) else None
+    if divided is None:
         return None
     try:
-        after = state.then(SplitIterator(b.name, *found))
+        after = state.then(SplitIterator(b.name, *divided))
     except ScheduleError:
         return None
     return Derived((after,), final=analysis.fusible_consumer(func, b) is None)
@@ -71,9 +72,9 @@ def split_divided(state: State) -> Derived | None:
 
 @dataclass(frozen=True)
 class LeaveOutZeros:
-    """Skips the products of padding in sums over windows, along dimensions where they are at least
-    a share `least` of all. The guard stands outside the register tile, so that these dimensions are
-    not part of it. The last dimension is never guarded, and must have at least `room` elements.
+    """Skips the products with padding in sums over windows, along dimensions where they are at
+    least a share `least` of all. The guard stands outside of the register tile, so these dimensions
+    are not part of it. The last dimension is never guarded, and must have at least `room` elements.
     """
 
     least: float = 0.04
@@ -118,22 +119,22 @@ class FilterWindows:
 
     def __call__(self, state: State) -> Derived | None:
         func, b = state.func, state.block
-        found = filtering_of(func, b) if not state.levels_of(b.name) else None
-        if found is None:
+        filtering = filtering_of(func, b) if not state.levels_of(b.name) else None
+        if filtering is None:
             return None
-        short = [w for w in found.windows if (w.count, w.stride) == (3, 1)]
+        short = [w for w in filtering.windows if (w.count, w.stride) == (3, 1)]
         lanes = state.task.target.lanes(32)
-        step = self._short(b, short) if short else self._long(func, b, found, lanes)
-        if step is None or not self._pays(b, found, step):
+        step = self._short(b, short) if short else self._long(func, b, filtering, lanes)
+        if step is None or not self._pays(b, filtering, step):
             return None
         try:
             if short:
                 return Derived((state.then(step),))
             taps = self.zeros.taps(func, b, step.taps)
             before = [SkipZeros(b.name, taps)] if taps else []
-            (place,) = (w.place for w in found.windows if w.tap in step.taps)
-            made = state.then(*before, step)
-            return Derived((_in_rows(made, f"{b.name}.tiles", place, *step.taps),))
+            (place,) = (w.place for w in filtering.windows if w.tap in step.taps)
+            derived = state.then(*before, step)
+            return Derived((_in_rows(derived, f"{b.name}.tiles", place, *step.taps),))
         except ScheduleError:
             return None
 
@@ -142,24 +143,24 @@ class FilterWindows:
         best = sorted(windows, key=lambda w: w.filter(2).gain(places[w.place]))[-self.most :]
         return Winograd(b.name, tuple(w.tap for w in windows if w in best))
 
-    def _long(self, func: Function, b: Block, found: Filtering, lanes: int) -> Winograd | None:
+    def _long(self, func: Function, b: Block, filtering: Filtering, lanes: int) -> Winograd | None:
         places = {i.name: i.extent.const or 1 for i in b.spatial}
-        shape = func.all_buffers[found.image.buffer].shape
+        shape = func.all_buffers[filtering.image.buffer].shape
         best: tuple[float, Winograd | None] = 0.0, None
-        for w in found.windows:
+        for w in filtering.windows:
             results = min(self.results, self.products + 1 - -(-w.count // w.stride))
             row = product(shape[w.image_dim + 1 :]).const or 0
             if results < 2 or row < lanes:
                 continue
             gain = w.filter(results).gain(places[w.place])
-            if gain >= best[0]:  # of equal gains the last dimension, which has the shortest rows
+            if gain >= best[0]:  # among equal gains the last dimension, with the shortest rows
                 best = gain, Winograd(b.name, (w.tap,), results)
         return best[1]
 
-    def _pays(self, b: Block, found: Filtering, step: Winograd) -> bool:
+    def _pays(self, b: Block, filtering: Filtering, step: Winograd) -> bool:
         extents = {i.name: i.extent.const or 1 for i in b.iters}
-        seen = {n for p in found.image.index for n in p.names}
-        windows = [w for w in found.windows if w.tap in step.taps]
+        seen = {n for p in filtering.image.index for n in p.names}
+        windows = [w for w in filtering.windows if w.tap in step.taps]
         uses = prod(extents[i.name] for i in b.spatial if i.name not in seen)
         terms = prod(extents[i.name] for i in b.reducing if i.name not in step.taps)
         gain = prod(w.filter(step.results).gain(extents[w.place]) for w in windows)
@@ -185,7 +186,7 @@ class AddRfactor:
     max_innermost: int = 64
     policy: str = "divisors"
     shortest: int = 0  # the least extent of a loop that is factored
-    rows: int = 0  # with at least so many results a core nothing is factored (0: no bound)
+    rows: int = 0  # from so many results per core on, nothing is factored (0: no bound)
 
     def __call__(self, state: State) -> Derived | None:
         func, b = state.func, state.block
@@ -201,7 +202,7 @@ class AddRfactor:
         long = [i for i in long if i.extent.const is None or i.extent.const >= self.shortest]
         if not long:
             return None
-        made = []
+        derived = []
         for axis, inward in ((long[0], False), (long[-1], True)):
             loop = f"{b.name}.{axis.name}"
             sample = SampleTile(loop, 2, self.policy, self.max_innermost)
@@ -211,10 +212,10 @@ class AddRfactor:
                 after = state.then(sample, split, Rfactor(part))
             except ScheduleError:
                 continue
-            if inward:  # the partial results go innermost, to be computed in lanes
+            if inward:  # the partial results become the innermost axis, for vector lanes
                 after = _innermost(after, f"{b.name}.rf", part[len(b.name) :])
-            made.append(after.then(done=[b.name, f"{b.name}.rf"]))
-        return Derived(tuple(made)) if made else None
+            derived.append(after.then(done=[b.name, f"{b.name}.rf"]))
+        return Derived(tuple(derived)) if derived else None
 
 
 def _innermost(state: State, block: str, suffix: str) -> State:
@@ -258,10 +259,10 @@ def vector_axes(state: State, choose: bool) -> list[str | None]:
 def orders(state: State, axis: str | None, choose: bool) -> tuple[bool, ...]:
     """Whether the vectorised axis is outermost in the outer tile levels; with `choose`, both.
 
-    The last loop of a level decides which operand stays in the cache: with the vectorised axis last
-    the operand that this axis does not index, with it first the one that it does. Other orders
-    differ in neither, so two suffice. Only the block with the most work has both, since the choices
-    of several blocks multiply.
+    The last loop of a level decides which operand stays in the cache. With the vectorised axis last
+    it is the operand not indexed by this axis, with it first the one that is. Other orders change
+    neither, so two suffice. Only the block with the most work gets both, because the choices of
+    several blocks multiply.
     """
     b = state.block
     others = [i for i in b.spatial if i.name != axis and i.extent.const != 1]
@@ -278,7 +279,7 @@ class Tiled:
     axis: str | None
     turned: bool
     copies: tuple[str, ...] = ()
-    preferred: bool = False  # to the others of the same state and axis
+    preferred: bool = False  # over the others of the same state and axis
 
     def placed(self, state: State, block: str) -> State:
         """Adds the locations of packed copies, a structural decision: between two outer levels, or,
@@ -324,7 +325,7 @@ def _nbytes(func: Function, buffer: str) -> int:
 def packed(
     state: State, block: str, tiling: Tiling, axis: str | None, buffers: Iterable[str]
 ) -> State:
-    """Transforms the layouts of these buffers to the order in which the block's tile reads them."""
+    """Changes the layouts of these buffers to the order in which the block's tile reads them."""
     b = find_block(state.func, block)[1]
     steps = (step for name in buffers for step in packing(b, name, axis, tiling.innermost(b, axis)))
     return state.then(*steps)
@@ -346,7 +347,7 @@ class TileAndFuse:
         consumer = analysis.fusible_consumer(func, b)
         if consumer is None or not analysis.has_data_reuse(func, b):
             return None
-        made = []
+        derived = []
         preferred = []
         for axis in vector_axes(state, self.choose_axis):
             for level in self.levels:
@@ -359,12 +360,12 @@ class TileAndFuse:
                         fused = tiled.state.then(fuse, done=[consumer.name])
                     except ScheduleError:
                         continue
-                    made.append(tiled.placed(fused, b.name))
+                    derived.append(tiled.placed(fused, b.name))
                     preferred.append(tiled.preferred)
-        if not made:
+        if not derived:
             return None
         final = self.final or b.name.endswith(".local")
-        return Derived(tuple(made), final, _first(preferred))
+        return Derived(tuple(derived), final, _first(preferred))
 
 
 @dataclass(frozen=True)
@@ -385,8 +386,8 @@ class Tile:
             for axis in vector_axes(state, self.choose_axis)
             for tiled in tiled_states(state, self.tiling, axis, self.pack, self.order)
         ]
-        made = tuple(tiled.placed(tiled.state, b.name) for tiled in every)
-        return Derived(made, final=True, preferred=_first([t.preferred for t in every]))
+        derived = tuple(tiled.placed(tiled.state, b.name) for tiled in every)
+        return Derived(derived, final=True, preferred=_first([t.preferred for t in every]))
 
 
 def _first(preferred: list[bool]) -> int:

@@ -1,5 +1,5 @@
-"""Rules that derive sketches for GPUs: shared memory filled by all threads, tiles bound to blocks,
-virtual threads and threads, reductions across threads.
+"""Rules that derive sketches for GPUs: tiles bound to blocks, virtual threads and threads; operands
+in shared memory that all threads fill; reductions across threads.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tilesmith.space.rules import vector_axes
 from tilesmith.space.state import Derived, State
 from tilesmith.space.tiling import Tiling
 
-BOUND = ("blockIdx.x", "vthread", "threadIdx.x")  # of the first three spatial levels
+BOUND = ("blockIdx.x", "vthread", "threadIdx.x")  # axes of the first three spatial levels
 
 
 def bind_levels(state: State, block: str) -> State:
-    """Binds the loops of the outer levels. Code generation fuses loops bound to one axis."""
+    """Binds the loops of the outer levels. Code generation fuses loops bound to the same axis."""
     steps: list[Step] = []
     for axis, level in zip(BOUND, state.levels_of(block), strict=False):
         steps += [Bind(loop, axis) for loop in level]
@@ -33,8 +33,8 @@ def bind_levels(state: State, block: str) -> State:
 
 
 def add_cache_reads(state: State, block: str) -> State:
-    """Copies every operand of a tiled block to shared memory in each outer reducing step, with all
-    threads cooperating.
+    """Copies every operand of a tiled block to shared memory in each step of the outer reducing
+    level. All threads take part in the copy.
     """
     b = analysis.block(state.func, block)
     levels = state.levels_of(block)
@@ -46,20 +46,17 @@ def add_cache_reads(state: State, block: str) -> State:
             state = state.then(read, done=[read.copy]).then(ComputeAt(read.copy, at))
         except ScheduleError:
             continue
-        outer = next(iter(_loops(state, read.copy)), None)
+        path, _ = find_block(state.func, read.copy)
+        outer = next((f for f in path if f.owner == read.copy), None)
         if outer is not None:
-            state = state.then(Annotate(outer, "cooperative", "threadIdx.x"))
+            state = state.then(Annotate(outer.name, "cooperative", "threadIdx.x"))
     return state
-
-
-def _loops(state: State, block: str) -> list[str]:
-    return [f.name for f in find_block(state.func, block)[0] if f.name.startswith(f"{block}.")]
 
 
 @dataclass(frozen=True)
 class TileForGpu:
-    """Multi-level tiling with binding and shared operands; the consumer, a cache stage's copy or an
-    element-wise one, is computed once per thread.
+    """Multi-level tiling with thread binding and operands in shared memory. The consumer (the copy
+    of a cache stage, or an element-wise one) is computed by each thread.
     """
 
     tiling: Tiling
@@ -83,7 +80,7 @@ class TileForGpu:
 
 @dataclass(frozen=True)
 class CrossThreadReduction:
-    """A reduction with little spatial parallelism is split over the threads of a block."""
+    """Splits a reduction with little spatial parallelism over the threads of a block."""
 
     max_innermost: int = 64
 
@@ -109,7 +106,7 @@ class CrossThreadReduction:
 
 @dataclass(frozen=True)
 class GpuAnnotation:
-    """Binds remaining loops to blocks and threads; the unroll depth is a decision."""
+    """Binds the remaining loops to blocks and threads; the unroll depth is a decision."""
 
     unroll: tuple[int, ...] = (0, 16, 64, 512, 1024)
     threads: int = 256
@@ -119,12 +116,12 @@ class GpuAnnotation:
 
     def finish(self, state: State) -> State:
         for path, b in list(walk(state.func.body)):
-            own = [f for f in path if f.name not in b.reducing_loops]
-            elsewhere = any(not f.name.startswith(f"{b.name}.") for f in path)
-            if elsewhere or not own or any(f.kind != "serial" for f in path):
+            spatial = [f for f in path if f.name not in b.reducing_loops]
+            elsewhere = any(f.owner != b.name for f in path)
+            if elsewhere or not spatial or any(f.kind != "serial" for f in path):
                 continue
             across = any(f.note("reduce_across") is not None for f in path)
-            state = state.then(*self._bind([f.name for f in own], across))
+            state = state.then(*self._bind([f.name for f in spatial], across))
         for _, b in list(walk(state.func.body)):
             if b.reducing:
                 column = f"#{b.name}.unroll"
@@ -132,7 +129,7 @@ class GpuAnnotation:
         return state
 
     def _bind(self, loops: list[str], across: bool) -> list[Step]:
-        """Binds spatial loops; with a reduction across threads, each result is one block's."""
+        """Binds spatial loops. With a reduction across threads, each result gets a whole block."""
         if across:
             return [Bind(loop, "blockIdx.x") for loop in loops]
         split = Split(loops[-1], (None, self.threads))

@@ -23,7 +23,7 @@ from tilesmith.space.tiling import Tiling
 
 
 def ansor_rules(target: Target) -> tuple[Rule, ...]:
-    """Exactly Ansor's set: exact tiles by SSRSRS on CPUs and SSSRRSRS on GPUs."""
+    """Exactly Ansor's rules: tiles that divide, by SSRSRS on CPUs and by SSSRRSRS on GPUs."""
     if target.kind != "cpu":
         return (
             InlineCheap(always=True),
@@ -46,7 +46,7 @@ def ansor_rules(target: Target) -> tuple[Rule, ...]:
 
 
 def default_rules(target: Target) -> tuple[Rule, ...]:
-    """Beyond Ansor: tiles need not divide, the innermost tile is held in registers, and the
+    """Goes beyond Ansor: tiles need not divide, the innermost tile stays in registers, and the
     vectorised axis, the loop order of the outer levels and packed operands are decisions.
     """
     if target.kind != "cpu":

@@ -1,5 +1,5 @@
-"""Sketches as text: an open trace in, its loops by level and its open decisions out. What is left
-to decide stands as a name, with how many choices there are.
+"""Prints sketches: the loops of an open trace by tile level, and its open decisions with the number
+of choices of each.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
-from tilesmith.expr.nodes import show as show_expr
-from tilesmith.expr.nodes import strip
+from tilesmith.expr.text import show as show_expr
+from tilesmith.expr.text import strip
 from tilesmith.ir.dependence import find_loop
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, For, If, Note, Stmt
@@ -28,7 +28,7 @@ from tilesmith.task.task import Task
 
 
 def show_sketches(task: Task, sketches: Sequence[Trace], warning: str = "") -> str:
-    """`warning` is what the space says of those that it left out."""
+    """`warning` is the space's text about sketches that it left out."""
     parts = [f"{task.func.name}: {len(sketches)} sketch{'es' if len(sketches) != 1 else ''}"]
     if warning:
         parts[0] += f"\n{warning}"
@@ -38,28 +38,28 @@ def show_sketches(task: Task, sketches: Sequence[Trace], warning: str = "") -> s
 
 
 def show_sketch(task: Task, sketch: Trace) -> str:
-    """Places that are still open are shown with the block where it stands before."""
+    """A block whose location is still open is shown at its original place."""
     func = task.func
     open_steps: list[tuple[str, int]] = []
     for step in sketch:
-        said = _decision(func, step)
-        if said is not None:
-            open_steps.append(said)
+        decision = _decision(func, step)
+        if decision is not None:
+            open_steps.append(decision)
         structural = isinstance(step, SampleLocation | SamplePermutation)
         if not (structural and step.decision is None):  # type: ignore[attr-defined]
             func = step.apply(func)
     lines = [
-        f"  {b.name} lies as [{', '.join(map(str, b.layout))}]"
+        f"  {b.name} has the layout [{', '.join(map(str, b.layout))}]"
         for b in (*func.params, *func.buffers)
         if b.layout is not None
     ]
     for s in func.body:
         lines.extend(_lines(s, 1))
-    lines.append("  to decide:")
+    lines.append("  open decisions:")
     lines.extend(f"    {text}" for text, _ in open_steps)
     total = prod(count for _, count in open_steps)
     size = str(total) if total < 10**6 else f"{total:.1e}"
-    return "\n".join([*lines, f"    in all {size}"])
+    return "\n".join([*lines, f"    combinations: {size}"])
 
 
 def _decision(func: Function, step: Step) -> tuple[str, int] | None:
@@ -101,7 +101,7 @@ def _lines(s: Stmt, depth: int) -> Iterator[str]:
 
 
 def _level(s: For) -> list[For]:
-    """Loops directly inside one another that are treated alike."""
+    """A tile level: perfectly nested loops with the same kind, level and notes."""
     level = [s]
     while len(level[-1].body) == 1:
         inner = level[-1].body[0]
@@ -117,7 +117,7 @@ def _alike(f: For) -> tuple[str, str, str]:
 
 
 def _of_each(f: For) -> tuple[tuple[str, Note], ...]:
-    """An unroll depth stands on one loop and speaks for all inside it."""
+    """The notes without the unroll depth, which one loop holds for all loops inside of it."""
     return tuple((key, value) for key, value in f.notes if key != "unroll_depth")
 
 

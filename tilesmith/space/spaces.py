@@ -1,5 +1,5 @@
-"""Spaces: which programs of a task to search, as sketches (traces with open decisions). A sketch
-whose structural decisions are made is a variant; its open decisions are numbers.
+"""Spaces: the programs of a task to search, as sketches (traces with open decisions). A sketch
+whose structural decisions are made is a variant; only numbers are open in it.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Space(Protocol):
 
 @dataclass(frozen=True)
 class Sketches:
-    """What a space derived. `left_out` counts branches that were not followed because there are too
-    many; each stands for one sketch or more.
+    """The sketches of a space. `left_out` counts branches that were not followed because there are
+    too many; each stands for one sketch or more.
     """
 
     traces: tuple[Trace, ...]
@@ -40,7 +40,7 @@ class Sketches:
 
     @property
     def warning(self) -> str:
-        """A message for the user if sketches were left out, else empty."""
+        """A text for the user if sketches were left out, else empty."""
         if not self.left_out:
             return ""
         return (
@@ -65,10 +65,12 @@ def sketches_of(space: Space, task: Task) -> Sketches:
     require_space(space)
     name = type(space).__name__
     if isinstance(space, Bounded):
-        found = space.derive(task)
-        if not isinstance(found, Sketches):
-            raise ScheduleError(f"derive of {name} returns {described(found)}; it returns Sketches")
-        return Sketches(require_sketches(found.traces, task, name), found.left_out)
+        derived = space.derive(task)
+        if not isinstance(derived, Sketches):
+            raise ScheduleError(
+                f"derive of {name} returns {described(derived)}; it returns Sketches"
+            )
+        return Sketches(require_sketches(derived.traces, task, name), derived.left_out)
     return Sketches(require_sketches(space.sketches(task), task, name))
 
 
@@ -83,22 +85,22 @@ def require_space(space: object) -> None:
 _WANTED = "sketches(task) of a space returns a tuple of Traces"
 
 
-def require_sketches(found: object, task: Task, space: str) -> tuple[Trace, ...]:
-    """What a space returned: one Trace or more."""
-    traces = require_traces(found, space)
+def require_sketches(returned: object, task: Task, space: str) -> tuple[Trace, ...]:
+    """The traces that a space returned; raises unless there is at least one."""
+    traces = require_traces(returned, space)
     if not traces:
         raise ScheduleError(f"{space} has no sketch of {task.func.name}; {_WANTED}, one at least")
     return traces
 
 
-def require_traces(found: object, space: str = "the space") -> tuple[Trace, ...]:
-    """A sequence of Traces, which may be empty."""
-    if not isinstance(found, tuple | list):
-        raise ScheduleError(f"{space} returns {described(found)}; {_WANTED}")
-    for trace in found:
+def require_traces(returned: object, space: str = "the space") -> tuple[Trace, ...]:
+    """The traces that a space returned; raises unless it is a sequence of Traces."""
+    if not isinstance(returned, tuple | list):
+        raise ScheduleError(f"{space} returns {described(returned)}; {_WANTED}")
+    for trace in returned:
         if not isinstance(trace, Trace):
             raise ScheduleError(f"{space} returns {described(trace)} as a sketch; {_WANTED}")
-    return tuple(found)
+    return tuple(returned)
 
 
 @dataclass(frozen=True)
@@ -148,10 +150,10 @@ class TemplateSpace:
     def _checked(self) -> Callable[[TemplateSchedule], None]:
         @wraps(self.template)
         def checked(sch: TemplateSchedule) -> None:
-            made: object = self.template(sch)  # type: ignore[func-returns-value]
-            if made is not None:
+            returned: object = self.template(sch)  # type: ignore[func-returns-value]
+            if returned is not None:
                 raise ScheduleError(
-                    f"it returns {described(made)}; a template changes the schedule that it is "
+                    f"it returns {described(returned)}; a template changes the schedule that it is "
                     "given and returns nothing"
                 )
 
@@ -167,18 +169,18 @@ class UnionSpace:
         self.spaces = spaces
 
     def derive(self, task: Task) -> Sketches:
-        found = [sketches_of(s, task) for s in self.spaces]
-        traces = dict.fromkeys(t for f in found for t in f.traces)
-        return Sketches(tuple(traces), sum(f.left_out for f in found))
+        parts = [sketches_of(s, task) for s in self.spaces]
+        traces = dict.fromkeys(t for f in parts for t in f.traces)
+        return Sketches(tuple(traces), sum(f.left_out for f in parts))
 
     def sketches(self, task: Task) -> tuple[Trace, ...]:
         return _warned(self.derive(task), task)
 
 
-def _warned(found: Sketches, task: Task) -> tuple[Trace, ...]:
-    if found.warning:
-        warnings.warn(f"{task.func.name}: {found.warning}", SketchWarning, stacklevel=3)
-    return found.traces
+def _warned(derived: Sketches, task: Task) -> tuple[Trace, ...]:
+    if derived.warning:
+        warnings.warn(f"{task.func.name}: {derived.warning}", SketchWarning, stacklevel=3)
+    return derived.traces
 
 
 def variants(task: Task, sketch: Trace) -> Iterator[Variant]:
@@ -210,33 +212,33 @@ def with_structure(sketch: Trace, picked: Sequence[int]) -> Trace:
 
 
 def some_structures(counts: Sequence[int], most: int) -> list[tuple[int, ...]]:
-    """Picks for `structural_counts`: all of them where there are no more than `most`, in order.
+    """Picks for `structural_counts`: all of them in order, if there are no more than `most`.
 
-    Otherwise a sample that does not favour any decision. First those that take the same kind of
-    choice everywhere: the k-th from the front, the k-th from the back (a place far outside, a place
-    close to where it is used). The rest are spread evenly over all combinations.
+    Otherwise a sample that favours no decision. First come those that take the same choice in every
+    decision: the k-th from the front, or the k-th from the back (a location far outside, or close
+    to the use). The rest are spread evenly over all combinations.
     """
     total = prod(counts)
     if total <= most:
         return list(product(*map(range, counts)))
-    found: dict[tuple[int, ...], None] = {}
+    picks: dict[tuple[int, ...], None] = {}
     for k in range(max(counts)):
-        found[tuple(min(k, n - 1) for n in counts)] = None
-        found[tuple(max(n - 1 - k, 0) for n in counts)] = None
-    # Multiples of the golden ratio's share of the total, modulo the total, are spread evenly, and
-    # visit every number where the two have no common divisor.
+        picks[tuple(min(k, n - 1) for n in counts)] = None
+        picks[tuple(max(n - 1 - k, 0) for n in counts)] = None
+    # Multiples of total / golden ratio, modulo total, are spread evenly. They visit every number if
+    # the two are coprime.
     step = round(total * 0.6180339887)
     while gcd(step, total) != 1:
         step += 1
     at = 0
-    while len(found) < most:
+    while len(picks) < most:
         digits, rest = [], at
         for n in reversed(counts):
             rest, digit = divmod(rest, n)
             digits.append(digit)
-        found[tuple(reversed(digits))] = None
+        picks[tuple(reversed(digits))] = None
         at = (at + step) % total
-    return sorted(found)[:most] if len(found) > most else sorted(found)
+    return sorted(picks)[:most] if len(picks) > most else sorted(picks)
 
 
 def _choices(sketch: Trace, at: int) -> Sequence[object]:

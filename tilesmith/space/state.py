@@ -1,5 +1,5 @@
-"""States of the derivation of sketches. A State is a partial sketch and its current node, a block;
-a rule derives further states from it. Nodes are visited from the output backwards.
+"""States in the derivation of sketches. A State is a partial sketch with a current node, a block
+for which a rule derives further states. Nodes are visited from the output backwards.
 """
 
 from __future__ import annotations

@@ -33,18 +33,18 @@ from tilesmith.space.variant import lower
 from tilesmith.task.task import Task
 
 _MOST_STRUCTURES = 4096
-_MOST_NUMBERS = 256  # values of a knob that is branched on
-_MOST_CHECKED = 1 << 14  # rows of a structure that are checked to find a valid one
-_KNOWN_ONLY = (Pad, Pipeline, SplitIterator, StorageAlign, Winograd)  # they take no open sizes
+_MOST_NUMBERS = 256  # the most values of a knob that a template may branch on
+_MOST_CHECKED = 1 << 14  # rows of a structure that are all checked; larger ones are sampled
+_KNOWN_ONLY = (Pad, Pipeline, SplitIterator, StorageAlign, Winograd)  # steps without open sizes
 _POLICIES = {"factors": "divisors", "power2": "powers", "verbose": "both"}  # AutoTVM's names
 
 T = TypeVar("T")
 
 
 class TemplateSchedule(Schedule):
-    """What a template is given: a Schedule that can also ask for decisions.
+    """The argument of a template: a Schedule that can also leave decisions to the tuner.
 
-    Numbers are `Knob`s: computing with them leaves them open. Comparing one, or asking for its
+    Numbers are `Knob`s: arithmetic with them keeps them open. Comparing one, or asking for its
     value, makes the template branch: it is run once per answer, at most 4096 times in all.
     """
 
@@ -53,15 +53,15 @@ class TemplateSchedule(Schedule):
         self.task = task
         self.target = task.target
         self._picks = list(picks)
-        self._options: list[int] = []  # how many there were at each structural decision
+        self._options: list[int] = []  # the number of choices at each structural decision
         self._count = 0
         self._tables: dict[str, tuple[tuple[str, ...], np.ndarray[Any, Any]]] = {}
-        self._left: dict[str, tuple[int, ...]] = {}  # of the choices that were branched on
-        self.branched = False  # on a bound, which may leave nothing
+        self._left: dict[str, tuple[int, ...]] = {}  # remaining values of choices branched on
+        self.branched = False  # whether on a bound, which may exclude all rows
 
     @property
     def trace(self) -> Trace:
-        """Choices that were branched on hold only what agrees with the answers."""
+        """The trace, in which choices branched on hold only values that agree with the answers."""
         steps = []
         for s in self._steps:
             if isinstance(s, SampleChoice) and s.column in self._left:
@@ -82,14 +82,15 @@ class TemplateSchedule(Schedule):
         candidates: Sequence[Sequence[int]] = (),
         where: Callable[[tuple[int, ...]], bool] | None = None,
     ) -> tuple[Knob, ...]:
-        """Factors for a split, outermost first. `max_factor` bounds all but the outermost, 0 does
-        not; `no_tail` keeps those that multiply to the extent; `where` the tuples it accepts.
+        """The factors of a split, outermost first. `max_factor` bounds all but the outermost (0: no
+        bound), `no_tail` allows only tuples that multiply to the extent, and `where` only tuples
+        for which it is true. The other arguments are those of SampleTile.
         """
         listed = tuple(tuple(map(_whole, c)) for c in candidates)
         step = SampleTile(
             loop, parts, _POLICIES.get(policy, policy), max_innermost, candidates=listed
         )
-        self.extent(loop)  # says which loops there are
+        self.extent(loop)  # raises if there is no such loop
         step.apply(self.func)
         conditions: list[Callable[[tuple[int, ...]], bool]] = []
         if max_factor:
@@ -124,8 +125,8 @@ class TemplateSchedule(Schedule):
         return replace(step, candidates=kept)
 
     def sample_choice(self, values: Sequence[T], name: str = "") -> Any:
-        """One of some values. Whole numbers stay open, as a Knob; of anything else (text, flags,
-        tuples, functions) each value is a structure of its own, and is returned as it is.
+        """One of some values. Whole numbers stay open, as a Knob. For anything else (text, flags,
+        tuples, functions), each value makes a structure of its own and is returned as it is.
         """
         values = tuple(values)
         if not values:
@@ -152,7 +153,7 @@ class TemplateSchedule(Schedule):
         spatial: Sequence[Sequence[str]] = (),
         reduce: Sequence[Sequence[str]] = (),
     ) -> tuple[str, ...]:
-        """The loops, reordered: all orders, those of a policy, or those that are given."""
+        """Reorders the loops: by any permutation, those of a policy, or the given `orders`."""
         if not loops:
             raise ScheduleError("sample_permutation is given no loops")
         if orders is None:
@@ -170,7 +171,7 @@ class TemplateSchedule(Schedule):
         return picked
 
     def sample_annotation(self, loops: Sequence[str], policy: str) -> tuple[str, ...]:
-        """Loops that are unrolled, vectorized or bound, as the policy allows: what each became."""
+        """Unrolls, vectorizes or binds loops as the policy allows; returns what each one became."""
         allowed = annotations_of(loops, policy)
         picked = allowed[self._pick(len(allowed))]
         for loop, kind in zip(loops, picked, strict=True):
@@ -186,8 +187,8 @@ class TemplateSchedule(Schedule):
         return picked
 
     def sample_location(self, block: str, places: Sequence[str] | None = None) -> str:
-        """A loop in which the block can be computed, or "root"; all legal ones unless some are
-        given. Pass it on to compute_at or reverse_compute_at.
+        """A loop in which the block can be computed, or "root", for compute_at or
+        reverse_compute_at. The choices are all legal ones, or `places`.
         """
         allowed = list(places) if places is not None else ["root", *self._legal(block)]
         if not allowed:
@@ -204,36 +205,38 @@ class TemplateSchedule(Schedule):
                 yield loop.name
                 break
 
-    # knobs: what the template wants to know about them
+    # answers to questions about knobs
     def number_of(self, value: Int) -> int:
-        """One of the values of an expression; it has that value for the rest of the run."""
+        """One of the values of an expression, which it keeps for the rest of this run."""
         if (n := value.const) is not None:
             return n
-        found = self._outcomes(value)
-        if found is None or len(found) > _MOST_NUMBERS:
+        outcomes = self._outcomes(value)
+        if outcomes is None or len(outcomes) > _MOST_NUMBERS:
             raise ScheduleError(
                 f"the template asks for the value of {value}, which has "
-                f"{'too many' if found is None else len(found)} of them (at most {_MOST_NUMBERS}); "
+                f"{'too many' if outcomes is None else len(outcomes)} of them (at most "
+                f"{_MOST_NUMBERS}); "
                 "sample a number with sample_choice, or compare it instead"
             )
-        number = found[self._pick(len(found))] if len(found) > 1 else found[0]
+        number = outcomes[self._pick(len(outcomes))] if len(outcomes) > 1 else outcomes[0]
         self._suppose(value, number, number)
         return number
 
     def lies_in(self, value: Int, least: int | None, most: int | None) -> bool:
-        """Whether a value lies between these (None: no bound). If both can be, the runs with each
-        answer are structures of their own.
+        """Whether a value lies in [least, most] (None: no bound). If both answers are possible, the
+        run with each is a structure of its own.
         """
-        found = self._outcomes(value)
+        outcomes = self._outcomes(value)
         pieces = [(True, least, most)]
         pieces += [(False, None, least - 1)] if least is not None else []
         pieces += [(False, most + 1, None)] if most is not None else []
-        if found is not None:
-            pieces = [p for p in pieces if any(_inside(v, *p[1:]) for v in found)]
+        if outcomes is not None:
+            pieces = [p for p in pieces if any(_inside(v, *p[1:]) for v in outcomes)]
         answers = list(dict.fromkeys(answer for answer, _, _ in pieces))
         if len(answers) == 1:
             return answers[0]
-        if self._choice(value) is not None:  # what is left of it is a list, in one piece
+        # its remaining values are listed, so no interval is needed
+        if self._choice(value) is not None:
             answer = answers[self._pick(2)]
             self._suppose(value, least, most, answer)
             return answer
@@ -242,14 +245,14 @@ class TemplateSchedule(Schedule):
         return answer
 
     def _choice(self, value: Int) -> SampleChoice | None:
-        """The one choice that a value is made of, if it is."""
+        """The choice that a value depends on, if it depends on nothing else."""
         for s in self._steps:
             if isinstance(s, SampleChoice) and value.names == {s.column}:
                 return s
         return None
 
     def _outcomes(self, value: Int) -> list[int] | None:
-        """What an expression can be, in ascending order; None where that is not known."""
+        """The possible values of an expression, ascending; None if they cannot be enumerated."""
         columns = dict.fromkeys(c for n in sorted(value.names) for c in self._group(n))
         tables = {self._tables[c][0]: self._table(c) for c in columns if c in self._tables}
         if not columns or any(c not in self._tables for c in columns):
@@ -266,7 +269,7 @@ class TemplateSchedule(Schedule):
         return sorted({int(v) for v in np.atleast_1d(np.asarray(evaluate_int(value, env, _never)))})
 
     def _group(self, name: str) -> tuple[str, ...]:
-        """The columns that are chosen together with this one."""
+        """The columns that are sampled together with this one."""
         return self._tables[name][0] if name in self._tables else (name,)
 
     def _table(self, column: str) -> np.ndarray[Any, Any]:
@@ -275,8 +278,8 @@ class TemplateSchedule(Schedule):
     def _suppose(
         self, value: Int, least: int | None, most: int | None, inside: bool = True
     ) -> None:
-        """From here on the value lies in these bounds, or outside of them: fewer choices are left,
-        or a bound is set.
+        """Assumes for the rest of the run that the value lies in [least, most], or outside of it:
+        removes values of a choice, or adds a bound.
         """
         groups = {self._group(n) for n in value.names}
         if len(groups) == 1 and all(n in self._tables for n in value.names):
@@ -291,14 +294,14 @@ class TemplateSchedule(Schedule):
                 self._left[names[0]] = tuple(int(v) for v in table[keep, 0])
                 return
         self.branched = True
-        if least is not None:  # each a bound from below, by 1
+        if least is not None:  # both bounds as expressions that are at least 1
             self.apply(Require(str(value - least + 1), least=1))
         if most is not None:
             self.apply(Require(str(-value + most + 1), least=1))
 
     # knobs in steps
     def apply(self, step: Step) -> None:
-        """Knobs in a step become names of size variables, or numbers where names are not taken."""
+        """Applies a step. Knobs become names of size variables, or numbers if it takes no names."""
         given = step.values_by_name
         if any(map(_has_knob, given.values())):
             step = replace(step, **{n: self._plain(step, v) for n, v in given.items()})
@@ -333,15 +336,15 @@ class TemplateSchedule(Schedule):
     def require(
         self, expression: str | Knob | Int, most: int | None = None, least: int = 0
     ) -> None:
-        """A bound across decisions, such as i2 * j2: candidates beyond it are never made."""
+        """A constraint across decisions, such as i2 * j2: other candidates are never sampled."""
         expression = str(expression)
         step = Require(expression, most, least)
-        known = {c for s in self._steps if isinstance(s, NumericSample) for c in s.columns}
-        unknown = sorted(n for n in step.value.names - known if n not in self.func.sizes)
+        decisions = {c for s in self._steps if isinstance(s, NumericSample) for c in s.columns}
+        unknown = sorted(n for n in step.value.names - decisions if n not in self.func.sizes)
         if unknown:
             raise ScheduleError(
                 f"require({expression!r}): {unknown[0]} is no decision; so far there are "
-                f"{', '.join(sorted(known)) or 'none'}"
+                f"{', '.join(sorted(decisions)) or 'none'}"
             )
         self.apply(step)
 
@@ -350,7 +353,7 @@ class TemplateSchedule(Schedule):
         self._options.append(options)
         return self._picks[at] if at < len(self._picks) else 0
 
-    # what a decision changes
+    # primitives that accept decisions
     def compute_at(self, block: str, loop: str) -> None:
         if loop == "inline":
             self.inline(block)
@@ -362,8 +365,8 @@ class TemplateSchedule(Schedule):
             super().reverse_compute_at(block, loop)
 
     def unroll(self, *loops: Any) -> None:
-        """unroll(k, 16), or with a sampled number: loops inside k are written out up to so many
-        copies.
+        """unroll(k, 16), or with a sampled number: loops inside of k are unrolled as far as that
+        makes at most so many copies.
         """
         depth = loops[1] if len(loops) == 2 else None
         if isinstance(depth, int | Knob) or (isinstance(depth, str) and depth.startswith("#")):
@@ -373,9 +376,9 @@ class TemplateSchedule(Schedule):
 
 
 def structures(task: Task, template: Callable[[TemplateSchedule], None]) -> Iterator[Trace]:
-    """One open trace for every way the structural decisions can go; refused ones are left out."""
+    """One open trace for every combination of structural decisions, except for refused ones."""
     pending: list[tuple[int, ...]] = [()]
-    runs = made = 0
+    runs = yielded = 0
     first: ScheduleError | None = None
     while pending:
         picks = pending.pop(0)
@@ -394,15 +397,15 @@ def structures(task: Task, template: Callable[[TemplateSchedule], None]) -> Iter
                 raise ScheduleError(f"the template {_name(template)}: {e}") from None
             first = first or e
             refused = True
-        # what was decided by default beyond the given picks opens further runs
+        # decisions beyond the given picks took their first choice; their other choices are next
         full = [*picks, *([0] * (len(sch._options) - len(picks)))]
         for at in range(len(picks), len(sch._options)):
             for other in range(1, sch._options[at]):
                 pending.append((*full[:at], other))
         if not refused and (not sch.branched or _has_rows(task, sch.trace)):
-            made += 1
+            yielded += 1
             yield sch.trace
-    if not made:
+    if not yielded:
         raise ScheduleError(
             f"the template {_name(template)} refuses every structure of {task.func.name}; the "
             f"first: {first or 'no numbers agree with its branches'}"
@@ -410,11 +413,11 @@ def structures(task: Task, template: Callable[[TemplateSchedule], None]) -> Iter
 
 
 def _has_rows(task: Task, trace: Trace) -> bool:
-    """Whether any numbers agree with the bounds that the template's branches have set."""
+    """Whether any row satisfies the bounds that the template's branches have set."""
     try:
         v = lower(task, trace)
     except ScheduleError:
-        return True  # said when it is lowered
+        return True  # the error is raised again when the trace is lowered
     if v.size <= _MOST_CHECKED:
         return bool(v.valid(v.rows(0, v.size)).any())
     return len(v.sample(np.random.default_rng(0), 1)) > 0
@@ -430,7 +433,7 @@ def _is_whole(value: object) -> bool:
 
 def _whole(value: Any) -> int:
     if not _is_whole(value):
-        raise ScheduleError(f"{value!r} stands where a whole number is wanted")
+        raise ScheduleError(f"{value!r} is not a whole number")
     return int(value)
 
 

@@ -1,5 +1,6 @@
-"""Multi-level tiling by a structure such as SSRSRS: each letter is a level of spatial or reducing
-loops, outermost first. A loop is split into as many parts as there are levels of its kind.
+"""Multi-level tiling by a structure such as SSRSRS: each letter is a level of spatial (S) or
+reducing (R) loops, outermost first. A loop is split into as many parts as there are levels of its
+kind.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from tilesmith.space.state import State
 class Tiling:
     """How a block with data reuse is tiled.
 
-    `policy` and `max_innermost` bound the factors (see SampleTile); `unroll_reduce` bounds the
-    innermost part of a reducing loop where the structure has three levels of them.
+    `policy` and `max_innermost` bound the factors (see SampleTile). `unroll_reduce` bounds the
+    innermost part of a reducing loop if the structure has three levels of them.
     """
 
     structure: str = "SSRSRS"
@@ -28,7 +29,7 @@ class Tiling:
     max_innermost: int = 64
     unroll_reduce: int = 8
     lanes: int = 1
-    registers: bool = False  # the innermost tile is unrolled, to be held in registers
+    registers: bool = False  # the innermost tile is unrolled, so that it stays in registers
     whole: int = 0  # batch axes of at most this extent are not tiled
 
     def __post_init__(self) -> None:
@@ -46,20 +47,20 @@ class Tiling:
         return self.structure.count("R")
 
     def innermost(self, b: Block, vector_axis: str | None = None) -> dict[str, str]:
-        """The sizes of the innermost tile, by spatial axis that is tiled."""
+        """The sizes of the innermost tile by tiled spatial axis."""
         whole = self._whole(b, vector_axis)
         last = self.num_spatial - 1
         return {i.name: f"#{b.name}.{i.name}.{last}" for i in b.spatial if i.name not in whole}
 
     def _whole(self, b: Block, vector_axis: str | None) -> frozenset[str]:
-        """Axes that are not tiled: their loop is in the outermost level."""
+        """Axes that are not tiled: their loops are in the outermost level."""
         short = {i.name for i in b.spatial if (i.extent.const or self.whole + 1) <= self.whole}
         return frozenset(a for a in analysis.batch_axes(b) if a in short and a != vector_axis)
 
     def apply(self, state: State, vector_axis: str | None = None, turned: bool = False) -> State:
         """Tiles the current block. `vector_axis` is innermost in every level. With `turned` it is
-        outermost in all but the last two spatial levels, which decide what stays in the caches, but
-        inside axes that index all operands, such as a batch.
+        outermost in all but the last two spatial levels (which decide what stays in the caches),
+        but still inside of axes that index all operands, such as a batch.
         """
         b = state.block
         whole = self._whole(b, vector_axis)
@@ -74,7 +75,7 @@ class Tiling:
             if turned:
                 batch = [a for a in others if a in analysis.shared_axes(b)]
                 outward = [*batch, vector_axis, *(a for a in others if a not in batch)]
-        # guards of the block stay outside the register tile
+        # guards of the block stay outside of the register tile
         asked = {n for p in b.domain for n in p.names}
         steps: list[Step] = []
         parts: dict[str, tuple[str, ...]] = {}

@@ -47,17 +47,21 @@ class Variant:
 
     @cached_property
     def _derived(self) -> tuple[tuple[str, Int, Int], ...]:
-        """Columns without a decision, such as the outermost part of a split by [None, 8]: name,
-        extent, divisor.
+        """Columns without a decision of their own, such as the outermost part of a split by
+        [None, 8]: (name, extent, divisor).
         """
-        known = {c for d in self.domains for c in d.columns}
+        decided_columns = {c for d in self.domains for c in d.columns}
         out = []
         for fact in self.func.facts:
             name = fact.sizes[0].name
             inner = product(fact.sizes[1:])
-            if name is not None and name not in known and inner.names | fact.extent.names <= known:
+            if (
+                name is not None
+                and name not in decided_columns
+                and inner.names | fact.extent.names <= decided_columns
+            ):
                 out.append((name, fact.extent, inner))
-                known.add(name)
+                decided_columns.add(name)
         return tuple(out)
 
     @cached_property
@@ -76,19 +80,19 @@ class Variant:
             rows[:, at] = -(-extent(rows) // inner(rows))
 
     def complete(self, decided: Matrix) -> Matrix:
-        """Rows from the columns of the domains alone."""
+        """Rows from the domains' columns; computes the derived ones."""
         out = np.empty((len(decided), len(self.columns)), np.int32)
         out[:, : decided.shape[1]] = decided
         self._fill(out)
         return out
 
     def adapt(self, rows: Matrix) -> Matrix:
-        """Rows of a variant of another task that has the same columns, as far as they can be had
-        here: the nearest choices, of which those are left out that break a limit.
+        """Rows of a variant of another task with the same columns, as far as they exist here: the
+        nearest choices, without rows that break a limit.
         """
         parts = [d.nearest(rows[:, span]) for d, span in zip(self.domains, self.spans, strict=True)]
-        found = self.complete(np.concatenate([*parts, rows[:, :0]], axis=1).astype(np.int32))
-        return np.asarray(found[self.valid(found)])
+        completed = self.complete(np.concatenate([*parts, rows[:, :0]], axis=1).astype(np.int32))
+        return np.asarray(completed[self.valid(completed)])
 
     @cached_property
     def spans(self) -> tuple[slice, ...]:
@@ -100,36 +104,37 @@ class Variant:
 
     @cached_property
     def nodes(self) -> tuple[str, ...]:
-        """The block that each domain belongs to: crossover takes a block's decisions from one
-        parent.
+        """The block that each domain belongs to. Crossover takes all decisions of a block from the
+        same parent.
         """
         blocks = sorted((b.name for _, b in walk(self.func.body)), key=len, reverse=True)
         out = []
         for d in self.domains:
             name = d.columns[0][1:]
             out.append(next((b for b in blocks if name.startswith(f"{b}.")), name))
-        if len({n for n in out if n in blocks}) <= 1:  # else a child would be one of its parents
+        # with a single block, a child would equal one of its parents
+        if len({n for n in out if n in blocks}) <= 1:
             return tuple(d.columns[0] for d in self.domains)
         return tuple(out)
 
     @property
     def size(self) -> int:
-        """How many rows there are, those beyond the limits included."""
+        """The number of rows, including those that break a limit."""
         n = 1
         for d in self.domains:
             n *= d.size
         return n
 
     def row(self, index: int) -> Matrix:
-        """The index-th row, for a grid: domains count like digits, the last one fastest."""
+        """Row number `index` of the grid: domains count like digits, the last one fastest."""
         if not 0 <= index < self.size:
             raise IndexError(f"row {index} of {self.size}")
         return np.asarray(self.rows(index, 1)[0])
 
     def rows(self, start: int, count: int) -> Matrix:
-        """The rows from the start-th on, `count` of them or what is left."""
+        """The rows from number `start` on, `count` of them or fewer at the end."""
         out = np.empty((max(0, min(count, self.size - start)), len(self.columns)), np.int32)
-        carried = np.arange(len(out))  # the start itself may be beyond 64 bits
+        carried = np.arange(len(out))  # relative, because `start` may exceed 64 bits
         for d, span in zip(reversed(self.domains), reversed(self.spans), strict=True):
             start, digit = divmod(start, d.size)
             carried, at = np.divmod(carried + digit, d.size)
@@ -138,15 +143,15 @@ class Variant:
         return out
 
     def contains(self, rows: Matrix) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Which rows have every decision in its domain. Hand-written ones need not."""
+        """Which rows have every decision in its domain; hand-written ones may not."""
         ok = np.ones(len(rows), bool)
         for d, span in zip(self.domains, self.spans, strict=True):
             ok &= d.contains(rows[:, span])
         return ok
 
     def rows_or(self, rows: Matrix, others: Matrix) -> Matrix:
-        """The rows, with those replaced by the others' that leave a domain or exceed a limit.
-        Columns that follow from decisions are computed anew.
+        """The rows, but those of `others` where a row leaves a domain or breaks a limit. Derived
+        columns are recomputed.
         """
         new = np.where(self.contains(rows)[:, None], rows, others)
         self._fill(new)
@@ -154,28 +159,28 @@ class Variant:
 
     # populations
     def draw(self, rng: Rng, n: int) -> Matrix:
-        """Rows drawn from the domains, valid or not."""
-        out = np.empty((len(self.columns), n), np.int32)  # by columns, which is how they are filled
+        """Random rows from the domains, including some that break a limit."""
+        out = np.empty((len(self.columns), n), np.int32)  # column by column, as it is filled
         for d, span in zip(self.domains, self.spans, strict=True):
             d.sample_columns(rng, out[span])
         self._fill(out.T)
         return out.T
 
     def sample(self, rng: Rng, n: int, attempts: int = 50) -> Matrix:
-        """Valid rows, drawn independently; fewer than n only if they are very rare."""
+        """Valid rows, drawn independently; fewer than n only if valid ones are very rare."""
         out = np.empty((n, len(self.columns)), np.int32)
-        found = 0
+        collected = 0
         for _ in range(attempts + n // _CHUNK * 4):
-            rows = self.draw(rng, min(_CHUNK, max(64, 2 * (n - found))))
-            keep = np.flatnonzero(self.valid(rows))[: n - found]
-            out[found : found + len(keep)] = rows.T.take(keep, axis=1).T
-            found += len(keep)
-            if found == n:
+            rows = self.draw(rng, min(_CHUNK, max(64, 2 * (n - collected))))
+            keep = np.flatnonzero(self.valid(rows))[: n - collected]
+            out[collected : collected + len(keep)] = rows.T.take(keep, axis=1).T
+            collected += len(keep)
+            if collected == n:
                 break
-        return out[:found]
+        return out[:collected]
 
     def mutate(self, rng: Rng, rows: Matrix) -> Matrix:
-        """One decision of each row changed; rows that would leave the limits stay as they are."""
+        """Changes one decision of each row; rows that would break a limit stay as they are."""
         new = rows.copy()
         if not len(self._picks):
             return new
@@ -183,7 +188,7 @@ class Variant:
         for start in range(0, len(rows), _CHUNK):
             part = new[start : start + _CHUNK]
             pick = self._picks.take(rng.integers(0, len(self._picks), len(part), np.int32))
-            order = np.argsort(pick, kind="stable")  # rows with the same decision side by side
+            order = np.argsort(pick, kind="stable")  # groups rows that change the same decision
             changed = part.take(order, axis=0)
             ends = np.searchsorted(pick.take(order), every)
             for k, (d, span) in enumerate(zip(self.domains, self.spans, strict=True)):
@@ -197,30 +202,30 @@ class Variant:
 
     def neighbours(self, row: Matrix) -> Matrix:
         """All valid rows that differ from this one by a small change of one decision."""
-        found = []
+        changed = []
         for d, span in zip(self.domains, self.spans, strict=True):
             near = d.neighbours(row[span]) if d.size > 1 else d.table[:0]
             rows = np.repeat(row[None], len(near), axis=0)
             rows[:, span] = near
-            found.append(rows)
-        out = np.concatenate(found) if found else row[None][:0]
+            changed.append(rows)
+        out = np.concatenate(changed) if changed else row[None][:0]
         self._fill(out)
         return np.asarray(out[self.valid(out)])
 
     @cached_property
     def _picks(self) -> Column:
-        """The domains that leave a choice, each as many times as it has columns."""
+        """The domains with more than one choice, each repeated by its number of columns."""
         times = [len(d.columns) if d.size > 1 else 0 for d in self.domains]
         return np.repeat(np.arange(len(times), dtype=np.uint8), times)
 
     def cross(self, rng: Rng, a: Matrix, b: Matrix) -> Matrix:
-        """Each node's decisions from one of the two parents; a child beyond the limits is its first
-        parent.
+        """Takes each node's decisions from one of the two parents. A child that breaks a limit is
+        replaced by its first parent.
         """
         names = list(dict.fromkeys(self.nodes))
         at = [names.index(n) for n, d in zip(self.nodes, self.domains, strict=True)
               for _ in d.columns]  # fmt: skip
-        # Derived columns are computed anew. The type is said because there may be none at all.
+        # Derived columns are recomputed. The dtype is given because there may be no columns.
         node = np.array(at + [0] * len(self._derived), np.intp)
         new = a.copy()
         for start in range(0, len(a), _CHUNK):
@@ -233,7 +238,7 @@ class Variant:
         return new
 
     def valid(self, rows: Matrix) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Which rows keep all limits."""
+        """Which rows satisfy all limits."""
         ok = np.ones(len(rows), bool)
         for start in range(0, len(rows), _CHUNK):
             here = ok[start : start + _CHUNK]
@@ -245,7 +250,7 @@ class Variant:
         return ok
 
     def warnings(self, rows: Matrix) -> dict[str, np.ndarray[Any, np.dtype[np.bool_]]]:
-        """By name, which rows pass a bound that they should keep, such as the size of a cache."""
+        """By name, which rows exceed a bound that is only advisable, such as a cache's size."""
         values = compile_ints([w.value for w in self._warnings], self.columns)(rows)
         return {w.name: v > w.most for w, v in zip(self._warnings, values, strict=True)}
 
@@ -265,12 +270,12 @@ class Variant:
         return Candidate(self.task, self.decided(row))
 
     def function(self, row: Matrix) -> Function:
-        """The concrete Function of a row: what its trace gives, without going through it again."""
+        """The concrete Function of a row, as its trace would give but without replaying it."""
         return with_sizes(self.func, dict(zip(self.columns, map(int, row), strict=True)))
 
 
 def compile_int(p: Int, columns: tuple[str, ...]) -> Callable[[Matrix], Column]:
-    """A polynomial over columns, as a function of a whole matrix."""
+    """Compiles a polynomial over columns to a function of a whole matrix."""
     every = compile_ints([p], columns)
     return lambda rows: every(rows)[0]
 
@@ -278,39 +283,39 @@ def compile_int(p: Int, columns: tuple[str, ...]) -> Callable[[Matrix], Column]:
 def compile_ints(
     values: Sequence[Int], columns: tuple[str, ...]
 ) -> Callable[[Matrix], list[Column]]:
-    """Several polynomials at once: products that they share are taken once, in 64 bits."""
+    """Compiles several polynomials; products that they share are computed once, in 64 bits."""
     index = {c: k for k, c in enumerate(columns)}
 
-    def of_factor(a: Atom, rows: Matrix, known: dict[Monomial, Column]) -> Column:
+    def of_factor(a: Atom, rows: Matrix, products: dict[Monomial, Column]) -> Column:
         if isinstance(a, str):
             return rows[:, index[a]].astype(np.int64)
         assert isinstance(a, Maximum | FloorDiv), a
-        left, right = total(a.a, rows, known), total(a.b, rows, known)
+        left, right = total(a.a, rows, products), total(a.b, rows, products)
         return np.maximum(left, right) if isinstance(a, Maximum) else left // right
 
-    def of_product(m: Monomial, rows: Matrix, known: dict[Monomial, Column]) -> Column:
-        if m not in known:
-            last = of_factor(m[-1], rows, known)
-            known[m] = last if len(m) == 1 else of_product(m[:-1], rows, known) * last
-        return known[m]
+    def of_product(m: Monomial, rows: Matrix, products: dict[Monomial, Column]) -> Column:
+        if m not in products:
+            last = of_factor(m[-1], rows, products)
+            products[m] = last if len(m) == 1 else of_product(m[:-1], rows, products) * last
+        return products[m]
 
-    def total(p: Int, rows: Matrix, known: dict[Monomial, Column]) -> Column:
+    def total(p: Int, rows: Matrix, products: dict[Monomial, Column]) -> Column:
         out: Column | None = None
         for m, c in p.terms.items():
-            term = of_product(m, rows, known) if m else np.ones(len(rows), np.int64)
+            term = of_product(m, rows, products) if m else np.ones(len(rows), np.int64)
             term = term if c == 1 else term * c
             out = term if out is None else out + term
         return np.zeros(len(rows), np.int64) if out is None else out
 
     def every(rows: Matrix) -> list[Column]:
-        known: dict[Monomial, Column] = {}
-        return [total(p, rows, known) for p in values]
+        products: dict[Monomial, Column] = {}
+        return [total(p, rows, products) for p in values]
 
     return every
 
 
 def lower(task: Task, trace: Trace) -> Variant:
-    """Structural decisions made, numeric ones open: applied once, with what each split found."""
+    """Applies a trace whose structural decisions are made, once, with numbers left open."""
     func = task.func
     domains: list[Domain] = []
     bounds: list[Limit] = []
@@ -334,7 +339,7 @@ def lower(task: Task, trace: Trace) -> Variant:
 
 
 def structural_samples(trace: Trace) -> list[int]:
-    """Positions of the steps whose decision changes the structure."""
+    """The positions of the steps whose decision changes the structure."""
     return [
         k for k, s in enumerate(trace.steps)
         if isinstance(s, SampleLocation | SamplePermutation) and s.decision is None

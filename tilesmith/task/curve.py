@@ -1,4 +1,4 @@
-"""The best cost of a run over time: its measurements in, one point for every improvement out."""
+"""The best cost of a run over time: one point for every improvement."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Curve = tuple[tuple[float, int, float], ...]
 
 def curve_of(measurements: Iterable[Measurement]) -> Curve:
     """(seconds, trials, best cost) at every improvement, from the measurements of one run in their
-    order. What was known before the run and was measured again is a point at 0 s.
+    order. Candidates known before the run and measured again are points at 0 s.
 
-    All costs are at the speed that the machine had when the last best was measured. One of another
-    scale (see Measurement) is no point of the curve, and neither is a candidate that failed later.
+    All costs are scaled to the machine's speed when the last best was measured. Measurements of
+    another scale (see Measurement) are left out, and so are candidates that failed later.
     """
     ranking = Ranking()
     bests: list[tuple[float, int, Measurement]] = []

@@ -1,8 +1,7 @@
-"""Arrays to call a Function with: a naive Function and a seed in, one array per input out, the same
-ones on every machine.
+"""Example arrays for the inputs of a Function, the same on every machine for the same seed.
 
-Integers that index another buffer stay within it. Where rounding over a long sum would hide a wrong
-term, floats are small whole numbers, whose sums are exact.
+Integers used as an index stay within the buffer they index. Where the rounding of a long sum would
+hide a wrong term, floats are small whole numbers, whose sums are exact.
 """
 
 from __future__ import annotations
@@ -17,8 +16,9 @@ import numpy as np
 
 from tilesmith.base.dtype import BFLOAT16, DType
 from tilesmith.base.errors import MeasureError
+from tilesmith.expr.dynamic import Dynamic, loads_of
 from tilesmith.expr.ints import opaque_atoms
-from tilesmith.expr.nodes import Binary, Cast, Dynamic, Expr, Load, children, loads_of
+from tilesmith.expr.nodes import Binary, Cast, Expr, Load, children
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, walk
 
@@ -26,7 +26,7 @@ Array = np.ndarray[Any, Any]
 
 
 def require_memory(func: Function) -> None:
-    """Raises where measuring the Function takes more memory than this machine has free. Measuring
+    """Raises if measuring the Function takes more memory than this machine has free. Measuring
     holds its parameters and intermediate buffers three times: for the oracle, as the expected
     result, and for the kernel.
     """
@@ -42,7 +42,7 @@ def require_memory(func: Function) -> None:
 
 
 def _free_nbytes() -> int:
-    """What the system says is available, or else all there is."""
+    """The memory that the system reports as available, or else all of it."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return next(1024 * int(x.split()[1]) for x in lines if x.startswith("MemAvailable:"))
@@ -58,7 +58,7 @@ def _readable(nbytes: int) -> str:
 
 
 def example_inputs(func: Function, seed: int = 0, positive: bool = False) -> list[Array]:
-    """`positive` is for functions that roots and logarithms confine to such numbers."""
+    """`positive`: only positive floats, for functions with roots or logarithms."""
     rng = np.random.default_rng(seed)
     limits = index_limits(func)
     whole = needs_whole_numbers(func)
@@ -80,7 +80,7 @@ def example_inputs(func: Function, seed: int = 0, positive: bool = False) -> lis
 
 
 def index_limits(func: Function) -> dict[str, int]:
-    """For each buffer that is read inside an index: the least extent that it indexes."""
+    """For each buffer that is read inside an index, the smallest extent that it indexes."""
     limits: dict[str, int] = {}
     buffers = func.all_buffers
     for _, b in walk(func.body):
@@ -96,7 +96,7 @@ def index_limits(func: Function) -> dict[str, int]:
 
 
 def _sources(e: Expr) -> Iterator[str]:
-    """The buffers whose elements an index is, or is a sum of."""
+    """The buffers that an index is loaded from, possibly as a sum."""
     match e:
         case Load():
             yield e.buffer
@@ -114,18 +114,18 @@ def roundoff(d: DType) -> float:
 
 
 def coarsest_roundoff(func: Function) -> float:
-    """Of all that the Function stores."""
+    """The largest `roundoff` of the dtypes that the Function stores."""
     return max((roundoff(w.value.dtype) for _, b in walk(func.body) for w in b.writes), default=0.0)
 
 
 def num_terms(b: Block) -> int:
-    """How many values a block joins into one; 1 if it does not reduce."""
+    """The number of values a block reduces to one; 1 if it does not reduce."""
     return max(1, prod(i.extent.const or 1 for i in b.reducing))
 
 
 def needs_whole_numbers(func: Function) -> bool:
-    """Whether the rounding of its longest sum may reach the size of a term: that error grows like
-    roundoff * terms, and a test for it allows some hundred times as much.
+    """Whether the rounding error of the longest sum may be as large as a term: the error grows like
+    roundoff * terms, and tests tolerate about a hundred times that.
     """
     longest = max((num_terms(b) for _, b in walk(func.body)), default=1)
     return coarsest_roundoff(func) * longest > 1 / 256

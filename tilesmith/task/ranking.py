@@ -1,6 +1,4 @@
-"""Measurements of a task in, oldest first; the one that counts for each candidate, and the best of
-all out.
-"""
+"""Ranks the measurements of a task: which one counts for each candidate, and which is the best."""
 
 from __future__ import annotations
 
@@ -10,13 +8,13 @@ from tilesmith.task.task import Measurement, Standing, standing_of, trust
 
 
 class Ranking:
-    """What counts for a candidate is the latest of its most reliable measurements: a confirmed one
-    before one of a calm machine before a contended one. A failure cancels all that came before it.
+    """For each candidate, the latest of its most reliable measurements counts: confirmed ones
+    before those on a calm machine before contended ones. A failure cancels everything before it.
     """
 
     def __init__(self, measurements: Iterable[Measurement] = ()) -> None:
         self._valid: dict[str, Measurement] = {}
-        self.best: Measurement | None = None  # the first by `trust` of what counts
+        self.best: Measurement | None = None  # the first by `trust` of those that count
         for m in measurements:
             self.add(m)
 
@@ -39,10 +37,10 @@ class Ranking:
 
     @property
     def ranked(self) -> list[Measurement]:
-        """What counts, the best first."""
+        """The measurements that count, the best first."""
         return sorted(self._valid.values(), key=trust)
 
 
 def is_as_reliable(m: Measurement, other: Measurement) -> bool:
-    """Whatever their times and scales."""
+    """Whether m is of the same or a better kind, regardless of times and scales."""
     return standing_of(m) // 2 <= standing_of(other) // 2

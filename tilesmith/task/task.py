@@ -1,5 +1,5 @@
-"""The nouns that later stages share: a Task is what to make fast, a Candidate one way to do it, a
-Measurement what that costs.
+"""The data types that later stages share: Task (a computation and its target), Candidate (a task
+with a schedule), Measurement (its timings), Budget and TuningRun.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from tilesmith.ir.function import Function
 from tilesmith.ir.rename import structure_of
 from tilesmith.schedule.trace import Trace
 
-# Part of every key: code that is generated differently has other timings.
+# Part of every key: kernels of another code generator have other timings.
 CODEGEN_VERSION = "2"
 
 
 def task_key(func: Function, target: Target, codegen: str = CODEGEN_VERSION) -> str:
-    """A digest of all that can change the answer. Names cannot: tasks that differ in them alone
-    have one key, and know of each other's measurements.
+    """A digest of everything that can change the result or its speed. Names cannot: tasks that
+    differ only in names have the same key and share their measurements.
     """
     return digest(structure_of(func), target.fingerprint, codegen)
 
 
 def statement_key(func: Function, target: Target, codegen: str = CODEGEN_VERSION) -> str:
-    """A digest of the task as it was stated, names included: traces speak of names."""
+    """A digest of the task including names, because traces refer to names."""
     return digest(func.digest, target.fingerprint, codegen)
 
 
 @dataclass(frozen=True)
 class Task:
-    """A computation and the machine it is to run on. Equal tasks have equal names, too: what is
-    known of another one with the same `key` is first brought under this one's names.
+    """A computation and the machine it is to run on. Equal tasks have equal names, too; the traces
+    of another task with the same `key` are first translated to this one's names.
     """
 
     func: Function
@@ -73,7 +73,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A task with every decision made."""
+    """A task and a trace in which every decision is made."""
 
     task: Task
     trace: Trace
@@ -92,7 +92,7 @@ class Candidate:
         return isinstance(other, Candidate) and self.key == other.key
 
 
-# What can go wrong with a candidate, in the order in which it is detected.
+# The ways in which a candidate can fail, in the order in which they are detected.
 FAILURES = ("schedule", "build", "crash", "timeout", "memory", "bounds", "wrong", "error")
 
 
@@ -106,9 +106,9 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What may be spent: measured candidates, wall-clock seconds, or whichever comes first.
+    """The limits of a run: measured candidates (`trials`), wall-clock `seconds`, or both.
 
-    `patience` ends a run early, after so many measured candidates without a better one.
+    `patience` ends a run after so many measured candidates without an improvement.
     """
 
     trials: int | None = None
@@ -118,8 +118,8 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class TuningRun:
-    """One search of one task: what made its measurements. `key` is unique, `settings` is the
-    strategy with its settings as text, and `started` is in seconds since 1970.
+    """One search of one task, to which measurements refer. `key` is unique, `settings` is the
+    strategy with its parameters as text, and `started` is in seconds since 1970.
     """
 
     key: str
@@ -134,8 +134,8 @@ class TuningRun:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When in a run a candidate was measured: seconds since the start, and the number of the trial,
-    from 1 on. 0 is a candidate that was known before the run and was measured again.
+    """When in a run a candidate was measured: seconds since the start, and the number of the trial
+    from 1. Trial 0 is a candidate that was known before the run and was measured again.
     """
 
     run: TuningRun
@@ -145,17 +145,17 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Seconds of single calls, or why there are none. `references` are those of a kernel that is
-    always the same, just before each of them: they tell how fast the machine was at that moment.
+    """The seconds of single calls, or why there are none. `references` are the seconds of a fixed
+    reference kernel, run directly before each call: they tell how fast the machine was then.
 
-    A contended measurement was taken while the machine did something else: it may teach, and wins
-    only where nothing else was measured. `confirmed` means that it was repeated in a fresh process
-    against the incumbent.
+    A contended measurement was taken while the machine was busy. Cost models learn from it, but it
+    is the best only if nothing else was measured. `confirmed` means that it was repeated in a fresh
+    process, side by side with the incumbent.
 
-    Scales: a measurement with references is *normal*, its costs are those of a machine whose
-    reference kernel takes 100 us. One without is *raw*. A raw time and a normal one say nothing
-    about each other, so they are never compared: `rank` puts every normal one before every raw one,
-    and all that orders measurements (`trust`, the database, tables, curves) goes by it.
+    Scales: a measurement with references is *normal*; its costs are those of a machine whose
+    reference kernel takes 100 us. One without is *raw*. Raw and normal times are never compared:
+    `rank` puts every normal one before every raw one, and everything that orders measurements
+    (`trust`, the database, tables, curves) uses it.
     """
 
     candidate: Candidate
@@ -166,7 +166,7 @@ class Measurement:
     build_seconds: float = 0.0
     when: float = field(default_factory=time.time)
     references: tuple[float, ...] = ()
-    # In which run it was made, if in one: equal measurements may come from different runs.
+    # When it was taken, if in a run: equal measurements may come from different runs.
     moment: Moment | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
@@ -181,7 +181,7 @@ class Measurement:
 
     @property
     def cost(self) -> float:
-        """The median; infinite where there are no samples, or one of them is no time at all."""
+        """The median in seconds; infinite without samples, or if one is not a positive number."""
         return statistics.median(self.seconds) if _are_times(self.seconds) else inf
 
     @property
@@ -196,8 +196,8 @@ class Measurement:
 
     @property
     def normal_seconds(self) -> tuple[float, ...]:
-        """Scaled to a machine whose reference kernel takes 100 us, so that a change of clock speed
-        or load cancels out. The seconds unchanged if the measurement is raw.
+        """The seconds scaled to a machine whose reference kernel takes 100 us, so that changes of
+        clock speed and load cancel out. Unchanged if the measurement is raw.
         """
         if not self.is_normal:
             return self.seconds
@@ -206,7 +206,7 @@ class Measurement:
 
     @property
     def normal_cost(self) -> float:
-        """The median of those: what measurements of one scale are compared by."""
+        """The median of `normal_seconds`, by which measurements of one scale are compared."""
         normal = self.normal_seconds
         return statistics.median(normal) if _are_times(normal) else inf
 
@@ -216,7 +216,7 @@ class Measurement:
 
     @property
     def rank(self) -> tuple[bool, float]:
-        """What sorts the fastest to the front without comparing across scales."""
+        """A sort key: the fastest first, without comparing across scales."""
         return not self.is_normal, self.normal_cost
 
 
@@ -224,12 +224,12 @@ _REFERENCE_SECONDS = 1e-4
 
 
 def _are_times(samples: tuple[float, ...]) -> bool:
-    """Whether there are any, and all are finite and more than nothing."""
+    """Whether there are samples, and all are finite and positive."""
     return bool(samples) and all(0 < s < inf for s in samples)
 
 
 def _confidence(samples: tuple[float, ...]) -> tuple[float, float]:
-    """A 95 % interval of the median, from the order of the samples alone."""
+    """A 95 % confidence interval of the median, from order statistics."""
     if not _are_times(samples):
         return inf, inf
     n = len(samples)
@@ -240,9 +240,9 @@ def _confidence(samples: tuple[float, ...]) -> tuple[float, float]:
 
 
 class Standing(IntEnum):
-    """How far a measurement is to be trusted, the most first. Behind a comparison side by side, in
-    a fresh process, come times of a calm machine, then those of a busy one; within each, what has
-    references comes before what has none, since the two scales are never compared.
+    """How reliable a measurement is, the most reliable first: compared side by side in a fresh
+    process, then timed on a calm machine, then on a busy one. Within each, measurements with
+    references come first, because the two scales are never compared.
     """
 
     CONFIRMED = 0
@@ -262,14 +262,14 @@ def standing_of(m: Measurement) -> Standing:
 
 
 def trust(m: Measurement) -> tuple[int, float]:
-    """What sorts the best to the front, and the only order by which one is called the best: by
-    standing, and the faster one of equal standing. A database orders its rows by the same two.
+    """A sort key with the best first, and the only order that defines the best: by standing, then
+    by speed. A database orders its rows by the same two.
     """
     return int(standing_of(m)), m.normal_cost
 
 
 def failures_by_kind(measurements: Iterable[Measurement]) -> dict[str, tuple[int, str]]:
-    """By kind: the count, and the text of the first."""
+    """For each kind of failure, the count and the text of the first one."""
     by_kind: dict[str, tuple[int, str]] = {}
     for m in measurements:
         if m.failure is not None:

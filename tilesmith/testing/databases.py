@@ -1,4 +1,4 @@
-"""What every database of measurements must do, as a suite: a subclass with `open` in, tests out.
+"""The contract suite of databases of measurements: subclass it and define `open`.
 
 class TestMine(DatabaseContract):
     def open(self, place): return MyDatabase(place / "records")
@@ -40,8 +40,8 @@ from tilesmith.task.task import (
 def task_of(
     size: int = 8, target: str = "haswell", names: tuple[str, str, str, str, str] | None = None
 ) -> Task:
-    """A small task, another one for each size; `names` are those of its input, its output, the two
-    axes and the Function.
+    """A small task, a different one for each size; `names` are those of its input, its output, the
+    two axes and the Function.
     """
     a, b, *axes, func = names or ("x", "y", "i", "j", f"clip{size}")
     x = placeholder((size, 4), name=a)
@@ -57,7 +57,7 @@ def measured(
     contended: bool = False,
     confirmed: bool = False,
 ) -> Measurement:
-    """The measurement of that number: candidate and time follow from it."""
+    """A measurement whose candidate and time derive from `number`."""
     trace = Trace((Split("y.i", (None, number + 1)), Vectorize("y.j")))
     at = 1.7e9 + number / 7
     return Measurement(
@@ -69,14 +69,14 @@ _NINE = Budget(trials=9)
 
 
 def tuning_run(budget: Budget = _NINE, number: int = 0) -> TuningRun:
-    """The run of that number."""
+    """A run that derives from `number`."""
     settings = f"Random(best={number}, 'größer')"
     return TuningRun(f"run{number}", "Random", settings, 2**70, budget, 1.7e9 - number, "a machine")
 
 
 @dataclass(frozen=True, slots=True)
 class _Twist(Step):
-    """A primitive that no library knows."""
+    """A primitive that is not built in."""
 
     name: ClassVar[str] = "twist"
     loop: str
@@ -94,9 +94,9 @@ class _Unwritable(Step):
 
 
 class DatabaseContract:
-    """`open` gives a database that keeps its records at `place`, which is a folder of its own for
-    each test; a second `open` gives another one on the same records. `lasting = False` is for a
-    database that ends when it is closed: a second one is then asked to know nothing.
+    """`open` returns a database that keeps its records at `place`, a separate folder for each test;
+    a second `open` returns another one on the same records. `lasting = False` is for databases that
+    end when closed: a second one must then be empty.
     """
 
     lasting = True
@@ -154,7 +154,7 @@ class DatabaseContract:
         db.add([one, one])
         db.add([one, other])
         assert db.of(task) == [one, other]
-        again = replace(one, when=one.when + 1)  # the same result at another time is another one
+        again = replace(one, when=one.when + 1)  # the same result at another time is a new record
         db.add([again])
         assert db.of(task) == [one, other, again]
         db.add([])
@@ -214,7 +214,7 @@ class DatabaseContract:
         db.add([*busy, measured(task, 3, (), Failure("crash"))])
         assert db.best(task) == busy[1]
         assert [t.best_seconds for t in db.tasks()] == [0.2]
-        # That it was confirmed while the machine was busy is worth nothing.
+        # Confirmation on a busy machine does not count.
         db.add([measured(task, 4, (0.25,), contended=True, confirmed=True)])
         assert db.best(task) == busy[1]
         calm = measured(task, 5, (9.0,))
@@ -228,7 +228,7 @@ class DatabaseContract:
         raw = [measured(task, k, (s,)) for k, s in ((1, 2e-3), (2, 1e-3))]
         db.add(raw)
         assert db.best(task) == raw[1]
-        # Ten times the seconds, and ten times the machine's: nobody knows which is faster.
+        # Ten times the seconds on a machine that is ten times as slow: not comparable.
         normal = replace(measured(task, 3, (1e-2,)), references=(1e-3,))
         db.add([normal])
         assert db.best(task) == normal
@@ -283,7 +283,7 @@ class DatabaseContract:
         assert db.best(task) is None
         assert [t.best_seconds for t in db.tasks()] == [None]
         again = replace(fast, seconds=(3.0,), confirmed=False, when=fast.when + 2)
-        db.add([again])  # it works again; what it took before the failure counts no longer
+        db.add([again])  # it works again; times from before the failure no longer count
         assert db.best(task) == again
         db.close()
 
@@ -311,7 +311,7 @@ class DatabaseContract:
         db.add([later])
         assert db.best(task) == other
         assert [t.best_seconds for t in db.tasks()] == [2.0]
-        # One that is less reliable replaces nothing.
+        # A less reliable one replaces nothing.
         busy = replace(other, seconds=(9.0,), confirmed=False, contended=True, when=other.when + 1)
         db.add([busy, replace(busy, contended=False, when=other.when + 2)])
         assert db.best(task) == other
@@ -440,20 +440,20 @@ class DatabaseContract:
         first, second = tuning_run(Budget(trials=5)), tuning_run(Budget(1, 2.5, 3), number=1)
         assert db.runs(task) == []
 
-        def made(run: TuningRun, k: int, seconds: float, trial: int, cost: float) -> Measurement:
+        def taken(run: TuningRun, k: int, seconds: float, trial: int, cost: float) -> Measurement:
             moment = Moment(run, seconds, trial)
             return replace(measured(task, k, (cost,), confirmed=True), moment=moment)
 
-        of_first = [made(first, 1, 0.1, 1, 3.0), made(first, 2, 0.75, 2, 4.0)]
-        later = made(first, 3, 1.5, 3, 1.0)
-        of_second = [made(second, 4, 0.25, 0, 2.0), made(second, 5, 0.5, 1, 1.5)]
+        of_first = [taken(first, 1, 0.1, 1, 3.0), taken(first, 2, 0.75, 2, 4.0)]
+        later = taken(first, 3, 1.5, 3, 1.0)
+        of_second = [taken(second, 4, 0.25, 0, 2.0), taken(second, 5, 0.5, 1, 1.5)]
         db.add([*of_first, measured(task, 9), measured(other, 6)])
         db.add(of_second)
         assert [r.seconds for r in db.runs(task) if r.run == first] == [0.75]
         db.add([later])
         db.add([of_first[0]])
         runs = db.runs(task)
-        assert [r.run for r in runs] == [second, first]  # by their start
+        assert [r.run for r in runs] == [second, first]  # by start time
         assert [r.seconds for r in runs] == [0.5, 1.5]
         assert [r.measurements for r in runs] == [tuple(of_second), (*of_first, later)]
         moments = [m.moment for r in runs for m in r.measurements]
@@ -478,13 +478,13 @@ class DatabaseContract:
             t.start()
         for t in threads:
             t.join()
-        found = [m.candidate.key for m in db.of(task)]
-        for n in range(6):  # each thread's in its order, and each add in one piece
+        stored = [m.candidate.key for m in db.of(task)]
+        for n in range(6):  # each thread's records in order, and each add contiguous
             own = [measured(task, k).candidate.key for k in range(100 * n, 100 * n + 20)]
-            assert [k for k in found if k in own] == own
-            places = [found.index(k) for k in own]
+            assert [k for k in stored if k in own] == own
+            places = [stored.index(k) for k in own]
             assert all(b == a + 1 for a, b in zip(places[::2], places[1::2], strict=True))
-        assert len(found) == 120
+        assert len(stored) == 120
         db.close()
 
     def test_a_closed_one_says_so(self, tmp_path: Path) -> None:

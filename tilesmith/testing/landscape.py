@@ -1,5 +1,5 @@
-"""A small landscape to search without hardware: tasks and spaces, and seconds that follow from the
-decisions of a candidate alone.
+"""A small search problem without hardware: tasks, spaces, and seconds that depend on a candidate's
+decisions only.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ def _none(sch: TemplateSchedule) -> None:
 
 
 MANY = TemplateSpace(_many)  # two variants, about a million candidates
-FEW = TemplateSpace(_few)  # two variants, some of their rows beyond a limit
-NONE = TemplateSpace(_none)  # every row is
+FEW = TemplateSpace(_few)  # two variants, in which some rows break a limit
+NONE = TemplateSpace(_none)  # every row breaks a limit
 
 
 def all_candidates(task: Task, sketches: Iterable[Trace]) -> list[Candidate]:
-    """Every one that keeps the limits; for small spaces."""
+    """Every candidate that satisfies the limits; for small spaces."""
     return [v.candidate(r) for s in sketches for v in variants(task, s) for r in valid_rows(v)]
 
 
 def seconds_by_tiles(c: Candidate) -> float:
-    """Least where every innermost tile is 8 and the next one 2, a factor more for each step of two
-    away from that; the same in all variants.
+    """Lowest where every innermost tile is 8 and the next one 2, a factor higher for each factor of
+    two away from that; the same in all variants.
     """
     away = 0.0
     for step in c.trace:
@@ -69,7 +69,7 @@ def measured(
     candidates: Iterable[Candidate],
     cost: Callable[[Candidate], float | Failure] = seconds_by_tiles,
 ) -> list[Measurement]:
-    """What a measurer would say if `cost` were true."""
+    """The measurements of a machine on which candidates take `cost` seconds."""
     out = []
     for c in candidates:
         seconds = cost(c)

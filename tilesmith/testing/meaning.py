@@ -1,7 +1,6 @@
-"""Whether two programs mean the same: a naive Function and a scheduled one in, an AssertionError
-out if they differ.
+"""Asserts that a scheduled Function computes the same as the unscheduled one.
 
-The scheduled one is interpreted as it stands and once more as hard as a code generator may make it.
+It is interpreted as it is, and once more in the hardest way that a code generator may run it.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tilesmith.expr.nodes import below
+from tilesmith.expr.dynamic import below
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.evaluate import evaluate
 from tilesmith.ir.function import Function
@@ -20,19 +19,19 @@ from tilesmith.ir.verify import verify
 from tilesmith.testing.programs import random_inputs
 from tilesmith.testing.strict import hardened, races
 
-# Sums are joined in another order, and intermediate results are rounded to their dtype.
+# Sums are accumulated in another order, and intermediate results are rounded to their dtype.
 _RTOL = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
 
 
 def assert_same_meaning(func: Function, scheduled: Function, seed: int = 0) -> None:
-    """`scheduled` computes what the naive `func` does, on random arrays."""
+    """`scheduled` computes the same as the unscheduled `func`, on random arrays."""
     verify(scheduled)
     arrays = random_inputs(func, np.random.default_rng(seed))
     want = evaluate(func, *arrays)
     assert_close(interpret(scheduled, *arrays), want, f"{scheduled}", func)
     assert_close(interpret(hardened(scheduled), *arrays), want, f"hardened {scheduled}", func)
-    found = races(scheduled)
-    assert not found, f"{found[0]} in {scheduled}"
+    conflicts = races(scheduled)
+    assert not conflicts, f"{conflicts[0]} in {scheduled}"
 
 
 def assert_close(got: Any, want: Any, what: str = "", func: Function | None = None) -> None:

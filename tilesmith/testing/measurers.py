@@ -1,5 +1,5 @@
-"""The contract suite of measurers: a subclass with `measurer` in, tests out. And FakeMeasurer, for
-tests of later stages, whose seconds come from a function.
+"""The contract suite of measurers: subclass it and set `measurer`. And FakeMeasurer, for tests of
+later stages, whose seconds come from a function.
 
 class TestMine(MeasurerContract):
     measurer = MyMeasurer()
@@ -52,7 +52,7 @@ class FakeRun:
         self._closed = False
         self._best: dict[str, float] = {}
         self._listener: Listener | None = None
-        self.measured: list[Candidate] = []  # in the order asked for
+        self.measured: list[Candidate] = []  # in order of measurement
 
     def report_to(self, listener: Listener) -> None:
         self._listener = listener
@@ -105,12 +105,12 @@ def small_task(size: int = 96) -> Task:
 
 
 def split_by(part: int, task: Task) -> Candidate:
-    """A candidate of `small_task`, another one for each `part` from 2 on."""
+    """A candidate of `small_task`, a different one for each `part` from 2 on."""
     return Candidate(task, Trace((Split("Y.i", (None, part)), Unroll("Y.i.1"))))
 
 
 def children() -> set[int]:
-    """Ids of the processes that this one has started and not waited for."""
+    """The ids of child processes that were not waited for yet."""
     pids: set[int] = set()
     for thread in Path(f"/proc/{os.getpid()}/task").iterdir():
         pids.update(map(int, (thread / "children").read_text().split()))

@@ -1,5 +1,4 @@
-"""What every cost model must do, as a suite: a subclass with `model` in, tests out. Nothing is
-compiled or timed.
+"""The contract suite of cost models: subclass it and set `model`. Nothing is compiled or timed.
 
 class TestMine(CostModelContract):
     model = MyModel()
@@ -26,7 +25,7 @@ Drawn = list[tuple[Variant, Matrix]]
 
 @cache
 def drawn(task: Task, rows: int, seed: int) -> Drawn:
-    """So many rows of each variant."""
+    """`rows` random rows of each variant."""
     rng = np.random.default_rng(seed)
     every = (v for s in MANY.sketches(task) for v in variants(task, s))
     return [(v, v.sample(rng, rows)) for v in every]
@@ -45,7 +44,7 @@ def one_in_five_fails(c: Candidate) -> float | Failure:
 
 
 def rank_correlation(a: Scores, b: Scores) -> float:
-    """Of order alone; equals share their rank."""
+    """Spearman's rank correlation; equal values share their rank."""
     a, b = (np.unique(x, return_inverse=True)[1].astype(float) for x in (a, b))
     a, b = ((np.searchsorted(np.sort(x), x) + np.searchsorted(np.sort(x), x, "right")) / 2
             for x in (a, b))  # fmt: skip
@@ -53,8 +52,8 @@ def rank_correlation(a: Scores, b: Scores) -> float:
 
 
 class CostModelContract:
-    """`rows` of each of two variants are learned from. `learns = False` says that a model does not
-    look at its data: then its order must be no better than chance.
+    """Models learn from `rows` of each of two variants. `learns = False` declares that a model
+    ignores its data: then its order must be no better than chance.
     """
 
     model: CostModel
@@ -125,7 +124,7 @@ class CostModelContract:
         np.testing.assert_allclose(predictions(copy, of), before, rtol=1e-6, atol=1e-9)
 
     def test_several_tasks_at_once(self) -> None:
-        """Those of another task are ten times as slow; what counts is their order there."""
+        """Programs of the other task are ten times as slow; only their order there counts."""
         other = matmul_task(96, 16, 32)
         slow = measured(candidates(drawn(other, self.rows, 1)), lambda c: 10 * seconds_by_tiles(c))
         predictor = self.fitted([*self.measurements(), *slow])
@@ -133,8 +132,8 @@ class CostModelContract:
             self.check(predictor, drawn(task, 40, 2))
 
     def test_what_can_no_longer_be_applied_is_left_out(self) -> None:
-        gone = Candidate(matmul_task(), Trace((Split("C.nowhere", (None, 4)),)))
-        predictor = self.fitted([*self.measurements(), *measured([gone], lambda c: 1e-9)])
+        inapplicable = Candidate(matmul_task(), Trace((Split("C.nowhere", (None, 4)),)))
+        predictor = self.fitted([*self.measurements(), *measured([inapplicable], lambda c: 1e-9)])
         self.check(predictor, drawn(matmul_task(), 5, 2))
 
     def test_a_variant_that_was_never_measured(self) -> None:
@@ -143,22 +142,26 @@ class CostModelContract:
         self.check(predictor, [second])
 
     def test_it_learns_the_order_of_rows_it_has_not_seen(self) -> None:
-        """Over both variants together, so that their scores have to be comparable."""
+        """Over both variants together, so their scores must be comparable."""
         of = drawn(matmul_task(), 200, 2)
         scores = predictions(self.fitted(self.measurements()), of)
         speed = 1 / np.array([seconds_by_tiles(c) for c in candidates(of)])
-        found = rank_correlation(scores, speed)
+        correlation = rank_correlation(scores, speed)
         if self.learns:
-            assert found > 0.5
+            assert correlation > 0.5
         else:
-            assert abs(found) < 0.3, "its order is that of the data, or the reverse: it does learn"
+            assert abs(correlation) < 0.3, (
+                "its order is that of the data, or the reverse: it does learn"
+            )
 
     def test_it_learns_which_variant_is_the_faster_one(self) -> None:
         (fast, rows), (slow, others) = drawn(matmul_task(), self.rows, 1)
         half = self.rows // 2
-        told = measured(candidates([(fast, rows[:half])]))
-        told += measured(candidates([(slow, others[:half])]), lambda c: 5 * seconds_by_tiles(c))
-        predictor = self.fitted(told)
+        measurements = measured(candidates([(fast, rows[:half])]))
+        measurements += measured(
+            candidates([(slow, others[:half])]), lambda c: 5 * seconds_by_tiles(c)
+        )
+        predictor = self.fitted(measurements)
         better, worse = (
             predictor.predict(fast, rows[half:]),
             predictor.predict(slow, others[half:]),

@@ -1,10 +1,9 @@
-"""Random small programs for property tests: a NumPy generator in, a naive Function and arrays to
-call it with out.
+"""Random small programs for property tests, as unscheduled Functions, with arrays to call them.
 
-The programs are tiny (odd extents, a few hundred points) but cover what a schedule must survive:
+The programs are tiny (odd extents, a few hundred points) but cover what a schedule must handle:
 chains, diamonds, stencils, strided and dilated windows, guards, transposed and data-dependent
-reads, reductions with one and with several results. All are continuous in their floats, so that a
-difference in rounding stays small.
+reads, reductions with one and with several results. All are continuous in their floats, so that
+rounding differences stay small.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import numpy as np
 
 from tilesmith.expr import dsl, functions, values
 from tilesmith.expr.dsl import compute, placeholder, reduce_axis
-from tilesmith.expr.nodes import loads_of
+from tilesmith.expr.dynamic import loads_of
 from tilesmith.expr.values import Tensor, Value
 from tilesmith.ir.function import Function
 from tilesmith.ir.lower import function
@@ -26,19 +25,19 @@ from tilesmith.task.inputs import index_limits
 
 Rng = np.random.Generator
 Array = np.ndarray[Any, Any]
-MAX_POINTS = 200  # of one stage: the interpreter visits them one by one
+MAX_POINTS = 200  # points of one stage; the interpreter visits them one by one
 
 
 def random_program(rng: Rng, max_stages: int = 4) -> Function:
-    """A Function of 1 to `max_stages` stages; every stage that nobody reads is an output."""
-    made = Program(rng)
+    """A Function of 1 to `max_stages` stages; every stage that no other one reads is an output."""
+    program = Program(rng)
     for _ in range(int(rng.integers(1, max_stages + 1))):
-        made.add_stage()
-    return made.function()
+        program.add_stage()
+    return program.function()
 
 
 def random_inputs(func: Function, rng: Rng) -> list[Array]:
-    """Arrays for a naive Function. Those that index another buffer stay within it."""
+    """Arrays for an unscheduled Function. Integers used as an index stay in bounds."""
     limits = index_limits(func)
     out: list[Array] = []
     for b in func.inputs:
@@ -67,7 +66,7 @@ class Program:
     stages: list[Tensor] = field(default_factory=list)
     read: set[str] = field(default_factory=set)
 
-    # drawing
+    # random choices
     def extent(self, most: int = 7) -> int:
         return int(self.rng.choice([1, 2, 3, 4, 5, 6, 7, 8, 9][:most]))
 
@@ -78,7 +77,7 @@ class Program:
         return items[int(self.rng.integers(len(items)))]
 
     def input(self, shape: tuple[int, ...], dtype: str = "float64") -> Tensor:
-        """A new input, or an old one of that shape."""
+        """A new input, or an existing one of that shape."""
         for t in self.inputs:
             if t.shape == shape and t.dtype.name == dtype and self.chance(0.3):
                 return t
@@ -87,7 +86,7 @@ class Program:
         return t
 
     def source(self, ranks: tuple[int, ...] = (1, 2, 3)) -> Tensor:
-        """What a stage reads: mostly one made before, so that chains and diamonds come about."""
+        """The tensor that a stage reads: mostly an old one, which gives chains and diamonds."""
         pool = [t for t in self.stages if t.ndim in ranks and t.dtype.is_float]
         if pool and self.chance(0.85):
             t: Tensor = pool[-1] if self.chance(0.6) else self.one_of(*pool)
@@ -146,7 +145,7 @@ class Program:
         return compute((n, m), lambda i, j: x[i, j] * col[i], name=name)
 
     def outer(self, name: str) -> Any:
-        """Each element once by its row and once by its column."""
+        """Reads each element by its row and by its column."""
         x = self.source((1,))
         (n,) = extents(x)
         return compute((n, n), lambda i, j: x[i] - 2 * x[j], name=name)
@@ -190,8 +189,8 @@ class Program:
         return compute((n, m), lambda i, j: dsl.sum(soft(a[i, k]) * b[k, j], axis=k), name=name)
 
     def conv(self, name: str) -> Any:
-        """A window over the last dimension, with stride, dilation and zeros around, guarded in
-        place or in a stage of its own.
+        """A window over the last dimension, with stride, dilation and zero padding, either guarded
+        in place or in a stage of its own.
         """
         x = self.source((1, 2))
         *front, n = extents(x)
@@ -248,7 +247,7 @@ class Program:
         *front, n = extents(x)
         k = reduce_axis(n, name="k")
         match int(self.rng.integers(3)):
-            case 0:  # of an input: computed values may be equal up to rounding
+            case 0:  # of an input, because computed values may be equal up to rounding
                 y = self.input(extents(x))
                 return compute(front, lambda *i: dsl.argmax(y[(*i, k)], axis=k), name=name)
             case 1:  # the running maximum and sum of an online softmax
@@ -312,13 +311,13 @@ class Program:
         outs = [t for t in stages if t.uid not in self.read]
         if not outs:
             outs = stages[-1:]
-        if self.chance(0.2) and stages[0] not in outs:  # an output that is read as well
+        if self.chance(0.2) and stages[0] not in outs:  # an output that another stage reads
             outs.insert(0, stages[0])
         return function([*self._used(outs), *outs], name="program")
 
     def _used(self, outs: list[Tensor]) -> list[Tensor]:
         """The inputs that the outputs need."""
-        found: dict[str, None] = {}
+        inputs: dict[str, None] = {}
         stack = list(outs)
         seen: set[str] = set()
         while stack:
@@ -327,8 +326,8 @@ class Program:
                 continue
             seen.add(t.uid)
             if t.stage is None:
-                found[t.uid] = None
+                inputs[t.uid] = None
                 continue
             for v in t.stage.values:
                 stack.extend(load.buffer.tensor for load in loads_of(v))  # type: ignore[attr-defined]
-        return [t for t in self.inputs if t.uid in found]
+        return [t for t in self.inputs if t.uid in inputs]

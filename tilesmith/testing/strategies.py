@@ -1,5 +1,4 @@
-"""What every strategy must do, as a suite: a subclass with `strategy` in, tests out. Nothing is
-compiled or timed.
+"""The contract suite of strategies: subclass it and set `strategy`. Nothing is compiled or timed.
 
 class TestMine(StrategyContract):
     strategy = MyStrategy()
@@ -33,16 +32,16 @@ def rounds(
     batch: int,
     measure: Callable[[list[Candidate]], list[Measurement]] = measured,
 ) -> list[Measurement]:
-    """Ask and tell so many times, or until there is nothing left."""
+    """Asks and tells `count` times, or until nothing is left."""
     out: list[Measurement] = []
     for _ in range(count):
         asked = search.ask(batch)
         assert len(asked) <= batch
         if not asked:
             break
-        told = measure(asked)
-        search.tell(told)
-        out += told
+        measurements = measure(asked)
+        search.tell(measurements)
+        out += measurements
     return out
 
 
@@ -55,8 +54,8 @@ def failing(candidates: list[Candidate]) -> list[Measurement]:
 
 
 class StrategyContract:
-    """`draws = False` says that a strategy makes no use of chance: then all seeds propose the same.
-    `learns = False` says that it does not follow costs: then it must not get better.
+    """`draws = False` declares that a strategy is deterministic: then all seeds propose the same.
+    `learns = False` declares that it ignores costs: then it must not improve.
     """
 
     strategy: Strategy
@@ -76,13 +75,13 @@ class StrategyContract:
         asked[0].trace.apply(task.func)
 
     def test_nothing_is_proposed_twice(self) -> None:
-        found = keys(rounds(started(self.strategy, MANY), 8, 12))
-        assert len(set(found)) == len(found) == 96
+        proposed = keys(rounds(started(self.strategy, MANY), 8, 12))
+        assert len(set(proposed)) == len(proposed) == 96
 
     def test_nothing_is_proposed_twice_while_it_is_being_measured(self) -> None:
         search = started(self.strategy, MANY)
-        found = [c.key for _ in range(6) for c in search.ask(9)]
-        assert len(set(found)) == len(found) == 54
+        proposed = [c.key for _ in range(6) for c in search.ask(9)]
+        assert len(set(proposed)) == len(proposed) == 54
 
     def test_the_same_seed_gives_the_same_proposals(self) -> None:
         first, again, other = (
@@ -94,28 +93,28 @@ class StrategyContract:
     def test_two_searches_do_not_disturb_each_other(self) -> None:
         alone = keys(rounds(started(self.strategy, MANY, 5), 4, 8))
         one, other = started(self.strategy, MANY, 5), started(self.strategy, MANY, 6)
-        found = []
+        interleaved = []
         for _ in range(4):
-            found += rounds(one, 1, 8)
+            interleaved += rounds(one, 1, 8)
             rounds(other, 1, 8, failing)
-        assert keys(found) == alone
+        assert keys(interleaved) == alone
 
     @pytest.mark.parametrize("batch", [5, 1000])
     def test_an_exhausted_space_ends_the_search(self, batch: int) -> None:
         task = matmul_task()
         search = started(self.strategy, FEW, task=task)
         every = all_candidates(task, FEW.sketches(task))
-        found = rounds(search, len(every) + 1, batch)
-        assert sorted(keys(found)) == sorted(c.key for c in every)
+        proposed = rounds(search, len(every) + 1, batch)
+        assert sorted(keys(proposed)) == sorted(c.key for c in every)
         assert search.ask(batch) == search.ask(1) == []
-        search.tell(found)
+        search.tell(proposed)
         assert search.ask(batch) == []
 
     def test_a_space_of_failures_ends_as_well(self) -> None:
         task = matmul_task()
         search = started(self.strategy, FEW, task=task)
-        found = rounds(search, 1000, 6, failing)
-        assert len(found) == len(all_candidates(task, FEW.sketches(task)))
+        proposed = rounds(search, 1000, 6, failing)
+        assert len(proposed) == len(all_candidates(task, FEW.sketches(task)))
 
     def test_nothing_comes_of_nothing(self) -> None:
         task = matmul_task()
@@ -131,34 +130,36 @@ class StrategyContract:
 
     def test_every_kind_of_measurement_is_taken(self) -> None:
         def odd(candidates: list[Candidate]) -> list[Measurement]:
-            told = measured(candidates)
-            for k, m in enumerate(told):
+            measurements = measured(candidates)
+            for k, m in enumerate(measurements):
                 if k % 3 == 0:
                     kind = FAILURES[k // 3 % len(FAILURES)]
-                    told[k] = replace(m, seconds=(), failure=Failure(kind, "so it was said"))
+                    measurements[k] = replace(
+                        m, seconds=(), failure=Failure(kind, "so it was said")
+                    )
                 elif k % 3 == 1:
-                    told[k] = replace(m, contended=True)
-            told[1] = replace(told[1], seconds=())
-            return [*told[::-1], told[2]]
+                    measurements[k] = replace(m, contended=True)
+            measurements[1] = replace(measurements[1], seconds=())
+            return [*measurements[::-1], measurements[2]]
 
-        found = rounds(started(self.strategy, MANY), 6, 12, odd)
-        assert len(set(keys(found))) == 72
+        proposed = rounds(started(self.strategy, MANY), 6, 12, odd)
+        assert len(set(keys(proposed))) == 72
 
     def test_what_others_measured_is_never_proposed(self) -> None:
         task = matmul_task()
         every = all_candidates(task, FEW.sketches(task))
         search = started(self.strategy, FEW, task=task)
         search.tell(measured(every[::2]))
-        found = rounds(search, 1000, 7)
-        assert sorted(keys(found)) == sorted(c.key for c in every[1::2])
+        proposed = rounds(search, 1000, 7)
+        assert sorted(keys(proposed)) == sorted(c.key for c in every[1::2])
 
     def test_records_of_another_run_are_taken_up(self) -> None:
         records = rounds(started(Random(), MANY, seed=7), 4, 10)
         search = started(self.strategy, MANY)
         search.tell(records)
-        found = keys(rounds(search, 5, 10))
-        assert len(set(found)) == len(found) == 50
-        assert set(found).isdisjoint(keys(records))
+        proposed = keys(rounds(search, 5, 10))
+        assert len(set(proposed)) == len(proposed) == 50
+        assert set(proposed).isdisjoint(keys(records))
 
     def test_what_is_not_of_the_space_does_no_harm(self) -> None:
         task, other = matmul_task(), matmul_task(16, 16, 16)
@@ -170,7 +171,7 @@ class StrategyContract:
         assert {m.candidate.task for m in rounds(search, 4, 12)} == {task}
 
     def test_it_learns_what_is_fast(self) -> None:
-        """After some rounds, what it proposes is faster than what is drawn."""
+        """After some rounds, its proposals are faster than random ones."""
         drawn = rounds(started(Random(), MANY), 1, 200)
         late = rounds(started(self.strategy, MANY), 16, 16)[-80:]
         faster = np.median([m.cost for m in late]) < np.quantile([m.cost for m in drawn], 0.2)

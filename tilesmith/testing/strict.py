@@ -1,8 +1,8 @@
-"""Harder ways to run a Function: what a code generator may do, done to the program before it is
-interpreted.
+"""Harder ways to run a Function: transformations that a code generator is allowed to make, applied
+before the program is interpreted.
 
-`hardened` gives each iteration fresh buffers and runs concurrent loops backwards; `races` finds
-elements that two iterations of a concurrent loop touch and one of them writes. Both take a concrete
+`hardened` gives each iteration fresh buffers and runs concurrent loops backwards. `races` finds
+elements that two iterations of a concurrent loop access, one of them writing. Both take a concrete
 Function.
 """
 
@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
+from tilesmith.expr.dynamic import Dynamic
 from tilesmith.expr.ints import Int, Opaque, evaluate_int, of, opaque_atoms, var
-from tilesmith.expr.nodes import Dynamic
 from tilesmith.ir.dependence import readers, writers
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Block, For, Path, Stmt, map_bindings, rewrite, walk
@@ -23,15 +23,15 @@ Element = tuple[str, tuple[int, ...]]
 
 
 def hardened(func: Function) -> Function:
-    """Intermediate buffers are made anew in the innermost loop around their uses; concurrent loops
-    run backwards.
+    """Intermediate buffers are allocated anew in the innermost loop around their uses, and
+    concurrent loops run backwards.
     """
     return backwards(renewed(func))
 
 
 def renewed(func: Function) -> Function:
-    """As a code generator allocates: nothing survives from one iteration of a buffer's home to the
-    next.
+    """As a code generator allocates: nothing survives from one iteration of the innermost loop
+    around a buffer's uses to the next.
     """
     homes: dict[str, list[Alloc]] = {}
     for buffer in func.buffers:
@@ -57,14 +57,14 @@ def renewed(func: Function) -> Function:
 
 
 def _before_sum(path: Path, b: Block) -> Path:
-    """The loops up to the first that the block reduces over: its sum starts before that."""
+    """The loops outside of the first one that the block reduces over, before which it starts."""
     reducing = b.reducing_loops
     first = next((k for k, f in enumerate(path) if f.name in reducing), len(path))
     return path[:first]
 
 
 def backwards(func: Function) -> Function:
-    """Parallel, bound and vectorized loops from their last iteration to their first."""
+    """Runs parallel, bound and vectorized loops from the last iteration to the first."""
     turned: dict[str, Int] = {}
     for loop in concurrent(func.body):
         if not _reduced(loop):
@@ -77,7 +77,7 @@ def backwards(func: Function) -> Function:
 
 
 def _reduced(loop: For) -> bool:
-    """Whether a sum runs over the loop; only vector lanes may, they are added up in the end."""
+    """Whether a block reduces over the loop, which only vectorized loops may be."""
     return any(loop.name in b.reducing_loops for _, b in walk((loop,)))
 
 
@@ -90,20 +90,20 @@ def concurrent(body: tuple[Stmt, ...]) -> Iterator[For]:
 
 
 def races(func: Function) -> list[str]:
-    """One line for each buffer of which two iterations of a concurrent loop touch the same element,
-    one of them writing.
+    """One line for each buffer of which two iterations of a concurrent loop access the same
+    element, one of them writing.
     """
-    found: list[str] = []
+    conflicts: list[str] = []
 
     def go(body: tuple[Stmt, ...], path: Path) -> None:
         for s in body:
             if isinstance(s, For):
                 if s.kind not in ("serial", "unroll"):
-                    found.extend(_races_in(func, path, s))
+                    conflicts.extend(_races_in(func, path, s))
                 go(s.body, (*path, s))
 
     go(func.body, ())
-    return found
+    return conflicts
 
 
 def _races_in(func: Function, path: Path, loop: For) -> Iterator[str]:
@@ -117,7 +117,7 @@ def _races_in(func: Function, path: Path, loop: For) -> Iterator[str]:
         if n in outputs
         or any(o.name not in inside for o in (*writers(func, n), *readers(func, n)))
         or (
-            # Threads share it; but all of them may store the same value.
+            # Threads share it, but all of them may store the same value.
             loop.kind in THREAD_LOOPS.get(buffer.scope, ())
             and any(o.combiner is not None for o in writers(func, n))
         )
@@ -158,7 +158,7 @@ def _number(e: Int) -> int:
 
 
 def _touched(b: Block, env: dict[str, int]) -> tuple[list[Element], list[Element]]:
-    """Elements that one instance writes and reads; reads at indices that come from a tensor are
+    """The elements that one instance writes and reads; reads at indices loaded from a tensor are
     left out.
     """
     at = {i.name: of(_value(i.bind, env)) for i in b.iters}

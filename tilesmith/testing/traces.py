@@ -1,8 +1,7 @@
-"""Random legal schedules for property tests: a Function and a NumPy generator in, a Schedule with
-its trace out.
+"""Random legal schedules for property tests.
 
-Primitives are drawn with random arguments, and whatever the Schedule refuses is drawn again; an
-exception other than ScheduleError is a bug and comes through.
+Primitives are drawn with random arguments; what the Schedule refuses is drawn again. Any exception
+other than ScheduleError is a bug and propagates.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from tilesmith.schedule.zeros import SkipZeros
 
 Rng = np.random.Generator
 
-# How often each primitive is drawn. Bind is for GPU targets; give it a weight to have it drawn.
+# Weights of the primitives. Bind is for GPU targets and has no weight by default.
 CPU_WEIGHTS: dict[str, float] = {
     "split": 6, "fuse": 1, "reorder": 4, "parallel": 1.5, "vectorize": 1, "unroll": 0.7,
     "annotate": 0.3, "pipeline": 0.3, "compute_at": 6, "reverse_compute_at": 6, "inline": 1.5,
@@ -51,22 +50,22 @@ CPU_WEIGHTS: dict[str, float] = {
     "storage_align": 0.3, "rfactor": 2, "decompose_reduction": 1.5, "transform_layout": 0.5,
     "pad": 0.7, "blockize": 0.4,
 }  # fmt: skip
-# Left out are fuse, which divides by an extent, and pad, which asks for one.
+# Without fuse, which divides by an extent, and pad, which needs one as a number.
 SYMBOLIC_WEIGHTS: dict[str, float] = {**CPU_WEIGHTS, "fuse": 0, "pad": 0}
-# Blocks that wander among each other's loops, where most of what may go wrong goes wrong.
+# Blocks that move among each other's loops, where most errors occur.
 MOVING_WEIGHTS: dict[str, float] = {
     "split": 1, "reorder": 3, "compute_at": 6, "reverse_compute_at": 6, "inline": 0.7,
     "reverse_inline": 0.5, "decompose_reduction": 1.5, "parallel": 1, "cache_write": 0.5,
 }  # fmt: skip
 GPU_WEIGHTS: dict[str, float] = {**CPU_WEIGHTS, "bind": 2, "parallel": 0, "vectorize": 0.5}
-# Every primitive that there is, those that need a program of their kind often enough to meet one.
+# Every primitive. Those that need a special program have larger weights.
 EVERY_WEIGHTS: dict[str, float] = {
     **CPU_WEIGHTS, "bind": 0.5, "split_iterator": 2, "winograd": 4, "skip_zeros": 3,
     "tensorize": 3, "auto_parallel": 1, "auto_prefetch": 0.5, "auto_vectorize": 1,
     "auto_unroll": 1, "sample_tile": 0.2, "sample_choice": 0.2, "sample_location": 2,
     "sample_permutation": 1, "require": 0.2,
 }  # fmt: skip
-MAX_WORK = 4000  # block instances of a schedule; a step that recomputes more than that is left out
+MAX_WORK = 4000  # block instances of a schedule; steps that recompute more are left out
 
 
 def random_trace(
@@ -102,7 +101,7 @@ def random_trace(
 
 
 def places(func: Function, block: str) -> Iterator[Step]:
-    """Every compute_at and reverse_compute_at of the block that is legal as the Function stands."""
+    """Every compute_at and reverse_compute_at of the block that is legal at present."""
     for loop in all_loops(func.body):
         for step in (ComputeAt(block, loop.name), ReverseComputeAt(block, loop.name)):
             try:
@@ -113,7 +112,7 @@ def places(func: Function, block: str) -> Iterator[Step]:
 
 
 def work(func: Function) -> int:
-    """How often blocks run: what the interpreter takes time for."""
+    """How many block instances run, which determines the interpreter's time."""
     total = 0
     for path, b in walk(func.body):
         extents = [*(f.extent for f in path), *(e for _, e in b.tile)]
@@ -122,7 +121,7 @@ def work(func: Function) -> int:
 
 
 def random_sizes(func: Function, rng: Rng) -> dict[str, int]:
-    """Numbers for the open sizes of a Function, such that its facts hold."""
+    """Numbers for the open sizes of a Function that satisfy its facts."""
     row: dict[str, int] = {}
     for name in func.sizes:
         if not any(name in s.names for f in func.facts for s in f.sizes):
@@ -151,7 +150,9 @@ def divisors(n: int) -> list[int]:
 
 
 def random_step(func: Function, rng: Rng, primitive: str, symbolic: bool = False) -> Step | None:
-    """One step with random arguments, legal or not; None where the Function has nothing to name."""
+    """One step with random arguments, legal or not; None if the Function has nothing to apply it
+    to.
+    """
     draw = _Draw(func, rng, symbolic)
     if not draw.blocks or (not draw.loops and primitive in _NEEDS_LOOPS):
         return None
@@ -205,7 +206,7 @@ class _Draw:
         hole = int(self.rng.integers(len(inner) + 1)) if self.rng.random() < 0.2 else 0
         factors: list[int | None] = [*inner]
         factors.insert(hole, None)
-        if self.rng.random() < 0.1:  # no hole: more than enough iterations
+        if self.rng.random() < 0.1:  # without None, and with more iterations than needed
             factors[hole] = -(-extent // prod(inner)) + int(self.rng.integers(0, 2))
         return Split(name, tuple(factors))
 
@@ -254,9 +255,7 @@ class _Draw:
         return Pipeline(self.loop(), int(self.rng.integers(2, 4)))
 
     def compute_at(self) -> Step:
-        """A block that is read, at a loop around a reader; any block at any loop where there is
-        none.
-        """
+        """A block that is read, at a loop around a reader; any block and loop if none is read."""
         pairs = [
             (b.name, f.name)
             for b in self.blocks
@@ -268,7 +267,7 @@ class _Draw:
         return ComputeAt(block, loop)
 
     def reverse_compute_at(self) -> Step:
-        """A block that reads what another one makes, at a loop around that."""
+        """A block that reads what another one writes, at a loop around the other."""
         pairs = [
             (b.name, f.name)
             for b in self.blocks
@@ -341,7 +340,7 @@ class _Draw:
         return Blockize(self.loop())
 
     def tensorize(self) -> Step:
-        """At a loop that runs as often as an instruction, where there is one."""
+        """At a loop with the extent of an instruction, if there is one."""
         unit = self.one_of(INTRINSICS)
         (_, d), *_ = walk(unit.description.body)
         first = d.iters[0].extent

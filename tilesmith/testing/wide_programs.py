@@ -1,9 +1,9 @@
-"""Random programs over the whole language: a NumPy generator in, a naive Function out.
+"""Random programs over the whole language, as unscheduled Functions.
 
-Beside what `programs` draws: all dtypes and casts between them, integers that wrap, divisions and
-remainders by data and by axes (zeros among them), reads at positions that come from data, guarded
+In addition to what `programs` draws: all dtypes and casts between them, integers that wrap,
+divisions and remainders by data and by axes (including zero), data-dependent reads that are guarded
 or wrapped around, positions of extremes, conditions that are stored, values that are used several
-times, inputs without dimensions, and a few extents up to 130.
+times, inputs of rank 0, and some extents up to 130.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tilesmith.expr import functions, values
+from tilesmith.expr import functions, transcendental, values
 from tilesmith.expr.dsl import compute, reduce_axis
 from tilesmith.expr.dsl import sum as sum_over
 from tilesmith.expr.values import Tensor, Value
@@ -19,17 +19,17 @@ from tilesmith.ir.function import Function
 from tilesmith.ops.search import argmax, argmin
 from tilesmith.testing.programs import Program, Rng, extents
 
-INTS = ("int8", "uint8", "int32", "int64", "int16")
+INTS = ("int8", "uint8", "int32", "int64", "int16", "uint64")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 _LONG = (16, 17, 31, 33, 64, 65, 100, 127, 128, 130)
 
 
 def random_wide_program(rng: Rng, max_stages: int = 4) -> Function:
-    """A Function of 1 to `max_stages` stages; every stage that nobody reads is an output."""
-    made = WideProgram(rng)
+    """A Function of 1 to `max_stages` stages; every stage that no other one reads is an output."""
+    program = WideProgram(rng)
     for _ in range(int(rng.integers(1, max_stages + 1))):
-        made.add_stage()
-    return made.function()
+        program.add_stage()
+    return program.function()
 
 
 class WideProgram(Program):
@@ -38,12 +38,12 @@ class WideProgram(Program):
             self.integers, self.floats, self.wrapped, self.divided, self.divided_by_axis,
             self.guarded_division, self.gathered, self.wrapped_index, self.position, self.condition,
             self.chosen, self.shared, self.scaled, self.halves, self.numbered, self.casts,
-            self.rounded,
+            self.rounded, self.bits,
         )  # fmt: skip
         return (*super().rules(), *new, *new)
 
     def shape(self) -> tuple[int, ...]:
-        """Mostly small; long in one dimension now and then."""
+        """Mostly small, sometimes long in one dimension."""
         rank = int(self.one_of(0, 1, 1, 2, 2, 3))
         if rank and self.chance(0.2):
             long = int(self.one_of(*_LONG))
@@ -57,7 +57,7 @@ class WideProgram(Program):
 
     # integers
     def integers(self, name: str) -> Any:
-        """Two dtypes meet, and a third one is stored; all of it is exact."""
+        """Combines two dtypes and stores a third one; everything is exact."""
         shape = self.shape()
         x, y = (self.input(shape, self.one_of(*INTS)) for _ in range(2))
         to = self.one_of(*INTS, *FLOATS)
@@ -72,7 +72,7 @@ class WideProgram(Program):
         return compute(shape, lambda *i: values.cast(f(x[i], y[i]), to), name=name)
 
     def wrapped(self, name: str) -> Any:
-        """Beyond the range of the dtype, where integers wrap around."""
+        """Exceeds the range of the dtype, so that integers wrap around."""
         shape = self.shape()
         x = self.input(shape, self.one_of("int8", "uint8"))
         by = int(self.one_of(50, 100, 120))
@@ -80,16 +80,32 @@ class WideProgram(Program):
             shape, lambda *i: values.cast(x[i] * by + by, self.one_of("int32", "int64")), name=name
         )
 
+    def bits(self, name: str) -> Any:
+        """Shifts beyond the width among them."""
+        shape = self.shape()
+        x, y = (self.input(shape, self.one_of(*INTS)) for _ in range(2))
+        far = int(self.one_of(0, 6, 31, 62))
+        f: Callable[[Any, Any], Any] = self.one_of(
+            lambda a, b: a & ~b,
+            lambda a, b: (a | b) ^ 3,
+            lambda a, b: a << (b + far),
+            lambda a, b: (a - 2) >> (b + far),
+            lambda a, b: functions.sign(a) ^ b,
+        )
+        return compute(shape, lambda *i: f(x[i], y[i]), name=name)
+
     def divided(self, name: str) -> Any:
-        """Zeros among the divisors give 0."""
+        """Divides by data; division by zero gives 0."""
         shape = self.shape()
         d = self.one_of(*INTS)
         x, y = self.input(shape, d), self.input(shape, d)
-        divide = self.one_of(lambda a, b: a // b, lambda a, b: a % b)
+        divide = self.one_of(
+            lambda a, b: a // b, lambda a, b: a % b, functions.trunc_divide, functions.fmod
+        )
         return compute(shape, lambda *i: divide(x[i], y[i]), name=name)
 
     def divided_by_axis(self, name: str) -> Any:
-        """A value, and an index, divided by an axis."""
+        """Divides a value and an index by an axis."""
         x = self.source((1,))
         (n,) = extents(x)
         m = self.extent(6)
@@ -118,7 +134,7 @@ class WideProgram(Program):
 
     # positions
     def gathered(self, name: str) -> Any:
-        """Positions that may lie outside, and are not read there."""
+        """Reads at positions that may lie outside, guarded by a condition."""
         x = self.source((1,))
         (n,) = extents(x)
         m = self.extent(6)
@@ -132,7 +148,7 @@ class WideProgram(Program):
         return compute((m,), body, name=name)
 
     def wrapped_index(self, name: str) -> Any:
-        """A position that is computed in a narrow dtype, and wraps around."""
+        """Reads at a position that is computed in a narrow dtype and wraps around."""
         x = self.source((1,))
         (n,) = extents(x)
         m = self.extent(6)
@@ -141,7 +157,7 @@ class WideProgram(Program):
         return compute((m,), lambda i: x[values.cast(ids[i] * 3 + by, "int32") % n], name=name)
 
     def position(self, name: str) -> Any:
-        """Few different values, so that the first of equals is asked for."""
+        """The position of an extreme among few different values, so that there are ties."""
         shape = self.shape() or (int(self.one_of(*_LONG)),)
         x = self.input(shape, self.one_of(*INTS))
         axis = int(self.rng.integers(len(shape)))
@@ -173,13 +189,15 @@ class WideProgram(Program):
             lambda a, b: a + b * 0.5,
             lambda a, b: functions.maximum(a, b),
             lambda a, b: functions.tanh(a) - b,
+            lambda a, b: functions.atan(a) + functions.expm1(b),
+            lambda a, b: transcendental.asinh(a) - transcendental.log1p(functions.absolute(b)),
             lambda a, b: values.where(a > b, a, b),
             lambda a, b: functions.absolute(a) / (functions.absolute(b) + 1),
         )
         return compute(shape, lambda *i: values.cast(f(x[i], y[i]), to), name=name)
 
     def casts(self, name: str) -> Any:
-        """From dtype to dtype, and never from a float to an integer: that is not continuous."""
+        """Casts between dtypes, but never from float to integer, which is not continuous."""
         shape = self.shape()
         x = self.input(shape, self.one_of(*INTS, *FLOATS))
         way: list[str] = []
@@ -196,7 +214,7 @@ class WideProgram(Program):
         return compute(shape, body, name=name)
 
     def rounded(self, name: str) -> Any:
-        """What is lost when an integer becomes a half."""
+        """The rounding error of casting an integer to half precision."""
         shape = self.shape()
         x = self.input(shape, self.one_of("int32", "int64"))
         half = self.one_of("float16", "bfloat16")
@@ -209,7 +227,7 @@ class WideProgram(Program):
         return compute(shape, body, name=name)
 
     def halves(self, name: str) -> Any:
-        """Products of halves, summed in float32."""
+        """Products of half-precision values, summed in float32."""
         n, m = self.extent(5), self.extent(6)
         d = self.one_of("float16", "bfloat16")
         a, b = self.input((n, m), d), self.input((m,), d)
@@ -224,7 +242,7 @@ class WideProgram(Program):
         return compute((n,), lambda i: values.cast(total[i] * 0.5, d), name=name)
 
     def shared(self, name: str) -> Any:
-        """A value that is used twice, again and again, also on both sides of a choice."""
+        """A value that is used twice, repeatedly, also on both sides of a select."""
         x = self.source((0, 1, 2))
         times = int(self.rng.integers(1, 12))
 
@@ -243,7 +261,7 @@ class WideProgram(Program):
         return compute(x.shape, body, name=name)
 
     def scaled(self, name: str) -> Any:
-        """By an input without dimensions."""
+        """Scales by an input of rank 0."""
         x = self.source((0, 1, 2))
         s = self.input((), self.one_of("float32", "float64"))
         return compute(x.shape, lambda *i: x[i] * s - s, name=name)

@@ -4,8 +4,10 @@ every group and drafts by the analytic score elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+from tilesmith.base.digest import digest
 from tilesmith.base.errors import GraphError
 from tilesmith.base.target import Target, cpu
 from tilesmith.graph.executor import Executor
@@ -13,12 +15,19 @@ from tilesmith.graph.graph import Graph
 from tilesmith.graph.model import Model
 from tilesmith.graph.partition import Partition, partition
 from tilesmith.graph.pipeline import PASSES, Pass, run_passes
-from tilesmith.graph.plan import plan
+from tilesmith.graph.plan import Plan, plan
 from tilesmith.graph.program import Program
+from tilesmith.ir.function import Function
 from tilesmith.records.database import Database
-from tilesmith.runtime.kernel import Kernel
-from tilesmith.task.task import Task
-from tilesmith.tune.build import best_kernel
+from tilesmith.runtime.kernel import Kernel, Origin
+from tilesmith.schedule.trace import Trace
+from tilesmith.task.task import Task, statement_key
+from tilesmith.tune.build import known_schedules, no_record
+from tilesmith.tune.build_pool import Report, build_all
+from tilesmith.tune.build_request import BuildRequest
+from tilesmith.tune.cache import Cache, code_digest, default_folder
+from tilesmith.tune.inputs import require_database, require_target
+from tilesmith.tune.progress import progress_bar
 
 
 def compile_model(
@@ -29,23 +38,97 @@ def compile_model(
     strict: bool = False,
     passes: Sequence[Pass] = PASSES,
     groups: Partition = partition,
+    cache: Cache | str | Path | None = "default",
+    progress: bool | None = None,
 ) -> Model:
-    """A Model with the best known kernels; with `strict`, only with recorded ones."""
-    machine = cpu() if target is None else target
-    kernels: dict[str, Kernel] = {}
+    """A Model with the best known kernels, and with drafts by the analytic score where the database
+    has no record; with `strict`, that is an error.
+
+    Built kernels and packed weights are kept in `cache`, a folder (by default that of the user, see
+    ts.Cache; None keeps nothing), so that the second start is quick. `progress` shows a bar while
+    kernels are built; by default on a terminal.
+    """
+    require_target(target, "compile_model")
+    require_database(database, "compile_model")
+    if not isinstance(graph, Graph | Program):
+        raise GraphError(
+            f"compile_model is given a {type(graph).__name__}; it takes what ts.load_onnx returns"
+        )
+    builder = _ModelBuilder(
+        cpu() if target is None else target, database, strict, _cache(cache), progress
+    )
 
     def compile_graph(one: Graph) -> Executor:
         lowered = run_passes(one, passes)
-        made = plan(lowered, groups(lowered))
-        found = []
-        for step in made.steps:
-            key = step.func.digest
-            if key not in kernels:
-                kernels[key] = best_kernel(step.func, machine, database=database, strict=strict)
-            found.append(kernels[key])
-        return Executor(made, found)
+        return builder.executor(plan(lowered, groups(lowered)))
 
     return Model(graph, compile_graph)
+
+
+def _cache(cache: Cache | str | Path | None) -> Cache | None:
+    if cache is None or isinstance(cache, Cache):
+        return cache
+    return Cache(default_folder() if cache == "default" else Path(cache))
+
+
+class _ModelBuilder:
+    """Kernels of a model, each built once."""
+
+    def __init__(
+        self, target: Target, database: Database | None, strict: bool, cache: Cache | None,
+        progress: bool | None,
+    ) -> None:  # fmt: skip
+        self.target, self.database, self.strict = target, database, strict
+        self.cache, self.progress = cache, progress
+        self.kernels: dict[str, Kernel] = {}
+
+    def executor(self, made: Plan) -> Executor:
+        missing = {s.func.digest: s.func for s in made.steps if s.func.digest not in self.kernels}
+        self.build(missing)
+        return Executor(made, [self.kernels[s.func.digest] for s in made.steps], self.cache)
+
+    def build(self, funcs: Mapping[str, Function]) -> None:
+        requests: dict[str, BuildRequest] = {}
+        for key, func in funcs.items():
+            request = self.request(func)
+            kept = None if self.cache is None else self.cache.get(self.cache_key(request))
+            if kept is None:
+                requests[key] = request
+            else:
+                self.kernels[key] = Kernel(*kept)
+        if not requests:
+            return
+        with progress_bar("building kernels", self.progress) as report:
+            self.build_missing(requests, report)
+
+    def build_missing(self, requests: Mapping[str, BuildRequest], report: Report) -> None:
+        for (key, request), result in zip(
+            requests.items(), build_all([*requests.values()], report), strict=True
+        ):
+            if result.artifact is None:
+                assert self.database is not None
+                reasons = "; ".join(result.obstacles) or "no record of this task"
+                raise no_record(Task(request.func, self.target), self.database, reasons)
+            self.kernels[key] = Kernel(result.artifact, result.origin)
+            if self.cache is not None:
+                self.cache.put(self.cache_key(request), (result.artifact, result.origin))
+
+    def request(self, func: Function) -> BuildRequest:
+        if self.strict and self.database is None:
+            raise GraphError(
+                "compile_model(strict=True) takes recorded kernels only; give a database"
+            )
+        known: tuple[tuple[Trace, Origin], ...] = ()
+        why = "no database"
+        if self.database is not None:
+            known = tuple(known_schedules(self.database, Task(func, self.target)))
+            why = "no record of this task is in the database"
+        return BuildRequest(func, self.target, known, why, drafts=not self.strict)
+
+    def cache_key(self, request: BuildRequest) -> str:
+        traces = (f"{trace.to_json()} {origin}" for trace, origin in request.known)
+        statement = statement_key(request.func, self.target)
+        return digest(code_digest(), statement, str(request.drafts), request.why, *traces)
 
 
 def extract_tasks(
@@ -56,6 +139,7 @@ def extract_tasks(
     groups: Partition = partition,
 ) -> list[tuple[Task, int]]:
     """The tasks of a graph, each with the number of times it occurs."""
+    require_target(target, "extract_tasks")
     if not isinstance(graph, Graph):
         open_inputs = [str(s) for s in graph.inputs if s.is_open]
         what = f"its inputs {', '.join(open_inputs)} are open" if open_inputs else "it has stages"

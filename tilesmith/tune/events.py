@@ -1,4 +1,4 @@
-"""What a tuning run tells its observers: one Progress after every batch."""
+"""What observers of a tuning run receive: one Progress after every batch."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from tilesmith.task.task import Budget, Measurement, Task
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """`trials` counts this run's; `known` those that were there before."""
+    """`trials` counts those of this run; `known` those that the database had before."""
 
     task: Task
     budget: Budget
     seconds: float
     trials: int
     known: int
-    failures: Mapping[str, int]  # by kind
+    failures: Mapping[str, int]  # counts by kind
     best: Measurement | None
     latest: tuple[Measurement, ...]
     finished: bool = False
 
     @property
     def gflops(self) -> float:
-        """Of the best; 0 while there is none."""
+        """The best kernel's rate; 0 while there is none."""
         return self.task.func.flops / self.best.cost / 1e9 if self.best else 0.0
 
     @property
     def rate(self) -> float:
-        """Trials a second."""
+        """Trials per second."""
         return self.trials / max(self.seconds, 1e-3)
 
     @property
     def seconds_left(self) -> float | None:
-        """Until the budget is spent, as far as can be told."""
+        """Estimated seconds until the budget is spent; None if unknown."""
         left = []
         if self.budget.seconds is not None:
             left.append(self.budget.seconds - self.seconds)

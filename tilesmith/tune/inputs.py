@@ -1,5 +1,5 @@
-"""Checks of the arguments of tune and build, before any work is done. Each error names the mistake
-and what is right instead.
+"""Checks the arguments of tune and build before any work is done. Each error names the mistake and
+what is right instead.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def _is_number(x: Any) -> bool:
 
 
 def _a(what: Any) -> str:
-    """How an error message names an object of the wrong type."""
+    """An object of the wrong type, as an error message names it."""
     text = repr(what)
     if isinstance(what, type):
         return f"the class {what.__name__}"

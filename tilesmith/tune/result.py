@@ -17,14 +17,14 @@ from tilesmith.task.task import Measurement, Task, TuningRun
 @dataclass(frozen=True)
 class Result:
     """The outcome of a run. `curve` has (seconds, trials, best cost) at every improvement, see
-    `curve_of`; a database gives the same one for `run`. A run that was `interrupted`, or ended by
-    an `error` of the measurer or the database, has what was measured until then.
+    `curve_of`; a database gives the same curve for `run`. A run that was `interrupted`, or ended by
+    an `error` of the measurer or the database, holds what was measured until then.
     """
 
     task: Task
     best: Measurement
     trials: int
-    failures: dict[str, tuple[int, str]]  # by kind: the count, and the text of the first
+    failures: dict[str, tuple[int, str]]  # by kind: the count, and the text of the first one
     curve: Curve
     seconds: float
     run: TuningRun

@@ -1,5 +1,5 @@
-"""The state of one task's tuning run: measurements in; what is known, what was spent, how many
-candidates to ask for next, and the result out.
+"""The state of one task's tuning run: the measurements, what was spent, the size of the next batch,
+and the result.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from tilesmith.task.task import Candidate, Measurement, Moment, Task, TuningRun,
 from tilesmith.tune.events import Observer, Progress
 from tilesmith.tune.result import Result
 
-# (trials so far, batch size). Small batches first, for an early kernel and because each measurement
-# teaches much; larger ones later, so that the cost of a search is shared by many candidates. The
-# size depends on the number of trials alone: with the same measurements, the same seed proposes the
-# same candidates.
+# (trials so far, batch size). Batches are small at first, for an early kernel and because each
+# measurement teaches much, and larger later, to share the cost of a search among many candidates.
+# The size depends on the number of trials only: with the same measurements, the same seed proposes
+# the same candidates.
 _BATCHES = ((0, 4), (4, 8), (12, 16), (44, 32), (140, 64), (460, 128))
 
-_SEARCH_STATE = "search"  # its name in the database
+_SEARCH_STATE = "search"  # the name of the search's state in the database
 _MAX_EARLIER = 3  # candidates of other code generators that are measured first
 _MAX_DEFENDERS = 3  # known candidates that are measured again until one of them still works
 
 
 class RunState:
-    """Every measurement is in the database before anybody is told of it. What could not be stored
-    is tried again with the next ones.
+    """Every measurement is stored in the database before the search or an observer sees it. What
+    could not be stored is tried again with the next ones.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class RunState:
         self.task, self.run, self.budget, self.database = task, run, run.budget, database
         self.observers = observers
         self.start = time.monotonic()
-        self.deadline = inf  # of the present step, by time.monotonic(); beside the budget's
+        self.deadline = inf  # of the present step, on time.monotonic(); besides the budget's
         self.known = database.of(task) if database is not None else []
         self.num_known = len({m.candidate.key for m in self.known})
         self.trials = 0
@@ -52,20 +52,21 @@ class RunState:
         self.best: Measurement | None = None
         self.measured: list[Measurement] = []  # by this run, in order
         self.error: TilesmithError | None = None
-        self._ask_seconds = (inf, inf)  # of the latest two calls of Search.ask
-        # The time and the trials of the first batch, which are left out of the rate: opening the
-        # measurer and deriving sketches came before it.
+        self._ask_seconds = (inf, inf)  # durations of the latest two calls of Search.ask
+        # The time and the trials of the first batch, which are excluded from the rate, because they
+        # include opening the measurer and deriving sketches.
         self._first_seconds, self._first_trials = 0.0, 0
         self._batch: dict[str, Measurement] = {}  # the present batch, by candidate
         self._unsaved: list[Measurement] = []
         self._ranking = Ranking()
-        self._best_trial = 0  # the trial that measured the best
+        self._best_trial = 0  # number of the trial that measured the best
         self._defenders: set[str] = set()  # known candidates that were measured again
         self._has_defender = False  # whether one of them still works
         for m in self.known:
             self._count(m)
         self._rivals = self._ranking.ranked
-        # The best of other versions of the code generator are good candidates, without times.
+        # The best of other versions of the code generator are good candidates; their times are
+        # not valid here.
         earlier = database.earlier(task) if database is not None and not self.known else []
         self._earlier = earlier[:_MAX_EARLIER]
         self.choose_best()
@@ -80,21 +81,21 @@ class RunState:
 
     @property
     def ask_seconds(self) -> float:
-        """What the next Search.ask should take. The lesser of two: the first fit of a model loads
-        a library, which happens once.
+        """The expected duration of the next Search.ask: the shorter of the last two, because the
+        first fit of a model loads a library.
         """
         return min(self._ask_seconds)
 
     @property
     def until(self) -> float | None:
-        """When measuring must end, by time.monotonic()."""
+        """When measuring must end, on time.monotonic()."""
         seconds = inf if self.budget.seconds is None else self.budget.seconds
         until = min(self.start + seconds, self.deadline)
         return None if until == inf else until
 
     @property
     def is_spent(self) -> bool:
-        """Whether the budget is."""
+        """Whether the budget is spent."""
         b = self.budget
         if b.trials is not None and self.trials + self.num_known >= b.trials:
             return True
@@ -108,13 +109,13 @@ class RunState:
 
     @property
     def curve(self) -> Curve:
-        """See `curve_of`. A best that only the database knows is a point at 0 s."""
-        known: Curve = () if self.best is None else ((0.0, 0, self.best.cost),)
-        return curve_of(self.measured) or known
+        """See `curve_of`. A best that is only in the database is a point at 0 s."""
+        from_database: Curve = () if self.best is None else ((0.0, 0, self.best.cost),)
+        return curve_of(self.measured) or from_database
 
     def next_size(self, under_way: int = 0) -> int:
-        """How many candidates to ask for, while `under_way` are being measured; 0 if those are the
-        last ones.
+        """The number of candidates to ask for, while `under_way` are being measured; 0 if those are
+        the last ones.
         """
         trials = self.trials + under_way
         n = max(size for least, size in _BATCHES if trials >= least)
@@ -127,7 +128,7 @@ class RunState:
                 self.seconds - self._first_seconds, 1e-3
             )
             left = self.until - time.monotonic()
-            # A search that would end after the deadline is not begun: it would be waited for.
+            # A search that would end after the deadline is not started.
             n = min(n, int(1 + rate * left) - under_way) if left > 1.5 * self.ask_seconds else 0
         return max(0, n)
 
@@ -143,9 +144,9 @@ class RunState:
                 search.resume(state)
 
     def next_defender(self) -> Candidate | None:
-        """The best of the database, to be measured again at the start: it becomes the incumbent of
-        this run, so that whatever is called best afterwards has won against it side by side. If it
-        no longer works, the next best. None when there is an incumbent, or none is left to try.
+        """The best of the database, to be measured again at the start. It becomes the incumbent of
+        this run, so that whatever is the best afterwards has won against it side by side. If it no
+        longer works, the next best. None when there is an incumbent, or none is left to try.
         """
         if self._has_defender or len(self._defenders) >= _MAX_DEFENDERS:
             return None
@@ -156,7 +157,7 @@ class RunState:
         return None
 
     def take_earlier(self) -> list[Candidate]:
-        """The best candidates of other versions of the code generator, where this version has no
+        """The best candidates of other versions of the code generator, if this version has no
         record of the task: once, as the first batch.
         """
         candidates, self._earlier = self._earlier[: self.next_size()], []
@@ -181,7 +182,7 @@ class RunState:
 
     def end_batch(self, measured: Sequence[Measurement], incumbent: Measurement | None) -> None:
         """`measured` is the whole batch; `incumbent` is the measurer's, if it compares candidates
-        side by side. Without one, the best is the first by `trust`.
+        side by side. Otherwise the best is the first by `trust`.
         """
         self.add(measured)
         best = incumbent
@@ -196,13 +197,13 @@ class RunState:
         self._batch = {}
 
     def choose_best(self) -> None:
-        """Where there is no best, the first of the ranking becomes it."""
+        """If there is no best yet, takes the first of the ranking."""
         if self.best is None and (best := self._ranking.best) is not None:
             self._set_best(best)
 
     def save(self) -> None:
-        """Stores what is not in the database yet. A row that the database refuses keeps no other
-        one out.
+        """Stores what is not in the database yet. A row that the database refuses does not keep the
+        others from being stored.
         """
         if self.database is None or not self._unsaved:
             return
@@ -234,7 +235,7 @@ class RunState:
         self.choose_best()
 
     def summary(self) -> str:
-        """What there is when an error ends the run: a note for that error."""
+        """A note for an error that ends the run: what was measured, and whether it is stored."""
         text = f"tilesmith: {self.trials} candidates had been measured"
         if self.best is not None:
             text += f", the best with {self.best.cost * 1e6:.4g} us"
@@ -260,7 +261,7 @@ class RunState:
             self._set_best(m)
 
     def _set_best(self, m: Measurement) -> None:
-        """The measurer's incumbent is a measurement of ours without its moment."""
+        """The measurer's incumbent equals one of our measurements, except for its moment."""
         own = self._batch.get(m.candidate.key, m)
         self.best = own if own == m else m
         self._best_trial = own.moment.trial if own.moment and own.moment.run == self.run else 0

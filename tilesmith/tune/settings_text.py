@@ -1,4 +1,4 @@
-"""Settings as text for the database: an object in, its class and fields in a few lines out."""
+"""Settings of a strategy as text for the database: class and fields."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SHORT.maxstring = _SHORT.maxother = 200
 
 
 def settings_text(x: Any) -> str:
-    """As `repr`, but long values are shortened: a cost model may hold thousands of records."""
+    """Like `repr`, but long values are shortened: a cost model may hold thousands of records."""
     if not is_dataclass(x) or isinstance(x, type):
         return _SHORT.repr(x)
     own = [f"{f.name}={settings_text(getattr(x, f.name))}" for f in fields(x) if f.repr]

@@ -41,17 +41,17 @@ _UNLIMITED = Budget()
 
 
 class TaskTuner:
-    """The search of one task, what it has measured and what it has spent.
+    """The search of one task, with what it has measured and spent.
 
     `step` asks the search for a batch, measures it, stores it and tells the search. The next batch
-    is searched for while the present one is measured, so that a search learns of each batch one
-    step late. With a database, what it holds of the task counts towards `budget.trials` and is not
-    measured again, except for the best: that is the first incumbent. The seconds of the budget are
-    wall-clock time since the tuner was made. Without a budget, whoever calls `step` decides when to
-    stop.
+    is proposed while the present one is measured, so a search learns of each batch one step late.
+    With a database, its records of the task count towards `budget.trials` and are not measured
+    again, except for the best, which is the first incumbent. The seconds of the budget are
+    wall-clock time since the tuner was created. Without a budget, the caller of `step` decides when
+    to stop.
 
     A scheduler reads `best_cost`, `trials`, `seconds` (spent in its own steps) and `curve`, and
-    gives the tuner that it wants next as `following`: that one's search then runs meanwhile.
+    passes the tuner that it wants next as `following`, whose search then runs during this step.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class TaskTuner:
         self._state = RunState(task, run, database, observers)
         self._search: Search | None = None
         self._pending: list[Candidate] = []  # proposed, not measured yet
-        self._has_measured = False  # a batch of the search's
+        self._has_measured = False  # whether a batch of the search was measured
         self._finished = self._state.is_spent
 
     def __repr__(self) -> str:
@@ -92,8 +92,8 @@ class TaskTuner:
 
     @property
     def finished(self) -> bool:
-        """Whether the budget is spent, or the space: then `step` measures nothing. The first batch
-        is measured however long the search took: one kernel is better than none.
+        """Whether the budget or the space is exhausted: then `step` measures nothing. The first
+        batch is measured however long the search took, because one kernel is better than none.
         """
         return self._finished or (self._has_measured and self._state.is_spent)
 
@@ -108,13 +108,13 @@ class TaskTuner:
 
     @property
     def trials(self) -> int:
-        """Candidates measured by this tuner; those known from the database do not count."""
+        """Candidates measured by this tuner, without those known from the database."""
         return self._state.trials
 
     @property
     def curve(self) -> Curve:
         """(seconds, trials, best cost) at every improvement, see `curve_of`. Seconds are wall-clock
-        time since the tuner was made.
+        time since the tuner was created.
         """
         return self._state.curve
 
@@ -126,9 +126,9 @@ class TaskTuner:
         until: float | None = None,
         following: TaskTuner | None = None,
     ) -> list[Measurement]:
-        """Measures one batch, of at most n candidates, which ends at the moment `until` of
-        time.monotonic(). The search of `following`, by default this tuner's, meanwhile proposes its
-        next batch. Nothing is measured when the tuner has `finished`, or too little time is left.
+        """Measures one batch of at most n candidates, which ends at the moment `until` of
+        time.monotonic(). Meanwhile the search of `following`, by default this tuner's, proposes its
+        next batch. Nothing is measured if the tuner has `finished`, or too little time is left.
 
         Whatever ends a step early (Ctrl-C, an error), what was measured is stored.
         """
@@ -147,11 +147,11 @@ class TaskTuner:
             self.seconds += time.monotonic() - began
 
     def result(self, interrupted: bool = False, error: TilesmithError | None = None) -> Result:
-        """What was found until now; a TuneError if no candidate could be measured."""
+        """The result so far; a TuneError if no candidate could be measured."""
         return self._state.result(interrupted, error)
 
     def summary(self) -> str:
-        """How many candidates were measured and whether they are stored, in a line."""
+        """How many candidates were measured and whether they are stored, in one line."""
         return self._state.summary()
 
     def _step(self, measuring: Measuring, n: int | None, after: TaskTuner) -> list[Measurement]:
@@ -164,7 +164,7 @@ class TaskTuner:
             self._finished = state.deadline == inf
             return []
         under_way = len(batch) if defender is None and after is self else 0
-        # Counted now: trials that are reported during the batch would count twice.
+        # Computed before the batch, during which trials are counted as they are reported.
         size = 0 if after._pending or after.finished else after._state.next_size(under_way)
         if isinstance(measuring, Reporting):
             measuring.report_to(state.add)
@@ -178,7 +178,7 @@ class TaskTuner:
         return measured
 
     def _started(self) -> Search:
-        """The search, which begins with what the database knows."""
+        """The search, which is told the database's records when it starts."""
         if self._search is None:
             name = type(self._space).__name__
             sketches = require_sketches(self._space.sketches(self.task), self.task, name)
@@ -191,7 +191,7 @@ class TaskTuner:
         return self._search
 
     def _take(self, n: int | None) -> list[Candidate]:
-        """The next batch to measure: what was proposed ahead, or else a new proposal."""
+        """The next batch to measure: what was proposed ahead, or a new proposal."""
         if not self._pending:
             self._pending = self._state.take_earlier()
         if not self._pending:
@@ -200,8 +200,8 @@ class TaskTuner:
         return batch
 
     def _look_ahead(self, after: TaskTuner, size: int) -> list[Candidate]:
-        """What will be measured next, to be built already. The measurer was told of this tuner's
-        own pending candidates before.
+        """The candidates that will be measured next, to be built ahead. The measurer already has
+        this tuner's own pending candidates.
         """
         asked = after._ask(size)
         return asked if after is self else list(after._pending)
@@ -220,5 +220,5 @@ class TaskTuner:
 
 
 def _machine(target: Target) -> str:
-    """What the run is for and what it runs on."""
+    """The target and the machine, as text."""
     return f"{target.model or target.cpu}, {platform.system()} {platform.release()}"

@@ -1,5 +1,5 @@
-"""Progress as text: on a terminal one line that is rewritten, elsewhere a plain line every 5 s, and
-a curve at the end.
+"""Shows progress: on a terminal one line that is rewritten, elsewhere a plain line every 5 s, and a
+curve at the end.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from tilesmith.measure.peak import peak_of
 from tilesmith.tune.events import Progress
 
 _EVERY_SECONDS = 5.0  # between plain lines
-_COLUMNS = 80  # of a line where there is no terminal
-_MIN_NAME = 16  # columns that a function's name keeps before other things are left out
+_COLUMNS = 80  # width of a line without a terminal
+_MIN_NAME = 16  # columns that a function's name keeps before other parts are left out
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Terminal:
         self.stream.flush()
 
     def _line(self, p: Progress) -> str:
-        """As much as fits on a line. What does not: the end of a long name, then how candidates
+        """As much as fits on a line. First the end of a long name is left out, then how candidates
         failed, then the least important figures.
         """
         room, name = self._width, p.task.func.name
@@ -53,7 +53,7 @@ class Terminal:
         return "  ".join([name, *(text for _, text in parts)])
 
     def _parts(self, p: Progress, kinds: bool) -> list[tuple[int, str]]:
-        """Each with its unimportance; 0 stays."""
+        """The parts of the line with a number each: higher ones are left out first, 0 never."""
         parts = [(0, f"{p.trials} trials"), (5, f"{p.rate:.1f}/s")]
         if p.known:
             parts.append((4, f"{p.known} known"))
@@ -71,7 +71,7 @@ class Terminal:
 
     @property
     def _width(self) -> int:
-        """One column stays free: some terminals begin a new line when the last is written to."""
+        """One column stays free: some terminals start a new line after the last column."""
         try:
             columns = os.get_terminal_size(self.stream.fileno()).columns
         except (OSError, ValueError):  # no terminal
@@ -99,7 +99,7 @@ class Terminal:
 
 
 def _share_of_peak(p: Progress) -> list[str]:
-    """In GFLOP/s and against what the cores of the target could do with operands in registers."""
+    """The rate in GFLOP/s, and its share of the cores' peak with operands in registers."""
     func, target = p.task.func, p.task.target
     if not func.flops:
         return []

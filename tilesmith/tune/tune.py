@@ -1,6 +1,6 @@
-"""Spends a budget on one task: a Function in, the fastest kernel found out. What was measured is in
-the database before the strategy or an observer hears of it, so that a run that is interrupted or
-fails loses nothing.
+"""`tune`: finds the fastest kernel of a Function within a budget. Measurements are stored in the
+database before the strategy or an observer sees them, so a run that is interrupted or fails loses
+nothing.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def tune(
     observers: Sequence[Observer] = (),
     quiet: bool = False,
 ) -> Result:
-    """The fastest kernel found within the budget. With a database, what it knows counts towards the
-    trials and is not measured again, except for its best: that is the first incumbent, so that the
-    result has won against it side by side.
+    """The fastest kernel found within the budget. With a database, its records of the task count
+    towards the trials and are not measured again, except for the best. That is the first incumbent,
+    so the result has won against it side by side.
 
     Ctrl-C ends a run early, with the best so far. So does an error of the measurer or the database
     (see `Result.error`). An exception of a strategy or an observer is raised, with a note of what

@@ -1,4 +1,4 @@
-"""Addresses: a buffer's name and an index in, the parts of the address out, and the pointer.
+"""Addresses of accesses: splits an index into constant and run-time parts, and computes pointers.
 
 The part that depends on run-time loops is computed once per loop, where the innermost is known.
 """
@@ -16,8 +16,8 @@ from tilesmith.expr.linear import linear
 
 
 class Address(NamedTuple):
-    """An access taken apart: known loops folded into the offset, run-time loops as terms, lanes as
-    a stride, the rest opaque.
+    """The parts of an access: constants (of unrolled loops) in the offset, run-time loops as terms,
+    lanes as a stride, everything else opaque.
     """
 
     memory: Memory
@@ -28,11 +28,11 @@ class Address(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """What of an address stays the same while loops around it are written out."""
+    """The part of an address that is the same in all copies of unrolled loops around it."""
 
-    indices: tuple[Int, ...]  # kept, so that its identity is not another's
+    indices: tuple[Int, ...]  # kept alive, because its id is a key
     offset: int
-    known: tuple[tuple[str, int], ...]  # loops that are written out, or are lanes
+    fixed: tuple[tuple[str, int], ...]  # unrolled loops and lanes, with their strides
     terms: Terms
     opaque: tuple[tuple[Monomial, int], ...]
 
@@ -41,19 +41,19 @@ class Addressing:
     def __init__(self, position: Position) -> None:
         self.position, self.builder = position, position.builder
         self.frames, self.env, self.depth = position.frames, position.env, position.depth
-        # by memory and index, as long as the run-time loops around stay the same
+        # by memory and index; valid while the run-time loops around stay the same
         self.plans: dict[tuple[int, int], _Plan] = {}
 
     def place(self, name: str, index: tuple[Int, ...], lanes: int) -> Place:
-        """What `address` knows before the loops that are written out have numbers."""
+        """The part of `address` that does not depend on the values of unrolled loops."""
         m = self.position.memories[name]
         plan = self.plans[m.serial, id(index)]
-        return Place(m, plan.terms, plan.offset, plan.known, lanes)
+        return Place(m, plan.terms, plan.offset, plan.fixed, lanes)
 
     def cell_at(self, place: Place) -> Cell:
-        m, terms, offset, known, lanes = place
+        m, terms, offset, fixed, lanes = place
         env = self.env
-        for loop, c in known:
+        for loop, c in fixed:
             v = env[loop]
             offset += c * (v if type(v) is int else v.start)  # type: ignore[union-attr]
         return Cell(m.serial, terms, offset, lanes)
@@ -65,7 +65,7 @@ class Addressing:
         if plan is None:
             plan = self.plans[key] = self._plan(m, index)
         offset, stride, env = plan.offset, 0, self.env
-        for loop, c in plan.known:
+        for loop, c in plan.fixed:
             v = env[loop]
             if type(v) is int:
                 offset += c * v
@@ -75,7 +75,7 @@ class Addressing:
         return Address(m, plan.terms, offset, stride, plan.opaque)
 
     def _plan(self, m: Memory, index: tuple[Int, ...]) -> _Plan:
-        terms, known, opaque, offset = [], [], [], 0
+        terms, fixed, opaque, offset = [], [], [], 0
         for mono, c in linear(index, m.strides).terms.items():
             if not mono:
                 offset = c
@@ -84,9 +84,9 @@ class Addressing:
             elif isinstance(self.env[loop], V):
                 terms.append((loop, c))
             else:
-                known.append((loop, c))
+                fixed.append((loop, c))
         terms.sort(key=lambda t: (self.depth[t[0]], t[0]))
-        return _Plan(index, offset, tuple(known), tuple(terms), tuple(opaque))
+        return _Plan(index, offset, tuple(fixed), tuple(terms), tuple(opaque))
 
     def pointer(self, m: Memory, terms: Terms, offset: int) -> str:
         base = self.base(m, terms)
@@ -98,17 +98,17 @@ class Addressing:
         return name
 
     def base(self, m: Memory, terms: Terms) -> str:
-        """The pointer that the run-time loops give. It is computed where the innermost of them is
-        known, or stepped along with it.
+        """The pointer of the run-time part. It is computed where the innermost of its loops starts
+        an iteration, or incremented along with that loop.
         """
         if not terms:
             return m.pointer
         name, stride = terms[-1]
         frame = self.frames[self.depth[name]]
         key = (m.serial, terms)
-        found = frame.pointers.get(key)
-        if found is not None:
-            return found
+        pointer = frame.pointers.get(key)
+        if pointer is not None:
+            return pointer
         outer = self.base(m, terms[:-1])
         elem = storage_type(m.dtype)
         b = self.builder
@@ -117,7 +117,7 @@ class Addressing:
         assert isinstance(value, V)
         if frame.stepped == name:
             first = outer
-            if frame.starts_at is not None:  # a thread's part does not begin at 0
+            if frame.starts_at is not None:  # a thread's range does not start at 0
                 first = b.fresh("q")
                 parent = self.frames[self.depth[name] - 1]
                 parent.lines.append(f"  {first}.m = mul i64 {frame.starts_at}, {stride}")

@@ -1,4 +1,4 @@
-"""LlvmBackend: a Function and a CPU Target in, an Artifact of machine code out, through LLVM."""
+"""LlvmBackend: compiles a Function for a CPU Target through LLVM."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class LlvmBackend:
     kind: ClassVar[str] = "cpu"
 
     def compile(self, func: Function, target: Target, *, checked: bool = False) -> Artifact:
-        # Not at the top of the file, because `import tilesmith` reaches this file and must not load
-        # LLVM: 60 MB, 0.1 s.
+        # Imported late, because `import tilesmith` imports this file and must not load LLVM (60 MB,
+        # 0.1 s).
         from tilesmith.codegen.llvm.compiler import compile_ir
 
         emitted = emit_function(func, target, checked=checked, passes=self.passes)

@@ -1,6 +1,6 @@
-"""LLVM IR as text: typed values, and a Builder that takes an instruction and returns its result.
+"""LLVM IR as text: typed values, and a Builder that emits instructions and returns their results.
 
-LLVM parses text faster than llvmlite builds objects, and text can be read.
+LLVM parses text faster than llvmlite builds objects, and text is readable.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tilesmith.base.dtype import DType
 
 
 class Type(NamedTuple):
-    """A scalar, or a vector of `lanes` of them."""
+    """A scalar type, or a vector of `lanes` scalars."""
 
     elem: str  # "float", "double", "half", "i1", "i8", "i32", "i64", "ptr"
     lanes: int = 1
@@ -24,7 +24,7 @@ class Type(NamedTuple):
 
     @property
     def suffix(self) -> str:
-        """As overloaded intrinsics spell it: v16f32."""
+        """The suffix of overloaded intrinsics: v16f32."""
         e = {"float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16", "ptr": "p0"}.get(
             self.elem, self.elem
         )
@@ -60,7 +60,7 @@ I1, I8, I32, I64, PTR, F32, F64 = (
 
 @cache
 def storage_type(d: DType, lanes: int = 1) -> Type:
-    """How an element lies in memory. bfloat16 travels as i16: no target needs a call."""
+    """The type of an element in memory. bfloat16 is an i16, which needs no library calls."""
     if d.kind == "f":
         return Type(
             {"float16": "half", "bfloat16": "i16", "float32": "float", "float64": "double"}[d.name],
@@ -70,7 +70,7 @@ def storage_type(d: DType, lanes: int = 1) -> Type:
 
 
 def number(t: Type, value: float | int | bool) -> str:
-    """A scalar constant in LLVM's spelling."""
+    """A scalar constant in LLVM's syntax."""
     if t.elem in ("float", "double"):
         wide = struct.unpack("<f", _packed("<f", value))[0] if t.elem == "float" else float(value)
         return f"0x{struct.unpack('<Q', _packed('<d', wide))[0]:016X}"
@@ -82,13 +82,13 @@ def number(t: Type, value: float | int | bool) -> str:
 
 
 def is_nan(v: V) -> bool:
-    """Whether it is a constant NaN, in one lane or in all."""
+    """Whether it is a constant NaN, scalar or in all lanes."""
     return v.name[0] != "%" and number(Type(v.type.elem), math.nan) in v.name
 
 
 def _packed(form: str, value: float) -> bytes:
-    """The bytes of a float type. What is beyond its greatest number is an infinity, and every NaN
-    is the same one.
+    """The bytes of a float. Values beyond the largest number become infinity, and all NaNs become
+    the same one.
     """
     value = math.nan if value != value else value
     try:
@@ -98,7 +98,7 @@ def _packed(form: str, value: float) -> bytes:
 
 
 class Builder:
-    """Appends instructions to `lines`. `declare` collects what the module must declare."""
+    """Appends instructions to `lines`. `declarations` collects what the module must declare."""
 
     def __init__(self, arch: str = "x86-64", features: frozenset[str] = frozenset()) -> None:
         self.lines: list[str] = []
@@ -111,7 +111,7 @@ class Builder:
         return f"%{hint}{self._next}"
 
     def names(self, count: int) -> list[str]:
-        """`count` fresh names, as that many calls of `value` would give."""
+        """`count` new names, the same as that many calls of `value` would give."""
         first = self._next + 1
         self._next += count
         return [f"%v{k}" for k in range(first, first + count)]
@@ -120,7 +120,7 @@ class Builder:
         self.lines.append(line)
 
     def value(self, t: Type, text: str) -> V:
-        """One instruction with a result."""
+        """Emits one instruction with a result."""
         self._next += 1
         name = f"%v{self._next}"
         self.emit(f"  {name} = {text}")
@@ -137,7 +137,7 @@ class Builder:
             )
         return V(text, t)
 
-    # arithmetic: op is LLVM's own name
+    # arithmetic; op is the name of LLVM's instruction
     def op(self, op: str, a: V, b: V) -> V:
         return self.value(a.type, f"{op} {a.type} {a.name}, {b.name}")
 
@@ -146,22 +146,22 @@ class Builder:
 
     @property
     def fuses(self) -> bool:
-        """Whether the target multiplies and adds in one instruction."""
+        """Whether the target has fused multiply-add instructions."""
         return self.arch == "aarch64" or "fma" in self.features
 
     @property
     def halves(self) -> bool:
-        """Whether the target has instructions between float16 and float."""
+        """Whether the target has conversions between float16 and float."""
         return self.arch == "aarch64" or bool(self.features & {"f16c", "fp16"})
 
     def fma(self, a: V, b: V, c: V) -> V:
-        """a b + c, rounded once if the target can, else twice: never a call into a library."""
+        """a b + c, rounded once if the target can, else twice; never a library call."""
         if not self.fuses:
             return self.op("fadd", self.op("fmul", a, b), c)
         return self.call("llvm.fma", a.type, a, b, c)
 
     def call(self, intrinsic: str, result: Type, *args: V, overload: str | None = None) -> V:
-        """An intrinsic, overloaded on its first argument unless `overload` says otherwise."""
+        """Calls an intrinsic, overloaded on its first argument or as `overload` says."""
         suffix = (args[0].type.suffix if args else result.suffix) if overload is None else overload
         name = f"@{intrinsic}.{suffix}" if suffix else f"@{intrinsic}"
         self.declarations.setdefault(
@@ -170,7 +170,7 @@ class Builder:
         return self.value(result, f"call {result} {name}({', '.join(map(str, args))})")
 
     def target_call(self, name: str, result: Type, *args: V) -> V:
-        """An intrinsic under its full name."""
+        """Calls an intrinsic by its full name."""
         return self.call(name, result, *args, overload="")
 
     def compare(self, op: str, a: V, b: V) -> V:
@@ -189,14 +189,14 @@ class Builder:
     def prefetch(
         self, pointer: str, offset: int, elem: str, *, write: bool, level: int = 1
     ) -> None:
-        """A cache line to the first or second level of the cache."""
+        """Prefetches a cache line into cache level 1 or 2."""
         name = "@llvm.prefetch.p0"
         self.declarations.setdefault(name, f"declare void {name}(ptr, i32, i32, i32)")
         at = self.value(PTR, f"getelementptr {elem}, ptr {pointer}, i64 {offset}")
         self.emit(f"  call void {name}({at}, i32 {int(write)}, i32 {4 - level}, i32 1)")
 
     def splat(self, a: V, lanes: int) -> V:
-        """A scalar in every lane."""
+        """A vector with a scalar in every lane."""
         if lanes == 1:
             return a
         t = Type(a.type.elem, lanes)
@@ -206,7 +206,7 @@ class Builder:
         return self.value(t, f"shufflevector {one}, {t} poison, <{lanes} x i32> zeroinitializer")
 
     def part(self, v: V, start: int, lanes: int = 1) -> V:
-        """Some neighbouring lanes of a vector; a scalar if it is one lane."""
+        """Consecutive lanes of a vector; a scalar for a single lane."""
         t = Type(v.type.elem, lanes)
         if lanes == 1:
             return self.value(t, f"extractelement {v}, i64 {start}")

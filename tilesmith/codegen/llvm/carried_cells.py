@@ -1,5 +1,5 @@
-"""Which buffers a loop can keep in registers: a body in, the cells of each such buffer out. Within
-the loop, all accesses to the buffer are to fixed addresses, as cells that do not overlap.
+"""Which buffers a loop can keep in registers: those whose accesses inside the loop are all to
+fixed, non-overlapping cells.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ from tilesmith.codegen.llvm.frames import Cell
 from tilesmith.codegen.llvm.instructions import operand_size
 from tilesmith.codegen.llvm.position import Lane, Position
 from tilesmith.codegen.llvm.vector_pieces import VectorPieces
+from tilesmith.expr.dynamic import loads_of
 from tilesmith.expr.ints import Int
 from tilesmith.expr.linear import linear
-from tilesmith.expr.nodes import Expr, Load, Select, children, loads_of
+from tilesmith.expr.nodes import Expr, Load, Select, children
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, statements
 
-_MOST_CELLS = 96  # three register files: more would only be spilled, and compiles slowly
+_MOST_CELLS = 96  # three register files; more would be spilled, and compile slowly
 
-Span = list[tuple[int, int]]  # the values a loop takes while it is written out: (start, lanes)
+Span = list[tuple[int, int]]  # the values of a loop that is unrolled: (start, lanes)
 
 
 def carried_cells(
     position: Position, pieces: VectorPieces, body: tuple[Stmt, ...], moving: frozenset[str]
 ) -> dict[int, set[Cell]]:
-    """For each memory that may be carried, the cells of it that the body touches."""
+    """For each memory that can be carried, the cells of it that the body accesses."""
     dirty = {c.memory for f in position.frames for c, h in f.cells.items() if h.dirty}
     written = {w.buffer for s in statements(body) if isinstance(s, Store) for w in s.writes}
     inside = {s.buffer.name for s in statements(body) if isinstance(s, Alloc)}
@@ -34,18 +35,18 @@ def carried_cells(
         n for n, m in position.memories.items()
         if n not in inside and (n in written or m.serial in dirty)
     }  # fmt: skip
-    found: dict[str, set[Cell]] = {n: set() for n in wanted}
+    by_buffer: dict[str, set[Cell]] = {n: set() for n in wanted}
     for name, index, local, plain in _accesses(pieces, body, {}):
-        if name not in found:
+        if name not in by_buffer:
             continue
         cells = _cells(position, name, index, local, moving) if plain else None
-        if cells is None or len(found[name]) + len(cells) > 4 * _MOST_CELLS:
-            del found[name]
+        if cells is None or len(by_buffer[name]) + len(cells) > 4 * _MOST_CELLS:
+            del by_buffer[name]
         else:
-            found[name] |= cells
+            by_buffer[name] |= cells
     return {
         position.memories[n].serial: cells
-        for n, cells in found.items()
+        for n, cells in by_buffer.items()
         if cells and len(cells) <= _MOST_CELLS and _apart(cells)
     }
 
@@ -62,7 +63,7 @@ Found = tuple[str, tuple[Int, ...], Local, bool]
 
 
 def _accesses(pieces: VectorPieces, body: tuple[Stmt, ...], local: Local) -> Iterator[Found]:
-    """(buffer, index, loops inside, whether it happens in every iteration)."""
+    """(buffer, index, loops inside, whether it is executed in every iteration) of each access."""
     for s in body:
         match s:
             case For():
@@ -89,21 +90,21 @@ def _accesses(pieces: VectorPieces, body: tuple[Stmt, ...], local: Local) -> Ite
 
 
 def _loads(value: Expr) -> Iterator[tuple[Load, bool]]:
-    """Every Load, and whether it is read under a condition only."""
+    """Every Load, and whether it is executed only under a condition."""
     sure = {id(e) for e in preorder(value, _unguarded)}
     for load in loads_of(value):
         yield load, id(load) not in sure
 
 
 def _unguarded(e: Expr) -> tuple[Expr, ...]:
-    """What is computed wherever e is; what is read for an index is taken to be guarded."""
+    """The operands that are computed whenever e is; loads inside an index count as conditional."""
     return (e.cond,) if isinstance(e, Select) else children(e)
 
 
 def _cells(
     position: Position, name: str, index: tuple[Int, ...], local: Local, moving: frozenset[str]
 ) -> set[Cell] | None:
-    """None if the address moves with a run-time loop inside, or is not plain."""
+    """None if the address depends on a run-time loop inside, or is not affine."""
     m = position.memories[name]
     offset, stride0, lanes0 = 0, 0, position.lanes
     terms: dict[str, int] = {}

@@ -1,7 +1,7 @@
-"""LLVM in this process: IR text and a Target in, a relocatable object (or its assembly) out.
+"""Compiles LLVM IR for a Target to a relocatable object or to assembly, in this process.
 
-No passes run: the emitter writes vectorised, unrolled code, and LLVM selects instructions,
-allocates registers and schedules.
+No optimisation passes run: the emitter writes vectorised, unrolled code, and LLVM selects
+instructions, allocates registers and schedules.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tilesmith.base.target import LLVM_FEATURES, NAMED, Target, cpu
 from tilesmith.codegen.artifact import ENTRY, Artifact, Check, Entry, Parameter
 
 _TRIPLES = {"x86-64": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unknown-linux-gnu"}
-_DIGEST = 16  # hexadecimal digits that tell one kernel's symbol from another's
+_DIGEST = 16  # hexadecimal digits of the hash in a kernel's symbol
 _NAMED_CPUS = {(t.arch, t.cpu) for t in NAMED.values()}
 
-# Instructions that LLVM can only select where the target has these features; on any other it ends
-# the process. The first pattern that fits counts.
+# Instructions that LLVM can select only if the target has these features; otherwise it aborts the
+# process. The first pattern that matches counts.
 _NEEDS: tuple[tuple[str, str, set[str]], ...] = (
     ("aarch64", r"llvm\.aarch64\.neon\.[su]dot", {"dotprod"}),
     ("aarch64", r"llvm\.aarch64\.neon\.(usdot|[su]mmla|usmmla)", {"i8mm"}),
@@ -50,7 +50,7 @@ _NEEDS: tuple[tuple[str, str, set[str]], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class _Machine:
-    """LLVM's TargetMachine, and the triple, processor and features it was made for."""
+    """LLVM's TargetMachine, and the triple, processor and features it was created for."""
 
     triple: str
     cpu: str
@@ -72,37 +72,37 @@ def compile_ir(
     uses_threads: bool = False,
     checks: tuple[Check, ...] = (),
 ) -> Artifact:
-    """Machine code of a module; the source kept suits `llc`. Where it defines `tilesmith_entry`,
-    that becomes an Entry with a symbol of its own.
+    """Machine code of a module. The stored source is suitable for `llc`. If it defines
+    `tilesmith_entry`, that becomes an Entry with a symbol of its own.
     """
-    made = _machine(target)
+    machine = _machine(target)
     _require_features(name, source, target)
-    text = source if "target triple" in source else made.header + source
+    text = source if "target triple" in source else machine.header + source
     defined = f"@{ENTRY}(" in text
-    # All symbols of a name are equally long: the digest is put into the object afterwards. It is
-    # the machine code's, so that equal code stays equal to the last byte.
+    # All symbols of a name are equally long: the digest is patched into the object afterwards. It
+    # is that of the machine code, so equal code gives equal objects.
     prefix = f"tilesmith_{re.sub('[^0-9A-Za-z_]', '_', name)}_"
     blank = prefix + "0" * _DIGEST
     text = text.replace(f"@{ENTRY}(", f"@{blank}(")
     with LLVM_LOCK, few_passes():
-        code: bytes = made.machine.emit_object(_parse(name, text))
+        code: bytes = machine.machine.emit_object(_parse(name, text))
     entries: tuple[Entry, ...] = ()
     if defined:
         symbol = prefix + sha256(code).hexdigest()[:_DIGEST]
         text, code = text.replace(blank, symbol), code.replace(blank.encode(), symbol.encode())
         entries = (Entry(name, symbol, tuple(parameters), workspace_nbytes, uses_threads, checks),)
-    return Artifact(name, target, entries, text, code, made.cpu, made.features)
+    return Artifact(name, target, entries, text, code, machine.cpu, machine.features)
 
 
 def _require_features(name: str, source: str, target: Target) -> None:
     """Raises a BuildError for an instruction that the target does not have."""
-    for found in _TARGET_CALL.findall(source):
-        arch, needs = next((a, n) for a, pattern, n in _NEEDS if re.match(pattern, found))
+    for called in _TARGET_CALL.findall(source):
+        arch, needs = next((a, n) for a, pattern, n in _NEEDS if re.match(pattern, called))
         if arch != target.arch:
-            raise BuildError(f"{name!r} uses {found} of {arch}, and the target is {target.arch}")
+            raise BuildError(f"{name!r} uses {called} of {arch}, and the target is {target.arch}")
         if missing := needs - target.features:
             raise BuildError(
-                f"{name!r} uses {found}, which needs {', '.join(sorted(missing))}; the target "
+                f"{name!r} uses {called}, which needs {', '.join(sorted(missing))}; the target "
                 f"{target.cpu} has {', '.join(sorted(target.features)) or 'no features'}"
             )
 
@@ -111,22 +111,22 @@ _TARGET_CALL = re.compile(r"^declare [^@\n]*@(llvm\.(?:x86|aarch64)\.[\w.]*)", r
 
 
 def assembly(artifact: Artifact) -> str:
-    """The machine code as text, compiled again for what the artifact was compiled for."""
-    made = _machine_of(artifact.target.arch, artifact.cpu, artifact.features)
+    """The machine code as text, compiled again with the same settings."""
+    machine = _machine_of(artifact.target.arch, artifact.cpu, artifact.features)
     with LLVM_LOCK, few_passes():
-        text: str = made.machine.emit_assembly(_parse(artifact.name, artifact.source))
+        text: str = machine.machine.emit_assembly(_parse(artifact.name, artifact.source))
     return text
 
 
 # Passes that take half of LLVM's time without any effect here: the emitter already increments
-# pointers with their loops, computes addresses next to their uses, and means its selects.
+# pointers with their loops, computes addresses next to their uses, and chooses selects on purpose.
 _IDLE = ("-disable-lsr", "-disable-cgp", "-disable-select-optimize")
 
 
 @contextmanager
 def few_passes() -> Iterator[None]:
-    """Turns off idle passes. LLVM's switches are global to the process, so they are restored for
-    others that compile here.
+    """Turns off passes without effect. LLVM's options are global to the process, so they are
+    restored for others that compile here.
     """
     for option in _IDLE:
         llvm.set_option("tilesmith", f"{option}=true")
@@ -138,9 +138,8 @@ def few_passes() -> Iterator[None]:
 
 
 def _parse(name: str, text: str) -> Any:
-    """A verified module: LLVM's code generator crashes on one that is not."""
-    # A LLVM context of its own: types and constants interned in the global one would never be
-    # freed.
+    """A verified module: LLVM's code generator crashes on invalid ones."""
+    # In an LLVM context of its own: types and constants of the global context are never freed.
     scope = llvm.create_context()
     try:
         module = llvm.parse_assembly(text, scope)
@@ -156,18 +155,18 @@ def _parse(name: str, text: str) -> Any:
 
 def _first(message: str) -> str:
     """The first error with its line: "line 7: undefined '%y' in: %x = add ..."."""
-    found = re.search(r"<string>:(\d+):\d+: error: (.*)\n(.*)", message)
-    if found is None:
+    error = re.search(r"<string>:(\d+):\d+: error: (.*)\n(.*)", message)
+    if error is None:
         return message.strip()
-    return f"line {found[1]}: {found[2]} in: {found[3].strip()}"
+    return f"line {error[1]}: {error[2]} in: {error[3].strip()}"
 
 
 def _machine(target: Target) -> _Machine:
     if target.kind != "cpu" or target.arch not in _TRIPLES:
-        known = " and ".join(_TRIPLES)
+        names = " and ".join(_TRIPLES)
         raise BuildError(
             f"LLVM code for a {target.kind} target of architecture {target.arch!r}; "
-            f"it is made for processors of {known}"
+            f"it is made for processors of {names}"
         )
     if target.cpu == "native":
         here = cpu().arch
@@ -176,12 +175,12 @@ def _machine(target: Target) -> _Machine:
                 f"the target is the native processor of a machine of {target.arch}, and this "
                 f"one is {here}; name the processor, as Target.named does"
             )
-        # The name carries the scheduling model and implies features that detection does not list
-        # (dotprod on ARM); the list takes away what a virtual machine hides.
+        # The processor's name selects the scheduling model and implies features that detection does
+        # not list (dotprod on ARM). The list removes what a virtual machine hides.
         with LLVM_LOCK:
-            name, found = _host()
+            name, detected = _host()
             others = _features(target.arch, target.features, cpu().features)
-            return _machine_of(target.arch, name, ",".join(filter(None, (found, others))))
+            return _machine_of(target.arch, name, ",".join(filter(None, (detected, others))))
     features = _features(target.arch, target.features, None)
     if not is_known_cpu(target.arch, target.cpu):
         raise BuildError(
@@ -191,9 +190,9 @@ def _machine(target: Target) -> _Machine:
     return _machine_of(target.arch, target.cpu, features)
 
 
-def _features(arch: str, wanted: frozenset[str], known: frozenset[str] | None) -> str:
-    """The features of a target as LLVM spells them ("+avx2,-fma"). What the target lacks is
-    disabled, because the processor's name may imply it. With `known`, only the differences from it.
+def _features(arch: str, wanted: frozenset[str], implied: frozenset[str] | None) -> str:
+    """The features of a target in LLVM's syntax ("+avx2,-fma"). What the target lacks is disabled,
+    because the processor's name may imply it. With `implied`, only the differences from it.
     """
     names = LLVM_FEATURES[arch]
     if unknown := wanted - names.keys():
@@ -201,11 +200,13 @@ def _features(arch: str, wanted: frozenset[str], known: frozenset[str] | None) -
             f"unknown feature {', '.join(map(repr, sorted(unknown)))} of a target of {arch}; "
             f"known are {', '.join(names)}"
         )
-    # What is taken away comes first: a feature brings those that it needs with it. Every aarch64
-    # processor has neon, and LLVM no way to do without.
-    gone = [f for f in names if f not in wanted | {"neon"} and (known is None or f in known)]
-    signs = [f"-{names[f]}" for f in gone]
-    signs += [f"+{n}" for f, n in names.items() if f in wanted and f not in (known or ())]
+    # Disabled features come first, because enabling one enables those it depends on. Every aarch64
+    # processor has neon, and LLVM cannot do without.
+    disabled = [
+        f for f in names if f not in wanted | {"neon"} and (implied is None or f in implied)
+    ]
+    signs = [f"-{names[f]}" for f in disabled]
+    signs += [f"+{n}" for f, n in names.items() if f in wanted and f not in (implied or ())]
     return ",".join(signs)
 
 
@@ -253,9 +254,9 @@ def _machine_of(arch: str, cpu: str, features: str) -> _Machine:
 def _make_machine(arch: str, cpu: str, features: str) -> _Machine:
     initialize()
     triple = _TRIPLES[arch]
-    # Position-independent code in the small model addresses constants relative to the program
-    # counter, costs no register for it, and suits shared libraries; the JIT linker bridges far
-    # calls with stubs.
+    # Position-independent code in the small code model addresses constants relative to the program
+    # counter, needs no register for it, and suits shared libraries. The JIT linker adds stubs for
+    # distant calls.
     machine = llvm.Target.from_triple(triple).create_target_machine(
         cpu=cpu, features=features, opt=2, reloc="pic", codemodel="small"
     )

@@ -1,6 +1,5 @@
-"""Templates of stores: a store in an unrolled loop is emitted once while it is recorded, and each
-further copy fills in the names of its operands. The LLVM lines of the first copy go in, a Copy
-(text with gaps) comes out.
+"""Templates of stores: a store in an unrolled loop is emitted once while its lines are recorded.
+Each further copy fills the names of its operands into that text.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Load, Unary, childre
 from tilesmith.expr.walk import preorder
 
 _NAME = re.compile(r"%[A-Za-z]+\d+")
-_MADE = re.compile(r"  (%v\d+) = ")
+_RESULT = re.compile(r"  (%v\d+) = ")
 
 
 class Place(NamedTuple):
@@ -25,12 +24,12 @@ class Place(NamedTuple):
     memory: Memory
     terms: Terms
     offset: int
-    known: tuple[tuple[str, int], ...]  # loops that are written out, or are lanes
+    fixed: tuple[tuple[str, int], ...]  # unrolled loops and lanes, with their strides
     lanes: int
 
 
 class Operand(NamedTuple):
-    """What is read at a place, or an earlier operand in every lane of a vector."""
+    """The value loaded at a place, or the splat of an earlier operand."""
 
     place: Place | None
     of: int = -1
@@ -38,48 +37,48 @@ class Operand(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """A store's text and what goes into the gaps: the operands, then fresh names."""
+    """The text of a store with numbered gaps: first for the operands, then for new names."""
 
     operands: tuple[Operand, ...]
     text: str
     fresh: int
-    # where each value goes: the number of its gap, or a constant
+    # the destination of each value, which is the number of a gap or a constant
     writes: tuple[tuple[Place, int | str, Type], ...]
 
 
 @dataclass(slots=True)
 class Recording:
-    """A store while it is written for the first time. Its operands are read into `around`, what is
-    computed from them goes into `lines`.
+    """A store while it is emitted for the first time. Instructions that load its operands go to
+    `around`, those that compute with them to `lines`.
     """
 
     around: list[str]
     lines: list[str] = field(default_factory=list)
     operands: list[Operand] = field(default_factory=list)
     names: dict[str, int] = field(default_factory=dict)
-    unlike: bool = False  # another copy could need other instructions
+    unlike: bool = False  # whether another copy could need other instructions
 
     def add(self, v: V, operand: Operand) -> None:
-        """Two operands that happen to be one value here are two elsewhere; so are a constant and a
-        value.
+        """Registers an operand. If two operands have the same value here, or one is a constant,
+        they may differ in other copies, and there is no template.
         """
-        known = self.names.get(v.name)
-        if known is None:
-            known = self.names[v.name] = len(self.operands)
+        number = self.names.get(v.name)
+        if number is None:
+            number = self.names[v.name] = len(self.operands)
             self.operands.append(operand)
-        if self.operands[known] != operand or v.name[0] != "%":
+        if self.operands[number] != operand or v.name[0] != "%":
             self.unlike = True
 
     def copy(self, writes: Sequence[tuple[Place, V]]) -> Copy | None:
-        """None if the text does not say all that another copy needs."""
+        """The template; None if the recorded text does not suit other copies."""
         if self.unlike:
             return None
         gaps = dict(self.names)
         for line in self.lines:
-            made = _MADE.match(line)
-            if made is None:
+            result = _RESULT.match(line)
+            if result is None:
                 return None
-            gaps[made[1]] = len(gaps)
+            gaps[result[1]] = len(gaps)
         text = "\n".join(self.lines).replace("{", "{{").replace("}", "}}")
         if any(name not in gaps for name in _NAME.findall(text)):
             return None
@@ -93,7 +92,7 @@ class Recording:
 
 
 def repeats(values: Sequence[Expr]) -> bool:
-    """Whether nothing but the operands differs between copies."""
+    """Whether copies differ only in their operands."""
     return all(
         isinstance(e, Load | Const | Unary | Binary | Cast)
         for v in values

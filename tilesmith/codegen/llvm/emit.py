@@ -1,7 +1,7 @@
-"""A Function and a Target in, the text of an LLVM module out.
+"""Emits a Function for a Target as the text of an LLVM module.
 
-The emitter is composed of parts with a file each: Position (what all share), Addressing,
-RegisterCache, Vectors, Expressions, Stores, Statements; each knows only those before it.
+The emitter is composed of parts, one file each: Position (shared by all), Addressing,
+RegisterCache, Vectors, Expressions, Stores, Statements. Each knows only those before it.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ def emit_function(
 
 
 class Emitter:
-    """Writes one LLVM function: puts the parts of the emitter together and starts them.
+    """Writes one LLVM function: creates the parts of the emitter and connects them.
 
-    A part of a parallel loop is a function of its own, with an emitter of its own.
+    The body of a parallel loop is a function of its own, with an emitter of its own.
     """
 
     def __init__(self, module: Module) -> None:
@@ -84,7 +84,7 @@ class Emitter:
         )
 
     def entry(self, func: Function) -> None:
-        """The function's own body, and the entry that unpacks its arguments."""
+        """The function of the body, and the entry that unpacks its arguments."""
         params = []
         for k, p in enumerate(func.params):
             params.append(f"ptr noalias nocapture align {p.dtype.nbytes} %arg{k}")
@@ -125,8 +125,8 @@ class Emitter:
         return "\n".join(body)
 
     def parallel(self, s: For) -> None:
-        """Directly nested parallel loops become one range of numbers, and the body a function over
-        a part of it. What that function uses from outside goes to it in a box of pointers.
+        """Perfectly nested parallel loops become one flat range, and the body a function over a
+        part of it. Values that it uses from outside are passed in an array of pointers, the box.
         """
         chain = [s]
         while (
@@ -166,7 +166,7 @@ class Emitter:
         module.functions.insert(0, text)
 
     def unbox(self, memories: Sequence[Memory], loops: Iterable[str]) -> None:
-        """At the beginning of a thread's part: what `parallel` put into the box."""
+        """At the start of a thread's function: loads what `parallel` stored in the box."""
         position = self.position
 
         def slot(k: int, kind: str, name: str) -> str:
@@ -185,8 +185,8 @@ class Emitter:
         position.thread = "%thread"
 
     def span(self, chain: list[For], inner: tuple[Stmt, ...], total: int) -> None:
-        """The loop of one thread over its numbers; each number gives the values of the flattened
-        loops.
+        """The loop of one thread over its part of the flat range; each number determines the values
+        of the flattened loops.
         """
         begin, end = V("%begin", I64), V("%end", I64)
         if len(chain) == 1:

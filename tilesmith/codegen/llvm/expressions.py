@@ -1,5 +1,5 @@
-"""Expressions: an Expr or an Int in, its value out. The value is a scalar, the same for all lanes,
-or a vector with one element per lane.
+"""Emits expressions: the value of an Expr or an Int. It is a scalar if it is the same for all
+lanes, or a vector with one element per lane.
 """
 
 from __future__ import annotations
@@ -18,18 +18,9 @@ from tilesmith.codegen.llvm.scopes import Scopes, Unconditional
 from tilesmith.codegen.llvm.storage import compute_type
 from tilesmith.codegen.llvm.vectors import Vectors
 from tilesmith.codegen.passes.check_indices import number_of
+from tilesmith.expr.dynamic import Dynamic
 from tilesmith.expr.ints import FloorDiv, Int, Maximum, Opaque
-from tilesmith.expr.nodes import (
-    Binary,
-    Cast,
-    Const,
-    Dynamic,
-    Expr,
-    IntValue,
-    Load,
-    Select,
-    Unary,
-)
+from tilesmith.expr.nodes import Binary, Cast, Const, Expr, IntValue, Load, Select, Unary
 from tilesmith.expr.semantics import constant
 from tilesmith.expr.walk import run_deep
 
@@ -49,19 +40,19 @@ class Expressions:
         self.vectors, self.match = vectors, vectors.match
         self.loads = Loads(position, addressing, cache, vectors, self.integer)
         self.checks = checks
-        self._memo: dict[int, tuple[tuple[str, V], ...]] = {}  # by id, each under its mask
-        self._root: Expr | None = None  # what is being written
-        self._scopes: Scopes | None = None  # once there is a choice in it
+        self._memo: dict[int, tuple[tuple[str, V], ...]] = {}  # by id; (mask, value) pairs
+        self._root: Expr | None = None  # the expression being emitted
+        self._scopes: Scopes | None = None  # set once it contains a select
         self._certain: dict[int, Unconditional] = {}
         self._masks: dict[str, V | None] = {}
 
     def forget(self) -> None:
-        """Drops the values of shared nodes: before another statement, or for other lanes."""
+        """Drops the values of shared nodes, before another statement or for other lanes."""
         self._memo = {}
 
     # integers
     def number(self, p: Int) -> int | None:
-        """The value, if it is a constant here: all its loops are unrolled."""
+        """The value, if it is constant here because all its loops are unrolled."""
         total = 0
         for m, c in p.terms.items():
             v = c
@@ -74,7 +65,7 @@ class Expressions:
         return total
 
     def varies(self, p: Int) -> bool:
-        """Whether it differs between lanes."""
+        """Whether its value differs between lanes."""
         return any(isinstance(self.env.get(n), Lane) for n in p.names)
 
     def integer(self, p: Int) -> V:
@@ -127,20 +118,20 @@ class Expressions:
 
     # expressions
     def expr(self, e: Expr) -> V:
-        """Each node is computed once, also if it is used several times. An expression may be deeper
+        """Each node is computed once, even if it is used several times. An expression may be deeper
         than Python's stack, so nothing is recursive: see run_deep.
         """
         outermost = self._root is None
         if outermost:
             self._root = e
-        found = self._start(e)
-        v = found if isinstance(found, V) else run_deep(found, self._start)
+        started = self._start(e)
+        v = started if isinstance(started, V) else run_deep(started, self._start)
         if outermost:
             self._root = self._scopes = None
         return v
 
     def _start(self, e: Expr) -> V | Steps:
-        """The value, if it is known or needs no other one; else the steps to it."""
+        """The value, if it is known or needs no operands; else the steps that compute it."""
         if isinstance(e, Const):
             return self.builder.const(compute_type(self.builder, e.dtype), _rounded(e))
         scopes = self._scopes
@@ -165,7 +156,7 @@ class Expressions:
         return self._certain[id(root)]
 
     def _further_out(self, k: int, e: Expr) -> Steps:
-        """A value that scope k needs in any case is computed under the mask of that scope."""
+        """Computes a value that scope k needs unconditionally, under the mask of that scope."""
         mask, scopes = self.position.mask, self._scopes
         assert scopes is not None
         self._scopes = scopes.up_to(k)
@@ -193,7 +184,7 @@ class Expressions:
         return self._keep(e, v)
 
     def _sum(self, op: str, a: Expr, b: Expr) -> Steps:
-        """A product on either side makes it one fused multiply-add."""
+        """A sum; with a product on either side, a fused multiply-add."""
         fused = self.builder.fuses
         if fused and isinstance(b, Binary) and b.op == "mul":
             x, y, z = (yield b.a), (yield b.b), (yield a)
@@ -211,7 +202,7 @@ class Expressions:
         return self.builder.fma(*(self.vectors.splat(v, lanes) for v in (x, y, z)))
 
     def _select(self, cond: Expr, a: Expr, b: Expr) -> Steps:
-        """Each side is computed under a mask of its own: it reads only where it is wanted."""
+        """Each side is computed under a mask of its own, so it loads only where it is used."""
         c = yield cond
         bld = self.builder
         if self._scopes is None:
@@ -262,11 +253,11 @@ class Expressions:
         self.position.entry_lines.append(f"  {scrap} = alloca [16 x i8], align 8")
         slot = b.value(PTR, f"getelementptr i8, ptr {self.position.workspace}, i64 {16 * check}")
         for k in range(at.type.lanes):
-            one, found = at, bad
+            one, failed = at, bad
             if at.type.lanes > 1:
                 one = b.value(I64, f"extractelement {at}, i64 {k}")
-                found = b.value(Type("i1"), f"extractelement {bad}, i64 {k}")
-            p = b.value(PTR, f"select {found}, {slot}, ptr {scrap}")
+                failed = b.value(Type("i1"), f"extractelement {bad}, i64 {k}")
+            p = b.value(PTR, f"select {failed}, {slot}, ptr {scrap}")
             beside = b.value(PTR, f"getelementptr i8, {p}, i64 8")
             b.emit(f"  store i64 1, {p}, align 8")
             b.emit(f"  store {one}, {beside}, align 8")
@@ -274,7 +265,7 @@ class Expressions:
 
 
 def _rounded(e: Const) -> float | int | bool:
-    """The constant rounded to its dtype, also if that is computed with in float."""
+    """The constant rounded to its dtype, even if that is computed in float."""
     return float(constant(e.value, e.dtype)) if e.dtype.bits == 16 and e.dtype.is_float else e.value
 
 

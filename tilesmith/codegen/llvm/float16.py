@@ -1,6 +1,5 @@
-"""float16 to float32 and back, in integer arithmetic: a Builder and a value in, the converted value
-out. It is for processors without such an instruction, where LLVM would call a library function that
-the user's process may lack.
+"""Conversions between float16 and float32 in integer arithmetic, for processors without such an
+instruction. LLVM would call a library function there, which the user's process may lack.
 """
 
 from __future__ import annotations
@@ -14,28 +13,28 @@ def float_of(b: Builder, raw: V) -> V:
     bits = b.cast("zext", b.cast("bitcast", raw, "i16"), "i32")
     size = b.op("and", bits, b.const(i, 0x7FFF))
     sign = b.op("shl", b.op("xor", bits, size), b.const(i, 16))
-    # In the place of a float's exponent and mantissa it is the number over 2**112, also where the
-    # half is denormal.
+    # Shifted to the position of a float's exponent and mantissa, the bits are the value / 2**112,
+    # also for a denormal half.
     low = b.op("shl", size, b.const(i, 13))
     small = b.cast("bitcast", low, "float")
     scaled = b.op("fmul", small, b.const(small.type, 2.0**112))
     number = b.cast("bitcast", scaled, "i32")
-    special = b.op("or", low, b.const(i, 0x7F800000))  # an infinity or a NaN
+    special = b.op("or", low, b.const(i, 0x7F800000))  # infinity or NaN
     kept = b.select(b.compare("uge", size, b.const(i, 0x7C00)), special, number)
     return b.cast("bitcast", b.op("or", kept, sign), "float")
 
 
 def half_of(b: Builder, v: V) -> V:
-    """A float rounded to the nearest half, to the even one of two."""
+    """A float rounded to the nearest half, ties to even."""
     i = v.type.of("i32")
     bits = b.cast("bitcast", v, "i32")
     size = b.op("and", bits, b.const(i, 0x7FFFFFFF))
     sign = b.op("lshr", b.op("xor", bits, size), b.const(i, 16))
-    # A normal half: the exponent moves by 112, 13 bits of the mantissa go.
+    # Normal halves: the exponent changes by 112, and 13 bits of the mantissa are rounded off.
     odd = b.op("and", b.op("lshr", size, b.const(i, 13)), b.const(i, 1))
     up = b.op("add", b.op("add", size, b.const(i, 0xFFF - (112 << 23))), odd)
     normal = b.op("lshr", up, b.const(i, 13))
-    # A denormal one: 0.5 has as many bits behind it, so that adding it rounds.
+    # Denormal halves: adding 0.5 aligns the mantissa, so that the addition rounds.
     beside = b.op("fadd", b.cast("bitcast", size, "float"), b.const(v.type, 0.5))
     tiny = b.op("sub", b.cast("bitcast", beside, "i32"), b.const(i, 0x3F000000))
     number = b.select(b.compare("ult", size, b.const(i, 113 << 23)), tiny, normal)

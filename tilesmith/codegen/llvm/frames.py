@@ -1,8 +1,8 @@
-"""What the register cache holds: nested frames (function, loop, branch), each with the memory cells
-whose values it has in SSA names.
+"""The contents of the register cache: nested frames (function, loop, branch), each with the memory
+cells whose values it holds in SSA names.
 
 A *cell* is a scalar or a vector at a known address. A loop in which a cell's address does not
-change carries its value through a phi, which is how an accumulator lives in a register. A written
+change carries its value through a phi; that is how an accumulator stays in a register. A written
 cell goes to memory only when something else might read it there.
 """
 
@@ -20,8 +20,8 @@ Terms = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Memory:
-    """A buffer as one LLVM function sees it. Every allocation of a name is a memory with a serial
-    number of its own.
+    """A buffer in one LLVM function. Every allocation of a name is a memory with a serial number of
+    its own.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Memory:
     strides: tuple[int, ...]
     shape: tuple[int, ...]
     serial: int
-    align: int  # of the pointer, in bytes
+    align: int  # alignment of the pointer in bytes
 
 
 class Cell(NamedTuple):
@@ -51,10 +51,10 @@ class Cell(NamedTuple):
 @dataclass(slots=True)
 class Held:
     value: V
-    dirty: bool  # memory does not have it yet
+    dirty: bool  # not yet stored to memory
 
 
-_REACH = 64  # elements of a bucket of the index; no cell is longer
+_REACH = 64  # elements per bucket of the index; no cell is longer
 
 
 class CellMap(dict[Cell, Held]):
@@ -65,7 +65,7 @@ class CellMap(dict[Cell, Held]):
         self.near: dict[int, dict[Terms, dict[int, dict[Cell, None]]]] = {}
 
     def _bucket(self, cell: Cell) -> dict[Cell, None]:
-        """Cells in order of insertion, so that every process writes the same code."""
+        """Cells in order of insertion, so that the generated code is deterministic."""
         groups = self.near.setdefault(cell.memory, {}).setdefault(cell.terms, {})
         return groups.setdefault(cell.offset // _REACH, {})
 
@@ -79,7 +79,7 @@ class CellMap(dict[Cell, Held]):
         super().__delitem__(cell)
 
     def touching(self, cell: Cell) -> list[Cell]:
-        """Others that may share an element with it."""
+        """Other cells that may share an element with it."""
         near = self.near.get(cell.memory)
         if near is None:
             return []
@@ -90,30 +90,30 @@ class CellMap(dict[Cell, Held]):
                 continue
             first, last = cell.offset // _REACH - 1, (cell.offset + cell.lanes) // _REACH
             for k in range(first, last + 1):
-                found = buckets.get(k, ())
-                out += [c for c in found if c != cell and c.touches(cell)]
+                nearby = buckets.get(k, ())
+                out += [c for c in nearby if c != cell and c.touches(cell)]
         return out
 
 
 @dataclass(slots=True, eq=False)
 class Frame:
     kind: str  # "function" | "loop" | "branch"
-    loops: frozenset[str] = frozenset()  # the names that move with each iteration
-    written: frozenset[int] = frozenset()  # serials of the memories that are written inside
-    carried: frozenset[int] = frozenset()  # those whose cells go through the loop in registers
-    stepped: str | None = None  # an innermost loop's own name: pointers are stepped along with it
-    prefetch: dict[str, int] = field(default_factory=dict)  # how far ahead, by buffer
+    loops: frozenset[str] = frozenset()  # loops whose variables change with each iteration
+    written: frozenset[int] = frozenset()  # serials of memories that are written inside
+    carried: frozenset[int] = frozenset()  # those whose cells the loop carries in registers
+    stepped: str | None = None  # the loop, if innermost: pointers are incremented along with it
+    prefetch: dict[str, int] = field(default_factory=dict)  # prefetch distance by buffer
     lines: list[str] = field(default_factory=list)
-    head: list[str] = field(default_factory=list)  # what is computed at the top of each iteration
+    head: list[str] = field(default_factory=list)  # instructions at the top of each iteration
     cells: CellMap = field(default_factory=CellMap)
     splats: dict[tuple[str, int], V] = field(default_factory=dict)
-    phis: dict[Cell, tuple[str, V]] = field(default_factory=dict)  # name, value on entry
+    phis: dict[Cell, tuple[str, V]] = field(default_factory=dict)  # (name, value on entry)
     pointers: dict[tuple[int, Terms], str] = field(default_factory=dict)
     # name, start, step, element
     pointer_phis: list[tuple[str, str, int, str]] = field(default_factory=list)
-    owned: set[int] = field(default_factory=set)  # memories that end with this frame
+    owned: set[int] = field(default_factory=set)  # memories whose lifetime ends with this frame
     hoisted: int = 0
-    starts_at: str | None = None  # the first number of a thread's part, where that is not 0
+    starts_at: str | None = None  # first number of a thread's range, if it is not 0
     prefetched: set[tuple[int, Terms, int]] = field(default_factory=set)
 
     def lets_through(self, cell: Cell) -> bool:

@@ -1,5 +1,5 @@
-"""Hardware instructions: a Store that an Intrinsic carries out in, its operands as vectors and the
-instruction's own code out.
+"""Emits hardware instructions: the operands of a Store with an Intrinsic as vectors, and the
+instruction's own code.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Instructions:
     def _require_dense(
         self, s: Store, name: str, load: Load, its: list[str], wanted: tuple[Int, ...]
     ) -> None:
-        """The operand lies in memory as the instruction wants it: its strides along the tile are
-        those of the description.
+        """Raises unless the operand is in memory as the instruction needs it: with the strides of
+        the description along the tile.
         """
         assert s.intrinsic is not None
         m = self.position.memories[load.buffer]
@@ -69,7 +69,7 @@ class Instructions:
 
 
 def operand_size(s: Store, name: str) -> int:
-    """How many elements the instruction takes of that operand."""
+    """The number of elements of that operand which the instruction takes."""
     assert s.intrinsic is not None
     size: int = 1
     for n in s.intrinsic.description.all_buffers[name].shape:

@@ -1,7 +1,7 @@
-"""The code of hardware instructions: an Intrinsic in, the function that writes its LLVM text out.
+"""The LLVM code of hardware instructions.
 
-Such a function gets the Builder and each operand as one vector of all its elements in row-major
-order, by the names of the description's parameters. It returns the new value of the output.
+An emitter gets the Builder and each operand as one vector of all its elements in row-major order,
+by the names of the description's parameters. It returns the new value of the output.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from tilesmith.ir.nodes import Intrinsic
 
 Operands = Mapping[str, V]
 Emit = Callable[[Builder, Operands], V]
-NAME = "llvm"  # of this back end, in Intrinsic.emitters
+NAME = "llvm"  # the name of this back end in Intrinsic.emitters
 
 
 def emitter_of(unit: Intrinsic) -> Emit:
-    """The intrinsic's own code for LLVM, else what this file has for it."""
+    """The intrinsic's own emitter for LLVM, else the one in this file."""
     emit: Emit | None = unit.emitters.get(NAME) or EMITTERS.get(unit.name)
     if emit is None:
         raise BuildError(
@@ -30,7 +30,7 @@ def emitter_of(unit: Intrinsic) -> Emit:
 
 
 def _quads(b: Builder, a: V, to: Type) -> V:
-    """Four bytes in every lane of four."""
+    """Four bytes repeated over a vector."""
     word = b.value(I32, f"bitcast {a} to i32")
     return b.value(to, f"bitcast {b.splat(word, to.lanes // 4)} to {to}")
 
@@ -38,7 +38,7 @@ def _quads(b: Builder, a: V, to: Type) -> V:
 def _vnni(b: Builder, operands: Operands) -> V:
     acc, a, w = operands["C"], operands["A"], operands["B"]
     lanes = acc.type.lanes
-    # Since LLVM 22 the byte operands are byte vectors; they are what the instruction reads anyway.
+    # Since LLVM 22 the operands are vectors of bytes, which is what the instruction reads anyway.
     left = _quads(b, a, Type("i8", 4 * lanes))
     return b.target_call(f"llvm.x86.avx512.vpdpbusd.{32 * lanes}", acc.type, acc, left, w)
 

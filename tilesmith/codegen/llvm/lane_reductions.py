@@ -1,6 +1,4 @@
-"""Reductions over the lanes of a vector: `S[] = S[] op v` in all lanes at once. A Write goes in;
-its value, with the lanes of v joined, comes out.
-"""
+"""Reductions over the lanes of a vector: `S[] = S[] op v` in all lanes at once."""
 
 from __future__ import annotations
 
@@ -13,7 +11,8 @@ from tilesmith.codegen.llvm.expressions import Expressions
 from tilesmith.codegen.llvm.operations import binary, extreme_of_numbers
 from tilesmith.codegen.llvm.position import Lane, Position
 from tilesmith.codegen.llvm.vectors import Vectors
-from tilesmith.expr.nodes import Binary, plain_combiner
+from tilesmith.expr.combiner import plain_combiner
+from tilesmith.expr.nodes import Binary
 from tilesmith.ir.nodes import Write
 
 
@@ -29,7 +28,7 @@ class LaneReductions:
         self.addressing, self.vectors, self.expressions = addressing, vectors, expressions
 
     def value(self, w: Write) -> V | None:
-        """`S[] = S[] + v` in all lanes at once: the lanes of v are joined first."""
+        """The value of `S[] = S[] + v`, with the lanes of v reduced first."""
         if self.position.lanes == 1 or not self.joins_lanes(w):
             return None
         e = w.value
@@ -47,7 +46,7 @@ class LaneReductions:
         return not a.stride and not a.opaque and w.accumulates
 
     def _partial(self, e: Binary) -> V:
-        """What each lane adds; lanes that are masked out add nothing."""
+        """The contribution of each lane: the identity for lanes that are masked out."""
         v = self.vectors.splat(self.expressions.expr(e.b), self.position.lanes)
         if self.position.mask is not None:
             neutral = plain_combiner(e.op, e.dtype).identity[0].value
@@ -56,25 +55,25 @@ class LaneReductions:
         return v
 
     def _across(self, v: V, e: Binary) -> V:
-        """The lanes joined in halves. A NaN among them is asked for once, beside that, where each
-        maximum would have to do so after the one before.
+        """Reduces the lanes by halving. A NaN is detected once, in parallel, because a maximum that
+        propagates NaN would lengthen every step of the chain.
         """
-        join, found = partial(binary, self.builder), None
+        join, has_nan = partial(binary, self.builder), None
         if e.op in ("max", "min") and v.type.is_float and self.builder.arch != "aarch64":
             join = partial(extreme_of_numbers, self.builder)
             nan = self.builder.compare("uno", v, v)
-            found = self.builder.call("llvm.vector.reduce.or", Type("i1"), nan)
+            has_nan = self.builder.call("llvm.vector.reduce.or", Type("i1"), nan)
         while v.type.lanes > 1:
             half = v.type.lanes // 2
             low, high = (self.builder.part(v, k, half) for k in (0, half))
             v = join(e.op, low, high, e.dtype)
-        if found is None:
+        if has_nan is None:
             return v
-        return self.builder.select(found, self.builder.const(v.type, math.nan), v)
+        return self.builder.select(has_nan, self.builder.const(v.type, math.nan), v)
 
     def over_pieces(self, w: Write, loop: str, pieces: list[tuple[int, int]]) -> V:
-        """A horizontal reduction over several vectors: they are joined lane by lane, in pairs so
-        that no join waits for all before it, then once across.
+        """A horizontal reduction over several vectors: they are joined lane by lane in a tree, to
+        shorten the chain of dependences, and then reduced once across lanes.
         """
         e = w.value
         assert isinstance(e, Binary)

@@ -1,5 +1,5 @@
-"""Loads: a Load in, its value out, from the register cache where its address is plain, else from
-memory, under a mask where not all lanes may read.
+"""Emits loads: from the register cache if the address is affine, else from memory, under a mask if
+not all lanes may read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tilesmith.expr.nodes import Load
 
 
 class Loads:
-    """`integer` writes the part of an address that is computed at run time."""
+    """`integer` emits the part of an address that is computed at run time."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Loads:
         return True
 
     def _safe_place(self) -> str:
-        """Somewhere that may always be read."""
+        """An address that may always be read."""
         if self._safe is None:
             self._safe = self.builder.fresh("safe")
             self.position.entry_lines.append(f"  {self._safe} = alloca [64 x i8], align 64")
@@ -114,7 +114,7 @@ class Loads:
         return widen(self.builder, raw, m.dtype)
 
     def _every_second(self, a: Address, lanes: int) -> V:
-        """Two overlapping loads that stay within what is asked for, and a shuffle."""
+        """A stride of two: two overlapping loads within the accessed range, and a shuffle."""
         b, m = self.builder, a.memory
         t = storage_type(m.dtype, lanes)
         if lanes < 4:
@@ -143,7 +143,7 @@ class Loads:
         return widen(self.builder, raw, m.dtype)
 
     def _collect(self, m: Memory, pointers: list[str], mask: V | None) -> V:
-        """One element after the other."""
+        """Loads element by element."""
         b = self.builder
         lanes = len(pointers)
         if mask is not None and mask.type.lanes == 1:

@@ -1,4 +1,4 @@
-"""The LLVM module of one kernel: its functions and declarations in, its text out."""
+"""The LLVM module of one kernel: collects functions and declarations, and gives its text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tilesmith.codegen.artifact import PARALLEL_FOR, Check
 
 
 class Module:
-    """What several functions of one kernel share."""
+    """What the functions of one kernel share."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -20,7 +20,7 @@ class Module:
         self.checks: tuple[Check, ...] = ()
 
     def reserve(self, nbytes: int) -> int:
-        """A place in the workspace."""
+        """Reserves bytes in the workspace; returns their offset."""
         at = self.workspace_nbytes
         self.workspace_nbytes += -(-nbytes // 64) * 64
         return at

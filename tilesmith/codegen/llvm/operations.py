@@ -1,5 +1,5 @@
-"""Operations on values: a Builder and operands of equal lanes in, the result out. What each
-operation means (overflow, division by zero, NaN) is written down in expr/semantics.py.
+"""Operations on values with equal numbers of lanes. expr/semantics.py defines what each operation
+means (overflow, division by zero, NaN).
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ def unary(b: Builder, op: str, x: V, d: DType) -> V:
             return b.fneg(x) if x.type.is_float else b.op("sub", b.const(x.type, 0), x)
         case "not":
             return b.op("xor", x, b.const(x.type, True))
+        case "bitnot":
+            return b.op("xor", x, b.const(x.type, -1))
         case "abs":
             if x.type.is_float:
                 return b.call("llvm.fabs", x.type, x)
@@ -45,6 +47,10 @@ def binary(b: Builder, op: str, x: V, y: V, d: DType) -> V:
             return b.op(op, x, y)
         case "max" | "min":
             return _extreme(b, op, x, y, d)
+        case "bitand" | "bitor" | "bitxor":
+            return b.op(op.removeprefix("bit"), x, y)
+        case "shl" | "shr":
+            return _shift(b, op, x, y, signed=d.kind == "i")
     if d.is_float:
         match op:
             case "add" | "sub" | "mul" | "div":
@@ -54,11 +60,11 @@ def binary(b: Builder, op: str, x: V, y: V, d: DType) -> V:
             case "mod":
                 whole = unary(b, "floor", b.op("fdiv", x, y), d)
                 return b.op("fsub", x, b.op("fmul", whole, y))
-            case "pow":
+            case "pow" | "fmod":
                 if x.type.elem == "half":
-                    wide = vecmath.pow(b, b.cast("fpext", x, "float"), b.cast("fpext", y, "float"))
-                    return b.cast("fptrunc", wide, "half")
-                return vecmath.pow(b, x, y)
+                    wide = (b.cast("fpext", v, "float") for v in (x, y))
+                    return b.cast("fptrunc", vecmath.emit(b, op, *wide), "half")
+                return vecmath.emit(b, op, x, y)
     match op:
         case "add" | "sub" | "mul":
             return b.op(op, x, y)
@@ -66,6 +72,8 @@ def binary(b: Builder, op: str, x: V, y: V, d: DType) -> V:
             return floordiv(b, x, y, signed=d.kind == "i")
         case "mod":
             return _mod(b, x, y, signed=d.kind == "i")
+        case "truncdiv" | "fmod":
+            return _towards_zero(b, op, x, y, signed=d.kind == "i")
     raise BuildError(f"{op} of {d} has no code")
 
 
@@ -75,28 +83,28 @@ def _extreme(b: Builder, op: str, x: V, y: V, d: DType) -> V:
             return b.op("or" if op == "max" else "and", x, y)
         sign = "s" if d.kind == "i" else "u"
         return b.select(b.compare(f"{sign}{'gt' if op == 'max' else 'lt'}", x, y), x, y)
-    if b.arch == "aarch64":  # one instruction, and it hands a NaN on
+    if b.arch == "aarch64":  # one instruction, which propagates NaN
         return b.call("llvm.maximum" if op == "max" else "llvm.minimum", x.type, x, y)
-    # An x86 maximum gives its second operand when either is NaN. A constant comes first, and a
-    # NaN comes through by itself. Else x does so, and what is done about a NaN in y does not
-    # lengthen the chain of maxima into an accumulator, which is x.
+    # An x86 maximum returns its second operand if either is NaN. With a constant first, a NaN in
+    # the other operand propagates by itself. Otherwise x comes second: x is the accumulator, and
+    # the test for a NaN in y does not lengthen the chain of dependences through it.
     if y.name[0] != "%":
         x, y = y, x
     test = "ogt" if op == "max" else "olt"
     if x.name[0] != "%":
-        # ... unless the constant is one itself: then it is the answer.
+        # If the constant itself is NaN, so is the result.
         return x if is_nan(x) else b.select(b.compare(test, x, y), x, y)
     picked = b.select(b.compare(test, y, x), y, x)
     return b.select(b.compare("ord", y, y), picked, y)
 
 
 def extreme_of_numbers(b: Builder, op: str, x: V, y: V, d: DType) -> V:
-    """The larger or the smaller where neither is a NaN: one x86 instruction."""
+    """The larger or the smaller, if neither is NaN: one x86 instruction."""
     return b.select(b.compare("ogt" if op == "max" else "olt", x, y), x, y)
 
 
 def _safe_divisor(b: Builder, x: V, y: V, signed: bool) -> tuple[V, V | None]:
-    """A divisor that never traps, and where it was zero."""
+    """A divisor that never traps, and a flag where the original was zero."""
     t = y.type
     numbers = constants(y)
     if numbers and not numbers & {0, -1}:
@@ -137,6 +145,24 @@ def _mod(b: Builder, x: V, y: V, *, signed: bool) -> V:
     return r if zero is None else b.select(zero, b.const(t, 0), r)
 
 
+def _towards_zero(b: Builder, op: str, x: V, y: V, *, signed: bool) -> V:
+    safe, zero = _safe_divisor(b, x, y, signed)
+    out = b.op(f"{'s' if signed else 'u'}{'div' if op == 'truncdiv' else 'rem'}", x, safe)
+    return out if zero is None else b.select(zero, b.const(x.type, 0), out)
+
+
+def _shift(b: Builder, op: str, x: V, y: V, *, signed: bool) -> V:
+    """LLVM leaves open what a shift by the width or more is."""
+    t, width = x.type, x.type.bits
+    by = {"shl": "shl", "shr": "ashr" if signed else "lshr"}[op]
+    if (numbers := constants(y)) and all(0 <= n < width for n in numbers):
+        return b.op(by, x, y)
+    inside = b.compare("ult", y, b.const(t, width))
+    if by == "ashr":  # width - 1 leaves the sign
+        return b.op(by, x, b.select(inside, y, b.const(t, width - 1)))
+    return b.select(inside, b.op(by, x, y), b.const(t, 0))
+
+
 def cast(b: Builder, v: V, have: DType, want: DType) -> V:
     if have is want:
         return v
@@ -159,9 +185,9 @@ def cast(b: Builder, v: V, have: DType, want: DType) -> V:
 
 
 def _to_float(b: Builder, v: V, have: DType, want: DType) -> V:
-    """Rounded to the dtype even where it is computed with in float. A float holds all integers
-    that are not infinite as a float16, and bfloat16 is reached by way of float: one rounding
-    each time.
+    """Rounded to the dtype, even if that is computed in float. Integers go to half precision by way
+    of float with a single rounding: float represents all integers in the range of float16, and
+    bfloat16 is defined by way of float.
     """
     op = "sitofp" if have.kind == "i" else "uitofp"
     if want.bits > 16:
@@ -170,7 +196,7 @@ def _to_float(b: Builder, v: V, have: DType, want: DType) -> V:
 
 
 def _between_floats(b: Builder, v: V, want: DType) -> V:
-    """float64 goes to float16 in one rounding, to bfloat16 by way of float32 (semantics.py)."""
+    """float64 goes to float16 with one rounding, to bfloat16 by way of float32 (semantics.py)."""
     t = compute_type(b, want).elem
     if want.bits > 16 or t == "half":
         if t == v.type.elem:
@@ -184,9 +210,9 @@ def _between_floats(b: Builder, v: V, want: DType) -> V:
 
 
 def _odd_float(b: Builder, v: V) -> V:
-    """A double as the float that is rounded to a half as the double itself would be: where it
-    is not exact it is the neighbour with an odd last bit, which lies on the same side of every
-    half and of every middle between two.
+    """A double rounded to odd as a float, so that rounding it to a half gives the same as rounding
+    the double: if inexact, it is the neighbour with an odd last bit, which lies on the same side of
+    every half and of every midpoint between two.
     """
     i = v.type.of("i32")
     near = b.cast("fptrunc", v, "float")
@@ -201,19 +227,19 @@ def _odd_float(b: Builder, v: V) -> V:
 
 
 def _to_integer(b: Builder, v: V, want: DType) -> V:
-    """Towards zero; what does not fit is the nearest number that does, and NaN is 0."""
+    """Rounds towards zero; saturates; NaN becomes 0."""
     t, signed = compute_type(b, want).elem, want.kind == "i"
     if v.type.elem == "half":
         v = b.cast("fpext", v, "float")
     if b.arch == "aarch64":  # one instruction
         op, to = f"llvm.fpto{'s' if signed else 'u'}i.sat", v.type.of(t)
         return b.call(op, to, v, overload=f"{to.suffix}.{v.type.suffix}")
-    # On x86 LLVM would go through such a vector element by element.
+    # On x86 LLVM would convert such a vector element by element.
     wide = t if int(t[1:]) >= 32 else "i32"
     convert = "fptosi" if signed or wide != t else "fptoui"
     low, high = int(want.lowest()), int(want.highest())
     zero, least = b.const(v.type, 0.0), b.const(v.type, low)
-    if want.bits <= (24 if v.type.elem == "float" else 53):  # both ends are floats
+    if want.bits <= (24 if v.type.elem == "float" else 53):  # both limits are exact floats
         most = b.const(v.type, high)
         x = b.select(b.compare("ogt", v, least), v, least)
         x = b.select(b.compare("olt", x, most), x, most)
@@ -227,7 +253,7 @@ def _to_integer(b: Builder, v: V, want: DType) -> V:
 
 
 def constants(v: V) -> set[int]:
-    """The integers in the lanes of a constant; none for what is computed at run time."""
+    """The integers in the lanes of a constant; empty for a run-time value."""
     if v.name[0] == "%" or v.type.is_float:
         return set()
     if v.name == "zeroinitializer":

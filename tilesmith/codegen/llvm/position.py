@@ -1,7 +1,7 @@
-"""Where the emitter stands while it writes one LLVM function: the frames, loops and buffers around
-the statement at hand, the lanes it is written for and the mask it is under.
+"""The state shared by the parts of the emitter while they write one LLVM function: the frames,
+loops and buffers around the current statement, the lanes it is emitted for, and its mask.
 
-The parts of the emitter share one Position and keep everything else to themselves.
+The parts keep everything else to themselves.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from tilesmith.expr.ints import Int
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """The value of a vectorized loop: consecutive numbers from `start`."""
+    """The value of a vectorized loop: consecutive numbers from `start` on."""
 
     start: int
     lanes: int
 
 
 class Position:
-    # `builder`, `frames`, `env`, `depth`, `ranges` and `entry_lines` are never replaced, so that
-    # other objects may hold on to them.
+    # `builder`, `frames`, `env`, `depth`, `ranges` and `entry_lines` are never replaced, so other
+    # objects may keep references to them.
     def __init__(self, target: Target, builder: Builder) -> None:
         self.target, self.builder = target, builder
-        self.frames = [Frame("function")]  # the outermost first
+        self.frames = [Frame("function")]  # outermost first
         builder.lines = self.frames[0].lines
-        self.entry_lines: list[str] = []  # what the function does before all else
+        self.entry_lines: list[str] = []  # instructions at the start of the function
         self.workspace = "%workspace"
-        self.thread: str | None = None  # the number of this thread, in a part of a parallel loop
-        self.label = "entry"  # of the basic block that is being written
+        self.thread: str | None = None  # number of this thread, inside of a parallel loop
+        self.label = "entry"  # label of the current basic block
         self.memories: dict[str, Memory] = {}
-        self.env: dict[str, int | V | Lane] = {}  # what the names of loops stand for
-        self.depth: dict[str, int] = {}  # of the frame in which a run-time loop is known
-        self.ranges: dict[str, Int] = {}  # the extents of the loops
+        self.env: dict[str, int | V | Lane] = {}  # current values of loop variables
+        self.depth: dict[str, int] = {}  # position of the frame that defines a run-time loop
+        self.ranges: dict[str, Int] = {}  # extents of the loops
         self.lanes = 1
-        self.mask: V | None = None  # lanes, or the one scalar, that are wanted
-        self.recording: Recording | None = None  # the store that is written for the first time
+        self.mask: V | None = None  # the active lanes, or one scalar for all of them
+        self.recording: Recording | None = None  # the store that is emitted for the first time

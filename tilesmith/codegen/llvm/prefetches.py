@@ -1,6 +1,4 @@
-"""Prefetches: data that a loop asks for ahead of its use. An access goes in, one instruction per
-cache line comes out.
-"""
+"""Emits prefetches, one instruction per cache line."""
 
 from __future__ import annotations
 
@@ -17,8 +15,8 @@ class Prefetches:
         self.frames, self.depth = position.frames, position.depth
 
     def beside(self, m: Memory, cell: Cell, *, write: bool = False) -> None:
-        """Beside an access: prefetches its cache lines of later iterations, as the loops' notes ask
-        for. For a store with distance 0 the prefetch is at the top of its own iteration.
+        """Next to an access: prefetches its cache lines of later iterations, as the loops' notes
+        request. For a store with distance 0 the prefetch is at the top of its own iteration.
         """
         for depth, frame in enumerate(self.frames):
             distance = frame.prefetch.get(m.name)

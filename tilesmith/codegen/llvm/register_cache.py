@@ -1,5 +1,5 @@
-"""The register cache: a cell goes in, its value comes out. Reads and writes go through the frames'
-registers, and reach memory only when they must (write-back).
+"""The register cache: keeps the values of memory cells in registers. Loads and stores go through
+the frames, and reach memory only when they must (write-back).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class RegisterCache:
         self.tangled: set[int] = set()  # memories of which overlapping cells are held
 
     def read(self, m: Memory, cell: Cell) -> V:
-        """The value of a cell, from the nearest frame that holds it, else from memory as far out as
-        it may be loaded.
+        """The value of a cell, from the nearest frame that holds it; otherwise it is loaded, as far
+        out as is legal.
         """
         if (held := self.frames[-1].cells.get(cell)) is not None:
             return held.value
@@ -56,13 +56,13 @@ class RegisterCache:
         return value
 
     def _load_depth(self, at: int, top: int, cell: Cell) -> int:
-        """The frame to load a cell in. Loads are hoisted out of loops they do not depend on, but
-        never out of a branch, whose condition may be what makes the address valid.
+        """The frame in which to load a cell. Loads are hoisted out of loops that they do not depend
+        on, but never out of a branch, whose condition may be what makes the address valid.
         """
         for k in range(top, at, -1):
             if self.frames[k].kind == "branch":
                 return k
-        # terms of flattened or outer loops are known in their own frame only
+        # variables of flattened or outer loops are defined in their own frame only
         low = max((self.depth[n] for n, _ in cell.terms), default=0)
         at = max(at, low)
         carried = any(cell.memory in f.carried & f.written for f in self.frames[at + 1 :])
@@ -157,7 +157,7 @@ class RegisterCache:
                 self._write_out(cell, held)
 
     def adopt(self, frame: Frame) -> None:
-        """After a loop: the values it carried are now the parent's."""
+        """After a loop: the values it carried become the parent's."""
         parent = self.frames[-1]
         for cell, held in frame.cells.items():
             if cell.memory not in frame.carried or cell.memory not in frame.written:
@@ -167,7 +167,7 @@ class RegisterCache:
             parent.cells[cell] = Held(held.value, dirty)
 
     def flush_frame(self, frame: Frame) -> None:
-        """At the end of a function: writes back all that a caller may read."""
+        """At the end of a function: writes back everything that a caller may read."""
         for cell, held in frame.cells.items():
             if held.dirty and cell.memory not in frame.owned:
                 self._write_out(cell, held)
@@ -182,7 +182,7 @@ class RegisterCache:
         self.builder.emit(f"  store {raw}, ptr {pointer}, align {self._align(m, cell)}")
 
     def _align(self, m: Memory, cell: Cell) -> int:
-        """The alignment in bytes that is known of a cell's address."""
+        """The known alignment of a cell's address in bytes."""
         size = m.dtype.nbytes
-        known = gcd(m.align, cell.offset * size, *[step * size for _, step in cell.terms])
-        return max(min(known, 64), size)
+        alignment = gcd(m.align, cell.offset * size, *[step * size for _, step in cell.terms])
+        return max(min(alignment, 64), size)

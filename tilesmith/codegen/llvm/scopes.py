@@ -9,29 +9,30 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from tilesmith.expr.nodes import Expr, Load, Select, below
+from tilesmith.expr.dynamic import below
+from tilesmith.expr.nodes import Expr, Load, Select
 from tilesmith.expr.walk import postorder
 
 
 class Unconditional:
     """For each node of an expression, the nodes that are computed whenever it is (`within`). Sets
-    are integers: bit k is the k-th node.
+    are bit masks: bit k is node number k.
     """
 
     def __init__(self, root: Expr) -> None:
-        self.order = postorder(root, below)  # kept, so that no id is used again
+        self.order = postorder(root, below)  # kept alive, because ids are keys
         self.number = {id(x): k for k, x in enumerate(self.order)}
         self.within: dict[int, int] = {}
-        self.reads: dict[int, int] = {}  # the Loads that a node is made of
+        self.reads: dict[int, int] = {}  # the Loads inside of each node
         for k, x in enumerate(self.order):
             inner = below(x)
             sets = [self.within[id(y)] for y in inner]
             if isinstance(x, Select):
                 sets = [sets[0], sets[1] & sets[2]]
-            found = 1 << k
+            nodes = 1 << k
             for s in sets:
-                found |= s
-            self.within[id(x)] = found
+                nodes |= s
+            self.within[id(x)] = nodes
             loads = 1 << k if isinstance(x, Load) else 0
             for y in inner:
                 loads |= self.reads[id(y)]
@@ -39,8 +40,8 @@ class Unconditional:
 
 
 class Scopes:
-    """The choices that are being written, the outermost first: the mask of each, and which nodes it
-    or one around it needs in any case.
+    """The selects being emitted, outermost first: the mask of each, and the nodes that it or one
+    around it needs unconditionally.
     """
 
     def __init__(self, certain: Unconditional, mask: str) -> None:
@@ -53,7 +54,7 @@ class Scopes:
         return len(self.names)
 
     def needs_mask(self, e: Expr) -> bool:
-        """Whether e reads anything that is not read in any case."""
+        """Whether e contains a load that is not executed anyway."""
         return bool(self._certain.reads[id(e)] & ~self._covers[-1])
 
     def push(self, mask: str, e: Expr) -> None:
@@ -68,18 +69,18 @@ class Scopes:
             del self._depth[mask]
 
     def open(self, mask: str) -> bool:
-        """Whether a value under that mask is good here."""
+        """Whether a value computed under that mask is valid here."""
         return mask in self._depth
 
     def outermost(self, e: Expr) -> int:
-        """The first scope that needs e in any case; the present one if none of those around it
+        """The outermost scope that needs e unconditionally; the present one if none around it
         does.
         """
         bit = self._certain.number[id(e)]
         return bisect_left(self._covers[:-1], True, key=lambda c: bool(c >> bit & 1))
 
     def up_to(self, k: int) -> Scopes:
-        found = Scopes(self._certain, self.names[0])
-        found.names, found._covers = self.names[: k + 1], self._covers[: k + 1]
-        found._depth = {n: d for n, d in self._depth.items() if d <= k}
-        return found
+        scopes = Scopes(self._certain, self.names[0])
+        scopes.names, scopes._covers = self.names[: k + 1], self._covers[: k + 1]
+        scopes._depth = {n: d for n, d in self._depth.items() if d <= k}
+        return scopes

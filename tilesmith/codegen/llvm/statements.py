@@ -1,5 +1,5 @@
-"""Statements: a body in, its LLVM lines out. Loops are unrolled, vectorized or counted; a counted
-loop carries cells in registers. Guards become branches, or masks where they differ between lanes.
+"""Emits statements. Loops are unrolled, vectorized or counted; a counted loop carries cells in
+registers. Guards become branches, or masks if they differ between lanes.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from tilesmith.codegen.llvm.stores import Stores
 from tilesmith.codegen.llvm.vector_pieces import VectorPieces
 from tilesmith.codegen.passes.accesses import tile_ranges
 from tilesmith.codegen.passes.transpose_squares import TRANSPOSE
+from tilesmith.expr.dynamic import loads_of
 from tilesmith.expr.ints import Int
 from tilesmith.expr.linear import row_major
-from tilesmith.expr.nodes import loads_of
 from tilesmith.ir.nodes import Alloc, Buffer, For, If, Stmt, Store, Sync, statements
 
-_STACK_NBYTES = 16 << 10  # larger buffers go to the workspace: a stack overflow is no error message
+_STACK_NBYTES = 16 << 10  # larger buffers go to the workspace, to avoid stack overflows
 _MOST_UNROLLED = 20_000
 
 
 class Statements:
-    """`parallel` writes a loop whose iterations are shared between threads. A parallel loop within
-    such a one runs in its thread.
+    """`parallel` emits a loop whose iterations are shared between threads. A parallel loop inside
+    of such a loop runs in its thread.
     """
 
     def __init__(
@@ -49,9 +49,9 @@ class Statements:
         self.frames, self.env = position.frames, position.env
         self.depth, self.ranges = position.depth, position.ranges
         self.pieces = VectorPieces(position.target)
-        self.places: dict[tuple[str, int], str] = {}  # of buffers, by name and bytes
+        self.places: dict[tuple[str, int], str] = {}  # pointers of buffers, by name and bytes
         self.unrolled = 0
-        self.flattened: list[For] = []  # the loops that the next counted loop stands for
+        self.flattened: list[For] = []  # the loops that the next counted loop flattens
 
     def body(self, body: tuple[Stmt, ...]) -> None:
         for s in body:
@@ -104,7 +104,7 @@ class Statements:
                     )
             self.places[key] = name
         m = self.bind(b, self.places[key], 64)
-        self.stores.copies.clear()  # the name stands for another memory now
+        self.stores.copies.clear()  # the name refers to another memory now
         self.frames[-1].owned.add(m.serial)
 
     def loop(self, s: For) -> None:
@@ -205,8 +205,8 @@ class Statements:
         self.cache.close(frame)
         self.frames.pop()
         self.addressing.plans, self.stores.copies = plans, copies
-        for gone in (s.name, *(f.name for f in chain)):
-            del self.env[gone], self.ranges[gone], self.depth[gone]
+        for ended in (s.name, *(f.name for f in chain)):
+            del self.env[ended], self.ranges[ended], self.depth[ended]
         latch, lines = self.position.label, start.lines
         lines.append(f"  br label %{name}")
         lines.append(f"{name}:")
@@ -236,7 +236,7 @@ class Statements:
         self.cache.adopt(frame)
 
     def touched(self, body: tuple[Stmt, ...]) -> tuple[set[int], frozenset[int]]:
-        """The memories from outside that a body uses, and those it writes."""
+        """The memories from outside that a body accesses, and those that it writes."""
         used: set[str] = set()
         written: set[str] = set()
         for s in statements(body):
@@ -249,7 +249,7 @@ class Statements:
         return {outside[n] for n in used if n in outside} | wrote, wrote
 
     def partial_tile(self, s: If) -> None:
-        """A guarded hardware instruction: its tile may be partial, so it is done by elements."""
+        """A guarded hardware instruction, element by element because its tile may be partial."""
         for t in s.body:
             assert isinstance(t, Store)
             stmt: Stmt = If(s.conds, (Store(t.writes),))

@@ -1,27 +1,24 @@
-"""Elements of buffers: the form in which they lie in memory, and the form that is computed with.
-A Builder, a value and its dtype go in; the value in the other form comes out.
+"""Conversions between an element's type in memory and the type in which it is computed, such as
+bfloat16 in memory and float in registers.
 """
 
 from __future__ import annotations
 
 from tilesmith.base.dtype import DType
+from tilesmith.codegen.compute_dtype import compute_dtype
 from tilesmith.codegen.llvm import float16
 from tilesmith.codegen.llvm.builder import Builder, Type, V, storage_type
 
 
 def compute_type(b: Builder, d: DType, lanes: int = 1) -> Type:
-    """How a value is computed with: half precision in float unless the target has it, bool as
-    i1.
-    """
+    """The LLVM type in which a value is computed: i1 for bool, else that of `compute_dtype`."""
     if d.kind == "b":
         return Type("i1", lanes)
-    if d.name == "bfloat16" or (d.name == "float16" and "fp16" not in b.features):
-        return Type("float", lanes)
-    return storage_type(d, lanes)
+    return storage_type(compute_dtype(d, b.features), lanes)
 
 
 def widen(b: Builder, raw: V, d: DType) -> V:
-    """From memory's form to the one that is computed with."""
+    """A value as loaded from memory, converted to the type it is computed in."""
     t = raw.type
     if d.kind == "b":
         return b.compare("ne", raw, b.const(t, 0))
@@ -34,11 +31,11 @@ def widen(b: Builder, raw: V, d: DType) -> V:
 
 
 def narrow(b: Builder, v: V, d: DType) -> V:
-    """From the form that is computed with to memory's. Rounds to nearest, ties to even."""
+    """A computed value, converted to its type in memory. Rounds to nearest, ties to even."""
     t = v.type
     if d.kind == "b":
         return b.cast("zext", v, "i8")
-    if d.name == "bfloat16":  # a NaN stays one
+    if d.name == "bfloat16":  # rounding could turn a NaN into infinity
         i = t.of("i32")
         bits = b.cast("bitcast", v, "i32")
         odd = b.op("and", b.op("lshr", bits, b.const(i, 16)), b.const(i, 1))

@@ -1,5 +1,5 @@
-"""Stores: a Store in; its values are computed and go to the register cache, or to memory where the
-address is not plain or a mask applies. Stores of unrolled loops use templates (copies.py).
+"""Emits stores: computes the values, and puts them in the register cache, or in memory if the
+address is not affine or a mask applies. Stores of unrolled loops use templates (copies.py).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Stores:
         self.expressions = expressions
         self.reductions = LaneReductions(position, addressing, vectors, expressions)
         self.instructions = Instructions(position, addressing, cache)
-        # by statement and lanes, as long as the run-time loops around stay the same
+        # by statement and lanes; valid while the run-time loops around stay the same
         self.copies: dict[tuple[int, int], tuple[Store, Copy]] = {}
         self._repeating: dict[int, tuple[Store, bool]] = {}
 
@@ -46,8 +46,8 @@ class Stores:
             return
         if self.position.mask is None and self._repeats(s):
             key = (id(s), self.position.lanes)
-            if (known := self.copies.get(key)) is not None:
-                self._again(known[1])
+            if (template := self.copies.get(key)) is not None:
+                self._again(template[1])
             elif (copy := self._first(s)) is not None:
                 self.copies[key] = s, copy
             return
@@ -64,7 +64,7 @@ class Stores:
         return self._repeating[id(s)][1]
 
     def _first(self, s: Store) -> Copy | None:
-        """Emits the store, and records a template for further copies of it."""
+        """Emits the store, and records a template for its further copies."""
         b = self.builder
         rec = self.position.recording = Recording(b.lines)
         b.lines = rec.lines
@@ -100,7 +100,7 @@ class Stores:
             self.cache.write(self.addressing.cell_at(target), V(name, t))
 
     def square(self, s: For) -> None:
-        """Two loops that `transpose_squares` marked, around a store: vectors are loaded along the
+        """Two loops around a store that `transpose_squares` marked: vectors are loaded along the
         outer loop, transposed, and stored along the inner one.
         """
         (inner,) = s.body

@@ -1,4 +1,4 @@
-"""Transposes a square in registers: its rows go in as vectors, its columns come out.
+"""Transposes a square in registers: from vectors of its rows to vectors of its columns.
 
 Elements are interleaved within 128-bit pieces, for which every target has an instruction; then
 whole pieces are exchanged.
@@ -10,20 +10,20 @@ from collections.abc import Iterator
 
 from tilesmith.codegen.llvm.builder import Builder, V
 
-_PIECE = 128  # bits within which elements are zipped
+_PIECE = 128  # bits within which elements are interleaved
 
 
 def transpose(b: Builder, rows: list[V]) -> list[V]:
     side = len(rows)
     piece = min(side, _PIECE // rows[0].type.bits)
     groups = [_zipped(b, rows[k : k + piece], piece) for k in range(0, side, piece)]
-    # now element p of a group has, in its q-th piece, a part of the column q * piece + p
+    # now vector p of a group has, in piece q, a part of the column q * piece + p
     columns = [_sorted(b, [g[p] for g in groups], piece) for p in range(piece)]
     return [columns[k % piece][k // piece] for k in range(side)]
 
 
 def _zipped(b: Builder, rows: list[V], piece: int) -> list[V]:
-    """Each piece of so many rows turned by itself."""
+    """Transposes each piece of a group of rows on its own."""
     lanes = rows[0].type.lanes
     half = piece // 2
     for _ in range(piece.bit_length() - 1):
@@ -34,15 +34,15 @@ def _zipped(b: Builder, rows: list[V], piece: int) -> list[V]:
 
 
 def _zip(lanes: int, piece: int, start: int) -> Iterator[int]:
-    """Of two vectors, the elements of half of every piece in turns."""
+    """The shuffle that interleaves one half of every piece of two vectors."""
     for at in range(0, lanes, piece):
         for k in range(piece // 2):
             yield from (at + start + k, lanes + at + start + k)
 
 
 def _sorted(b: Builder, rows: list[V], piece: int) -> list[V]:
-    """A square of pieces turned: the even ones of two neighbours to the front, then the odd ones,
-    as often as it takes.
+    """Transposes a square of pieces: repeatedly moves the even pieces of two neighbours to the
+    front and the odd ones behind.
     """
     lanes = rows[0].type.lanes
     count = len(rows)

@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 from tilesmith.base.errors import BuildError
 from tilesmith.codegen.llvm.builder import Builder, V
+from tilesmith.codegen.llvm.vecmath_atan import atan
+from tilesmith.codegen.llvm.vecmath_fmod import fmod
 from tilesmith.codegen.llvm.vecmath_parts import (
     at_least,
     at_most,
@@ -23,6 +25,7 @@ from tilesmith.codegen.llvm.vecmath_parts import (
     horner,
     k,
     masked,
+    power_of_two,
     split,
     unbits,
 )
@@ -48,9 +51,13 @@ ULP: dict[str, tuple[float, float]] = {
     "sin": (2.0, 2.0),
     "cos": (2.0, 2.0),
     "pow": (1.0, 2.5),
+    "atan": (2.5, 2.5),
+    "expm1": (2.0, 2.0),
     "floor": (0.0, 0.0),
     "ceil": (0.0, 0.0),
     "round": (0.0, 0.0),
+    "trunc": (0.0, 0.0),
+    "fmod": (0.0, 0.0),  # of doubles within FMOD_RANGE
 }
 SIN_RANGE = {"float": 1.3e5, "double": 1e9}
 
@@ -162,6 +169,21 @@ def sigmoid(b: Builder, x: V) -> V:
     return b.op("fdiv", top, b.op("fadd", one, e))
 
 
+def expm1(b: Builder, x: V) -> V:
+    """2 (2^m (e^r - 1) + 2^m - 1/2) with r = x - (m + 1) ln2: the largest power is a number yet."""
+    f = format_of(x)
+    a = at_least(b, at_most(b, x, f.exp_high), -40.0)  # there it is -1
+    magic = k(b, x, f.magic + f.bias - 1)
+    t = b.fma(a, k(b, x, 1.0 / math.log(2.0)), magic)
+    n = b.op("fsub", t, magic)
+    r = fused(b, n, k(b, x, -f.ln2[0]), a)
+    r = fused(b, n, k(b, x, -f.ln2[1]), r)
+    p = b.fma(b.op("fmul", r, r), horner(b, r, f.expm1), r)
+    scale = power_of_two(b, t)
+    half = b.fma(p, scale, b.op("fsub", scale, k(b, x, 0.5)))
+    return b.call("llvm.copysign", x.type, b.op("fadd", half, half), x)
+
+
 def log(b: Builder, x: V) -> V:
     e, m, special = split(b, x)
     f = b.op("fsub", m, k(b, x, 1.0))
@@ -267,14 +289,21 @@ def round(b: Builder, x: V) -> V:
     return b.call("llvm.roundeven", x.type, x)
 
 
+def trunc(b: Builder, x: V) -> V:
+    return b.call("llvm.trunc", x.type, x)
+
+
 FUNCTIONS: dict[str, Callable[..., V]] = {
     f.__name__: f
-    for f in (exp, log, tanh, erf, sigmoid, rsqrt, sqrt, sin, cos, pow, floor, ceil, round)
-}
+    for f in (
+        exp, log, tanh, erf, sigmoid, rsqrt, sqrt, sin, cos, pow, atan, expm1, floor, ceil, round,
+        trunc, fmod,
+    )
+}  # fmt: skip
 
 
 def emit(b: Builder, op: str, *args: V) -> V:
-    """The function called `op` of one value, or of two for "pow"."""
+    """The function called `op` of one value, or of two for "pow" and "fmod"."""
     if op not in FUNCTIONS:
         raise BuildError(f"no vector code for {op!r}; there is for {', '.join(FUNCTIONS)}")
     if args[0].type.elem not in ("float", "double"):

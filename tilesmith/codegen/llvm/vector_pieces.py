@@ -1,4 +1,4 @@
-"""Vectorized loops cut into pieces: a loop in, (start, lanes) of each of its vectors out."""
+"""Divides vectorized loops into vectors: the (start, lanes) of each."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ class VectorPieces:
         self._pieces: dict[int, tuple[For, list[tuple[int, int]]]] = {}
 
     def of(self, s: For) -> list[tuple[int, int]]:
-        """Whole registers, then smaller powers of two."""
-        if (known := self._pieces.get(id(s))) is not None:
-            return known[1]
+        """Whole registers first, then smaller powers of two."""
+        if (pieces := self._pieces.get(id(s))) is not None:
+            return pieces[1]
         n, width, at = s.extent.const or 0, lanes_of(s.body, self.target), 0
         out: list[tuple[int, int]] = []
-        self._pieces[id(s)] = s, out  # with the loop, so that its identity is not another's
+        self._pieces[id(s)] = s, out  # the loop is kept alive, because its id is the key
         while at < n:
             while width > n - at:
                 width //= 2

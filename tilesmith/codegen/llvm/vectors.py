@@ -1,6 +1,4 @@
-"""Splats: a scalar and a number of lanes in, a vector with the scalar in every lane out. A splat is
-emitted once per frame and then reused.
-"""
+"""Splats: vectors of one scalar in every lane. A splat is emitted once per frame and reused."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ class Vectors:
         self.frames = position.frames
 
     def match(self, x: V, y: V) -> tuple[V, V]:
-        """Both with the same number of lanes."""
+        """Both values with the same number of lanes."""
         if x.type.lanes == y.type.lanes:
             return x, y
         return (
@@ -25,7 +23,7 @@ class Vectors:
         )
 
     def splat(self, v: V, lanes: int) -> V:
-        """A scalar in every lane. That of an operand is an operand too, at hand for all copies."""
+        """A vector of a scalar. While a store is recorded, the splat of an operand is one, too."""
         if v.type.lanes == lanes:
             return v
         if v.name[0] != "%":

@@ -1,5 +1,5 @@
-"""Accesses of lowered statements: a body in, all its reads and writes with the loops around them
-out; and rewrites of all indices of a body.
+"""Accesses of lowered statements: lists the loads and writes of a body with the loops around them,
+and rewrites their indices.
 """
 
 from __future__ import annotations
@@ -7,8 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from tilesmith.expr.dynamic import loads_of, map_loads
 from tilesmith.expr.ints import Int
-from tilesmith.expr.nodes import Expr, Load, loads_of, map_ints, map_loads
+from tilesmith.expr.nodes import Expr, Load, map_ints
 from tilesmith.ir.nodes import For, If, Path, Stmt, Store, Write
 
 
@@ -35,14 +36,14 @@ def accesses(body: tuple[Stmt, ...], path: Path = ()) -> Iterator[Access]:
 
 
 def tile_ranges(body: tuple[Stmt, ...]) -> dict[str, Int]:
-    """The loops that instructions in `body` carry out themselves; a guard around them may speak of
-    these.
+    """The loops that instructions in `body` carry out themselves. A guard around such an
+    instruction may depend on them.
     """
     return {n: e for s in body if isinstance(s, Store) for n, e in s.tile}
 
 
 def map_access(s: Store, f: Callable[[str, tuple[Int, ...]], tuple[Int, ...]]) -> Store:
-    """New indices for every access."""
+    """The store with the index of every access replaced by f(buffer, index)."""
 
     def put(load: Load) -> Expr:
         return replace(load, index=f(load.buffer, load.index))
@@ -53,7 +54,7 @@ def map_access(s: Store, f: Callable[[str, tuple[Int, ...]], tuple[Int, ...]]) -
 
 
 def substitute_body(body: tuple[Stmt, ...], env: dict[str, Int]) -> tuple[Stmt, ...]:
-    """Loops replaced by values, everywhere below."""
+    """The body with loop variables replaced by values."""
     if not env:
         return body
 

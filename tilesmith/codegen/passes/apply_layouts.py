@@ -1,5 +1,5 @@
-"""Logical indices become physical ones: each buffer's layout is applied to all its accesses, and
-its shape becomes that of the memory.
+"""Converts logical to physical indices: applies each buffer's layout to all its accesses, and gives
+the buffer the shape that it has in memory.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from tilesmith.ir.nodes import Alloc, Buffer, Stmt, Store, rewrite, statements
 
 
 def apply_layouts(func: Function, _: Target) -> Function:
-    found = {b.name: b for b in func.params}
-    found |= {s.buffer.name: s.buffer for s in statements(func.body) if isinstance(s, Alloc)}
-    if all(b.layout is None and not b.basis for b in found.values()):
+    buffers = {b.name: b for b in func.params}
+    buffers |= {s.buffer.name: s.buffer for s in statements(func.body) if isinstance(s, Alloc)}
+    if all(b.layout is None and not b.basis for b in buffers.values()):
         return func
 
     def move(name: str, index: tuple[Int, ...]) -> tuple[Int, ...]:
-        layout = found[name].layout
+        layout = buffers[name].layout
         if layout is None:
             return index
         env = {f"d{k}": p for k, p in enumerate(index)}

@@ -1,5 +1,5 @@
-"""Bounds checks for debugging: a Function in; the same out with every index that is read from a
-tensor marked for a check, and the list of checks that the marks refer to.
+"""Bounds checks for debugging: marks every index that is loaded from a tensor for a check, and
+lists the checks that the marks refer to.
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from tilesmith.base.dtype import INT64
 from tilesmith.codegen.artifact import Check
+from tilesmith.expr.dynamic import Dynamic, as_index, map_loads
 from tilesmith.expr.ints import Int, opaque_atoms
-from tilesmith.expr.nodes import Dynamic, Expr, IntValue, Load, Unary, as_index, map_loads
+from tilesmith.expr.nodes import Expr, IntValue, Load, Unary
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, Stmt, rewrite
 
@@ -17,7 +18,7 @@ _MARK = "check "
 
 
 def check_indices(func: Function) -> tuple[Function, tuple[Check, ...]]:
-    """Before layouts are applied: the indices are those that the user wrote."""
+    """Must run before layouts are applied, so that indices are those that the user wrote."""
     checks: dict[Check, int] = {}
 
     def mark(load: Load) -> Expr:
@@ -44,5 +45,5 @@ def _reads_data(p: Int) -> bool:
 
 
 def number_of(op: str) -> int | None:
-    """Which check an operation is, if it is one."""
+    """The number of the check that an operation marks, if it is one."""
     return int(op.removeprefix(_MARK)) if op.startswith(_MARK) else None

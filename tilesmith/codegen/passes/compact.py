@@ -47,8 +47,8 @@ def compact(func: Function, _: Target) -> Function:
 
 
 def _home(b: Buffer, uses: list[Access]) -> str | None:
-    """The innermost loop around all uses. Shared memory belongs to all threads of a block: it is
-    made outside of their loops.
+    """The innermost loop around all uses. Shared memory is allocated outside of the loops over the
+    threads of a block, which share it.
     """
     depth = 0
     shared = THREAD_LOOPS.get(b.scope, ())

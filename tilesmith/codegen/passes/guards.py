@@ -1,5 +1,5 @@
-"""Guards in a body, with the work that depends on each; and versions of a body for full and partial
-tiles: a body in, two copies out, and an If that picks one.
+"""Guards in a body, with the work that depends on each, and the separation of a body into a version
+for full tiles and one for partial tiles.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from math import gcd
 
 from tilesmith.codegen.passes.accesses import accesses, substitute_body, tile_ranges
 from tilesmith.codegen.passes.simplify import Ranges, simplify_body
+from tilesmith.expr.code_cost import code_cost
+from tilesmith.expr.conditions import condition_parts
 from tilesmith.expr.ints import Int, Unknown, bounds, of, var
-from tilesmith.expr.nodes import Expr, Select, children, code_cost, condition_parts
+from tilesmith.expr.nodes import Expr, Select, children
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, statements
 
@@ -24,14 +26,14 @@ class Guard:
 
     cond: Int
     inner: Ranges
-    counted: frozenset[str]  # the loops of `inner` that are not written out
+    counted: frozenset[str]  # the loops of `inner` that are not unrolled
     times: int
     body: tuple[Stmt, ...]
-    select: bool = False  # it chooses a value
+    select: bool = False  # it is the condition of a select, not of an If
 
     @property
     def work(self) -> int:
-        """The operations that run and depend on it."""
+        """The number of executed operations that depend on it."""
         return self.times * effort(self.body)
 
 
@@ -88,7 +90,7 @@ def ends_of(cond: Int, inner: Ranges) -> tuple[Int, ...]:
 
 
 def weight(body: tuple[Stmt, ...]) -> int:
-    """Operations in the code after unrolling: what a copy adds. Eight lanes count as one."""
+    """Operations in the code after unrolling, the size of a copy. Eight lanes count as one."""
     return _count(body, _copies)
 
 
@@ -119,8 +121,8 @@ def _copies(s: For) -> int:
 
 
 def spatial(name: str, body: tuple[Stmt, ...]) -> bool:
-    """Whether every iteration writes other elements. Then no value is carried in a register from
-    one iteration to the next, and a branch forces none to memory.
+    """Whether every iteration writes elements of its own. Then no register carries a value from one
+    iteration to the next, so a branch cannot force one to memory.
     """
     own = {s.buffer.name for s in statements(body) if isinstance(s, Alloc)}
     return all(
@@ -131,8 +133,9 @@ def spatial(name: str, body: tuple[Stmt, ...]) -> bool:
 
 
 def separated(s: For, body: tuple[Stmt, ...], here: Ranges) -> tuple[Stmt, ...]:
-    """The body of a counted loop with what most of it depends on asked once: is this tile full, is
-    it the last and not full. Guards that a counted loop further in can ask wait for that.
+    """The body of a counted loop, with the guards that most of it depends on tested once: whether
+    this tile is full, or the last and partial. Guards that a counted loop further inside can test
+    are left to that loop.
     """
     if not spatial(s.name, body):
         return body
@@ -164,8 +167,8 @@ def _separate(
 
 
 def _tail(name: str, body: tuple[Stmt, ...], here: Ranges, low: Int, high: Int) -> tuple[Stmt, ...]:
-    """Iterations in which the guard holds for some: low < 0 <= high. If there is only one, its loop
-    variable is known, and with it what of the tile is left.
+    """The iterations in which the guard holds for a part of the tile: low < 0 <= high. If there is
+    only one, its loop variable is a constant, and so is the size of the partial tile.
     """
     steps = {m: c for m, c in low.terms.items() if m}
     step = gcd(*steps.values())
@@ -187,7 +190,7 @@ def _tail(name: str, body: tuple[Stmt, ...], here: Ranges, low: Int, high: Int) 
 
 
 def _given(body: tuple[Stmt, ...], ends: Ends, truth: bool, inner: Ranges) -> tuple[Stmt, ...]:
-    """The body where guards with these ends always, or never, hold."""
+    """The body, given that guards with these bounds always (or never) hold."""
     out: list[Stmt] = []
     for s in body:
         match s:

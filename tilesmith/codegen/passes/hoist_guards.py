@@ -1,5 +1,5 @@
-"""Moves a guard out of the loops it does not depend on: it is tested once, and the loops inside
-have no branch.
+"""Moves a guard out of loops that it does not depend on. It is then tested once, and the loops
+inside have no branch.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from tilesmith.ir.nodes import For, If, Stmt, Store, rewrite, statements
 
 
 def hoist_guards(func: Function, _: Target) -> Function:
-    # What speaks of an instruction's own loops must stay with the instruction.
+    # A guard that depends on an instruction's own loops must stay with the instruction.
     tiles = {n for s in statements(func.body) if isinstance(s, Store) for n, _ in s.tile}
 
     def go(s: Stmt) -> tuple[Stmt, ...]:
-        """Inner loops come first, so that a guard climbs as far as it can."""
+        """Inner statements come first, so that a guard moves out as far as possible."""
         if not (isinstance(s, For) and len(s.body) == 1 and isinstance(guard := s.body[0], If)):
             return (s,)
         free = tuple(p for p in guard.conds if not p.names & (tiles | {s.name}))

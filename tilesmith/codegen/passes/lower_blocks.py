@@ -1,5 +1,5 @@
-"""Blocks become plain statements: initialisation moves to its own loops, iterators become loop
-variables, guards become If.
+"""Lowers blocks to plain statements: the init of a reduction gets loops of its own, iterators
+become loop variables, guards become If.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tilesmith.ir.nodes import Block, For, If, Stmt, Store, Write, joined, rewri
 def lower_blocks(func: Function, _: Target) -> Function:
     body = func.body
     for path, b in list(walk(body)):
-        if b.init:  # the neutral value is stored before the outermost loop that really reduces
+        if b.init:  # the identity is stored before the outermost loop that is reduced over
             reducing = [f for f in path if f.name in b.reducing_loops and f.extent.const != 1]
             first = reducing[0].name if reducing else None
             body = split_init(body, b, path, first)

@@ -1,16 +1,16 @@
-"""Loop partitioning: a loop is split where a guard inside it starts or stops to hold, so that full
-tiles have no guard. A Function with guards in, one with few out.
+"""Loop partitioning: splits a loop where a guard inside starts or stops to hold, so that full tiles
+have no guard.
 
 For a guard `p >= 0` inside loop v, the bounds of p over all inner loops are taken. Where the lower
 bound is >= 0 the guard always holds, where the upper bound is < 0 it never does; v is split at
 those values. A part of a single iteration becomes a constant, which lets the inner loops be split
 in turn, until a tail is an exact smaller tile.
 
-Large bodies are not split loop by loop, since the copies multiply. Instead the last counted loop
-that a guard depends on tests it once per iteration, which is cheap next to a tile, and has at most
-two copies of its body (see guards.py).
+Large bodies are not split loop by loop, because the copies multiply. Instead the last counted loop
+that a guard depends on tests it once per iteration, which is cheap compared to a tile, and has at
+most two copies of its body (see guards.py).
 
-CPU policy: a processor pays for a branch in an inner loop, and for a mask in every vector.
+CPU policy: a branch in an inner loop costs time, and so does a mask in every vector.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from tilesmith.expr.ints import Int, of, var
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import For, If, Stmt
 
-# Most operations that splitting may add in all. Beyond that guards stay: larger code is slower.
+# The most operations that splitting may add in total. Beyond that guards stay: large code is slow.
 _LIMIT = 4096
-# Bodies up to this many operations are split for any guard, larger ones only for guards that most
-# of the body depends on.
+# Bodies of at most this many operations are split for any guard, larger ones only for guards that
+# most of the body depends on.
 _LIGHT = 64
 _MOST_PARTS = 5
-_HEAVY = 0.05  # share of the running time from which on a loop is split before others
+_HEAVY = 0.05  # a loop with at least this share of the running time is split before others
 
 
 def partition(func: Function, _: Target) -> Function:
@@ -57,7 +57,7 @@ def partition(func: Function, _: Target) -> Function:
 
 @dataclass(slots=True)
 class _Cutting:
-    """Operations that may still be added, and which loops it is about."""
+    """The budget of operations that may still be added, and which loops are split in this round."""
 
     budget: int
     heavy: bool = True
@@ -69,7 +69,7 @@ class _Cutting:
 def _body(
     body: tuple[Stmt, ...], ranges: Ranges, cutting: _Cutting, share: float
 ) -> tuple[Stmt, ...]:
-    """`share` is that of the whole Function's running time."""
+    """`share` is the body's share of the whole Function's running time."""
     out: list[Stmt] = []
     total = effort(body) or 1 if len(body) > 1 else 1
     for s in body:
@@ -89,7 +89,7 @@ def _body(
 def _loop(
     s: For, ranges: Ranges, cutting: _Cutting, share: float, held: tuple[For, ...] = ()
 ) -> tuple[Stmt, ...]:
-    """`held` are parallel loops directly around: they stay one range, and are cut in here."""
+    """`held` are the parallel loops directly around: they stay one range and are split in here."""
     here = {**ranges, s.name: s.extent}
     if s.kind == "parallel":
         (first, *others) = s.body
@@ -120,7 +120,7 @@ def _loop(
 def _parts(
     s: For, cuts: list[int], ranges: Ranges
 ) -> Iterator[tuple[int, Ranges, tuple[Stmt, ...]]]:
-    """How many iterations each part has, what is known of the loops around, and what it does."""
+    """For each part: its number of iterations, the ranges of the loops, and its body."""
     if not cuts:
         return
     for a, b in pairwise((0, *cuts, s.extent.const or 0)):
@@ -130,7 +130,7 @@ def _parts(
 
 
 def _by_value(s: For, body: tuple[Stmt, ...], here: Ranges, cutting: _Cutting) -> tuple[Stmt, ...]:
-    """Parts of a parallel loop, as branches inside it: it stays one loop."""
+    """The parts of a parallel loop as branches inside of it, so that it stays one loop."""
     cuts = _cuts(s, body)
     if not 0 < len(cuts) < _MOST_PARTS:
         return body
@@ -150,7 +150,7 @@ def _by_value(s: For, body: tuple[Stmt, ...], here: Ranges, cutting: _Cutting) -
 
 
 def _assume(name: str, body: tuple[Stmt, ...], a: int, b: int) -> tuple[Stmt, ...]:
-    """The body with the guards that a <= v < b decides left out. v itself stays the same loop."""
+    """The body without the guards that a <= v < b decides. v stays a variable of the same loop."""
     if b - a == 1:
         return substitute_body(body, {name: of(a)})
     shifted = f"{name}.at"
@@ -164,7 +164,7 @@ def _pays(
 ) -> bool:
     if not parts:
         return False
-    # a loop that is written out anyway costs nothing to cut
+    # a loop that will be unrolled anyway costs nothing to split
     more = 0 if kind in ("unroll", "vectorize") else sum(map(weight, parts)) - weight(body)
     if more > cutting.budget:
         return False
@@ -173,11 +173,12 @@ def _pays(
 
 
 def _cuts(s: For, body: tuple[Stmt, ...]) -> list[int]:
-    """Where guards inside start or stop to hold for good, strictly inside [0, extent): all of them
-    if the body is small or written out anyway, else those that most of it depends on.
+    """The values of the loop variable, strictly inside [0, extent), from which on a guard holds or
+    fails for good. All guards count if the body is small or unrolled anyway, otherwise those that
+    most of the body depends on.
     """
     n = s.extent.const
-    found: dict[int, int] = {}
+    cuts: dict[int, int] = {}
     guards = [g for g in guards_of(body) if s.name in g.cond.names]
     if n is None or not guards:
         return []
@@ -188,18 +189,18 @@ def _cuts(s: For, body: tuple[Stmt, ...]) -> list[int]:
             continue
         ends = {_cut(end, s.name) for end in ends_of(g.cond, g.inner)}
         for cut in (c for c in ends if c is not None and 0 < c < n):
-            found[cut] = found.get(cut, 0) + (0 if every else g.work)
-    total = 0 if every or not found else effort(body)
-    return sorted(c for c, work in found.items() if 2 * work >= total)
+            cuts[cut] = cuts.get(cut, 0) + (0 if every else g.work)
+    total = 0 if every or not cuts else effort(body)
+    return sorted(c for c, work in cuts.items() if 2 * work >= total)
 
 
 def _waits(g: Guard) -> bool:
-    """Whether a counted loop further in can ask for itself."""
+    """Whether a counted loop further inside can test the guard."""
     return not g.select and bool(g.cond.names & g.counted)
 
 
 def _cut(end: Int, name: str) -> int | None:
-    """c*v + d >= 0 begins, or ends, to hold at this v."""
+    """The value of v at which c*v + d >= 0 starts or stops to hold."""
     step = end.coefficient(name)
     c, d = step.const, (end - step * var(name)).const
     if c is None or d is None or c == 0:

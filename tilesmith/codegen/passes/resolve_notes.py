@@ -1,5 +1,5 @@
-"""Notes that a search left on loops become kinds of loops: `parallel_depth` and `unroll` notes in,
-parallel and unrolled loops out.
+"""Turns the notes that a search left on loops into kinds of loops: `parallel_depth` into parallel
+loops, `unroll_depth` into unrolled ones.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def _parallel(s: Stmt) -> tuple[Stmt, ...]:
 
 
 def _unroll(s: Stmt, depth: int) -> tuple[Stmt, float | None]:
-    """`unroll_depth` n on a loop: loops inside it, innermost first, and it itself are written out
-    while that makes at most n copies. Returns the copies so far, None if a loop was left.
+    """`unroll_depth` n on a loop unrolls the loops inside of it, innermost first, and then the loop
+    itself, while that makes at most n copies. Returns the copies so far, None if a loop was kept.
     """
     if isinstance(s, If):
         inner = [_unroll(t, depth) for t in s.body]

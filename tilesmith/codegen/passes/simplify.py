@@ -1,4 +1,4 @@
-"""Folds what is decided once all sizes are numbers: loops of one iteration, guards that always or
+"""Folds what is constant once all sizes are numbers: loops of one iteration, guards that always or
 never hold, divisions and selects with a known result.
 """
 
@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import tile_ranges
+from tilesmith.expr.conditions import condition_parts
 from tilesmith.expr.ints import (
     ZERO,
     FloorDiv,
@@ -20,7 +21,7 @@ from tilesmith.expr.ints import (
     of,
     opaque_atoms,
 )
-from tilesmith.expr.nodes import Expr, Select, condition_parts, map_own_ints, rewrite
+from tilesmith.expr.nodes import Expr, Select, map_own_ints, rewrite
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, Write
 
@@ -32,7 +33,7 @@ def simplify(func: Function, _: Target) -> Function:
 
 
 def simplify_body(body: tuple[Stmt, ...], ranges: Ranges, env: dict[str, Int]) -> tuple[Stmt, ...]:
-    """`ranges` are the loops around; `env` gives the loops that are gone."""
+    """`ranges` are the loops around; `env` gives the values of loops that were removed."""
     out: list[Stmt] = []
     for s in body:
         match s:
@@ -63,7 +64,7 @@ def simplify_body(body: tuple[Stmt, ...], ranges: Ranges, env: dict[str, Int]) -
 
 
 def idle(body: tuple[Stmt, ...]) -> bool:
-    """Whether it does nothing but make buffers."""
+    """Whether the body only allocates buffers."""
     return all(isinstance(s, Alloc) for s in body)
 
 
@@ -82,7 +83,7 @@ def _store(s: Store, ranges: Ranges, env: dict[str, Int]) -> Store:
 
 
 def _conditions(conds: tuple[Int, ...], ranges: Ranges) -> tuple[Int, ...] | None:
-    """Those that remain to be asked; None if one of them never holds."""
+    """The conditions that remain to be tested; None if one of them never holds."""
     keep: list[Int] = []
     for p in conds:
         p = coarse(clean(p, ranges), ranges)
@@ -102,7 +103,7 @@ def _conditions(conds: tuple[Int, ...], ranges: Ranges) -> tuple[Int, ...] | Non
 
 
 def _decided(e: Expr, ranges: Ranges) -> Expr:
-    """The side that is always taken, of a choice that has one."""
+    """A select whose condition is constant, replaced by the side that is taken."""
     if isinstance(e, Select):
         parts, rest = condition_parts(e.cond)
         truths = [decide(p, ranges) for p in parts]
@@ -114,7 +115,7 @@ def _decided(e: Expr, ranges: Ranges) -> Expr:
 
 
 def decide(p: Int, ranges: Ranges) -> bool | None:
-    """Whether p >= 0 always, never, or sometimes."""
+    """True if p >= 0 always, False if never, None if it depends."""
     try:
         low, high = bounds(p, ranges)
     except Unknown:
@@ -126,8 +127,8 @@ def decide(p: Int, ranges: Ranges) -> bool | None:
 
 
 def coarse(p: Int, ranges: Ranges) -> Int:
-    """A condition that says the same as p >= 0 without the small steps that cannot change it: with
-    j in 4, `59 - 4*i - j >= 0` is `14 - i >= 0`.
+    """A condition equivalent to p >= 0 without the terms that are too small to change it: with j in
+    4, `59 - 4*i - j >= 0` is `14 - i >= 0`.
     """
     steps = {abs(c) for m, c in p.terms.items() if m}
     for step in sorted(steps - {1}, reverse=True):
@@ -143,7 +144,7 @@ def coarse(p: Int, ranges: Ranges) -> Int:
 
 
 def clean(p: Int, ranges: Ranges) -> Int:
-    """Floor divisions and maxima whose value does not move within the ranges become numbers."""
+    """Replaces floor divisions and maxima that are constant within the ranges by numbers."""
     if p.plain:
         return p
     env: dict[Opaque, Int] = {}
@@ -163,8 +164,8 @@ def clean(p: Int, ranges: Ranges) -> Int:
     for m, c in p.terms.items():
         term = of(c)
         for part in m:
-            known = isinstance(part, Opaque) and part in env
-            term = term * (env[part] if known else atom(part))  # type: ignore[index]
+            is_replaced = isinstance(part, Opaque) and part in env
+            term = term * (env[part] if is_replaced else atom(part))  # type: ignore[index]
         out = out + term
     return out
 

@@ -1,8 +1,8 @@
-"""Splits the loops of a copy into tiles where its addresses divide them. Nests of one store go in;
-one loop over tiles and one inside them come out, so that addresses are sums again and vectors stay
-whole. Layouts have been applied before.
+"""Splits the loops of a copy into tiles where its addresses divide the loop variable, so that
+addresses are linear again and vectors stay whole. Applies to nests of a single store, after layouts
+have been applied.
 
-CPU policy: a vector register wants neighbouring addresses.
+CPU policy: vector loads and stores need consecutive addresses.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _Shapes = dict[str, tuple[Int, ...]]
 
 def split_at_divisions(func: Function, _: Target) -> Function:
     shapes = {p.name: p.shape for p in func.params}
-    made = (s.buffer for s in statements(func.body) if isinstance(s, Alloc))
-    return replace(func, body=_body(func.body, {}, shapes | {b.name: b.shape for b in made}))
+    allocated = (s.buffer for s in statements(func.body) if isinstance(s, Alloc))
+    return replace(func, body=_body(func.body, {}, shapes | {b.name: b.shape for b in allocated}))
 
 
 def _body(body: tuple[Stmt, ...], ranges: Ranges, shapes: _Shapes) -> tuple[Stmt, ...]:
@@ -42,8 +42,8 @@ def _body(body: tuple[Stmt, ...], ranges: Ranges, shapes: _Shapes) -> tuple[Stmt
 
 
 def _tile(s: For, shapes: _Shapes) -> int | None:
-    """How many turns of a loop stay within one quotient of an address that divides it; None where
-    there is none, or the loop does more than a store.
+    """The number of iterations that stay within one quotient of an address that divides the loop
+    variable. None if there is no such address, or the loop contains more than a store.
     """
     n = s.extent.const
     if n is None or not _one_store(s):
@@ -57,12 +57,14 @@ def _tile(s: For, shapes: _Shapes) -> int | None:
 
 
 def _address(index: tuple[Int, ...], shape: tuple[Int, ...]) -> Int:
-    """In elements. Two dimensions that are gone through as one have no division left in it."""
+    """The linear address in elements. Adjacent dimensions that are traversed as one cancel their
+    divisions in it.
+    """
     return linear(index, row_major(shape))
 
 
 def _turns(d: FloorDiv, name: str) -> int:
-    """1 where that is no one number."""
+    """The number of iterations per quotient; 1 if it is not constant."""
     step, divisor = d.a.coefficient(name).const, d.b.const
     return divisor // step if step and divisor and divisor % step == 0 else 1
 
@@ -76,7 +78,7 @@ def _one_store(s: Stmt) -> bool:
 
 
 def _split(s: For, size: int, ranges: Ranges) -> tuple[Stmt, ...]:
-    """Whole tiles, and what is left of the last."""
+    """A loop over whole tiles, and the remainder."""
     n = s.extent.const or 0
     tile, at = f"{s.name}.tile", f"{s.name}.at"
     body = substitute_body(s.body, {s.name: var(tile) * size + var(at)})

@@ -1,10 +1,10 @@
 """Moves prefetches from the memory-bound loops of a nest into the loop with the most arithmetic, so
-that memory and arithmetic units are busy at the same time. A loop with a "prefetch" note goes in;
-where it can be moved, the inner loop gets a "fetch" note: how many cache lines per iteration, into
-which cache level, from which address.
+that memory and arithmetic units are busy at the same time. Where a "prefetch" note can be moved,
+the inner loop gets a "fetch" note: how many cache lines per iteration, into which cache level, from
+which address.
 
-CPU policy: prefetched beside its accesses, a whole row would be requested in the short loops that
-only read or write it, which then wait for memory, while it idles during the arithmetic.
+CPU policy: if prefetches stayed next to their accesses, a whole row would be requested in the short
+loops that only load or store it. These would wait for memory, which idles during the arithmetic.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Buffer, For, Note, Stmt, Store, rewrite, statements
 
 LINE = 64  # bytes
-_MOST_LINES = 16  # prefetched in one iteration of the inner loop
+_MOST_LINES = 16  # cache lines prefetched per iteration of the inner loop at most
 _WORTH = 1024  # bytes; a shorter iteration ends before its prefetches arrive
-_FUNCTION = 10  # instructions of a function such as exp, roughly
+_FUNCTION = 10  # approximate instructions of a function such as exp
 
 
 def spread_prefetches(func: Function, target: Target) -> Function:
@@ -43,7 +43,7 @@ def spread_prefetches(func: Function, target: Target) -> Function:
 
 
 def _fetched_ahead(loop: For, distance: int, func: Function, target: Target) -> For:
-    """The inputs of an iteration to come, then the outputs of this one."""
+    """Prefetches the inputs of a later iteration, then the outputs of this one."""
     inner = _counted(loop.body[0]) if len(loop.body) == 1 else None
     if inner is loop.body[0] and _turn_nbytes(inner, func) >= _WORTH:
         return replace(loop, body=(_fetched_ahead(inner, distance, func, target),))
@@ -56,7 +56,9 @@ def _fetched_ahead(loop: For, distance: int, func: Function, target: Target) -> 
 
 
 def _asked_beside(loop: For, distance: int, inputs: list[Buffer]) -> For:
-    """A body that is written out asks beside its accesses, a few turns ahead if these are short."""
+    """In an unrolled body, prefetches stay next to their accesses, further ahead if iterations are
+    short.
+    """
     notes = list(loop.notes)
     for b in inputs:
         span = _span(loop, b) if any(_uses(loop, b)) else None
@@ -67,7 +69,7 @@ def _asked_beside(loop: For, distance: int, inputs: list[Buffer]) -> For:
 
 
 def _turn_nbytes(loop: For, func: Function) -> int:
-    """The most that one turn of a loop goes through in one piece."""
+    """The largest contiguous piece that one iteration of a loop accesses, in bytes."""
     spans = [(_span(loop, b), b) for b in func.params if any(_uses(loop, b))]
     return max((s.elements * b.dtype.nbytes for s, b in spans if s is not None), default=0)
 
@@ -90,7 +92,7 @@ def _spread(loop: For, b: Buffer, distance: int, target: Target) -> For:
     notes: dict[str, Note] = {}
     for nest, share in _shares(before, chain, each):
         terms, step = dict(moving), share * LINE // size
-        for f in reversed(nest):  # the loops of the nest count the turns together
+        for f in reversed(nest):  # the loops of the nest count its iterations together
             terms[f.name] = step
             step *= f.extent.const or 1
         flat = tuple(x for term in terms.items() for x in term)
@@ -107,8 +109,9 @@ def _spread(loop: For, b: Buffer, distance: int, target: Target) -> For:
 
 
 def _shares(body: tuple[Stmt, ...], chain: list[For], each: int) -> list[tuple[list[For], int]]:
-    """Loops with the lines of a turn: those beside the chosen one, of as many turns, take a line
-    off it unless they ask for something already, so that memory never rests.
+    """Distributes the cache lines of an iteration over loops. Sibling loops with as many iterations
+    as the chosen one take over a line each, unless they already prefetch, so that memory is always
+    busy.
     """
     shares: list[tuple[list[For], int]] = []
     beside = [f for s in body if (f := _counted(s)) is not None] if len(chain) == 1 else []
@@ -121,7 +124,7 @@ def _shares(body: tuple[Stmt, ...], chain: list[For], each: int) -> list[tuple[l
 
 
 def _chain(body: tuple[Stmt, ...], lines: int) -> list[For]:
-    """Loops one inside the other, each with most of the work, until a turn asks for few lines."""
+    """Nested loops, each with most of the work, until few lines per iteration remain."""
     chain: list[For] = []
     while lines > _MOST_LINES or not chain:
         inner = [f for s in body if (f := _counted(s)) is not None]
@@ -134,7 +137,7 @@ def _chain(body: tuple[Stmt, ...], lines: int) -> list[For]:
 
 
 def _counted(s: Stmt) -> For | None:
-    """The real loop that a statement is, once loops of one turn around it are taken off."""
+    """The loop that a statement is, without loops of one iteration around it."""
     while isinstance(s, For) and s.extent.const == 1 and len(s.body) == 1:
         s = s.body[0]
     if isinstance(s, For) and s.kind == "serial" and (s.extent.const or 0) > 1:
@@ -143,7 +146,7 @@ def _counted(s: Stmt) -> For | None:
 
 
 def _work(body: tuple[Stmt, ...]) -> int:
-    """Instructions, roughly."""
+    """The approximate number of instructions."""
     total = 0
     for s in body:
         if isinstance(s, For):
@@ -154,10 +157,10 @@ def _work(body: tuple[Stmt, ...]) -> int:
 
 
 def _instructions(value: Expr) -> int:
-    """As a measure of time; `code_cost` is one of code size and counts a function as one."""
+    """A measure of time. `code_cost` measures code size and counts a function as one."""
     total = 0
     for e in preorder(value, children):
-        if isinstance(e, Unary) and e.op not in ("neg", "abs", "not"):
+        if isinstance(e, Unary) and e.op not in ("neg", "abs", "not", "bitnot"):
             total += _FUNCTION
         total += isinstance(e, Load) or (isinstance(e, Binary) and e.op in ARITHMETIC)
     return total
@@ -165,9 +168,9 @@ def _instructions(value: Expr) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """What one turn of a loop touches: `elements` in a row, from `low` on."""
+    """The contiguous elements that one iteration of a loop accesses: `elements` from `low` on."""
 
-    outer: tuple[tuple[str, int], ...]  # the loops that move all of it, with their strides
+    outer: tuple[tuple[str, int], ...]  # the loops that move the whole piece, with strides
     low: int
     elements: int
     write: bool
@@ -178,7 +181,7 @@ def _uses(s: Stmt, b: Buffer) -> list[Access]:
 
 
 def _span(loop: For, b: Buffer) -> _Span | None:
-    """None where it is not one piece of memory that moves with the loop."""
+    """None if the accessed elements are not one contiguous piece that moves with the loop."""
     uses = [a for s in loop.body for a in _uses(s, b)]
     pieces = {_piece(a, b) for a in uses}
     outers = {p[0] for p in pieces if p is not None}

@@ -1,5 +1,5 @@
-"""Pads rows of intermediate buffers whose pitch is a large power of two: such rows map to the same
-few cache sets and evict each other. A Function in, the same with longer rows out.
+"""Pads the rows of intermediate buffers whose pitch is a multiple of a large power of two. Such
+rows map to the same few cache sets and evict each other.
 
 CPU policy: it is about set-associative caches.
 """
@@ -20,7 +20,7 @@ _MEET = 1024
 
 
 def stagger_rows(func: Function, _: Target) -> Function:
-    """Before this, layouts have been applied: shapes are what memory holds."""
+    """Runs after layouts have been applied: shapes are those in memory."""
 
     def go(s: Stmt) -> tuple[Stmt, ...]:
         return (Alloc(_staggered(s.buffer)),) if isinstance(s, Alloc) else (s,)

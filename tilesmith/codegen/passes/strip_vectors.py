@@ -1,8 +1,8 @@
-"""A vectorized loop longer than a few registers becomes a loop over strips of them, and a rest. A
-reduction over it keeps one partial result per lane of the strip and joins the lanes once, behind
-the loop.
+"""Strip-mines a vectorized loop that is longer than a few vector registers: a serial loop over
+strips, a vectorized loop inside of each, and a vectorized loop for the remainder. A reduction over
+such a loop keeps one partial result per lane of the strip and joins the lanes once, after the loop.
 
-CPU policy: strips are as long as the vector registers are wide.
+CPU policy: a strip is a fixed number of the target's vector registers.
 """
 
 from __future__ import annotations
@@ -11,22 +11,16 @@ from dataclasses import replace
 
 from tilesmith.base.dtype import BOOL, DType
 from tilesmith.base.target import Target
+from tilesmith.codegen.compute_dtype import compute_dtype
 from tilesmith.codegen.passes.accesses import substitute_body
+from tilesmith.expr.combiner import plain_combiner
 from tilesmith.expr.ints import Int, of, var
-from tilesmith.expr.nodes import (
-    Binary,
-    Const,
-    Expr,
-    IntValue,
-    Load,
-    children,
-    plain_combiner,
-)
+from tilesmith.expr.nodes import Binary, Const, Expr, IntValue, Load, children
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Buffer, For, Stmt, Store, Write, rewrite, statements
 
-_VECTORS = 8  # so many registers are written out side by side
+_VECTORS = 8  # a vectorized loop of at most so many registers is left as it is
 
 
 def strip_vectors(func: Function, target: Target) -> Function:
@@ -52,7 +46,7 @@ def strip_vectors(func: Function, target: Target) -> Function:
 
 
 def _joined(s: For) -> Write | None:
-    """The one element that all iterations of a loop are joined into, if that is all it does."""
+    """The write to a single element that all iterations reduce into, if the loop does only that."""
     if len(s.body) != 1 or not isinstance(t := s.body[0], Store) or len(t.writes) != 1:
         return None
     (w,) = t.writes
@@ -62,7 +56,7 @@ def _joined(s: For) -> Write | None:
 
 
 def _kept_in_lanes(loop: For, w: Write) -> tuple[Stmt, ...]:
-    """A loop over strips that joins into `w`, by way of one partial result for each lane.
+    """A loop over strips that reduces into `w`, by way of one partial result for each lane.
 
     for s in 16:                            for l in 64: part[l] = 0    # all three vectorized
       for l in 64:  # vectorize      ->     for s in 16:
@@ -93,7 +87,7 @@ def _kept_in_lanes(loop: For, w: Write) -> tuple[Stmt, ...]:
 
 
 def lanes_of(body: tuple[Stmt, ...], target: Target) -> int:
-    """As many lanes as one register holds of the widest type that is computed with."""
+    """How many lanes one vector register holds of the widest dtype that is computed with."""
     widest = 8
     for s in statements(body):
         if isinstance(s, Store):
@@ -103,12 +97,8 @@ def lanes_of(body: tuple[Stmt, ...], target: Target) -> int:
 
 
 def compute_bits(d: DType, target: Target) -> int:
-    """Half precision is computed with in float, unless the target has it."""
-    if d is BOOL:
-        return 1
-    if d.name == "bfloat16" or (d.name == "float16" and "fp16" not in target.features):
-        return 32
-    return d.bits
+    """Bits of one lane while values of this dtype are computed with: 1 for bool."""
+    return 1 if d is BOOL else compute_dtype(d, target.features).bits
 
 
 def _bits(e: Expr, target: Target) -> int:

@@ -1,6 +1,6 @@
-"""Copies that transpose go by squares that fit in registers. A nest whose loads are contiguous
-along one loop and whose stores are along another goes in; it comes out with its innermost two loops
-marked `transpose`: a square is loaded by rows, transposed in registers, stored by columns.
+"""Makes copies that transpose process squares in registers. In a nest whose loads are contiguous
+along one loop and whose stores are along another, the innermost two loops are marked `transpose`: a
+square is loaded by rows, transposed in registers, and stored by columns.
 
 Without this, one side would be moved element by element. CPU policy: it is about vector registers.
 """
@@ -13,15 +13,15 @@ from tilesmith.base.dtype import BOOL
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import substitute_body
 from tilesmith.codegen.passes.strip_vectors import lanes_of
+from tilesmith.expr.dynamic import loads_of
 from tilesmith.expr.ints import Int, of, var
 from tilesmith.expr.linear import linear
-from tilesmith.expr.nodes import loads_of
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Buffer, For, If, Stmt, Store
 
-TRANSPOSE = "transpose"  # a note: this loop's elements are loaded at once, the next one's stored
+TRANSPOSE = "transpose"  # a note: vectors are loaded along this loop, stored along the next
 _SMALLEST = 4
-_EASY = (-1, 0, 1, 2)  # strides for which the emitter loads whole vectors without this pass
+_EASY = (-1, 0, 1, 2)  # strides at which the emitter loads whole vectors without this pass
 
 Buffers = dict[str, Buffer]
 
@@ -30,15 +30,15 @@ def transpose_squares(func: Function, target: Target) -> Function:
     return replace(func, body=_body(func.body, {b.name: b for b in func.params}, target))
 
 
-def _body(body: tuple[Stmt, ...], known: Buffers, target: Target) -> tuple[Stmt, ...]:
-    known = known | {s.buffer.name: s.buffer for s in body if isinstance(s, Alloc)}
+def _body(body: tuple[Stmt, ...], buffers: Buffers, target: Target) -> tuple[Stmt, ...]:
+    buffers = buffers | {s.buffer.name: s.buffer for s in body if isinstance(s, Alloc)}
     out: list[Stmt] = []
     for s in body:
-        if isinstance(s, For) and (copy := _copy(s, known)) is not None:
-            registers = target.num_vector_registers // 2  # the others hold intermediate results
+        if isinstance(s, For) and (copy := _copy(s, buffers)) is not None:
+            registers = target.num_vector_registers // 2  # the rest holds intermediate values
             out.extend(copy.covered(min(registers, lanes_of((s,), target))))
         elif isinstance(s, For | If):
-            out.append(replace(s, body=_body(s.body, known, target)))
+            out.append(replace(s, body=_body(s.body, buffers, target)))
         else:
             out.append(s)
     return tuple(out)
@@ -53,7 +53,7 @@ class _Copy:
     columns: str
 
     def covered(self, side: int) -> tuple[Stmt, ...]:
-        """As many squares of this side as fit, smaller ones on what they leave, and elements."""
+        """As many squares of this side as fit, then smaller squares, then single elements."""
         sizes = {f.name: f.extent.const or 0 for f in self.loops}
         high, wide = sizes[self.rows], sizes[self.columns]
         while side > min(high, wide):
@@ -70,7 +70,7 @@ class _Copy:
         return tuple(out)
 
     def _squares(self, side: int) -> Stmt:
-        """Loops over squares where those over elements were, and the square inside all of them."""
+        """Loops over squares in place of loops over elements, with the square innermost."""
         pair = (self.rows, self.columns)
         body = substitute_body(
             self.loops[-1].body, {n: var(f"{n}.square") * side + var(n) for n in pair}
@@ -86,7 +86,7 @@ class _Copy:
         return _nest(tuple(over), (square,))
 
     def _part(self, name: str, start: int, count: int) -> _Copy:
-        """The same for some iterations of a loop."""
+        """The copy restricted to some iterations of a loop."""
         body = self.loops[-1].body
         if start:
             body = substitute_body(body, {name: var(name) + start})
@@ -101,9 +101,9 @@ def _nest(loops: tuple[For, ...], body: tuple[Stmt, ...]) -> Stmt:
     return body[0]
 
 
-def _copy(s: For, known: Buffers) -> _Copy | None:
-    """None where the nest is no copy whose vectors have their elements apart, or cannot be turned:
-    every element must be written once, and none be read that is written.
+def _copy(s: For, buffers: Buffers) -> _Copy | None:
+    """None if the nest is not a copy with strided vectors, or cannot be reordered: every element
+    must be written once, and none may be read that is written.
     """
     loops = _loops(s)
     if not loops or not isinstance(store := loops[-1].body[0], Store):
@@ -114,8 +114,8 @@ def _copy(s: For, known: Buffers) -> _Copy | None:
     loads = list(loads_of(w.value))
     if w.value.dtype is BOOL or any(load.buffer == w.buffer for load in loads):
         return None
-    wrote = _steps(w.buffer, w.index, loops, known)
-    read = [_steps(x.buffer, x.index, loops, known) for x in loads]
+    wrote = _steps(w.buffer, w.index, loops, buffers)
+    read = [_steps(x.buffer, x.index, loops, buffers) for x in loads]
     if wrote is None or None in read or not _all_apart(loops, wrote):
         return None
     reads = [r for r in read if r is not None]
@@ -132,21 +132,21 @@ def _copy(s: For, known: Buffers) -> _Copy | None:
 
 
 def _loops(s: Stmt) -> tuple[For, ...]:
-    """Loops one directly inside the other, of which the last is a vector; else none."""
-    found: list[For] = []
+    """The loops of a perfect nest whose innermost loop is vectorized; else none."""
+    loops: list[For] = []
     while isinstance(s, For) and s.kind in ("serial", "unroll", "vectorize") and len(s.body) == 1:
-        found.append(s)
+        loops.append(s)
         s = s.body[0]
-    kinds = [f.kind for f in found]
+    kinds = [f.kind for f in loops]
     one = kinds[-1:] == ["vectorize"] and kinds.count("vectorize") == 1
-    return tuple(found) if one and isinstance(s, Store) else ()
+    return tuple(loops) if one and isinstance(s, Store) else ()
 
 
 def _steps(
-    name: str, index: tuple[Int, ...], loops: tuple[For, ...], known: Buffers
+    name: str, index: tuple[Int, ...], loops: tuple[For, ...], buffers: Buffers
 ) -> dict[str, int] | None:
-    """By how many elements each loop moves an access; None where that is no one number."""
-    total = linear(index, known[name].strides)
+    """The elements by which each loop moves an access; None if one is not constant."""
+    total = linear(index, buffers[name].strides)
     steps = {f.name: 0 for f in loops}
     for factors, c in total.terms.items():
         if factors in {(n,) for n in steps}:

@@ -1,5 +1,5 @@
-"""A buffer allocated inside a vectorized loop is private to each lane: it gets a dimension for the
-lanes, and its allocation moves out of the loop.
+"""Gives a buffer that is allocated inside a vectorized loop, and so is private to each lane, a
+dimension for the lanes, and moves its allocation out of the loop.
 
 CPU policy: a vectorized loop is one instruction stream over all lanes.
 """

@@ -13,10 +13,12 @@ from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
+from tilesmith.base.dtype import FLOAT64
 from tilesmith.base.errors import ExpressionError, GraphError
 from tilesmith.frontends.onnx.model import OnnxNode
 from tilesmith.graph.builder import GraphBuilder
 from tilesmith.graph.graph import Array, Operator, Value
+from tilesmith.graph.limits import LIMITS
 
 T = TypeVar("T")
 Importer = Callable[["Call"], Any]  # a Value, or a sequence of them (None: that output is absent)
@@ -137,6 +139,10 @@ class Call:
 
     def constant(self, array: Any) -> Value:
         return self.builder.constant(array, name=f"{self.node.name}.const")
+
+    def check_room(self, what: str, *shape: int) -> None:
+        """Refuses what no memory holds, before an importer makes an array of that shape."""
+        LIMITS.check(Value(what, shape, FLOAT64))
 
     def refuse(self, why: str) -> NoReturn:
         raise GraphError(f"{self.node}: {why}")

@@ -13,6 +13,7 @@ from tilesmith.base.dtype import DType
 from tilesmith.base.dtype import dtype as dtype_named
 from tilesmith.base.errors import ExpressionError, GraphError
 from tilesmith.frontends.onnx.model import OnnxGraph, OnnxNode
+from tilesmith.frontends.onnx.tensors import tensor_array
 from tilesmith.graph.graph import Array
 from tilesmith.graph.program import Signature
 
@@ -25,6 +26,16 @@ class Reader(Protocol):
     def array(self, tensor: onnx.TensorProto) -> Array: ...
 
     def whole(self, node: onnx.NodeProto) -> onnx.NodeProto: ...
+
+
+class InMessage:
+    """Reads messages that have all their data."""
+
+    def array(self, tensor: onnx.TensorProto) -> Array:
+        return tensor_array(tensor)
+
+    def whole(self, node: onnx.NodeProto) -> onnx.NodeProto:
+        return node
 
 
 def dtype_of(code: int, what: str) -> DType:
@@ -82,7 +93,7 @@ def convert_graph(
         for i in graph.input
         if text(i.name) not in initializers
     )
-    nodes = convert_nodes(graph.node, opsets, read, text(graph.name))
+    nodes = convert_nodes(graph.node, opsets, text(graph.name), read)
     outputs = tuple(text(o.name) for o in graph.output)
     return OnnxGraph(text(graph.name) or "model", inputs, outputs, nodes, initializers)
 
@@ -97,10 +108,11 @@ def _body_signature(info: onnx.ValueInfoProto) -> Signature:
 def convert_nodes(
     nodes: Sequence[onnx.NodeProto],
     opsets: Mapping[str, int],
-    read: Reader,
     graph: str,
+    read: Reader | None = None,
 ) -> tuple[OnnxNode, ...]:
-    return tuple(convert_node(n, opsets, read, f"{graph}/{k}") for k, n in enumerate(nodes))
+    reader = read or InMessage()
+    return tuple(convert_node(n, opsets, reader, f"{graph}/{k}") for k, n in enumerate(nodes))
 
 
 def convert_node(

@@ -14,9 +14,11 @@ from tilesmith.frontends.onnx.windows import (
     spatial_rank,
 )
 from tilesmith.graph.graph import Value
+from tilesmith.ops.causal import causal_conv1d, causal_state
 from tilesmith.ops.conv import conv1d, conv2d, conv3d, depthwise_conv2d
 from tilesmith.ops.conv_transpose import conv1d_transpose, conv2d_transpose, conv3d_transpose
-from tilesmith.ops.elementwise import bias_add
+from tilesmith.ops.deform import deform_conv
+from tilesmith.ops.elementwise import bias_add, silu
 from tilesmith.ops.transform import pad
 
 
@@ -104,4 +106,38 @@ def conv_transpose(call: Call) -> Value:
     return with_bias(call, y)
 
 
-IMPORTERS: Mapping[str, Importer] = {"Conv": conv, "ConvTranspose": conv_transpose}
+def deform(call: Call) -> Value:
+    x, w, offset = call.value(0), call.value(1), call.value(2)
+    count = spatial_rank(call)
+    kernel_of(call, count)
+    mask = call.optional(4)
+    y: Value = call.add(
+        deform_conv, x, w, offset, *(() if mask is None else (mask,)),
+        stride=per_axis(call, "strides", count, 1, 1), padding=pad_attribute(call, count),
+        dilation=per_axis(call, "dilations", count, 1, 1), groups=groups_of(call),
+        offset_groups=call.attribute("offset_group", 1),
+    )  # fmt: skip
+    return with_bias(call, y, 3)
+
+
+def causal(call: Call) -> tuple[Value, Value]:
+    x, w, past = call.value(0), call.value(1), call.optional(3)
+    activation = call.attribute("activation", "none")
+    if activation not in ("none", "silu", "swish"):
+        call.refuse(f"attribute 'activation' is {activation!r}; it must be none, silu or swish")
+    if len(w.shape) != 3:
+        call.refuse(f"weights {w} must be (channels, 1, kernel)")
+    before = () if past is None else (past,)
+    y = with_bias(call, call.add(causal_conv1d, x, w, *before))
+    if activation != "none":
+        y = call.add(silu, y)
+    state: Value = call.add(causal_state, x, *before, kept=w.shape[2] - 1)
+    return y, state
+
+
+IMPORTERS: Mapping[str, Importer] = {
+    "CausalConvWithState": causal,
+    "Conv": conv,
+    "ConvTranspose": conv_transpose,
+    "DeformConv": deform,
+}

@@ -10,7 +10,7 @@ import numpy as np
 from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
 from tilesmith.frontends.onnx.types import element_type
 from tilesmith.graph.graph import Operator, Value
-from tilesmith.ops import elementwise, logic
+from tilesmith.ops import elementwise, integer, logic, trigonometry
 from tilesmith.ops.transform import reshape
 
 
@@ -58,7 +58,7 @@ def mean(call: Call) -> Value:
 
 def divide(call: Call) -> Value:
     is_float = call.value(0).dtype.is_float
-    function = elementwise.divide if is_float else elementwise.truncated_divide
+    function = elementwise.divide if is_float else integer.trunc_divide
     v: Value = binary(function)(call)
     return v
 
@@ -69,7 +69,7 @@ def power(call: Call) -> Value:
     if (known := scalar(call, 1)) is not None and (x.dtype.is_float or known in range(1, 9)):
         return _fixed_power(call, x, known)
     if not x.dtype.is_float and not e.dtype.is_float:
-        v: Value = call.add(elementwise.integer_power, x, e)
+        v: Value = call.add(integer.integer_power, x, e)
         return v
     wide = x.dtype.name if x.dtype.is_float else "float64"
     y: Value = call.add(elementwise.power, *(cast_to(call, a, wide) for a in (x, e)))
@@ -143,10 +143,28 @@ def _bound(call: Call, k: int, name: str) -> Value | float | None:
 
 
 def mod(call: Call) -> Value:
-    if call.attribute("fmod", 0):
-        raise RunOnHost("the remainder of a truncated division has no kernel yet")
-    v: Value = binary(elementwise.remainder)(call)
+    function = integer.fmod if call.attribute("fmod", 0) else integer.remainder
+    v: Value = binary(function)(call)
     return v
+
+
+def shift(call: Call) -> Value:
+    directions = {"LEFT": integer.left_shift, "RIGHT": integer.right_shift}
+    if (direction := call.required("direction")) not in directions:
+        call.refuse(f"direction is {direction!r}; it must be 'LEFT' or 'RIGHT'")
+    v: Value = binary(directions[direction])(call)
+    return v
+
+
+def bit_cast(call: Call) -> Value:
+    """Between integers of one width it is a cast, which wraps."""
+    x = call.value(0)
+    to = element_type(call, call.required("to"), "the type to read the bits as")
+    if x.dtype.bits != to.bits:
+        call.refuse(f"{x} is read as {to}, which has another number of bits")
+    if x.dtype is to or (x.dtype.is_int and to.is_int):
+        return cast_to(call, x, to.name)
+    raise RunOnHost("there is no kernel that reads floats as integers")
 
 
 def where(call: Call) -> Value:
@@ -184,14 +202,27 @@ def random(call: Call) -> None:
 
 IMPORTERS: Mapping[str, Importer] = {
     "Abs": unary(elementwise.absolute),
+    "Acos": unary(trigonometry.acos),
+    "Acosh": unary(trigonometry.acosh),
     "Add": binary(elementwise.add),
     "And": binary(logic.logical_and),
+    "Asin": unary(trigonometry.asin),
+    "Asinh": unary(trigonometry.asinh),
+    "Atan": unary(trigonometry.atan),
+    "Atanh": unary(trigonometry.atanh),
     "Bernoulli": random,
+    "BitCast": bit_cast,
+    "BitShift": shift,
+    "BitwiseAnd": binary(integer.bitwise_and),
+    "BitwiseNot": unary(integer.bitwise_not),
+    "BitwiseOr": binary(integer.bitwise_or),
+    "BitwiseXor": binary(integer.bitwise_xor),
     "Cast": cast,
     "CastLike": cast_like,
     "Ceil": unary(elementwise.ceil),
     "Clip": clip,
-    "Cos": unary(elementwise.cos),
+    "Cos": unary(trigonometry.cos),
+    "Cosh": unary(trigonometry.cosh),
     "Div": divide,
     "Dropout": dropout,
     "Equal": binary(logic.equal),
@@ -210,6 +241,7 @@ IMPORTERS: Mapping[str, Importer] = {
     "Min": variadic(elementwise.minimum),
     "Mod": mod,
     "Mul": binary(elementwise.multiply),
+    "Multinomial": random,
     "Neg": unary(elementwise.negative),
     "Not": unary(logic.logical_not),
     "Or": binary(logic.logical_or),
@@ -218,13 +250,15 @@ IMPORTERS: Mapping[str, Importer] = {
     "RandomNormalLike": random,
     "RandomUniform": random,
     "RandomUniformLike": random,
-    "Multinomial": random,
     "Reciprocal": unary(elementwise.reciprocal),
     "Round": unary(elementwise.rint),
-    "Sin": unary(elementwise.sin),
+    "Sign": unary(elementwise.sign),
+    "Sin": unary(trigonometry.sin),
+    "Sinh": unary(trigonometry.sinh),
     "Sqrt": unary(elementwise.sqrt),
     "Sub": binary(elementwise.subtract),
     "Sum": variadic(elementwise.add),
+    "Tan": unary(trigonometry.tan),
     "Tanh": unary(elementwise.tanh),
     "Where": where,
     "Xor": binary(logic.logical_xor),

@@ -142,7 +142,7 @@ def _body(called: Function, node: OnnxNode, defaults: Mapping[str, onnx.Attribut
     given |= {a.name: a for a in node.proto.attribute}
     opsets = {_domain(o.domain): o.version for o in function.opset_import}
     nodes = [_resolved(n, given) for n in function.node]
-    inner = convert_nodes(nodes, opsets, called.read, function.name)
+    inner = convert_nodes(nodes, opsets, function.name, called.read)
 
     names = dict.fromkeys(function.input, "")
     names.update(zip(function.input, node.inputs, strict=False))

@@ -33,7 +33,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis that changes: from `old` to `new` elements. `start`, `end` crop, in parts of it."""
+    """One axis, from `old` to `new` elements. `start` and `end` crop it, in parts of it."""
 
     axis: int
     old: int

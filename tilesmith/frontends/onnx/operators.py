@@ -8,34 +8,42 @@ from collections.abc import Mapping
 
 from tilesmith.frontends.onnx import (
     activation,
+    attention,
     constants,
     convolution,
     einsum,
     elementwise,
+    images,
     indexing,
     matmul,
     movement,
     normalization,
     pooling,
+    quantized,
     reduction,
     resize,
+    signal,
 )
 from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
 from tilesmith.frontends.onnx.model import OnnxNode
 
 IMPORTERS: Mapping[str, Importer] = {
     **activation.IMPORTERS,
+    **attention.IMPORTERS,
+    **constants.IMPORTERS,
     **convolution.IMPORTERS,
+    **einsum.IMPORTERS,
     **elementwise.IMPORTERS,
+    **images.IMPORTERS,
     **indexing.IMPORTERS,
     **matmul.IMPORTERS,
-    **einsum.IMPORTERS,
     **movement.IMPORTERS,
-    **constants.IMPORTERS,
     **normalization.IMPORTERS,
     **pooling.IMPORTERS,
+    **quantized.IMPORTERS,
     **reduction.IMPORTERS,
     **resize.IMPORTERS,
+    **signal.IMPORTERS,
 }
 
 

@@ -4,12 +4,17 @@ needs the contents of a value or has to run on the host.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from tilesmith.base.errors import GraphError
+import numpy as np
+
+from tilesmith.base.dtype import DTYPES
+from tilesmith.base.errors import GraphError, TilesmithError
 from tilesmith.frontends.onnx.call import Call, NeedsContents, RunOnHost
 from tilesmith.frontends.onnx.control import spliced
 from tilesmith.frontends.onnx.functions import expanded
@@ -23,6 +28,13 @@ from tilesmith.graph.graph import Array, Value
 from tilesmith.graph.program import Cursor, Feeds, HostStep, Signature, Stage
 
 Nodes = tuple[OnnxNode, ...]
+
+# Nodes that functions and branches put in, in one stage: functions that call each other twice
+# would else become more than any memory holds.
+_MAX_PUT_IN = 100_000
+
+# Operators whose results are new in every run.
+_RANDOM = {"Bernoulli", "Dropout", "Multinomial", "RandomNormalLike", "RandomUniformLike"}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -70,6 +82,21 @@ class OnnxProgram:
         return Cursor(reads, contents & set(reads), used, nodes)
 
 
+@contextmanager
+def _about(node: OnnxNode) -> Iterator[None]:
+    """Whatever a model holds, the user is told which node it is."""
+    try:
+        yield
+    except (NeedsContents, RunOnHost):
+        raise
+    except TilesmithError as error:
+        if str(error).startswith(str(node)):
+            raise
+        raise GraphError(f"{node}: {error}") from error.__cause__
+    except Exception as error:
+        raise GraphError(f"{node} cannot be read: {type(error).__name__}: {error}") from error
+
+
 class _Import:
     """The import of one stage."""
 
@@ -91,31 +118,40 @@ class _Import:
             self.env[name] = self.builder.constant(a, name)
 
     def run(self) -> Stage:
-        nodes: Nodes = self.cursor.state
+        nodes = deque(self.cursor.state)
+        put_in = 0
         while nodes:
-            node, rest = nodes[0], nodes[1:]
+            node = nodes.popleft()
+            body: Nodes | None = None
             try:
-                if (inner := spliced(node, self)) is not None:
-                    nodes = (*inner, *rest)
-                    continue
-                if (step := loop_step(node, self._body, self.type_of)) is not None:
-                    return self._end(rest, step)
-                if not has_importer(node) and (body := self._function(node)) is not None:
-                    nodes = (*body, *rest)
-                    continue
-                self._import(node)
+                with _about(node):
+                    body = spliced(node, self)
+                    if body is None:
+                        if (step := loop_step(node, self._body, self.type_of)) is not None:
+                            return self._end(tuple(nodes), step)
+                        if not has_importer(node):
+                            body = self._function(node)
+                    if body is None:
+                        self._import(node)
             except NeedsContents as need:
                 if need.value in self.cursor.contents:
                     raise GraphError(
                         f"{node} asks twice for the contents of {need.value!r}"
                     ) from None
-                return self._end(nodes, None, need.value)
+                return self._end((node, *nodes), None, need.value)
             except RunOnHost as why:
-                if has_importer(node) and (body := self._function(node)) is not None:
-                    nodes = (*body, *rest)
-                    continue
-                return self._end(rest, numpy_step(node, why))
-            nodes = rest
+                with _about(node):
+                    body = self._function(node) if has_importer(node) else None
+                    if body is None and not self._fold(step := numpy_step(node, why)):
+                        return self._end(tuple(nodes), step)
+            if body is not None:
+                put_in += len(body)
+                if put_in > _MAX_PUT_IN:
+                    raise GraphError(
+                        f"{node}: the functions and branches that are called have more than "
+                        f"{_MAX_PUT_IN} nodes together"
+                    )
+                nodes.extendleft(reversed(body))
         return self._end((), None)
 
     def _function(self, node: OnnxNode) -> Nodes | None:
@@ -135,6 +171,20 @@ class _Import:
                 self.env[name] = v
         if missing := [x for x in node.outputs[len(several) :] if x]:
             raise GraphError(f"{node} has no output {missing[0]!r}")
+
+    def _fold(self, step: HostStep) -> bool:
+        """Computes a step of the host whose inputs are all constants, where that can be."""
+        arrays = [self.known(x) if x else None for x in step.inputs]
+        missing = [x for x, a in zip(step.inputs, arrays, strict=True) if x and a is None]
+        if missing or not any(step.inputs) or step.op in _RANDOM:
+            return False
+        results = [*step.function(arrays, ())]
+        made = [(n, np.asarray(a)) for n, a in zip(step.outputs, results, strict=False) if n]
+        if any(a.dtype.name not in DTYPES for _, a in made):
+            return False
+        for name, a in made:
+            self.env[name] = self.builder.constant(a, name)
+        return True
 
     def _value(self, name: str) -> Value:
         if name not in self.env:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import ceil
 
 import numpy as np
 
@@ -121,6 +122,8 @@ def _resized(call: Call, axes: Sequence[Axis], rule: Rule, extrapolated: float) 
     for a in moved:
         if a.old == 0 and a.new:
             call.refuse(f"{x} is empty along axis {a.axis}, so there is nothing to read")
+        taps = 4 / min(a.scale, 1.0) if rule.antialias else 4
+        call.check_room(f"the table of axis {a.axis}", a.new, ceil(min(taps, 1e18)))
     # The axis that shrinks most comes first: what follows has less to do.
     moved = sorted(moved, key=lambda a: a.new / max(a.old, 1))
     tables = [table(rule, a) for a in moved]

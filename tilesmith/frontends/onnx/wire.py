@@ -15,11 +15,11 @@ _MAX_DEPTH = 100  # of messages in messages: protobuf's own limit
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
-# By the kind of a message: its fields that lead to tensors, by their numbers.
+# By the kind of a message: its fields that lead to tensors, by their numbers. Functions are left
+# whole: they are small.
 _INSIDE = {
-    "model": {7: "graph", 25: "function"},
+    "model": {7: "graph"},
     "graph": {1: "node", 5: "tensor"},
-    "function": {7: "node", 11: "attribute"},
     "node": {5: "attribute"},
     "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph"},
 }

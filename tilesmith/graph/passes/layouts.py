@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from tilesmith.graph.edit import Editor, edited
 from tilesmith.graph.graph import Graph, Node, Value
+from tilesmith.ops.conv_transpose import conv1d_transpose, conv2d_transpose, conv3d_transpose
 
 _LAST = {"NCW": "NWC", "NCHW": "NHWC", "NCDHW": "NDHWC"}
+_TRANSPOSED = (conv1d_transpose, conv2d_transpose, conv3d_transpose)
 _FIRST = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
 
 
@@ -25,7 +27,8 @@ def _rule(e: Editor, node: Node, inputs: tuple[Value, ...]) -> Value | None:
         return None
     spatial = tuple(range(2, rank))
     x = e.transpose(inputs[0], (0, *spatial, 1))
-    weights = [_weights(e, node, w) for w in inputs[1:]]
+    # What is of another rank than the image is a table, such as the positions of a resize.
+    weights = [_weights(e, node, w) if len(w.shape) == rank else w for w in inputs[1:]]
     settings = {**dict(node.settings), "layout": _LAST[layout]}
     y: Value = e.add(node.function, x, *weights, **settings)
     return e.transpose(y, (0, rank - 1, *range(1, rank - 1)))
@@ -39,6 +42,7 @@ def _has_layout(node: Node) -> bool:
 
 
 def _weights(e: Editor, node: Node, w: Value) -> Value:
-    """OIHW becomes HWIO."""
+    """OIHW becomes HWIO. Those of a transposed convolution are IOHW, and become HWIO as well."""
     rank = len(w.shape)
-    return e.transpose(w, (*range(2, rank), 1, 0))
+    last = (0, 1) if node.function in _TRANSPOSED else (1, 0)
+    return e.transpose(w, (*range(2, rank), *last))

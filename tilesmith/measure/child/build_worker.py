@@ -1,5 +1,5 @@
-"""The build worker: Build messages in, Built kernels or Failures out, until the parent closes the
-channel.
+"""The build worker: answers Build messages with Built kernels or Failures, until the parent closes
+the channel.
 
 It may crash, hang or run out of memory. The parent notices and starts another one.
 """
@@ -37,9 +37,9 @@ def build(job: Build) -> Built | Failure:
         return Failure("memory", f"while building: {first_line(error)}")
     except (ScheduleError, TraceError, VerifyError) as error:
         return Failure("schedule", first_line(error))
-    except Exception as error:  # a candidate's failure is a value, whatever its cause
+    except Exception as error:  # the failure of a candidate is a value, whatever its cause
         return Failure(stage, first_line(error))
-    # The source is for readers; it is many times as large as the code.
+    # Without the source, which nobody reads here and which is many times as large as the code.
     without_source = replace(artifact, source="")
     return Built(without_source, func.params, time.perf_counter() - start)
 

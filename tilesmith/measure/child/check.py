@@ -1,5 +1,4 @@
-"""Compares results: a Function, the oracle's output and a kernel's output in; None out, or a text
-that says where they differ.
+"""Compares a kernel's output with that of the oracle, and describes where they differ.
 
 The tolerance follows from rounding. Let u be the roundoff of the coarsest type that is stored, and
 K the number of terms of each sum. Rounding errors add up like a random walk, so they grow like
@@ -21,18 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from tilesmith.expr.nodes import (
-    Binary,
-    Cast,
-    Const,
-    Expr,
-    Load,
-    Select,
-    Unary,
-    below,
-    children,
-    loads_of,
-)  # fmt: skip
+from tilesmith.expr.dynamic import below, loads_of
+from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Load, Select, Unary, children
 from tilesmith.expr.walk import count_paths, fold, preorder
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import walk
@@ -46,9 +35,9 @@ _TIPPED_SHARE = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    relative: float  # to |want|
-    typical: float  # to the root mean square of want
-    share: float  # of the integers that may differ
+    relative: float  # allowed error relative to |want|
+    typical: float  # allowed error relative to the root mean square of want
+    share: float  # share of integers that may differ
 
 
 def tolerance(func: Function, signed: bool = True) -> Tolerance:
@@ -69,7 +58,7 @@ class Expected:
         self._is_float = want.dtype.kind not in "biu"
         if not self._is_float:
             return
-        # 16-bit floats are compared as 32-bit ones, since NumPy is slow with 16-bit ones.
+        # 16-bit floats are compared as 32-bit ones, because NumPy is slow with 16-bit ones.
         self._wide = want.astype(np.float32) if want.dtype.itemsize == 2 else want
         self._finite = bool(np.isfinite(self._wide).all())
         size = np.abs(self._wide)
@@ -88,7 +77,7 @@ class Expected:
             return self._differs_as_integer(got)
         with np.errstate(all="ignore"):
             error = np.abs(got.astype(self._wide.dtype, copy=False) - self._wide)
-            bad = ~(error <= self._limit)  # so that NaN is bad
+            bad = ~(error <= self._limit)  # negated, so that NaN is bad
             if not self._finite:
                 same = got.astype(self._wide.dtype, copy=False) == self._wide
                 both = np.isnan(self._wide) & np.isnan(got.astype(self._wide.dtype, copy=False))
@@ -164,7 +153,7 @@ def _is_exact(func: Function, signed: bool) -> bool:
                 return float("inf")
 
     def changes_sign(e: Expr) -> bool:
-        """Whether e has an input as a factor that appears once, and is negative as often as not."""
+        """Whether e has a factor that is a plain input read once, with random sign."""
         paths = count_paths(e, below)
         read = Counter[str]()
         for load in loads_of(e):

@@ -1,8 +1,8 @@
-"""Records what a worker dies of: a signal handler in machine code writes signal and address of a
-fault into a page that the worker shares with the fork server, which reads it as an Exit.
+"""Records why a worker dies: a signal handler in machine code writes the signal and the address of
+a fault into a page that the worker shares with the fork server, which reads it as an Exit.
 
-The handler is machine code because Python runs its own handlers at the next bytecode, and a fault
-in a kernel never gets there.
+The handler is machine code because Python runs its own handlers between bytecodes, and a fault in a
+kernel never returns there.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Report:
         struct.pack_into("<i", self.memory, 16, slot)
 
     def describe(self, regions: list[tuple[str, int, int, int, int]]) -> None:
-        """Stores where arrays lie, of as many as there is room for."""
+        """Stores the addresses of arrays, as many as fit."""
         data = pickle.dumps(tuple(regions))
         while len(data) > _REPORT_NBYTES - _HEAD.size:
             regions = regions[: len(regions) // 2]
@@ -135,12 +135,12 @@ class _Stack(ctypes.Structure):
 
 
 _SA_SIGINFO, _SA_ONSTACK = 4, 0x08000000
-_held: list[object] = []  # what the system refers to must live as long as the process
+_held: list[object] = []  # objects that the kernel refers to, kept alive with the process
 
 
 def install(handler: int) -> None:
-    """From here on a fault in this process calls `handler`. It runs on a stack of its own, since
-    the fault may be an overflow of the thread's.
+    """Makes faults in this process call `handler`. It runs on a stack of its own, because the fault
+    may be an overflow of the thread's stack.
     """
     libc = ctypes.CDLL(None)
     memory = ctypes.create_string_buffer(64 << 10)
@@ -153,9 +153,7 @@ def install(handler: int) -> None:
 
 
 def stack_span() -> tuple[str, int, int, int, int]:
-    """The addresses, near the limit of the main thread's stack, where a fault means that the stack
-    has overflowed.
-    """
+    """The addresses near the limit of the main thread's stack; a fault there is an overflow."""
     soft, _ = resource.getrlimit(resource.RLIMIT_STACK)
     for line in Path("/proc/self/maps").read_text().splitlines():
         if line.endswith("[stack]"):

@@ -1,5 +1,5 @@
-"""The fork server: requests to start and to end workers come in on a socket; process ids of
-workers, and Exits that say how they ended, go out.
+"""The fork server: starts and ends workers on request. Requests come in on a socket; it answers
+with process ids of workers, and with Exits that say how they ended.
 
 It is started as `python -m tilesmith.measure.child.fork_server FD`. It has one thread and runs no
 candidate itself, so forking it is safe and takes milliseconds. Everything that workers need is
@@ -54,16 +54,16 @@ _emit = emit_function  # imported so that it is loaded before workers are forked
 @dataclass(frozen=True, slots=True)
 class _Child:
     report: Report
-    stderr: int  # a file in memory that takes the error stream
+    stderr: int  # descriptor of a file in memory that receives the error stream
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """What run workers of a task start with."""
+    """The data with which run workers of a task start."""
 
     arrays: TaskArrays
     reference: Artifact
-    cold_nbytes: int  # more than the caches hold
+    cold_nbytes: int  # bytes to read to flush the caches
 
 
 class ForkServer:
@@ -77,8 +77,8 @@ class ForkServer:
 
     def serve(self) -> None:
         parent = os.getppid()
-        # Another child of the parent may hold the socket open after the parent has ended. Looking
-        # once a second ends this process then.
+        # Another child of the parent may hold the socket open after the parent has ended. So the
+        # parent is checked once a second.
         self._control.sock.settimeout(1.0)
         while True:
             try:
@@ -125,7 +125,7 @@ class ForkServer:
             report_to = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(addresses[fault_handler.REPORT_TO])
             report_to(report.address)
             fault_handler.install(addresses[fault_handler.FAULT])
-            for t in self._tasks.values():  # all of them: their memory is shared between processes
+            for t in self._tasks.values():  # all tasks, because processes share their memory
                 t.arrays.protect()
             imports = allocators(addresses)
             RunWorker(task.arrays, task.reference, report, imports, cold_nbytes).serve(channel)
@@ -146,7 +146,7 @@ class ForkServer:
 
     def _reap(self, message: Reap) -> Exit:
         child = self._children.pop(message.pid)
-        # A worker that ends by itself closes its socket shortly before waitpid returns it.
+        # A worker that ends by itself closes its socket shortly before waitpid reports it.
         deadline = time.monotonic() + (0.0 if message.kill else 1.0)
         killed = False
         while (ended := os.waitpid(message.pid, os.WNOHANG))[0] == 0:
@@ -172,17 +172,17 @@ def _kill_group(pid: int) -> None:
 
 
 def _run_child(server: int, fd: int, limits: Limits, report: Report, work: Work) -> NoReturn:
-    """What a worker does between the fork and its exit."""
+    """The worker's code from the fork to its exit."""
     status = 1
     try:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != server:  # the server ended before prctl was called
             os._exit(1)
         os.setsid()
-        with suppress(OSError):  # cores may have gone off line
+        with suppress(OSError):  # cores may be offline now
             os.sched_setaffinity(0, limits.cores)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        # RLIMIT_DATA counts private writable memory: neither guard pages nor shared arrays.
+        # RLIMIT_DATA counts private writable memory, without guard pages and shared arrays.
         most = _data_nbytes() + limits.nbytes
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
         work(adopt(fd), report)
@@ -204,7 +204,7 @@ def _data_nbytes() -> int:
 
 
 def main(fd: int) -> None:
-    # Ctrl-C is for the process that measures; that one ends this one.
+    # Ctrl-C is handled by the process that measures, which ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control = adopt(fd)
     server = ForkServer(control)

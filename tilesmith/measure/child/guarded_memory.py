@@ -1,8 +1,7 @@
-"""Memory between guard pages: a size in, an address out at which accesses outside of the array
-fault.
+"""Memory between guard pages, in which accesses outside of an array fault.
 
-An array ends where the guard pages begin, so that an access to the first element past it faults.
-The bytes between the begin of the first page and the array hold a canary pattern, which is compared
+An array ends where the guard pages begin, so an access to the first element past it faults. The
+bytes between the start of the first page and the array hold a canary pattern, which is compared
 after a kernel has run.
 """
 
@@ -31,8 +30,8 @@ _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _PAGE = mmap.PAGESIZE
 _NONE, _READ, _READ_WRITE = 0, mmap.PROT_READ, mmap.PROT_READ | mmap.PROT_WRITE
 _NORESERVE = 0x4000
-_HUGE_NBYTES = 4 << 20  # from this size on huge pages are asked for, as NumPy does
-# Guard pages take no memory; there are enough for a kernel that is off by some rows.
+_HUGE_NBYTES = 4 << 20  # huge pages are requested from this size on, as NumPy does
+# Guard pages take no memory. There are enough to catch a kernel that is off by some rows.
 _GUARD_NBYTES = 4 << 20
 ALIGNMENT = 64
 CANARY = 0xA5
@@ -84,8 +83,8 @@ class Region:
 
     @property
     def span(self) -> tuple[str, int, int, int, int]:
-        """As an Exit has it: name, begin of the guard before, begin and end of the array, end of
-        the guard behind.
+        """The region as an Exit reports it: name, start of the guard before, start and end of the
+        array, end of the guard after it.
         """
         end = self.address + self.nbytes
         return self.name, self.base, self.address, end, self.base + self._total

@@ -1,8 +1,7 @@
-"""The reference kernel: a target in, the LLVM text of some 100 us of arithmetic and memory traffic
-out.
+"""The reference kernel: about 100 us of arithmetic and memory traffic, as LLVM text for a target.
 
-It never changes, so that its time shows how fast the machine is at the moment. For targets of
-several cores it has as many threads, so that it notices contention on each of them.
+It never changes, so its time shows how fast the machine is at the moment. For targets with several
+cores it has as many threads, so that it detects contention on each of them.
 """
 
 from __future__ import annotations

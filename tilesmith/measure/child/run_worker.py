@@ -1,6 +1,6 @@
-"""The run worker: kernels in; whether their results are right, and samples of their time, out.
+"""The run worker: checks the results of kernels and times them.
 
-It runs machine code that may crash. Before it does, it writes into a report which kernel will run;
+It runs machine code that may crash. Before each call it writes into a report which kernel will run;
 the fork server reads the report if the worker dies.
 """
 
@@ -35,8 +35,8 @@ _MAX_RELAID = 4  # layouts that are kept per parameter
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A parameter's memory. For checking, it ends at the guard; for timing, it begins on a cache
-    line. Where the size allows, one region does both.
+    """A parameter's memory. For checking, it ends at the guard; for timing, it starts at a cache
+    line. If the size allows, one region does both.
     """
 
     tight: Region

@@ -1,4 +1,4 @@
-"""Inputs and expected outputs of a task: a Function in, arrays in shared memory out.
+"""Inputs and expected outputs of a task, in shared memory.
 
 The fork server maps the memory before it forks. The worker that evaluates the oracle fills it once,
 and every run worker of the task reads it.
@@ -44,9 +44,9 @@ class TaskArrays:
         return self.arrays[len(self.func.inputs) :]
 
     def fill(self, seed: int) -> str | None:
-        """Evaluates the oracle on example inputs; None, or why it cannot be evaluated. Where inputs
-        of both signs lead to NaN or infinity, positive ones are tried: a kernel's result cannot be
-        compared with those.
+        """Evaluates the oracle on example inputs. Returns None, or why it cannot be evaluated. If
+        inputs of both signs lead to NaN or infinity, with which nothing can be compared, positive
+        ones are tried.
         """
         best: list[Array] | None = None
         for positive in (False, True):

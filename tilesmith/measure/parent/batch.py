@@ -1,6 +1,4 @@
-"""Measures one batch: trials and their build jobs in; each trial built, checked, screened, raced
-and confirmed, or with its failure, out.
-"""
+"""Measures one batch: builds, checks, screens, races and confirms its trials."""
 
 from __future__ import annotations
 
@@ -35,10 +33,10 @@ from tilesmith.task.task import Failure
 
 # A kernel times out at this many times the best time, but not before one second.
 _PATIENCE, _MIN_LIMIT = 200.0, 1.0
-_FINISH = 12  # calls of the best kernel that a race and its confirmation take
-_GRACE = 3.0  # seconds after the end that a run without any kernel has to measure one
-# Another process may have ended a worker that dies once. A kernel under which the worker dies
-# `_LIVES` times has failed. If it dies `_ALL_LIVES` times under several, measuring is broken.
+_FINISH = 12  # calls of the best kernel that a race and its confirmation take about
+_GRACE = 3.0  # additional seconds for a run that has not measured any kernel
+# A worker that dies once may have been killed by another process. A kernel under which the worker
+# dies `_LIVES` times has failed. If it dies `_ALL_LIVES` times under several, measuring is broken.
 _LIVES, _ALL_LIVES = 2, 4
 
 
@@ -53,10 +51,10 @@ class Batch:
     confirm: bool
     rng: random.Random
     spent: TimeSpent
-    until: float  # on time.monotonic(): kernels that have not run by then are left out
+    until: float  # on time.monotonic(); kernels that have not run by then are left out
     finished: Callable[[Trial], None]  # called with each trial when it is final
     _kernels: dict[str, tuple[Trial, Built]] = field(default_factory=dict)  # by key of the code
-    _incumbent_seconds: float = inf  # when running began
+    _incumbent_seconds: float = inf  # at the start of running
     _reached: bool = False  # whether a kernel has been timed
     _end: float = inf  # the latest moment for a first kernel
 
@@ -67,12 +65,12 @@ class Batch:
         overlap: bool,
         wait_until_quiet: Callable[[], None],
     ) -> None:
-        """Takes one job per trial. Afterwards `incumbents.known` has a verdict on each kernel that
-        was reached, and a trial that could not be built has a failure.
+        """Takes one job per trial. Afterwards `incumbents.verdicts` has each kernel that was
+        reached, and a trial that could not be built has a failure.
 
-        All cores build until the cores that run kernels have nothing left to build. Then kernels
-        run. With `overlap`, the other cores go on building, this batch and then the next one.
-        Without, `wait_until_quiet` is called before the first kernel runs.
+        All cores build until those that run kernels have nothing left to build. Then kernels run.
+        With `overlap`, the other cores continue to build this batch and then the next one. Without,
+        `wait_until_quiet` is called before the first kernel runs.
         """
         self.incumbents.trim()
         self._end = max(self.until, time.monotonic()) + _GRACE
@@ -119,7 +117,7 @@ class Batch:
         self.finished(trial)
 
     def _may_race(self, trial: Trial, best: float) -> bool:
-        """A contended trial is given more room: it will be screened again."""
+        """Contended trials get a wider margin, because they will be screened again."""
         within = max(self.rules.race_within, self.rules.cutoffs[0] if trial.contended else 0.0)
         return trial.timed.corrected <= within * best
 
@@ -133,8 +131,8 @@ class Batch:
 
     @property
     def _in_time(self) -> bool:
-        """Whether another kernel may be measured. A run without any has `_GRACE` seconds more."""
-        if self.incumbents.known or self._reached:
+        """Whether another kernel may be measured. `_GRACE` applies if none has been measured."""
+        if self.incumbents.verdicts or self._reached:
             return not self._is_late
         return time.monotonic() < self._end
 
@@ -148,10 +146,10 @@ class Batch:
             setattr(self.spent, activity, total)
 
     def _receive(self, trials: Mapping[str, Trial]) -> list[Trial] | None:
-        """The next trial that was built; [] if its code is known already or it failed, None if no
+        """The next trial that was built; [] if its code is known already or it failed; None if no
         more builds will come.
         """
-        end = self.until if self.incumbents.known or self._kernels else self._end
+        end = self.until if self.incumbents.verdicts or self._kernels else self._end
         with self._counted("waiting"):
             taken = self.builders.take(end - time.monotonic())
         if taken is None:
@@ -161,14 +159,14 @@ class Batch:
         return [trial] if self._add(trial, outcome) else []
 
     def _add(self, trial: Trial, outcome: Built | Failure) -> bool:
-        """Whether its code is new."""
+        """Returns whether the trial's code is new."""
         if isinstance(outcome, Failure):
             trial.failure = outcome
             self._finish(trial)
             return False
         trial.key, trial.build_seconds = outcome.key, outcome.seconds
         self.spent.building += outcome.seconds
-        if trial.key in self.incumbents.known or trial.key in self._kernels:
+        if trial.key in self.incumbents.verdicts or trial.key in self._kernels:
             return False
         self._kernels[trial.key] = trial, outcome
         self.runner.add(trial.slot, outcome)
@@ -194,7 +192,7 @@ class Batch:
                     return inf
 
     def _screen(self, trial: Trial, best: float) -> float:
-        """Its time; infinite if it failed or the time is up."""
+        """The trial's time; infinite if it failed or the time is up."""
         rest = self.until - time.monotonic()
         if not self._in_time or (self._reached and rest < _FINISH * best < inf):
             return inf
@@ -207,7 +205,7 @@ class Batch:
                 break
             except KernelFailed as failed:
                 if failed.failure.kind == "timeout" and limit < patience:
-                    return inf  # the run's end came before its own timeout: no failure
+                    return inf  # the run ended before the kernel's own timeout: not a failure
                 if _is_to_blame(trial.slot, failed, deaths):
                     trial.failure = failed.failure
                     self.runner.unload([trial.slot])
@@ -222,7 +220,7 @@ class Batch:
         monitor = self.incumbents.monitor
         with self._counted("checking"):
             first = self.runner.check(slot, limit)
-        if self._is_late and first > self.rules.max_seconds:  # there is no time for a second call
+        if self._is_late and first > self.rules.max_seconds:  # no time for a second call
             return Timed([Sample(first, 1.0, reference=monitor.latest)])
         with self._counted("timing"):
             return screen(self._clock, slot, first, best, self.rules, monitor, limit)
@@ -234,11 +232,13 @@ class Batch:
             if promising and t.failure is None and t.contended and self._in_time:
                 before = t.timed.samples
                 self._screen(t, best)
-                if t.failure is None and t.contended:  # still contended: all samples count
+                if t.failure is None and t.contended:  # contended again: all samples count
                     t.timed.samples = [*before, *t.timed.samples]
 
     def _race(self, trials: Sequence[Trial]) -> None:
-        """Races those near the best against the incumbent; confirms a winner in a fresh process."""
+        """Races the trials near the best against the incumbent; confirms a winner in a fresh
+        process.
+        """
         entrants = self._entrants(trials)
         deaths: Counter[int] = Counter()
         while entrants:
@@ -256,7 +256,7 @@ class Batch:
                     self._depose(incumbent, failed.failure)
                     continue
                 bad = [t for t in entrants if t.slot == failed.slot]
-                if not bad:  # no entrant is to blame, so the race is off
+                if not bad:  # no entrant is to blame, so there is no result
                     return
                 bad[0].failure = failed.failure
                 entrants = [t for t in entrants if t.failure is None]
@@ -304,7 +304,7 @@ class Batch:
                 return
             winner.contended = winner.timed.is_contended(self.rules)
         if incumbent is not None and winner.contended and not incumbent.trial.contended:
-            return  # its samples are recorded, but it does not win
+            return  # its samples are recorded, but it is not the winner
         winner.confirmed = self.confirm and not winner.contended
         self.incumbents.current = Incumbent(winner, self._kernels[winner.key][1])
         if incumbent is not None:
@@ -322,7 +322,7 @@ class Batch:
 
 
 def _is_to_blame(slot: int, failed: KernelFailed, deaths: Counter[int]) -> bool:
-    """Whether the kernel in this slot has failed. If not, it is to be tried again."""
+    """Whether the kernel in this slot has failed. Otherwise it is tried again."""
     if failed.slot == slot and not failed.died:
         return True
     deaths[failed.slot] += 1

@@ -1,8 +1,8 @@
-"""The parent's side of the build workers: jobs by name in, Built kernels or Failures out in the
+"""The parent's side of the build workers: builds jobs, and returns Built kernels or Failures in the
 order in which they are done.
 
-There is one worker per core. The caller says on which cores jobs may be built at the moment, and
-on which of them those of the next batch.
+There is one worker per core. The caller says which cores may build at the moment, and which of
+them may build jobs of the next batch.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Builders:
         return self._fork_server.spawn_builder(Limits((core,), self._nbytes))
 
     def want(self, jobs: Mapping[str, Build]) -> None:
-        """Replaces the jobs to be built. Those of them that were built ahead are done already."""
+        """Replaces the jobs to build. Jobs among them that were built ahead are done already."""
         self._ahead.clear()
         for b in self._workers:
             if b.job is not None and b.job not in jobs:
@@ -74,19 +74,19 @@ class Builders:
         self._ahead.extend(jobs.items())
 
     def allow(self, cores: Collection[int], ahead: Collection[int]) -> None:
-        """From now on jobs are started on these cores only, and jobs to be built ahead on cores
-        `ahead`, when no other job is waiting.
+        """From now on, jobs are started on these cores only. Jobs of the next batch are started on
+        cores `ahead` when no other job is waiting.
         """
         self._cores, self._cores_ahead = cores, ahead
         self._start()
 
     def occupies(self, cores: Collection[int]) -> bool:
-        """Whether wanted jobs are waiting, or one of these cores is building."""
+        """Whether jobs of this batch are waiting, or one of these cores is building."""
         return bool(self._waiting) or any(b.job and b.core in cores for b in self._workers)
 
     @property
     def channels(self) -> list[Channel]:
-        """Of workers that are building: a message on any of these calls for `serve`."""
+        """The channels of workers that are building: `serve` must be called on a message."""
         return [b.worker.channel for b in self._workers if b.job is not None]
 
     def _start(self) -> None:
@@ -149,7 +149,7 @@ class Builders:
 
     def _died(self, b: _BuildWorker) -> None:
         """Another process may have killed the worker, perhaps all workers at once. So a job whose
-        worker was killed is tried again, as often as there are workers.
+        worker was killed is tried again, up to as many times as there are workers.
         """
         end, name, build = self._renew(b), b.job, b.build
         assert name is not None

@@ -1,6 +1,4 @@
-"""Divides the machine: the cores this process may use and the threads of a target in, cores that
-run kernels and cores that build out.
-"""
+"""Divides the cores that this process may use into cores that run kernels and cores that build."""
 
 from __future__ import annotations
 
@@ -37,9 +35,9 @@ def to_probe(num_threads: int, usable: Collection[int]) -> list[int]:
 
 
 def share_out(num_threads: int, usable: Collection[int], probes: Mapping[int, float]) -> Cores:
-    """Kernels run on the fastest cores by `probes`, which are seconds of the reference kernel; of
-    equal cores on the last, since systems run their own tasks on the first. A sibling hardware
-    thread of a core that runs kernels stays idle.
+    """Kernels run on the fastest cores by `probes`, the seconds of the reference kernel. Among
+    equal cores the last are taken, because systems run their own tasks on the first. The sibling
+    hardware threads of a core that runs kernels stay idle.
     """
     fastest = min(probes.values(), default=0.0)
 

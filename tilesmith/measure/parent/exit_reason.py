@@ -1,4 +1,4 @@
-"""Why a worker process ended: an Exit in, the Failure of the candidate it worked on out."""
+"""Explains why a worker process ended, as a Failure of the candidate it worked on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tilesmith.task.task import Failure
 
 
 def explain(end: Exit, doing: str = "") -> Failure:
-    """For a worker that was not told to end; `doing` is put behind the reason."""
+    """For a worker that was not asked to end; `doing` is appended to the reason."""
     if os.WIFEXITED(end.status):
         code = os.WEXITSTATUS(end.status)
         if code == NO_MEMORY:
@@ -27,7 +27,7 @@ def explain(end: Exit, doing: str = "") -> Failure:
 
 
 def was_killed(end: Exit) -> bool:
-    """Whether SIGKILL ended it: sent by someone, or by the system for want of memory."""
+    """Whether SIGKILL ended it: sent by a process, or by the system when memory ran out."""
     return os.WIFSIGNALED(end.status) and os.WTERMSIG(end.status) == signal.SIGKILL
 
 

@@ -1,5 +1,4 @@
-"""The parent's side of the fork server: requests for workers in, worker processes with a channel to
-each out.
+"""The parent's side of the fork server: starts worker processes, with a channel to each.
 
 The user's process may hold threads and devices, so it is never forked: the fork server is a fresh
 Python process. It ends with all its workers when this object is closed or collected, and when the
@@ -63,7 +62,7 @@ class ForkServerClient:
         self._is_up = False
 
     def _wait_until_up(self) -> None:
-        """Not in the constructor: the fork server loads LLVM while the parent does other things."""
+        """Called late, so that the fork server loads LLVM while the parent does other things."""
         if self._is_up:
             return
         if not ready([self._control], _START_SECONDS):
@@ -87,7 +86,7 @@ class ForkServerClient:
         return self._control.receive()
 
     def prepare(self, task: Task, limits: Limits) -> Worker:
-        """A worker that makes the task's arrays. It sends None, or why they cannot be made."""
+        """A worker that fills the task's arrays. It sends None, or why they cannot be filled."""
         return self._start(Prepare(task.statement, task.func, task.target, limits))
 
     def discard(self, statement: str) -> None:
@@ -119,7 +118,7 @@ class ForkServerClient:
         return self._process.pid
 
     def kill(self) -> None:
-        """For another thread than the one that measures: that one's next request raises Gone."""
+        """Called by another thread than the one that measures, whose next request raises Gone."""
         self._process.kill()
 
     def close(self) -> None:

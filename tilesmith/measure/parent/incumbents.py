@@ -1,6 +1,4 @@
-"""What a run knows of one task: finished trials in; the incumbent, and verdicts on all kernels that
-were measured, out.
-"""
+"""The state of one task in a run: the incumbent, and verdicts on all kernels that were measured."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from tilesmith.measure.parent.timing import DriftMonitor
 from tilesmith.measure.parent.trial import Trial, Verdict
 from tilesmith.task.task import Failure, Measurement
 
-_MAX_KNOWN = 4096
+_MAX_VERDICTS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,28 +22,28 @@ class Incumbent:
 
 @dataclass(slots=True)
 class Incumbents:
-    """Of one task: the current incumbent, and earlier ones that failed. `known` holds verdicts by
-    the key of the kernel's code.
+    """The current incumbent of a task, and earlier ones that failed. `verdicts` are by the key of
+    the kernel's code.
     """
 
-    known: dict[str, Verdict] = field(default_factory=dict)
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
     current: Incumbent | None = None
-    best: Measurement | None = None  # of the current incumbent
+    best: Measurement | None = None  # the current incumbent's
     deposed: list[Measurement] = field(default_factory=list)  # failures of earlier incumbents
     monitor: DriftMonitor = field(default_factory=DriftMonitor)
 
     def remember(self, key: str, verdict: Verdict) -> None:
-        self.known[key] = verdict
+        self.verdicts[key] = verdict
 
     def depose(self, incumbent: Incumbent, failure: Failure) -> None:
-        """The incumbent has failed, and with it all candidates that have its code."""
+        """Records that the incumbent, and so all candidates with its code, have failed."""
         self.current = None
-        self.known[incumbent.trial.key] = Verdict((), (), failure, False, False)
+        self.verdicts[incumbent.trial.key] = Verdict((), (), failure, False, False)
         if self.best is not None:
             self.deposed.append(Measurement(self.best.candidate, failure=failure))
             self.best = None
 
     def trim(self) -> None:
-        """Drops the oldest verdicts: a search returns to recent candidates."""
-        while len(self.known) > _MAX_KNOWN:
-            del self.known[next(iter(self.known))]
+        """Drops the oldest verdicts: a search mostly returns to recent candidates."""
+        while len(self.verdicts) > _MAX_VERDICTS:
+            del self.verdicts[next(iter(self.verdicts))]

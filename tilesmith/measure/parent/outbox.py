@@ -1,5 +1,5 @@
-"""Hands measurements to a listener before their batch is done: measurements in, one by one as they
-become final; groups of them out, each measurement once.
+"""Hands measurements to a listener before their batch is done: in small groups, each measurement
+once.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import time
 from tilesmith.measure.protocol import Listener
 from tilesmith.task.task import Measurement
 
-_SEND_SECONDS = 0.5  # between two groups; storing one takes a listener some milliseconds
+_SEND_SECONDS = 0.5  # between two groups; a listener takes some milliseconds to store one
 
 
 class Outbox:
@@ -28,7 +28,7 @@ class Outbox:
             self.send()
 
     def tell(self, m: Measurement) -> None:
-        """For the listener only: its candidate is not in this batch."""
+        """Reports a measurement of a candidate outside of this batch, to the listener only."""
         self._waiting.append(m)
 
     def send(self) -> None:

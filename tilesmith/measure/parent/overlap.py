@@ -1,5 +1,5 @@
-"""Overlaps two pieces of work: a function in, run in a thread on cores where it disturbs no
-measurement while the caller measures.
+"""Runs a function in a thread while the caller measures, on cores where it does not disturb the
+measurement.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Self
 
-# Python switches between threads every 5 ms by default. Measuring is many short messages back and
-# forth, each of which would wait that long.
+# Python switches threads every 5 ms by default. Measuring exchanges many short messages, each of
+# which would wait that long.
 _SWITCH_SECONDS = 0.0005
 
 
@@ -26,8 +26,8 @@ class Overlap:
         self._switch_seconds = sys.getswitchinterval()
 
     def _run(self) -> None:
-        with suppress(OSError):  # a core may have gone off line
-            os.sched_setaffinity(0, self._cores)  # of this thread only
+        with suppress(OSError):  # a core may be offline now
+            os.sched_setaffinity(0, self._cores)  # affects this thread only
         try:
             self._work()
         except BaseException as error:

@@ -1,4 +1,4 @@
-"""The parent's side of a run worker: kernels by slot number in, results of checks and samples out.
+"""The parent's side of a run worker: checks and times kernels, which are known by slot number.
 
 A worker that dies or hangs is replaced, and a KernelFailed names the kernel that it was running.
 """
@@ -29,7 +29,7 @@ from tilesmith.task.task import Failure
 # The linker leaks a little memory per library, so a worker is replaced after this many; starting
 # one takes 4 ms.
 _MAX_LOADS = 300
-_ANSWER_SECONDS = 10.0  # for loading and dropping kernels, which run nothing
+_ANSWER_SECONDS = 10.0  # timeout for loading and dropping kernels, which runs nothing
 
 
 class KernelFailed(Exception):
@@ -44,7 +44,7 @@ class KernelFailed(Exception):
 
 
 class Background(Protocol):
-    """Work of other processes, to be served while a kernel runs."""
+    """Other processes that need attention while a kernel runs."""
 
     @property
     def channels(self) -> list[Channel]:
@@ -54,7 +54,7 @@ class Background(Protocol):
 
 
 class Runner:
-    """`task` is the statement of a task that the fork server has arrays of."""
+    """`task` is the statement key of a task whose arrays the fork server has."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Runner:
         self._background = background
         self._worker: Worker | None = None
         self._kernels: dict[int, Built] = {}
-        self._loaded: set[int] = set()  # slots that the worker has linked
+        self._loaded: set[int] = set()  # slots linked in the worker
         self._num_loads = 0
 
     def add(self, slot: int, built: Built) -> None:
@@ -87,7 +87,7 @@ class Runner:
             self.renew()
         elif loaded and self._worker is not None:
             self._loaded.difference_update(loaded)
-            with suppress(KernelFailed):  # a worker that died holds nothing any more
+            with suppress(KernelFailed):  # a worker that died holds nothing
                 self._ask(Drop(loaded), _ANSWER_SECONDS)
 
     def move(self, cores: tuple[int, ...]) -> None:
@@ -102,7 +102,7 @@ class Runner:
             self._worker = None
 
     def check(self, slot: int, seconds: float) -> float:
-        """Seconds of a first call whose result was right."""
+        """The seconds of a first call, whose result was correct."""
         self._load(slot)
         answer: float | Failure = self._ask(Check(slot), seconds)
         if isinstance(answer, Failure):

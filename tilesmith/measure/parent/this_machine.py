@@ -1,5 +1,5 @@
-"""Whether a target is this machine: a target in; nothing out, or an error, since seconds measured
-here must not be recorded as those of another machine.
+"""Requires that a target is this machine, because times measured here must not be recorded for
+another machine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def require_this_machine(target: Target) -> None:
 
 
 def difference(target: Target, here: Target) -> str | None:
-    """Why seconds measured on `here` are not those of the target; None if they are. The target may
+    """Why times measured on `here` are not valid for the target; None if they are. The target may
     use fewer cores and fewer features than `here` has.
     """
     if target.kind != "cpu":

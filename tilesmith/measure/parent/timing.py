@@ -1,9 +1,8 @@
-"""How long kernels take: a clock that takes samples in; as few samples as tell the kernels apart,
-and the winner of a race, out.
+"""Times kernels with as few samples as tell them apart.
 
-Each kernel is *screened* alone, with the reference kernel before every sample, and given up as soon
-as it is clearly slower than the best. Those near the best *race* in rounds, each round in random
-order. They are compared by their ratio to the incumbent within a round, since a slowdown of the
+Each kernel is *screened* alone, with the reference kernel before every sample, and abandoned as
+soon as it is clearly slower than the best. Kernels near the best *race* in rounds, each in random
+order. They are compared by their ratio to the incumbent within a round, because a slowdown of the
 machine affects both. A winner is *believed* if it was faster in three of four rounds.
 """
 
@@ -27,7 +26,7 @@ class Clock(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ProcessorClock:
-    """Counts processor time: it stands still while another process has the core."""
+    """Counts processor time, which excludes the time in which another process has the core."""
 
     clock: Clock
 
@@ -37,35 +36,35 @@ class ProcessorClock:
 
 @dataclass(frozen=True, slots=True)
 class TimingRules:
-    """How many samples are taken and what follows from them. Limits on times are factors."""
+    """How many samples are taken, and how they are judged. Bounds on times are factors."""
 
     sample_seconds: float = 0.001  # shorter kernels are called several times per sample
     min_samples: int = 3
-    min_seconds: float = 0.006  # of all samples of a kernel together
+    min_seconds: float = 0.006  # for all samples of a kernel together
     max_seconds: float = 0.1  # no more samples after this: those of long kernels vary less
-    # A kernel that is slower than the best by this factor after 1, 2, 3 samples gets no more.
+    # A kernel slower than the best by this factor after 1, 2, 3 samples gets no more.
     cutoffs: tuple[float, ...] = (2.0, 1.6, 1.3)
-    first_cutoff: float = 2.5  # for the first call, whose caches are cold
+    first_cutoff: float = 2.5  # for the first call, with cold caches
     long_cutoff: float = (
         1.4  # for a first call of at least `long_seconds`, where cold caches hardly matter
     )
     long_seconds: float = 0.02
-    # A sample with a smaller share of the processor, or more drift up or down, is taken again.
+    # A sample with a smaller share of the processor, or more drift up or down, is repeated.
     min_share: float = 0.9
     max_drift: float = 1.15
     calm_drift: float = 1.015  # a sample with less drift is calm: the machine is as usual
-    race_within: float = 1.15  # times the best: those slower do not race
+    race_within: float = 1.15  # kernels slower than the best by more do not race
     max_entrants: int = 8
-    rounds: int = 3  # of a race between two halvings
-    margin: float = 0.005  # by which a winner must be faster
+    rounds: int = 3  # rounds of a race between two halvings
+    margin: float = 0.005  # relative; a winner must be faster by more
     confirm_rounds: int = 9
     # Count processor time instead of wall-clock time: for single-threaded kernels on a machine that
     # is never idle.
     processor_time: bool = False
 
     def gives_up(self, first: float, best: float) -> bool:
-        """Whether a kernel is dropped after its first call: a sample of a slow one takes as long as
-        many of good ones.
+        """Whether a kernel is abandoned after its first call: one sample of a slow kernel takes as
+        long as many samples of good ones.
         """
         cutoff = self.long_cutoff if first >= self.long_seconds else self.first_cutoff
         return first > self.sample_seconds and first > cutoff * best
@@ -89,8 +88,8 @@ class Timed:
         return [s for s in self.clean(rules) if s.drift <= rules.calm_drift]
 
     def recorded(self, rules: TimingRules) -> list[Sample]:
-        """The calm samples if there are enough, or else the clean ones, or else all: time that
-        other processes or a lower clock took is not the kernel's.
+        """The calm samples if there are enough, else the clean ones, else all: time lost to other
+        processes or a lower clock speed is not the kernel's.
         """
         for chosen in (self.calm(rules), self.clean(rules)):
             if len(chosen) >= min(rules.min_samples, len(self.samples)):
@@ -105,7 +104,7 @@ class Timed:
 
     @property
     def corrected(self) -> float:
-        """Median seconds with the machine's drift taken out."""
+        """Median seconds with the machine's drift divided out."""
         return statistics.median(s.corrected for s in self.samples)
 
 
@@ -114,7 +113,7 @@ class DriftMonitor:
 
     def __init__(self) -> None:
         self._history: deque[float] = deque(maxlen=200)
-        # A slowdown lasts; the median of a few samples tells it from an outlier.
+        # A slowdown lasts, so the median of a few samples distinguishes it from an outlier.
         self._recent: deque[float] = deque(maxlen=9)
 
     def annotate(
@@ -122,7 +121,7 @@ class DriftMonitor:
     ) -> list[Sample]:
         """The samples taken just after `reference`, with its drift and time filled in."""
         drift = self.drift(reference, rules)
-        # Processor time: what another process took of the reference kernel's time is not speed.
+        # Processor time: time lost to another process says nothing about the machine's speed.
         self._recent.append(reference.seconds * reference.share)
         return [replace(s, drift=drift, reference=self.latest) for s in samples]
 
@@ -132,9 +131,9 @@ class DriftMonitor:
         return statistics.median(self._recent) if self._recent else 0.0
 
     def drift(self, reference: Sample, rules: TimingRules) -> float:
-        """Its time over the usual one, which is the 20 % quantile of its last 200 times: so a clock
-        that has become slower for good counts as usual after a while. A shared core or a throttled
-        clock costs less than a factor of two; more is an outlier and is clipped.
+        """The reference kernel's time relative to its usual one, which is the 20 % quantile of the
+        last 200: a clock that stays slower becomes the usual one after a while. A shared core or a
+        throttled clock costs less than a factor of two; more is an outlier and is clipped.
         """
         if reference.share < rules.min_share:
             return 1.0  # contention shows in the share of the kernel's own sample
@@ -147,7 +146,7 @@ def screen(
     clock: Clock, slot: int, first: float, best: float, rules: TimingRules, monitor: DriftMonitor,
     timeout: float,
 ) -> Timed:  # fmt: skip
-    """`first` is the time of a first call, `best` that of the fastest kernel known, or infinite."""
+    """`first` is the time of a first call; `best` that of the fastest known kernel, or infinite."""
     if rules.gives_up(first, best):
         return Timed([Sample(first, 1.0, reference=monitor.latest)])
     timed = Timed(calls=_calls(first, rules))
@@ -173,7 +172,7 @@ def screen(
 def retime(
     clock: Clock, slot: int, timed: Timed, rules: TimingRules, monitor: DriftMonitor, timeout: float
 ) -> float:
-    """A known kernel's time with the drift taken out, from a few new samples."""
+    """The present time of a kernel measured before, with drift divided out, from few samples."""
     most = ceil(rules.max_seconds / (timed.corrected * timed.calls))
     order = ((REFERENCE, 1), (slot, timed.calls)) * min(rules.min_samples, most)
     samples = clock.times(order, timeout)
@@ -192,7 +191,7 @@ def _is_hopeless(samples: Sequence[Sample], best: float, rules: TimingRules) -> 
 
 class Race:
     """Samples of each entrant, and its ratios to the pivot within each round. Entrants and the
-    pivot are slots with their calls per sample.
+    pivot are given as slots with their calls per sample.
     """
 
     def __init__(self, entrants: Mapping[int, int], pivot: tuple[int, int]) -> None:
@@ -221,7 +220,7 @@ class Race:
 
     @property
     def winner(self) -> int:
-        """The fastest of those that ran in most rounds."""
+        """The fastest among those that ran in the most rounds."""
         return min(self.ratios, key=lambda s: (-len(self.ratios[s]), self.median(s)))
 
     def median(self, slot: int) -> float:
@@ -241,7 +240,7 @@ def race(
             break
         alive.sort(key=lambda s: statistics.median(result.ratios[s]))
         alive = alive[: (len(alive) + 1) // 2]
-        # One that was slower than the pivot in every round will not win.
+        # An entrant that was slower than the pivot in every round cannot win.
         alive = [s for s in alive if s == pivot[0] or min(result.ratios[s]) < 1.0] or alive[:1]
     return result
 
@@ -250,8 +249,8 @@ def duel(
     clock: Clock, challenger: tuple[int, int], pivot: tuple[int, int], rules: TimingRules,
     monitor: DriftMonitor, rng: random.Random, timeout: float,
 ) -> Race:  # fmt: skip
-    """Challenger against pivot, round by round, until `confirm_rounds` of them were calm, or two or
-    more have taken 2 * `max_seconds`.
+    """Challenger against pivot, round by round, until `confirm_rounds` were calm, or two or more
+    rounds have taken 2 * `max_seconds`.
     """
     result = Race(dict([challenger]), pivot)
     slot, calls = challenger
@@ -267,7 +266,7 @@ def duel(
 
 def is_believed(ratios: Sequence[float], rules: TimingRules) -> bool:
     """Whether a challenger beats the incumbent: by the margin in the median, and in at least three
-    of four rounds. With nine rounds, that happens between equal kernels once in eleven times.
+    of four rounds. With nine rounds, that happens between equal kernels in one of eleven cases.
     """
     wins = sum(r < 1.0 for r in ratios)
     return statistics.median(ratios) < 1.0 - rules.margin and 4 * wins >= 3 * len(ratios)

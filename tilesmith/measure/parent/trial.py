@@ -1,4 +1,4 @@
-"""A candidate while it is measured: its build and its samples in, the Verdict on it out."""
+"""A candidate while it is measured, and the Verdict on it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from tilesmith.task.task import Candidate, Failure, Measurement
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is kept of a kernel: a Measurement without its candidate, since several candidates may
-    give the same code.
-    """
+    """A Measurement without its candidate, because several candidates may give the same code."""
 
     seconds: tuple[float, ...]
     references: tuple[float, ...]
@@ -34,14 +32,14 @@ class Verdict:
 
 @dataclass(slots=True)
 class Trial:
-    slot: int  # of its kernel in the run worker
-    key: str = ""  # of its code; empty if it was not built
+    slot: int  # number of its kernel in the run worker
+    key: str = ""  # key of its code; empty if it was not built
     build_seconds: float = 0.0
     timed: Timed = field(default_factory=Timed)
     failure: Failure | None = None
     contended: bool = False
     confirmed: bool = False
-    finished: bool = False  # no more will be learned about it
+    finished: bool = False  # whether it is final
 
     @property
     def entry(self) -> tuple[int, int]:
@@ -65,9 +63,9 @@ class Trial:
 class TimeSpent:
     """Seconds of a run by activity."""
 
-    building: float = 0.0  # of all build workers together
+    building: float = 0.0  # sum over all build workers
     waiting: float = 0.0  # for builds, while no kernel ran
     checking: float = 0.0
     timing: float = 0.0
-    racing: float = 0.0  # confirming included
-    evaluations: int = 0  # how often the oracle evaluated a task
+    racing: float = 0.0  # including confirmation
+    evaluations: int = 0  # number of tasks evaluated by the oracle

@@ -1,5 +1,5 @@
-"""The worker processes of a run: a task in; builders on all cores, a runner on the least disturbed
-ones, and arrays that the oracle has filled out.
+"""The worker processes of a run: builders on all cores, a runner on the least disturbed ones, and
+the arrays that the oracle has filled.
 
 Arrays of several tasks are kept, so that a run can alternate between tasks and evaluate each of
 them once. Only the task being measured has a run worker.
@@ -21,8 +21,8 @@ from tilesmith.measure.wire import Gone, ready
 from tilesmith.task.task import Task
 
 _ORACLE_SECONDS = 600.0
-_GRACE_SECONDS = 3.0  # how long a run whose time is up still waits for the oracle
-_PROBE_CALLS = 200  # of the reference kernel: some 10 ms, long enough to be interrupted
+_GRACE_SECONDS = 3.0  # a run whose time is up still waits this long for the oracle
+_PROBE_CALLS = 200  # calls of the reference kernel: some 10 ms, long enough to detect interruptions
 
 
 @dataclass(slots=True)
@@ -31,8 +31,8 @@ class TaskWorkers:
     cores: Cores
     builders: Builders
     runner: Runner
-    # Whether much of the last batch was contended. Then nothing is done beside measuring: that
-    # would push other users of the machine onto the core that measures.
+    # Whether much of the last batch was contended. Then nothing else runs during measurements,
+    # which would push other users of the machine onto the core that measures.
     crowded: bool = False
 
     @property
@@ -42,8 +42,8 @@ class TaskWorkers:
 
 
 class WorkerPool:
-    """`arrays_nbytes` bounds the arrays that are kept: of more tasks than fit, the one used longest
-    ago is dropped. The task being measured is kept in any case.
+    """`arrays_nbytes` bounds the arrays that are kept; the task used longest ago is dropped first.
+    The task being measured is always kept.
     """
 
     def __init__(self, timeout: float, memory_nbytes: int, arrays_nbytes: int, cold: bool) -> None:
@@ -51,12 +51,12 @@ class WorkerPool:
         self._arrays_nbytes = arrays_nbytes
         self.fork_server: ForkServerClient | None = ForkServerClient()
         self._builders: Builders | None = None
-        self._tasks: dict[str, TaskWorkers] = {}  # by statement, the one used last at the end
-        self.evaluations = 0  # of tasks by the oracle
+        self._tasks: dict[str, TaskWorkers] = {}  # by statement key, the last used at the end
+        self.evaluations = 0  # number of tasks evaluated by the oracle
 
     def serve(self, task: Task, until: float = inf) -> TaskWorkers:
-        """The workers of a task. They are ready by the moment `until` of time.monotonic(), give or
-        take a second; otherwise a MeasureError is raised.
+        """The workers of a task. Raises a MeasureError if they are not ready by the moment `until`
+        of time.monotonic(), give or take a second.
         """
         if self.fork_server is None:
             self.fork_server = ForkServerClient()
@@ -67,7 +67,7 @@ class WorkerPool:
         if workers is None:
             return self._start(self.fork_server, task, until)
         self._tasks[task.statement] = workers
-        if workers.crowded:  # perhaps another core is less disturbed by now
+        if workers.crowded:  # another core may be less disturbed now
             self._choose_cores(workers)
         return workers
 
@@ -79,7 +79,7 @@ class WorkerPool:
         self._drop_for(server, task)
         self._evaluate(server, task, until)
         target, nbytes = task.target, task.func.nbytes
-        # Arrays, their aligned twins and relaid copies; a stack per thread; the flushing buffer.
+        # Arrays, aligned copies and copies in other layouts; thread stacks; the flushing buffer.
         own = 8 * nbytes + target.num_cores * (16 << 20) + 4 * target.l3_nbytes
         cores = share_out(target.num_cores, usable_cores(), {})
         limits = Limits(cores.run, own + self._memory_nbytes)
@@ -89,7 +89,7 @@ class WorkerPool:
         return workers
 
     def _drop_for(self, server: ForkServerClient, task: Task) -> None:
-        """Drops tasks until the arrays of one more fit."""
+        """Drops tasks until the arrays of this one fit."""
         total = task.func.nbytes + sum(w.task.func.nbytes for w in self._tasks.values())
         for statement, workers in list(self._tasks.items()):
             if total <= self._arrays_nbytes:
@@ -100,7 +100,7 @@ class WorkerPool:
             del self._tasks[statement]
 
     def _evaluate(self, server: ForkServerClient, task: Task, until: float) -> None:
-        """Has the oracle make the task's arrays."""
+        """Makes the oracle fill the task's arrays."""
         self.evaluations += 1
         name = task.func.name
         left = max(0.0, until - time.monotonic()) + _GRACE_SECONDS

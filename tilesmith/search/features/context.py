@@ -1,6 +1,6 @@
 """AutoTVM's context features of loops: extent, depth and kind, and for each buffer the elements
-touched, their reuse and the stride. They come per loop, or as AutoTVM's curve samples ("relation
-features"), whose width is the same for all programs.
+accessed, their reuse and the stride. They come per loop, or as samples of AutoTVM's curves
+("relation features"), whose width is the same for all programs.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from tilesmith.space.domains import Matrix
 from tilesmith.space.variant import Variant
 
 KINDS = ("serial", "parallel", "vectorize", "unroll", "block", "thread", "vthread")
-TOUCHES = 4  # of buffers below one loop; the statements that do most come first
+TOUCHES = 4  # (statement, buffer) pairs described for a loop, those of the most work first
 LOOP_WIDTH = 4 + len(KINDS) + 1 + 3 * TOUCHES
 
-CURVES = 5  # touches that have their relations sampled
+CURVES = 5  # (statement, buffer) pairs whose relations are sampled
 SAMPLES = 20
-STEP = 1.5  # between samples, as powers of two: the last one is 2**28.5
-STATEMENTS = 2  # that have features of their own among the relations
-_CHUNK = 512  # rows sampled at a time: their levels stay in the cache
+STEP = 1.5  # distance of samples, in log2: the last one is at 2**28.5
+STATEMENTS = 2  # statements described individually in the relation features
+_CHUNK = 512  # rows sampled at a time, so that their levels stay in the cache
 _OF_STATEMENT = len(OPERATIONS) + 8
 _OF_PROGRAM = 10
 RELATION_WIDTH = CURVES * 4 * SAMPLES + STATEMENTS * _OF_STATEMENT + _OF_PROGRAM
@@ -35,8 +35,8 @@ RELATION_WIDTH = CURVES * 4 * SAMPLES + STATEMENTS * _OF_STATEMENT + _OF_PROGRAM
 
 @dataclass(frozen=True, eq=False)
 class Touch:
-    """What one statement does to one buffer. Level k is the k-th loop with all inside of it, the
-    last one a single instance.
+    """The accesses of one statement to one buffer. Level k is the k-th loop with everything inside;
+    the last level is a single instance.
     """
 
     nest: Nest
@@ -44,7 +44,9 @@ class Touch:
 
     @cached_property
     def counts(self) -> tuple[Term, ...]:
-        """Elements touched: a box may have holes, so at most as many as there are touches."""
+        """Distinct elements accessed at each level: a box may have holes, so at most one per
+        access.
+        """
         each = self.access.touched[-1]
         return tuple(
             t.minimum(n * each) for t, n in zip(self.access.touched, self.nest.inside, strict=True)
@@ -52,13 +54,13 @@ class Touch:
 
     @cached_property
     def reuses(self) -> tuple[Term, ...]:
-        """Touches of each of them."""
+        """Accesses per distinct element at each level."""
         each = self.access.touched[-1]
         return tuple(n * each / c for c, n in zip(self.counts, self.nest.inside, strict=True))
 
     @cached_property
     def visits(self) -> tuple[Term, ...]:
-        """How often the level is entered."""
+        """How often each level is entered."""
         out = [self.nest.graph.of(1)]
         for loop in self.nest.loops:
             out.append(out[-1] * loop.extent)
@@ -66,7 +68,7 @@ class Touch:
 
 
 class Program:
-    """All nests of a variant over one graph; a loop may stand in several of them."""
+    """All nests of a variant over one graph; a loop may be in several of them."""
 
     def __init__(self, variant: Variant) -> None:
         self.variant = variant
@@ -77,7 +79,7 @@ class Program:
 
     @cached_property
     def ranked(self) -> list[Nest]:
-        """Those that do most first; equal ones in program order."""
+        """The nests with the most work first; equal ones in program order."""
         return sorted(self.nests, key=lambda n: -n.points)
 
     @cached_property
@@ -85,7 +87,7 @@ class Program:
         return [Touch(n, a) for n in self.ranked for a in n.accesses]
 
     def kinds(self, f: For) -> dict[str, Term]:
-        """Of KINDS, exactly one is 1 in each row."""
+        """For each of KINDS, 1 in the rows where the loop is of that kind, else 0."""
         g = self.graph
         parallel = self.runs.parallel(f)
         unroll = self.runs.written_out.get(f.name, g.of(0))
@@ -98,7 +100,7 @@ class Program:
 
     @cached_property
     def places(self) -> dict[str, list[tuple[Nest, int]]]:
-        """The nests that a loop stands in, and at which level, by the loop's name."""
+        """By name of a loop, the nests that contain it and its level in each."""
         out: dict[str, list[tuple[Nest, int]]] = {}
         for n in self.ranked:
             for k, f in enumerate(n.path):
@@ -106,7 +108,7 @@ class Program:
         return out
 
     def loop(self, f: For) -> list[Term]:
-        """Its LOOP_WIDTH features."""
+        """The LOOP_WIDTH features of a loop."""
         g = self.graph
         places = self.places[f.name]
         first, level = places[0]
@@ -139,7 +141,7 @@ def loop_features(variant: Variant, rows: Matrix) -> Values:
 
 
 class Relations:
-    """The closed forms of one variant: levels of the touches, and what needs no sampling."""
+    """The closed forms of one variant: levels of the curves, and the features without sampling."""
 
     def __init__(self, variant: Variant) -> None:
         program = Program(variant)
@@ -173,10 +175,10 @@ class Relations:
 
 
 def within(x: Array) -> Array:
-    """For each row, the last level (levels are lines of x) up to which x stays within 0, STEP,
-    2 * STEP, ...; the first one where there is none.
+    """For each row, the last level (levels are lines of x) up to which x is at most 0, STEP,
+    2 * STEP, ...; the first level if there is none.
     """
-    # a little less, so that a logarithm that is not quite exact stays where it belongs
+    # with a small tolerance for inexact logarithms
     steps = np.ceil(np.maximum.accumulate(x, axis=0) / STEP - 1e-4).astype(np.int8)
     at = np.empty((SAMPLES, x.shape[1]), np.int8)
     for k in range(SAMPLES):
@@ -227,19 +229,19 @@ def _relations(variant: Variant) -> Relations:
 
 
 def relation_features(variant: Variant, rows: Matrix) -> Values:
-    """(rows, RELATION_WIDTH), the same for all programs.
+    """(rows, RELATION_WIDTH), a width that is the same for all programs.
 
-    For each of the first CURVES touches: reuse by count, count by reuse, visits by count, count by
-    visits, sampled where the one is a power of 2**STEP, as log2. Then the program, then the
-    statements that do most.
+    For each of the first CURVES touches: reuse by count, count by reuse, visits by count and count
+    by visits, in log2, each sampled where the latter is a power of 2**STEP. Then come features of
+    the program, and of the STATEMENTS with the most work.
     """
     return _relations(variant)(rows)
 
 
 @dataclass(frozen=True)
 class RelationFeatures:
-    """The feature extractor of relations: one line for a whole program, made to be comparable
-    between shapes and operators.
+    """The feature extractor of relations: one line for a whole program, comparable between shapes
+    and operators.
     """
 
     def extract(self, variant: Variant, rows: Matrix) -> Values:

@@ -22,7 +22,9 @@ Array = np.ndarray[Any, Any]
 
 
 def interpolate(share: float, *points: Array) -> Array:
-    """The line through the points, all xs (ascending) and then all ys, at a share of the last x."""
+    """The piecewise linear curve through the points, given as all xs (ascending) then all ys, at
+    `share` times the last x.
+    """
     half = len(points) // 2
     xs, ys = points[:half], points[half:]
     at = np.float32(share) * xs[-1]
@@ -35,7 +37,7 @@ def interpolate(share: float, *points: Array) -> Array:
     return np.asarray(y0 + np.clip(part, 0, 1) * (y1 - y0), np.float32)
 
 
-# The operations in NumPy: for constant folding, and as the oracle in tests.
+# The operations in NumPy, for constant folding and as an oracle in tests.
 MEANING: dict[str, Callable[..., Any]] = {
     "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide,
     "minimum": np.minimum, "maximum": np.maximum,
@@ -47,7 +49,7 @@ MEANING: dict[str, Callable[..., Any]] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Term:
-    """A number per row. `value` is set if it is a constant."""
+    """One number per row. `value` is set if the term is a constant."""
 
     graph: Graph
     number: int
@@ -94,7 +96,7 @@ class Term:
         return self.graph.of(other) // self
 
     def __gt__(self, other: Term | float) -> Term:
-        """1 where it holds, else 0."""
+        """1 where it is greater, else 0."""
         return self.graph.make("greater", self, self.graph.of(other))
 
     def minimum(self, other: Term | float) -> Term:
@@ -128,8 +130,8 @@ class Term:
 class Graph:
     def __init__(self, columns: Sequence[str]) -> None:
         self.at = {c: k for k, c in enumerate(columns)}
-        # How each term is made: a column, a constant, or (operation, share on a curve, arguments).
-        self.made: list[tuple[str, float, tuple[int, ...]] | int | float] = []
+        # How each term is computed: a column, a constant, or (operation, share, arguments).
+        self.definitions: list[tuple[str, float, tuple[int, ...]] | int | float] = []
         self._terms: dict[Any, Term] = {}
         self._integers: dict[Int, Term] = {}
 
@@ -140,30 +142,30 @@ class Graph:
 
     def make(self, operation: str, *args: Term, share: float = 0.0) -> Term:
         key = (operation, share, tuple([a.number for a in args]))
-        found = self._terms.get(key)
-        if found is not None:
-            return found
-        known = [a.value for a in args if a.value is not None]
-        if len(known) < len(args):
+        term = self._terms.get(key)
+        if term is not None:
+            return term
+        constants = [a.value for a in args if a.value is not None]
+        if len(constants) < len(args):
             return self._new(key, key)
         with np.errstate(all="ignore"):
-            folded = self.of(float(_apply(key, [np.float32(x) for x in known])))
+            folded = self.of(float(_apply(key, [np.float32(x) for x in constants])))
         self._terms[key] = folded
         return folded
 
     def _new(self, key: Any, how: Any, value: float | None = None) -> Term:
-        found = self._terms[key] = Term(self, len(self.made), value)
-        self.made.append(how)
-        return found
+        term = self._terms[key] = Term(self, len(self.definitions), value)
+        self.definitions.append(how)
+        return term
 
     def column(self, name: str) -> Term:
         return self._terms.get(name) or self._new(name, self.at[name])
 
     def integer(self, p: Int) -> Term:
         """A polynomial over columns."""
-        found = self._integers.get(p)
-        if found is None:
-            found = self.of(0.0)
+        total = self._integers.get(p)
+        if total is None:
+            total = self.of(0.0)
             for m, c in p.terms.items():
                 term = self.of(float(c))
                 for a in m:
@@ -175,9 +177,9 @@ class Graph:
                         term = term * (self.integer(a.a) // self.integer(a.b))
                     else:
                         raise ValueError(f"{a} has no closed form over the columns")
-                found = found + term
-            self._integers[p] = found
-        return found
+                total = total + term
+            self._integers[p] = total
+        return total
 
     def product(self, terms: Sequence[Term]) -> Term:
         out = self.of(1.0)
@@ -186,19 +188,21 @@ class Graph:
         return out
 
     def curve(self, xs: Sequence[Term], ys: Sequence[Term], samples: int) -> list[Term]:
-        """A line through the points (xs ascending), at equal shares of its last x."""
+        """Samples of the piecewise linear curve through the points (xs ascending), at equal shares
+        of its last x.
+        """
         shares = np.arange(1, samples + 1, dtype=np.float32) / np.float32(samples)
         return [self.make("curve", *xs, *ys, share=float(s)) for s in shares]
 
     def compile(self, outputs: Sequence[Term]) -> Compiled:
-        """Rows in, a matrix with one line per row and one column per output out."""
+        """A function of rows that gives a matrix with one line per row, one column per output."""
         return _Assembly(self, outputs).program
 
     def evaluate(self, outputs: Sequence[Term], rows: Matrix) -> Values:
-        """The same by NumPy, term by term."""
+        """The same in NumPy, term by term."""
         values: list[Array] = []
         with np.errstate(all="ignore"):
-            for how in self.made:
+            for how in self.definitions:
                 if isinstance(how, tuple):
                     values.append(_apply(how, [values[a] for a in how[2]]))
                 elif isinstance(how, int):
@@ -214,21 +218,21 @@ def _apply(how: tuple[str, float, tuple[int, ...]], args: Sequence[Any]) -> Any:
 
 
 class _Assembly:
-    """Compiles terms to instructions, in the order in which they were made. Slots are reused after
-    the last use of a term.
+    """Compiles terms to instructions, in the order of their definition. A slot is reused after the
+    last use of its term.
     """
 
     def __init__(self, graph: Graph, outputs: Sequence[Term]) -> None:
-        self.made = graph.made
+        self.definitions = graph.definitions
         self.words: list[int] = []
-        self.points: list[tuple[int, list[int]]] = []  # of curves, and where that is to be said
+        self.points: list[tuple[int, list[int]]] = []  # (position to patch, slots) of each curve
         self.slots: dict[int, int] = {}
         self.count = 0
         wanted = [t.number for t in outputs if t.value is None]
         last = self._last_uses(wanted)
         free: list[int] = []
         for number in sorted(last):
-            how = self.made[number]
+            how = self.definitions[number]
             args = [self.slots[a] for a in how[2]] if isinstance(how, tuple) else []
             if isinstance(how, tuple):
                 free += {self.slots[a] for a in how[2] if last[a] == number}
@@ -237,7 +241,7 @@ class _Assembly:
                 self.count += 1
             self.slots[number] = free.pop()
             self._step(how, args, self.slots[number])
-        for place, t in enumerate(outputs):  # in this order, since neighbours share cache lines
+        for place, t in enumerate(outputs):  # in order: neighbours share cache lines
             if t.value is None:
                 self.words += (CODES["output"], self.slots[t.number], place, 0)
         steps = len(self.words) // 4
@@ -249,9 +253,9 @@ class _Assembly:
 
     def _last_uses(self, wanted: Sequence[int]) -> dict[int, int]:
         """The last use of every term that is needed; outputs are live to the end."""
-        last = dict.fromkeys(wanted, len(self.made))
-        for number in range(len(self.made) - 1, -1, -1):
-            how = self.made[number]
+        last = dict.fromkeys(wanted, len(self.definitions))
+        for number in range(len(self.definitions) - 1, -1, -1):
+            how = self.definitions[number]
             if number in last and isinstance(how, tuple):
                 for a in how[2]:
                     last.setdefault(a, number)

@@ -1,9 +1,9 @@
-"""A vectorised interpreter of arithmetic programs: integer rows in, a line of floats per row out.
-It is one native function, compiled once by LLVM, that interprets any program.
+"""A vectorised interpreter of arithmetic programs over integer rows, with a line of floats per row
+as the result. It is a single native function, compiled once by LLVM.
 
 An instruction is four numbers: opcode, two arguments, destination. Rows are processed in blocks. A
-slot holds a value for each row of the block and an instruction works on whole slots, so that
-decoding costs little and all slots stay in L1.
+slot holds one value per row of the block, and an instruction processes whole slots. So decoding
+costs little, and all slots stay in L1.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Values = np.ndarray[Any, np.dtype[np.float32]]
 
 @cache
 def _load() -> tuple[Callable[..., None], Any]:
-    """The function, and the objects that own its code."""
-    # Imported here because llvmlite loads 60 MB: only who scores pays for it.
+    """The native function, and the objects that own its code."""
+    # Imported here because llvmlite takes 60 MB, which only scoring needs.
     from llvmlite import binding as llvm
 
     with LLVM_LOCK:
@@ -49,8 +49,8 @@ def _load() -> tuple[Callable[..., None], Any]:
 
 @dataclass(frozen=True, eq=False)
 class Compiled:
-    """`words` holds the instructions and then the points of curves. `line` is what a line of output
-    is initialised with: the constants.
+    """A program. `words` holds the instructions, then the points of curves. `line` initialises each
+    line of the output: it holds the constants.
     """
 
     words: np.ndarray[Any, np.dtype[np.int32]]
@@ -65,7 +65,7 @@ class Compiled:
         out = np.empty((len(rows), len(self.line)), np.float32)
         slots = np.empty(self.slots * BLOCK + LANES, np.float32)
         start = slots.ctypes.data
-        start += -start % 64  # vectors are aligned
+        start += -start % 64  # slots are aligned for vectors
         evaluate(
             self.words.ctypes.data, self.steps, rows.ctypes.data, len(rows), down, across,
             start, self.line.ctypes.data, out.ctypes.data, out.shape[1],

@@ -1,5 +1,5 @@
-"""The vector machine's code, as text for LLVM: one function that interprets any program, and one
-for each operation, which goes over a slot by vectors.
+"""The LLVM text of the vectorised interpreter: one function per operation, which processes a slot
+in vectors, and the function that decodes instructions and calls them.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ import struct
 
 import numpy as np
 
-BLOCK = 64  # rows
-LANES = 16  # of a vector; LLVM makes of it what the processor has
+BLOCK = 64  # rows per block
+LANES = 16  # lanes of a vector; LLVM maps them to the processor's registers
 _V = f"<{LANES} x float>"
 _I = f"<{LANES} x i32>"
 _B = f"<{LANES} x i1>"
@@ -20,21 +20,21 @@ def _all(kind: str, value: str) -> str:
 
 
 def _float(x: float) -> str:
-    """As LLVM writes it: the bits of a double, which here has no more digits than a float."""
+    """A float literal of LLVM: the bits of the double of that value."""
     (bits,) = struct.unpack("<Q", struct.pack("<d", float(np.float32(x))))
     return _all("float", f"0x{bits:016X}")
 
 
 _ONE, _ZERO = _float(1), _float(0)
 
-# log2(1 + f) / f for f between sqrt(1/2) - 1 and sqrt(2) - 1: the minimax polynomial, constant
-# first. Its error is a sixth of what rounding to a float makes.
+# The minimax polynomial of log2(1 + f) / f for f from sqrt(1/2) - 1 to sqrt(2) - 1, constant first.
+# Its error is a sixth of the rounding error of a float.
 _LOG = (
     1.4426950216293335, -0.7213473320007324, 0.4808982312679291, -0.3606966435909271,
     0.2885673940181732, -0.23961740732192993, 0.20460063219070435, -0.1910627782344818,
     0.1861748844385147, -0.10994941741228104,
 )  # fmt: skip
-_HALF_ROOT = 0x3F3504F3  # the bits of sqrt(1/2): what is above it by powers of two is the exponent
+_HALF_ROOT = 0x3F3504F3  # bits of sqrt(1/2): mantissas are normalised to [sqrt(1/2), sqrt(2))
 
 
 def _logarithm() -> str:
@@ -70,19 +70,19 @@ def _logarithm() -> str:
 
 
 def _muladd(to: str, a: str, b: str, c: str) -> str:
-    """Fused where the processor can."""
+    """a * b + c, fused if the processor has the instruction."""
     return f"{to} = call {_V} @llvm.fmuladd.v{LANES}f32({_V} {a}, {_V} {b}, {_V} {c})"
 
 
 def _extreme(compare: str) -> str:
-    """One that hands on NaN, as NumPy's."""
+    """Minimum or maximum that propagates NaN, like NumPy's."""
     return f"""%first = fcmp {compare} {_V} %x, %y
   %either = select {_B} %first, {_V} %x, {_V} %y
   %nan = fcmp uno {_V} %x, %x
   %z = select {_B} %nan, {_V} %x, {_V} %either"""
 
 
-# What makes %z of %x and %y, or of %x alone.
+# The instructions that compute %z from %x and %y, or from %x alone.
 _BODIES = {
     "add": f"%z = fadd {_V} %x, %y",
     "subtract": f"%z = fsub {_V} %x, %y",
@@ -98,10 +98,10 @@ _BODIES = {
     "log2": _logarithm(),
 }
 _SPECIAL = (
-    "column",  # its number
-    "constant",  # the bits of a float
-    "curve",  # where in the program its points are; the bits of its share
-    "output",  # slot; the place in the line
+    "column",  # argument: number of the column
+    "constant",  # argument: bits of a float
+    "curve",  # arguments: position of its points in the program, bits of its share
+    "output",  # arguments: slot, position in the line
 )
 CODES = {name: k for k, name in enumerate((*_BODIES, *_SPECIAL))}
 

@@ -1,5 +1,5 @@
-"""A block and the loops around it, as terms over a variant's columns: how long and of what kind the
-loops are, what of each buffer is touched below each of them, and by which steps.
+"""A block and the loops around it, as terms over a variant's columns: extent and kind of each loop,
+and for each buffer the elements accessed below each loop and the strides.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import takewhile
 
+from tilesmith.expr.dynamic import Dynamic
 from tilesmith.expr.ints import (
     ONE,
     Int,
@@ -20,7 +21,6 @@ from tilesmith.expr.ints import (
     reduce_modulo,
 )
 from tilesmith.expr.linear import row_major
-from tilesmith.expr.nodes import Dynamic
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, Buffer, For, Path, walk
 from tilesmith.ir.regions import terms_over
@@ -49,9 +49,9 @@ class Loop:
 
 @dataclass(frozen=True, eq=False)
 class Access:
-    """All accesses of a block to one buffer. `touched[k]` counts the elements that loops k, k+1,
-    ... touch; `touched[-1]` those of one instance. `runs` are the number and the length of the
-    contiguous pieces that all touched elements form.
+    """All accesses of a block to one buffer. `touched[k]` counts the elements accessed by loops k,
+    k+1, ...; `touched[-1]` those of one instance. `runs` are the number and the length of the
+    contiguous pieces that all accessed elements form.
     """
 
     buffer: Buffer
@@ -59,13 +59,13 @@ class Access:
     writes: bool
     touched: tuple[Term, ...]
     runs: tuple[Term, Term]
-    strides: tuple[Term, ...]  # elements that one step of each loop moves by
+    strides: tuple[Term, ...]  # elements by which one step of each loop moves
     moved: tuple[bool, ...]  # whether each loop occurs in an index
     spans: tuple[
         tuple[Term, ...], ...
     ]  # elements touched by the loops from each one on, by dimension
     home: int  # number of loops around all uses of an intermediate buffer
-    places: int  # elements that one instance touches, at most
+    places: int  # elements that one instance accesses at most
 
     @property
     def nbytes(self) -> int:
@@ -86,17 +86,17 @@ class Nest:
         g = self.graph
         reducing = self.block.reducing_loops
         tile = tuple(For(n, e, (), "unroll") for n, e in self.block.tile)
-        found = []
+        loops = []
         for f in (*self.path, *tile):
             is_kind = {
                 "vectorize": g.of(float(f.kind == "vectorize")),
                 "unroll": self.runs.written_out.get(f.name, g.of(float(f.kind == "unroll"))),
                 "parallel": self.runs.parallel(f),
             }
-            found.append(
+            loops.append(
                 Loop(f.name, g.integer(f.extent), f.extent, f.name in reducing, f.kind, is_kind)
             )
-        return tuple(found)
+        return tuple(loops)
 
     @cached_property
     def unroll_depth(self) -> Term:
@@ -138,8 +138,8 @@ class Nest:
 
     @cached_property
     def points(self) -> int:
-        """Instances that are executed: not those that the guard of a tail skips. The parts of a
-        split count as the iterator that was split.
+        """Instances that are executed, without those that the guard of a partial tile skips. The
+        parts of a split count as the iterator that was split.
         """
         facts = tuple(replace(f, exact=True) for f in self.func.facts)
         whole = product(i.extent for i in self.block.iters)
@@ -148,7 +148,7 @@ class Nest:
     @cached_property
     def accesses(self) -> tuple[Access, ...]:
         """Written buffers, then read ones, larger buffers first. The order does not depend on the
-        row, so that a feature is always of the same operand.
+        row, so that a feature always describes the same operand.
         """
         b = self.block
         indices: dict[str, list[tuple[Int, ...]]] = {}
@@ -191,7 +191,7 @@ class Nest:
         )  # fmt: skip
 
     def _home(self, buffer: str) -> int:
-        """Of an intermediate buffer; others stay from call to call."""
+        """The number of loops around all uses of an intermediate buffer; 0 for a parameter."""
         if all(b.name != buffer for b in self.func.buffers):
             return 0
         shared = len(self.path)
@@ -204,10 +204,10 @@ class Nest:
         return shared
 
     def _spans(self, buffer: Buffer, d: int, bound: list[tuple[Int, ...]]) -> Iterator[Term]:
-        """How far dimension d is touched below each loop, from all of them to none."""
+        """The extent of dimension d that is accessed below each loop, from all loops to none."""
         rules = self.func.rules
         whole = self.graph.integer(buffer.shape[d])
-        found: list[Term] = []
+        spans: list[Term] = []
         last: Term | None = None
         inner: dict[str, Int] = {}
         for k in range(len(self.loops), -1, -1):
@@ -215,14 +215,14 @@ class Nest:
                 loop = self.loops[k]
                 inner[loop.name] = loop.size
                 if last is not None and not any(loop.name in ix[d].names for ix in bound):
-                    found.append(last)
+                    spans.append(last)
                     continue
             last = self._span([ix[d] for ix in bound], inner, whole, rules)
-            found.append(last)
-        return reversed(found)
+            spans.append(last)
+        return reversed(spans)
 
     def _span(self, positions: list[Int], inner: dict[str, Int], whole: Term, rules: Rules) -> Term:
-        """The extent of one dimension from the first to the last element that is touched."""
+        """The extent of one dimension from the first to the last accessed element."""
         lows, highs = [], []
         for p in positions:
             if any(isinstance(a, Dynamic) for a in opaque_atoms(p)):
@@ -258,7 +258,9 @@ class Nest:
         return g.product(spans) / length, length
 
     def _stride(self, buffer: Buffer, index: tuple[Int, ...], loop: Loop) -> Term:
-        """Row-major, but for vectors: a layout of its own has neighbours where these go along."""
+        """The stride of a row-major buffer, except along vectors: a layout is chosen such that
+        these are contiguous.
+        """
         g = self.graph
         if buffer.layout is not None and loop.kind == "vectorize":
             last = {int(n[1:]) for n in buffer.layout[-1].names if n[0] == "d"}
@@ -271,7 +273,7 @@ class Nest:
                 if terms:
                     step = step + g.integer(terms[0][0] * width)
                 else:
-                    step = step + g.integer(width)  # behind a division, or read from a tensor
+                    step = step + g.integer(width)  # inside a division, or loaded from a tensor
         return step
 
 
@@ -283,6 +285,6 @@ def nests_of(graph: Graph, variant: Variant) -> tuple[Nest, ...]:
 
 @lru_cache(maxsize=1024)  # a variant is compared by identity
 def shared_nests(variant: Variant) -> tuple[Graph, tuple[Nest, ...]]:
-    """The nests that the analytic score and the features are both computed from."""
+    """The nests from which both the analytic score and the features are computed."""
     graph = Graph(variant.columns)
     return graph, nests_of(graph, variant)

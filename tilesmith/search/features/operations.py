@@ -1,8 +1,8 @@
 """Counts the operations of one instance of a block by kind: multiply-adds, additions,
-multiplications, divisions, comparisons, functions, for floating-point numbers and for integers.
+multiplications, divisions, comparisons and functions, of floats and of integers.
 
-These are the numbers that a model learns from; ir/count.py counts what a program states, and
-`code_cost` of expr/nodes.py how much code it becomes.
+A model learns from these counts. ir/count.py counts the arithmetic of a program, and `code_cost` of
+expr/code_cost.py estimates the size of its code.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ OPERATIONS = (
 
 _KIND = {
     "add": "addsub", "sub": "addsub", "neg": "addsub", "mul": "mul", "div": "divmod",
-    "floordiv": "divmod", "mod": "divmod", "max": "compare", "min": "compare", "pow": "math",
+    "floordiv": "divmod", "mod": "divmod", "truncdiv": "divmod", "fmod": "divmod",
+    "max": "compare", "min": "compare", "pow": "math",
     **dict.fromkeys(COMPARISONS, "compare"), **dict.fromkeys(FLOAT_FUNCTIONS, "math"),
 }  # fmt: skip
 
 
 def operations(b: Block) -> dict[str, int]:
-    """How often each of OPERATIONS occurs; joining with what a reduction has so far included."""
+    """How often each of OPERATIONS occurs, including the step that accumulates a reduction."""
     counts = dict.fromkeys(OPERATIONS, 0)
     for w in b.writes if b.combiner is None else joined(b.writes, b.combiner):
         _count(w.value, counts)
@@ -62,7 +63,7 @@ def _count(value: Expr, counts: dict[str, int]) -> None:
 
 
 def _apart(e: Expr) -> tuple[Expr, ...]:
-    """What is computed apart from e: the product of a multiply-add is a part of it."""
+    """The operands computed separately from e; the product in a multiply-add is not."""
     product = _product(e)
     if product is None:
         return children(e)

@@ -1,5 +1,5 @@
-"""Which loops code generation will unroll or run in parallel, for each row of a variant, while the
-decisions in their notes are still open.
+"""Which loops code generation will unroll or run in parallel, for each row of a variant, although
+the decisions in their notes are still open.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _TOO_MANY = 1e9
 
 
 class LoopRuns:
-    """The closed form of `codegen/passes/resolve_notes.py`."""
+    """The same rules as `codegen/passes/resolve_notes.py`, as closed forms."""
 
     def __init__(self, graph: Graph, func: Function) -> None:
         self.graph, self.func = graph, func
@@ -28,8 +28,9 @@ class LoopRuns:
         return out
 
     def _copies(self, s: Stmt, depth: Term, out: dict[str, Term]) -> Term:
-        """Copies that are made of what is inside, too many where a loop is left: loops are written
-        out from within as long as that makes at most `depth` copies.
+        """The number of copies of what is inside `s`. Loops are unrolled from the innermost
+        outwards while that makes at most `depth` copies; a loop that is kept makes the count exceed
+        it.
         """
         g = self.graph
         if isinstance(s, For | If):
@@ -63,5 +64,5 @@ class LoopRuns:
         return self.graph.of(float(f.kind == "parallel"))
 
     def size(self, note: object) -> Term:
-        """A number, or the column that will say."""
+        """A number, or the column that decides it."""
         return self.graph.column(note) if isinstance(note, str) else self.graph.of(float(str(note)))

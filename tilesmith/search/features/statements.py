@@ -14,17 +14,17 @@ from functools import lru_cache
 
 import numpy as np
 
-from tilesmith.search.draft import Draft
 from tilesmith.search.features.graph import Term
 from tilesmith.search.features.machine import Compiled, Values
 from tilesmith.search.features.nest import KINDS, LINE, Access, Loop, Nest, shared_nests
 from tilesmith.search.features.operations import OPERATIONS, operations
 from tilesmith.search.protocol import AnalyticScore, Scores
+from tilesmith.search.score_by_target import ScoreByTarget
 from tilesmith.space.domains import Matrix
 from tilesmith.space.variant import Variant
 
-BUFFERS = 5  # of a statement, that are looked at
-SAMPLES = 10  # of the intensity curve
+BUFFERS = 5  # buffers of a statement that are described
+SAMPLES = 10  # samples of the intensity curve
 POSITIONS = (
     "none", "inner spatial", "middle spatial", "outer spatial", "inner reduce", "middle reduce",
     "outer reduce", "mixed",
@@ -52,10 +52,10 @@ NAMES = (
     "iterations", "loops", "unroll depth", "fetched ahead",
     *(f"tile: {what}" for what in TILE),
     *(f"estimate: {what}" for what in ESTIMATES),
-    "draft",
+    "analytic score",
 )  # fmt: skip
 
-_DRAFT = Draft()
+_SCORE = ScoreByTarget()
 
 
 class Statements:
@@ -80,7 +80,7 @@ class Statements:
 
 
 @lru_cache(maxsize=1024)  # a variant is compared by identity
-def statements_of(variant: Variant, score: AnalyticScore = _DRAFT) -> Statements:
+def statements_of(variant: Variant, score: AnalyticScore = _SCORE) -> Statements:
     return Statements(variant, score)
 
 
@@ -88,7 +88,7 @@ def statements_of(variant: Variant, score: AnalyticScore = _DRAFT) -> Statements
 class StatementFeatures:
     """The feature extractor of this file: Ansor's groups, register tiles and analytic `score`."""
 
-    score: AnalyticScore = field(default_factory=Draft)
+    score: AnalyticScore = field(default_factory=ScoreByTarget)
 
     def extract(self, variant: Variant, rows: Matrix) -> Values:
         return statements_of(variant, self.score).of(rows)
@@ -119,12 +119,12 @@ def _statement(score: AnalyticScore, n: Nest, nests: tuple[Nest, ...]) -> list[T
 
 
 def _annotation(n: Nest, kind: str) -> Iterator[Term]:
-    """Number, product and innermost length of the loops of a kind, and where they stand."""
+    """Number, product and innermost length of the loops of a kind, and their position."""
     g = n.graph
     number, product, length = g.of(0), g.of(1), g.of(0)
     place = dict.fromkeys(POSITIONS, g.of(0))
     kinds = {True: g.of(0), False: g.of(0)}
-    first = g.of(1)  # no loop inside is of this kind
+    first = g.of(1)  # 1 while no loop inside is of this kind
     for loop in reversed(n.loops):
         active = loop.is_kind[kind] * loop.moves
         number = number + active
@@ -160,7 +160,7 @@ def _access(n: Nest, a: Access, nests: tuple[Nest, ...]) -> Iterator[Term]:
     g = n.graph
     touches = n.iterations * a.places
     nbytes = touches * a.nbytes
-    # a box may have holes, so there are at most as many elements in it as there are touches
+    # a box may have holes, so it has at most one element per access
     unique = a.touched[0].minimum(touches) * a.nbytes
     number, length = a.runs
     unique_lines = (number * (length * (a.nbytes / LINE)).ceil()).minimum(touches)
@@ -175,7 +175,7 @@ def _access(n: Nest, a: Access, nests: tuple[Nest, ...]) -> Iterator[Term]:
     yield from (nbytes.log(), unique.log(), lines.log(), unique_lines.log())
     yield from (by_loop, by_statement, 1 - by_loop - by_statement)
     yield from (distance.log(), distance_bytes.log(), uses.log())
-    share = (by_loop + by_statement).where(uses, 0.5)  # once, and again for the first time
+    share = (by_loop + by_statement).where(uses, 0.5)  # as in Ansor: no reuse counts as half a use
     for total in (nbytes, unique, lines, unique_lines):
         yield (total / share).log()
     yield stride.log()
@@ -225,7 +225,7 @@ def _reuse(n: Nest, a: Access, nests: tuple[Nest, ...]) -> tuple[Term, Term, Ter
 
 def _shared_loop(n: Nest, buffer: str, nests: tuple[Nest, ...]) -> int | None:
     """The number of loops shared with another statement that accesses the buffer."""
-    found: int | None = None
+    most: int | None = None
     own = [f.name for f in n.path]
     for m in nests:
         if m is n or not any(a.buffer.name == buffer for a in m.accesses):
@@ -235,8 +235,8 @@ def _shared_loop(n: Nest, buffer: str, nests: tuple[Nest, ...]) -> int | None:
             if x != f.name:
                 break
             common += 1
-        found = common if found is None else max(found, common)
-    return found
+        most = common if most is None else max(most, common)
+    return most
 
 
 def _touched_bytes(n: Nest, level: int) -> Term:
@@ -260,17 +260,17 @@ def _intensity(n: Nest, each: int) -> list[Term]:
 
 
 def _allocation(n: Nest, nests: tuple[Nest, ...]) -> list[Term]:
-    """Of the intermediate buffer that the statement fills: its size below the loop that it shares
-    with who reads it, and how often that is.
+    """Of the intermediate buffer that the statement fills: its size below the loops that it shares
+    with its readers, and the iterations of those loops.
     """
     g = n.graph
-    made = n.accesses[0] if n.accesses else None
+    filled = n.accesses[0] if n.accesses else None
     intermediate = {b.name for b in n.func.buffers}
-    level = _shared_loop(n, made.buffer.name, nests) if made is not None else None
-    if made is None or made.buffer.name not in intermediate or level is None:
+    level = _shared_loop(n, filled.buffer.name, nests) if filled is not None else None
+    if filled is None or filled.buffer.name not in intermediate or level is None:
         return [g.of(0)] * 4
     outside = g.product([loop.extent for loop in n.loops[:level]])
-    size = made.touched[level] * made.nbytes
+    size = filled.touched[level] * filled.nbytes
     return [size.log(), (size * outside).log(), outside.log(), n.inside[level].log()]
 
 

@@ -18,13 +18,13 @@ from tilesmith.space.domains import Matrix
 from tilesmith.space.variant import Variant
 
 _OF_STATEMENT = len(OPERATIONS) + 3 + 3 * TOUCHES
-# Whether it is a statement; then what a loop has, or what a statement has. Both begin at the same
-# place, since trees are mostly loops and a row has thousands of numbers as it is.
+# Features of a node: whether it is a statement, then those of a loop or of a statement. Both start
+# at the same column to save memory, because most nodes are loops.
 NODE_WIDTH = 1 + max(LOOP_WIDTH, _OF_STATEMENT)
 
 
 class Tree:
-    """`parents` has one entry per node, -1 for the root, which is the first; a node comes after its
+    """`parents` has one entry per node, -1 for the root, which comes first. A node comes after its
     parent.
     """
 

@@ -12,8 +12,8 @@ from tilesmith.base.target import Target
 from tilesmith.cli.operators import operator
 from tilesmith.schedule.cache import CacheRead
 from tilesmith.schedule.loops import Reorder
-from tilesmith.search.draft import Draft
 from tilesmith.search.features.nest import shared_nests
+from tilesmith.search.score_by_target import ScoreByTarget
 from tilesmith.space.spaces import SketchSpace, variants
 from tilesmith.space.variant import Variant
 from tilesmith.task.task import Task
@@ -37,7 +37,7 @@ def matmul(target: Target, n: int, packed: bool) -> Variant:
 def score(v: Variant, tiles: Tiles) -> float:
     row = np.array([[tiles[c.split(".")[-2]][int(c[-1])] for c in v.columns]], np.int32)
     assert v.valid(row)[0]
-    return float(Draft().score(v, row)[0])
+    return float(ScoreByTarget().score(v, row)[0])
 
 
 def panels(n: int, rows: int, columns: int) -> Tiles:
@@ -74,7 +74,7 @@ def test_what_is_computed_row_by_row_is_still_in_the_cache(target: Target) -> No
     (sketch,) = SketchSpace().sketches(task)
     found = {len(v.func.body): v for v in variants(task, sketch)}
     rows = {n: v.sample(np.random.default_rng(0), 1) for n, v in found.items()}
-    by_row, apart = (float(Draft().score(found[n], rows[n])[0]) for n in (1, max(found)))
+    by_row, apart = (float(ScoreByTarget().score(found[n], rows[n])[0]) for n in (1, max(found)))
     assert by_row > 1.05 * apart
 
 
@@ -102,7 +102,7 @@ def test_what_is_divided_once_for_a_row_costs_nothing(target: Target) -> None:
         task = Task(ts.function([x, y]), target)
         v = next(variants(task, SketchSpace().sketches(task)[0]))
         graph, (nest,) = shared_nests(v)
-        computing = graph.compile([Draft().estimates(nest)[0]])
+        computing = graph.compile([ScoreByTarget().estimates(nest)[0]])
         return float(computing(v.sample(np.random.default_rng(0), 1))[0, 0])
 
     assert cycles(2, 1) == cycles(1, 1) < cycles(1, 2)
@@ -146,7 +146,7 @@ def test_vectors_across_the_rows_of_the_output_are_slow(
         rows = v.sample(np.random.default_rng(0), 300)
         # a vector of one element lies along nothing
         wide = rows[:, v.columns.index(f"#C.{axis}.1")] >= target.lanes(32)
-        said[axis] = Draft().predict(v, rows[wide])
+        said[axis] = ScoreByTarget().predict(v, rows[wide])
     assert said["i"].max() < np.median(said["j"])
 
 
@@ -166,7 +166,7 @@ def test_a_copy_that_stores_across_rows_is_slower(target: Target) -> None:
         task = Task(ts.function([x, y]), target)
         v = next(variants(task, ts.TemplateSpace(template).sketches(task)[0]))
         graph, (nest,) = shared_nests(v)
-        computing = graph.compile([Draft().estimates(nest)[0]])
+        computing = graph.compile([ScoreByTarget().estimates(nest)[0]])
         cycles[axis] = float(computing(v.sample(np.random.default_rng(0), 1))[0, 0])
     assert cycles["i"] > 2 * cycles["j"]
 
@@ -181,7 +181,7 @@ def test_every_second_element_comes_faster_than_every_third(target: Target) -> N
         task = Task(ts.function([x, y]), target)
         v = next(variants(task, SketchSpace().sketches(task)[0]))
         graph, (nest,) = shared_nests(v)
-        computing = graph.compile([Draft().estimates(nest)[0]])
+        computing = graph.compile([ScoreByTarget().estimates(nest)[0]])
         return float(computing(v.sample(np.random.default_rng(0), 1))[0, 0])
 
     assert cycles(1) < cycles(2) < cycles(3) == cycles(4)

@@ -18,8 +18,8 @@ from tilesmith.space.variant import Variant
 
 
 @dataclass(frozen=True)
-class Draft:
-    """The score for each kind of target. GPUs have none of their own yet and use the CPU's."""
+class ScoreByTarget:
+    """One analytic score per kind of target. GPUs have none of their own yet and use the CPU's."""
 
     cpu: AnalyticScore = field(default_factory=CpuScore)
     gpu: AnalyticScore = field(default_factory=CpuScore)

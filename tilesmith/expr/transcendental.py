@@ -1,0 +1,105 @@
+"""Functions made of others: values or numbers in, values out. Errors are a few units in the last
+place, also next to 0 and to the ends of the range; those of float16 and bfloat16 go by way of
+float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from tilesmith.base.dtype import FLOAT32, FLOAT64
+from tilesmith.expr.functions import absolute, atan, cos, exp, expm1, log, sin, sqrt
+from tilesmith.expr.values import Operand, Value, as_value, cast, where
+
+_LARGE = 2.0**60  # its square is a float32, and 1 more or less does not count for float64
+
+
+def _precisely(f: Callable[[Value], Value], x: Operand) -> Value:
+    """f in at least float32."""
+    v = as_value(x)
+    if not v.dtype.is_float:
+        return f(cast(v, FLOAT32))
+    return f(v) if v.dtype.bits > 16 else cast(f(cast(v, FLOAT32)), v.dtype)
+
+
+def _odd(f: Callable[[Value], Value]) -> Callable[[Value], Value]:
+    """f(-x) = -f(x) from f of what is not negative. Next to 0, and with its sign, f(x) is x."""
+
+    def both_signs(v: Value) -> Value:
+        a = absolute(v)
+        y = f(a)
+        small = 2.0**-28 if v.dtype is FLOAT64 else 2.0**-13
+        return where(a < small, v, where(v < 0.0, -y, y))
+
+    return both_signs
+
+
+def tan(x: Operand) -> Value:
+    return _precisely(lambda v: sin(v) / cos(v), x)
+
+
+def asin(x: Operand) -> Value:
+    return _precisely(lambda v: atan(v / sqrt((1.0 - v) * (1.0 + v))), x)
+
+
+def acos(x: Operand) -> Value:
+    return _precisely(lambda v: 2.0 * atan(sqrt((1.0 - v) / (1.0 + v))), x)
+
+
+def sinh(x: Operand) -> Value:
+    return _precisely(_odd(_sinh), x)
+
+
+def _sinh(a: Value) -> Value:
+    """(h^2 - 1) (1 + 1/h^2) / 2, where h = e^(a/2) is still finite when the result is not."""
+    u = expm1(a * 0.5)
+    h = u + 1.0
+    return (u * 0.5) * (u + 2.0) * (1.0 + 1.0 / (h * h))
+
+
+def cosh(x: Operand) -> Value:
+    return _precisely(_cosh, x)
+
+
+def _cosh(v: Value) -> Value:
+    h = exp(absolute(v) * 0.5)
+    return (h * 0.5) * h + (0.5 / h) / h
+
+
+def log1p(x: Operand) -> Value:
+    """log(1 + x)."""
+    return _precisely(_log1p, x)
+
+
+def _log1p(v: Value) -> Value:
+    """The logarithm of 1 + v as it was rounded, and a factor for what that left out."""
+    u = 1.0 + v
+    return where((u == 1.0) | (v == math.inf), v, log(u) * (v / (u - 1.0)))
+
+
+def asinh(x: Operand) -> Value:
+    return _precisely(_odd(_asinh), x)
+
+
+def _asinh(a: Value) -> Value:
+    return _log1p_of_sum(a, a * a / (1.0 + sqrt(a * a + 1.0)))
+
+
+def _log1p_of_sum(a: Value, b: Value) -> Value:
+    """log(1 + a + b), where b is a as soon as a is large."""
+    large = a > _LARGE
+    return _log1p(where(large, a, a + b)) + where(large, as_value(math.log(2.0), a.dtype), 0.0)
+
+
+def acosh(x: Operand) -> Value:
+    return _precisely(_acosh, x)
+
+
+def _acosh(v: Value) -> Value:
+    t = v - 1.0
+    return where(v < 1.0, math.nan, _log1p_of_sum(t, sqrt(t * (t + 2.0))))
+
+
+def atanh(x: Operand) -> Value:
+    return _precisely(_odd(lambda a: 0.5 * _log1p(2.0 * a / (1.0 - a))), x)

@@ -1,0 +1,236 @@
+"""Quantised operators. A product of small integers is one sum in int32; zero points of the input
+become a correction behind it where the weights are constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tilesmith.base.dtype import FLOAT32, INT32
+from tilesmith.base.errors import GraphError
+from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
+from tilesmith.frontends.onnx.convert import dtype_of
+from tilesmith.frontends.onnx.convolution import groups_of
+from tilesmith.frontends.onnx.matmul import product, shaped
+from tilesmith.frontends.onnx.windows import sliding, spatial_rank
+from tilesmith.graph.graph import Value
+from tilesmith.ops.conv import conv1d, conv2d, conv3d
+from tilesmith.ops.elementwise import bias_add, cast, divide, multiply, subtract
+from tilesmith.ops.quantize import dequantize, quantization_range, quantize, requantize
+from tilesmith.ops.reduce import reduce_sum
+from tilesmith.ops.transform import pad
+from tilesmith.ops.views import pad_with
+
+
+# to and from small integers
+def _along(call: Call, x: Value, scale: Value) -> dict[str, Any]:
+    """The settings that say which elements of x a scale belongs to."""
+    if scale.size == 1 and len(scale.shape) < 2:
+        return {}
+    axis = call.axis(call.attribute("axis", 1), len(x.shape))
+    block = call.attribute("block_size", 0)
+    if block < 0:
+        call.refuse(f"block_size is {block}; it must be at least 0")
+    return {"axis": axis, "block": block} if block else {"axis": axis}
+
+
+def _named_dtype(call: Call, attribute: str) -> str | None:
+    code = call.attribute(attribute, 0)
+    if not code:
+        return None
+    try:
+        return dtype_of(code, attribute).name
+    except GraphError as error:
+        raise RunOnHost(str(error)) from None
+
+
+def import_quantize(call: Call) -> Value:
+    x, scale, zero = call.value(0), call.value(1), call.optional(2)
+    wanted = _named_dtype(call, "output_dtype")
+    if zero is not None:
+        if wanted not in (None, zero.dtype.name):
+            call.refuse(f"output_dtype is {wanted}, but the zero point {zero}")
+        wanted = zero.dtype.name
+    settings = {"dtype": wanted or "uint8", **_along(call, x, scale)}
+    if precision := _named_dtype(call, "precision"):
+        settings["precision"] = precision
+    given = [] if zero is None else [zero]
+    y: Value = call.add(quantize, x, scale, *given, **settings)
+    return y
+
+
+def import_dequantize(call: Call) -> Value:
+    x, scale, zero = call.value(0), call.value(1), call.optional(2)
+    if zero is not None and zero.dtype is not x.dtype:
+        call.refuse(f"the zero point {zero} is not of the type of {x}")
+    settings = _along(call, x, scale)
+    if wanted := _named_dtype(call, "output_dtype"):
+        settings["dtype"] = wanted
+    given = [] if zero is None else [zero]
+    y: Value = call.add(dequantize, x, scale, *given, **settings)
+    return y
+
+
+def import_dynamic_quantize(call: Call) -> tuple[Value, ...]:
+    x = call.value(0)
+    scale, zero = call.add(quantization_range, x)
+    return call.add(quantize, x, scale, zero), scale, zero
+
+
+# products
+def _is_zero(call: Call, x: Value | None) -> bool:
+    held = None if x is None else call.builder.array(x)
+    return x is None or (held is not None and not held.any())
+
+
+def _int32(call: Call, x: Value) -> Value:
+    y: Value = x if x.dtype is INT32 else call.add(cast, x, dtype="int32")
+    return y
+
+
+def _centred(call: Call, x: Value, zero: Value | None) -> Value:
+    """x less its zero point, which fits into 16 bits; x itself where that is 0."""
+    if zero is None or _is_zero(call, zero):
+        return x
+    wide = [call.add(cast, t, dtype="int16") for t in (x, zero)]
+    y: Value = call.add(subtract, *wide)
+    return y
+
+
+def _lined_up(call: Call, x: Value, rank: int, axis: int) -> Value:
+    """A vector of more than one element along an axis of a tensor of that rank, for broadcasting;
+    one number as one of rank 0. What has more dimensions lines up by itself.
+    """
+    if x.size == 1:
+        return shaped(call, x, ())
+    if len(x.shape) != 1:
+        return x
+    return shaped(call, x, (x.size, *(1,) * (rank - 1 - axis % rank)))
+
+
+def _need_small(call: Call, *values: Value) -> None:
+    for x in values:
+        if not x.dtype.is_int or x.dtype.bits != 8:
+            call.refuse(f"{x} must be of int8 or uint8")
+
+
+def _product(call: Call, a: Value, b: Value, za: Value | None, zb: Value | None) -> Value:
+    """(a - za) @ (b - zb) in int32; za may differ for each row, zb for each column."""
+    _need_small(call, a, b)
+    za = None if za is None else _lined_up(call, za, max(len(a.shape), 1), -2)
+    zb = None if zb is None else _lined_up(call, zb, max(len(b.shape), 1), -1)
+    b = _centred(call, b, zb)
+    if za is None or _is_zero(call, za):
+        return product(call, a, b)
+    if call.builder.array(b) is None or len(b.shape) < 2 or len(a.shape) < 2:
+        return product(call, _centred(call, a, za), b)
+    # sum (a - za) b = sum a b - za sum b, and the sums of constant weights are constants.
+    columns: Value = call.add(reduce_sum, _int32(call, b), axes=(-2,), keepdims=True)
+    shift = call.add(multiply, columns, _int32(call, za))
+    y = product(call, a, b)
+    if shift.size == y.shape[-1]:
+        shift = call.add(multiply, shaped(call, shift, (shift.size,)), B=-1)
+        out: Value = call.add(bias_add, y, shift, axis=-1)
+    else:
+        out = call.add(subtract, y, shift)
+    return out
+
+
+def import_matmul_integer(call: Call) -> Value:
+    return _product(call, call.value(0), call.value(1), call.optional(2), call.optional(3))
+
+
+def _requantized(
+    call: Call, total: Value, scales: tuple[Value, ...], zero: Value | None, like: Value
+) -> Value:
+    """The sums in the type of the zero point; scales are those of both operands and the result."""
+    factor: Value = call.add(multiply, scales[0], scales[1])
+    factor = call.add(divide, factor, scales[2])
+    if factor.dtype is not FLOAT32:
+        factor = call.add(cast, factor, dtype="float32")
+    given = [] if zero is None else [zero]
+    dtype = like.dtype.name if zero is None else zero.dtype.name
+    y: Value = call.add(requantize, total, factor, *given, dtype=dtype)
+    return y
+
+
+def import_qlinear_matmul(call: Call) -> Value:
+    a, b = call.value(0), call.value(3)
+    total = _product(call, a, b, call.optional(2), call.optional(5))
+    left = _lined_up(call, call.value(1), max(len(a.shape), 1), -2)
+    right = _lined_up(call, call.value(4), max(len(b.shape), 1), -1)
+    scale = _lined_up(call, call.value(6), max(len(total.shape), 1), -2)
+    zero = call.optional(7)
+    if zero is not None:
+        zero = _lined_up(call, zero, max(len(total.shape), 1), -2)
+    return _requantized(call, total, (left, right, scale), zero, a)
+
+
+# convolutions
+def _convolved(call: Call, x: Value, w: Value, zx: Value | None, zw: Value | None) -> Value:
+    """The convolution of x - zx and w - zw in int32; zw is one number or one for each channel."""
+    _need_small(call, x, w)
+    count = spatial_rank(call)
+    if len(w.shape) != count + 2:
+        call.refuse(f"weights {w} must be of rank {count + 2}, as its input is")
+    function = {1: conv1d, 2: conv2d, 3: conv3d}.get(count)
+    if function is None:
+        raise RunOnHost(f"its input has {count} spatial dimensions; kernels have 1 to 3")
+    slide = sliding(call, x.shape[2:], w.shape[2:])
+    settings: dict[str, Any] = {
+        "stride": slide.stride, "dilation": slide.dilation, "groups": groups_of(call),
+    }  # fmt: skip
+    if zw is not None:
+        w = _centred(call, w, _lined_up(call, zw, count + 2, 0))
+    if zx is not None and zx.size != 1:
+        call.refuse(f"the zero point {zx} of its input must be one number")
+    zx = None if zx is None or _is_zero(call, zx) else shaped(call, zx, ())
+    if zx is None or call.builder.array(w) is None:
+        x = _centred(call, x, zx)
+        plain: Value = call.add(function, x, w, padding=slide.padding, **settings)
+        return plain
+    # What is padded is the zero point, so the same constant per channel corrects every place.
+    widths = ((0, 0), (0, 0), *slide.padding)
+    held = call.builder.array(zx)
+    if any(map(any, slide.padding)):
+        if held is not None:
+            x = call.add(pad, x, widths=widths, value=int(held))
+        else:
+            x = call.add(pad_with, x, zx, widths=widths)
+    y = call.add(function, x, w, **settings)
+    weights: Value = call.add(
+        reduce_sum, _int32(call, w), axes=tuple(range(1, count + 2)), keepdims=False
+    )
+    shift = call.add(multiply, call.add(multiply, weights, _int32(call, zx)), B=-1)
+    out: Value = call.add(bias_add, y, shift, axis=1)
+    return out
+
+
+def import_conv_integer(call: Call) -> Value:
+    return _convolved(call, call.value(0), call.value(1), call.optional(2), call.optional(3))
+
+
+def import_qlinear_conv(call: Call) -> Value:
+    x, w = call.value(0), call.value(3)
+    total = _convolved(call, x, w, call.optional(2), call.optional(5))
+    bias = call.optional(8)
+    if bias is not None:
+        total = call.add(bias_add, total, bias, axis=1)
+    right = _lined_up(call, call.value(4), len(x.shape), 1)
+    left, scale = (_lined_up(call, call.value(k), len(x.shape), 1) for k in (1, 6))
+    zero = call.optional(7)
+    if zero is not None:
+        zero = _lined_up(call, zero, len(x.shape), 1)
+    return _requantized(call, total, (left, right, scale), zero, x)
+
+
+IMPORTERS: Mapping[str, Importer] = {
+    "QuantizeLinear": import_quantize,
+    "DequantizeLinear": import_dequantize,
+    "DynamicQuantizeLinear": import_dynamic_quantize,
+    "MatMulInteger": import_matmul_integer,
+    "QLinearMatMul": import_qlinear_matmul,
+    "ConvInteger": import_conv_integer,
+    "QLinearConv": import_qlinear_conv,
+}

@@ -1,0 +1,179 @@
+"""Signals: Fourier transforms, windows and mel weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
+from tilesmith.frontends.onnx.types import element_type
+from tilesmith.graph.graph import Array, Value
+from tilesmith.ops.elementwise import multiply
+from tilesmith.ops.fourier import fourier, fourier_frames
+from tilesmith.ops.transform import reshape
+
+# A transform by a table takes a step per pair of input and output, which is fast while the table
+# is small; what is longer goes to the host, which has fast transforms.
+_MAX_TABLE = 1 << 22
+
+
+def _table(length: int, outputs: int, parts: int, out_parts: int, sign: int) -> Array:
+    """(length, parts, outputs, out_parts): what part p of element n adds to the parts of output k,
+    exp(sign * 2 pi i n k / length).
+    """
+    n, k = np.arange(length)[:, None], np.arange(outputs)[None]
+    angle = sign * 2 * np.pi * ((n * k) % length) / length
+    c, s = np.cos(angle), np.sin(angle)
+    whole = np.array([[c, s], [-s, c]])  # [part, out part, n, k]
+    return whole[:parts, :out_parts].transpose(2, 0, 3, 1)
+
+
+def _length(call: Call, k: int) -> int | None:
+    a = call.optional_array(k)
+    if a is None:
+        return None
+    if a.size != 1 or a.dtype.kind not in "iu":
+        call.refuse(f"input {k} is {a.dtype}{list(a.shape)}; it must be one whole number")
+    n = int(a.reshape(()))
+    if n < 1:
+        call.refuse(f"input {k} is {n}; it must be at least 1")
+    return n
+
+
+def transform(call: Call) -> Value:
+    x = call.value(0)
+    rank = len(x.shape)
+    parts = x.shape[-1] if rank else 0
+    if rank < 2 or parts not in (1, 2) or not x.dtype.is_float:
+        call.refuse(f"{x} must be a float signal of shape (..., 1) or (..., 2)")
+    length = _length(call, 1)
+    axis = call.attribute("axis", 1) if call.version < 20 else -2
+    if call.version >= 20 and (given := call.optional_array(2)) is not None:
+        axis = int(np.asarray(given).reshape(-1)[0])
+    a = call.axis(axis, rank)
+    if a == rank - 1:
+        call.refuse(f"axis {axis} is that of real and imaginary parts")
+    inverse, onesided = bool(call.attribute("inverse", 0)), bool(call.attribute("onesided", 0))
+    if onesided and not inverse and parts == 2:
+        call.refuse(f"{x} is complex, so the transform has two sides; onesided must be 0")
+    if length is None:
+        length = 2 * (x.shape[a] - 1) if inverse and onesided else x.shape[a]
+    if length < 1:
+        call.refuse(f"{x} is too short along axis {axis}")
+    outputs = length // 2 + 1 if onesided and not inverse else length
+    used = min(length, x.shape[a])
+    if used * outputs * 4 > _MAX_TABLE:
+        raise RunOnHost(f"a transform of {length} elements is faster by the host's library")
+    out_parts = 1 if inverse and onesided else 2
+    table = _table(length, outputs, parts, out_parts, 1 if inverse else -1)
+    if inverse:
+        table = table / length
+    if inverse and onesided:  # the other side has the same real parts, as its elements are mirrored
+        used = min(used, length // 2 + 1)
+        twice = np.full(length, 2.0)
+        twice[0] = 1
+        if length % 2 == 0:
+            twice[length // 2] = 1
+        table = table * twice[:, None, None, None]
+    held = call.constant(table[:used].astype(x.dtype.numpy))
+    y: Value = call.add(fourier, x, held, axis=a)
+    return y
+
+
+def short_time(call: Call) -> Value:
+    x, step, window = call.value(0), _length(call, 1), call.optional(2)
+    if len(x.shape) not in (2, 3) or not x.dtype.is_float:
+        call.refuse(f"{x} must be a float signal of shape (N, length, 1) or (N, length, 2)")
+    if len(x.shape) == 2:
+        x = call.add(reshape, x, shape=(*x.shape, 1))
+    parts = x.shape[2]
+    onesided = bool(call.attribute("onesided", 1))
+    if parts not in (1, 2) or step is None:
+        call.refuse(f"{x} must have 1 or 2 parts, and frame_step must be given")
+    length = _length(call, 3)
+    if length is None:
+        length = x.shape[1] if window is None else window.shape[0]
+    if window is not None and window.shape != (length,):
+        call.refuse(f"window {window} must be a vector of frame_length {length}")
+    if length > x.shape[1]:
+        call.refuse(f"{x} is shorter than a frame of {length}")
+    if onesided and parts == 2:
+        call.refuse(f"{x} is complex, so the transform has two sides; onesided must be 0")
+    outputs = length // 2 + 1 if onesided else length
+    if length * outputs * 4 > _MAX_TABLE:
+        raise RunOnHost(f"a transform of {length} elements is faster by the host's library")
+    table = call.constant(_table(length, outputs, parts, 2, -1).astype(x.dtype.numpy))
+    if window is not None:
+        column = call.add(reshape, window, shape=(length, 1, 1, 1))
+        table = call.add(multiply, table, column)
+    y: Value = call.add(fourier_frames, x, table, step=step)
+    return y
+
+
+def _window(call: Call, weights: tuple[float, ...]) -> Value:
+    """The sum of weights[j] * cos(2 pi j n / N), with N one less where the window is symmetric."""
+    a = call.array(0)
+    if a.size != 1 or a.dtype.kind not in "iu" or int(a.reshape(())) < 0:
+        call.refuse("its size must be one whole number of at least 0")
+    size = int(a.reshape(()))
+    periodic = bool(call.attribute("periodic", 1))
+    n = np.arange(size) * (2 * np.pi / max(size if periodic else size - 1, 1))
+    values = sum((w * np.cos(j * n) for j, w in enumerate(weights)), np.zeros(size))
+    return _constant(call, values)
+
+
+def _constant(call: Call, values: Array) -> Value:
+    made = element_type(call, call.attribute("output_datatype", 1), "attribute 'output_datatype'")
+    return call.constant(values.astype(made.numpy))
+
+
+def hann(call: Call) -> Value:
+    return _window(call, (0.5, -0.5))
+
+
+def hamming(call: Call) -> Value:
+    return _window(call, (25 / 46, -21 / 46))
+
+
+def blackman(call: Call) -> Value:
+    return _window(call, (0.42, -0.5, 0.08))
+
+
+def mel_weights(call: Call) -> Value:
+    """Triangles whose corners lie evenly on the mel scale, as columns."""
+    numbers = [np.asarray(call.array(k)) for k in range(5)]
+    if any(a.size != 1 for a in numbers):
+        call.refuse("each of its inputs must be one number")
+    bins, length, rate, low, high = (float(a.reshape(())) for a in numbers)
+    if bins < 1 or length < 1 or rate <= 0 or min(low, high) <= -700:
+        call.refuse(f"it asks for {bins} bins of {length} elements at rate {rate}; none may be 0")
+    count = int(bins)
+    mel_low, mel_high = (2595 * np.log10(1 + f / 700) for f in (low, high))
+    mels = mel_low + np.arange(count + 2) * ((mel_high - mel_low) / (count + 2))
+    corners = np.floor((length + 1) * (700 * (10 ** (mels / 2595) - 1)) / rate).astype(int)
+    rows = int(length) // 2 + 1
+    out = np.zeros((rows, count))
+    if corners.min() < 0 or corners.max() > rows:
+        call.refuse(f"the band from {low} to {high} Hz leaves the spectrum of rate {rate}")
+    for k in range(count):
+        left, middle, right = corners[k : k + 3]
+        if left == middle:
+            out[middle : middle + 1, k] = 1
+        else:
+            rising = np.arange(left, min(middle + 1, rows))
+            out[rising, k] = (rising - left) / (middle - left)
+        falling = np.arange(middle, right)
+        if right > middle:
+            out[falling, k] = (right - falling) / (right - middle)
+    return _constant(call, out)
+
+
+IMPORTERS: Mapping[str, Importer] = {
+    "BlackmanWindow": blackman,
+    "DFT": transform,
+    "HammingWindow": hamming,
+    "HannWindow": hann,
+    "MelWeightMatrix": mel_weights,
+    "STFT": short_time,
+}

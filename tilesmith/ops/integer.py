@@ -1,0 +1,97 @@
+"""Operators of integers: divisions, remainders, powers and bits; tensors in, a tensor of their
+joint shape out.
+"""
+
+from __future__ import annotations
+
+from tilesmith.base.errors import ExpressionError
+from tilesmith.expr import functions, values
+from tilesmith.expr.values import Number, Tensor, Value
+from tilesmith.ops.pointwise import Term, each, joined
+
+
+def trunc_divide(A: Term, B: Term, name: str = "trunc_divide") -> Tensor:
+    """A / B rounded towards 0, as C divides integers."""
+    return joined("trunc_divide", A, B, functions.trunc_divide, name)
+
+
+def remainder(A: Term, B: Term, name: str = "remainder") -> Tensor:
+    """A - floor(A / B) * B, with the sign of B, as in Python. Floats give it exactly."""
+
+    def f(a: Value | Number, b: Value | Number) -> Value:
+        va, vb = values.as_value(a), values.as_value(b)
+        if not (va.dtype.is_float or vb.dtype.is_float):
+            return values.binary("mod", a, b)
+        # A quotient would be rounded; fmod is exact, and lacks B only where the signs differ.
+        rest = functions.fmod(a, b)
+        zero = values.cast(values.where(vb < 0, -0.0, 0.0), rest.dtype)
+        return values.where(rest == 0, zero, values.where((rest < 0) == (vb < 0), rest, rest + b))
+
+    return joined("remainder", A, B, f, name)
+
+
+def fmod(A: Term, B: Term, name: str = "fmod") -> Tensor:
+    """A - trunc(A / B) * B, with the sign of A, as in C."""
+    return joined("fmod", A, B, functions.fmod, name)
+
+
+def integer_power(A: Term, B: Term, name: str = "integer_power") -> Tensor:
+    """A ** B of integers in the dtype of A, exact but that it wraps around; a negative exponent
+    gives what 1 / A ** -B is towards 0.
+    """
+
+    def f(a: Value, b: Value) -> Value:
+        base = values.as_value(a)
+        e = values.cast(values.as_value(b), "int64")
+        # Of 0, 1 and -1 a large power is one of the same parity; all others have wrapped by then.
+        left = values.where(e < 64, e, 62 + e % 2)
+        out, square = values.where(left % 2 == 1, base, 1), base
+        for _ in range(5):
+            left, square = left // 2, square * square
+            out = values.where(left % 2 == 1, out * square, out)
+        if base.dtype.kind == "u":
+            inverse = values.where(base == 1, base, 0)
+        else:
+            odd = values.where(e % 2 == 0, 1, base)
+            inverse = values.where((base == 1) | (base == -1), odd, 0)
+        return values.cast(values.where(e < 0, inverse, out), base.dtype)
+
+    return joined("integer_power", A, B, f, name)
+
+
+def bitwise_and(A: Term, B: Term, name: str = "bitwise_and") -> Tensor:
+    return _bits("bitwise_and", A, B, name)
+
+
+def bitwise_or(A: Term, B: Term, name: str = "bitwise_or") -> Tensor:
+    return _bits("bitwise_or", A, B, name)
+
+
+def bitwise_xor(A: Term, B: Term, name: str = "bitwise_xor") -> Tensor:
+    return _bits("bitwise_xor", A, B, name)
+
+
+def left_shift(A: Term, B: Term, name: str = "left_shift") -> Tensor:
+    """A << B. A shift by the width or more leaves 0."""
+    return _bits("left_shift", A, B, name)
+
+
+def right_shift(A: Term, B: Term, name: str = "right_shift") -> Tensor:
+    """A >> B: signed integers keep their sign. A shift by the width or more leaves 0, or -1."""
+    return _bits("right_shift", A, B, name)
+
+
+def bitwise_not(X: Tensor, name: str = "bitwise_not") -> Tensor:
+    _need_ints("bitwise_not", X)
+    return each("bitwise_not", X, functions.bitwise_not, name)
+
+
+def _need_ints(op: str, *terms: Term) -> None:
+    for x in terms:
+        if isinstance(x, Tensor) and not x.dtype.is_int:
+            raise ExpressionError(f"{op}: an operand is {x.dtype}; it must be of an integer dtype")
+
+
+def _bits(op: str, A: Term, B: Term, name: str) -> Tensor:
+    _need_ints(op, A, B)
+    return joined(op, A, B, getattr(functions, op), name)

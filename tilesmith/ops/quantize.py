@@ -1,0 +1,168 @@
+"""Numbers as small integers: a float x stands as round(x / scale) + zero point, and back.
+
+Whole numbers are exact: halves round to the even one, and what does not fit becomes the nearest
+value that does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tilesmith.base.dtype import FLOAT32, INT32, DType
+from tilesmith.base.dtype import dtype as dtype_named
+from tilesmith.base.errors import ExpressionError
+from tilesmith.expr.dsl import amax, amin, compute, reduce_axis
+from tilesmith.expr.functions import maximum, minimum, round_
+from tilesmith.expr.ints import ONE
+from tilesmith.expr.values import Tensor, Value, cast, where
+from tilesmith.ops.arguments import axis_of, fixed, need_equal, need_tensor, show_shape
+from tilesmith.ops.broadcast import broadcast_shape, read_broadcast
+from tilesmith.ops.precision import widen
+
+Read = Callable[[tuple[Value, ...]], Value]
+
+
+def _small(op: str, dtype: str | DType) -> DType:
+    d = dtype_named(dtype)
+    if not d.is_int or d.bits > 16:
+        raise ExpressionError(f"{op}: dtype is {d}; it must be an integer of 8 or 16 bits")
+    return d
+
+
+def _spread(op: str, what: str, t: Tensor, X: Tensor, axis: int, block: int) -> Read:
+    """How the scale or zero point of an element of X is read: one for all, one for each place of
+    an axis, or one for each block along it.
+    """
+    need_tensor(op, what, t)
+    if all(e == ONE for e in t.shape_ints) and t.ndim < 2:
+        return lambda i: t[(0,) * t.ndim]
+    a = axis_of(op, axis, X.ndim)
+    if t.ndim == 1 and not block:
+        need_equal(op, f"the extent of {what}", t.shape_ints[0], X.shape_ints[a],
+                   f"axis {axis} of X is")  # fmt: skip
+        return lambda i: t[i[a]]
+    n = fixed(op, f"axis {axis} of X", X.shape_ints[a])
+    wanted = [*X.shape_ints]
+    if block > 0:
+        wanted[a] = ONE * -(-n // block)
+    if block < 1 or t.shape_ints != tuple(wanted):
+        raise ExpressionError(
+            f"{op}: {what} has shape {show_shape(t.shape)} for X of shape {show_shape(X.shape)} "
+            f"in blocks of {block} along axis {axis}"
+        )
+    return lambda i: t[(*i[:a], i[a] // block, *i[a + 1 :])]
+
+
+def _saturated(rounded: Value, zero: Value | None, to: DType) -> Value:
+    """A whole number of float32 plus the zero point, brought into the range of `to`."""
+    low, high = int(to.lowest()), int(to.highest())
+    # Within this range the sum is exact in int32; beyond it the result is a border anyway.
+    span = high - low
+    whole = cast(maximum(minimum(rounded, float(span)), float(-span)), INT32)
+    if zero is not None:
+        whole = whole + cast(zero, INT32)
+    return cast(maximum(minimum(whole, high), low), to)
+
+
+def quantize(
+    X: Tensor, scale: Tensor, *zero: Tensor, axis: int = 1, block: int = 0,
+    dtype: str | DType = "uint8", precision: str | DType | None = None, name: str = "quantize",
+) -> Tensor:  # fmt: skip
+    """round(x / scale) + zero, as `dtype`. Scale and zero point are one number, a vector along
+    `axis`, or one number for each `block` of elements along it. The quotient is rounded to
+    `precision`, which is that of the scale if nothing is said.
+    """
+    op = "quantize"
+    need_tensor(op, "X", X)
+    to, held = _small(op, dtype), dtype_named(precision or scale.dtype)
+    if not held.is_float:
+        raise ExpressionError(f"{op}: precision is {held}; it must be a float")
+    by = _spread(op, "scale", scale, X, axis, block)
+    at = [_spread(op, "zero", z, X, axis, block) for z in zero]
+
+    def body(*i: Value) -> Value:
+        quotient = cast(widen(cast(X[i], held)) / widen(cast(by(i), held)), held)
+        return _saturated(round_(widen(quotient)), at[0](i) if at else None, to)
+
+    out: Tensor = compute(X.shape_ints, body, name=name)
+    return out
+
+
+def dequantize(
+    X: Tensor, scale: Tensor, *zero: Tensor, axis: int = 1, block: int = 0,
+    dtype: str | DType | None = None, name: str = "dequantize",
+) -> Tensor:  # fmt: skip
+    """(x - zero) * scale, in the dtype of the scale or in `dtype`; the rest as in quantize."""
+    op = "dequantize"
+    need_tensor(op, "X", X)
+    if not X.dtype.is_int:
+        raise ExpressionError(f"{op}: X is {X.dtype}; it must be of integers")
+    by = _spread(op, "scale", scale, X, axis, block)
+    at = [_spread(op, "zero", z, X, axis, block) for z in zero]
+    exact = INT32 if X.dtype.bits < 32 else FLOAT32
+
+    def body(*i: Value) -> Value:
+        whole = cast(X[i], exact)
+        if at:
+            whole = whole - cast(at[0](i), exact)
+        return cast(cast(whole, FLOAT32) * cast(by(i), FLOAT32), dtype or scale.dtype)
+
+    out: Tensor = compute(X.shape_ints, body, name=name)
+    return out
+
+
+def quantization_range(X: Tensor, name: str = "quantization") -> tuple[Tensor, Tensor]:
+    """The scale (float32) and zero point (uint8), each of rank 0, with which 0 and all of X fit
+    into uint8.
+    """
+    op = "quantization_range"
+    need_tensor(op, "X", X)
+    if X.dtype is not FLOAT32 or any(e.const == 0 for e in X.shape_ints):
+        raise ExpressionError(f"{op}: X is {X!r}; it must be of float32, and not empty")
+    over = [reduce_axis(e, name="k") for e in X.shape_ints]
+    again = [reduce_axis(e, name="k") for e in X.shape_ints]
+
+    def extreme(join: Callable[..., Value], axes: list[Value], end: str) -> Tensor:
+        def body() -> Value:
+            return join(X[tuple(axes)], axis=axes) if axes else X[()]
+
+        t: Tensor = compute((), body, name=f"{name}_{end}")
+        return t
+
+    low, high = extreme(amin, list(over), "min"), extreme(amax, list(again), "max")
+
+    def scale_of() -> Value:
+        top, bottom = maximum(high[()], 0.0), minimum(low[()], 0.0)
+        return where(top == bottom, 1.0, top - bottom) / 255.0
+
+    scale: Tensor = compute((), scale_of, name=f"{name}_scale")
+
+    def zero_of() -> Value:
+        place = 0.0 - minimum(low[()], 0.0) / scale[()]
+        return _saturated(round_(place), None, dtype_named("uint8"))
+
+    zero: Tensor = compute((), zero_of, name=f"{name}_zero")
+    return scale, zero
+
+
+def requantize(
+    S: Tensor, factor: Tensor, *zero: Tensor, dtype: str | DType = "uint8",
+    name: str = "requantize",
+) -> Tensor:  # fmt: skip
+    """round(s * factor) + zero as `dtype`, of sums in int32; factor and zero are broadcast."""
+    op = "requantize"
+    need_tensor(op, "S", S)
+    to = _small(op, dtype)
+    for what, t in (("factor", factor), *(("zero", z) for z in zero)):
+        need_tensor(op, what, t)
+        if broadcast_shape(op, S.shape_ints, t.shape_ints) != S.shape_ints:
+            raise ExpressionError(
+                f"{op}: {what} of shape {show_shape(t.shape)} does not fit S {show_shape(S.shape)}"
+            )
+
+    def body(*i: Value) -> Value:
+        scaled = cast(S[i], FLOAT32) * cast(read_broadcast(factor, i), FLOAT32)
+        return _saturated(round_(scaled), read_broadcast(zero[0], i) if zero else None, to)
+
+    out: Tensor = compute(S.shape_ints, body, name=name)
+    return out

@@ -1,0 +1,51 @@
+"""Trigonometric and hyperbolic functions of each element, and its sign."""
+
+from __future__ import annotations
+
+from tilesmith.expr import functions, transcendental
+from tilesmith.expr.values import Tensor
+from tilesmith.ops.pointwise import each
+
+
+def sin(X: Tensor, name: str = "sin") -> Tensor:
+    return each("sin", X, functions.sin, name)
+
+
+def cos(X: Tensor, name: str = "cos") -> Tensor:
+    return each("cos", X, functions.cos, name)
+
+
+def tan(X: Tensor, name: str = "tan") -> Tensor:
+    return each("tan", X, transcendental.tan, name)
+
+
+def asin(X: Tensor, name: str = "asin") -> Tensor:
+    return each("asin", X, transcendental.asin, name)
+
+
+def acos(X: Tensor, name: str = "acos") -> Tensor:
+    return each("acos", X, transcendental.acos, name)
+
+
+def atan(X: Tensor, name: str = "atan") -> Tensor:
+    return each("atan", X, functions.atan, name)
+
+
+def sinh(X: Tensor, name: str = "sinh") -> Tensor:
+    return each("sinh", X, transcendental.sinh, name)
+
+
+def cosh(X: Tensor, name: str = "cosh") -> Tensor:
+    return each("cosh", X, transcendental.cosh, name)
+
+
+def asinh(X: Tensor, name: str = "asinh") -> Tensor:
+    return each("asinh", X, transcendental.asinh, name)
+
+
+def acosh(X: Tensor, name: str = "acosh") -> Tensor:
+    return each("acosh", X, transcendental.acosh, name)
+
+
+def atanh(X: Tensor, name: str = "atanh") -> Tensor:
+    return each("atanh", X, transcendental.atanh, name)

@@ -1,0 +1,97 @@
+"""What a build takes and gives: a Function, the schedules to try in order, and the artifact of the
+first one that builds. Plain data, so that it may travel to another process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from tilesmith.base.target import Target
+from tilesmith.codegen.artifact import Artifact
+from tilesmith.ir.function import Function
+from tilesmith.runtime.build import compile_function
+from tilesmith.runtime.kernel import Origin
+from tilesmith.schedule.trace import Trace
+from tilesmith.search.evolution import Evolution
+from tilesmith.space.spaces import SketchSpace
+from tilesmith.task.task import Task
+
+_MAX_DRAFTS = 3  # tried before the plain loop nest
+
+
+@dataclass(frozen=True)
+class BuildRequest:
+    """`known` are recorded schedules, best first; drafts by the analytic score follow, for the
+    reason `why`.
+    """
+
+    func: Function
+    target: Target
+    known: tuple[tuple[Trace, Origin], ...] = ()
+    why: str = ""
+    drafts: bool = True
+
+
+@dataclass(frozen=True)
+class BuildResult:
+    """`artifact` is None where nothing was left to try; `obstacles` says what did not build."""
+
+    artifact: Artifact | None
+    origin: Origin
+    obstacles: tuple[str, ...] = ()
+
+
+def fulfil(request: BuildRequest) -> BuildResult:
+    """The first schedule that builds: a recorded one, a draft, or the plain loop nest."""
+    obstacles: list[str] = []
+    for trace, origin in request.known:
+        if (artifact := _try(trace, request, origin, obstacles)) is not None:
+            return BuildResult(artifact, origin, tuple(obstacles))
+    if not request.drafts:
+        return BuildResult(None, Origin("naive"), tuple(obstacles))
+    task = Task(request.func, request.target)
+    for trace in _drafts(task, obstacles):
+        origin = Origin("draft", why="; ".join([request.why, *obstacles]))
+        if (artifact := _try(trace, request, origin, obstacles)) is not None:
+            return BuildResult(artifact, origin, tuple(obstacles))
+    reasons = "; ".join(obstacles) or "nothing was proposed"
+    artifact = compile_function(request.func, request.target)
+    return BuildResult(artifact, Origin("naive", why=reasons), tuple(obstacles))
+
+
+def _drafts(task: Task, obstacles: list[str]) -> Iterator[Trace]:
+    for n in range(1, _MAX_DRAFTS + 1):
+        try:
+            traces = _proposals(task, n)
+        except Exception as error:  # of a rule, or of the search: there is still the plain nest
+            obstacles.append(f"drafting failed: {type(error).__name__}: {error}")
+            return
+        if len(traces) < n:
+            return
+        yield traces[-1]
+
+
+@lru_cache(maxsize=256)
+def _proposals(task: Task, n: int) -> tuple[Trace, ...]:
+    """The n schedules with the best analytic scores, best first."""
+    sketches = SketchSpace().sketches(task)
+    strategy = Evolution(epsilon=0, cost_model=None)
+    search = strategy.start(task, sketches, np.random.default_rng(0))
+    return tuple(c.trace for _ in range(n) for c in search.ask(1))
+
+
+def _try(
+    trace: Trace, request: BuildRequest, origin: Origin, obstacles: list[str]
+) -> Artifact | None:
+    """None if it does not build; why not is added to the obstacles."""
+    try:
+        return compile_function(trace.apply(request.func), request.target)
+    except Exception as error:  # whatever it is, another schedule may do
+        first = str(error).strip().splitlines()[:1]
+        text = ": ".join([type(error).__name__, *first])
+        obstacles.append(f"a {origin.kind} does not build ({text})")
+        return None
