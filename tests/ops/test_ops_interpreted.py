@@ -117,6 +117,9 @@ CASES = {
     "logical_or": [([truth, truth], {})],
     "logical_xor": [([truth, truth], {})],
     "lp_normalize": [([(2, 3)], {}), ([(2, 3)], {"axis": 0, "p": 1})],
+    "lp_pool": [([(1, 4, 2)], {"kernel": 3, "stride": 1, "padding": 1, "layout": "NWC"})],
+    "mask_scores": [([(1, 2, 2, 3), (2, 3)], {"causal": True, "left": 1, "offset": 1})],
+    "masked_softmax": [([(2, 3)], {})],
     "matmul": [
         ([(2, 3), (3, 2)], {}),
         ([(3, 2), (2, 3)], {"transpose_a": True, "transpose_b": True}),

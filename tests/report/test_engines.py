@@ -104,7 +104,7 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("stand_ins")
 def test_a_row_has_our_time_the_engines_and_what_went_wrong() -> None:
-    facts = (("arena_bytes", 4096.0), ("kernel_seconds", 0.001))
+    facts = (("arena_bytes", 4e6), ("kernel_seconds", 0.001), ("whole_over_kernels", 1.02))
     asked = replace(ASKED, ours=Constant(WANT, facts), reference=("float64", WANT))
     row = compare_model(asked, ts.cpu(1), QUICK)
     assert row.name == "net, 1 thread"
@@ -112,7 +112,7 @@ def test_a_row_has_our_time_the_engines_and_what_went_wrong() -> None:
     assert row.peer == "good"
     assert row.ratio is not None
     assert (row.error, row.failed, row.reference) == (0.0, None, "float64")
-    assert (row.arena_bytes, row.kernels_ms) == (4096.0, 1.0)
+    assert (row.arena_bytes, row.kernels_ms) == (4e6, 1.0)
     assert row.first_start_seconds is not None
     assert row.second_start_seconds is not None
     good, bad, broken = row.engines
@@ -125,7 +125,8 @@ def test_a_row_has_our_time_the_engines_and_what_went_wrong() -> None:
     assert len({*map(len, times)}) == len({*map(len, starts)}) == 1
     assert [r[2] for r in starts[1:]] == ["tilesmith", "good"]
     text = "\n".join(remarks([row]))
-    assert "arena of 0.0 MB" in text
+    assert "arena of 4.0 MB" in text
+    assert "kernels sum to 1.00 ms, the whole is +2.0 %" in text
     assert "broken: MeasureError: no kernel" in text
 
 

@@ -1,5 +1,5 @@
 """`tilesmith bench`: compares our kernels with other libraries on the operator suite or on one
-operator, as ratios from one run.
+operator, or a compiled model with inference engines, as ratios from one run.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from tilesmith.cli.arguments import (
     seconds,
     whole_numbers,
 )
+from tilesmith.cli.bench_model import bench_model
+from tilesmith.cli.model_arguments import DimOption, is_model
 from tilesmith.cli.operator_arguments import ShapeArgument
 from tilesmith.cli.operator_help import explain
 from tilesmith.cli.operators import layouts, numbers, operator, sizes_of, with_batch
@@ -30,6 +32,7 @@ from tilesmith.cli.table import output_width
 from tilesmith.cli.table import table as fitted
 from tilesmith.records.open import open_database
 from tilesmith.report.compare import Case, Contestants, compare, machine_of
+from tilesmith.report.engines import ENGINES
 from tilesmith.report.page import page as page_text
 from tilesmith.report.peers import PEERS, installed_peers
 from tilesmith.report.rows import (
@@ -45,6 +48,7 @@ from tilesmith.report.rows import (
 )
 from tilesmith.report.suite import SUITE, Entry
 
+_SECONDS = 60.0  # of tuning an operator
 _NAMES = {e.operator: op for op, e in SUITE.items()}
 
 
@@ -91,7 +95,8 @@ def cases_of(ops: str, batch: int, pick: str, wanted: Sequence[str]) -> list[Cas
 BENCH_HELP = (
     "\b\nExamples:\n"
     "  tilesmith bench conv2d 56 64 64 3 1 1 --seconds 30\n"
-    "  tilesmith bench suite --ops GMM,C2D --db suite.db --json rows.json\n\n"
+    "  tilesmith bench suite --ops GMM,C2D --db suite.db --json rows.json\n"
+    "  tilesmith bench model.onnx --threads 1 --against onnxruntime,openvino\n\n"
     + explain({e.operator: op for op, e in SUITE.items()})
 )
 
@@ -100,7 +105,8 @@ def bench(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="OP", help="an operator, as conv2d or its short name C2D; or suite, for all"
+            metavar="OP",
+            help="an operator, as conv2d or its short name C2D; suite, for all; or MODEL.onnx",
         ),
     ],
     shape: ShapeArgument = None,
@@ -125,13 +131,13 @@ def bench(
         ),
     ] = 1,
     time: Annotated[
-        float,
+        float | None,
         typer.Option(
             "--seconds", "--time", metavar="TIME", parser=seconds, show_default=False,
-            help="tuning time per case, 60s if not given; 0 uses the best kernel in --db without "
-            "tuning",
+            help="tuning time per case or per task of a model; 60s for operators and 0 for models "
+            "if not given; 0 uses the best kernels in --db without tuning",
         ),
-    ] = 60.0,
+    ] = None,
     layout: Annotated[
         str,
         typer.Option(
@@ -140,8 +146,14 @@ def bench(
         ),
     ] = "",
     against: Annotated[
-        str, typer.Option(metavar="LIST", help="the libraries to compare with, separated by commas")
-    ] = ",".join(PEERS),
+        str | None,
+        typer.Option(
+            metavar="LIST",
+            help=f"what to compare with, separated by commas: {', '.join(PEERS)} for operators, "
+            f"{', '.join(ENGINES)} for models; all but torch-compile if not given",
+        ),
+    ] = None,
+    dim: DimOption = None,
     db: Annotated[
         str,
         typer.Option(
@@ -171,12 +183,23 @@ def bench(
         bool, typer.Option("--wide", help="show all columns of the table, wider than 80 letters")
     ] = False,
 ) -> None:  # fmt: skip
-    """Compare tuned kernels with other libraries.
+    """Compare tuned kernels, or a model, with other libraries.
 
     Each case is tuned for --seconds, then timed in turns with the libraries. A ratio above 1 means
     that Tilesmith is faster. Ctrl-C ends the tuning of a case; pressed at another time, it ends
     the bench, which the same command with --db and --json continues.
     """
+    counts = whole_numbers("--threads", threads) if threads else sorted({1, cpu().num_cores})
+    require_cores("--threads", max(counts))
+    if is_model(what):
+        _require_no_operator(shape, ops, shapes, layout, batch, chart, page)
+        _require_places(json, None, None, db)
+        width = None if wide else output_width()
+        if not bench_model(what, counts, against, dim, time or 0.0, db, json, width):
+            raise typer.Exit(1)
+        return
+    if dim:
+        raise ArgumentError("--dim gives sizes to a model's open dimensions: bench MODEL.onnx ...")
     wanted = _layouts(layout)
     if what == "suite":
         if shape:
@@ -187,31 +210,49 @@ def bench(
             raise ArgumentError("--ops and --shapes pick cases of the suite: bench suite --ops ...")
         sizes = sizes_of(_entry(what).operator, shape or [])
         cases = [case_of(what, sizes, batch, wanted)]
-    counts = whole_numbers("--threads", threads) if threads else sorted({1, cpu().num_cores})
-    require_cores("--threads", max(counts))
     for case in cases:
         require_memory(case.plain)
-    peers, absent = installed_peers([name for name in against.split(",") if name])
+    named = list(PEERS) if against is None else [name for name in against.split(",") if name]
+    peers, absent = installed_peers(named)
     for text in absent:
         print(f"absent: {text}", file=sys.stderr)
     _require_place(page, json)
-    for option, path in (("--json", json), ("--page", page), ("--chart", chart)):
-        if path is not None:
-            require_file(option, path)
-    if db:
-        require_database(db)
-    if not peers and against:
+    _require_places(json, page, chart, db)
+    if not peers and named:
         print(
             "no library to compare with is installed, so there will be no ratios: "
             "pip install 'tilesmith[peers]'",
             file=sys.stderr,
         )
-    rows = _run(cases, counts, peers, time, db, json)
+    rows = _run(cases, counts, peers, _SECONDS if time is None else time, db, json)
     rows = ordered(rows)
     print(_fitted(rows, None if wide else output_width()))
     _draw_and_write(rows, json, chart, page)
     if any(r.error for r in rows):
         raise typer.Exit(1)
+
+
+def _require_no_operator(
+    shape: Sequence[str] | None, ops: str, shapes: str, layout: str, batch: int,
+    chart: Path | None, page: Path | None,
+) -> None:  # fmt: skip
+    given = {
+        "SHAPE": shape, "--ops": ops, "--shapes": shapes, "--layout": layout,
+        "--batch": batch != 1, "--chart": chart, "--page": page,
+    }  # fmt: skip
+    for option, value in given.items():
+        if value:
+            why = "; an open dimension takes --dim batch=N" if option == "--batch" else ""
+            raise ArgumentError(f"{option} is for operators, not for a model{why}")
+
+
+def _require_places(json: Path | None, page: Path | None, chart: Path | None, db: str) -> None:
+    """That all files can be written: better now than after an hour of tuning."""
+    for option, path in (("--json", json), ("--page", page), ("--chart", chart)):
+        if path is not None:
+            require_file(option, path)
+    if db:
+        require_database(db)
 
 
 def _layouts(text: str) -> list[str]:

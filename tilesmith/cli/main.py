@@ -21,6 +21,7 @@ from tilesmith.base.version import version as installed_version
 from tilesmith.cli.bench import BENCH_HELP, bench
 from tilesmith.cli.db import db
 from tilesmith.cli.doctor import doctor
+from tilesmith.cli.run import RUN_HELP, run
 from tilesmith.cli.show import show
 from tilesmith.cli.tune import TUNE_HELP, tune
 
@@ -122,6 +123,7 @@ app = Commands(
 )
 app.command(epilog=TUNE_HELP)(tune)
 app.command(epilog=BENCH_HELP)(bench)
+app.command(epilog=RUN_HELP)(run)
 app.add_typer(show, name="show")
 app.add_typer(db, name="db")
 app.command()(doctor)

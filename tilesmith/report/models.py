@@ -15,7 +15,12 @@ from tilesmith.base.target import Target
 from tilesmith.measure.parent.cores import usable_cores
 from tilesmith.report.compare import machine_of
 from tilesmith.report.engine import Engine, ModelFile
-from tilesmith.report.engine_tilesmith import ARENA_BYTES, KERNEL_SECONDS, TilesmithEngine
+from tilesmith.report.engine_tilesmith import (
+    ARENA_BYTES,
+    KERNEL_SECONDS,
+    WHOLE_OVER_KERNELS,
+    TilesmithEngine,
+)
 from tilesmith.report.engines import (
     START_SECONDS,
     engine_recipe,
@@ -200,6 +205,7 @@ def _with_facts(row: ModelRow, facts: Mapping[str, float]) -> ModelRow:
     return replace(
         row,
         kernels_ms=None if kernels is None else kernels * 1e3,
+        whole_over_kernels=facts.get(WHOLE_OVER_KERNELS),
         arena_bytes=facts.get(ARENA_BYTES),
     )
 

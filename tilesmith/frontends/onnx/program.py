@@ -19,6 +19,7 @@ from tilesmith.frontends.onnx.call import Call, NeedsContents, RunOnHost
 from tilesmith.frontends.onnx.control import spliced
 from tilesmith.frontends.onnx.functions import expanded
 from tilesmith.frontends.onnx.host import numpy_step
+from tilesmith.frontends.onnx.legacy import aligned
 from tilesmith.frontends.onnx.loops import loop_step
 from tilesmith.frontends.onnx.model import OnnxGraph, OnnxNode
 from tilesmith.frontends.onnx.operators import has_importer, importer_of
@@ -159,7 +160,7 @@ class _Import:
 
     def _import(self, node: OnnxNode) -> None:
         inputs = [self._value(x) if x else None for x in node.inputs]
-        call = Call(node, inputs, self.builder)
+        call = Call(node, aligned(node, inputs, self.builder), self.builder)
         results: Any = importer_of(node)(call)
         several: Sequence[Value | None] = (
             results if isinstance(results, tuple | list) else (results,)

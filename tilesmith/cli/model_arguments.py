@@ -1,0 +1,104 @@
+"""What the commands about models take: words of the command line in, sizes and arrays out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from tilesmith.base.errors import ArgumentError
+from tilesmith.cli.suggest import did_you_mean
+from tilesmith.frontends.open import load_onnx
+from tilesmith.graph.program import Signature
+from tilesmith.graph.source import OpenGraph
+from tilesmith.report.model_inputs import random_inputs
+
+Array = np.ndarray[Any, Any]
+
+DimOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--dim",
+        metavar="NAME=N",
+        help="the size of an open dimension of a model, as batch=1; once for each",
+    ),
+]
+
+
+def is_model(what: str) -> bool:
+    return what.lower().endswith(".onnx")
+
+
+def loaded(path: str, dim: Sequence[str] | None) -> tuple[OpenGraph, dict[str, int]]:
+    """The model, and the sizes that --dim gave to its open dimensions."""
+    if not Path(path).is_file():
+        raise ArgumentError(f"there is no file {path}")
+    dims = sizes_of_dims(dim or ())
+    return load_onnx(path, dims=dims), dims
+
+
+def sizes_of_dims(words: Sequence[str]) -> dict[str, int]:
+    dims = {}
+    for word in words:
+        name, _, size = word.rpartition("=")
+        if not name or not re.fullmatch("[0-9]{1,9}", size):
+            raise ArgumentError(f"--dim {word!r}: write NAME=N, such as batch=1")
+        dims[name] = int(size)
+    return dims
+
+
+def arrays_of(
+    words: Sequence[str], signatures: Sequence[Signature], model: str, random: bool
+) -> dict[str, Array]:
+    """One array for each input: from the files of --input NAME=FILE.npy, the others random."""
+    given: dict[str, Array] = {}
+    names = [s.name for s in signatures]
+    for word in words:
+        name, path = _named_file(word, names)
+        if name not in names:
+            raise ArgumentError(
+                f"--input {word!r}: {model} has no input {name!r}{did_you_mean(name, names)}; "
+                f"its inputs are {_listed(signatures)}"
+            )
+        given[name] = _array(word, path)
+    missing = [s for s in signatures if s.name not in given]
+    if missing and not random:
+        raise ArgumentError(
+            f"{model} also needs {_listed(missing)}; give --input NAME=FILE.npy for each, or "
+            "--random to run it with random numbers"
+        )
+    filled = {**random_inputs(missing), **given}
+    return {name: filled[name] for name in names}
+
+
+def _named_file(word: str, names: Sequence[str]) -> tuple[str, str]:
+    """NAME=FILE; or FILE alone, where a model has one input. Names may contain a `=`."""
+    for name in names:
+        if word.startswith(f"{name}="):
+            return name, word.removeprefix(f"{name}=")
+    name, equals, path = word.partition("=")
+    if equals:
+        return name, path
+    if len(names) != 1:
+        raise ArgumentError(f"--input {word!r}: write NAME=FILE.npy; the names are {names}")
+    return names[0], word
+
+
+def _array(word: str, path: str) -> Array:
+    try:
+        found = np.load(path, allow_pickle=False)
+    except FileNotFoundError:
+        raise ArgumentError(f"--input {word!r}: there is no file {path}") from None
+    except (OSError, ValueError, EOFError) as e:
+        raise ArgumentError(f"--input {word!r}: {path} is no array of numpy.save: {e}") from None
+    if not isinstance(found, np.ndarray):
+        raise ArgumentError(f"--input {word!r}: {path} has several arrays; write one with np.save")
+    return found
+
+
+def _listed(signatures: Sequence[Signature]) -> str:
+    return ", ".join(map(str, signatures)) or "none"

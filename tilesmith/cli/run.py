@@ -1,0 +1,107 @@
+"""`tilesmith run`: a model file and arrays in, the arrays that it computes out."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from tilesmith.base.errors import ArgumentError
+from tilesmith.base.target import cpu
+from tilesmith.cli.arguments import count, require_cores, require_database, require_folder
+from tilesmith.cli.model_arguments import DimOption, arrays_of, is_model, loaded
+from tilesmith.records.open import open_database
+from tilesmith.report.model_inputs import signatures_of
+from tilesmith.tune.compile_model import compile_model
+
+Array = np.ndarray[Any, Any]
+RUN_HELP = (
+    "\b\nExamples:\n"
+    "  tilesmith run model.onnx --input image=x.npy --output out\n"
+    "  tilesmith run model.onnx --random --dim batch=4"
+)
+
+
+def run(
+    model: Annotated[str, typer.Argument(metavar="MODEL.onnx", help="the ONNX file to run")],
+    input: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=FILE",
+            help="an input, as written by numpy.save; once for each, and without NAME= if the "
+            "model has one input",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="write each output there, as NAME.npy"),
+    ] = None,
+    random: Annotated[
+        bool,
+        typer.Option("--random", help="fill inputs that are not given with random numbers"),
+    ] = False,
+    dim: DimOption = None,
+    cores: Annotated[
+        int, typer.Option(metavar="N", parser=count, help="cores to run on; 0: all of them")
+    ] = 0,
+    db: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE|URL", help="use the tuned kernels of this database; drafts elsewhere"
+        ),
+    ] = "",
+) -> None:
+    """Run a model once and print what it computes."""
+    if not is_model(model):
+        raise ArgumentError(f"{model!r} is not the name of an ONNX file; it ends in .onnx")
+    require_cores("--cores", cores)
+    if output is not None:
+        require_folder("--output", output)
+    graph, _ = loaded(model, dim)
+    feeds = arrays_of(input or (), signatures_of(graph), model, random)
+    with ExitStack() as stack:
+        records = None
+        if db:
+            require_database(db)
+            records = stack.enter_context(open_database(db))
+        compiled = compile_model(graph, cpu(cores or None), database=records)
+        compiled(feeds)
+        start = time.perf_counter()
+        results = compiled(feeds)
+        seconds = time.perf_counter() - start
+    for line in described(results):
+        print(line)
+    print(f"{1e3 * seconds:.2f} ms for a second run")
+    if output is not None:
+        for name, path in file_names(results).items():
+            np.save(output / path, results[name])
+
+
+def described(results: Mapping[str, Array]) -> Iterable[str]:
+    """Each output with its type, shape and range."""
+    for name, a in results.items():
+        shape = ", ".join(map(str, a.shape))
+        text = f"{name}: {a.dtype}[{shape}]"
+        if a.size and a.dtype.kind in "fiu":
+            exact = a.astype(np.float64)
+            text += f", from {exact.min():.6g} to {exact.max():.6g}, mean {exact.mean():.6g}"
+        yield text
+
+
+def file_names(names: Iterable[str]) -> dict[str, str]:
+    """A plain, different file name for each output; names of a model may be anything."""
+    files: dict[str, str] = {}
+    for name in names:
+        stem = re.sub(r"[^\w.-]", "_", name).lstrip(".")[:100] or "output"
+        k = 1
+        while f"{stem}.npy" in files.values():
+            k += 1
+            stem = f"{stem.removesuffix(f'_{k - 1}')}_{k}"
+        files[name] = f"{stem}.npy"
+    return files
