@@ -20,10 +20,10 @@ from bench.table import arguments
 from tilesmith.base.target import Target, cpu
 from tilesmith.cli.model_table import line_of, text_of
 from tilesmith.report.engine import ModelFile
-from tilesmith.report.engine_tilesmith import TilesmithEngine, tune_tasks
+from tilesmith.report.engine_tilesmith import tune_tasks
 from tilesmith.report.engines import ENGINES, usable_engines
 from tilesmith.report.model_rows import ModelRow, write_model_rows
-from tilesmith.report.models import Asked, compare_model
+from tilesmith.report.models import compare_ours
 from tilesmith.testing.networks import catalogue
 from tilesmith.testing.networks.catalogue import NETWORKS, in_float64, network
 from tilesmith.testing.networks.export import export, save_program
@@ -54,16 +54,6 @@ def exported(name: str, batch: int, small: bool, folder: Path) -> Path:
     return path
 
 
-def asked(name: str, path: Path, small: bool, engines: Sequence[str], database: str) -> Asked:
-    net = network(name, small)
-    with np.load(path.with_suffix(".npz")) as arrays:
-        inputs = {net.input: arrays[net.input]}
-        right = {name: arrays[name] for name in net.outputs}
-    model = ModelFile(path, inputs, net.outputs)
-    ours = TilesmithEngine(database)
-    return Asked(model, tuple(engines), ours, ("PyTorch in float64", right))
-
-
 def row_of(name: str, target: Target, options: argparse.Namespace, folder: Path) -> ModelRow:
     path = exported(name, options.batch, options.small, folder)
     engines, absent = usable_engines([e for e in options.against.split(",") if e], path)
@@ -72,7 +62,11 @@ def row_of(name: str, target: Target, options: argparse.Namespace, folder: Path)
     if options.seconds:
         tune_tasks(path, {}, target, options.seconds, options.db)
     database = "" if options.untuned else options.db
-    return compare_model(asked(name, path, options.small, engines, database), target)
+    net = network(name, options.small)
+    with np.load(path.with_suffix(".npz")) as arrays:
+        model = ModelFile(path, {net.input: arrays[net.input]}, net.outputs)
+        right = {name: arrays[name] for name in net.outputs}
+    return compare_ours(model, engines, target, database, ("PyTorch in float64", right))
 
 
 def main(words: Sequence[str] | None = None) -> None:
