@@ -86,6 +86,26 @@ def test_float_arithmetic(name: str, dtype: str) -> None:
     check(binary_func(dtype, f), a, b, rtol=TOLERANCE[dtype])
 
 
+@pytest.mark.parametrize("exponent", ["int8", "int32", "int64", "uint64"])
+@pytest.mark.parametrize("base", [*FLOATS, *INTS])
+def test_powers_to_integers(base: str, exponent: str) -> None:
+    """Of a float a float, of an integer an integer, exactly, which wraps."""
+    d = ts.dtype(base)
+    a, b = ts.placeholder((N,), base, name="a"), ts.placeholder((N,), exponent, name="b")
+    func = ts.function([a, b, ts.compute((N,), lambda i: a[i] ** b[i], name="y")])
+    x = data(base, 1, 0.5, 2)
+    y = (np.arange(N) * 5 % 67 - (3 if exponent[0] == "i" else 0)).astype(exponent)
+    if d.is_float:
+        y = np.minimum(y, 9).astype(exponent)
+    else:
+        x[4:16] = np.resize([1, 0, 2, 3], 12)
+    assert func.outputs[0].dtype is d
+    check(func, x, y, rtol=4 * TOLERANCE[base] if d.is_float else 0)
+    if d.is_int:
+        wanted = [int(d.wrap(int(p) ** int(q))) for p, q in zip(x, y, strict=True) if 0 <= q < 64]
+        np.testing.assert_array_equal(ts.evaluate(func, x, y)[(y >= 0) & (y < 64)], wanted)
+
+
 @pytest.mark.parametrize("dtype", INTS)
 @pytest.mark.parametrize("name", ["add", "sub", "mul", "floordiv", "mod", "max", "min"])
 def test_integers_wrap_and_divide_like_numpy(name: str, dtype: str) -> None:

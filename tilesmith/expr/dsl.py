@@ -1,5 +1,5 @@
-"""The language a user states a computation in: placeholders, reductions and compute; Stages come
-out.
+"""The language in which a user states a computation: placeholders, reductions and compute, which
+create Stages.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _check_name(name: str) -> str:
 def placeholder(
     shape: Sequence[IntLike] | IntLike, dtype: str | DType = "float32", name: str = "x"
 ) -> Tensor:
-    """An input."""
+    """An input tensor."""
     return Tensor(_check_name(name), _shape(shape, name), dtype_named(dtype))
 
 
@@ -89,7 +89,7 @@ class _Reduction:
 
 @dataclass(slots=True)
 class _Frame:
-    """The compute() that is being stated: its reductions, each standing in the body as an Arg."""
+    """The compute() being stated, with its reductions; each stands in the body as an Arg."""
 
     name: str
     reductions: dict[str, _Reduction] = field(default_factory=dict)
@@ -155,8 +155,8 @@ def reduce(
     """A reduction with several results at once, such as argmax or the running maximum and sum of an
     online softmax.
 
-    `combine(x, y)` joins two partial results; it must be associative and commutative, and
-    `identity` neutral.
+    `combine(x, y)` joins two partial results. It must be associative and commutative, with
+    `identity` as its neutral element.
     """
     exprs = tuple(as_value(v).node for v in values)
     if len(identity) != len(exprs):
@@ -181,9 +181,9 @@ def reduce(
 
 
 def _as_good(a: Value, b: Value, greater: bool) -> Value:
-    """Whether a is an extreme of a and b."""
-    found = a >= b if greater else a <= b
-    return found | (a != a) if a.dtype.is_float else found
+    """Whether a is at least as extreme as b; NaN is the most extreme."""
+    is_extreme = a >= b if greater else a <= b
+    return is_extreme | (a != a) if a.dtype.is_float else is_extreme
 
 
 def _arg_extreme(x: Operand, axis: Axis, greater: bool) -> tuple[Value, Value]:
@@ -193,16 +193,15 @@ def _arg_extreme(x: Operand, axis: Axis, greater: bool) -> tuple[Value, Value]:
         raise ExpressionError(f"{op}(..., axis={axis!r}): an axis comes from ts.reduce_axis")
 
     def combine(p: tuple[Value, ...], q: tuple[Value, ...]) -> tuple[Value, Value]:
-        # As in NumPy a NaN beats every number, and the first of equals wins. This orders all pairs
-        # of position and value, so that the result does not depend on who is joined with whom.
+        # As in NumPy, NaN beats every number, and the first of equals wins. This is a total order
+        # of (position, value), so the result does not depend on the order of the reduction.
         left = _as_good(p[1], q[1], greater) & (~_as_good(q[1], p[1], greater) | (p[0] <= q[0]))
         return where(left, p[0], q[0]), where(left, p[1], q[1])
 
     if axis.extent.const == 0:
         raise ExpressionError(f"{op}(...) over {axis!r}: of nothing there is no {op}")
 
-    # The neutral position lies past the end, so that a real element wins a tie with the neutral
-    # value.
+    # The identity's position is past the end, so that a real element wins a tie with its value.
     far = INT64.highest()
     neutral = v.dtype.lowest() if greater else v.dtype.highest()
     position, extreme = reduce((axis, v), combine, (far, neutral), axis)
@@ -222,10 +221,10 @@ def argmin(x: Operand, axis: Axis) -> tuple[Value, Value]:
 def compute(
     shape: Any, body: Callable[..., Any], name: str = "compute", axes: Sequence[str] | None = None
 ) -> Any:
-    """A tensor whose element at (i, j, ...) is body(i, j, ...); a tuple of tensors when the body
-    gives several values.
+    """A tensor whose element at (i, j, ...) is body(i, j, ...); a tuple of tensors if the body
+    returns several values.
 
-    The axes are called like the body's parameters; `axes` names those of a body that takes
+    The axes are named after the body's parameters; `axes` names those of a body that takes
     `*index`.
     """
     _check_name(name)
@@ -258,7 +257,7 @@ def _bring_to_values(items: tuple[Any, ...]) -> list[Value]:
 
 
 def _labels(body: Callable[..., Any], rank: int, name: str) -> list[str]:
-    """Names of the axes: those of the body's parameters."""
+    """The names of the axes: those of the body's parameters."""
     params = list(inspect.signature(body).parameters.values())
     if any(p.kind is p.VAR_POSITIONAL for p in params):
         return [f"i{d}" for d in range(rank)]
@@ -281,7 +280,7 @@ def _stage(
             order = [int(v.name.split(".")[1]) if "." in v.name else 0 for v in values]  # type: ignore[union-attr]
             if order == list(range(len(values))):
                 return _finish(name, extents, labels, uids, r.values, r.combiner, r.axes)
-    # Reductions inside a larger expression become stages of their own over the same axes.
+    # Reductions inside of a larger expression become stages of their own over the same axes.
     index = tuple(var(u) for u in uids)
     env: dict[str, Expr] = {}
     used = {a.name.split(".")[0] for v in values for a in args_of(v)}
@@ -297,7 +296,7 @@ def _finish(
     name: str, extents: tuple[Int, ...], labels: list[str], uids: list[str],
     values: tuple[Expr, ...], combiner: Combiner | None, axes: tuple[Axis, ...],
 ) -> list[Tensor]:  # fmt: skip
-    """Give axes their plain names, which are unique within the stage."""
+    """Gives axes their final names, which are unique within the stage."""
     taken: set[str] = set()
     rename: dict[str, Int] = {}
     named: list[tuple[str, Int]] = []
@@ -323,10 +322,10 @@ def _finish(
     return stage.tensors
 
 
-def _check_scope(name: str, e: Expr, known: set[str]) -> None:
+def _check_scope(name: str, e: Expr, axes: set[str]) -> None:
     for p in nodes.ints_of(e):
         for n in p.names:
-            if n not in known and not is_size(n):
+            if n not in axes and not is_size(n):
                 raise ExpressionError(
                     f"{name} uses the axis {n.split('@')[0]!r}, which is neither one of its own "
                     "nor reduced over; put it into sum(..., axis=...) or make it a parameter"
@@ -334,8 +333,8 @@ def _check_scope(name: str, e: Expr, known: set[str]) -> None:
 
 
 def _check_reads(name: str, value: Expr, ranges: dict[str, Int]) -> None:
-    """A read that certainly leaves its tensor is an error here. Reads under a where() may; they are
-    guarded.
+    """Raises for a read that certainly leaves its tensor. Reads under a where() may, because they
+    are guarded.
     """
     if any(n.const == 0 for n in ranges.values()):
         return
@@ -356,5 +355,5 @@ def _check_reads(name: str, value: Expr, ranges: dict[str, Int]) -> None:
 
 
 def _unguarded(e: Expr) -> tuple[Expr, ...]:
-    """What is computed wherever e is."""
+    """The operands that are computed whenever e is."""
     return (e.cond,) if isinstance(e, Select) else nodes.children(e)

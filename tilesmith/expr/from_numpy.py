@@ -1,4 +1,4 @@
-"""NumPy's functions as ours: the name of a ufunc in, the name of an operation on values out."""
+"""The operations on values that NumPy's ufuncs correspond to, by name."""
 
 from __future__ import annotations
 

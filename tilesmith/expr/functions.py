@@ -1,4 +1,4 @@
-"""Functions of single values: values or numbers in, values out."""
+"""Functions of values and numbers."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def atan(x: Operand) -> Value:
 
 
 def expm1(x: Operand) -> Value:
-    """exp(x) - 1, with all its digits next to 0."""
+    """exp(x) - 1, accurate near 0."""
     return unary("expm1", x)
 
 
@@ -76,12 +76,12 @@ def ceil(x: Operand) -> Value:
 
 
 def round_(x: Operand) -> Value:
-    """To the nearest whole number, halves to the even one."""
+    """The nearest whole number, ties to even."""
     return unary("round", x)
 
 
 def trunc(x: Operand) -> Value:
-    """To the next whole number towards zero."""
+    """The nearest whole number towards zero."""
     return unary("trunc", x)
 
 
@@ -91,14 +91,14 @@ def trunc_divide(a: Operand, b: Operand) -> Value:
 
 
 def fmod(a: Operand, b: Operand) -> Value:
-    """What trunc_divide leaves, with the sign of a; `%` has that of b. It is exact; of float64 the
-    quotient is to be below 2**104. An integer by 0 leaves 0.
+    """The remainder of trunc_divide, with the sign of a; `%` has the sign of b. It is exact; for
+    float64 the quotient must be below 2**104. An integer modulo 0 is 0.
     """
     return binary("fmod", a, b)
 
 
 def sign(x: Operand) -> Value:
-    """1, 0 or -1; NaN of NaN."""
+    """1, 0 or -1; NaN for NaN."""
     v = as_value(x)
     if v.dtype.kind == "u":
         return minimum(v, 1)
@@ -106,7 +106,7 @@ def sign(x: Operand) -> Value:
 
 
 def bitwise_and(a: Operand, b: Operand) -> Value:
-    """Of the bits of two integers, or of two conditions."""
+    """The bitwise and of two integers, or the logical and of two conditions."""
     return bitwise("bitand", a, b)
 
 
@@ -123,12 +123,12 @@ def bitwise_not(x: Operand) -> Value:
 
 
 def left_shift(a: Operand, b: Operand) -> Value:
-    """a << b. A shift by the width or more leaves 0."""
+    """a << b. A shift by the width or more gives 0."""
     return bitwise("shl", a, b)
 
 
 def right_shift(a: Operand, b: Operand) -> Value:
-    """a >> b: signed integers keep their sign. A shift by the width or more leaves 0, or -1."""
+    """a >> b: signed integers keep their sign. A shift by the width or more gives 0, or -1."""
     return bitwise("shr", a, b)
 
 

@@ -1,15 +1,13 @@
-"""The one integer type: polynomials with integer coefficients, for extents, indices, bindings and
-predicates alike.
+"""The integer type of the IR: polynomials with integer coefficients, for extents, indices, bindings
+and predicates alike.
 
 A monomial is a sorted tuple of atoms. An atom is a name or something opaque (a floor division, a
-maximum, an integer read from a
-tensor). Names that begin with `#` are size variables and stand for values >= 1; all other names are
-loops or iterators and
-stand for values >= 0. A number is a constant polynomial, so that a rewrite has one code path for
-numbers and for variables, and
-putting in numbers commutes with every rewrite that is made of + and *.
+maximum, an integer loaded from a tensor). Names that begin with `#` are size variables, with values
+>= 1; all other names are loops or iterators, with values >= 0. A number is a constant polynomial,
+so a rewrite has one code path for numbers and for variables. Substituting numbers commutes with
+every rewrite that consists of + and *.
 
-`a % b` is no atom: it is `a - b*(a // b)`, so that `e*(w // e) + w % e` collapses to `w` by itself.
+`a % b` is not an atom: it is `a - b*(a // b)`, so that `e*(w // e) + w % e` simplifies to `w`.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ IntLike = Union["Int", int]
 
 
 class Opaque:
-    """An atom that is not a name. `key` decides equality and order."""
+    """An atom that is not a name. `key` determines equality and order."""
 
     __slots__ = ("key",)
     key: str
@@ -63,9 +61,7 @@ class FloorDiv(Opaque):
 
 
 class Maximum(Opaque):
-    """Made only where the union of two boxes cannot be ordered; it resolves when numbers are put
-    in.
-    """
+    """Occurs only where the bounds of two boxes cannot be ordered; numbers resolve it."""
 
     __slots__ = ("a", "b")
 
@@ -184,7 +180,7 @@ class Int:
         return self._hash
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Int, (self.terms,)  # what was worked out about it does not travel
+        return Int, (self.terms,)  # without cached properties
 
     def __repr__(self) -> str:
         if self._text is None:
@@ -199,7 +195,7 @@ class Int:
             self._text = text or "0"
         return self._text
 
-    # questions
+    # queries
     @property
     def const(self) -> int | None:
         """The value, if it has no variables."""
@@ -218,27 +214,27 @@ class Int:
 
     @property
     def names(self) -> frozenset[str]:
-        """All names, also those inside opaque atoms."""
+        """All names, including those inside of opaque atoms."""
         if self._names is None:
-            found: set[str] = set()
+            names: set[str] = set()
             for m in self.terms:
                 for a in m:
                     if isinstance(a, str):
-                        found.add(a)
+                        names.add(a)
                     else:
-                        found |= a.names()
-            self._names = frozenset(found)
+                        names |= a.names()
+            self._names = frozenset(names)
         return self._names
 
     @property
     def plain(self) -> bool:
-        """Whether it is made of names alone, without opaque atoms."""
+        """Whether it consists of names alone, without opaque atoms."""
         if self._plain is None:
             self._plain = all(type(a) is str for m in self.terms for a in m)
         return self._plain
 
     def substitute(self, env: Mapping[str, Int]) -> Int:
-        """Names replaced; opaque atoms are made anew, so they simplify."""
+        """Replaces names. Opaque atoms are constructed anew, so that they simplify."""
         if not env or self.names.isdisjoint(env):
             return self
         terms: dict[Monomial, int] = {}
@@ -266,7 +262,7 @@ class Int:
         return out
 
     def coefficient(self, name: str) -> Int:
-        """What multiplies `name`, which must not occur inside an opaque atom or squared."""
+        """The factor of `name`, which must not occur squared or inside of an opaque atom."""
         out: dict[Monomial, int] = {}
         for m, c in self.terms.items():
             if name in m:
@@ -289,8 +285,8 @@ def of(value: IntLike) -> Int:
 
 
 def _number(value: object) -> Int | None:
-    """`of` for an operand: None for what is no whole number, such as a Value, which then takes
-    over.
+    """`of` for an operand: None for anything but a whole number, such as a Value, whose operator is
+    then called.
     """
     if isinstance(value, Int):
         return value
@@ -306,7 +302,7 @@ def atom(a: Atom) -> Int:
 
 
 def opaque_atoms(p: Int) -> Iterator[Opaque]:
-    """Every opaque atom, also those inside others."""
+    """Every opaque atom, including those inside of others."""
     for m in () if p.plain else p.terms:
         for a in m:
             if isinstance(a, Opaque):
@@ -317,8 +313,8 @@ def opaque_atoms(p: Int) -> Iterator[Opaque]:
 
 
 def map_atoms(p: Int, f: Callable[[Opaque], Int]) -> Int:
-    """f over the opaque atoms that are no floor division or maximum; those are made anew around the
-    result.
+    """Applies f to the opaque atoms other than floor divisions and maxima, which are constructed
+    anew around the result.
     """
     if p.plain:
         return p
@@ -344,7 +340,7 @@ def is_size(a: Atom) -> bool:
 
 
 def loops_of(p: Int) -> frozenset[str]:
-    """The names in p that are no size variables."""
+    """The names in p that are not size variables."""
     return frozenset(n for n in p.names if n[0] != "#")
 
 
@@ -356,7 +352,7 @@ def product(values: Iterable[IntLike]) -> Int:
 
 
 def exact_quotient(p: Int, q: Int) -> Int | None:
-    """p / q where q is one term that divides every term of p, else None."""
+    """p / q if q is a single term that divides every term of p, else None."""
     if len(q.terms) != 1:
         return None
     ((mq, cq),) = q.terms.items()
@@ -374,13 +370,13 @@ def exact_quotient(p: Int, q: Int) -> Int | None:
 
 
 def floordiv(a: Int, b: Int) -> Int:
-    """Normal form `q + r // b` in which no term of r is a multiple of b (0 <= coefficient < b when
-    b is a number).
+    """The normal form `q + r // b`, in which no term of r is a multiple of b (0 <= coefficient < b
+    if b is a number).
     """
     if b is ONE or b == ONE:
         return a
     n = b.const
-    if n == 0:  # by a size of 0, where there is nothing to divide; see semantics.py
+    if n == 0:  # a size of 0, where nothing is computed; see semantics.py
         return ZERO
     if n is not None and n < 0:
         return floordiv(-a, of(-n))
@@ -416,8 +412,8 @@ def floordiv(a: Int, b: Int) -> Int:
 
 @lru_cache(200_000)
 def nonnegative(p: Int) -> bool:
-    """A sound, incomplete test of p >= 0 for all sizes >= 1 and all loops >= 0: shift each size by
-    one, look at the signs.
+    """A sound, incomplete test of p >= 0 for all sizes >= 1 and all loops >= 0: substitutes size +
+    1 for each size, and looks at the signs of the coefficients.
     """
     if all(c >= 0 for c in p.terms.values()):
         return p.plain
@@ -432,8 +428,8 @@ def nonnegative(p: Int) -> bool:
 
 
 def maximum(a: Int, b: Int) -> Int:
-    """The larger one, by proof if there is one. Common terms are pulled out, so that loops leave
-    the atom.
+    """The larger one, if that can be proven; else a Maximum. Common terms are pulled out of it, so
+    that it does not depend on loops.
     """
     if nonnegative(a - b):
         return a
@@ -447,17 +443,17 @@ def maximum(a: Int, b: Int) -> Int:
 
 
 class Unknown(Exception):
-    """Raised where an interval cannot be found in closed form."""
+    """An interval has no closed form."""
 
 
 def bounds(p: Int, inner: Mapping[str, Int]) -> tuple[Int, Int]:
-    """The least and the greatest value of p while each name in `inner` runs over [0, extent); free
-    in all other names.
+    """The smallest and largest value of p while each name in `inner` runs over [0, extent), as
+    expressions over the other names.
     """
     if p.names.isdisjoint(inner):
         return p, p
-    if p.plain and (found := _affine_bounds(p, inner)) is not None:
-        return found
+    if p.plain and (affine := _affine_bounds(p, inner)) is not None:
+        return affine
     low: dict[Monomial, int] = {}
     coefficients: dict[Atom, Int] = {}
     for m, c in p.terms.items():
@@ -471,7 +467,7 @@ def bounds(p: Int, inner: Mapping[str, Int]) -> tuple[Int, Int]:
         rest.remove(moving[0])
         coefficients[moving[0]] = coefficients.get(moving[0], ZERO) + Int({tuple(rest): c})
     divisions = [a for a in coefficients if isinstance(a, FloorDiv)]
-    if len(divisions) > 1:  # what a remainder is taken of may be one itself: the outer ones first
+    if len(divisions) > 1:  # the dividend may contain another remainder: outer ones first
         divisions.sort(key=lambda a: -sum(1 for _ in opaque_atoms(a.a)))
     for d in divisions:  # s*x - s*b*(x // b) is s*(x % b), which lies in [0, s*(b - 1)]
         scale = exact_quotient(-coefficients[d], d.b)
@@ -522,7 +518,7 @@ def bounds(p: Int, inner: Mapping[str, Int]) -> tuple[Int, Int]:
 
 
 def _affine_bounds(p: Int, inner: Mapping[str, Int]) -> tuple[Int, Int] | None:
-    """The same in plain numbers, for sums of loops with known extents."""
+    """The same in Python's integers, for sums of loops with constant extents."""
     low = high = 0
     rest: dict[Monomial, int] = {}
     for m, c in p.terms.items():
@@ -545,8 +541,8 @@ Rules = Mapping[Monomial, Int]
 
 
 def reduce_modulo(p: Int, rules: Rules) -> Int:
-    """p in normal form under `product of sizes -> extent`. Left sides share no variables, so the
-    form is unique.
+    """The normal form of p under `product of sizes -> extent`. Left sides share no variables, so
+    the form is unique.
     """
     if not rules:
         return p
@@ -571,7 +567,7 @@ def reduce_modulo(p: Int, rules: Rules) -> Int:
 
 
 def proves(p: Int, ranges: Mapping[str, Int], rules: Rules) -> bool:
-    """True only if p >= 0 for every value of the loops in `ranges` and every size that obeys
+    """True only if p >= 0 for all values of the loops in `ranges` and all sizes that satisfy
     `rules`.
     """
     try:
@@ -582,7 +578,7 @@ def proves(p: Int, ranges: Mapping[str, Int], rules: Rules) -> bool:
 
 
 def evaluate_int(p: Int, env: Mapping[str, int], opaque: Callable[[Opaque], int]) -> int:
-    """The number that p is when each name has one; `opaque` gives that of data-dependent atoms."""
+    """The value of p for given values of names; `opaque` gives those of data-dependent atoms."""
     total = 0
     for m, c in p.terms.items():
         value = c

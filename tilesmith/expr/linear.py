@@ -1,4 +1,4 @@
-"""Several indices as one number and back: the strides of a shape, and the place of an element."""
+"""Linear addresses: the strides of a shape, and the offset of an element."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from tilesmith.expr.ints import ONE, ZERO, Int, IntLike, of
 
 
 def row_major(shape: Sequence[Int], align: tuple[int, int, int] | None = None) -> tuple[Int, ...]:
-    """How many elements one step along each dimension moves by; the last one is dense.
+    """The strides in elements; that of the last dimension is 1.
 
-    `align` is (dimension, multiple, offset): the stride of that dimension is padded until it is
-    = offset (mod multiple), where it is a number.
+    `align` is (dimension, multiple, offset): the stride of that dimension is padded to `offset`
+    modulo `multiple`, if it is a number.
     """
     out: list[Int] = []
     step = ONE
@@ -20,13 +20,13 @@ def row_major(shape: Sequence[Int], align: tuple[int, int, int] | None = None) -
             _, multiple, offset = align
             step = of(n + (offset - n) % multiple)
         out.append(step)
-        if d:  # nothing lies outside of the first dimension
+        if d:  # the first dimension has no outer stride
             step = step * shape[d]
     return tuple(reversed(out))
 
 
 def linear(index: Iterable[Int], strides: Iterable[IntLike]) -> Int:
-    """The place of an element, in elements."""
+    """The offset of an element, in elements."""
     total = ZERO
     for p, stride in zip(index, strides, strict=True):
         total = total + p * stride
@@ -34,5 +34,5 @@ def linear(index: Iterable[Int], strides: Iterable[IntLike]) -> Int:
 
 
 def step_along(name: str, index: Iterable[Int], strides: Iterable[IntLike]) -> Int:
-    """How many elements one step of the variable moves by; it stands in no division."""
+    """The elements by which one step of the variable moves; it must not occur in a division."""
     return linear((p.coefficient(name) for p in index), strides)

@@ -100,7 +100,7 @@ class Const(Node):
     dtype: DType
 
     def _own(self) -> tuple[object, ...]:
-        return repr(self.value), self.dtype.name  # 0.0 is not -0.0, and NaN is itself
+        return repr(self.value), self.dtype.name  # distinguishes 0.0 from -0.0; NaN equals itself
 
     def text(self, inner: Sequence[Text]) -> Text:
         return repr(self.value), repr(self.value)
@@ -108,7 +108,7 @@ class Const(Node):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class IntValue(Node):
-    """An integer over iterators, as a value; it lies within its dtype."""
+    """An integer over iterators, as a value; it never leaves the range of its dtype."""
 
     value: Int
     dtype: DType
@@ -224,7 +224,7 @@ FLOAT_FUNCTIONS = (
 )  # fmt: skip
 UNARY = (*FLOAT_FUNCTIONS, "neg", "abs", "floor", "ceil", "round", "trunc", "not", "bitnot")
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
-BITWISE = ("bitand", "bitor", "bitxor", "shl", "shr")  # of integers
+BITWISE = ("bitand", "bitor", "bitxor", "shl", "shr")  # operations on integers
 ARITHMETIC = (
     "add", "sub", "mul", "div", "floordiv", "mod", "truncdiv", "fmod", "max", "min", "pow",
     *BITWISE,

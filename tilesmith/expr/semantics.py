@@ -1,13 +1,15 @@
-"""What each operation means, on NumPy scalars and arrays alike: the definition that interpreter and
+"""The meaning of each operation, on NumPy scalars and arrays: the definition that interpreter and
 oracle share.
 
-Integers wrap around; `//` and `%` round towards minus infinity, truncdiv and fmod (C's / and %)
+Integers wrap around. `//` and `%` round towards minus infinity, truncdiv and fmod (C's / and %)
 towards zero. An integer divided by 0 is 0, and so is the remainder, whether the operands are axes
-or data: it is no error, so that a `where` may guard it, and every part of the system gives the
-same. max and min give NaN if one side is NaN.
+or data. It is not an error, so that a `where` may guard it, and every part of the system gives the
+same. max and min return NaN if one side is NaN.
+
 A shift to the right keeps the sign of a signed integer. A shift by the width or more, or by a
-negative number, leaves nothing: 0, or -1 for a negative number that is shifted to the right.
-float16 and bfloat16 arithmetic may be carried out in float32 and rounded where the value is stored.
+negative number, gives 0, or -1 for a negative number that is shifted to the right.
+
+float16 and bfloat16 arithmetic may be computed in float32 and rounded when the value is stored.
 """
 
 from __future__ import annotations
@@ -89,7 +91,7 @@ def binary(op: str, a: Any, b: Any, dtype: DType) -> Any:
         case "truncdiv":
             return _truncdiv(a, b)
         case "fmod":
-            if dtype.is_float:  # exact, and so in any wider type
+            if dtype.is_float:  # exact, and therefore the same in any wider type
                 return np.fmod(np.asarray(a, np.float64), b).astype(dtype.numpy)[()]
             return np.where(np.equal(b, 0), b, a - _truncdiv(a, b) * b)[()]
         case "max":
@@ -133,7 +135,7 @@ def _truncdiv(a: Any, b: Any) -> Any:
 
 
 def _shift(op: str, a: Any, b: Any, dtype: DType) -> Any:
-    """By a count that is within the width; NumPy's own shifts leave the rest to C."""
+    """Shifts by any count; NumPy's own shifts beyond the width are undefined, as in C."""
     inside = np.greater_equal(b, 0) & np.less(b, dtype.bits)
     count = np.where(inside, b, 0).astype(dtype.numpy)
     if op == "shl":
@@ -143,9 +145,8 @@ def _shift(op: str, a: Any, b: Any, dtype: DType) -> Any:
 
 
 def cast(x: Any, to: DType) -> Any:
-    """Floats go to integers by truncation; what does not fit becomes the nearest number that does,
-    and NaN becomes 0. Integers wrap. bfloat16 is reached by way of float32, everything else in one
-    rounding.
+    """Floats are truncated to integers; values out of range saturate, and NaN becomes 0. Integers
+    wrap. bfloat16 is rounded by way of float32, everything else in one rounding.
     """
     a = np.asarray(x)
     if not to.is_int or a.dtype.kind in "biu":
@@ -154,7 +155,7 @@ def cast(x: Any, to: DType) -> Any:
     low, high = int(to.lowest()), int(to.highest())
     fits = (whole >= low) & (whole < float(high + 1))
     inside = np.where(fits, whole, 0).astype(to.numpy)
-    # In the dtype from the start: as Python's numbers the ends of uint64 would meet as floats.
+    # In the dtype from the start: as Python numbers, the limits of uint64 would become floats.
     end = np.where(whole < 0, *(to.numpy.type(n) for n in (low, high)))
     return np.where(fits | np.isnan(whole), inside, end)[()]
 

@@ -1,6 +1,5 @@
-"""Functions made of others: values or numbers in, values out. Errors are a few units in the last
-place, also next to 0 and to the ends of the range; those of float16 and bfloat16 go by way of
-float32.
+"""Functions composed of others. Errors are a few units in the last place, also near 0 and near the
+ends of the range. float16 and bfloat16 are computed in float32.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from tilesmith.base.dtype import FLOAT32, FLOAT64
 from tilesmith.expr.functions import absolute, atan, cos, exp, expm1, log, sin, sqrt
 from tilesmith.expr.values import Operand, Value, as_value, cast, where
 
-_LARGE = 2.0**60  # its square is a float32, and 1 more or less does not count for float64
+_LARGE = 2.0**60  # its square fits float32, and adding 1 to it is below float64's precision
 
 
 def _precisely(f: Callable[[Value], Value], x: Operand) -> Value:
-    """f in at least float32."""
+    """f computed in float32 at least."""
     v = as_value(x)
     if not v.dtype.is_float:
         return f(cast(v, FLOAT32))
@@ -24,7 +23,7 @@ def _precisely(f: Callable[[Value], Value], x: Operand) -> Value:
 
 
 def _odd(f: Callable[[Value], Value]) -> Callable[[Value], Value]:
-    """f(-x) = -f(x) from f of what is not negative. Next to 0, and with its sign, f(x) is x."""
+    """An odd function, f(-x) = -f(x), from f of nonnegative values. Near 0, f(x) is x."""
 
     def both_signs(v: Value) -> Value:
         a = absolute(v)
@@ -52,7 +51,7 @@ def sinh(x: Operand) -> Value:
 
 
 def _sinh(a: Value) -> Value:
-    """(h^2 - 1) (1 + 1/h^2) / 2, where h = e^(a/2) is still finite when the result is not."""
+    """(h^2 - 1) (1 + 1/h^2) / 2 with h = e^(a/2), which is finite as long as the result is."""
     u = expm1(a * 0.5)
     h = u + 1.0
     return (u * 0.5) * (u + 2.0) * (1.0 + 1.0 / (h * h))
@@ -73,7 +72,7 @@ def log1p(x: Operand) -> Value:
 
 
 def _log1p(v: Value) -> Value:
-    """The logarithm of 1 + v as it was rounded, and a factor for what that left out."""
+    """The logarithm of the rounded 1 + v, and a factor that corrects the rounding."""
     u = 1.0 + v
     return where((u == 1.0) | (v == math.inf), v, log(u) * (v / (u - 1.0)))
 
@@ -87,7 +86,7 @@ def _asinh(a: Value) -> Value:
 
 
 def _log1p_of_sum(a: Value, b: Value) -> Value:
-    """log(1 + a + b), where b is a as soon as a is large."""
+    """log(1 + a + b), where b is about a if a is large."""
     large = a > _LARGE
     return _log1p(where(large, a, a + b)) + where(large, as_value(math.log(2.0), a.dtype), 0.0)
 

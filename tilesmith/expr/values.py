@@ -1,7 +1,7 @@
-"""Values, axes and tensors with Python's operators: what a body is written with; nodes come out.
+"""Values, axes and tensors with Python's operators, with which the body of a compute is written.
 
-`Value` wraps an expression node; the nodes themselves know nothing of operators, and compare by
-structure. Arithmetic among axes stays an `Int` polynomial, everything else becomes value nodes.
+`Value` wraps an expression node; the nodes themselves have no operators and compare by structure.
+Arithmetic among axes stays an `Int` polynomial, everything else becomes value nodes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ fresh = itertools.count()
 
 
 class Value:
-    """An expression with Python's operators on it."""
+    """An expression with Python's operators."""
 
     __slots__ = ("node",)
 
@@ -180,7 +180,7 @@ class Value:
         )
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Value:
-        """NumPy's functions of values: np.exp(A[i]) is ts.exp(A[i])."""
+        """NumPy's functions on values: np.exp(A[i]) is ts.exp(A[i])."""
         name = ufunc.__name__
         for x in inputs:
             if getattr(x, "ndim", 0):
@@ -223,7 +223,7 @@ class Axis(Value):
 
 
 class TensorName(str):
-    """The name under which a Load refers to a tensor before the tensor has its final name."""
+    """The name by which a Load refers to a tensor until the tensor has its final name."""
 
     __slots__ = ("tensor",)
     tensor: Tensor
@@ -239,7 +239,7 @@ class Tensor:
 
     @property
     def shape(self) -> tuple[IntLike, ...]:
-        """Numbers where the extent is known, Ints where it is a size variable."""
+        """Numbers for known extents, Ints for size variables."""
         return tuple(e if (n := e.const) is None else n for e in self.shape_ints)
 
     @property
@@ -255,7 +255,7 @@ class Tensor:
             )
         return Value(Load(self.uid, tuple(map(self._index, items)), self.dtype))
 
-    # A tensor stands for all its elements, so only one without dimensions can be computed with.
+    # A tensor stands for all its elements, so only a tensor of rank 0 has arithmetic.
     def _arithmetic(op: str, sign: str, turned: bool = False) -> Callable[..., Value]:  # type: ignore[misc]
         def operator(self: Tensor, other: Operand | Tensor) -> Value:
             if self.ndim:
@@ -352,7 +352,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stage:
-    """One step of a computation: for every point of `axes`, the `values`, joined over `reduce` by
+    """One step of a computation: the `values` at every point of `axes`, reduced over `reduce` by
     `combiner`.
     """
 
@@ -364,9 +364,9 @@ class Stage:
     tensors: list[Tensor] = field(default_factory=list)
 
 
-# making values
+# construction of values
 def as_value(x: Any, like: DType | None = None) -> Value:
-    """A Python number as a Value, of the dtype it meets."""
+    """A Python number as a Value, in the dtype `like` of the other operand."""
     if isinstance(x, Value):
         return x
     if isinstance(x, Tensor):
@@ -389,15 +389,15 @@ def as_value(x: Any, like: DType | None = None) -> Value:
         return Value(Const(like.wrap(x), like))
     if isinstance(x, float):
         d = like if like is not None and like.is_float else FLOAT32
-        return Value(Const(d.wrap(float(x)), d))  # a NumPy float64 prints otherwise
+        return Value(Const(d.wrap(float(x)), d))  # float(): NumPy's float64 prints differently
     raise ExpressionError(f"{x!r} of type {type(x).__name__} is not a value, a number or an axis")
 
 
 def cast(x: Operand, to: str | DType) -> Value:
-    """x as another dtype. Floats go to integers by truncation; integers wrap."""
+    """x as another dtype. Floats are truncated to integers; integers wrap."""
     d = dtype_named(to)
     if type(x) is int and d.is_int and not INT64.lowest() <= x <= INT64.highest():
-        return Value(Const(d.wrap(x), d))  # what an axis could not be
+        return Value(Const(d.wrap(x), d))  # beyond the range of an axis
     v = as_value(x)
     if v.dtype is d:
         return v
@@ -417,7 +417,7 @@ def _pair(a: Operand, b: Operand, *, to: DType | None = None) -> tuple[Expr, Exp
     else:
         va, vb = as_value(a), as_value(b)
     d = to or promote(va.dtype, vb.dtype)
-    for v, other in ((va, vb), (vb, va)):  # an axis takes the type of what it meets
+    for v, other in ((va, vb), (vb, va)):  # an axis takes the dtype of the other operand
         if isinstance(v.node, IntValue) and not isinstance(other.node, IntValue):
             d = to or (other.dtype if other.dtype.kind != "b" else v.dtype)
     return cast(va, d).node, cast(vb, d).node
@@ -447,7 +447,7 @@ def binary(op: str, a: Operand, b: Operand) -> Value:
                     raise ExpressionError(f"{brief(x)} is divided by zero")
                 if q.const is not None or nonnegative(q - 1):
                     return Value(IntValue(p // q if op == "floordiv" else p % q, INT64))
-                # An Int has no say in what a division by zero is; semantics.py has.
+                # Division by zero is defined in semantics.py, not for Ints.
                 return Value(Binary(op, x, y, INT64))
     if op == "truncdiv" and x.dtype.is_float:
         return unary("trunc", binary("div", Value(x), Value(y)))
@@ -459,7 +459,7 @@ def binary(op: str, a: Operand, b: Operand) -> Value:
 
 
 def bitwise(op: str, a: Operand, b: Operand) -> Value:
-    """One of BITWISE: of the bits of two integers, or of two conditions."""
+    """One of BITWISE, on two integers or on two conditions."""
     x, y = as_value(a), as_value(b)
     if x.dtype is BOOL and y.dtype is BOOL and op in _OF_CONDITIONS:
         return binary(_OF_CONDITIONS[op], x, y)
@@ -505,8 +505,8 @@ def unary(op: str, x: Operand) -> Value:
 
 
 def where(cond: Operand, a: Operand, b: Operand) -> Value:
-    """a where cond holds, else b. Only the branch that is taken is read, so the other may lie out
-    of bounds.
+    """a if cond holds, else b. Only the side that is taken is read, so the other may be out of
+    bounds.
     """
     c = as_value(cond)
     if c.dtype is not BOOL:
@@ -522,8 +522,8 @@ def where(cond: Operand, a: Operand, b: Operand) -> Value:
 
 
 def power(a: Operand, b: Operand) -> Value:
-    """a ** b. A small whole exponent becomes multiplications. Integers to the power of integers are
-    integers, which wrap; only a negative number as exponent makes it float32.
+    """a ** b. A small whole exponent becomes multiplications. An integer to the power of an integer
+    is an integer and wraps; only a negative constant exponent makes it float32.
     """
     if isinstance(b, int) and not isinstance(b, bool) and 1 <= b <= 8:
         return _repeated(as_value(a), b)
@@ -542,7 +542,7 @@ def power(a: Operand, b: Operand) -> Value:
 
 
 def _repeated(v: Value, exponent: int) -> Value:
-    """By squares and products, from the highest digit of the exponent on."""
+    """By repeated squaring, from the highest bit of the exponent on."""
     join = Value.__mul__ if exponent <= 8 else _product
     out = v
     for bit in bin(exponent)[3:]:
@@ -553,13 +553,13 @@ def _repeated(v: Value, exponent: int) -> Value:
 
 
 def _product(x: Value, y: Value) -> Value:
-    """A node also of axes: as a polynomial, a high power of a sum has numbers of any size."""
+    """A node, even for axes: as a polynomial, a high power of a sum has huge coefficients."""
     return Value(Binary("mul", x.node, y.node, x.dtype))
 
 
 def _whole_power(v: Value, exponent: Value) -> Value:
-    """By six squares. An exponent beyond 63 counts as 62 or 63, which is right for 0, 1 and -1; of
-    anything else the power would not fit. A negative exponent leaves 0, but for 1 and -1.
+    """By six squarings. An exponent beyond 63 counts as 62 or 63, which is right for 0, 1 and -1;
+    any other power would overflow. A negative exponent gives 0, except for 1 and -1.
     """
     odd = exponent & 1
     small = where(exponent > 63, odd + 62, exponent)

@@ -1,9 +1,9 @@
-"""The one way to walk an expression: a graph of nodes that share their operands in, each distinct
-node visited once.
+"""Traversals of expressions, as graphs whose nodes share operands: each distinct node is visited
+once.
 
-A node that is used twice is one object, so nodes are told apart by identity, and the work is linear
-in what was written down. Nothing here recurses: an expression may be deeper than Python's stack.
-`below` says what a node is made of.
+A node that is used twice is one object, so nodes are distinguished by identity, and the time is
+linear in the number of nodes. Nothing here recurses, because an expression may be deeper than
+Python's stack. `below` gives the operands of a node.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Below = Callable[[N], Sequence[N]]
 
 
 def preorder(root: N, below: Below[N]) -> Iterator[N]:
-    """Each distinct node, before what it is made of."""
+    """Each distinct node, before its operands."""
     stack, seen = [root], set()
     while stack:
         x = stack.pop()
@@ -28,7 +28,7 @@ def preorder(root: N, below: Below[N]) -> Iterator[N]:
 
 
 def postorder(root: N, below: Below[N]) -> list[N]:
-    """Each distinct node, after what it is made of."""
+    """Each distinct node, after its operands."""
     out: list[N] = []
     begun: set[int] = set()
     done: set[int] = set()
@@ -50,7 +50,7 @@ def postorder(root: N, below: Below[N]) -> list[N]:
 
 
 def fold(root: N, below: Below[N], f: Callable[[N, list[T]], T]) -> T:
-    """f(node, what f gave for the nodes below it), once for each distinct node."""
+    """f(node, results of the nodes below it), once for each distinct node."""
     values: dict[int, T] = {}
     for x in postorder(root, below):
         values[id(x)] = f(x, [values[id(y)] for y in below(x)])
@@ -58,7 +58,7 @@ def fold(root: N, below: Below[N], f: Callable[[N, list[T]], T]) -> T:
 
 
 def count_paths(root: N, below: Below[N]) -> dict[int, int]:
-    """How often each node would stand in the tree without sharing, by id."""
+    """How often each node would occur in the tree without sharing, by id."""
     order = postorder(root, below)
     paths = dict.fromkeys(map(id, order), 0)
     paths[id(root)] = 1
@@ -69,8 +69,8 @@ def count_paths(root: N, below: Below[N]) -> dict[int, int]:
 
 
 def run_deep(steps: Generator[N, T, T], start: Callable[[N], T | Generator[N, T, T]]) -> T:
-    """A recursive function without recursion: it is a generator that yields a node where it would
-    call itself, and is sent the result. `start` gives a node's result if it is known, else its
+    """A recursive function without recursion: a generator that yields a node where it would call
+    itself, and is sent the result. `start` returns a node's result if it is known, else its
     generator.
     """
     stack = [steps]

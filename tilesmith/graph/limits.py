@@ -16,11 +16,11 @@ MAX_RANK = 32  # of NumPy 1
 
 class Limits:
     """`nbytes` is the most that one value may take, `folded` the steps of computing that constant
-    folding may take in all for one graph.
+    folding may take in all for one graph, `turns` the turns of a loop that does not end by itself.
     """
 
-    def __init__(self, nbytes: int, folded: int = 1 << 28) -> None:
-        self.nbytes, self.folded = nbytes, folded
+    def __init__(self, nbytes: int, folded: int = 1 << 28, turns: int = 1 << 31) -> None:
+        self.nbytes, self.folded, self.turns = nbytes, folded, turns
 
     def check(self, value: Value) -> None:
         # An empty value still has strides: its other extents must be numbers that fit.

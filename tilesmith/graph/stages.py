@@ -59,7 +59,8 @@ class StagedRun:
         self._first = _Stages(program.start)
 
     def __call__(self, feeds: Feeds) -> dict[str, Array]:
-        live = dict(feeds)
+        # Numbers of NumPy, as a row of a vector is one, have no address that lasts.
+        live = {n: np.asarray(a) for n, a in feeds.items()}
         stages: _Stages | None = self._first
         result: dict[str, Array] = {}
         while stages is not None:

@@ -15,8 +15,11 @@ from tilesmith.ops.activation import (
     thresholded_relu,
 )
 from tilesmith.ops.attention import mask_scores, masked_softmax, rotary_embedding, softcap, swiglu
+from tilesmith.ops.blocks import col2im, crop_or_pad, depth_to_space, space_to_depth
+from tilesmith.ops.causal import causal_conv1d
 from tilesmith.ops.conv import capsule_conv2d, conv1d, conv2d, conv3d, depthwise_conv2d
 from tilesmith.ops.conv_transpose import conv1d_transpose, conv2d_transpose, conv3d_transpose
+from tilesmith.ops.deform import deform_conv
 from tilesmith.ops.einsum import einsum
 from tilesmith.ops.elementwise import (
     absolute,
@@ -55,6 +58,7 @@ from tilesmith.ops.group_norm import (
     lp_normalize,
     rms_norm,
 )
+from tilesmith.ops.indices import gather, gather_elements, gather_nd, one_hot
 from tilesmith.ops.integer import (
     bitwise_and,
     bitwise_not,
@@ -106,8 +110,12 @@ from tilesmith.ops.reduce import (
     reduce_sum,
     reduce_sum_square,
 )
+from tilesmith.ops.regions import max_roi_pool, roi_align
+from tilesmith.ops.sample import affine_grid, grid_sample
 from tilesmith.ops.scan import cumprod, cumsum
+from tilesmith.ops.scatter import scatter_elements, scatter_nd, tensor_scatter
 from tilesmith.ops.search import argmax, argmin, hardmax
+from tilesmith.ops.topk import top_k
 from tilesmith.ops.transform import concatenate, embedding, flatten, pad, reshape, take, transpose
 from tilesmith.ops.trigonometry import (
     acos,
@@ -137,6 +145,7 @@ __all__ = [
     "acos",
     "acosh",
     "add",
+    "affine_grid",
     "argmax",
     "argmin",
     "asin",
@@ -154,9 +163,11 @@ __all__ = [
     "bitwise_xor",
     "capsule_conv2d",
     "cast",
+    "causal_conv1d",
     "ceil",
     "celu",
     "clip",
+    "col2im",
     "concatenate",
     "conv1d",
     "conv1d_transpose",
@@ -166,9 +177,12 @@ __all__ = [
     "conv3d_transpose",
     "cos",
     "cosh",
+    "crop_or_pad",
     "cumprod",
     "cumsum",
+    "deform_conv",
     "dense",
+    "depth_to_space",
     "depthwise_conv2d",
     "dequantize",
     "divide",
@@ -182,6 +196,9 @@ __all__ = [
     "flatten",
     "floor",
     "fmod",
+    "gather",
+    "gather_elements",
+    "gather_nd",
     "gelu",
     "global_avg_pool",
     "global_avg_pool2d",
@@ -189,6 +206,7 @@ __all__ = [
     "global_max_pool",
     "greater",
     "greater_equal",
+    "grid_sample",
     "group_norm",
     "hard_sigmoid",
     "hard_swish",
@@ -216,12 +234,14 @@ __all__ = [
     "matmul",
     "max_pool",
     "max_pool2d",
+    "max_roi_pool",
     "maximum",
     "minimum",
     "mish",
     "multiply",
     "negative",
     "norm",
+    "one_hot",
     "pad",
     "pad_mirrored",
     "pad_with",
@@ -247,8 +267,11 @@ __all__ = [
     "right_shift",
     "rint",
     "rms_norm",
+    "roi_align",
     "rotary_embedding",
     "scale_shift",
+    "scatter_elements",
+    "scatter_nd",
     "selu",
     "shrink",
     "sigmoid",
@@ -261,6 +284,7 @@ __all__ = [
     "softmax",
     "softplus",
     "softsign",
+    "space_to_depth",
     "sqrt",
     "subtract",
     "swiglu",
@@ -268,8 +292,10 @@ __all__ = [
     "take",
     "tan",
     "tanh",
+    "tensor_scatter",
     "thresholded_relu",
     "tile",
+    "top_k",
     "transpose",
     "transpose_batch_matmul",
     "trilu",

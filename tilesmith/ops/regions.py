@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tilesmith.base.dtype import INT64
+from tilesmith.base.dtype import INT64, DType
 from tilesmith.base.errors import ExpressionError
 from tilesmith.expr.dsl import amax, compute, reduce_axis
 from tilesmith.expr.dsl import sum as sum_over
-from tilesmith.expr.functions import ceil, floor, maximum, minimum
+from tilesmith.expr.functions import absolute, ceil, floor, maximum, minimum
 from tilesmith.expr.values import Tensor, Value, cast, where
 from tilesmith.ops.arguments import PerDim, fixed, need_equal, need_tensor, per_dim
 from tilesmith.ops.precision import accumulator
@@ -20,15 +20,9 @@ def roi_align(
     (R, C, *size). Each output is the mean or maximum of samples x samples places of its bin.
     """
     op = "roi_align"
-    need_tensor(op, "X", X, "N C H W")
-    need_tensor(op, "rois", rois, "R 4")
-    need_tensor(op, "batch", batch, "R")
-    need_equal(op, "the extent of batch", batch.shape_ints[0], rois.shape_ints[0], "rois has")
-    if fixed(op, "dimension 1 of rois", rois.shape_ints[1]) != 4:
-        raise ExpressionError(f"{op}: rois has {rois.shape[1]} columns; it must have 4")
     if mode not in ("avg", "max"):
         raise ExpressionError(f"{op}: mode is {mode!r}; it must be 'avg' or 'max'")
-    sizes = per_dim(op, "size", size, 2)
+    sizes = _checked(op, X, rois, batch, size)
     (samples,) = per_dim(op, "samples", samples, 1)
     height, width = (fixed(op, f"extent {'HW'[k]} of X", X.shape_ints[2 + k]) for k in range(2))
     acc = accumulator(X.dtype)
@@ -36,12 +30,7 @@ def roi_align(
     # Where the samples lie is the same for all channels, so it is a stage of its own.
     def places(first: int, bins: int) -> Tensor:
         def body(r: Value, p: Value, s: Value) -> Value:
-            offset = 0.5 if half_pixel else 0.0
-            start = cast(rois[r, first], acc) * scale - offset
-            length = cast(rois[r, first + 2], acc) * scale - offset - start
-            if not half_pixel:  # a box without an extent counts as one element
-                length = maximum(length, 1)
-            part = length / bins
+            start, part = _bin(rois, r, first, bins, scale, half_pixel, acc)
             return start + cast(p, acc) * part + (cast(s, acc) + 0.5) * part / samples
 
         out: Tensor = compute((rois.shape_ints[0], bins, samples), body, name=f"{name}_at")
@@ -71,6 +60,81 @@ def roi_align(
 
     out: Tensor = compute((rois.shape_ints[0], X.shape_ints[1], *sizes), body, name=name)
     return out
+
+
+def roi_align_adaptive(
+    X: Tensor, rois: Tensor, batch: Tensor, size: PerDim = 1, scale: float = 1.0,
+    half_pixel: bool = True, name: str = "roi_align_adaptive",
+) -> Tensor:  # fmt: skip
+    """roi_align by means, with as many samples in a bin as it has elements.
+
+    How many those are is data. But a bilinear mean is a product of one along H and one along W, and
+    samples lie at least half an element apart, so that few of them meet a row. So each bin has a
+    weight for every row and for every column.
+    """
+    op = "roi_align_adaptive"
+    sizes = _checked(op, X, rois, batch, size)
+    height, width = (fixed(op, f"extent {'HW'[k]} of X", X.shape_ints[2 + k]) for k in range(2))
+    acc = accumulator(X.dtype)
+    near = 6  # samples that may meet one row: those within one element on both sides of it
+
+    def weights(first: int, bins: int, extent: int) -> Tensor:
+        t = reduce_axis(near, name="t")
+
+        def body(r: Value, p: Value, i: Value) -> Value:
+            start, part = _bin(rois, r, first, bins, scale, half_pixel, acc)
+            count = ceil(part)
+            step = part / maximum(count, 1)
+            origin = start + cast(p, acc) * part
+            # The first sample that may meet row i, and those behind it.
+            begin = maximum(floor((cast(i, acc) - 1 - origin) / maximum(step, 1e-6) - 0.5), 0)
+            s = begin + cast(t, acc)
+            x = origin + (s + 0.5) * step
+            held = minimum(maximum(x, 0), extent - 1)
+            weight = maximum(1 - absolute(held - cast(i, acc)), 0) / maximum(count, 1)
+            counts = (s < count) & (x >= -1) & (x <= extent)
+            return sum_over(where(counts, weight, 0), axis=t)
+
+        out: Tensor = compute((rois.shape_ints[0], bins, extent), body, name=f"{name}_weights")
+        return out
+
+    rows, columns = weights(1, sizes[0], height), weights(0, sizes[1], width)
+    rw, rh = reduce_axis(width, name="rw"), reduce_axis(height, name="rh")
+
+    def across(r: Value, c: Value, y: Value, w: Value) -> Value:
+        value = cast(X[cast(batch[r], INT64), c, y, rw], acc)
+        return sum_over(value * columns[r, w, rw], axis=rw)
+
+    boxes, channels = rois.shape_ints[0], X.shape_ints[1]
+    parts: Tensor = compute((boxes, channels, height, sizes[1]), across, name=f"{name}_rows")
+
+    def body(r: Value, c: Value, h: Value, w: Value) -> Value:
+        return cast(sum_over(parts[r, c, rh, w] * rows[r, h, rh], axis=rh), X.dtype)
+
+    out: Tensor = compute((boxes, channels, *sizes), body, name=name)
+    return out
+
+
+def _checked(op: str, X: Tensor, rois: Tensor, batch: Tensor, size: PerDim) -> tuple[int, ...]:
+    need_tensor(op, "X", X, "N C H W")
+    need_tensor(op, "rois", rois, "R 4")
+    need_tensor(op, "batch", batch, "R")
+    need_equal(op, "the extent of batch", batch.shape_ints[0], rois.shape_ints[0], "rois has")
+    if fixed(op, "dimension 1 of rois", rois.shape_ints[1]) != 4:
+        raise ExpressionError(f"{op}: rois has {rois.shape[1]} columns; it must have 4")
+    return per_dim(op, "size", size, 2)
+
+
+def _bin(
+    rois: Tensor, r: Value, first: int, bins: int, scale: float, half_pixel: bool, acc: DType
+) -> tuple[Value, Value]:
+    """Where box r begins along a dimension, and how much of it a bin has."""
+    offset = 0.5 if half_pixel else 0.0
+    start = cast(rois[r, first], acc) * scale - offset
+    length = cast(rois[r, first + 2], acc) * scale - offset - start
+    if not half_pixel:  # a box without an extent counts as one element
+        length = maximum(length, 1)
+    return start, length / bins
 
 
 def _between(x: Value, n: int) -> tuple[Value, Value, Value]:

@@ -56,12 +56,9 @@ def grid_sample(
             g = cast(grid[(*index, count - 1 - k)], acc)
             x = (g + 1) / 2 * (n - 1) if align_corners else ((g + 1) * n - 1) / 2
             x = round_(x) if mode == "nearest" else x
-            if padding_mode == "zeros":  # far outside is outside; a whole number holds it
-                return minimum(maximum(x, -4), n + 3)
-            if padding_mode == "border":
-                low, high = (0, n - 1) if align_corners else (-0.5, n - 0.5)
-                return where((x < low) | (x > high), minimum(maximum(x, 0), n - 1), x)
-            return x
+            if padding_mode == "reflection":
+                return x
+            return minimum(maximum(x, -4), n + 3)  # far outside is outside; an integer holds it
 
         out: Tensor = compute(grid.shape_ints[:-1], body, name=f"{name}_at", axes=["n", *labels])
         return out

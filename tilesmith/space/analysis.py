@@ -39,6 +39,15 @@ def producers(func: Function, b: Block) -> list[Block]:
     return list(out.values())
 
 
+def cache_stages(func: Function, b: Block) -> list[str]:
+    """The blocks whose local result `b` only copies out: those that cache_write added for it."""
+    if len(b.writes) != 1 or not isinstance(load := b.writes[0].value, Load):
+        return []
+    if func.all_buffers[load.buffer].scope != "local":
+        return []
+    return [p.name for p in producers(func, b)]
+
+
 def simple_axes(load: Load, b: Block) -> tuple[str | None, ...] | None:
     """The iterator of each dimension (None for a constant), if every index is an iterator plus or
     minus a constant, or a constant; else None.

@@ -78,7 +78,8 @@ class CpuAnnotation:
         placed = {s.block for s in state.steps if isinstance(s, SampleLocation)}
         tiled = {name for name, _ in state.tiled}
         for path, b in reversed(list(walk(state.func.body))):
-            at_root = all(f.owner == b.name for f in path)  # not inside loops of another block
+            own = {b.name, *analysis.cache_stages(state.func, b)}
+            at_root = all(f.owner in own for f in path)  # not inside loops of another block
             if b.name in tiled or b.name in placed or not at_root:
                 continue
             if any(f.kind != "serial" for f in path):  # a rule has set its loops

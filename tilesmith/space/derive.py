@@ -21,7 +21,7 @@ from tilesmith.task.task import Task
 MOST_SKETCHES = 256
 # The most blocks in all states together. The time to derive is proportional to it: about 2 s.
 _MOST_WORK = 4000
-_FINISHING = 2  # what finishing a state adds to that budget, per block of the state
+_FINISHING = 2  # the work of finishing a state, per block of it
 # Rules that take more steps than this per sketch, and per block, are assumed not to terminate.
 _MOST_STEPS, _MOST_STEPS_PER_BLOCK = 64, 8
 

@@ -32,11 +32,13 @@ def _seeds() -> tuple[Seed, ...]:
 
 
 def mutation(number: int) -> tuple[str, bytes, dict[str, bytes]]:
-    """What was done, the damaged model and the files beside it."""
+    """What was done, the damaged model and the files beside it. Below 0 nothing is done."""
     rng = random.Random(number)
     k = number % len(_seeds())
     seed = _seeds()[k]
     files = dict(seed.files)
+    if number < 0:
+        return f"seed {k}, whole", seed.model.SerializeToString(), files
     if files and rng.random() < 0.2:
         name = next(iter(files))
         files[name] = files[name][: rng.randrange(len(files[name]))]

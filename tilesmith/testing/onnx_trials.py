@@ -30,12 +30,15 @@ from tilesmith.graph.oracle import evaluate_program
 from tilesmith.graph.program import Signature
 from tilesmith.graph.stages import checked_feeds
 from tilesmith.testing.onnx_mutations import mutation
+from tilesmith.testing.onnx_seeds import seeds
 from tilesmith.tune.compile_model import compile_model
 
 MEMORY = 6 << 30  # of addresses, most of which are libraries and threads' stacks
 VALUE_NBYTES = 32 << 20  # larger values are refused, so that a trial takes little time
 SECONDS = 60.0
+SEED_COUNT = len(seeds())
 _SMALL = 3  # for dimensions that the model leaves open
+_MOST = 20_000  # elements of an input: who calls with more expects to wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +135,7 @@ def _feeds(model: Any) -> dict[str, Any]:
     feeds: dict[str, Any] = {}
     for s in inputs:
         shape = tuple(_SMALL if isinstance(d, str) else d for d in s.dims or ())
-        if prod(shape) * s.dtype.nbytes > VALUE_NBYTES:
+        if prod(max(n, 1) for n in shape) > _MOST:
             raise TilesmithError(f"the input {s} is too large to try")
         numbers = rng.standard_normal(shape) if s.dtype.is_float else rng.integers(0, 3, shape)
         feeds[s.name] = np.asarray(numbers).astype(s.dtype.numpy)
@@ -156,7 +159,7 @@ def main() -> None:
     first, last, step = map(int, sys.argv[1:4])
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    LIMITS.nbytes = VALUE_NBYTES
+    LIMITS.nbytes, LIMITS.turns = VALUE_NBYTES, 100
     with tempfile.TemporaryDirectory() as folder:
         for number in range(first, last, step):
             print(number, "begins", "", sep="\t", flush=True)

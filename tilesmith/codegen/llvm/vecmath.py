@@ -1,6 +1,6 @@
-"""Mathematical functions as branch-free vector code, inlined where they are used.
-A builder and values of float or double, of any lane count, go in; the value of the function comes
-out, without a call into a library and without taking vectors apart."""
+"""Mathematical functions as branch-free vector code, inlined where they are used. They take float
+or double values with any number of lanes, call no library, and never split vectors into elements.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +32,13 @@ from tilesmith.codegen.llvm.vecmath_parts import (
 from tilesmith.codegen.llvm.vecmath_pow import power
 
 # Bounds on the error in units of the last place, for float and for double. They are measured with a
-# margin (tests/codegen/test_vecmath.py sweeps millions of bit patterns), not proven. They hold for
-# denormals too: underflow is gradual. Zeros, infinities and NaN give what C's functions give.
-# sin and cos: for |x| up to SIN_RANGE; beyond, the result is within [-1, 1] and means nothing.
-# A target without fused multiply-add rounds products too, except where their low bits count; the
-# bounds hold there as well. exp, sigmoid, rsqrt
-# and pow of double use AVX-512's own instructions where b.features has them, so their last bit
-# depends on the target, and that of exp also on whether a vector has 16 floats; that of no other
-# function does.
+# margin (tests/codegen/test_vecmath.py sweeps millions of bit patterns), not proven. They also hold
+# for denormals, because underflow is gradual. Zeros, infinities and NaN give the results of C.
+# sin and cos: for |x| up to SIN_RANGE; beyond, the result is within [-1, 1] but meaningless.
+# A target without fused multiply-add rounds products too, except where their low bits matter; the
+# bounds hold there as well. exp, sigmoid, rsqrt and pow of double use AVX-512's own instructions if
+# b.features has them, so their last bit depends on the target. That of exp also depends on whether
+# a vector has 16 floats. The last bit of all other functions is the same everywhere.
 ULP: dict[str, tuple[float, float]] = {
     "exp": (2.0, 2.0),
     "log": (1.0, 1.0),

@@ -1,6 +1,4 @@
-"""The inverse tangent as branch-free vector code: a builder and a value of float or double in, the
-angle in radians out.
-"""
+"""The inverse tangent as branch-free vector code, in radians."""
 
 from __future__ import annotations
 
@@ -40,8 +38,8 @@ _HALF_PI = {
 
 
 def atan(b: Builder, x: V) -> V:
-    """Of |x| in three ranges: atan(a), pi/4 + atan((a - 1) / (a + 1)), pi/2 + atan(-1 / a). In each
-    the argument is within tan(pi/8), and one division makes it.
+    """By |x| in three ranges: atan(a), pi/4 + atan((a - 1) / (a + 1)), pi/2 + atan(-1 / a). In
+    each, the argument is within tan(pi/8), and takes a single division.
     """
     a = fabs(b, x)
     zero, one = k(b, x, 0.0), k(b, x, 1.0)

@@ -1,6 +1,4 @@
-"""C's fmod as branch-free vector code: a builder and two values of float or double in, the
-remainder with the sign of the first out.
-"""
+"""C's fmod as branch-free vector code: the remainder has the sign of the first operand."""
 
 from __future__ import annotations
 
@@ -9,16 +7,16 @@ import math
 from tilesmith.codegen.llvm.builder import Builder, V
 from tilesmith.codegen.llvm.vecmath_parts import fabs, fused, k
 
-_BITS = 52  # of the quotient that one division finds
+_BITS = 52  # bits of the quotient per division
 _STEPS = {"float": 6, "double": 2}
-# Of doubles the quotient is to be smaller than this, else the result is NaN; a target without fused
-# multiply-add wants both operands within 2^-900 and 2^900, too. Of floats there is no limit.
+# For doubles the quotient must be smaller than this, else the result is NaN; a target without fused
+# multiply-add also needs both operands within 2^-900 and 2^900. Floats have no limit.
 FMOD_RANGE = 2.0 ** (_BITS * _STEPS["double"])
 
 
 def fmod(b: Builder, x: V, y: V) -> V:
-    """A long division, 52 bits at a time and in doubles. Every remainder is a double, so each step
-    is exact: a quotient that was rounded up is one too large, and shows as a negative remainder.
+    """A long division in doubles, 52 bits at a time. Every remainder is a double, so each step is
+    exact: a quotient that was rounded up is one too large, which a negative remainder shows.
     """
     a, divisor = fabs(b, x), fabs(b, y)
     narrow = x.type.elem == "float"
@@ -26,7 +24,7 @@ def fmod(b: Builder, x: V, y: V) -> V:
     infinity = k(b, m, math.inf)
     for n in reversed(range(_STEPS[x.type.elem])):
         step = b.op("fmul", m, k(b, m, 2.0 ** (_BITS * n))) if n else m
-        if n and not narrow:  # so large a divisor needs one step only
+        if n and not narrow:  # so large a divisor needs only one step
             step = b.select(b.compare("olt", step, infinity), step, m)
         q = b.call("llvm.trunc", r.type, b.op("fdiv", r, step))
         if n == _STEPS["double"] - 1 and not narrow:

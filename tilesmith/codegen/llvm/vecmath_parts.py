@@ -1,5 +1,6 @@
-"""Pieces the vector functions are made of: polynomials, clamps, scaling and splitting of exponents.
-A builder and float or double values go in; branch-free instructions come out."""
+"""Building blocks of the vector functions: polynomials, clamps, scaling and splitting of exponents,
+all branch-free, for float and double.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from tilesmith.codegen.llvm.builder import I32, Builder, Type, V, number
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """The layout of an IEEE format, and what exp and log in it need."""
+    """The layout of an IEEE format, and the constants of exp and log in it."""
 
     int_elem: str
     mantissa: int  # stored bits
@@ -28,7 +29,7 @@ class Format:
 
     @property
     def magic(self) -> float:
-        """Adding it rounds to a whole number and leaves that in the low bits."""
+        """Adding it rounds to a whole number, which is then in the low bits."""
         return 1.5 * 2.0**self.mantissa
 
 
@@ -151,9 +152,9 @@ def horner(b: Builder, x: V, coefficients: Sequence[float]) -> V:
 
 
 def fused(b: Builder, x: V, y: V, z: V) -> V:
-    """x y + z rounded once on every target, for where the low bits of the product are what counts.
+    """x y + z rounded once on every target, for cases in which the low bits of the product matter.
 
-    Without an instruction for it, float goes by way of double, and double by Dekker's product.
+    Without such an instruction, float is computed in double, and double by Dekker's product.
     """
     if b.fuses:
         return b.fma(x, y, z)
@@ -165,14 +166,14 @@ def fused(b: Builder, x: V, y: V, z: V) -> V:
     low = b.op("fsub", b.op("fmul", x1, y1), p)
     for u, v in ((x1, y2), (x2, y1), (x2, y2)):
         low = b.op("fadd", low, b.op("fmul", u, v))
-    s = b.op("fadd", p, z)  # and what this rounds off (Knuth)
+    s = b.op("fadd", p, z)  # and its rounding error (Knuth)
     back = b.op("fsub", s, p)
     off = b.op("fadd", b.op("fsub", p, b.op("fsub", s, back)), b.op("fsub", z, back))
     return b.op("fadd", s, b.op("fadd", low, off))
 
 
 def _halves(b: Builder, x: V) -> tuple[V, V]:
-    """x as a sum of two with half as many bits each (Veltkamp)."""
+    """x as a sum of two numbers with half as many bits each (Veltkamp)."""
     c = b.op("fmul", x, k(b, x, 2.0**27 + 1))
     high = b.op("fsub", c, b.op("fsub", c, x))
     return high, b.op("fsub", x, high)

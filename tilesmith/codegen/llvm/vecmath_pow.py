@@ -1,5 +1,6 @@
-"""Powers as branch-free vector code: float by way of double, double by way of pairs of doubles.
-A builder, bases and exponents go in; what C's pow gives comes out."""
+"""Powers as branch-free vector code with the results of C's pow: float by way of double, double by
+way of pairs of doubles.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +65,7 @@ _TWO_LOG2E = (float.fromhex("0x1.71547652b82fep+1"), float.fromhex("0x1.777d0ffd
 
 
 def power(b: Builder, x: V, y: V) -> V:
-    """C's pow: |x|^y from log2|x|, then the sign and the cases that the logarithm does not know."""
+    """C's pow: |x|^y from log2|x|, then the sign and the cases that have no logarithm."""
     a = fabs(b, x)
     # Whatever is larger acts like an infinity, unless log2|x| is 0: then 0 times finite is right.
     limit = 2.0**100 if x.type.elem == "float" else 2.0**66
@@ -159,7 +160,7 @@ def _power64(b: Builder, a: V, y: V) -> V:
     log2, log2_low = _log2_pair(b, a)
     t, t_low = _product(b, y, log2)
     t_low = b.fma(y, log2_low, t_low)
-    # out of range, and at infinities, the low part is nonsense
+    # out of range, and at infinities, the low part is meaningless
     inside = b.compare("olt", fabs(b, t), k(b, t, 1100.0))
     t_low = b.select(inside, t_low, k(b, t, 0.0))
     t = at_least(b, at_most(b, t, 1100.0), -1100.0)

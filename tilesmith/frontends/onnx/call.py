@@ -33,7 +33,15 @@ class NeedsContents(Exception):
 
 
 class RunOnHost(Exception):
-    """This node has no kernel; the reason is shown to the user."""
+    """This node has no kernel; the reason is shown to the user. `function` computes it with NumPy,
+    arrays in and arrays out; without one the onnx package's reference operator does.
+    """
+
+    def __init__(
+        self, why: str, function: Callable[[Sequence[Array | None]], Sequence[Any]] | None = None
+    ) -> None:
+        super().__init__(why)
+        self.function = function
 
 
 class Call:

@@ -157,12 +157,12 @@ def shift(call: Call) -> Value:
 
 
 def bit_cast(call: Call) -> Value:
-    """Between integers of one width it is a cast, which wraps."""
+    """Between integers of one width it is a cast, which wraps; a bool is a byte of 0 or 1."""
     x = call.value(0)
     to = element_type(call, call.required("to"), "the type to read the bits as")
     if x.dtype.bits != to.bits:
         call.refuse(f"{x} is read as {to}, which has another number of bits")
-    if x.dtype is to or (x.dtype.is_int and to.is_int):
+    if x.dtype is to or (to.is_int and not x.dtype.is_float):
         return cast_to(call, x, to.name)
     raise RunOnHost("there is no kernel that reads floats as integers")
 
@@ -184,10 +184,10 @@ def isinf(call: Call) -> Value:
 
 def dropout(call: Call) -> Any:
     """Without training nothing is dropped; what is dropped in training is drawn on the host."""
-    x = call.value(0)
-    if (training := call.optional_array(2)) is not None and bool(training.reshape(-1)[:1].any()):
+    x, training = call.value(0), call.optional_array(2)
+    if training is not None and training.any():
         ratio = call.optional_array(1)
-        if ratio is None or float(ratio.reshape(-1)[0]) != 0:
+        if ratio is None or ratio.any():
             raise RunOnHost("it draws random numbers")
     if not call.wants(1):
         return x

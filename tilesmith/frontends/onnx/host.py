@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tilesmith.base.errors import GraphError
+from tilesmith.frontends.onnx.call import RunOnHost
 from tilesmith.frontends.onnx.model import OnnxNode
 from tilesmith.frontends.onnx.rename import message_of
 from tilesmith.graph.graph import Array
@@ -42,3 +43,15 @@ def host_step(node: OnnxNode, reason: str) -> HostStep:
         return [np.asarray(next(results)) if x else None for x in node.outputs]
 
     return HostStep(node.name, node.op, node.inputs, node.outputs, run, reason=reason)
+
+
+def numpy_step(node: OnnxNode, why: RunOnHost) -> HostStep:
+    """By the function that an importer names, or else by the reference operator."""
+    function = why.function
+    if function is None:
+        return host_step(node, str(why))
+
+    def run(arrays: Sequence[Array | None], runners: Sequence[Runner]) -> list[Any]:
+        return [*function(arrays)]
+
+    return HostStep(node.name, node.op, node.inputs, node.outputs, run, reason=str(why))

@@ -9,7 +9,7 @@ from tilesmith.frontends.onnx.windows import pad_attribute, per_axis, spatial_ra
 from tilesmith.graph.graph import Value
 from tilesmith.ops.blocks import col2im, crop_or_pad, depth_to_space, space_to_depth
 from tilesmith.ops.elementwise import cast
-from tilesmith.ops.regions import max_roi_pool, roi_align
+from tilesmith.ops.regions import max_roi_pool, roi_align, roi_align_adaptive
 from tilesmith.ops.sample import affine_grid, grid_sample
 
 _SAMPLING = {
@@ -47,9 +47,6 @@ def affine(call: Call) -> Value:
 
 
 def align_regions(call: Call) -> Value:
-    samples = call.attribute("sampling_ratio", 0)
-    if samples <= 0:
-        raise RunOnHost("how many samples a box has depends on its size, known at run time only")
     # Opset 16 brought the attribute, with another default than what was meant before.
     default = "half_pixel" if call.version >= 16 else "output_half_pixel"
     where = call.attribute("coordinate_transformation_mode", default)
@@ -58,12 +55,20 @@ def align_regions(call: Call) -> Value:
             f"attribute 'coordinate_transformation_mode' is {where!r}; it must be half_pixel or "
             "output_half_pixel"
         )
-    y: Value = call.add(
-        roi_align, call.value(0), call.value(1), call.value(2),
-        size=(call.attribute("output_height", 1), call.attribute("output_width", 1)),
-        samples=samples, scale=call.attribute("spatial_scale", 1.0),
-        mode=call.attribute("mode", "avg"), half_pixel=where == "half_pixel",
-    )  # fmt: skip
+    samples, mode = call.attribute("sampling_ratio", 0), call.attribute("mode", "avg")
+    settings = {
+        "size": (call.attribute("output_height", 1), call.attribute("output_width", 1)),
+        "scale": call.attribute("spatial_scale", 1.0), "half_pixel": where == "half_pixel",
+    }  # fmt: skip
+    y: Value
+    if samples > 0:
+        y = call.add(roi_align, *call.values, samples=samples, mode=mode, **settings)
+    elif mode == "avg":
+        y = call.add(roi_align_adaptive, *call.values, **settings)
+    elif call.version < 16:
+        call.refuse("the maxima of as many samples as a box has elements need opset 16")
+    else:
+        raise RunOnHost("how many samples a box has depends on its size, known at run time only")
     return y
 
 

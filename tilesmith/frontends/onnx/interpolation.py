@@ -42,6 +42,16 @@ class Axis:
     start: float = 0.0
     end: float = 1.0
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether the scale is that of the extents. Then whole numbers take its place, so that what
+        should be a whole position is one.
+        """
+        return self.scale == self.new / self.old
+
+    def unscaled(self, x: Array) -> Array:
+        return x * self.old / self.new if self.is_exact else x / self.scale
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -58,14 +68,15 @@ class Table:
 def positions(rule: Rule, a: Axis) -> Array:
     """Where in the input each output lies."""
     i = np.arange(a.new, dtype=np.float64)
-    length = a.scale * a.old  # of the output, before it is made a whole number
+    # Of the output, before it is made a whole number.
+    length = float(a.new) if a.is_exact else a.scale * a.old
     match rule.coordinates:
         case "align_corners":
             return i * 0 if length == 1 else i * (a.old - 1) / (length - 1)
         case "asymmetric":
-            return i / a.scale
+            return a.unscaled(i)
         case "tf_half_pixel_for_nn":
-            return (i + 0.5) / a.scale
+            return a.unscaled(i + 0.5)
         case "tf_crop_and_resize":
             if length == 1:
                 return i * 0 + 0.5 * (a.start + a.end) * (a.old - 1)
@@ -73,11 +84,11 @@ def positions(rule: Rule, a: Axis) -> Array:
             return a.start * (a.old - 1) + i * step
         case "half_pixel_symmetric":
             offset = a.old / 2 * (1 - a.new / length)
-            return offset + (i + 0.5) / a.scale - 0.5
+            return offset + a.unscaled(i + 0.5) - 0.5
         case "pytorch_half_pixel" if length == 1:
-            return i * 0 - 0.5
+            return i * 0
         case _:
-            return (i + 0.5) / a.scale - 0.5
+            return a.unscaled(i + 0.5) - 0.5
 
 
 def table(rule: Rule, a: Axis) -> Table:

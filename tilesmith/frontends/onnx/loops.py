@@ -14,6 +14,7 @@ from tilesmith.frontends.onnx.loop_form import LoopForm, loop_form, scan_form, s
 from tilesmith.frontends.onnx.model import OnnxGraph, OnnxNode
 from tilesmith.frontends.onnx.scope import free_names
 from tilesmith.graph.graph import Array, Value
+from tilesmith.graph.limits import LIMITS
 from tilesmith.graph.program import HostStep, Program, Runner, Signature
 
 MakeBody = Callable[[OnnxGraph, tuple[Signature, ...]], Program]
@@ -115,6 +116,8 @@ def _run_loop(turn: _Turn, arrays: Sequence[Array | None]) -> list[Array]:
         got = turn.step(own(done))
         goes_on = bool(np.asarray(got[turn.form.body.outputs[0]]).reshape(-1)[0])
         done += 1
+        if done >= LIMITS.turns:
+            raise GraphError(f"{turn.node} has not ended after {done} turns")
     return turn.results() if done else turn.empty(own(0))
 
 

@@ -60,10 +60,11 @@ def _of_matrices(call: Call, a: Value, b: Value, settings: dict[str, str]) -> Va
         lead = [1] * (rank - len(lead_a)) + lead_a
         return shaped(call, y, (*lead, m, n))
     if batch_a == batch_b or not batch_a:
-        one = () if not batch_a else (prod(batch_a),)
+        # Batch dimensions are not folded into one: a transpose in front of them would then have
+        # to be a copy.
         y = call.add(
-            batch_matmul, shaped(call, a, (*one, m, k)),
-            shaped(call, b, (prod(batch_b), k, n)), **settings,
+            batch_matmul, shaped(call, a, (*batch_a, m, k)), shaped(call, b, (*batch_b, k, n)),
+            **settings,
         )  # fmt: skip
         lead = [1] * (rank - len(lead_b)) + lead_b
         return shaped(call, y, (*lead, m, n))

@@ -145,7 +145,7 @@ def split(call: Call) -> tuple[Value, ...]:
         sizes = list(call.attribute("split", ()))
     else:
         parts = call.attribute("num_outputs", count)
-        if parts < count:
+        if parts != count or not parts:
             call.refuse(f"num_outputs is {parts}, but it has {count} outputs")
         if call.version < 18 and n % parts:
             call.refuse(f"dimension {axis} of {x} is not divided by {parts} outputs")

@@ -15,7 +15,8 @@ from tilesmith.base.errors import GraphError, TilesmithError
 from tilesmith.frontends.onnx.call import Call, NeedsContents, RunOnHost
 from tilesmith.frontends.onnx.control import spliced
 from tilesmith.frontends.onnx.functions import expanded
-from tilesmith.frontends.onnx.host import host_step
+from tilesmith.frontends.onnx.host import numpy_step
+from tilesmith.frontends.onnx.legacy import aligned
 from tilesmith.frontends.onnx.loops import loop_step
 from tilesmith.frontends.onnx.model import OnnxGraph, OnnxNode
 from tilesmith.frontends.onnx.operators import has_importer, importer_of
@@ -119,9 +120,11 @@ class _Import:
             body: Nodes | None = None
             try:
                 with _about(node):
-                    if (step := loop_step(node, self._body, self.type_of)) is not None:
-                        return self._end(tuple(nodes), step)
                     body = spliced(node, self)
+                    if body is None:
+                        step = loop_step(node, self._body, self.type_of)
+                        if step is not None:
+                            return self._end(tuple(nodes), step)
                     if body is None and not has_importer(node):
                         body = self._function(node)
                     if body is None:
@@ -136,7 +139,7 @@ class _Import:
                 with _about(node):
                     body = self._function(node) if has_importer(node) else None
                     if body is None:
-                        return self._end(tuple(nodes), host_step(node, str(why)))
+                        return self._end(tuple(nodes), numpy_step(node, why))
             if body is not None:
                 put_in += len(body)
                 if put_in > _MAX_PUT_IN:
@@ -152,7 +155,7 @@ class _Import:
 
     def _import(self, node: OnnxNode) -> None:
         inputs = [self._value(x) if x else None for x in node.inputs]
-        call = Call(node, inputs, self.builder)
+        call = Call(node, aligned(node, inputs, self.builder), self.builder)
         results: Any = importer_of(node)(call)
         several: Sequence[Value | None] = (
             results if isinstance(results, tuple | list) else (results,)

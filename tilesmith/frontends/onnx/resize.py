@@ -119,9 +119,11 @@ def _resized(call: Call, axes: Sequence[Axis], rule: Rule, extrapolated: float) 
     moved = [
         a for a in axes if a.new != a.old or a.scale != 1 or (crops and (a.start, a.end) != (0, 1))
     ]
+    if any(a.old == 0 for a in moved):
+        if any(a.old == 0 and a.new for a in moved):
+            call.refuse(f"{x} is empty along an axis that grows, so there is nothing to read")
+        moved = [a for a in moved if a.old]
     for a in moved:
-        if a.old == 0 and a.new:
-            call.refuse(f"{x} is empty along axis {a.axis}, so there is nothing to read")
         taps = 4 / min(a.scale, 1.0) if rule.antialias else 4
         call.check_room(f"the table of axis {a.axis}", a.new, ceil(min(taps, 1e18)))
     # The axis that shrinks most comes first: what follows has less to do.

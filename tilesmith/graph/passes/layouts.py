@@ -6,12 +6,18 @@ free tile sizes is within a few percent of the peak for 1x1 and 3x3 convolutions
 from __future__ import annotations
 
 from tilesmith.graph.edit import Editor, edited
-from tilesmith.graph.graph import Graph, Node, Value
+from tilesmith.graph.graph import Graph, Node, Operator, Value
+from tilesmith.ops.conv import conv1d, conv2d, conv3d, depthwise_conv2d
 from tilesmith.ops.conv_transpose import conv1d_transpose, conv2d_transpose, conv3d_transpose
 
 _LAST = {"NCW": "NWC", "NCHW": "NHWC", "NCDHW": "NDHWC"}
-_TRANSPOSED = (conv1d_transpose, conv2d_transpose, conv3d_transpose)
 _FIRST = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
+# The two dimensions of weights in front of the kernel's, as they stand behind it: OIHW becomes
+# HWIO, and the IOHW of a transposed convolution HWIO as well.
+_WEIGHTS: dict[Operator, tuple[int, int]] = {
+    **dict.fromkeys((conv1d, conv2d, conv3d, depthwise_conv2d), (1, 0)),
+    **dict.fromkeys((conv1d_transpose, conv2d_transpose, conv3d_transpose), (0, 1)),
+}
 
 
 def channels_last(graph: Graph) -> Graph:
@@ -22,15 +28,16 @@ def _rule(e: Editor, node: Node, inputs: tuple[Value, ...]) -> Value | None:
     if not inputs or not _has_layout(node) or len(inputs[0].shape) not in _FIRST:
         return None
     rank = len(inputs[0].shape)
-    layout = node.setting("layout", _FIRST[rank])
+    layout = node.setting("layout") or _FIRST[rank]
     if layout not in _LAST:
         return None
-    spatial = tuple(range(2, rank))
-    x = e.transpose(inputs[0], (0, *spatial, 1))
-    # What is of another rank than the image is a table, such as the positions of a resize.
-    weights = [_weights(e, node, w) if len(w.shape) == rank else w for w in inputs[1:]]
+    x = e.transpose(inputs[0], (0, *range(2, rank), 1))
+    others = inputs[1:]
+    if node.function in _WEIGHTS:
+        order = (*range(2, rank), *_WEIGHTS[node.function])
+        others = tuple(e.transpose(w, order) for w in others)
     settings = {**dict(node.settings), "layout": _LAST[layout]}
-    y: Value = e.add(node.function, x, *weights, **settings)
+    y: Value = e.add(node.function, x, *others, **settings)
     return e.transpose(y, (0, rank - 1, *range(1, rank - 1)))
 
 
@@ -39,10 +46,3 @@ def _has_layout(node: Node) -> bool:
     code = node.function.__code__
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     return "layout" in names and len(node.outputs) == 1
-
-
-def _weights(e: Editor, node: Node, w: Value) -> Value:
-    """OIHW becomes HWIO. Those of a transposed convolution are IOHW, and become HWIO as well."""
-    rank = len(w.shape)
-    last = (0, 1) if node.function in _TRANSPOSED else (1, 0)
-    return e.transpose(w, (*range(2, rank), *last))

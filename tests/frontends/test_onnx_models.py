@@ -1,0 +1,68 @@
+"""ONNX's collections of whole models. The large architectures take minutes by the oracle; they are
+run compiled, by `tests/frontends/try_models.py light -c`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from model_cases import COLLECTIONS, ModelCase, model_cases, model_outcome
+from onnx import helper
+
+from tilesmith.base.errors import GraphError
+from tilesmith.frontends.open import load_onnx
+from tilesmith.graph.oracle import evaluate_program
+
+CASES = model_cases()
+SMALL = [n for n, c in CASES.items() if c.collection in COLLECTIONS]
+
+
+def test_all_collections_are_there() -> None:
+    counts = {k: sum(c.collection == k for c in CASES.values()) for k in (*COLLECTIONS, "light")}
+    assert min(counts.values()) > 0
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_small_model(name: str) -> None:
+    case: ModelCase = CASES[name]
+    result = model_outcome(case)
+    if case.reason:  # strings, sequences and training may be refused, but never run wrong
+        assert result.kind in ("passed", "refused")
+    else:
+        assert result.kind == "passed", result.text
+
+
+class TestOpset6:
+    """The second input of a binary operator lies where `axis` says."""
+
+    def model(self, op: str, shapes: tuple[list[int], list[int]], **attributes: int) -> bytes:
+        inputs = [helper.make_tensor_value_info(n, 1, s) for n, s in zip("xy", shapes, strict=True)]
+        graph = helper.make_graph(
+            [helper.make_node(op, ["x", "y"], ["z"], name="old", **attributes)], "g", inputs,
+            [helper.make_tensor_value_info("z", 1, None)],
+        )  # fmt: skip
+        made: onnx.ModelProto = helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", 6)], ir_version=3
+        )
+        return made.SerializeToString()
+
+    @pytest.mark.parametrize(
+        ("shape", "axis"), [([3], 1), ([3, 4], 1), ([2], 0), ([4], -1), ([2, 3, 4], 0)]
+    )
+    def test_axis(self, shape: list[int], axis: int) -> None:
+        x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+        y = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+        model = load_onnx(self.model("Sub", ([2, 3, 4], shape), broadcast=1, axis=axis))
+        got = evaluate_program(model, {"x": x, "y": y})["z"]
+        behind = 3 - axis % 3 - len(shape)
+        np.testing.assert_array_equal(got, x - y.reshape(*shape, *[1] * behind))
+
+    def test_without_axis_the_ends_are_aligned(self) -> None:
+        x, y = np.ones((2, 3), np.float32), np.arange(3, dtype=np.float32)
+        model = load_onnx(self.model("Add", ([2, 3], [3]), broadcast=1))
+        np.testing.assert_array_equal(evaluate_program(model, {"x": x, "y": y})["z"], x + y)
+
+    def test_an_axis_that_does_not_exist(self) -> None:
+        with pytest.raises(GraphError, match=r"Add 'old': .*axis 2"):
+            load_onnx(self.model("Add", ([2, 3], [3]), broadcast=1, axis=2))

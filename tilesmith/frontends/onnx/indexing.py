@@ -1,0 +1,253 @@
+"""Operators that read or write at places which a tensor names. Negative indices count from the end;
+those outside of a tensor give a wrong number, and never leave its memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
+from tilesmith.frontends.onnx.movement import as_shape, sliced
+from tilesmith.frontends.onnx.scatter_numpy import (
+    last_of_axis,
+    last_of_rows,
+    scatter_elements_array,
+    scatter_nd_array,
+)
+from tilesmith.graph.graph import Array, Value
+from tilesmith.ops import indices as gathers
+from tilesmith.ops import scatter as scatters
+from tilesmith.ops import topk
+from tilesmith.ops.transform import take
+
+# A kernel compares every element with every update that may be for it. Above this many comparisons
+# (about a millisecond of one core) NumPy on the host is faster.
+MAX_COMPARISONS = 1 << 22
+# TopK counts for every element those before it, which NumPy's sort beats on longer axes.
+MAX_TOP_K = 1024
+
+
+def _indices(call: Call, k: int) -> Value:
+    v = call.value(k)
+    if not v.dtype.is_int:
+        call.refuse(f"the indices {v} must be integers")
+    return v
+
+
+# reading
+def gather(call: Call) -> Value:
+    x, ids, known = call.value(0), _indices(call, 1), call.known(1)
+    axis = call.axis(call.attribute("axis", 0), len(x.shape))
+    out: Value
+    if known is None:
+        out = call.add(gathers.gather, x, ids, axis=axis)
+        return out
+    n = x.shape[axis]
+    if known.size and not (-n <= known.min() and known.max() < n):
+        call.refuse(f"an index is outside of dimension {axis} of {x}")
+    places = np.where(known < 0, known + n, known).astype(np.int64)
+    shape = (*x.shape[:axis], *known.shape, *x.shape[axis + 1 :])
+    if (part := _as_slice(places.ravel())) is not None:  # a view
+        return as_shape(call, sliced(call, x, {axis: part}), shape)
+    out = call.add(take, x, call.constant(places), axis=axis)
+    return out
+
+
+def _as_slice(places: Array) -> tuple[int, int, int] | None:
+    """Places that follow each other in equal steps."""
+    if not places.size:
+        return None
+    first, step = int(places[0]), 1 if places.size == 1 else int(places[1] - places[0])
+    past = first + step * places.size
+    if step == 0 or not np.array_equal(places, np.arange(first, past, step)):
+        return None
+    # A stop in front of the first element is said by one that is far out.
+    return first, past if past >= 0 else -(1 << 62), step
+
+
+def gather_elements(call: Call) -> Value:
+    x, ids = call.value(0), _indices(call, 1)
+    axis = call.axis(call.attribute("axis", 0), len(x.shape))
+    out: Value = call.add(gathers.gather_elements, x, ids, axis=axis)
+    return out
+
+
+def gather_nd(call: Call) -> Value:
+    x, ids = call.value(0), _indices(call, 1)
+    batch = call.attribute("batch_dims", 0)
+    out: Value = call.add(gathers.gather_nd, x, ids, batch_dims=batch)
+    return out
+
+
+def one_hot(call: Call) -> Value:
+    ids, values, depth = call.value(0), call.value(2), call.array(1)
+    if depth.size != 1 or values.shape != (2,):
+        call.refuse(f"depth {list(depth.shape)} and values {values} must be one and two elements")
+    if (count := int(depth.reshape(()))) < 0:
+        call.refuse(f"its depth is {count}")
+    axis = call.axis(call.attribute("axis", -1), len(ids.shape) + 1)
+    out: Value = call.add(gathers.one_hot, ids, values, depth=count, axis=axis)
+    return out
+
+
+def compress(call: Call) -> Value:
+    x, condition, known = call.value(0), call.value(1), call.known(1)
+    if len(condition.shape) != 1:
+        call.refuse(f"the condition {condition} must be a vector")
+    if known is None:
+        raise RunOnHost("the size of its result depends on its condition")
+    axis = call.attribute("axis", 0)
+    if call.has_attribute("axis"):
+        axis = call.axis(axis, len(x.shape))
+    else:
+        x = as_shape(call, x, (x.size,))
+    chosen = np.flatnonzero(known)
+    if chosen.size and chosen[-1] >= x.shape[axis]:
+        call.refuse(f"its condition is longer than dimension {axis} of {x}")
+    out: Value = call.add(take, x, call.constant(chosen.astype(np.int64)), axis=axis)
+    return out
+
+
+def top_k(call: Call) -> tuple[Value, Value]:
+    x = call.value(0)
+    axis = call.axis(call.attribute("axis", -1), len(x.shape))
+    counts = call.ints(1) if call.version >= 10 else [call.required("k")]
+    if len(counts) != 1 or not 0 <= counts[0] <= x.shape[axis]:
+        call.refuse(f"k is {counts}; dimension {axis} of {x} has {x.shape[axis]} elements")
+    largest = bool(call.attribute("largest", 1))
+    if x.shape[axis] > MAX_TOP_K:
+        raise RunOnHost(
+            "its axis is long", partial(_top_k_array, k=counts[0], axis=axis, largest=largest)
+        )
+    values, places = call.add(topk.top_k, x, k=counts[0], axis=axis, largest=largest)
+    return values, places
+
+
+def _top_k_array(
+    arrays: Sequence[Array | None], k: int, axis: int, largest: bool
+) -> tuple[Array, Array]:
+    x = np.asarray(arrays[0])
+    # A stable sort of the reverse gives the last of equals first; reversed again it is the first.
+    order = np.flip(x, axis) if largest else x
+    places = np.argsort(order, axis, kind="stable")
+    if largest:
+        places = np.flip(x.shape[axis] - 1 - places, axis)
+    places = np.take(places, np.arange(k), axis)
+    return np.take_along_axis(x, places, axis), places.astype(np.int64)
+
+
+# writing
+def _reduction(call: Call) -> str:
+    reduction = call.attribute("reduction", "none")
+    if reduction not in ("none", *scatters.REDUCTIONS):
+        call.refuse(f"reduction {reduction!r} is unknown")
+    return reduction
+
+
+def scatter_elements(call: Call) -> Value:
+    x, ids, updates = call.value(0), _indices(call, 1), call.value(2)
+    axis, reduction = call.axis(call.attribute("axis", 0), len(x.shape)), _reduction(call)
+    if ids.shape != updates.shape or len(ids.shape) != len(x.shape):
+        call.refuse(f"{ids} and {updates} must have one shape, of the rank of {x}")
+    if updates.dtype is not x.dtype:
+        call.refuse(f"{updates} must be of the type of {x}")
+    if any(n > m for d, (n, m) in enumerate(zip(ids.shape, x.shape, strict=True)) if d != axis):
+        call.refuse(f"{ids} is larger than {x}")
+    if not ids.size:
+        return x
+    known, settings = call.known(1), {"axis": axis}
+    out: Value
+    if reduction == "none" and known is not None:
+        last = call.constant(last_of_axis(known, x.shape, axis))
+        out = call.add(scatters.put_elements, x, updates, last, **settings)
+        return out
+    if x.size * ids.shape[axis] > MAX_COMPARISONS or (x.dtype.kind == "b" and reduction != "none"):
+        raise RunOnHost("it has many updates", partial(
+            _scattered_elements, axis=axis, reduction=reduction))  # fmt: skip
+    if reduction == "none":
+        latest = call.add(scatters.last_update, ids, x, **settings)
+        out = call.add(scatters.put_elements, x, updates, latest, **settings)
+        return out
+    out = call.add(scatters.scatter_elements, x, ids, updates, reduction=reduction, **settings)
+    return out
+
+
+def _scattered_elements(arrays: Sequence[Array | None], axis: int, reduction: str) -> list[Array]:
+    x, ids, updates = map(np.asarray, arrays)
+    return [scatter_elements_array(x, ids, updates, axis, reduction)]
+
+
+def scatter_nd(call: Call) -> Value:
+    x, ids, updates = call.value(0), _indices(call, 1), call.value(2)
+    reduction = _reduction(call)
+    depth = ids.shape[-1] if ids.shape else 0
+    if not 1 <= depth <= len(x.shape):
+        call.refuse(f"the last dimension of {ids} must be 1 to {len(x.shape)}, the rank of {x}")
+    if updates.shape != (*ids.shape[:-1], *x.shape[depth:]) or updates.dtype is not x.dtype:
+        call.refuse(f"{updates} must have the shape of the places {ids} in {x}, and its type")
+    rows = prod(ids.shape[:-1])
+    if not rows:
+        return x
+    known = call.known(1)
+    out: Value
+    if reduction == "none" and known is not None:
+        updates = as_shape(call, updates, (rows, *x.shape[depth:]))
+        last = call.constant(last_of_rows(known.reshape(rows, depth), x.shape))
+        out = call.add(scatters.put_rows, x, updates, last)
+        return out
+    compared = prod(x.shape[:depth]) if reduction == "none" else x.size
+    if compared * rows > MAX_COMPARISONS or (x.dtype.kind == "b" and reduction != "none"):
+        raise RunOnHost("it has many updates", partial(_scattered_rows, reduction=reduction))
+    ids = as_shape(call, ids, (rows, depth))
+    updates = as_shape(call, updates, (rows, *x.shape[depth:]))
+    if reduction == "none":
+        out = call.add(scatters.put_rows, x, updates, call.add(scatters.last_row, ids, x))
+        return out
+    out = call.add(scatters.scatter_nd, x, ids, updates, reduction=reduction)
+    return out
+
+
+def _scattered_rows(arrays: Sequence[Array | None], reduction: str) -> list[Array]:
+    x, ids, updates = map(np.asarray, arrays)
+    return [scatter_nd_array(x, ids, updates, reduction)]
+
+
+def tensor_scatter(call: Call) -> Value:
+    x, updates = call.value(0), call.value(1)
+    starts: Any = call.optional(2)
+    if starts is None:
+        starts = call.constant(np.zeros(x.shape[0], np.int64))
+    mode = call.attribute("mode", "linear")
+    if mode not in ("linear", "circular"):
+        call.refuse(f"mode {mode!r} is unknown")
+    axis = call.axis(call.attribute("axis", -2), len(x.shape))
+    out: Value = call.add(
+        scatters.tensor_scatter, x, updates, starts, axis=axis, circular=mode == "circular"
+    )
+    return out
+
+
+def on_host(call: Call) -> None:
+    raise RunOnHost("the size of its result depends on what it reads")
+
+
+IMPORTERS: Mapping[str, Importer] = {
+    "Compress": compress,
+    "Gather": gather,
+    "GatherElements": gather_elements,
+    "GatherND": gather_nd,
+    "NonMaxSuppression": on_host,
+    "NonZero": on_host,
+    "OneHot": one_hot,
+    "Scatter": scatter_elements,
+    "ScatterElements": scatter_elements,
+    "ScatterND": scatter_nd,
+    "TensorScatter": tensor_scatter,
+    "TopK": top_k,
+    "Unique": on_host,
+}
