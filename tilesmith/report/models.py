@@ -124,12 +124,12 @@ class _Table:
 
 def compare_ours(
     model: ModelFile, engines: Sequence[str], target: Target, database: str,
-    reference: tuple[str, Mapping[str, Array]] | None = None,
+    reference: tuple[str, Mapping[str, Array]] | None = None, turns: Turns = TURNS,
 ) -> ModelRow:  # fmt: skip
     """Our model beside the engines. Its cache of kernels is empty at first."""
     with tempfile.TemporaryDirectory(prefix="tilesmith-bench-") as cache:
         ours = TilesmithEngine(database, cache)
-        return compare_model(Asked(model, tuple(engines), ours, reference), target)
+        return compare_model(Asked(model, tuple(engines), ours, reference), target, turns)
 
 
 def compare_model(asked: Asked, target: Target, turns: Turns = TURNS) -> ModelRow:
