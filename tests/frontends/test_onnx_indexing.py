@@ -165,7 +165,10 @@ def test_a_condition_at_run_time_goes_to_the_host() -> None:
         (node("Gather", ["x", "c"], ["y"], name="n"), {"c": [3]}, "an index is outside"),
         (node("Gather", ["x", "x"], ["y"], name="n"), {}, "must be integers"),
         (node("GatherElements", ["x", "c"], ["y"], name="n"), {"c": [3]}, "ids has rank 1"),
-        (node("GatherND", ["x", "c"], ["y"], name="n", batch_dims=4), {"c": [3]}, "batch_dims is 4"),
+        (
+            node("GatherND", ["x", "c"], ["y"], name="n", batch_dims=4), {"c": [3]},
+            "batch_dims is 4",
+        ),
         (node("ScatterElements", ["x", "c", "x"], ["y"], name="n"), {"c": [3]}, "one shape"),
         (node("ScatterND", ["x", "c", "x"], ["y"], name="n"), {"c": [[0, 0, 0, 0]]}, "1 to 3"),
         (node("ScatterND", ["x", "c", "x"], ["y"], name="n"), {"c": [[0]]}, "shape of the places"),
