@@ -121,8 +121,9 @@ class _Contestant:
         timing = self._sampler(self.calls)
         self._shares.append(timing.share)
         if again:
-            self._disturbance.append(timing.seconds / self._sampler(self.calls).seconds)
-        return timing.seconds
+            alone = self._clock(self._sampler(self.calls))
+            self._disturbance.append(self._clock(timing) / alone)
+        return self._clock(timing)
 
     @property
     def share(self) -> float:
