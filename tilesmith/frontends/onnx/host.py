@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from tilesmith.base.errors import GraphError
+from tilesmith.base.errors import GraphError, TilesmithError
 from tilesmith.frontends.onnx.call import RunOnHost
 from tilesmith.frontends.onnx.model import OnnxNode
 from tilesmith.frontends.onnx.rename import message_of
 from tilesmith.graph.graph import Array
 from tilesmith.graph.program import HostStep, Runner
+
+
+@contextmanager
+def _of(node: OnnxNode) -> Iterator[None]:
+    """Whatever NumPy or the package raises is an error of the model, or of what it is given."""
+    try:
+        yield
+    except TilesmithError:
+        raise
+    except Exception as error:
+        raise GraphError(f"{node} failed on the host: {type(error).__name__}: {error}") from error
 
 
 def host_step(node: OnnxNode, reason: str) -> HostStep:
@@ -39,7 +51,8 @@ def host_step(node: OnnxNode, reason: str) -> HostStep:
 
     def run(arrays: Sequence[Array | None], runners: Sequence[Runner]) -> list[Any]:
         feeds = {x: a for x, a in zip(node.inputs, arrays, strict=True) if x and a is not None}
-        results = iter(evaluator.run(None, feeds))
+        with _of(node):
+            results = iter(evaluator.run(None, feeds))
         return [np.asarray(next(results)) if x else None for x in node.outputs]
 
     return HostStep(node.name, node.op, node.inputs, node.outputs, run, reason=reason)
@@ -52,6 +65,7 @@ def numpy_step(node: OnnxNode, why: RunOnHost) -> HostStep:
         return host_step(node, str(why))
 
     def run(arrays: Sequence[Array | None], runners: Sequence[Runner]) -> list[Any]:
-        return [*function(arrays)]
+        with _of(node):
+            return [*function(arrays)]
 
     return HostStep(node.name, node.op, node.inputs, node.outputs, run, reason=str(why))
