@@ -115,6 +115,13 @@ class Editor:
             source, axes = found[0], found[1].setting("axes")
             if (order := _unit_dims_apart(x.shape, shape)) is not None:
                 return self._before_transpose(source, axes, order, tuple(shape))
+            # Without dimensions of extent 1, which may come from another reshape: then the
+            # transpose can be the order in which its source is stored.
+            big = [d for d, n in enumerate(source.shape) if n != 1]
+            inner = self.reshape(source, tuple(source.shape[d] for d in big))
+            x = self.transpose(inner, tuple(big.index(a) for a in axes if a in big))
+            if x.shape == tuple(shape):
+                return x
         out: Value = self.add(reshape, x, shape=tuple(shape))
         return out
 

@@ -63,7 +63,12 @@ class OnnxProgram:
 
     @cached_property
     def start(self) -> Cursor:
-        return self._cursor(self.graph.nodes, {})
+        """Reads the inputs as they are declared, also those that no node reads: callers give them
+        all.
+        """
+        cursor = self._cursor(self.graph.nodes, {})
+        declared = tuple(s.name for s in self.inputs)
+        return replace(cursor, reads=tuple(dict.fromkeys((*declared, *cursor.reads))))
 
     def stage(self, cursor: Cursor, types: Mapping[str, Value], arrays: Feeds) -> Stage:
         return _Import(self, cursor, types, arrays).run()
