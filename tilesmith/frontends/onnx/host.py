@@ -16,6 +16,12 @@ from tilesmith.graph.graph import Array
 from tilesmith.graph.program import HostStep, Runner
 
 
+def _array(node: OnnxNode, result: Any) -> Array:
+    if result is None or isinstance(result, list | tuple | dict):
+        raise GraphError(f"{node} gave a {type(result).__name__}; values must be tensors")
+    return np.asarray(result)
+
+
 @contextmanager
 def _of(node: OnnxNode) -> Iterator[None]:
     """Whatever NumPy or the package raises is an error of the model, or of what it is given."""
@@ -61,8 +67,13 @@ def host_part(
     def run(arrays: Sequence[Array | None], runners: Sequence[Runner]) -> list[Any]:
         feeds = {x: a for x, a in zip(inputs, arrays, strict=True) if x and a is not None}
         with _of(node):
+<<<<<<< HEAD
             results = iter(evaluator.run(None, feeds))
         return [np.asarray(next(results)) if x else None for x in outputs]
+=======
+            results = iter([_array(node, a) for a in evaluator.run(None, feeds)])
+        return [next(results) if x else None for x in node.outputs]
+>>>>>>> wt-fam4
 
     return HostStep(node.name, node.op, inputs, outputs, run, reason=reason)
 
