@@ -20,8 +20,8 @@ ON_HOST = frozenset((ROOT / "host_cases.txt").read_text().split())
 def test_most_cases_pass_and_most_are_compiled() -> None:
     assert len(cases()) - len(REFUSED) >= 1500
     assert len(cases()) - len(REFUSED) - len(ON_HOST - REFUSED) >= 1250
-    assert REFUSED <= cases().keys()
-    assert ON_HOST <= cases().keys()
+    assert cases().keys() >= REFUSED
+    assert cases().keys() >= ON_HOST
 
 
 @pytest.mark.parametrize("name", list(cases()))

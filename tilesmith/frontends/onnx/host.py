@@ -67,13 +67,8 @@ def host_part(
     def run(arrays: Sequence[Array | None], runners: Sequence[Runner]) -> list[Any]:
         feeds = {x: a for x, a in zip(inputs, arrays, strict=True) if x and a is not None}
         with _of(node):
-<<<<<<< HEAD
-            results = iter(evaluator.run(None, feeds))
-        return [np.asarray(next(results)) if x else None for x in outputs]
-=======
             results = iter([_array(node, a) for a in evaluator.run(None, feeds)])
-        return [next(results) if x else None for x in node.outputs]
->>>>>>> wt-fam4
+        return [next(results) if x else None for x in outputs]
 
     return HostStep(node.name, node.op, inputs, outputs, run, reason=reason)
 

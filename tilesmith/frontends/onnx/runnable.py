@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tilesmith.base.errors import GraphError
 from tilesmith.frontends.onnx.functions import Function, is_function, key_of, nodes_of_function
 from tilesmith.frontends.onnx.host import host_step
 from tilesmith.frontends.onnx.loop_form import body_of, loop_form, scan_form
@@ -14,11 +13,6 @@ from tilesmith.frontends.onnx.model import OnnxGraph, OnnxNode
 from tilesmith.frontends.onnx.operators import has_importer
 
 _CONTROL = ("If", "Loop", "Scan")
-# Values are tensors; what these make is a list of tensors.
-_OF_SEQUENCES = {
-    "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SequenceMap",
-    "SplitToSequence",
-}  # fmt: skip
 
 
 def require_runnable(graph: OnnxGraph) -> None:
@@ -70,7 +64,5 @@ def _require_form(node: OnnxNode) -> None:
 
 
 def _require(node: OnnxNode, graph: OnnxGraph) -> None:
-    if not node.domain and node.op in _OF_SEQUENCES:
-        raise GraphError(f"{node} makes a sequence of tensors, which is not supported")
     if not has_importer(node) and not is_function(node, graph):
         host_step(node, "no kernel is known for it")  # raises where there is no such operator
