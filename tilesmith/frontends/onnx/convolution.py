@@ -72,8 +72,10 @@ def conv_transpose(call: Call) -> Value:
     extra = per_axis(call, "output_padding", count, 0, 0)
     mode = auto_pad(call)
     wanted: tuple[int, ...] = call.attribute("output_shape", ())[-count:]
-    if wanted and len(wanted) != count:
-        call.refuse(f"attribute 'output_shape' is {list(wanted)}; it must have {count} entries")
+    if wanted and (len(wanted) != count or any(not isinstance(n, int) or n < 1 for n in wanted)):
+        call.refuse(
+            f"attribute 'output_shape' is {list(wanted)}; it must be {count} entries of at least 1"
+        )
     if not wanted and mode.startswith("SAME"):
         wanted = tuple(n * s for n, s in zip(x.shape[2:], stride, strict=True))
     padding = pad_attribute(call, count) if mode == "NOTSET" else ((0, 0),) * count

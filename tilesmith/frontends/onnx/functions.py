@@ -55,6 +55,12 @@ def functions_of(model: onnx.ModelProto, read: Reader) -> dict[FunctionKey, Func
     return found
 
 
+def nodes_of_function(function: Function) -> Nodes:
+    """Its nodes as they are written, with attributes of the caller left out."""
+    opsets = {_domain(o.domain): o.version for o in function.proto.opset_import}
+    return convert_nodes(function.proto.node, opsets, function.proto.name, function.read)
+
+
 def key_of(node: OnnxNode) -> FunctionKey:
     return node.domain, node.op, getattr(node.proto, "overload", "")
 

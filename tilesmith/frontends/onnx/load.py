@@ -17,6 +17,11 @@ from tilesmith.frontends.onnx.file import ModelFile
 from tilesmith.frontends.onnx.functions import functions_of
 from tilesmith.frontends.onnx.model import OnnxGraph
 from tilesmith.frontends.onnx.program import OnnxProgram
+<<<<<<< HEAD
+from tilesmith.frontends.onnx.support import refuse_unknown
+=======
+from tilesmith.frontends.onnx.runnable import require_runnable
+>>>>>>> wt-fam4
 from tilesmith.graph.program import Signature
 from tilesmith.graph.source import OpenGraph, closed
 
@@ -31,6 +36,11 @@ def load(path: str | Path | bytes | Any, dims: Mapping[str, int] | None = None) 
         opsets = opsets_of(file.proto)
         graph = checked(convert_graph(file.proto.graph, opsets, file))
         graph = replace(graph, functions=functions_of(file.proto, file))
+<<<<<<< HEAD
+        refuse_unknown(graph)
+=======
+        require_runnable(graph)
+>>>>>>> wt-fam4
         return closed(OnnxProgram(_with_dims(graph, dims)))
     except GraphError as error:
         raise GraphError(f"{name}: {error}") from error.__cause__
