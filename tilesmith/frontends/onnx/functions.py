@@ -124,6 +124,9 @@ def _defined(schema: Any, node: OnnxNode, type_of: TypeOf) -> onnx.FunctionProto
     else:
         return None
     function.ParseFromString(data)
+    if not any(_domain(o.domain) == "" for o in function.opset_import):
+        # Operators of other domains may leave out the version of those that they are made of.
+        function.opset_import.append(helper.make_opsetid("", defs.onnx_opset_version()))
     return function if function.node else None
 
 
