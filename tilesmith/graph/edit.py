@@ -7,7 +7,7 @@ are made once; transposes and reshapes of each other are joined as they are made
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from math import prod
 from typing import Any
 
@@ -28,7 +28,9 @@ def edited(graph: Graph, rule: Rule) -> Graph:
         if result is None:
             result = editor.kept(node, inputs)
         several = result if isinstance(result, tuple) else (result,)
-        editor.new.update(zip(node.outputs, several, strict=True))
+        for old, new in zip(node.outputs, several, strict=True):
+            editor.set(old, new)
+        editor.done.add(node.name)
     return editor.builder.finish({name: editor.new[value] for name, value in graph.outputs})
 
 
@@ -40,13 +42,20 @@ class Editor:
         self.builder = GraphBuilder(graph.name)
         self.new: dict[str, Value] = {}  # by the value's name in the old graph
         self.node: Node | None = None  # the one that is being rewritten
+        self.done: set[str] = set()  # nodes of the old graph that are rewritten
         self._made: dict[str, Node] = {}
+        self._readers: dict[str, list[Node]] = {}  # nodes of the new graph, by what they read
+        self._old: dict[str, list[str]] = {}  # values of the old graph, by their new one
         self._known: dict[Any, Any] = {}
         for x in graph.inputs:
             v = graph.values[x]
-            self.new[x] = self.builder.input(x, v.shape, v.dtype)
+            self.set(x, self.builder.input(x, v.shape, v.dtype))
         for x, a in graph.constants.items():
-            self.new[x] = self.builder.constant(a, x)
+            self.set(x, self.builder.constant(a, x))
+
+    def set(self, old: str, new: Value) -> None:
+        self.new[old] = new
+        self._old.setdefault(new.name, []).append(old)
 
     def add(self, function: Operator, *inputs: Value, **settings: Any) -> Any:
         """One node more; one that exists already is not made again."""
@@ -59,6 +68,9 @@ class Editor:
             for v in result if isinstance(result, tuple) else (result,):
                 if last is not None and v.name in last.outputs:
                     self._made[v.name] = last
+            if last is not None:
+                for x in last.inputs:
+                    self._readers.setdefault(x, []).append(last)
             self._known[key] = result
         return self._known[key]
 
@@ -79,9 +91,33 @@ class Editor:
             return None
         return self.builder.value(node.inputs[0]), node
 
-    def is_read_once(self, old: str) -> bool:
-        """Whether one node alone reads a value of the old graph."""
-        return len(self.graph.consumers.get(old, ())) == 1 and old not in self.graph.returned
+    def is_inside(self, value: Value, nodes: Collection[Node] = ()) -> bool:
+        """Whether nobody reads a value of the new graph but these nodes of the new graph and the
+        node that is being rewritten: then it need not be there once that is rewritten.
+        """
+        names = {n.name for n in nodes}
+        for n in self._readers.get(value.name, ()):
+            if n.name not in names and not self._is_dead(n):
+                return False
+        own = None if self.node is None else self.node.name
+        for old in self._old.get(value.name, ()):
+            waiting = (n.name for n in self.graph.consumers.get(old, ()) if n.name not in self.done)
+            if old in self.graph.returned or any(name != own for name in waiting):
+                return False
+        return True
+
+    def _is_dead(self, node: Node, depth: int = 4) -> bool:
+        """Whether nobody reads what a node of the new graph makes, because its readers were
+        rewritten. Chains longer than `depth` count as alive.
+        """
+        for x in node.outputs:
+            for old in self._old.get(x, ()):
+                readers = self.graph.consumers.get(old, ())
+                if old in self.graph.returned or any(n.name not in self.done for n in readers):
+                    return False
+            if not all(depth and self._is_dead(n, depth - 1) for n in self._readers.get(x, ())):
+                return False
+        return True
 
     def kept(self, node: Node, inputs: tuple[Value, ...]) -> Any:
         """The node as it was; movements are joined with those before them."""

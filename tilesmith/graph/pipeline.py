@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tilesmith.graph.graph import Graph, verify
+from tilesmith.graph.passes.batch_norm import fold_batch_norm
 from tilesmith.graph.passes.bias import bias_as_add
 from tilesmith.graph.passes.layouts import channels_last
 from tilesmith.graph.passes.movement import sink_movement
@@ -16,6 +17,7 @@ from tilesmith.graph.passes.movement import sink_movement
 Pass = Callable[[Graph], Graph]
 
 PASSES: tuple[Pass, ...] = (
+    fold_batch_norm,
     bias_as_add,
     channels_last,
     sink_movement,

@@ -24,6 +24,7 @@ from tilesmith.frontends.onnx.loops import loop_step
 from tilesmith.frontends.onnx.model import OnnxGraph, OnnxNode
 from tilesmith.frontends.onnx.operators import has_importer, importer_of
 from tilesmith.frontends.onnx.scope import reads_of
+from tilesmith.frontends.onnx.sequences import sequence_step
 from tilesmith.graph.builder import GraphBuilder
 from tilesmith.graph.graph import Array, Value
 from tilesmith.graph.program import Cursor, Feeds, HostStep, Signature, Stage
@@ -135,8 +136,11 @@ class _Import:
                     if body is None:
                         if (step := loop_step(node, self._body, self.type_of)) is not None:
                             return self._end(tuple(nodes), step)
-                        if not has_importer(node):
-                            body = self._function(node)
+                        part = sequence_step(node, nodes, self.program.outputs)
+                        if part is not None:
+                            return self._end(tuple(nodes)[part[1] :], part[0])
+                    if body is None and not has_importer(node):
+                        body = self._function(node)
                     if body is None:
                         self._import(node)
             except NeedsContents as need:
