@@ -12,6 +12,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +21,10 @@ from bench.table import arguments
 from tilesmith.base.target import Target, cpu
 from tilesmith.cli.model_table import line_of, text_of
 from tilesmith.report.engine import ModelFile
-from tilesmith.report.engine_tilesmith import TilesmithEngine, tune_tasks
+from tilesmith.report.engine_tilesmith import tune_tasks
 from tilesmith.report.engines import ENGINES, usable_engines
 from tilesmith.report.model_rows import ModelRow, write_model_rows
-from tilesmith.report.models import Asked, compare_model
+from tilesmith.report.models import TURNS, compare_ours
 from tilesmith.testing.networks import catalogue
 from tilesmith.testing.networks.catalogue import NETWORKS, in_float64, network
 from tilesmith.testing.networks.export import export, save_program
@@ -54,16 +55,6 @@ def exported(name: str, batch: int, small: bool, folder: Path) -> Path:
     return path
 
 
-def asked(name: str, path: Path, small: bool, engines: Sequence[str], database: str) -> Asked:
-    net = network(name, small)
-    with np.load(path.with_suffix(".npz")) as arrays:
-        inputs = {net.input: arrays[net.input]}
-        right = {name: arrays[name] for name in net.outputs}
-    model = ModelFile(path, inputs, net.outputs)
-    ours = TilesmithEngine(database)
-    return Asked(model, tuple(engines), ours, ("PyTorch in float64", right))
-
-
 def row_of(name: str, target: Target, options: argparse.Namespace, folder: Path) -> ModelRow:
     path = exported(name, options.batch, options.small, folder)
     engines, absent = usable_engines([e for e in options.against.split(",") if e], path)
@@ -72,7 +63,12 @@ def row_of(name: str, target: Target, options: argparse.Namespace, folder: Path)
     if options.seconds:
         tune_tasks(path, {}, target, options.seconds, options.db)
     database = "" if options.untuned else options.db
-    return compare_model(asked(name, path, options.small, engines, database), target)
+    net = network(name, options.small)
+    with np.load(path.with_suffix(".npz")) as arrays:
+        model = ModelFile(path, {net.input: arrays[net.input]}, net.outputs)
+        right = {name: arrays[name] for name in net.outputs}
+    turns = replace(TURNS, processor_time=options.processor_time)
+    return compare_ours(model, engines, target, database, ("PyTorch in float64", right), turns)
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -87,10 +83,14 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=0.0,
                         help="tuning time per task before the run; needs --db")  # fmt: skip
     parser.add_argument("--cache", type=Path, default=None, help="folder of exported files")
+    parser.add_argument("--processor-time", action="store_true",
+                        help="count processor time, for a busy machine")  # fmt: skip
     parser.add_argument("--small", action="store_true", help="small versions, to try the bench")
     options = parser.parse_args(words)
     if options.seconds and not options.db:
         parser.error("--seconds keeps its records in --db FILE; name one")
+    if options.processor_time and options.threads != "1":
+        parser.error("--processor-time counts all threads together; it needs --threads 1")
     folder = options.cache or cache_folder()
     rows: list[ModelRow] = []
     for count in map(int, options.threads.split(",")):

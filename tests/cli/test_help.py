@@ -34,7 +34,7 @@ def help_of(capsys: pytest.CaptureFixture[str], words: str) -> str:
 def test_the_commands_are_all_there() -> None:
     assert {"tune", "bench", "doctor", "show sketches", "show tasks", "show records"} < set(ALL)
     assert {"show trace", "show source", "db stats", "db merge", "db export"} < set(ALL)
-    assert {"db import", "db prune"} < set(ALL)
+    assert {"run", "db import", "db prune"} < set(ALL)
 
 
 @pytest.mark.parametrize("words", ALL)

@@ -44,8 +44,6 @@ class ModelCase:
         ops = {n.op_type for n in graph.node}
         if any(i.type.tensor_type.elem_type == onnx.TensorProto.STRING for i in graph.input):
             return "strings"
-        if any("Sequence" in op for op in ops):
-            return "sequences"
         return "training" if "Gradient" in ops else ""
 
 

@@ -16,7 +16,8 @@ Arrays = Mapping[str, Any]
 
 def model_of(
     op: str, arrays: Arrays, fixed: tuple[str, ...] = (), opset: int = 17,
-    outputs: tuple[str, ...] = ("y",), types: tuple[Any, ...] = (), **attributes: Any,
+    outputs: tuple[str, ...] = ("y",), types: tuple[Any, ...] = (), domain: str = "",
+    **attributes: Any,
 ) -> Any:  # fmt: skip
     """Inputs named in `fixed` are initializers; an input whose name begins with "_" is left out.
     Outputs are of the type of the first input, or of `types`.
@@ -24,7 +25,7 @@ def model_of(
     code = {n: helper.np_dtype_to_tensor_dtype(a.dtype) for n, a in arrays.items() if a is not None}
     first = next(iter(code.values()))
     names = ["" if n.startswith("_") else n for n in arrays]
-    node = helper.make_node(op, names, list(outputs), name="n", **attributes)
+    node = helper.make_node(op, names, list(outputs), name="n", domain=domain, **attributes)
     made = [helper.np_dtype_to_tensor_dtype(np.dtype(t)) for t in types] or [first] * len(outputs)
     graph = helper.make_graph(
         [node], "g",
@@ -34,7 +35,9 @@ def model_of(
          for y, t in zip(outputs, made, strict=True) if y],
         [numpy_helper.from_array(np.asarray(arrays[n]), n) for n in fixed],
     )  # fmt: skip
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid(domain, opset)], ir_version=9
+    )
 
 
 def feeds_of(model: Any, arrays: Arrays) -> dict[str, Any]:

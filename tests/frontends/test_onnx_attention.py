@@ -44,6 +44,14 @@ def test_attention_is_that_of_torch(causal: bool, groups: int) -> None:
     np.testing.assert_allclose(got, want.numpy(), rtol=1e-5, atol=1e-6)
 
 
+def test_flex_attention_is_what_its_function_says() -> None:
+    arrays = qkv(4, 4, 5, 5)
+    model = model_of("FlexAttention", arrays, opset=1, domain="ai.onnx.preview")
+    q, k, v = (torch.from_numpy(arrays[n]) for n in "qkv")
+    want = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+    np.testing.assert_allclose(ran(model, arrays), want.numpy(), rtol=1e-5, atol=1e-6)
+
+
 MASKS = [(5,), (3, 5), (1, 3, 5), (4, 1, 5), (2, 1, 3, 5), (3, 1)]
 
 

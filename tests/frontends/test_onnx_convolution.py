@@ -5,6 +5,7 @@ import pytest
 from one_node import feeds_of, model_of, ran, ran_all
 
 from tilesmith.base.errors import GraphError
+from tilesmith.frontends.open import load_onnx
 
 rng = np.random.default_rng(3)
 
@@ -54,6 +55,8 @@ def test_conv(runtime, x, w, attributes):
         ((1, 2, 3, 4), (2, 3, 4, 3), {"strides": [3, 2], "auto_pad": "SAME_LOWER"}),
         ((1, 2, 3, 4), (2, 3, 3, 3), {"strides": [2, 2], "output_shape": [6, 9]}),
         ((1, 2, 3, 4), (2, 3, 3, 3), {"dilations": [2, 2], "pads": [1, 2, 2, 1]}),
+        ((1, 2, 3, 4), (2, 3, 3, 1), {"strides": [2, 2], "pads": [1, 0, 1, 0]}),
+        ((1, 2, 3, 4), (2, 3, 5, 4), {"strides": [3, 3], "pads": [1, 2, 4, 1]}),
         ((1, 2, 2, 3, 2), (2, 1, 2, 2, 3), {"strides": [2, 1, 2], "pads": [0, 1, 0, 1, 0, 1]}),
     ],
 )
@@ -61,6 +64,15 @@ def test_conv_transpose(runtime, x, w, attributes):
     filters = w[1] * attributes.get("group", 1)
     arrays = {"x": _floats(*x), "w": _floats(*w), "b": _floats(filters)}
     _agree(runtime, model_of("ConvTranspose", arrays, ("w", "b"), **attributes), arrays)
+
+
+def test_a_kernel_that_the_stride_does_not_divide_is_made_wider():
+    arrays = {"x": _floats(1, 2, 4, 4), "w": _floats(2, 3, 3, 3)}
+    settings = {"strides": [2, 2], "pads": [1, 1, 1, 1], "output_padding": [1, 1]}
+    graph = load_onnx(model_of("ConvTranspose", arrays, ("w",), **settings))
+    (node,) = graph.nodes  # the weights are widened now, not at run time
+    assert graph.values[node.inputs[1]].shape == (2, 3, 4, 4)
+    assert node.setting("padding") == ((1, 2), (1, 2))
 
 
 @pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
@@ -123,12 +135,21 @@ def test_global_pooling(runtime, op, x):
     _agree(runtime, model_of(op, arrays), arrays)
 
 
-def test_unpooling_runs(runtime):
-    arrays = {
-        "x": _floats(1, 1, 2, 2), "at": np.array([[[[5, 7], [13, 15]]]], np.int64),
-    }  # fmt: skip
-    attributes = {"kernel_shape": [2, 2], "strides": [2, 2]}
-    _agree(runtime, model_of("MaxUnpool", arrays, **attributes), arrays)
+@pytest.mark.parametrize("side", [2, 70])  # few elements look for their place, many are put there
+def test_what_is_pooled_can_be_unpooled(runtime, side):
+    x = _floats(2, 3, 2 * side, side + 1)
+    settings = {"kernel_shape": [2, 1], "strides": [2, 1]}
+    pooled = ran_all(
+        model_of(
+            "MaxPool", {"x": x}, outputs=("y", "at"), types=(np.float32, np.int64), **settings
+        ),
+        {"x": x},
+    )
+    arrays = {"y": pooled["y"], "at": pooled["at"]}
+    model = model_of("MaxUnpool", arrays, outputs=("z",), **settings)
+    back = ran_all(model, arrays)["z"]
+    highest = x == x.reshape(2, 3, side, 2, side + 1).max(3).repeat(2, 2)
+    np.testing.assert_array_equal(back, np.where(highest, x, 0))
 
 
 def test_deformable_convolution(runtime):
@@ -154,7 +175,7 @@ def test_deformable_convolution(runtime):
         ("Conv", (2, 4), (3, 2), {}, "must be .N, C, ...."),
         ("Conv", (1, 2, 4, 4), (3, 2, 9, 9), {}, "kernel reaches over 9"),
         ("ConvTranspose", (1, 2, 4), (3, 2, 3), {}, "W has 3 input channels, but X has 2"),
-        ("ConvTranspose", (1, 2, 4), (2, 2, 3), {"output_shape": [0]}, "leaves 0 elements"),
+        ("ConvTranspose", (1, 2, 4), (2, 2, 3), {"output_shape": [0]}, "entries of at least 1"),
     ],
 )
 def test_what_a_convolution_refuses(op, x, w, attributes, message):

@@ -62,7 +62,8 @@ def scattered(op: str, x: Any, ids: Any, updates: Any, way: str, **attributes: A
     reduced = attributes.get("reduction", "none") != "none"
     assert isinstance(model, Graph) == (way != "host")
     if isinstance(model, Graph) and not reduced:
-        assert len(model.nodes) == (1 if way == "constant" else 2)
+        made = [n.op for n in model.nodes if n.op != "reshape"]
+        assert len(made) == (1 if way == "constant" else 2)
     return run(one, feeds, constants=constants, opset=18)
 
 
@@ -165,10 +166,8 @@ def test_a_condition_at_run_time_goes_to_the_host() -> None:
         (node("Gather", ["x", "c"], ["y"], name="n"), {"c": [3]}, "an index is outside"),
         (node("Gather", ["x", "x"], ["y"], name="n"), {}, "must be integers"),
         (node("GatherElements", ["x", "c"], ["y"], name="n"), {"c": [3]}, "ids has rank 1"),
-        (
-            node("GatherND", ["x", "c"], ["y"], name="n", batch_dims=4), {"c": [3]},
-            "batch_dims is 4",
-        ),
+        (node("GatherND", ["x", "c"], ["y"], name="n", batch_dims=4), {"c": [3]},
+         "batch_dims is 4"),
         (node("ScatterElements", ["x", "c", "x"], ["y"], name="n"), {"c": [3]}, "one shape"),
         (node("ScatterND", ["x", "c", "x"], ["y"], name="n"), {"c": [[0, 0, 0, 0]]}, "1 to 3"),
         (node("ScatterND", ["x", "c", "x"], ["y"], name="n"), {"c": [[0]]}, "shape of the places"),

@@ -27,7 +27,7 @@ def test_all_collections_are_there() -> None:
 def test_a_small_model(name: str) -> None:
     case: ModelCase = CASES[name]
     result = model_outcome(case)
-    if case.reason:  # strings, sequences and training may be refused, but never run wrong
+    if case.reason:  # strings and training may be refused, but never run wrong
         assert result.kind in ("passed", "refused")
     else:
         assert result.kind == "passed", result.text
@@ -66,3 +66,49 @@ class TestOpset6:
     def test_an_axis_that_does_not_exist(self) -> None:
         with pytest.raises(GraphError, match=r"Add 'old': .*axis 2"):
             load_onnx(self.model("Add", ([2, 3], [3]), broadcast=1, axis=2))
+
+
+def test_what_nothing_can_run_is_refused_at_load() -> None:
+    """Also where the sizes are open, so that nothing is imported yet, and in a branch."""
+    info = helper.make_tensor_value_info
+    strange = helper.make_node("Strange", ["x"], ["y"], name="it")
+    branch = helper.make_graph([strange], "b", [], [info("y", 1, None)])
+    nodes = [helper.make_node("If", ["c"], ["z"], then_branch=branch, else_branch=branch)]
+    inputs = [info("x", 1, ["n"]), info("c", onnx.TensorProto.BOOL, [])]
+    for given, output in (([strange], "y"), (nodes, "z")):
+        graph = helper.make_graph(given, "g", inputs, [info(output, 1, None)])
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+        with pytest.raises(GraphError, match="Strange 'it'"):
+            load_onnx(model)
+
+
+class TestSequences:
+    def model(self, nodes: list[onnx.NodeProto], output: str) -> onnx.ModelProto:
+        info = helper.make_tensor_value_info
+        graph = helper.make_graph(nodes, "g", [info("x", 1, ["n", 2])], [info(output, 1, None)])
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+    def test_between_compiled_nodes(self) -> None:
+        nodes = [
+            helper.make_node("Relu", ["x"], ["r"]),
+            helper.make_node("SplitToSequence", ["r"], ["parts"], axis=0),
+            helper.make_node("Neg", ["x"], ["minus"]),
+            helper.make_node("Identity", ["parts"], ["same"]),
+            helper.make_node("SequenceInsert", ["same", "minus"], ["more"]),
+            helper.make_node("ConcatFromSequence", ["more"], ["joined"], axis=0),
+            helper.make_node("Add", ["joined", "joined"], ["y"]),
+        ]
+        model = load_onnx(self.model(nodes, "y"))
+        x = np.arange(6, dtype=np.float32).reshape(3, 2) - 2
+        got = evaluate_program(model, {"x": x})["y"]
+        np.testing.assert_array_equal(got, 2 * np.concatenate([np.maximum(x, 0), -x]))
+
+    def test_what_cannot_hold_one(self) -> None:
+        made = helper.make_node("SplitToSequence", ["x"], ["parts"], axis=0, name="split")
+        x = {"x": np.ones((3, 2), np.float32)}
+        for nodes, output, why in (
+            ([made], "parts", "'parts' is a sequence"),
+            ([made, helper.make_node("Relu", ["parts"], ["y"], name="r")], "y", "Relu 'r'"),
+        ):
+            with pytest.raises(GraphError, match=why):
+                evaluate_program(load_onnx(self.model(nodes, output)), x)

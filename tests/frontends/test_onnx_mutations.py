@@ -28,7 +28,7 @@ def test_a_number_stands_for_one_mutation() -> None:
 
 def test_the_models_run_when_they_are_whole() -> None:
     """Else nothing would be learnt from damage to them."""
-    whole = list(trials(-SEED_COUNT, 0, "compiled"))
+    whole = list(trials(-SEED_COUNT, 0, "oracle"))
     assert [t for t in whole if t.outcome != "ran"] == []
 
 

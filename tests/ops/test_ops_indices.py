@@ -172,7 +172,7 @@ I = "int64"
         (lambda: ts.ops.one_hot(_p(2), _p(3), 4), "the extent of values is 3"),
         (lambda: ts.ops.scatter_elements(_p(2), _p(3, dtype=I), _p(4)), "they must agree"),
         (lambda: ts.ops.scatter_elements(_p(2), _p(3, dtype=I), _p(3), reduction="or"),
-         "reduction 'or' is not one of"),
+         "reduction 'or' is unknown"),
         (lambda: ts.ops.scatter_nd(_p(2, 3), _p(4, 1, dtype=I), _p(4, 2)), "it must be"),
         (lambda: ts.ops.scatter_nd(_p(2), _p(4, 2, dtype=I), _p(4)), "rows of ids have 2 indices"),
         (lambda: ts.ops.tensor_scatter(_p(2, 3, 4), _p(2, 5, 4), _p(2, dtype=I)), "X has 3"),

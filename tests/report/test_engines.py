@@ -87,7 +87,7 @@ class Constant:
 
 
 WANT = {"y": np.arange(1.0, 5.0)}
-ASKED = Asked(ModelFile(Path("net.onnx"), {}, ("y",)), ("good", "bad", "broken"))
+ASKED = Asked(ModelFile(Path("net.onnx"), {}, ("y",)), ("good", "bad", "broken"), None)
 
 
 @pytest.fixture

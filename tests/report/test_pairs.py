@@ -66,6 +66,23 @@ def test_only_close_peers_are_paired_and_the_hardest_comes_first() -> None:
     assert result.times == {"slow": 9.0, "good": pytest.approx(2.2), "best": 2.0}
 
 
+def test_a_slow_peer_is_paired_where_asked_for() -> None:
+    clock = Clock()
+    seconds = {"ours": 1.0, "near": 1.2, "far": 5.0, "main": 4.0}
+    samplers = {n: clock.call(n, lambda _, s=s: s) for n, s in seconds.items()}  # type: ignore[misc]
+    turns = Turns(most_seconds=1e9, paired=("main",))
+    result = contest(samplers.pop("ours"), samplers, turns)
+    assert [(d.peer, d.ratio) for d in result.duels] == [("near", 1.2), ("main", 4.0)]
+
+
+def test_processor_time_does_not_count_what_others_took() -> None:
+    """A sampler's share is 0.5 for ours, and 0.25 for a peer that was interrupted more."""
+    ours = Clock().call("ours", lambda _: 1.0)
+    turns = Turns(rounds=5, most_seconds=1e9, processor_time=True)
+    result = contest(ours, {"peer": lambda _: Timing(4.0, 0.25)}, turns)
+    assert (result.ours, result.duels[0].theirs, result.duels[0].ratio) == (0.5, 1.0, 2.0)
+
+
 def test_short_calls_are_repeated_and_long_ones_take_few_rounds() -> None:
     clock = Clock()
     contest(clock.call("ours", lambda k: 1e-3), {"p": clock.call("p", lambda k: 1e-3)}, Turns())

@@ -262,7 +262,10 @@ def test_reverse_compute_at_refuses():
         "C is not finished inside loop C.k",
     )
     refuse(
-        f, lambda s: s.reverse_compute_at("C", "D.i"), "C at loop D.i", "nothing it reads is made"
+        f,
+        lambda s: s.reverse_compute_at("C", "D.i"),
+        "C at loop D.i",
+        "nothing it reads is produced",
     )
     refuse(stencil(), lambda s: s.reverse_compute_at("C", "P.i"), "C at loop P.i", "P at i")
     refuse(

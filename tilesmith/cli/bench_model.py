@@ -11,11 +11,11 @@ from tilesmith.base.target import cpu
 from tilesmith.cli.model_arguments import arrays_of, loaded
 from tilesmith.cli.model_table import line_of, text_of
 from tilesmith.report.engine import ModelFile
-from tilesmith.report.engine_tilesmith import TilesmithEngine, tune_tasks
+from tilesmith.report.engine_tilesmith import tune_tasks
 from tilesmith.report.engines import ENGINES, usable_engines
 from tilesmith.report.model_inputs import outputs_of, signatures_of
 from tilesmith.report.model_rows import ModelRow, write_model_rows
-from tilesmith.report.models import Asked, compare_model
+from tilesmith.report.models import compare_ours
 
 SLOW_ENGINES = ("torch-compile",)  # starts take minutes, so it is compared with where asked for
 DEFAULT_ENGINES = tuple(name for name in ENGINES if name not in SLOW_ENGINES)
@@ -39,7 +39,7 @@ def bench_model(
     for count in counts:
         if seconds:
             tune_tasks(Path(path), dims, cpu(count), seconds, db)
-        rows.append(compare_model(Asked(model, tuple(engines), TilesmithEngine(db)), cpu(count)))
+        rows.append(compare_ours(model, engines, cpu(count), db))
         if json is not None:
             write_model_rows(json, rows)
         print(line_of(rows[-1]), file=sys.stderr)

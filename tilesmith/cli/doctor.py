@@ -48,7 +48,9 @@ PACKAGES = (
     Package("xgboost", "the learned cost model of the search"),
     Package("torch", "a library that `bench` compares with; the TreeGru cost model", "peers"),
     Package("onnxruntime", "a library that `bench` compares with", "peers"),
-    Package("onnx", "needed by `bench` to compare with onnxruntime", "peers"),
+    Package("onnx", "reads models; needed by `bench` to compare with onnxruntime", "onnx"),
+    Package("openvino", "an engine that `bench MODEL.onnx` compares with", "peers"),
+    Package("MNN", "an engine that `bench MODEL.onnx` compares with", "peers"),
     Package("psycopg", "databases on a PostgreSQL server", "postgres"),
     Package("matplotlib", "charts of `bench --chart` and `--page`", "report"),
 )

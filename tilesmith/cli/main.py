@@ -119,6 +119,7 @@ app = Commands(
     "  tilesmith doctor                                   what this machine can do\n"
     "  tilesmith tune matmul 512 512 512 --time 30s --db tune.db\n"
     "  tilesmith show records matmul --db tune.db         what was measured\n"
+    "  tilesmith run model.onnx --random                  run it on random numbers\n"
     "  tilesmith COMMAND --help                           options and examples",
 )
 app.command(epilog=TUNE_HELP)(tune)

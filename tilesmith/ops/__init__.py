@@ -14,13 +14,40 @@ from tilesmith.ops.activation import (
     swish,
     thresholded_relu,
 )
-from tilesmith.ops.attention import mask_scores, masked_softmax, rotary_embedding, softcap, swiglu
-from tilesmith.ops.blocks import col2im, crop_or_pad, depth_to_space, space_to_depth
-from tilesmith.ops.causal import causal_conv1d
-from tilesmith.ops.conv import capsule_conv2d, conv1d, conv2d, conv3d, depthwise_conv2d
-from tilesmith.ops.conv_transpose import conv1d_transpose, conv2d_transpose, conv3d_transpose
-from tilesmith.ops.deform import deform_conv
-from tilesmith.ops.einsum import einsum
+from tilesmith.ops.attention import (
+    mask_scores,
+    masked_softmax,
+    rotary_embedding,
+    softcap,
+    swiglu,
+)
+from tilesmith.ops.blocks import (
+    col2im,
+    crop_or_pad,
+    depth_to_space,
+    space_to_depth,
+)
+from tilesmith.ops.causal import (
+    causal_conv1d,
+)
+from tilesmith.ops.conv import (
+    capsule_conv2d,
+    conv1d,
+    conv2d,
+    conv3d,
+    depthwise_conv2d,
+)
+from tilesmith.ops.conv_transpose import (
+    conv1d_transpose,
+    conv2d_transpose,
+    conv3d_transpose,
+)
+from tilesmith.ops.deform import (
+    deform_conv,
+)
+from tilesmith.ops.einsum import (
+    einsum,
+)
 from tilesmith.ops.elementwise import (
     absolute,
     add,
@@ -43,6 +70,7 @@ from tilesmith.ops.elementwise import (
     reciprocal,
     relu,
     rint,
+    rsqrt,
     sigmoid,
     sign,
     silu,
@@ -58,7 +86,12 @@ from tilesmith.ops.group_norm import (
     lp_normalize,
     rms_norm,
 )
-from tilesmith.ops.indices import gather, gather_elements, gather_nd, one_hot
+from tilesmith.ops.indices import (
+    gather,
+    gather_elements,
+    gather_nd,
+    one_hot,
+)
 from tilesmith.ops.integer import (
     bitwise_and,
     bitwise_not,
@@ -84,8 +117,20 @@ from tilesmith.ops.logic import (
     logical_or,
     logical_xor,
 )
-from tilesmith.ops.matmul import batch_matmul, dense, matmul, transpose_batch_matmul
-from tilesmith.ops.norm import batch_norm, layer_norm, log_softmax, norm, scale_shift, softmax
+from tilesmith.ops.matmul import (
+    batch_matmul,
+    dense,
+    matmul,
+    transpose_batch_matmul,
+)
+from tilesmith.ops.norm import (
+    batch_norm,
+    layer_norm,
+    log_softmax,
+    norm,
+    scale_shift,
+    softmax,
+)
 from tilesmith.ops.pool import (
     avg_pool,
     avg_pool2d,
@@ -97,7 +142,11 @@ from tilesmith.ops.pool import (
     max_pool,
     max_pool2d,
 )
-from tilesmith.ops.quantize import dequantize, quantize, requantize
+from tilesmith.ops.quantize import (
+    dequantize,
+    quantize,
+    requantize,
+)
 from tilesmith.ops.reduce import (
     reduce_l1,
     reduce_l2,
@@ -110,13 +159,40 @@ from tilesmith.ops.reduce import (
     reduce_sum,
     reduce_sum_square,
 )
-from tilesmith.ops.regions import max_roi_pool, roi_align
-from tilesmith.ops.sample import affine_grid, grid_sample
-from tilesmith.ops.scan import cumprod, cumsum
-from tilesmith.ops.scatter import scatter_elements, scatter_nd, tensor_scatter
-from tilesmith.ops.search import argmax, argmin, hardmax
-from tilesmith.ops.topk import top_k
-from tilesmith.ops.transform import concatenate, embedding, flatten, pad, reshape, take, transpose
+from tilesmith.ops.regions import (
+    max_roi_pool,
+    roi_align,
+)
+from tilesmith.ops.sample import (
+    affine_grid,
+    grid_sample,
+)
+from tilesmith.ops.scan import (
+    cumprod,
+    cumsum,
+)
+from tilesmith.ops.scatter import (
+    scatter_elements,
+    scatter_nd,
+    tensor_scatter,
+)
+from tilesmith.ops.search import (
+    argmax,
+    argmin,
+    hardmax,
+)
+from tilesmith.ops.topk import (
+    top_k,
+)
+from tilesmith.ops.transform import (
+    concatenate,
+    embedding,
+    flatten,
+    pad,
+    reshape,
+    take,
+    transpose,
+)
 from tilesmith.ops.trigonometry import (
     acos,
     acosh,
@@ -269,6 +345,7 @@ __all__ = [
     "rms_norm",
     "roi_align",
     "rotary_embedding",
+    "rsqrt",
     "scale_shift",
     "scatter_elements",
     "scatter_nd",

@@ -83,6 +83,11 @@ def sqrt(X: Tensor, name: str = "sqrt") -> Tensor:
     return each("sqrt", X, functions.sqrt, name)
 
 
+def rsqrt(X: Tensor, name: str = "rsqrt") -> Tensor:
+    """1 / sqrt(x)."""
+    return each("rsqrt", X, functions.rsqrt, name)
+
+
 def reciprocal(X: Tensor, name: str = "reciprocal") -> Tensor:
     return each("reciprocal", X, lambda x: 1 / x, name)
 

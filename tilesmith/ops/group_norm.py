@@ -158,11 +158,16 @@ def local_response_norm(
         return sum_over(where((c >= 0) & (c < channels), x * x, 0), k)
 
     total: Tensor = compute(X.shape_ints, squares, name=f"{name}_squares")
-    out: Tensor = compute(
-        X.shape_ints,
-        lambda *i: cast(widen(X[i]) * power(total[i] * (alpha / size) + bias, -beta), X.dtype),
-        name=name,
-    )
+
+    def body(*i: Value) -> Value:
+        t = total[i] * (alpha / size) + bias
+        if beta == 0.75:  # what networks use: two roots are cheaper than a power
+            scale = rsqrt(t) * sqrt(rsqrt(t))
+        else:
+            scale = power(t, -beta)
+        return cast(widen(X[i]) * scale, X.dtype)
+
+    out: Tensor = compute(X.shape_ints, body, name=name)
     return out
 
 

@@ -14,10 +14,10 @@ from tilesmith.ops.arguments import fixed, need_equal, need_tensor
 
 
 def linear_attention_step(
-    Q: Tensor, K: Tensor, V: Tensor, S: Tensor, *given: Tensor, step: int, scale: float,
+    Q: Tensor, K: Tensor, V: Tensor, S: Tensor, T: Tensor, *given: Tensor, scale: float,
     decay: bool = False, beta: bool = False, name: str = "linear_attention",
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Step number `step` of a sequence: (batch, 1, heads, values), and the new state.
+    """Step number T (of rank 0) of a sequence: (batch, 1, heads, values), and the new state.
 
     Q, K and V are (batch, sequence, heads, size), where heads of Q may share those of K and V. The
     state is (batch, heads of K, size of K, size of V). `given` are, where named, decay (batch,
@@ -28,6 +28,9 @@ def linear_attention_step(
     for what, t in (("Q", Q), ("K", K), ("V", V)):
         need_tensor(op, what, t, "batch sequence heads size")
     need_tensor(op, "S", S, "batch heads keys values")
+    if T.ndim or not T.dtype.is_int:
+        raise ExpressionError(f"{op}: T is {T!r}; it must be one whole number, of rank 0")
+    step = T[()]
     batch, _, heads, size = K.shape_ints
     values = V.shape_ints[3]
     shape = (batch, heads, size, values)

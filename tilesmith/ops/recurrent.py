@@ -1,8 +1,9 @@
 """One step of recurrent cells: what the input gives (P), what the last state gives (S) and the
 state itself in, the next state out.
 
-P is (steps, batch, gates * hidden), for all steps at once; S is (batch, gates * hidden) and the
-state (batch, hidden). Where `lengths` (batch) is given, sequences that have ended keep their state,
+P is (steps, batch, gates * hidden), for all steps at once, and T of rank 0 says which step it is:
+as a tensor, so that all steps are one kernel. S is (batch, gates * hidden) and the state (batch,
+hidden). Where `lengths` (batch) is given, sequences that have ended keep their state,
 and one more result is the state with 0 for these.
 """
 
@@ -60,18 +61,24 @@ class _Cell:
     """The tensors of a step, checked, and how their gates are read."""
 
     def __init__(
-        self, op: str, gates: int, P: Tensor, S: Tensor, H: Tensor, given: tuple[Tensor, ...],
-        step: int, lengths: bool,
+        self, op: str, gates: int, P: Tensor, T: Tensor, S: Tensor, H: Tensor,
+        given: tuple[Tensor, ...], lengths: bool,
     ) -> None:  # fmt: skip
         need_tensor(op, "P", P, "steps batch gates")
         need_tensor(op, "S", S, "batch gates")
+        if T.ndim or not T.dtype.is_int:
+            raise ExpressionError(f"{op}: T is {T!r}; it must be one whole number, of rank 0")
         need_tensor(op, "H", H, "batch hidden")
         self.batch, self.hidden = H.shape_ints
         need_equal(op, "the batch of P", P.shape_ints[1], self.batch, "H has")
         need_equal(op, "the gates of P", P.shape_ints[2], self.hidden * gates, "H gives")
-        self.P, self.S, self.step, self.dtype = P, S, step, H.dtype
+        self.P, self.T, self.S, self.dtype = P, T, S, H.dtype
         self.lengths = given[-1] if lengths else None
         self.given = given[:-1] if lengths else given
+
+    @property
+    def step(self) -> Value:
+        return self.T[()]
 
     @property
     def shape(self) -> tuple[Int, ...]:
@@ -108,16 +115,16 @@ class _Cell:
 
 
 def rnn_cell(
-    P: Tensor, S: Tensor, H: Tensor, *given: Tensor, step: int, f: Activation,
+    P: Tensor, T: Tensor, S: Tensor, H: Tensor, *given: Tensor, f: Activation,
     lengths: bool = False, name: str = "rnn",
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """f(p + s)."""
-    cell = _Cell("rnn_cell", 1, P, S, H, given, step, lengths)
+    cell = _Cell("rnn_cell", 1, P, T, S, H, given, lengths)
     return cell.results(cell.state(lambda b, j: f(cell.gate(0, b, j)), H, name))
 
 
 def lstm_cell(
-    P: Tensor, S: Tensor, H: Tensor, C: Tensor, *given: Tensor, step: int, f: Activation,
+    P: Tensor, T: Tensor, S: Tensor, H: Tensor, C: Tensor, *given: Tensor, f: Activation,
     g: Activation, h: Activation, peephole: bool = False, coupled: bool = False,
     lengths: bool = False, name: str = "lstm",
 ) -> tuple[Tensor, ...]:  # fmt: skip
@@ -125,7 +132,7 @@ def lstm_cell(
     the weights (3 * hidden) by which the first three see the cell, where it has peepholes. Coupled
     gates forget what they do not take in.
     """
-    cell = _Cell("lstm_cell", 4, P, S, H, given, step, lengths)
+    cell = _Cell("lstm_cell", 4, P, T, S, H, given, lengths)
     if len(cell.given) != peephole:
         raise ExpressionError(f"lstm_cell: {len(given)} more tensors for peephole={peephole}")
 
@@ -146,22 +153,22 @@ def lstm_cell(
 
 
 def gru_reset(
-    P: Tensor, S: Tensor, H: Tensor, *, step: int, f: Activation, name: str = "gru_reset"
+    P: Tensor, T: Tensor, S: Tensor, H: Tensor, *, f: Activation, name: str = "gru_reset"
 ) -> Tensor:
     """The state times its reset gate; S has the gates update and reset."""
-    cell = _Cell("gru_reset", 3, P, S, H, (), step, False)
+    cell = _Cell("gru_reset", 3, P, T, S, H, (), False)
     return cell.state(lambda b, j: f(cell.gate(1, b, j)) * widen(H[b, j]), H, name)
 
 
 def gru_cell(
-    P: Tensor, S: Tensor, H: Tensor, R: Tensor, *given: Tensor, step: int, f: Activation,
+    P: Tensor, T: Tensor, S: Tensor, H: Tensor, R: Tensor, *given: Tensor, f: Activation,
     g: Activation, before: bool = False, lengths: bool = False, name: str = "gru",
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """The next state, with gates in the order update, reset, hidden. R is what the reset state
     gives to the hidden gate. With `before` the reset is applied behind the product: then S has all
     three gates and R is the bias (hidden) of the third.
     """
-    cell = _Cell("gru_cell", 3, P, S, H, given, step, lengths)
+    cell = _Cell("gru_cell", 3, P, T, S, H, given, lengths)
 
     def body(b: Value, j: Value) -> Value:
         z = f(cell.gate(0, b, j))

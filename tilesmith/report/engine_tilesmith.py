@@ -28,9 +28,12 @@ _PROFILES = 7
 
 @dataclass(frozen=True)
 class TilesmithEngine:
-    """`database` is where the kernels' records are; empty for drafts."""
+    """`database` is where the kernels' records are; empty for drafts. `cache` is the folder of
+    built kernels.
+    """
 
     database: str = ""
+    cache: str = "default"
 
     def prepare(self, model: ModelFile, threads: int) -> Contestant:
         compiled = self._compiled(model, threads)
@@ -49,9 +52,11 @@ class TilesmithEngine:
     def _compiled(self, model: ModelFile, threads: int) -> Model:
         graph = load_onnx(model.path, dims=model.dims)
         if not self.database:
-            return compile_model(graph, cpu(threads))
+            return compile_model(graph, cpu(threads), cache=self.cache, progress=False)
         with open_database(self.database) as records:
-            return compile_model(graph, cpu(threads), database=records)
+            return compile_model(
+                graph, cpu(threads), database=records, cache=self.cache, progress=False
+            )
 
 
 def _kernel_facts(model: Model, feeds: Mapping[str, Array]) -> dict[str, float]:

@@ -4,9 +4,10 @@ process of its own, in turns, with outputs compared.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -46,7 +47,7 @@ class Asked:
 
     model: ModelFile
     engines: tuple[str, ...]
-    ours: Engine | None = field(default_factory=TilesmithEngine)
+    ours: Engine | None
     reference: tuple[str, Mapping[str, Array]] | None = None
     restart: bool = True  # also time the first start, with an empty cache
 
@@ -119,6 +120,16 @@ class _Table:
                 self.failed[name] = f"its outputs differ by {error:.1e} of the largest value"
                 del self.seats[name]
         return errors
+
+
+def compare_ours(
+    model: ModelFile, engines: Sequence[str], target: Target, database: str,
+    reference: tuple[str, Mapping[str, Array]] | None = None, turns: Turns = TURNS,
+) -> ModelRow:  # fmt: skip
+    """Our model beside the engines. Its cache of kernels is empty at first."""
+    with tempfile.TemporaryDirectory(prefix="tilesmith-bench-") as cache:
+        ours = TilesmithEngine(database, cache)
+        return compare_model(Asked(model, tuple(engines), ours, reference), target, turns)
 
 
 def compare_model(asked: Asked, target: Target, turns: Turns = TURNS) -> ModelRow:

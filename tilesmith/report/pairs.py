@@ -17,6 +17,10 @@ class Timing:
     seconds: float  # per call
     share: float = 1.0  # processor time / wall time, over all threads
 
+    @property
+    def processor_seconds(self) -> float:
+        return self.seconds * self.share
+
 
 # Makes one untimed call, which warms the caches, then so many timed ones.
 Sampler = Callable[[int], Timing]
@@ -29,7 +33,8 @@ class Turns:
     A sample is at least `sample_seconds` of calls. Peers that are slower than `close` times the
     fastest are timed once and not paired, except those in `paired`. In every `alone_every`-th round
     a contestant takes a second turn in a row: what it takes then is what it takes alone. No contest
-    takes much longer than `most_seconds`.
+    takes much longer than `most_seconds`. `processor_time` counts that instead of wall time, which
+    is fair on a machine that others use too, but only where all have one thread.
     """
 
     rounds: int = 21
@@ -38,6 +43,7 @@ class Turns:
     alone_every: int = 2
     most_seconds: float = 15.0
     paired: tuple[str, ...] = ()
+    processor_time: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,7 +102,11 @@ class _Contestant:
         seen: list[Timing] = []
         while len(seen) < 15 and sum(t.seconds for t in seen) < 0.25:
             seen.append(self._sampler(1))
-        return max(min(t.seconds for t in seen), 1e-9)
+        return min(map(self._clock, seen))
+
+    def _clock(self, timing: Timing) -> float:
+        seconds = timing.processor_seconds if self._turns.processor_time else timing.seconds
+        return max(seconds, 1e-9)
 
     @property
     def calls(self) -> int:
@@ -111,8 +121,9 @@ class _Contestant:
         timing = self._sampler(self.calls)
         self._shares.append(timing.share)
         if again:
-            self._disturbance.append(timing.seconds / self._sampler(self.calls).seconds)
-        return timing.seconds
+            alone = self._clock(self._sampler(self.calls))
+            self._disturbance.append(self._clock(timing) / alone)
+        return self._clock(timing)
 
     @property
     def share(self) -> float:

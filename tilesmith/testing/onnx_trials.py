@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import resource
 import selectors
+import signal
 import subprocess
 import sys
 import tempfile
@@ -35,7 +36,8 @@ from tilesmith.tune.compile_model import compile_model
 
 MEMORY = 6 << 30  # of addresses, most of which are libraries and threads' stacks
 VALUE_NBYTES = 32 << 20  # larger values are refused, so that a trial takes little time
-SECONDS = 60.0
+SECONDS = 30.0  # of the processor's time, so that a busy machine changes nothing
+_WALL_SECONDS = 600.0  # for what waits instead of computing
 SEED_COUNT = len(seeds())
 _SMALL = 3  # for dimensions that the model leaves open
 _MOST = 20_000  # elements of an input: who calls with more expects to wait
@@ -66,7 +68,7 @@ def trials(first: int, last: int, mode: str = "oracle", step: int = 1) -> Iterat
 
 def _child(first: int, last: int, step: int, mode: str) -> Iterator[Trial]:
     """Until the child ends or has to be ended."""
-    command = [sys.executable, "-m", __name__ if __name__ != "__main__" else __spec__.name]
+    command = [sys.executable, "-m", __name__]
     command += [str(first), str(last), str(step), mode]
     with (
         tempfile.TemporaryFile() as errors,
@@ -78,8 +80,8 @@ def _child(first: int, last: int, step: int, mode: str) -> Iterator[Trial]:
         watch.register(child.stdout, selectors.EVENT_READ)
         try:
             while True:
-                if not watch.select(max(0.0, began + SECONDS - time.monotonic())):
-                    yield Trial(current, "hung", f"after {SECONDS} s", SECONDS)
+                if not watch.select(max(0.0, began + _WALL_SECONDS - time.monotonic())):
+                    yield Trial(current, "hung", f"{_WALL_SECONDS} s", _WALL_SECONDS)
                     return
                 got = child.stdout.read1(1 << 16)  # type: ignore[attr-defined]
                 if not got:
@@ -96,6 +98,9 @@ def _child(first: int, last: int, step: int, mode: str) -> Iterator[Trial]:
                 child.wait()
                 errors.seek(0)
                 tail = errors.read().decode(errors="replace")[-2000:]
+                if child.returncode == -signal.SIGPROF:
+                    yield Trial(current, "hung", f"{SECONDS} s", SECONDS)
+                    return
                 yield Trial(current, "died", f"with status {child.returncode}: {tail}")
         finally:
             child.kill()
@@ -163,6 +168,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for number in range(first, last, step):
             print(number, "begins", "", sep="\t", flush=True)
+            signal.setitimer(signal.ITIMER_PROF, SECONDS)  # which ends the process
             done = trial(number, sys.argv[4], Path(folder))
             text = " ".join(done.text.split())[:1500]
             print(number, done.outcome, text, sep="\t", flush=True)

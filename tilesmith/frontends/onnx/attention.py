@@ -10,7 +10,7 @@ import numpy as np
 from tilesmith.base.dtype import BOOL, FLOAT32, FLOAT64
 from tilesmith.frontends.onnx.call import Call, Importer
 from tilesmith.frontends.onnx.matmul import scaled, shaped
-from tilesmith.frontends.onnx.steps import need_few_steps
+from tilesmith.frontends.onnx.steps import joined, need_few_steps
 from tilesmith.graph.graph import Value
 from tilesmith.ops import attention as parts
 from tilesmith.ops.elementwise import cast
@@ -169,9 +169,9 @@ def import_linear_attention(call: Call) -> tuple[Value, ...]:
     for n, wanted in ((4, "gated" in rule), (5, "delta" in rule)):
         if call.has(n) != wanted:
             call.refuse(f"update_rule {rule!r} {'needs' if wanted else 'takes no'} input {n}")
+    q, k, v = (_split(call, x, n) for x, n in ((q, q_heads), (k, heads), (v, heads)))
     batch, count = q.shape[:2]
     need_few_steps(call, count)
-    q, k, v = (_split(call, x, n) for x, n in ((q, q_heads), (k, heads), (v, heads)))
     size = k.shape[3]
     given: list[Value] = []
     settings: dict[str, float | bool] = {"scale": call.attribute("scale", 0.0) or 1 / sqrt(size)}
@@ -189,11 +189,10 @@ def import_linear_attention(call: Call) -> tuple[Value, ...]:
         state = past if past.dtype is FLOAT32 else call.add(cast, past, dtype="float32")
     steps = []
     for t in range(count):
-        y, state = call.add(
-            linear_attention_step, q, k, v, state, *given, step=t, **settings
-        )  # fmt: skip
+        at = call.constant(np.array(t, np.int32))
+        y, state = call.add(linear_attention_step, q, k, v, state, at, *given, **settings)
         steps.append(y)
-    whole: Value = call.add(concatenate, *steps, axis=1) if count > 1 else steps[0]
+    whole = joined(call, steps, 1)
     return shaped(call, whole, (batch, count, q_heads * v.shape[3])), _as(call, state, past or q)
 
 

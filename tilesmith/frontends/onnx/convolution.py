@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
 from tilesmith.frontends.onnx.windows import (
+    Pairs,
     auto_pad,
     halves,
     pad_attribute,
@@ -72,8 +73,10 @@ def conv_transpose(call: Call) -> Value:
     extra = per_axis(call, "output_padding", count, 0, 0)
     mode = auto_pad(call)
     wanted: tuple[int, ...] = call.attribute("output_shape", ())[-count:]
-    if wanted and len(wanted) != count:
-        call.refuse(f"attribute 'output_shape' is {list(wanted)}; it must have {count} entries")
+    if wanted and (len(wanted) != count or any(not isinstance(n, int) or n < 1 for n in wanted)):
+        call.refuse(
+            f"attribute 'output_shape' is {list(wanted)}; it must be {count} entries of at least 1"
+        )
     if not wanted and mode.startswith("SAME"):
         wanted = tuple(n * s for n, s in zip(x.shape[2:], stride, strict=True))
     padding = pad_attribute(call, count) if mode == "NOTSET" else ((0, 0),) * count
@@ -97,6 +100,8 @@ def conv_transpose(call: Call) -> Value:
     function = {1: conv1d_transpose, 2: conv2d_transpose, 3: conv3d_transpose}.get(count)
     if function is None:
         raise RunOnHost(f"its input has {count} spatial dimensions; kernels have 1 to 3")
+    if call.known(1) is not None and max(dilation) == 1:
+        w, padding = _whole_phases(call, w, stride, padding)
     y: Value = call.add(
         function, x, w, stride=stride, padding=padding, output_padding=extra, dilation=dilation,
         groups=groups_of(call),
@@ -104,6 +109,24 @@ def conv_transpose(call: Call) -> Value:
     if any(behind):
         y = call.add(pad, y, widths=((0, 0), (0, 0), *((0, n) for n in behind)))
     return with_bias(call, y)
+
+
+def _whole_phases(
+    call: Call, w: Value, stride: tuple[int, ...], padding: Pairs
+) -> tuple[Value, Pairs]:
+    """Weights with zeros around them, so that the stride divides their extent and the padding, and
+    what they add to the output cut off again. Then the operator is a few small convolutions, not
+    one over an input with zeros between its elements.
+    """
+    more = []
+    for n, s, (before, _) in zip(w.shape[2:], stride, padding, strict=True):
+        front = 0 if s == 2 else -before % s  # of a stride of 2 the operator takes any padding
+        more.append((front, -(n + front) % s))
+    if not any(map(any, more)):
+        return w, padding
+    wider: Value = call.add(pad, w, widths=((0, 0), (0, 0), *more))
+    cut = zip(padding, more, strict=True)
+    return wider, tuple((p[0] + m[0], p[1] + m[1]) for p, m in cut)
 
 
 def deform(call: Call) -> Value:

@@ -55,6 +55,12 @@ def functions_of(model: onnx.ModelProto, read: Reader) -> dict[FunctionKey, Func
     return found
 
 
+def nodes_of_function(function: Function) -> Nodes:
+    """Its nodes as they are written, with attributes of the caller left out."""
+    opsets = {_domain(o.domain): o.version for o in function.proto.opset_import}
+    return convert_nodes(function.proto.node, opsets, function.proto.name, function.read)
+
+
 def key_of(node: OnnxNode) -> FunctionKey:
     return node.domain, node.op, getattr(node.proto, "overload", "")
 
@@ -118,6 +124,9 @@ def _defined(schema: Any, node: OnnxNode, type_of: TypeOf) -> onnx.FunctionProto
     else:
         return None
     function.ParseFromString(data)
+    if not any(_domain(o.domain) == "" for o in function.opset_import):
+        # Operators of other domains may leave out the version of those that they are made of.
+        function.opset_import.append(helper.make_opsetid("", defs.onnx_opset_version()))
     return function if function.node else None
 
 

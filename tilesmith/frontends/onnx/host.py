@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from tilesmith.base.errors import GraphError
+from tilesmith.base.errors import GraphError, TilesmithError
 from tilesmith.frontends.onnx.call import RunOnHost
 from tilesmith.frontends.onnx.model import OnnxNode
 from tilesmith.frontends.onnx.rename import message_of
@@ -15,20 +16,46 @@ from tilesmith.graph.graph import Array
 from tilesmith.graph.program import HostStep, Runner
 
 
+def _array(node: OnnxNode, result: Any) -> Array:
+    if result is None or isinstance(result, list | tuple | dict):
+        raise GraphError(f"{node} gave a {type(result).__name__}; values must be tensors")
+    return np.asarray(result)
+
+
+@contextmanager
+def _of(node: OnnxNode) -> Iterator[None]:
+    """Whatever NumPy or the package raises is an error of the model, or of what it is given."""
+    try:
+        yield
+    except TilesmithError:
+        raise
+    except Exception as error:
+        raise GraphError(f"{node} failed on the host: {type(error).__name__}: {error}") from error
+
+
 def host_step(node: OnnxNode, reason: str) -> HostStep:
     """Raises where the package has no implementation either."""
+    return host_part((node,), node.inputs, node.outputs, reason)
+
+
+def host_part(
+    nodes: tuple[OnnxNode, ...], inputs: tuple[str, ...], outputs: tuple[str, ...], reason: str
+) -> HostStep:
+    """Several nodes as one step, which is called by the first of them."""
     from onnx import helper
     from onnx.reference import ReferenceEvaluator
 
-    inputs = [x for x in node.inputs if x]
+    node = nodes[0]
+    opsets = {(n.domain, n.version) for n in nodes}
     model = helper.make_model(
         helper.make_graph(
-            [message_of(node)], "host",
-            [helper.make_value_info(x, helper.make_tensor_type_proto(1, None)) for x in inputs],
+            [message_of(n) for n in nodes], "host",
             [helper.make_value_info(x, helper.make_tensor_type_proto(1, None))
-             for x in node.outputs if x],
+             for x in dict.fromkeys(inputs) if x],
+            [helper.make_value_info(x, helper.make_tensor_type_proto(1, None))
+             for x in outputs if x],
         ),
-        opset_imports=[helper.make_opsetid(node.domain, node.version)],
+        opset_imports=[helper.make_opsetid(*o) for o in sorted(opsets)],
     )  # fmt: skip
     try:
         evaluator = ReferenceEvaluator(model)
@@ -38,11 +65,12 @@ def host_step(node: OnnxNode, reason: str) -> HostStep:
         ) from None
 
     def run(arrays: Sequence[Array | None], runners: Sequence[Runner]) -> list[Any]:
-        feeds = {x: a for x, a in zip(node.inputs, arrays, strict=True) if x and a is not None}
-        results = iter(evaluator.run(None, feeds))
-        return [np.asarray(next(results)) if x else None for x in node.outputs]
+        feeds = {x: a for x, a in zip(inputs, arrays, strict=True) if x and a is not None}
+        with _of(node):
+            results = iter([_array(node, a) for a in evaluator.run(None, feeds)])
+        return [next(results) if x else None for x in outputs]
 
-    return HostStep(node.name, node.op, node.inputs, node.outputs, run, reason=reason)
+    return HostStep(node.name, node.op, inputs, outputs, run, reason=reason)
 
 
 def numpy_step(node: OnnxNode, why: RunOnHost) -> HostStep:
@@ -52,6 +80,7 @@ def numpy_step(node: OnnxNode, why: RunOnHost) -> HostStep:
         return host_step(node, str(why))
 
     def run(arrays: Sequence[Array | None], runners: Sequence[Runner]) -> list[Any]:
-        return [*function(arrays)]
+        with _of(node):
+            return [*function(arrays)]
 
     return HostStep(node.name, node.op, node.inputs, node.outputs, run, reason=str(why))

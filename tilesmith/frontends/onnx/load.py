@@ -17,6 +17,7 @@ from tilesmith.frontends.onnx.file import ModelFile
 from tilesmith.frontends.onnx.functions import functions_of
 from tilesmith.frontends.onnx.model import OnnxGraph
 from tilesmith.frontends.onnx.program import OnnxProgram
+from tilesmith.frontends.onnx.runnable import require_runnable
 from tilesmith.graph.program import Signature
 from tilesmith.graph.source import OpenGraph, closed
 
@@ -31,6 +32,7 @@ def load(path: str | Path | bytes | Any, dims: Mapping[str, int] | None = None) 
         opsets = opsets_of(file.proto)
         graph = checked(convert_graph(file.proto.graph, opsets, file))
         graph = replace(graph, functions=functions_of(file.proto, file))
+        require_runnable(graph)
         return closed(OnnxProgram(_with_dims(graph, dims)))
     except GraphError as error:
         raise GraphError(f"{name}: {error}") from error.__cause__

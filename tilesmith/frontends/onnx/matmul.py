@@ -25,7 +25,7 @@ def scaled(call: Call, x: Value, factor: float) -> Value:
     if factor == 1:
         return x
     if not x.dtype.is_float:
-        if factor != int(factor):
+        if not float(factor).is_integer():
             call.refuse(f"a factor of {factor} for {x.dtype}; it must be a whole number")
         factor = int(factor)
     y: Value = call.add(multiply, x, B=factor)

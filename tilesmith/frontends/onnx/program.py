@@ -11,6 +11,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
+from tilesmith.base.dtype import DTYPES
 from tilesmith.base.errors import GraphError, TilesmithError
 from tilesmith.frontends.onnx.call import Call, NeedsContents, RunOnHost
 from tilesmith.frontends.onnx.control import spliced
@@ -21,6 +24,7 @@ from tilesmith.frontends.onnx.loops import loop_step
 from tilesmith.frontends.onnx.model import OnnxGraph, OnnxNode
 from tilesmith.frontends.onnx.operators import has_importer, importer_of
 from tilesmith.frontends.onnx.scope import reads_of
+from tilesmith.frontends.onnx.sequences import sequence_step
 from tilesmith.graph.builder import GraphBuilder
 from tilesmith.graph.graph import Array, Value
 from tilesmith.graph.program import Cursor, Feeds, HostStep, Signature, Stage
@@ -30,6 +34,9 @@ Nodes = tuple[OnnxNode, ...]
 # Nodes that functions and branches put in, in one stage: functions that call each other twice
 # would else become more than any memory holds.
 _MAX_PUT_IN = 100_000
+
+# Operators whose results are new in every run.
+_RANDOM = {"Bernoulli", "Dropout", "Multinomial", "RandomNormalLike", "RandomUniformLike"}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -57,7 +64,12 @@ class OnnxProgram:
 
     @cached_property
     def start(self) -> Cursor:
-        return self._cursor(self.graph.nodes, {})
+        """Reads the inputs as they are declared, also those that no node reads: callers give them
+        all.
+        """
+        cursor = self._cursor(self.graph.nodes, {})
+        declared = tuple(s.name for s in self.inputs)
+        return replace(cursor, reads=tuple(dict.fromkeys((*declared, *cursor.reads))))
 
     def stage(self, cursor: Cursor, types: Mapping[str, Value], arrays: Feeds) -> Stage:
         return _Import(self, cursor, types, arrays).run()
@@ -122,9 +134,11 @@ class _Import:
                 with _about(node):
                     body = spliced(node, self)
                     if body is None:
-                        step = loop_step(node, self._body, self.type_of)
-                        if step is not None:
+                        if (step := loop_step(node, self._body, self.type_of)) is not None:
                             return self._end(tuple(nodes), step)
+                        part = sequence_step(node, nodes, self.program.outputs)
+                        if part is not None:
+                            return self._end(tuple(nodes)[part[1] :], part[0])
                     if body is None and not has_importer(node):
                         body = self._function(node)
                     if body is None:
@@ -138,8 +152,8 @@ class _Import:
             except RunOnHost as why:
                 with _about(node):
                     body = self._function(node) if has_importer(node) else None
-                    if body is None:
-                        return self._end(tuple(nodes), numpy_step(node, why))
+                    if body is None and not self._fold(step := numpy_step(node, why)):
+                        return self._end(tuple(nodes), step)
             if body is not None:
                 put_in += len(body)
                 if put_in > _MAX_PUT_IN:
@@ -167,6 +181,20 @@ class _Import:
                 self.env[name] = v
         if missing := [x for x in node.outputs[len(several) :] if x]:
             raise GraphError(f"{node} has no output {missing[0]!r}")
+
+    def _fold(self, step: HostStep) -> bool:
+        """Computes a step of the host whose inputs are all constants, where that can be."""
+        arrays = [self.known(x) if x else None for x in step.inputs]
+        missing = [x for x, a in zip(step.inputs, arrays, strict=True) if x and a is None]
+        if missing or not any(step.inputs) or step.op in _RANDOM:
+            return False
+        results = [*step.function(arrays, ())]
+        made = [(n, np.asarray(a)) for n, a in zip(step.outputs, results, strict=False) if n]
+        if any(a.dtype.name not in DTYPES for _, a in made):
+            return False
+        for name, a in made:
+            self.env[name] = self.builder.constant(a, name)
+        return True
 
     def _value(self, name: str) -> Value:
         if name not in self.env:

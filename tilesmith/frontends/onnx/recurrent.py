@@ -13,7 +13,7 @@ import numpy as np
 from tilesmith.frontends.onnx.call import Call, Importer
 from tilesmith.frontends.onnx.matmul import shaped
 from tilesmith.frontends.onnx.movement import sliced
-from tilesmith.frontends.onnx.steps import need_few_steps
+from tilesmith.frontends.onnx.steps import joined, need_few_steps
 from tilesmith.graph.graph import Value
 from tilesmith.ops.elementwise import add, bias_add
 from tilesmith.ops.matmul import matmul
@@ -110,6 +110,9 @@ class _Sequence:
             self.call.refuse(f"the initial state {given} does not fit {self.x}")
         return self.part(given, d, 0)
 
+    def step(self, t: int) -> Value:
+        return self.call.constant(np.array(t, np.int32))
+
     def order(self, d: int) -> list[int]:
         steps = list(range(self.steps))
         return steps[::-1] if self.reversed[d] else steps
@@ -126,7 +129,7 @@ class _Sequence:
             for t in range(self.steps)
             for y in (way[t] for way in shown)
         ]
-        y = each[0] if len(each) == 1 else call.add(concatenate, *each, axis=0)
+        y = joined(call, each, 0)
         y = shaped(call, y, (self.steps, len(shown), self.batch, self.hidden))
         if self.layout:
             y = call.add(transpose, y, axes=(2, 0, 1, 3))
@@ -135,7 +138,7 @@ class _Sequence:
     def last(self, states: list[Value]) -> Value:
         call = self.call
         each = [shaped(call, h, (1, self.batch, self.hidden)) for h in states]
-        y = each[0] if len(each) == 1 else call.add(concatenate, *each, axis=0)
+        y = joined(call, each, 0)
         if self.layout:
             y = call.add(transpose, y, axes=(1, 0, 2))
         return y
@@ -150,6 +153,8 @@ def _activations(call: Call, default: tuple[str, ...], ways: int) -> list[list[A
     left: list[list[float]] = [
         list(call.attribute(n, ())) for n in ("activation_alpha", "activation_beta")
     ]
+    if not all(isinstance(v, int | float) for numbers in left for v in numbers):
+        call.refuse("activation_alpha and activation_beta must be numbers")
     made = []
     for name in names:
         if str(name).lower() not in ACTIVATIONS:
@@ -196,7 +201,7 @@ def import_rnn(call: Call) -> tuple[Value | None, ...]:
         for t in s.order(d):
             state = call.add(matmul, h, r)
             h, *rest = call.add(
-                rnn_cell, p, state, h, *more, step=t, f=s.activations[d][0], **settings
+                rnn_cell, p, s.step(t), state, h, *more, f=s.activations[d][0], **settings
             )
             shown[t] = rest[0] if rest else h
         walks.append(_Walk([shown[t] for t in range(s.steps)], h))
@@ -223,7 +228,7 @@ def import_lstm(call: Call) -> tuple[Value | None, ...]:
         for t in s.order(d):
             state = call.add(matmul, h, r)
             h, c, *rest = call.add(
-                lstm_cell, p, state, h, c, *given, step=t, f=f, g=g, h=out, **settings
+                lstm_cell, p, s.step(t), state, h, c, *given, f=f, g=g, h=out, **settings
             )
             shown[t] = rest[0] if rest else h
         walks.append(_Walk([shown[t] for t in range(s.steps)], h, c))
@@ -253,9 +258,11 @@ def import_gru(call: Call) -> tuple[Value | None, ...]:
         for t in s.order(d):
             state = call.add(matmul, h, r)
             if not before:
-                kept = call.add(gru_reset, p, state, h, step=t, f=f)
+                kept = call.add(gru_reset, p, s.step(t), state, h, f=f)
                 third = call.add(matmul, kept, hidden)
-            h, *rest = call.add(gru_cell, p, state, h, third, *more, step=t, f=f, g=g, **settings)
+            h, *rest = call.add(
+                gru_cell, p, s.step(t), state, h, third, *more, f=f, g=g, **settings
+            )
             shown[t] = rest[0] if rest else h
         walks.append(_Walk([shown[t] for t in range(s.steps)], h))
     return _results(s, walks)[:2]

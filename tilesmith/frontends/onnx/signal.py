@@ -63,6 +63,7 @@ def transform(call: Call) -> Value:
         call.refuse(f"{x} is too short along axis {axis}")
     outputs = length // 2 + 1 if onesided and not inverse else length
     used = min(length, x.shape[a])
+    call.check_room("its result", x.size // max(x.shape[a], 1), length, 2)
     if used * outputs * 4 > _MAX_TABLE:
         raise RunOnHost(f"a transform of {length} elements is faster by the host's library")
     out_parts = 1 if inverse and onesided else 2
@@ -117,6 +118,7 @@ def _window(call: Call, weights: tuple[float, ...]) -> Value:
     if a.size != 1 or a.dtype.kind not in "iu" or int(a.reshape(())) < 0:
         call.refuse("its size must be one whole number of at least 0")
     size = int(a.reshape(()))
+    call.check_room("its window", size)
     periodic = bool(call.attribute("periodic", 1))
     n = np.arange(size) * (2 * np.pi / max(size if periodic else size - 1, 1))
     values = sum((w * np.cos(j * n) for j, w in enumerate(weights)), np.zeros(size))
@@ -146,16 +148,20 @@ def mel_weights(call: Call) -> Value:
     if any(a.size != 1 for a in numbers):
         call.refuse("each of its inputs must be one number")
     bins, length, rate, low, high = (float(a.reshape(())) for a in numbers)
-    if bins < 1 or length < 1 or rate <= 0 or min(low, high) <= -700:
-        call.refuse(f"it asks for {bins} bins of {length} elements at rate {rate}; none may be 0")
+    if not (1 <= bins < 1 << 40 and 1 <= length < 1 << 40 and rate > 0 and min(low, high) > -700):
+        call.refuse(
+            f"it asks for {bins:g} bins of {length:g} elements at rate {rate:g}, from {low:g} to "
+            f"{high:g} Hz; bins, elements and rate must be above 0, and frequencies above -700"
+        )
     count = int(bins)
+    call.check_room("its matrix", int(length) // 2 + 1, count + 2)
     mel_low, mel_high = (2595 * np.log10(1 + f / 700) for f in (low, high))
     mels = mel_low + np.arange(count + 2) * ((mel_high - mel_low) / (count + 2))
     corners = np.floor((length + 1) * (700 * (10 ** (mels / 2595) - 1)) / rate).astype(int)
     rows = int(length) // 2 + 1
-    out = np.zeros((rows, count))
     if corners.min() < 0 or corners.max() > rows:
         call.refuse(f"the band from {low} to {high} Hz leaves the spectrum of rate {rate}")
+    out = np.zeros((rows, count))
     for k in range(count):
         left, middle, right = corners[k : k + 3]
         if left == middle:

@@ -1,0 +1,42 @@
+"""ONNX's own node cases of plain tensors, compiled: every one passes or is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from node_cases import cases, outcome
+
+import tilesmith as ts
+
+ROOT = Path(__file__).parent
+# One name a line. A case that passes must not stand in either list.
+REFUSED = frozenset((ROOT / "refused_cases.txt").read_text().split())
+ON_HOST = frozenset((ROOT / "host_cases.txt").read_text().split())
+
+
+def test_most_cases_pass_and_most_are_compiled() -> None:
+    assert len(cases()) - len(REFUSED) >= 1500
+    assert len(cases()) - len(REFUSED) - len(ON_HOST - REFUSED) >= 1250
+    assert cases().keys() >= REFUSED
+    assert cases().keys() >= ON_HOST
+
+
+@pytest.mark.parametrize("name", list(cases()))
+def test_node_case(name: str, tmp_path: Path) -> None:
+    host: list[str] = []
+
+    def run(model: Any, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+        compiled = ts.compile_model(model, ts.cpu(num_cores=1), cache=tmp_path)
+        result = compiled(feeds)
+        host.extend(h.op for h in compiled.host_steps if not h.bodies)
+        return result
+
+    got = outcome(cases()[name], run)
+    if name in REFUSED:
+        assert got.kind == "refused", got.text
+    else:
+        assert got.kind == "passed", got.text
+        assert bool(host) is (name in ON_HOST), f"on the host: {host}"
