@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from tilesmith.graph.graph import Graph, verify
 from tilesmith.graph.passes.batch_norm import fold_batch_norm
 from tilesmith.graph.passes.bias import bias_as_add
+from tilesmith.graph.passes.concat import join_in_place
 from tilesmith.graph.passes.layouts import channels_last
 from tilesmith.graph.passes.movement import sink_movement
 from tilesmith.graph.passes.patterns import exporters_patterns
@@ -23,6 +24,7 @@ PASSES: tuple[Pass, ...] = (
     bias_as_add,
     channels_last,
     sink_movement,
+    join_in_place,
 )
 
 
