@@ -108,7 +108,7 @@ class _Pool:
             self._waiting.append(job)
             return
         request, why = self._requests[job], "the process that built it ended"
-        plain = compile_function(request.func, request.target)
+        plain = compile_function(request.built, request.target)
         self._results[job] = BuildResult(plain, Origin("naive", why=why), (why,))
 
 

@@ -26,7 +26,7 @@ _MAX_DRAFTS = 3  # tried before the plain loop nest
 @dataclass(frozen=True)
 class BuildRequest:
     """`known` are recorded schedules, best first; drafts by the analytic score follow, for the
-    reason `why`.
+    reason `why`. What is built is `stored`, the same function with parameters that lie elsewhere.
     """
 
     func: Function
@@ -34,6 +34,11 @@ class BuildRequest:
     known: tuple[tuple[Trace, Origin], ...] = ()
     why: str = ""
     drafts: bool = True
+    stored: Function | None = None
+
+    @property
+    def built(self) -> Function:
+        return self.func if self.stored is None else self.stored
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,7 @@ def fulfil(request: BuildRequest) -> BuildResult:
         if (artifact := _try(trace, request, origin, obstacles)) is not None:
             return BuildResult(artifact, origin, tuple(obstacles))
     reasons = "; ".join(obstacles) or "nothing was proposed"
-    artifact = compile_function(request.func, request.target)
+    artifact = compile_function(request.built, request.target)
     return BuildResult(artifact, Origin("naive", why=reasons), tuple(obstacles))
 
 
@@ -89,7 +94,7 @@ def _try(
 ) -> Artifact | None:
     """None if it does not build; why not is added to the obstacles."""
     try:
-        return compile_function(trace.apply(request.func), request.target)
+        return compile_function(trace.apply(request.built), request.target)
     except Exception as error:  # whatever it is, another schedule may do
         first = str(error).strip().splitlines()[:1]
         text = ": ".join([type(error).__name__, *first])
