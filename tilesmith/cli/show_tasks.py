@@ -21,7 +21,7 @@ from tilesmith.report.graph_view import GraphView, graph_view
 
 def tasks(
     model: Annotated[
-        str, typer.Argument(metavar="[MODEL.onnx]", help="list the tasks of this model")
+        str, typer.Argument(metavar="MODEL.onnx", help="list the tasks of this model")
     ] = "",
     db: Annotated[
         str,
@@ -38,7 +38,7 @@ def tasks(
     with how many times it occurs, its arithmetic (FLOP) and its share of the whole; with --db also
     its best recorded time, and its share of the sum of these times.
 
-    Examples: tilesmith show tasks --db tune.db; tilesmith show tasks model.onnx --db tune.db
+    Example: tilesmith show tasks model.onnx --dim batch=1 --db tune.db
     """
     width = None if wide else output_width()
     if model:

@@ -12,7 +12,7 @@ from tilesmith.report.quantities import dims_text, short_number
 
 _STYLE = """
 body { margin: 0; display: flex; height: 100vh; font: 13px sans-serif; color: #1b2430; }
-#picture { flex: 1; overflow: auto; position: relative; }
+#picture { flex: 1; overflow: auto; user-select: none; }
 #picture svg { display: block; margin: 0 auto; }
 aside { width: 25em; overflow: auto; padding: 0 1em 1em; border-left: 1px solid #ccd3dc; }
 h1 { font-size: 1.3em; overflow-wrap: anywhere; } h2 { font-size: 1.05em; margin: 1.2em 0 .3em; }
