@@ -20,6 +20,9 @@ from tilesmith.graph.strides import row_major, strides_within
 from tilesmith.ops.transform import reshape
 from tilesmith.ops.views import slice_
 
+# An operator with such a parameter means something else when its operands are turned or reshaped.
+_AXIS_WORDS = frozenset({"axis", "axes", "layout", "groups"})
+
 
 class Kind(Enum):
     ALIAS = "alias"  # the same bytes under another shape, or some of them
@@ -50,8 +53,18 @@ def work_of(graph: Graph, node: Node) -> Work:
         k for k, x in enumerate(done.inputs) if _is_matched(x, stages, done.outputs)
     )
     kind = _kind(graph, node, done, stages, reads)
-    pointwise = kind is Kind.ELEMENTWISE and all(_broadcasts(s, done.outputs) for s in stages)
+    pointwise = (
+        kind is Kind.ELEMENTWISE
+        and not _AXIS_WORDS & parameters_of(node)
+        and all(_broadcasts(s, done.outputs) for s in stages)
+    )
     return Work(kind, matched, reads, pointwise)
+
+
+def parameters_of(node: Node) -> frozenset[str]:
+    """The names of what its operator can be given."""
+    code = node.function.__code__
+    return frozenset(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
 
 
 def stages_of(outputs: tuple[Tensor, ...]) -> tuple[Stage, ...]:

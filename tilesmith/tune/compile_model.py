@@ -29,6 +29,8 @@ from tilesmith.tune.cache import Cache, code_digest, default_folder
 from tilesmith.tune.inputs import require_database, require_target
 from tilesmith.tune.progress import progress_bar
 
+PLAIN_POINTS = 2048  # see BuildRequest
+
 
 def compile_model(
     graph: Graph | Program,
@@ -123,12 +125,12 @@ class _ModelBuilder:
         if self.database is not None:
             known = tuple(known_schedules(self.database, Task(func, self.target)))
             why = "no record of this task is in the database"
-        return BuildRequest(func, self.target, known, why, not self.strict, stored)
+        return BuildRequest(func, self.target, known, why, not self.strict, stored, PLAIN_POINTS)
 
     def cache_key(self, request: BuildRequest) -> str:
         traces = (f"{trace.to_json()} {origin}" for trace, origin in request.known)
         statement = statement_key(request.func, self.target)
-        how = (str(request.drafts), request.why, request.built.digest)
+        how = (str(request.drafts), request.why, request.built.digest, str(request.plain_points))
         return digest(code_digest(), statement, *how, *traces)
 
 
