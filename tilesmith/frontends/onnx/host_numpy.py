@@ -75,7 +75,8 @@ def dropout(arrays: Arrays, seed: int | None) -> list[Array]:
     """In training, as it is called for that only."""
     x, ratio = np.asarray(arrays[0]), _number(arrays, 1)
     ratio = 0.5 if ratio is None else ratio
-    kept = np.random.default_rng(seed).random(x.shape) >= ratio
+    # The generator by which ONNX's own tests draw, so that a seed gives the same result.
+    kept = np.random.RandomState(seed).uniform(0, 1, x.shape) >= ratio
     scale = 1 / (1 - ratio) if ratio < 1 else 0.0
     return [np.where(kept, x * scale, 0).astype(x.dtype), kept]
 
@@ -83,7 +84,7 @@ def dropout(arrays: Arrays, seed: int | None) -> list[Array]:
 def multinomial(arrays: Arrays, samples: int, dtype: Any, seed: float | None) -> list[Array]:
     """Classes by their unnormalised logarithmic probabilities (batch, classes)."""
     x = np.asarray(arrays[0], np.float64)
-    # RandomNormal and its like take a seed that is a float, so its bits are the seed.
+    # The attribute is a float, so its bits are the seed.
     bits = None if seed is None else int(np.float64(seed).view(np.uint64))
     noise = np.random.default_rng(bits).gumbel(size=(x.shape[0], samples, x.shape[1]))
     return [np.argmax(x[:, None] + noise, 2).astype(dtype)]
