@@ -119,7 +119,7 @@ def _edges(view: GraphView) -> list[tuple[int, int]]:
     first += len(view.groups)
     edges += [(at[r], first + k) for k, h in enumerate(view.host) for r in h.reads if r in at]
     first += len(view.host)
-    edges += [(at[o.read], first + k) for k, o in enumerate(view.outputs) if o.read in at]
+    edges += [(at[r], first + k) for k, o in enumerate(view.outputs) for r in o.reads if r in at]
     return edges
 
 

@@ -69,7 +69,7 @@ class HostView:
 class OutputView:
     name: str
     text: str  # its name, with dtype and shape where they are known
-    read: int | str | None  # the group or input that it comes from; None for a constant
+    reads: tuple[int | str, ...]  # as in GroupView
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +98,11 @@ def graph_view(model: OpenGraph, target: Target) -> GraphView:
         return _Seen(model, target).view(signatures_of(model))
     stage = first_stage(model)
     if stage is None:
-        outputs = tuple(OutputView(n, n, None) for n in model.outputs)
+        outputs = tuple(OutputView(n, n, ()) for n in model.outputs)
         return GraphView(model.name, model.inputs, outputs, unknown=_open_inputs(model))
     seen = _Seen(stage.graph, target)
     host = () if stage.host is None else (seen.host(stage.host),)
-    outputs = tuple(OutputView(n, n, seen.named.get(n)) for n in model.outputs)
+    outputs = tuple(OutputView(n, n, seen.named.get(n, ())) for n in model.outputs)
     return seen.view(model.inputs, outputs, host, _after(stage))
 
 
@@ -118,15 +118,22 @@ class _Seen:
         self.number: dict[str, int] = {}
         self.target = target
         # What a value of the model comes from, by its name there.
-        self.named = {n: s for n, v in self.graph.outputs if (s := self.source(v)) is not None}
+        self.named = {n: self.sources(v) for n, v in self.graph.outputs}
 
-    def source(self, value: str) -> int | str | None:
-        """The group that makes a value, or the input that it is, perhaps under another shape."""
-        while value not in self.maker and value in self.graph.producer:
-            value = self.graph.producer[value].inputs[0]
-        if value in self.maker:
-            return self.maker[value]
-        return value if value in self.graph.inputs else None
+    def sources(self, *values: str) -> tuple[int | str, ...]:
+        """The groups and inputs that values come from, perhaps under another shape or in parts."""
+        found: dict[int | str, None] = {}
+        stack, seen = list(values[::-1]), set[str]()
+        while stack:
+            x = stack.pop()
+            if x in self.maker:
+                found[self.maker[x]] = None
+            elif x in self.graph.inputs:
+                found[x] = None
+            elif x in self.graph.producer and x not in seen:
+                seen.add(x)
+                stack += self.graph.producer[x].inputs[::-1]
+        return tuple(found)
 
     def view(
         self, inputs: tuple[Signature, ...], outputs: tuple[OutputView, ...] | None = None,
@@ -146,12 +153,10 @@ class _Seen:
         self.tasks.setdefault(key, []).append(step)
         task = self.number.setdefault(key, len(self.number) + 1)
         group = step.group
-        reads = (self.source(x) for x in group.inputs)
         return GroupView(
             number, step.func.name, _kind(self.graph, group), _origins(group.nodes),
             tuple(n.op for n in group.nodes), tuple(self.graph.values[x] for x in group.outputs),
-            tuple(dict.fromkeys(r for r in reads if r is not None)),
-            step.func.flops, step.func.nbytes, task,
+            self.sources(*group.inputs), step.func.flops, step.func.nbytes, task,
         )  # fmt: skip
 
     def _task(self, steps: list[Step], total: int) -> TaskView:
@@ -164,12 +169,12 @@ class _Seen:
 
     def _output(self, name: str, value: str) -> OutputView:
         text = str(Value(name, self.graph.values[value].shape, self.graph.values[value].dtype))
-        return OutputView(name, text, self.source(value))
+        return OutputView(name, text, self.sources(value))
 
     def host(self, step: HostStep) -> HostView:
-        inputs = {x: x for x in self.graph.inputs}
-        reads = (self.named.get(x, inputs.get(x)) for x in step.inputs)
-        found = tuple(dict.fromkeys(r for r in reads if r is not None))
+        inputs = {x: (x,) for x in self.graph.inputs}
+        reads = (r for x in step.inputs for r in self.named.get(x, inputs.get(x, ())))
+        found = tuple(dict.fromkeys(reads))
         return HostView(step.op, step.name, step.reason, found, len(step.bodies))
 
 
