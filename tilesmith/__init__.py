@@ -139,7 +139,15 @@ from tilesmith.tune.build import best_kernel as build
 from tilesmith.tune.cache import Cache
 from tilesmith.tune.compile_model import compile_model, extract_tasks
 from tilesmith.tune.events import Progress
+from tilesmith.tune.objectives import (
+    NetworkCosts,
+    early_stopping,
+    geomean_speedup,
+    latency_targets,
+    total_latency,
+)
 from tilesmith.tune.result import Result
+from tilesmith.tune.scheduler import Scheduler, TaskState, gradient, round_robin
 from tilesmith.tune.task_tuner import TaskTuner
 from tilesmith.tune.tune import tune
 
@@ -202,6 +210,7 @@ __all__ = [
     "Measurer",
     "Measuring",
     "Model",
+    "NetworkCosts",
     "Node",
     "Program",
     "Progress",
@@ -216,6 +225,7 @@ __all__ = [
     "Result",
     "Schedule",
     "ScheduleError",
+    "Scheduler",
     "ScoreByTarget",
     "SketchSpace",
     "State",
@@ -224,6 +234,7 @@ __all__ = [
     "Target",
     "TargetError",
     "Task",
+    "TaskState",
     "TaskTuner",
     "TemplateSchedule",
     "TemplateSpace",
@@ -267,6 +278,7 @@ __all__ = [
     "cpu",
     "default_rules",
     "dtype",
+    "early_stopping",
     "erf",
     "evaluate",
     "exp",
@@ -277,11 +289,14 @@ __all__ = [
     "function",
     "function_from_json",
     "function_to_json",
+    "geomean_speedup",
+    "gradient",
     "groups_of",
     "instantiate",
     "interpret",
     "isinf",
     "isnan",
+    "latency_targets",
     "left_shift",
     "load_onnx",
     "log",
@@ -301,6 +316,7 @@ __all__ = [
     "reduce_axis",
     "right_shift",
     "round",
+    "round_robin",
     "rsqrt",
     "sigmoid",
     "sign",
@@ -311,6 +327,7 @@ __all__ = [
     "sum",
     "tan",
     "tanh",
+    "total_latency",
     "trunc",
     "trunc_divide",
     "tune",

@@ -1,0 +1,211 @@
+"""Schedulers: which task of a network gets the next batch of measurements.
+
+A scheduler is a function of the states of all tasks that returns the number of one of them. Every
+scheduler should pass the suite in `tilesmith.testing.schedulers`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import inf, isfinite
+
+from tilesmith.base.errors import TuneError
+
+# A task that has had so many steps more than its like, and is still slower, is not like it.
+_MORE_STEPS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A task after one of its steps: the seconds and the trials spent on it so far, and the seconds
+    of its best kernel (infinite if none ran).
+
+    What a database knew from before counts as trials that took no time.
+    """
+
+    seconds: float
+    trials: int
+    best: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaskState:
+    """What a scheduler knows of a task.
+
+    `weight` is how often the networks run it. `slope` is by how much the objective falls for each
+    second that the task gets faster: the weight, if the objective is the total latency. `bound` is
+    a time in seconds that no kernel of it beats, 0 if unknown. Tasks of the same `structure` differ
+    in their sizes only. A task that is `finished` has nothing left to measure.
+    """
+
+    name: str
+    weight: float
+    slope: float
+    flops: float
+    bound: float = 0.0
+    structure: str = ""
+    history: tuple[Step, ...] = field(default=(), repr=False)
+    finished: bool = False
+
+    @property
+    def best(self) -> float:
+        """Seconds; infinite until a kernel has run."""
+        return self.history[-1].best if self.history else inf
+
+    @property
+    def trials(self) -> int:
+        return self.history[-1].trials if self.history else 0
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it was measured, and none of its kernels ran."""
+        return bool(self.history) and not isfinite(self.best)
+
+    @property
+    def work(self) -> float:
+        """What its speed is measured by: its bound, or its operations where that is unknown."""
+        return self.bound or self.flops
+
+    @property
+    def pace(self) -> float:
+        """Seconds per trial. The first step of a run is left out where there are others, because it
+        includes what is done once for a task.
+        """
+        timed = [s for s in self.history if s.seconds > 0]
+        if not timed:
+            return 0.0
+        first, last = timed[0], timed[-1]
+        if last.trials > first.trials:
+            return (last.seconds - first.seconds) / (last.trials - first.trials)
+        return last.seconds / max(1, last.trials)
+
+
+Scheduler = Callable[[Sequence[TaskState]], int]
+
+
+def live(tasks: Sequence[TaskState]) -> list[int]:
+    """The numbers of the tasks that have something left to measure."""
+    return [k for k, t in enumerate(tasks) if not t.finished]
+
+
+def unmeasured(tasks: Sequence[TaskState]) -> int | None:
+    """The heaviest of the tasks that were never measured."""
+    new = [k for k in live(tasks) if not tasks[k].history]
+    return max(new, key=lambda k: tasks[k].slope * tasks[k].work, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRobin:
+    """The task that had the fewest steps."""
+
+    def __call__(self, tasks: Sequence[TaskState]) -> int:
+        return min(live(tasks), key=lambda k: len(tasks[k].history))
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """The task whose next step promises most: the objective's slope times the seconds that the task
+    is expected to gain, for each second of tuning.
+
+    Once every task has had a step, that expectation is a mean of two. With weight `alpha` it is
+    what the last `window` steps gained. With weight 1 - `alpha` it is the more optimistic of two
+    guesses: that spending as much again as was spent so far reaches the task's bound; and that the
+    next step reaches 1 / `beta` of the speed of the fastest task of the same structure. A task that
+    has had many more steps than that one, and is still slower, is no longer compared with it.
+
+    A share `epsilon` of the steps goes to tasks at random. Among equal ones the task with the
+    fewest steps is chosen.
+    """
+
+    alpha: float = 0.2
+    beta: float = 2.0
+    window: int = 3
+    epsilon: float = 0.05
+
+    def __post_init__(self) -> None:
+        for name, ok, what in (
+            ("alpha", 0 <= self.alpha <= 1, "a share from 0 to 1"),
+            ("beta", 0 < self.beta < inf, "a factor above 0"),
+            ("window", self.window >= 1, "a number of steps from 1 on"),
+            ("epsilon", 0 <= self.epsilon <= 1, "a share from 0 to 1"),
+        ):
+            if not ok:
+                raise TuneError(f"gradient({name}={getattr(self, name)!r}): it takes {what}")
+
+    def __call__(self, tasks: Sequence[TaskState]) -> int:
+        first = unmeasured(tasks)
+        if first is not None:
+            return first
+        left = live(tasks)
+        # The same states give the same choice.
+        rng = random.Random(sum(len(t.history) for t in tasks))
+        if rng.random() < self.epsilon:
+            return rng.choice(left)
+        similar = _by_structure(tasks)
+        timed = all(tasks[k].pace > 0 for k in left)
+        return max(
+            left,
+            key=lambda k: (
+                self._promise(tasks[k], tasks[k].pace if timed else 1.0, similar),
+                -len(tasks[k].history),
+            ),
+        )
+
+    def _promise(
+        self, task: TaskState, pace: float, similar: dict[str, list[TaskState]]
+    ) -> float:  # fmt: skip
+        """What a second of tuning is expected to take off the objective."""
+        if task.is_dead or task.slope <= 0:
+            return 0.0
+        optimistic = self._optimistic(task, pace, similar.get(task.structure, []))
+        return task.slope * (self.alpha * self._recent(task, pace) + (1 - self.alpha) * optimistic)
+
+    def _recent(self, task: TaskState, pace: float) -> float:
+        """Seconds gained per second in the last steps."""
+        last = task.history[-1]
+        ran = [s for s in task.history[-1 - self.window : -1] if isfinite(s.best)]
+        if not ran or last.trials <= ran[0].trials:
+            return 0.0
+        return max(0.0, ran[0].best - last.best) / (pace * (last.trials - ran[0].trials))
+
+    def _optimistic(self, task: TaskState, pace: float, similar: list[TaskState]) -> float:
+        gain = max(0.0, task.best - task.bound) / (pace * max(1, task.trials))
+        peers = [
+            t
+            for t in similar
+            if t is not task and len(task.history) <= len(t.history) + _MORE_STEPS
+        ]
+        if not peers or not task.work:
+            return gain
+        speed = max(t.work / t.best for t in peers)
+        reach = task.best - self.beta * task.work / speed
+        return max(gain, reach / (pace * _next_trials(task)))
+
+
+def _next_trials(task: TaskState) -> int:
+    """The trials of the next step, as many as the last one had."""
+    before = task.history[-2].trials if len(task.history) > 1 else 0
+    return max(1, task.trials - before)
+
+
+def _by_structure(tasks: Sequence[TaskState]) -> dict[str, list[TaskState]]:
+    """Tasks that ran, by structure."""
+    out: dict[str, list[TaskState]] = {}
+    for t in tasks:
+        if t.structure and t.history and isfinite(t.best) and t.work:
+            out.setdefault(t.structure, []).append(t)
+    return out
+
+
+def gradient(
+    alpha: float = 0.2, beta: float = 2.0, window: int = 3, epsilon: float = 0.05
+) -> Scheduler:
+    """Gives the next batch to the task that promises most for the objective, see `Gradient`."""
+    return Gradient(alpha, beta, window, epsilon)
+
+
+def round_robin() -> Scheduler:
+    """Gives every task the same number of batches."""
+    return RoundRobin()
