@@ -50,8 +50,7 @@ def test_groups_tasks_and_edges() -> None:
     assert third.reads == (2,)  # through two reshapes
     assert third.task == first.task
     assert [(o.text, o.reads) for o in view.outputs] == [("y: float32[4, 8]", (len(view.groups),))]
-    assert view.arena is not None
-    assert view.arena.nbytes >= view.arena.lower_bound > 0
+    assert view.arena_nbytes >= view.arena_lower_bound > 0
     assert (view.host, view.unknown) == ((), "")
 
 

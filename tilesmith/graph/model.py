@@ -79,10 +79,17 @@ class Model:
         return tuple(_executors(self._run))
 
     @property
-    def host_steps(self) -> tuple[HostStep, ...]:
+    def parts(self) -> tuple[Executor | HostStep, ...]:
+        """Compiled graphs and nodes on the host, in the order in which they run, without the bodies
+        of control flow: of an open model, what its calls needed so far.
+        """
         if isinstance(self._run, Executor):
-            return ()
-        return tuple(s.stage.host for s in self._run.known_stages() if s.stage.host is not None)
+            return (self._run,)
+        return tuple(_parts(self._run))
+
+    @property
+    def host_steps(self) -> tuple[HostStep, ...]:
+        return tuple(p for p in self.parts if isinstance(p, HostStep))
 
     def profile(self, feeds: Mapping[str, Any], runs: int = 5) -> Profile:
         """The seconds of every kernel, in place: the median of some runs after a first one."""
@@ -109,6 +116,14 @@ class Model:
     def __repr__(self) -> str:
         given = ", ".join(map(str, self.inputs))
         return f"<Model {self.name}({given}) -> {', '.join(self.outputs)}>"
+
+
+def _parts(run: StagedRun) -> Iterator[Executor | HostStep]:
+    for stage in run.known_stages():
+        if isinstance(stage.run, Executor):
+            yield stage.run
+        if stage.stage.host is not None:
+            yield stage.stage.host
 
 
 def _executors(run: StagedRun) -> Iterator[Executor]:
