@@ -46,6 +46,15 @@ class Model:
         return tuple(_executors(self._run))
 
     @property
+    def parts(self) -> tuple[Executor | HostStep, ...]:
+        """Compiled graphs and nodes on the host, in the order in which they run, without the bodies
+        of control flow: of an open model, what its calls needed so far.
+        """
+        if isinstance(self._run, Executor):
+            return (self._run,)
+        return tuple(_parts(self._run))
+
+    @property
     def host_steps(self) -> tuple[HostStep, ...]:
         """Those that calls came to so far, each once; the ones in bodies of others included."""
         if isinstance(self._run, Executor):
@@ -76,6 +85,14 @@ def _hosts(run: StagedRun) -> Iterator[HostStep]:
         for body in stage.bodies:
             if isinstance(body, StagedRun):
                 yield from _hosts(body)
+
+
+def _parts(run: StagedRun) -> Iterator[Executor | HostStep]:
+    for stage in run.known_stages():
+        if isinstance(stage.run, Executor):
+            yield stage.run
+        if stage.stage.host is not None:
+            yield stage.stage.host
 
 
 def _executors(run: StagedRun) -> Iterator[Executor]:
