@@ -1,8 +1,13 @@
-"""Golden files: a test's text is compared with a file, which `pytest --update-golden` writes."""
+"""Golden files: a test's text is compared with a file, which `pytest --update-golden` writes. And a
+cache folder for the whole run, so that no test writes to the user's.
+"""
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +20,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write the golden files instead of comparing"
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    folder = tempfile.mkdtemp(prefix="tilesmith-tests-")
+    os.environ["XDG_CACHE_HOME"] = folder
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ import numpy as np
 import onnxruntime
 import pytest
 from one_node import feeds_of, model_of, ran_all
-from onnx.reference import ReferenceEvaluator
 
 from tilesmith.base.errors import GraphError
 from tilesmith.frontends.onnx.steps import MAX_STEPS
 from tilesmith.frontends.open import load_onnx
 from tilesmith.graph.graph import Graph
+from tilesmith.tune.compile_model import compile_model
 
 RNG = np.random.default_rng(9)
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
@@ -110,12 +110,46 @@ def test_the_inputs_of_all_steps_are_one_product() -> None:
     assert shapes == [(9, 8), (3, 8), (3, 8)]
 
 
-def test_a_long_sequence_runs_on_the_host() -> None:
-    arrays = given("RNN", full=False, steps=MAX_STEPS + 1, batch=1)
-    m = model("RNN", arrays)
+LONG = MAX_STEPS + 13
+LONG_SETTINGS: Any = [
+    ("RNN", {"direction": "bidirectional", "clip": 0.4, "activation_alpha": [0.5, 0.7],
+             "activation_beta": [0.1], "activations": ["ScaledTanh", "Affine"]}, ("w", "r", "b")),
+    ("GRU", {"direction": "reverse", "activations": ["HardSigmoid", "LeakyRelu"], "clip": 0.3,
+             "activation_alpha": [0.3, 0.2], "activation_beta": [0.4]}, ()),
+    ("GRU", {"linear_before_reset": 1}, ("w", "r", "b")),
+    ("LSTM", {"direction": "bidirectional"}, ()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "settings", "fixed"), LONG_SETTINGS, ids=str)
+def test_a_long_sequence_is_run_in_pieces(op: str, settings: Any, fixed: Any) -> None:
+    ways = 2 if settings.get("direction") == "bidirectional" else 1
+    arrays = given(op, ways, LONG, batch=3) | {"n": np.array([LONG, 5, MAX_STEPS], np.int32)}
+    m = model(op, arrays, fixed, **settings)
     assert not isinstance(load_onnx(m), Graph)
-    want = ReferenceEvaluator(m).run(None, arrays)
-    np.testing.assert_allclose(ran_all(m, arrays)["y"], want[0], rtol=1e-4, atol=1e-5)
+    same_as_runtime(m, arrays)
+
+
+def test_a_long_sequence_with_the_batch_first_and_the_last_state_only() -> None:
+    arrays = given("GRU", 1, LONG) | {"n": np.array([LONG, 5, MAX_STEPS], np.int32)}
+    want = ran_all(model("GRU", arrays), arrays)
+    turned = {n: np.swapaxes(a, 0, 1).copy() if n in "xh" else a for n, a in arrays.items()}
+    m = model("GRU", turned, layout=1)
+    m.graph.node[0].output[0] = ""
+    del m.graph.output[0]
+    got = ran_all(m, turned)
+    assert set(got) == {"yh"}
+    np.testing.assert_array_equal(got["yh"], np.swapaxes(want["yh"], 0, 1))
+
+
+def test_a_long_sequence_is_compiled() -> None:
+    arrays = given("GRU", 1, LONG)
+    arrays["n"] = np.array([LONG, 5, 40], np.int32)
+    m = model("GRU", arrays, ("w", "r", "b"))
+    want = ran_all(m, arrays)
+    got = compile_model(load_onnx(m))(feeds_of(m, arrays))
+    for name, w in want.items():
+        np.testing.assert_allclose(got[name], w, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -131,6 +165,8 @@ def test_a_long_sequence_runs_on_the_host() -> None:
         ("RNN", {"n": np.array([1, 2], np.int32)}, {}, "must have 3 whole numbers"),
         ("RNN", {"h": normal(1, 2, 2)}, {}, "does not fit"),
         ("RNN", {"x": normal(0, 3, 5)}, {}, "is empty"),
+        ("RNN", {"x": normal(LONG, 3, 5)}, {"activations": ["Sine"]}, "'Sine' is not known"),
+        ("RNN", {"x": normal(LONG, 3, 5)}, {"direction": "sideways"}, "it must be forward"),
     ],
 )
 def test_errors_name_the_node(op: str, change: Any, settings: Any, words: str) -> None:

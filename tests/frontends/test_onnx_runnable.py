@@ -11,6 +11,8 @@ from onnx import TensorProto, helper
 from small_models import model_of
 
 from tilesmith.base.errors import GraphError
+from tilesmith.frontends.onnx import operators
+from tilesmith.frontends.onnx.call import OnHost
 from tilesmith.frontends.open import load_onnx
 
 X = np.zeros((2, 3), np.float32)
@@ -73,3 +75,18 @@ def test_what_runs_on_the_host_is_accepted() -> None:
     load([node("NonZero", ["x"], ["y"])])
     load([node("Unique", ["x"], ["y"])])
     load([node("MelWeightMatrix", ["x"] * 5, ["y"])])
+
+
+def test_an_operator_of_the_host_that_the_package_does_not_have(monkeypatch: Any) -> None:
+    monkeypatch.setitem(operators.IMPORTERS, "Nonsense", OnHost("it is only a test"))
+    with pytest.raises(GraphError, match=r"Nonsense 'n' has no kernel \(it is only a test\)"):
+        load([node("Nonsense", ["x"], ["y"], name="n")])
+
+
+def test_attributes_of_the_caller_are_not_known_yet() -> None:
+    opsets = [helper.make_opsetid("", 18)]
+    inner = node("RandomNormal", [], ["y"], name="n")
+    inner.attribute.add(name="shape", ref_attr_name="size", type=onnx.AttributeProto.INTS)
+    own = helper.make_function("own", "Noise", [], ["y"], [inner], opsets, ["size"])
+    load([node("Noise", [], ["r"], domain="own", size=[2, 3]), node("Add", ["x", "r"], ["y"])],
+         functions=[own])  # fmt: skip

@@ -7,10 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from tilesmith.base.target import cpu
 from tilesmith.graph.builder import GraphBuilder
+from tilesmith.graph.executor import Executor
 from tilesmith.graph.graph import Graph, Value
 from tilesmith.graph.oracle import evaluate_graph
+from tilesmith.graph.partition import partition
 from tilesmith.graph.pipeline import Pass, run_passes
+from tilesmith.graph.plan import plan
+from tilesmith.runtime.build import compile_function
+from tilesmith.runtime.kernel import Kernel, Origin
 
 Array = np.ndarray[Any, Any]
 
@@ -83,3 +89,18 @@ def before_and_after(graph: Graph, *passes: Pass) -> str:
 
 def ops_of(graph: Graph) -> list[str]:
     return [n.op for n in graph.nodes]
+
+
+_KERNELS: dict[str, Kernel] = {}
+
+
+def plainly_compiled(graph: Graph, *passes: Pass) -> Executor:
+    """The graph's plan with a plain loop nest for each kernel, which is quick to build."""
+    lowered = run_passes(graph, passes)
+    made = plan(lowered, partition(lowered))
+    target = cpu(1)
+    for step in made.steps:
+        key = step.stored.digest
+        if key not in _KERNELS:
+            _KERNELS[key] = Kernel(compile_function(step.stored, target), Origin("naive"))
+    return Executor(made, [_KERNELS[s.stored.digest] for s in made.steps])

@@ -15,7 +15,6 @@ from tilesmith.report import models as models_module
 from tilesmith.report.engine import ModelFile
 from tilesmith.report.engines import (
     ENGINES,
-    START_SECONDS,
     engine_contestants,
     usable_engines,
 )
@@ -65,7 +64,9 @@ def test_an_engine_gives_pytorchs_outputs(name: str, exported: Exported) -> None
         (contestant,) = process.make(Make(engine_contestants, (name, exported.model, 1)))
         assert process.sampler(contestant)(2).seconds > 0
         assert relative_error(process.outputs(contestant), exported.want) < WRONG
-        assert process.facts(contestant)[START_SECONDS] > 0
+        start = process.start(contestant)
+        assert start is not None
+        assert start.seconds > 0
 
 
 @dataclass(frozen=True)

@@ -126,4 +126,4 @@ def test_parameters_are_as_published() -> None:
     assert counts["resnet50"] == 25_557_032
     assert counts["mobilenet-v2"] == 3_504_872
     assert counts["bert-base"] == 109_482_240
-    assert counts["dcgan"] == 3_576_704
+    assert counts["dcgan"] == 12_658_432

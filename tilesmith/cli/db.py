@@ -10,7 +10,9 @@ import typer
 
 from tilesmith.base.errors import ArgumentError
 from tilesmith.cli.arguments import count, require_database, require_file
-from tilesmith.cli.show_records import Wide, existing, tasks
+from tilesmith.cli.show_records import existing
+from tilesmith.cli.show_tasks import database_tasks
+from tilesmith.cli.table import Wide, output_width
 from tilesmith.records.open import open_database
 
 db = typer.Typer(
@@ -29,7 +31,7 @@ def stats(place: Place, wide: Wide = False) -> None:
 
     Example: tilesmith db stats tune.db
     """
-    tasks(place, wide)
+    database_tasks(place, None if wide else output_width())
     with existing(place) as d:
         print(f"{d.count()} measurements in all")
         if unread := d.unread():

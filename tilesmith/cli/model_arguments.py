@@ -23,6 +23,7 @@ DimOption = Annotated[
     list[str] | None,
     typer.Option(
         "--dim",
+        "--dims",
         metavar="NAME=N",
         help="the size of an open dimension of a model, as batch=1; once for each",
     ),
@@ -31,6 +32,11 @@ DimOption = Annotated[
 
 def is_model(what: str) -> bool:
     return what.lower().endswith(".onnx")
+
+
+def require_model(what: str) -> None:
+    if not is_model(what):
+        raise ArgumentError(f"{what!r} is not the name of an ONNX file; it ends in .onnx")
 
 
 def loaded(path: str, dim: Sequence[str] | None) -> tuple[OpenGraph, dict[str, int]]:

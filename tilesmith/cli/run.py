@@ -12,10 +12,9 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from tilesmith.base.errors import ArgumentError
 from tilesmith.base.target import cpu
 from tilesmith.cli.arguments import count, require_cores, require_database, require_folder
-from tilesmith.cli.model_arguments import DimOption, arrays_of, is_model, loaded
+from tilesmith.cli.model_arguments import DimOption, arrays_of, loaded, require_model
 from tilesmith.records.open import open_database
 from tilesmith.report.model_inputs import signatures_of
 from tilesmith.tune.compile_model import compile_model
@@ -58,8 +57,7 @@ def run(
     ] = "",
 ) -> None:
     """Run a model once and print what it computes."""
-    if not is_model(model):
-        raise ArgumentError(f"{model!r} is not the name of an ONNX file; it ends in .onnx")
+    require_model(model)
     require_cores("--cores", cores)
     if output is not None:
         require_folder("--output", output)

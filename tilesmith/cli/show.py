@@ -1,4 +1,4 @@
-"""`tilesmith show`: sketches of an operator, and the content of a database, as text."""
+"""`tilesmith show`: models, sketches of an operator, and the content of a database."""
 
 from __future__ import annotations
 
@@ -18,16 +18,19 @@ from tilesmith.cli.operator_arguments import (
 )
 from tilesmith.cli.operator_help import explain
 from tilesmith.cli.operators import OPERATORS
-from tilesmith.cli.show_records import records, runs, source, tasks, trace
+from tilesmith.cli.show_graph import graph
+from tilesmith.cli.show_records import records, runs, source, trace
+from tilesmith.cli.show_tasks import tasks
 from tilesmith.space.sets import ansor_rules, default_rules
 from tilesmith.space.show import show_sketches
 from tilesmith.space.spaces import SketchSpace
 from tilesmith.task.task import Task
 
 show = typer.Typer(
-    help="Print sketches, tasks, records, runs, schedules or code.",
+    help="Print models, sketches, tasks, records, runs, schedules or code.",
     epilog="\b\nExamples:\n"
     "  tilesmith show sketches conv2d 56 64 64 3 1 1\n"
+    "  tilesmith show graph model.onnx --dim batch=1 --html model.html\n"
     "  tilesmith show tasks --db tune.db\n"
     "  tilesmith show records matmul --db tune.db\n"
     "  tilesmith show source matmul --db tune.db --assembly",
@@ -76,5 +79,5 @@ def sketches(
     print(show_sketches(task, derivation.traces, derivation.warning))
 
 
-for command in (tasks, records, runs, trace, source):
+for command in (graph, tasks, records, runs, trace, source):
     show.command()(command)

@@ -1,4 +1,4 @@
-"""`tilesmith show tasks | records | runs | trace | source`: prints the content of a database.
+"""`tilesmith show records | runs | trace | source`: prints the content of a database.
 
 A task is named by the start of its key or of its function's name, a record by its number in the
 list or by the start of its candidate's key.
@@ -18,7 +18,7 @@ from tilesmith.base.errors import ArgumentError
 from tilesmith.cli.arguments import count, require_database
 from tilesmith.cli.machine_name import machine_and_cores
 from tilesmith.cli.schedule_text import schedule_lines
-from tilesmith.cli.table import microseconds, output_width, table
+from tilesmith.cli.table import microseconds, table
 from tilesmith.records.database import TaskSummary
 from tilesmith.records.open import open_database
 from tilesmith.runtime.build import build
@@ -28,7 +28,7 @@ from tilesmith.task.task import Measurement, Standing, failures_by_kind, standin
 if TYPE_CHECKING:
     from tilesmith.records.sql import SqlDatabase
 
-_SHORT = 12  # characters of a key that are shown
+SHORT = 12  # characters of a key that are shown
 
 Place = Annotated[
     str,
@@ -50,9 +50,6 @@ Record = Annotated[
         "its candidate's key",
     ),
 ]
-Wide = Annotated[
-    bool, typer.Option("--wide", help="show all columns in full, wider than 80 letters")
-]
 
 
 def existing(place: str) -> SqlDatabase:
@@ -61,45 +58,6 @@ def existing(place: str) -> SqlDatabase:
     if "://" not in place and not Path(place).is_file():
         raise ArgumentError(f"there is no database {place}; `tilesmith tune ... --db` makes one")
     return open_database(place)
-
-
-def tasks(db: Place, wide: Wide = False) -> None:
-    """List the tasks in a database.
-
-    A task is a function and the machine it is tuned for. Each has a line with how many candidates
-    were measured, how many failed, and the best time.
-
-    Example: tilesmith show tasks --db tune.db
-    """
-    with existing(db) as d:
-        summaries, place = d.tasks(), d.place
-    header = ("task", "function", "measured", "failed", "best", "GFLOP/s", "target")
-    rows = [
-        (
-            t.key[:_SHORT],
-            t.task.func.name,
-            str(t.count),
-            str(t.failures),
-            "-" if t.best_seconds is None else microseconds(t.best_seconds),
-            "-" if t.best_seconds is None else f"{t.task.func.flops / t.best_seconds / 1e9:.1f}",
-            f"{machine_and_cores(t.task.target)}{_outdated(t)}",
-        )
-        for t in summaries
-    ]
-    targets = {r[-1] for r in rows}
-    for line in table(
-        header,
-        rows,
-        left=("task", "function", "target"),
-        shorten="function",
-        drop=("target",),
-        width=None if wide else output_width(),
-    ):
-        print(line)
-    if not rows:
-        print(f"{place} holds no task")
-    elif not wide:
-        print("target: " + ("; ".join(sorted(targets))))
 
 
 def records(
@@ -124,7 +82,7 @@ def records(
     good = _ranked(measured)
     work = summary.task.func.flops
     machine = machine_and_cores(summary.task.target)
-    print(f"{summary.task.func.name} ({summary.key[:_SHORT]}) on {machine}")
+    print(f"{summary.task.func.name} ({summary.key[:SHORT]}) on {machine}")
     header = ("", "candidate", "median", "95 % interval, us", "GFLOP/s", "status")
     rows = []
     for place, m in enumerate(good[: top or None], 1):
@@ -132,7 +90,7 @@ def records(
         rows.append(
             (
                 str(place),
-                m.candidate.key[:_SHORT],
+                m.candidate.key[:SHORT],
                 microseconds(m.cost),
                 f"{low:.2f} to {high:.2f}",
                 f"{work / m.cost / 1e9:.1f}",
@@ -159,7 +117,7 @@ def runs(db: Place, task: Which = "") -> None:
     with existing(db) as d:
         summary = _task(d, task)
         all_runs = d.runs(summary.task)
-    print(f"{summary.task.func.name} ({summary.key[:_SHORT]})")
+    print(f"{summary.task.func.name} ({summary.key[:SHORT]})")
     header = ("started", "strategy", "seed", "seconds", "trials", "best")
     rows = [
         (
@@ -222,10 +180,6 @@ def source(
     print(kernel.assembly if assembly else kernel.source)
 
 
-def _outdated(t: TaskSummary) -> str:
-    return "" if t.key == t.task.key else f" (outdated: code generator {t.codegen})"
-
-
 def _task(d: SqlDatabase, name: str) -> TaskSummary:
     """The task that `name` refers to; an error lists the tasks there are."""
     tasks_here = [t for t in d.tasks() if t.key == t.task.key]
@@ -233,7 +187,7 @@ def _task(d: SqlDatabase, name: str) -> TaskSummary:
     if len(meant) == 1:
         return meant[0]
     shown = "; ".join(
-        f"{t.key[:_SHORT]} {t.task.func.name} ({machine_and_cores(t.task.target)})"
+        f"{t.key[:SHORT]} {t.task.func.name} ({machine_and_cores(t.task.target)})"
         for t in meant or tasks_here
     )
     if not tasks_here:

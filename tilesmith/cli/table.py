@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+import typer
 
 WIDTH = 80  # if the output is not a terminal, so that files and pipes are the same everywhere
 _GAP = "  "
+
+Wide = Annotated[
+    bool, typer.Option("--wide", help="show all columns in full, wider than 80 letters")
+]
 
 
 def output_width() -> int:
@@ -45,6 +53,11 @@ def table(
             cell = _cut(row[c], widths[c])
             cells.append(cell.ljust(widths[c]) if header[c] in left else cell.rjust(widths[c]))
         yield _GAP.join(cells).rstrip()
+
+
+def printable(text: str) -> str:
+    """One line without control characters: names in a model file may hold any."""
+    return re.sub(r"[\x00-\x1f\x7f-\x9f]", "?", text)
 
 
 def _total(widths: Sequence[int], columns: Sequence[int]) -> int:

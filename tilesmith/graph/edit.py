@@ -13,7 +13,9 @@ from typing import Any
 
 from tilesmith.graph.builder import GraphBuilder
 from tilesmith.graph.graph import Array, Graph, Node, Operator, Value
+from tilesmith.graph.strides import Shape
 from tilesmith.ops.transform import reshape, transpose
+from tilesmith.ops.views import slice_
 
 Rule = Callable[["Editor", Node, tuple[Value, ...]], Any]  # a Value, a tuple of them, or None
 
@@ -127,6 +129,8 @@ class Editor:
             return self.transpose(inputs[0], tuple(range(rank))[::-1] if axes is None else axes)
         if node.function is reshape:
             return self.reshape(inputs[0], self.graph.values[node.outputs[0]].shape)
+        if node.function is slice_:
+            return self.slice(inputs[0], *_limits(node, inputs[0].shape))
         return self.add(node.function, *inputs, **dict(node.settings))
 
     def transpose(self, x: Value, axes: tuple[int, ...]) -> Value:
@@ -147,19 +151,58 @@ class Editor:
             x = found[0]
         if x.shape == tuple(shape):
             return x
+        if (sliced := self._before_slice(x, tuple(shape))) is not None:
+            return sliced
         if (found := self.source(x, transpose)) is not None:
             source, axes = found[0], found[1].setting("axes")
             if (order := _unit_dims_apart(x.shape, shape)) is not None:
                 return self._before_transpose(source, axes, order, tuple(shape))
             # Without dimensions of extent 1, which may come from another reshape: then the
             # transpose can be the order in which its source is stored.
-            big = [d for d, n in enumerate(source.shape) if n != 1]
-            inner = self.reshape(source, tuple(source.shape[d] for d in big))
-            x = self.transpose(inner, tuple(big.index(a) for a in axes if a in big))
-            if x.shape == tuple(shape):
-                return x
+            if self.source(source, reshape) is not None:
+                big = [d for d, n in enumerate(source.shape) if n != 1]
+                inner = self.reshape(source, tuple(source.shape[d] for d in big))
+                x = self.transpose(inner, tuple(big.index(a) for a in axes if a in big))
+                if x.shape == tuple(shape):
+                    return x
         out: Value = self.add(reshape, x, shape=tuple(shape))
         return out
+
+    def slice(self, x: Value, starts: Shape, stops: Shape, steps: Shape) -> Value:
+        """A slice of a transpose as the transpose of a slice."""
+        if (found := self.source(x, transpose)) is not None:
+            source, axes = found[0], found[1].setting("axes")
+            back = [axes.index(d) for d in range(len(axes))]
+            inner = self.slice(source, *(tuple(t[d] for d in back) for t in (starts, stops, steps)))
+            return self.transpose(inner, axes)
+        out: Value = self.add(slice_, x, starts=starts, stops=stops, steps=steps)
+        return out
+
+    def _before_slice(self, x: Value, shape: Shape) -> Value | None:
+        """reshape(slice(x)) along one axis as slice(reshape(x)): a reshape of something in memory
+        is free, and the slice then is an index expression of whoever reads it.
+        """
+        if (found := self.source(x, slice_)) is None or prod(x.shape) == 0:
+            return None
+        whole, node = found
+        cut = [d for d, (n, m) in enumerate(zip(whole.shape, x.shape, strict=True)) if n != m]
+        steps = node.setting("steps") or (1,) * len(cut)
+        if len(cut) != 1 or any(step not in (None, 1) for step in steps):
+            return None
+        (d,) = cut
+        first = slice(node.setting("starts")[d], None).indices(whole.shape[d])[0]
+        below = prod(x.shape[d + 1 :])
+        for k in range(len(shape)):
+            inner = prod(shape[k + 1 :])
+            if prod(shape[:k]) != prod(x.shape[:d]) or first * below % inner:
+                continue
+            if whole.shape[d] * below % inner == 0:
+                extents = (*shape[:k], whole.shape[d] * below // inner, *shape[k + 1 :])
+                at = first * below // inner
+                begin = tuple(at if j == k else 0 for j in range(len(shape)))
+                ends = tuple(a + n for a, n in zip(begin, shape, strict=True))
+                return self.slice(self.reshape(whole, extents), begin, ends, (1,) * len(shape))
+        return None
 
     def _before_transpose(
         self, x: Value, axes: tuple[int, ...], kept: tuple[int | None, ...], shape: tuple[int, ...]
@@ -178,6 +221,16 @@ class Editor:
         return self.transpose(
             spread, tuple(next(rest) if d is None else order[next(named)] for d in kept)
         )
+
+
+def _limits(node: Node, shape: Shape) -> tuple[Shape, Shape, Shape]:
+    """Starts, stops and steps of a slice as numbers."""
+    steps = node.setting("steps") or (None,) * len(shape)
+    given = zip(node.setting("starts"), node.setting("stops"), steps, shape, strict=True)
+    ranges = [slice(a, b, c).indices(n) for a, b, c, n in given]
+    # The element before the first cannot be named by its place.
+    stops = tuple(b if b >= 0 else -n - 1 for (_, b, _), n in zip(ranges, shape, strict=True))
+    return tuple(r[0] for r in ranges), stops, tuple(r[2] for r in ranges)
 
 
 def _unit_dims_apart(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int | None, ...] | None:

@@ -50,8 +50,8 @@ class _Frame:
         counts = [len(s.places) for s in plan.steps]
         self.pointers: Any = (ctypes.c_void_p * max(1, sum(counts)))()
         self.steps: Any = (ctypes.c_void_p * max(1, 3 * len(counts)))()
-        self.given: list[tuple[int, str]] = []  # pointers that every call sets: inputs and outputs
-        self.returned: list[tuple[int, str]] = []
+        self.given: list[tuple[int, Place]] = []  # pointers that every call sets: inputs, outputs
+        self.returned: list[tuple[int, Place]] = []
         first = ctypes.addressof(self.pointers)
         at = 0
         for k, (step, kernel) in enumerate(zip(plan.steps, kernels, strict=True)):
@@ -69,9 +69,9 @@ class _Frame:
                 assert constant is not None
                 self.pointers[at] = address_of(constant)
             case "input":
-                self.given.append((at, place.name))
+                self.given.append((at, place))
             case _:
-                self.returned.append((at, place.name))
+                self.returned.append((at, place))
 
 
 class Executor:
@@ -133,13 +133,13 @@ class Executor:
             frame = _Frame(self.plan, self.kernels, self._held)
         results = {n: empty(s, d, prod(s) * d.itemsize)[0] for n, s, d in self._outputs}
         kept: dict[str, Array] = {}
-        for at, name in frame.given:
-            a = feeds[name]
+        for at, place in frame.given:
+            a = feeds[place.name]
             if not (a.flags.c_contiguous and a.flags.aligned):
-                a = kept.setdefault(name, np.ascontiguousarray(a).copy())
-            frame.pointers[at] = address_of(a)
-        for at, name in frame.returned:
-            frame.pointers[at] = address_of(results[name])
+                a = kept.setdefault(place.name, a.copy(order="C"))
+            frame.pointers[at] = address_of(a) + place.offset
+        for at, place in frame.returned:
+            frame.pointers[at] = address_of(results[place.name]) + place.offset
         return frame, results, kept
 
     def _end(self, frame: _Frame, feeds: Feeds, results: dict[str, Array]) -> dict[str, Array]:
@@ -149,9 +149,13 @@ class Executor:
                     source = feeds[place.name]
                 case "constant":
                     source = self.plan.graph.constants[place.name]
+                case "arena":
+                    source = frame.arena
                 case _:
                     source = results[place.name]
-            results[name][...] = source.reshape(results[name].shape)
+            out = results[name]
+            held = source.reshape(-1).view(np.uint8)[place.offset : place.offset + out.nbytes]
+            out.reshape(-1).view(np.uint8)[...] = held
         if len(self._free) < _MAX_FREE_FRAMES:
             self._free.append(frame)
         return results

@@ -4,9 +4,11 @@ names, so that equal groups of a network are equal tasks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tilesmith.expr.dsl import placeholder
+from tilesmith.expr.ints import of, var
 from tilesmith.expr.values import Tensor
 from tilesmith.graph.graph import Graph
 from tilesmith.graph.partition import Group
@@ -39,6 +41,19 @@ def group_function(graph: Graph, group: Group) -> Function:
     for k, t in enumerate(outputs):
         t.name = f"y{k}"
     return function([*inputs, *outputs], name=_identifier(group.name), constants=constants)
+
+
+def with_strides(func: Function, strides: Sequence[tuple[int, ...] | None]) -> Function:
+    """The function with parameters that do not lie contiguously, each by its strides."""
+    if all(s is None for s in strides):
+        return func
+    params = []
+    for b, own in zip(func.params, strides, strict=True):
+        if own is not None:
+            place = sum((var(f"d{d}") * n for d, n in enumerate(own)), of(0))
+            b = replace(b, layout=(place,))
+        params.append(b)
+    return replace(func, params=tuple(params))
 
 
 def stored_as(x: Tensor, axes: tuple[int, ...]) -> Tensor:

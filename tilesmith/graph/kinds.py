@@ -14,12 +14,19 @@ from tilesmith.expr.nodes import Const, Expr, IntValue, Load, Select, children
 from tilesmith.expr.values import Stage, Tensor
 from tilesmith.expr.walk import preorder
 from tilesmith.graph.graph import Graph, Node
+from tilesmith.graph.join import join
 from tilesmith.graph.shapes import Applied, applied
+from tilesmith.graph.strides import row_major, strides_within
 from tilesmith.ops.transform import reshape
+from tilesmith.ops.views import slice_
+
+# An operator with such a parameter means something else when its operands are turned or reshaped.
+_AXIS_WORDS = frozenset({"axis", "axes", "layout", "groups"})
 
 
 class Kind(Enum):
-    ALIAS = "alias"  # the same bytes under another shape
+    ALIAS = "alias"  # the same bytes under another shape, or some of them
+    JOIN = "join"  # a place for what others write
     VIEW = "view"  # elements read elsewhere, nothing computed
     ELEMENTWISE = "elementwise"  # every result from a few elements, without a reduction
     REDUCTION = "reduction"  # sums and the like, each input element read about once
@@ -45,9 +52,19 @@ def work_of(graph: Graph, node: Node) -> Work:
     matched = frozenset(
         k for k, x in enumerate(done.inputs) if _is_matched(x, stages, done.outputs)
     )
-    kind = _kind(node, done, stages, reads)
-    pointwise = kind is Kind.ELEMENTWISE and all(_broadcasts(s, done.outputs) for s in stages)
+    kind = _kind(graph, node, done, stages, reads)
+    pointwise = (
+        kind is Kind.ELEMENTWISE
+        and not _AXIS_WORDS & parameters_of(node)
+        and all(_broadcasts(s, done.outputs) for s in stages)
+    )
     return Work(kind, matched, reads, pointwise)
+
+
+def parameters_of(node: Node) -> frozenset[str]:
+    """The names of what its operator can be given."""
+    code = node.function.__code__
+    return frozenset(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
 
 
 def stages_of(outputs: tuple[Tensor, ...]) -> tuple[Stage, ...]:
@@ -94,8 +111,12 @@ def _reads(x: Tensor, stages: tuple[Stage, ...]) -> float:
 
 
 def _is_matched(x: Tensor, stages: tuple[Stage, ...], outputs: tuple[Tensor, ...]) -> bool:
-    """Whether every read of x is at the index that is written, in a stage of the output's shape."""
+    """Whether every read of x is at the index that is written, in a stage of the output's shape,
+    which is that of x: the first part of a concatenation is no such x.
+    """
     found = False
+    if x.shape_ints != outputs[0].shape_ints:
+        return False
     for s in stages:
         for load in _loads(s):
             if load.buffer is not x.uid:
@@ -136,8 +157,36 @@ def _numbers(stage: Stage) -> list[Int]:
     return [e.value for e in found if isinstance(e, IntValue)]
 
 
-def _kind(node: Node, done: Applied, stages: tuple[Stage, ...], reads: tuple[float, ...]) -> Kind:
+def alias_offset(graph: Graph, node: Node) -> int | None:
+    """How many elements into its input the result of a node begins, if it shows the same bytes: a
+    reshape does, and a slice of contiguous memory.
+    """
     if node.function is reshape:
+        return 0
+    if node.function is not slice_ or graph.is_constant(node.inputs[0]):
+        return None
+    x, y = graph.values[node.inputs[0]], graph.values[node.outputs[0]]
+    strides = row_major(x.shape)
+    if y.size == 0 or strides_within(y.shape, strides) is not None:
+        return None
+    maker = graph.producer.get(x.name)
+    if maker is not None and work_of(graph, maker).kind is Kind.VIEW:
+        return None  # not in memory
+    steps = node.setting("steps") or (None,) * len(x.shape)
+    first = 0
+    for d, (start, step) in enumerate(zip(node.setting("starts"), steps, strict=True)):
+        if y.shape[d] > 1 and step not in (None, 1):
+            return None
+        first += slice(start, None, step).indices(x.shape[d])[0] * strides[d]
+    return first
+
+
+def _kind(
+    graph: Graph, node: Node, done: Applied, stages: tuple[Stage, ...], reads: tuple[float, ...]
+) -> Kind:
+    if node.function is join:
+        return Kind.JOIN
+    if alias_offset(graph, node) is not None:
         return Kind.ALIAS
     reducing = [s for s in stages if s.combiner is not None]
     if not reducing:

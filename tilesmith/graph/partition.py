@@ -1,7 +1,8 @@
 """Partition: a Graph in, the groups of nodes out that become one kernel each.
 
 The rule:
-1. A reshape is an alias: the same bytes under another shape. It belongs to no group.
+1. A reshape is an alias: the same bytes under another shape. So is a slice of contiguous memory.
+   A join is the place that its parts are written into. They belong to no group.
 2. A view (transpose, slice, pad, expand) is an index expression. It is repeated in every group
    that reads it, and becomes a kernel of its own only where its result itself is wanted.
 3. Every other node starts a group. A group has at most one node that reduces.
@@ -26,6 +27,7 @@ from tilesmith.ops.transform import transpose
 
 # How often a reduction may read an element that is computed again at each read (rule 5).
 _MAX_RECOMPUTED = 1.5
+_IN_PLACE = (Kind.ALIAS, Kind.JOIN)
 
 Partition = Callable[[Graph], tuple["Group", ...]]
 
@@ -64,7 +66,7 @@ class _Partition:
     def groups(self) -> tuple[Group, ...]:
         for node in self.graph.nodes:
             kind = self.kind(node)
-            if kind is Kind.ALIAS or (kind is Kind.VIEW and not self._stores(node)):
+            if kind in _IN_PLACE or (kind is Kind.VIEW and not self._stores(node)):
                 continue
             self._start(node)
             if kind in (Kind.ELEMENTWISE, Kind.VIEW):
@@ -84,11 +86,13 @@ class _Partition:
         return self._private(node.inputs[0], node) is not None
 
     def _is_wanted(self, value: str) -> bool:
-        """Whether a view must lie in memory: it is an output, or is read under another shape."""
+        """Whether a view must lie in memory: it is an output, read under another shape, or
+        part of a join.
+        """
         if value in self.graph.returned:
             return True
         readers = self.graph.consumers.get(value, ())
-        return any(self.kind(n) is Kind.ALIAS for n in readers)
+        return any(self.kind(n) in _IN_PLACE for n in readers)
 
     def _position(self, node: Node) -> int:
         return self._positions[node.name]
@@ -197,7 +201,7 @@ class _Partition:
             if maker is None or x in seen:
                 continue
             seen.add(x)
-            if self.kind(maker) is Kind.ALIAS:
+            if self.kind(maker) in _IN_PLACE:
                 stack += maker.inputs
             elif self.kind(maker) is Kind.VIEW and maker.name not in self.group:
                 group = self._finish([maker])
@@ -207,13 +211,18 @@ class _Partition:
 
 
 def _in_order(graph: Graph, groups: list[Group]) -> Iterable[Group]:
-    """Producers first. What a group reads may be made under an alias."""
+    """Producers first. What a group reads may be made under an alias, or in parts."""
     maker = {x: g for g in groups for x in g.outputs}
 
-    def source(value: str) -> str:
-        while value not in maker and value in graph.producer:
-            value = graph.producer[value].inputs[0]
-        return value
+    def sources(group: Group) -> Iterable[Group]:
+        stack, seen = list(group.inputs[::-1]), set[str]()
+        while stack:
+            x = stack.pop()
+            if x in maker:
+                yield maker[x]
+            elif x in graph.producer and x not in seen:
+                seen.add(x)
+                stack += graph.producer[x].inputs[::-1]
 
     done: set[int] = set()
     for root in groups:
@@ -227,5 +236,4 @@ def _in_order(graph: Graph, groups: list[Group]) -> Iterable[Group]:
                 yield group
                 continue
             stack.append((group, True))
-            needs = [maker[s] for x in group.inputs if (s := source(x)) in maker]
-            stack += [(g, False) for g in reversed(needs)]
+            stack += [(g, False) for g in reversed([*sources(group)])]

@@ -11,16 +11,20 @@ from collections.abc import Callable, Sequence
 from tilesmith.graph.graph import Graph, verify
 from tilesmith.graph.passes.batch_norm import fold_batch_norm
 from tilesmith.graph.passes.bias import bias_as_add
+from tilesmith.graph.passes.concat import join_in_place
 from tilesmith.graph.passes.layouts import channels_last
 from tilesmith.graph.passes.movement import sink_movement
+from tilesmith.graph.passes.patterns import exporters_patterns
 
 Pass = Callable[[Graph], Graph]
 
 PASSES: tuple[Pass, ...] = (
+    exporters_patterns,
     fold_batch_norm,
     bias_as_add,
     channels_last,
     sink_movement,
+    join_in_place,
 )
 
 

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from tilesmith.base.errors import GraphError
 from tilesmith.graph.graph import Graph
-from tilesmith.graph.group_function import group_function
-from tilesmith.graph.kinds import Kind, work_of
+from tilesmith.graph.group_function import group_function, with_strides
 from tilesmith.graph.memory import Arena, Lifetime, plan_arena
 from tilesmith.graph.partition import Group
+from tilesmith.graph.regions import Region, regions
 from tilesmith.ir.function import Function
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an array lies: in the arena ("arena", by byte offset), or it is an input, an output or
-    a constant, by name.
+    """Where an array lies: in the arena ("arena"), or in an input, an output or a constant, by
+    name; from the byte `offset` on.
     """
 
     kind: str
@@ -27,10 +27,13 @@ class Place:
 
 @dataclass(frozen=True)
 class Step:
-    """One kernel: its group, its Function, and where each parameter lies."""
+    """One kernel: its group, its Function, and where each parameter lies. `stored` is the Function
+    with the strides of parameters that lie in the midst of others' rows; schedules of `func` fit.
+    """
 
     group: Group
     func: Function
+    stored: Function
     places: tuple[Place, ...]  # inputs, then outputs
 
 
@@ -43,53 +46,57 @@ class Plan:
 
 
 def plan(graph: Graph, groups: Sequence[Group]) -> Plan:
-    """Lifetimes are in steps; an alias keeps the array alive that it shows."""
-    root = _roots(graph)
+    """Lifetimes are in steps; a part of an array keeps the whole alive."""
+    region = regions(graph)
     places: dict[str, Place] = {x: Place("input", x) for x in graph.inputs}
     places |= {x: Place("constant", x) for x in graph.constants}
-    written = {x for g in groups for x in g.outputs}
-    copies = []
+    written = {region.get(x, Region(x)).root for g in groups for x in g.outputs}
+    late = []
     for name, value in graph.outputs:
-        source = root.get(value, value)
-        if source in written and source not in places:
-            places[source] = Place("output", name)  # written straight into the caller's array
-        else:  # an input, a constant, or another output once more
-            copies.append((name, places[source]))
-    arena = plan_arena(_lifetimes(graph, groups, root, places))
+        at = region.get(value, Region(value))
+        whole = at.offset == 0 and graph.values[at.root].nbytes == graph.values[value].nbytes
+        if at.root in written and at.root not in places and whole:
+            places[at.root] = Place("output", name)  # written straight into the caller's array
+        else:  # an input, a constant, another output once more, or a part of something
+            late.append((name, at))
+    arena = plan_arena(_lifetimes(graph, groups, region, places))
     places |= {x: Place("arena", x, offset) for x, offset in arena.offsets.items()}
+
+    def place(at: Region) -> Place:
+        whole = places[at.root]
+        return replace(whole, offset=whole.offset + at.offset)
+
     steps = []
     for group in groups:
         func = group_function(graph, group)
-        lie = tuple(places[root.get(x, x)] for x in (*group.inputs, *group.outputs))
-        steps.append(Step(group, func, lie))
-    return Plan(graph, tuple(steps), arena, tuple(copies))
-
-
-def _roots(graph: Graph) -> dict[str, str]:
-    """Which value's bytes an alias shows."""
-    root: dict[str, str] = {}
-    for node in graph.nodes:
-        if work_of(graph, node).kind is Kind.ALIAS:
-            x = node.inputs[0]
-            root[node.outputs[0]] = root.get(x, x)
-    return root
+        lie = [region.get(x, Region(x)) for x in (*group.inputs, *group.outputs)]
+        stored = with_strides(func, [at.strides for at in lie])
+        steps.append(Step(group, func, stored, tuple(map(place, lie))))
+    return Plan(graph, tuple(steps), arena, tuple((name, place(at)) for name, at in late))
 
 
 def _lifetimes(
-    graph: Graph, groups: Sequence[Group], root: dict[str, str], places: dict[str, Place]
+    graph: Graph,
+    groups: Sequence[Group],
+    region: Mapping[str, Region],
+    places: Mapping[str, Place],
 ) -> dict[str, Lifetime]:
     first: dict[str, int] = {}
     last: dict[str, int] = {}
+
+    def root(value: str) -> str:
+        return region.get(value, Region(value)).root
+
     for k, group in enumerate(groups):
         for x in group.inputs:
-            r = root.get(x, x)
-            if r not in first and r not in places:
+            if root(x) not in first and root(x) not in places:
                 raise GraphError(f"{group.name} reads {x!r} before anything makes it")
-            last[r] = k
+            last[root(x)] = k
         for x in group.outputs:
-            first[x] = last[x] = k
+            first.setdefault(root(x), k)
+            last[root(x)] = k
     for _, value in graph.outputs:
-        last[root.get(value, value)] = len(groups)
+        last[root(value)] = len(groups)
     return {
         x: Lifetime(graph.values[x].nbytes, begin, last[x])
         for x, begin in first.items()

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from importlib.util import find_spec
@@ -15,10 +15,8 @@ from pathlib import Path
 
 from tilesmith.base.errors import ArgumentError
 from tilesmith.report.engine import Engine, ModelFile
-from tilesmith.report.peer import Contestant
+from tilesmith.report.peer import Contestant, Start
 from tilesmith.report.process import Make
-
-START_SECONDS = "start_seconds"  # a fact: loading, compiling and the first call
 
 
 def _onnxruntime() -> Engine:
@@ -117,15 +115,16 @@ def engine_recipe(name: str, model: ModelFile, threads: int) -> Make:
 
 
 def prepared(engine: Engine, model: ModelFile, threads: int) -> list[Contestant]:
-    """The engine's contestant, whose facts also say how long its start took."""
-    start = time.perf_counter()
+    """The engine's contestant, with how long its start took."""
+    began, processor = time.perf_counter(), _processor_seconds()
     contestant = engine.prepare(model, threads)
-    seconds = time.perf_counter() - start
+    start = Start(time.perf_counter() - began, _processor_seconds() - processor)
+    return [replace(contestant, start=start)]
 
-    def facts() -> Mapping[str, float]:
-        return {START_SECONDS: seconds, **contestant.facts()}
 
-    return [replace(contestant, facts=facts)]
+def _processor_seconds() -> float:
+    t = os.times()
+    return t.user + t.system + t.children_user + t.children_system
 
 
 def engine_versions(names: Sequence[str]) -> str:

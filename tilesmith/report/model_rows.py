@@ -22,6 +22,7 @@ class EngineResult:
     spread: float | None = None
     error: float | None = None
     start_seconds: float | None = None
+    start_processor_seconds: float | None = None
     failed: str | None = None
 
 
@@ -42,6 +43,7 @@ class ModelRow:
     error: float | None = None  # of ours
     first_start_seconds: float | None = None  # with an empty cache, on all cores
     second_start_seconds: float | None = None
+    second_start_processor_seconds: float | None = None
     kernels_ms: float | None = None  # sum of our kernels, each timed in its place
     whole_over_kernels: float | None = None  # a run over that sum, taken in turns
     arena_bytes: float | None = None
@@ -82,16 +84,19 @@ def _times(r: ModelRow, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def start_table(rows: Sequence[ModelRow]) -> list[tuple[str, ...]]:
-    """Errors, and how long everyone takes to start."""
-    lines: list[tuple[str, ...]] = [("model", "threads", "engine", "error", "start s")]
+    """Errors, and how long everyone takes to start: wall time, and processor time (of our second
+    start).
+    """
+    lines: list[tuple[str, ...]] = [("model", "threads", "engine", "error", "start s", "cpu s")]
     for r in rows:
         threads = str(r.threads)
         seconds = f"{_number(r.first_start_seconds, 1)} / {_number(r.second_start_seconds, 1)}"
-        lines.append((r.model, threads, "tilesmith", _small(r.error), seconds))
+        processor = _number(r.second_start_processor_seconds, 1)
+        lines.append((r.model, threads, "tilesmith", _small(r.error), seconds, processor))
         for e in r.engines:
             if e.failed is None:
-                cells = (e.name, _small(e.error), _number(e.start_seconds, 1))
-                lines.append((r.model, threads, *cells))
+                took = (_number(e.start_seconds, 1), _number(e.start_processor_seconds, 1))
+                lines.append((r.model, threads, e.name, _small(e.error), *took))
     return lines
 
 

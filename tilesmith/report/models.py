@@ -23,13 +23,13 @@ from tilesmith.report.engine_tilesmith import (
     TilesmithEngine,
 )
 from tilesmith.report.engines import (
-    START_SECONDS,
     engine_recipe,
     engine_versions,
     prepared,
 )
 from tilesmith.report.model_rows import MAIN_ENGINE, EngineResult, ModelRow
 from tilesmith.report.pairs import Contest, Sampler, Turns, contest
+from tilesmith.report.peer import Start
 from tilesmith.report.problems import Array
 from tilesmith.report.process import ContestantProcess, Make, cores_for
 
@@ -80,7 +80,7 @@ class _Seat:
         self._process = process
         (self.name,) = process.make(recipe)
         self.outputs = process.outputs(self.name)
-        self.start_seconds = process.facts(self.name)[START_SECONDS]
+        self.start = process.start(self.name) or Start(0.0, 0.0)
 
     @property
     def sampler(self) -> Sampler:
@@ -170,7 +170,7 @@ def _first_start(asked: Asked, threads: int) -> float | None:
     """On all cores, as a user starts a model. It fills the cache for the start that follows."""
     with ContestantProcess(OURS, usable_cores()) as process:
         try:
-            return _Seat(process, Make(prepared, (asked.ours, asked.model, threads))).start_seconds
+            return _Seat(process, Make(prepared, (asked.ours, asked.model, threads))).start.seconds
         except MeasureError:
             return None  # the start that follows says why
 
@@ -184,22 +184,31 @@ def _described(
     times = dict(result.times) if result is not None else {}
     if result is not None and not ours:
         times[next(iter(table.seats))] = result.ours
-    engines = tuple(
-        EngineResult(
-            name,
-            ms=times[name] * 1e3 if name in times else None,
-            ratio=duels[name].ratio if name in duels else None,
-            spread=duels[name].spread if name in duels else None,
-            error=errors.get(name),
-            start_seconds=table.seats[name].start_seconds if name in table.seats else None,
-            failed=table.failed.get(name),
+    engines = []
+    for name in asked.engines:
+        start = table.seats[name].start if name in table.seats else None
+        duel = duels.get(name)
+        engines.append(
+            EngineResult(
+                name,
+                ms=times[name] * 1e3 if name in times else None,
+                ratio=duel.ratio if duel else None,
+                spread=duel.spread if duel else None,
+                error=errors.get(name),
+                start_seconds=start.seconds if start else None,
+                start_processor_seconds=start.processor_seconds if start else None,
+                failed=table.failed.get(name),
+            )
         )
-        for name in asked.engines
-    )
-    row = replace(row, reference=reference, engines=engines, error=errors.get(OURS))
+    row = replace(row, reference=reference, engines=tuple(engines), error=errors.get(OURS))
     if not ours:
         return replace(row, failed=table.failed.get(OURS))
-    row = replace(row, second_start_seconds=table.seats[OURS].start_seconds)
+    second = table.seats[OURS].start
+    row = replace(
+        row,
+        second_start_seconds=second.seconds,
+        second_start_processor_seconds=second.processor_seconds,
+    )
     if result is None:
         return row
     row = replace(row, value=result.ours * 1e3)

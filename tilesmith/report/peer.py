@@ -11,10 +11,20 @@ from tilesmith.report.problems import Array, Problem
 
 
 @dataclass(frozen=True)
+class Start:
+    """How long loading, compiling and the first call took. Processor time counts all threads, and
+    processes that helped and have ended.
+    """
+
+    seconds: float
+    processor_seconds: float
+
+
+@dataclass(frozen=True)
 class Contestant:
     """One way in which a peer solves a problem: `run` is timed, `answer` is run and read: one array
     of an operator, arrays by name of a model. Calls are made within `mode`, which is entered before
-    the clock starts. `facts` are further figures, such as the seconds that its start took.
+    the clock starts. `facts` measures further figures when it is called.
     """
 
     name: str
@@ -22,6 +32,7 @@ class Contestant:
     answer: Callable[[], Array | Mapping[str, Array]]
     mode: Callable[[], AbstractContextManager[object]] = nullcontext
     facts: Callable[[], Mapping[str, float]] = dict
+    start: Start | None = None
 
 
 class Peer(Protocol):

@@ -23,6 +23,7 @@ from tilesmith.base.errors import MeasureError
 from tilesmith.measure.parent.cores import usable_cores
 from tilesmith.measure.wire import Gone, pair
 from tilesmith.report.pairs import Sampler, Timing
+from tilesmith.report.peer import Start
 from tilesmith.report.problems import Array
 
 # The environment variables from which libraries read their number of threads when loaded.
@@ -60,6 +61,13 @@ class Answer:
 @dataclass(frozen=True)
 class Facts:
     """Ask for a contestant's further figures, by name."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class StartOf:
+    """Ask how long the start of a contestant took."""
 
     name: str
 
@@ -113,6 +121,10 @@ class ContestantProcess:
     def facts(self, name: str) -> dict[str, float]:
         figures: dict[str, float] = self._ask(Facts(name))
         return figures
+
+    def start(self, name: str) -> Start | None:
+        start: Start | None = self._ask(StartOf(name))
+        return start
 
     def busy_threads(self) -> int:
         count: int = self._ask(BusyThreads())

@@ -11,7 +11,7 @@ from typing import Any
 from tilesmith.measure.wire import Gone, adopt
 from tilesmith.report.pairs import Timing
 from tilesmith.report.peer import Contestant
-from tilesmith.report.process import Answer, BusyThreads, Facts, Make, Sample
+from tilesmith.report.process import Answer, BusyThreads, Facts, Make, Sample, StartOf
 
 _PR_SET_PDEATHSIG = 1
 _BUSY = 0.1  # share of the busiest thread's time below which a thread only waits
@@ -55,6 +55,8 @@ class _State:
                 contestant = self._contestants[name]
                 with contestant.mode():
                     return dict(contestant.facts())
+            case StartOf(name):
+                return self._contestants[name].start
             case BusyThreads():
                 return self._busy()
         raise TypeError(f"no answer to a {type(message).__name__}")

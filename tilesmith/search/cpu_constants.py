@@ -45,6 +45,10 @@ class CpuConstants:
     tail_speed: float = 0.98  # factor per non-dividing tile: partial tiles add code and branches
     # Share of the shorter of arithmetic and loads that does not overlap with the longer.
     overlap_loss: float = 0.35
+    # Registers for what an instruction takes besides an accumulator and a vector of the tile: one
+    # where arithmetic reads memory operands, three where every operand is loaded first (with two,
+    # LLVM spills a 4 x 24 tile of float32 on Neoverse-N1: 30 instead of 36 GFLOP/s).
+    scratch_registers: int = 1
     # Cycles per element of a sum whose vectors are not contiguous in the output. Such a sum cannot
     # stay in a register: each step loads, inserts, extracts and stores every element, and the next
     # step waits for that store (4.5 measured on Neoverse-N1).
@@ -67,5 +71,6 @@ def _of(target: Target) -> CpuConstants:
         for nbytes, rest in zip(sizes, below, strict=True)
     )
     return CpuConstants(
-        target.num_cores, target.vector_bits, target.num_vector_registers, (l1, l2, l3)
-    )
+        target.num_cores, target.vector_bits, target.num_vector_registers, (l1, l2, l3),
+        scratch_registers=1 if target.arch == "x86-64" else 3,
+    )  # fmt: skip

@@ -156,8 +156,9 @@ def _compute(cpu: CpuConstants, n: Nest) -> Term:
     if not n.block.reducing:
         stores = held * wide if across else tile
         return turns * (turn.maximum(stores) + 1.5 / held)
-    # besides the accumulators, registers hold operands: one row of vectors and one more
-    spilled = tile + kept.maximum(vectors + 1) > float(cpu.num_vector_registers)
+    # besides the accumulators, registers hold operands: one row of vectors and a few more
+    operands = kept.maximum(vectors + float(cpu.scratch_registers))
+    spilled = tile + operands > float(cpu.num_vector_registers)
     turn = turn.maximum(cpu.fma_latency) * (1 + spilled)
     if across:
         turn = turn + (wide > 1).where(held * wide * cpu.scattered_sum, 0)

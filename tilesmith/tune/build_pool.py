@@ -1,5 +1,5 @@
-"""Builds on all cores: BuildRequests in, BuildResults out, in processes of their own. The caller's
-process is never forked, and a build that crashes costs one process, not the caller.
+"""Builds on all cores: BuildRequests in, BuildResults out, large numbers of them by processes of
+their own. The caller's process is never forked.
 """
 
 from __future__ import annotations
@@ -7,8 +7,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tilesmith.base.errors import BuildError
 from tilesmith.measure.parent.cores import usable_cores
@@ -19,8 +21,10 @@ from tilesmith.tune.build_request import BuildRequest, BuildResult, fulfil
 
 _MODULE = "tilesmith.tune.build_worker"
 _ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-# Starting a process and loading LLVM in it takes about half a second; a build often less.
-_MIN_REQUESTS = 4
+# Starting a process and loading LLVM in it takes about half a second; small builds a hundredth. So
+# the first ones are built here, until so much time has passed that the rest is worth processes.
+_ALONE_SECONDS = 1.0
+_MIN_REQUESTS = 3
 _SECONDS = 600.0  # after which a build is given up
 
 Report = Callable[[int, int], None]  # how many are built, of how many
@@ -36,16 +40,25 @@ class _Worker:
 def build_all(
     requests: Sequence[BuildRequest], report: Report, num_workers: int | None = None
 ) -> list[BuildResult]:
-    """In the order of the requests. A few are built here, many by one process per core."""
+    """In the order of the requests. The first are built here; if that takes long, the rest are
+    built by one process per core.
+    """
     wanted = len(usable_cores()) if num_workers is None else num_workers
-    if len(requests) < _MIN_REQUESTS or wanted < 2:
-        results = []
-        for k, request in enumerate(requests):
-            report(k, len(requests))
-            results.append(fulfil(request))
-        report(len(requests), len(requests))
-        return results
-    return _Pool(requests, report, min(wanted, len(requests))).run()
+    results: list[BuildResult] = []
+    until = time.monotonic() + _ALONE_SECONDS
+    for k, request in enumerate(requests):
+        report(k, len(requests))
+        left = len(requests) - k
+        if wanted > 1 and left >= _MIN_REQUESTS and time.monotonic() > until:
+            rest = _Pool(requests[k:], partial(_shifted, report, k), min(wanted, left))
+            return results + rest.run()
+        results.append(fulfil(request))
+    report(len(requests), len(requests))
+    return results
+
+
+def _shifted(report: Report, before: int, done: int, total: int) -> None:
+    report(before + done, before + total)
 
 
 class _Pool:
@@ -108,7 +121,7 @@ class _Pool:
             self._waiting.append(job)
             return
         request, why = self._requests[job], "the process that built it ended"
-        plain = compile_function(request.func, request.target)
+        plain = compile_function(request.built, request.target)
         self._results[job] = BuildResult(plain, Origin("naive", why=why), (why,))
 
 

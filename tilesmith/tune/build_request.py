@@ -7,12 +7,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 
 import numpy as np
 
 from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import walk
 from tilesmith.runtime.build import compile_function
 from tilesmith.runtime.kernel import Origin
 from tilesmith.schedule.trace import Trace
@@ -26,7 +28,7 @@ _MAX_DRAFTS = 3  # tried before the plain loop nest
 @dataclass(frozen=True)
 class BuildRequest:
     """`known` are recorded schedules, best first; drafts by the analytic score follow, for the
-    reason `why`.
+    reason `why`. What is built is `stored`, the same function with parameters that lie elsewhere.
     """
 
     func: Function
@@ -34,6 +36,14 @@ class BuildRequest:
     known: tuple[tuple[Trace, Origin], ...] = ()
     why: str = ""
     drafts: bool = True
+    stored: Function | None = None
+    # Functions of at most so many loop iterations are built as the plain loop nest: they take a few
+    # microseconds in any case, and a draft takes longer to find than it would ever save.
+    plain_points: int = 0
+
+    @property
+    def built(self) -> Function:
+        return self.func if self.stored is None else self.stored
 
 
 @dataclass(frozen=True)
@@ -53,14 +63,22 @@ def fulfil(request: BuildRequest) -> BuildResult:
             return BuildResult(artifact, origin, tuple(obstacles))
     if not request.drafts:
         return BuildResult(None, Origin("naive"), tuple(obstacles))
+    if points(request.func) <= request.plain_points:
+        origin = Origin("naive", why="it is too small for a schedule to matter")
+        return BuildResult(compile_function(request.built, request.target), origin)
     task = Task(request.func, request.target)
     for trace in _drafts(task, obstacles):
         origin = Origin("draft", why="; ".join([request.why, *obstacles]))
         if (artifact := _try(trace, request, origin, obstacles)) is not None:
             return BuildResult(artifact, origin, tuple(obstacles))
     reasons = "; ".join(obstacles) or "nothing was proposed"
-    artifact = compile_function(request.func, request.target)
+    artifact = compile_function(request.built, request.target)
     return BuildResult(artifact, Origin("naive", why=reasons), tuple(obstacles))
+
+
+def points(func: Function) -> int:
+    """The iterations of all its loop nests together."""
+    return sum(prod(i.extent.const or 0 for i in b.iters) for _, b in walk(func.body))
 
 
 def _drafts(task: Task, obstacles: list[str]) -> Iterator[Trace]:
@@ -89,7 +107,7 @@ def _try(
 ) -> Artifact | None:
     """None if it does not build; why not is added to the obstacles."""
     try:
-        return compile_function(trace.apply(request.func), request.target)
+        return compile_function(trace.apply(request.built), request.target)
     except Exception as error:  # whatever it is, another schedule may do
         first = str(error).strip().splitlines()[:1]
         text = ": ".join([type(error).__name__, *first])

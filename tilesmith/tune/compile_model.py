@@ -15,7 +15,7 @@ from tilesmith.graph.graph import Graph
 from tilesmith.graph.model import Model
 from tilesmith.graph.partition import Partition, partition
 from tilesmith.graph.pipeline import PASSES, Pass, run_passes
-from tilesmith.graph.plan import Plan, plan
+from tilesmith.graph.plan import Plan, Step, plan
 from tilesmith.graph.program import Program
 from tilesmith.ir.function import Function
 from tilesmith.records.database import Database
@@ -28,6 +28,8 @@ from tilesmith.tune.build_request import BuildRequest
 from tilesmith.tune.cache import Cache, code_digest, default_folder
 from tilesmith.tune.inputs import require_database, require_target
 from tilesmith.tune.progress import progress_bar
+
+PLAIN_POINTS = 2048  # see BuildRequest
 
 
 def compile_model(
@@ -83,14 +85,14 @@ class _ModelBuilder:
         self.kernels: dict[str, Kernel] = {}
 
     def executor(self, made: Plan) -> Executor:
-        missing = {s.func.digest: s.func for s in made.steps if s.func.digest not in self.kernels}
-        self.build(missing)
-        return Executor(made, [self.kernels[s.func.digest] for s in made.steps], self.cache)
+        keys = [s.stored.digest for s in made.steps]
+        self.build({k: s for k, s in zip(keys, made.steps, strict=True) if k not in self.kernels})
+        return Executor(made, [self.kernels[k] for k in keys], self.cache)
 
-    def build(self, funcs: Mapping[str, Function]) -> None:
+    def build(self, steps: Mapping[str, Step]) -> None:
         requests: dict[str, BuildRequest] = {}
-        for key, func in funcs.items():
-            request = self.request(func)
+        for key, step in steps.items():
+            request = self.request(step.func, step.stored)
             kept = None if self.cache is None else self.cache.get(self.cache_key(request))
             if kept is None:
                 requests[key] = request
@@ -113,7 +115,7 @@ class _ModelBuilder:
             if self.cache is not None:
                 self.cache.put(self.cache_key(request), (result.artifact, result.origin))
 
-    def request(self, func: Function) -> BuildRequest:
+    def request(self, func: Function, stored: Function) -> BuildRequest:
         if self.strict and self.database is None:
             raise GraphError(
                 "compile_model(strict=True) takes recorded kernels only; give a database"
@@ -123,12 +125,13 @@ class _ModelBuilder:
         if self.database is not None:
             known = tuple(known_schedules(self.database, Task(func, self.target)))
             why = "no record of this task is in the database"
-        return BuildRequest(func, self.target, known, why, drafts=not self.strict)
+        return BuildRequest(func, self.target, known, why, not self.strict, stored, PLAIN_POINTS)
 
     def cache_key(self, request: BuildRequest) -> str:
         traces = (f"{trace.to_json()} {origin}" for trace, origin in request.known)
         statement = statement_key(request.func, self.target)
-        return digest(code_digest(), statement, str(request.drafts), request.why, *traces)
+        how = (str(request.drafts), request.why, request.built.digest, str(request.plain_points))
+        return digest(code_digest(), statement, *how, *traces)
 
 
 def extract_tasks(

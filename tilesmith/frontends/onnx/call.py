@@ -9,6 +9,7 @@ An importer is a function from a Call to the node's results:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
@@ -42,6 +43,18 @@ class RunOnHost(Exception):
     ) -> None:
         super().__init__(why)
         self.function = function
+
+
+@dataclass(frozen=True, slots=True)
+class OnHost:
+    """The importer of an operator that has no kernel whatever its inputs are. That the onnx package
+    has the operator is then known when a model is loaded.
+    """
+
+    why: str
+
+    def __call__(self, call: Call) -> NoReturn:
+        raise RunOnHost(self.why)
 
 
 class Call:

@@ -5,14 +5,17 @@ loops of known length their bodies, one after the other. Other loops are in loop
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from tilesmith.base.errors import GraphError
+from tilesmith.frontends.onnx.long_sequences import in_pieces
 from tilesmith.frontends.onnx.loop_form import LoopForm, body_of, loop_form, scan_form, scan_steps
+from tilesmith.frontends.onnx.made import concat, constant, identity, label_of, old, sliced
 from tilesmith.frontends.onnx.model import OnnxGraph, OnnxNode
 from tilesmith.frontends.onnx.rename import renamed
+from tilesmith.frontends.onnx.steps import MAX_STEPS, WALKS
 from tilesmith.graph.graph import Array, Value
 
 Nodes = tuple[OnnxNode, ...]
@@ -51,6 +54,8 @@ def spliced(node: OnnxNode, scope: Scope) -> Nodes | None:
             form = loop_form(node)
             steps = _known_steps(node, form, scope.known)
             return None if steps is None else _unrolled(node, form, steps)
+        case "RNN" | "GRU" | "LSTM":
+            return in_pieces(node, scope.known, scope.type_of)
     return None
 
 
@@ -64,10 +69,10 @@ def _branch(node: OnnxNode, branch: OnnxGraph) -> Nodes:
     if len(branch.outputs) < len(node.outputs):
         raise GraphError(f"{node}: a branch has {len(branch.outputs)} outputs, the node has "
                          f"{len(node.outputs)}")  # fmt: skip
-    label = _label(node)
+    label = label_of(node)
     inner, names = _copied(branch, f"{label}/", {})
     given = tuple(
-        _identity(f"{node.name}/{outer}", names(x), outer)
+        identity(f"{node.name}/{outer}", names(x), outer)
         for x, outer in zip(branch.outputs, node.outputs, strict=False)
         if outer
     )
@@ -103,11 +108,16 @@ def _stays_true(form: LoopForm) -> bool:
     return isinstance(held, np.ndarray) and held.size == 1 and bool(held.reshape(()))
 
 
+def _size(body: OnnxGraph) -> int:
+    """How many nodes one step is, with those that an operator along a sequence may become."""
+    return max(1, sum(MAX_STEPS if n.op in WALKS else 1 for n in body.nodes))
+
+
 def _unrolled(node: OnnxNode, form: LoopForm, steps: int) -> Nodes | None:
     # Of a loop without steps only the body knows what shape its results have.
-    if steps < 1 or steps * max(1, len(form.body.nodes)) > UNROLLED_NODES:
+    if steps < 1 or steps * _size(form.body) > UNROLLED_NODES:
         return None
-    label, body = _label(node), form.body
+    label, body = label_of(node), form.body
     states = dict(zip(form.body_states, form.states, strict=True))
     shared = {x: f"{label}/{x}" for x in body.initializers}
     out: list[OnnxNode] = [*_constants(node, body, shared.__getitem__)]
@@ -119,7 +129,7 @@ def _unrolled(node: OnnxNode, form: LoopForm, steps: int) -> Nodes | None:
             counters = (np.array(t, np.int64), np.array(True))
             for s, a in zip(body.inputs, counters, strict=False):
                 shape = (1,) if s.dims == (1,) else ()
-                out.append(_constant(f"{own}{s.name}", a.reshape(shape)))
+                out.append(constant(f"{own}{s.name}", a.reshape(shape)))
                 names[s.name] = f"{own}{s.name}"
         for x, (given, (axis, is_reversed)) in zip(form.body_takes, form.takes, strict=True):
             at = steps - 1 - t if is_reversed else t
@@ -130,11 +140,11 @@ def _unrolled(node: OnnxNode, form: LoopForm, steps: int) -> Nodes | None:
         states = dict(zip(form.body_states, map(new, form.next_states), strict=True))
         for k, (x, (axis, _)) in enumerate(zip(form.parts, form.gives, strict=True)):
             part = f"{own}part{k}"
-            out.append(_old("Unsqueeze", new(x), part, 11, axes=(axis,)))
+            out.append(old("Unsqueeze", new(x), part, 11, axes=(axis,)))
             parts[k].append(part)
     given_states = node.outputs[: len(form.states)]
     out += [
-        _identity(f"{node.name}/{outer}", x, outer)
+        identity(f"{node.name}/{outer}", x, outer)
         for x, outer in zip(states.values(), given_states, strict=False)
         if outer
     ]
@@ -143,17 +153,11 @@ def _unrolled(node: OnnxNode, form: LoopForm, steps: int) -> Nodes | None:
     ):
         if outer:
             order = tuple(made[::-1] if is_reversed else made)
-            out.append(OnnxNode(f"{node.name}/{outer}", "Concat", "", 13, order, (outer,),
-                                {"axis": axis}))  # fmt: skip
+            out.append(concat(f"{node.name}/{outer}", order, outer, axis))
     return tuple(out)
 
 
 # parts of the nodes above
-def _label(node: OnnxNode) -> str:
-    """An output is made once, so it makes names that nothing else has."""
-    return next((x for x in node.outputs if x), node.name)
-
-
 def _copied(
     body: OnnxGraph, label: str, names: Mapping[str, str]
 ) -> tuple[Nodes, Callable[[str], str]]:
@@ -169,25 +173,12 @@ def _copied(
 
 
 def _constants(node: OnnxNode, body: OnnxGraph, names: Callable[[str], str]) -> Nodes:
-    return tuple(_constant(names(x), a) for x, a in body.initializers.items())
-
-
-def _constant(name: str, a: Array) -> OnnxNode:
-    return OnnxNode(name, "Constant", "", 13, (), (name,), {"value": a})
-
-
-def _identity(name: str, given: str, made: str) -> OnnxNode:
-    return OnnxNode(name, "Identity", "", 13, (given,), (made,))
+    return tuple(constant(names(x), a) for x, a in body.initializers.items())
 
 
 def _taken(given: str, made: str, axis: int, at: int) -> Nodes:
     cut = f"{made}/cut"
     return (
-        _old("Slice", given, cut, 9, starts=(at,), ends=(at + 1,), axes=(axis,)),
-        _old("Squeeze", cut, made, 11, axes=(axis,)),
+        sliced(given, cut, axis, at, at + 1),
+        old("Squeeze", cut, made, 11, axes=(axis,)),
     )
-
-
-def _old(op: str, given: str, made: str, version: int, **attributes: Any) -> OnnxNode:
-    """By an opset whose operator has its settings as attributes."""
-    return OnnxNode(made, op, "", version, (given,), (made,), attributes)

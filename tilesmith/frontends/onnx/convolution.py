@@ -99,6 +99,16 @@ def conv_transpose(call: Call) -> Value:
             extra = (*extra[:k], 0, *extra[k + 1 :])
     function = {1: conv1d_transpose, 2: conv2d_transpose, 3: conv3d_transpose}.get(count)
     if function is None:
+        # The reference operator is right for these only.
+        if (
+            groups_of(call) > 1
+            or call.has_attribute("output_shape")
+            or call.has_attribute("auto_pad")
+        ):
+            call.refuse(
+                f"its input has {count} spatial dimensions; with groups, output_shape or auto_pad "
+                "there may be 1 to 3"
+            )
         raise RunOnHost(f"its input has {count} spatial dimensions; kernels have 1 to 3")
     if call.known(1) is not None and max(dilation) == 1:
         w, padding = _whole_phases(call, w, stride, padding)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
+from tilesmith.frontends.onnx import host_numpy
+from tilesmith.frontends.onnx.call import Call, Importer, OnHost, RunOnHost
 from tilesmith.frontends.onnx.types import element_type
 from tilesmith.graph.graph import Operator, Value
 from tilesmith.ops import elementwise, integer, logic, trigonometry
@@ -188,7 +190,8 @@ def dropout(call: Call) -> Any:
     if training is not None and training.any():
         ratio = call.optional_array(1)
         if ratio is None or ratio.any():
-            raise RunOnHost("it draws random numbers")
+            seed = call.required("seed") if call.has_attribute("seed") else None
+            raise RunOnHost(_RANDOM, partial(host_numpy.dropout, seed=seed))
     if not call.wants(1):
         return x
     # Before opset 10 the mask was of the type of the data.
@@ -196,8 +199,20 @@ def dropout(call: Call) -> Any:
     return x, call.constant(mask)
 
 
-def random(call: Call) -> None:
-    raise RunOnHost("it draws random numbers")
+_RANDOM = "it draws random numbers"
+random = OnHost(_RANDOM)
+
+
+def multinomial(call: Call) -> None:
+    x, samples = call.value(0), call.attribute("sample_size", 1)
+    if len(x.shape) != 2 or not x.dtype.is_float or not x.size or samples < 1:
+        call.refuse(f"{x} must be (batch, classes) of floats, and sample_size at least 1")
+    made = element_type(call, call.attribute("dtype", 6), "attribute 'dtype'").numpy
+    call.check_room("what it draws", samples, x.size)
+    seed = call.attribute("seed", 0.0) if call.has_attribute("seed") else None
+    raise RunOnHost(
+        _RANDOM, partial(host_numpy.multinomial, samples=samples, dtype=made, seed=seed)
+    )
 
 
 IMPORTERS: Mapping[str, Importer] = {
@@ -241,7 +256,7 @@ IMPORTERS: Mapping[str, Importer] = {
     "Min": variadic(elementwise.minimum),
     "Mod": mod,
     "Mul": binary(elementwise.multiply),
-    "Multinomial": random,
+    "Multinomial": multinomial,
     "Neg": unary(elementwise.negative),
     "Not": unary(logic.logical_not),
     "Or": binary(logic.logical_or),

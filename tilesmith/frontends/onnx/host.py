@@ -33,6 +33,19 @@ def _of(node: OnnxNode) -> Iterator[None]:
         raise GraphError(f"{node} failed on the host: {type(error).__name__}: {error}") from error
 
 
+# Attributes that reference operators read and do not heed, with the value that means nothing.
+_UNHEEDED = {("ai.onnx.ml", "TreeEnsemble"): ("post_transform", 0)}
+
+
+def _check_heeded(node: OnnxNode) -> None:
+    name, plain = _UNHEEDED.get((node.domain, node.op), ("", None))
+    if name and node.attributes.get(name, plain) != plain:
+        raise GraphError(
+            f"{node} has {name}={node.attributes[name]!r}, which the onnx package does not heed; "
+            f"it must be {plain}"
+        )
+
+
 def host_step(node: OnnxNode, reason: str) -> HostStep:
     """Raises where the package has no implementation either."""
     return host_part((node,), node.inputs, node.outputs, reason)
@@ -46,6 +59,8 @@ def host_part(
     from onnx.reference import ReferenceEvaluator
 
     node = nodes[0]
+    for n in nodes:
+        _check_heeded(n)
     opsets = {(n.domain, n.version) for n in nodes}
     model = helper.make_model(
         helper.make_graph(

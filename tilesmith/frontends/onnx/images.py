@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
+from tilesmith.frontends.onnx.call import Call, Importer, OnHost, RunOnHost
 from tilesmith.frontends.onnx.windows import pad_attribute, per_axis, spatial_rank
 from tilesmith.graph.graph import Value
 from tilesmith.ops.blocks import col2im, crop_or_pad, depth_to_space, space_to_depth
@@ -130,17 +130,13 @@ def center(call: Call) -> Value:
     return y
 
 
-def decode(call: Call) -> Value:
-    raise RunOnHost("images are decoded by the host's library")
-
-
 IMPORTERS: Mapping[str, Importer] = {
     "AffineGrid": affine,
     "CenterCropPad": center,
     "Col2Im": columns_to_image,
     "DepthToSpace": to_space,
     "GridSample": sample,
-    "ImageDecoder": decode,
+    "ImageDecoder": OnHost("images are decoded by the host's library"),
     "MaxRoiPool": pool_regions,
     "RoiAlign": align_regions,
     "SpaceToDepth": to_depth,

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
+from tilesmith.frontends.onnx import host_numpy
+from tilesmith.frontends.onnx.call import Call, Importer, OnHost, RunOnHost
 from tilesmith.frontends.onnx.movement import as_shape, sliced
 from tilesmith.frontends.onnx.scatter_numpy import (
     last_of_axis,
@@ -232,8 +233,24 @@ def tensor_scatter(call: Call) -> Value:
     return out
 
 
-def on_host(call: Call) -> None:
-    raise RunOnHost("the size of its result depends on what it reads")
+# results whose size is known at run time only
+_SIZE = "the size of its result depends on what it reads"
+
+
+def suppress(call: Call) -> None:
+    by_center = call.attribute("center_point_box", 0)
+    boxes, scores = call.value(0), call.value(1)
+    fits = len(boxes.shape) == len(scores.shape) == 3 and boxes.shape[2] == 4
+    if not fits or boxes.shape[:2] != (scores.shape[0], scores.shape[2]):
+        call.refuse(f"{boxes} must be (batch, boxes, 4), and {scores} (batch, classes, boxes)")
+    raise RunOnHost(_SIZE, partial(host_numpy.non_max_suppression, by_center=bool(by_center)))
+
+
+def unique(call: Call) -> None:
+    axis, is_sorted = None, bool(call.attribute("sorted", 1))
+    if call.has_attribute("axis"):
+        axis = call.axis(call.required("axis"), len(call.value(0).shape))
+    raise RunOnHost(_SIZE, partial(host_numpy.unique, axis=axis, is_sorted=is_sorted))
 
 
 IMPORTERS: Mapping[str, Importer] = {
@@ -241,13 +258,13 @@ IMPORTERS: Mapping[str, Importer] = {
     "Gather": gather,
     "GatherElements": gather_elements,
     "GatherND": gather_nd,
-    "NonMaxSuppression": on_host,
-    "NonZero": on_host,
+    "NonMaxSuppression": suppress,
+    "NonZero": OnHost(_SIZE),
     "OneHot": one_hot,
     "Scatter": scatter_elements,
     "ScatterElements": scatter_elements,
     "ScatterND": scatter_nd,
     "TensorScatter": tensor_scatter,
     "TopK": top_k,
-    "Unique": on_host,
+    "Unique": unique,
 }

@@ -176,6 +176,13 @@ def _convolved(call: Call, x: Value, w: Value, zx: Value | None, zw: Value | Non
         call.refuse(f"weights {w} must be of rank {count + 2}, as its input is")
     function = {1: conv1d, 2: conv2d, 3: conv3d}.get(count)
     if function is None:
+        # The reference operator takes one scale and one zero point for all channels.
+        own = (4, 5) if call.node.op == "QLinearConv" else (3,)
+        if any(call.has(k) and call.value(k).size > 1 for k in own):
+            call.refuse(
+                f"its input has {count} spatial dimensions; with scales or zero points for each "
+                "channel there may be 1 to 3"
+            )
         raise RunOnHost(f"its input has {count} spatial dimensions; kernels have 1 to 3")
     slide = sliding(call, x.shape[2:], w.shape[2:])
     settings: dict[str, Any] = {

@@ -13,7 +13,7 @@ import numpy as np
 from tilesmith.frontends.onnx.call import Call, Importer
 from tilesmith.frontends.onnx.matmul import shaped
 from tilesmith.frontends.onnx.movement import sliced
-from tilesmith.frontends.onnx.steps import joined, need_few_steps
+from tilesmith.frontends.onnx.steps import joined
 from tilesmith.graph.graph import Value
 from tilesmith.ops.elementwise import add, bias_add
 from tilesmith.ops.matmul import matmul
@@ -42,7 +42,8 @@ class _Sequence:
             x = call.add(transpose, x, axes=(1, 0, 2))
         self.x, (self.steps, self.batch, width) = x, x.shape
         self.hidden = r.shape[2]
-        need_few_steps(call, self.steps)
+        if self.steps < 1:
+            call.refuse("its sequence is empty")
         way = call.attribute("direction", "forward")
         if way not in ("forward", "reverse", "bidirectional"):
             call.refuse(f"direction is {way!r}; it must be forward, reverse or bidirectional")

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tilesmith.frontends.onnx.call import OnHost
 from tilesmith.frontends.onnx.functions import Function, is_function, key_of, nodes_of_function
 from tilesmith.frontends.onnx.host import host_step
 from tilesmith.frontends.onnx.loop_form import body_of, loop_form, scan_form
 from tilesmith.frontends.onnx.model import OnnxGraph, OnnxNode
-from tilesmith.frontends.onnx.operators import has_importer
+from tilesmith.frontends.onnx.operators import has_importer, importer_of
 
 _CONTROL = ("If", "Loop", "Scan")
 
@@ -50,9 +51,14 @@ def _bodies(node: OnnxNode) -> Iterator[OnnxGraph]:
                 yield g
 
 
+def _is_open(node: OnnxNode) -> bool:
+    """Whether it is of a function, and gets attributes from its caller."""
+    return node.proto is not None and any(a.ref_attr_name for a in node.proto.attribute)
+
+
 def _require_form(node: OnnxNode) -> None:
-    if node.proto is not None and any(a.ref_attr_name for a in node.proto.attribute):
-        return  # of a function, which gets it from its caller
+    if _is_open(node):
+        return
     match node.op:
         case "If":
             for name in ("then_branch", "else_branch"):
@@ -64,5 +70,12 @@ def _require_form(node: OnnxNode) -> None:
 
 
 def _require(node: OnnxNode, graph: OnnxGraph) -> None:
-    if not has_importer(node) and not is_function(node, graph):
-        host_step(node, "no kernel is known for it")  # raises where there is no such operator
+    if is_function(node, graph) or _is_open(node):
+        return
+    why = "no kernel is known for it"
+    if has_importer(node):
+        importer = importer_of(node)
+        if not isinstance(importer, OnHost):
+            return
+        why = importer.why
+    host_step(node, why)  # raises where there is no such operator

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 
 from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
+from tilesmith.frontends.onnx.host_numpy import fourier_frames as fourier_frames_array
 from tilesmith.frontends.onnx.types import element_type
 from tilesmith.graph.graph import Array, Value
 from tilesmith.ops.elementwise import multiply
@@ -103,7 +105,10 @@ def short_time(call: Call) -> Value:
         call.refuse(f"{x} is complex, so the transform has two sides; onesided must be 0")
     outputs = length // 2 + 1 if onesided else length
     if length * outputs * 4 > _MAX_TABLE:
-        raise RunOnHost(f"a transform of {length} elements is faster by the host's library")
+        raise RunOnHost(
+            f"a transform of {length} elements is faster by the host's library",
+            partial(fourier_frames_array, step=step, length=length, onesided=onesided),
+        )
     table = call.constant(_table(length, outputs, parts, 2, -1).astype(x.dtype.numpy))
     if window is not None:
         column = call.add(reshape, window, shape=(length, 1, 1, 1))

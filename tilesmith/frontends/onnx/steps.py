@@ -8,6 +8,8 @@ from tilesmith.ops.transform import concatenate
 
 # Each step is some kernels of its own, which all have to be built and called.
 MAX_STEPS = 128
+# Operators that walk along a sequence.
+WALKS = ("RNN", "GRU", "LSTM", "LinearAttention")
 # A kernel that joins many tensors has to find the right one for each element.
 _JOINED_AT_ONCE = 8
 

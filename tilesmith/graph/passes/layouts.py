@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from tilesmith.graph.edit import Editor, edited
 from tilesmith.graph.graph import Graph, Node, Operator, Value
+from tilesmith.graph.kinds import parameters_of
 from tilesmith.ops.conv import conv1d, conv2d, conv3d, depthwise_conv2d
 from tilesmith.ops.conv_transpose import conv1d_transpose, conv2d_transpose, conv3d_transpose
 
@@ -42,7 +43,5 @@ def _rule(e: Editor, node: Node, inputs: tuple[Value, ...]) -> Value | None:
 
 
 def _has_layout(node: Node) -> bool:
-    """Whether an operator can be asked for another layout, by its parameters."""
-    code = node.function.__code__
-    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    return "layout" in names and len(node.outputs) == 1
+    """Whether an operator can be asked for another layout."""
+    return "layout" in parameters_of(node) and len(node.outputs) == 1

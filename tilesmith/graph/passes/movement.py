@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from math import prod
 
+from tilesmith.base.errors import ExpressionError
 from tilesmith.graph.edit import Editor, edited
 from tilesmith.graph.graph import Graph, Node, Value
 from tilesmith.graph.kinds import work_of
@@ -25,9 +26,12 @@ def _rule(e: Editor, node: Node, inputs: tuple[Value, ...]) -> Value | None:
         return None
     shape = e.graph.values[node.outputs[0]].shape
     full = [v for v in inputs if v.shape == shape and e.array(v) is None]
-    return _past_transpose(e, node, inputs, full, shape) or _past_reshape(
-        e, node, inputs, full, shape
-    )
+    try:
+        return _past_transpose(e, node, inputs, full, shape) or _past_reshape(
+            e, node, inputs, full, shape
+        )
+    except ExpressionError:  # the operator asks for a rank of its own
+        return None
 
 
 def _past_transpose(

@@ -79,7 +79,7 @@ NETWORKS: dict[str, Network] = {
         {"channels": 3, "frames": 16, "height": 112, "width": 112}, ("logits",),
     ),
     "dcgan": Network(
-        lambda: Generator(100, 64), "noise", {"channels": 100, "height": 1, "width": 1}, ("image",)
+        lambda: Generator(100, 128), "noise", {"channels": 100, "height": 1, "width": 1}, ("image",)
     ),
 }  # fmt: skip
 SMALL: dict[str, Network] = {

@@ -1,0 +1,134 @@
+"""A GraphView as text for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from tilesmith.cli.table import microseconds, table
+from tilesmith.report.graph_view import GraphView, GroupView, TaskView
+from tilesmith.report.quantities import dims_text, short_number
+
+KEY = 12  # characters of a task's key that are shown
+_NARROW_KERNEL = 22  # letters of a kernel's name where lines must be short
+_LEAST_NODES = 14
+
+
+def graph_lines(view: GraphView, width: int | None) -> Iterator[str]:
+    """All there is to say, in lines of `width` letters; None shows names in full."""
+    yield from head_lines(view)
+    if view.groups:
+        yield ""
+        yield from _groups(view, width)
+        yield ""
+        yield from task_lines(view, width, keys=False)
+    yield ""
+    yield from foot_lines(view)
+
+
+def head_lines(view: GraphView) -> Iterator[str]:
+    yield f"model {view.name}"
+    yield from (f"  input  {s}" for s in view.inputs)
+    yield from (f"  output {o.text}" for o in view.outputs)
+
+
+def foot_lines(view: GraphView) -> Iterator[str]:
+    if view.arena is not None:
+        yield (
+            f"{len(view.groups)} groups, {len(view.tasks)} tasks, "
+            f"{short_number(view.flops)}FLOP, {short_number(view.nbytes)}B read and written"
+        )
+        yield (
+            f"arena: {view.arena.nbytes:,} bytes; at least {view.arena.lower_bound:,} are alive at "
+            "once"
+        )
+    if view.arena is not None and not view.host:
+        yield "on the host: nothing" + (", as far as is known" if view.unknown else "")
+    for h in view.host:
+        bodies = f" ({h.num_bodies} compiled bodies)" if h.num_bodies else ""
+        yield f"on the host: {h.op} {h.name!r}{bodies}: {h.reason}"
+    if view.unknown:
+        yield view.unknown
+
+
+def _groups(view: GraphView, width: int | None) -> Iterator[str]:
+    header = ("#", "kernel", "output", "FLOP", "bytes", "task")
+    rows = [_group(g, width is not None) for g in view.groups]
+    plain = [*table(header, rows, left=("kernel", "output"))]
+    room = None if width is None else max(_LEAST_NODES, width - max(map(len, plain)) - 2)
+    longest = max(map(len, plain))
+    yield f"{plain[0].ljust(longest)}  nodes"
+    for line, g in zip(plain[1:], view.groups, strict=True):
+        yield f"{line.ljust(longest)}  {_tail(nodes_text(g.nodes), room)}"
+
+
+def _group(g: GroupView, narrow: bool) -> tuple[str, ...]:
+    shapes = " ".join(dims_text(v.shape) for v in g.outputs)
+    flops, nbytes = short_number(g.flops).rstrip(), short_number(g.nbytes).rstrip()
+    return str(g.number), _kernel(g.kernel, narrow), shapes, flops, nbytes, str(g.task)
+
+
+def _kernel(name: str, narrow: bool) -> str:
+    return f"{name[: _NARROW_KERNEL - 3]}..." if narrow and len(name) > _NARROW_KERNEL else name
+
+
+def nodes_text(nodes: Sequence[str]) -> str:
+    """Names of nodes with what they share said once: `/stem/{Conv, Relu}`."""
+    names = [_node_name(n) for n in nodes]
+    if len(names) < 2:
+        return "".join(names)
+    shared = names[0].rpartition("/")[0]
+    while shared and not all(n.startswith(f"{shared}/") for n in names):
+        shared = shared.rpartition("/")[0]
+    if not shared:
+        return ", ".join(names)
+    return f"{shared}/{{{', '.join(n.removeprefix(f'{shared}/') for n in names)}}}"
+
+
+def _node_name(origin: str) -> str:
+    """`Conv '/stem/Conv'` by its name alone where that says which operator it is."""
+    op, _, name = origin.partition(" ")
+    name = name.strip("'\"")
+    return name if op.lower() in name.lower() else origin.replace("'", "")
+
+
+def _tail(text: str, room: int | None) -> str:
+    """The end of a name says more than its beginning."""
+    return text if room is None or len(text) <= room else "..." + text[len(text) - room + 3 :]
+
+
+def task_lines(
+    view: GraphView, width: int | None, *, keys: bool, seconds: Mapping[int, float] | None = None
+) -> Iterator[str]:
+    """The tasks by their share of the FLOP, the largest first; with recorded `seconds` by task, by
+    their share of the sum of these. `keys` are for commands that take one.
+    """
+    header = ("task", *(("key",) if keys else ()), "kernel", "output", "times", "FLOP", "bytes")
+    narrow = width is not None
+    rows: list[tuple[str, ...]]
+    if seconds is None:
+        header = (*header, "share")
+        ranked = sorted(view.tasks, key=lambda t: (-t.share, t.number))
+        rows = [(*_task(t, keys, narrow), f"{100 * t.share:.1f} %") for t in ranked]
+    else:
+        header = (*header, "best", "GFLOP/s", "share")
+        total = sum(seconds[t.number] * t.weight for t in view.tasks if t.number in seconds)
+        ranked = sorted(view.tasks, key=lambda t: -t.weight * seconds.get(t.number, 0.0))
+        rows = [
+            (*_task(t, keys, narrow), *_recorded(t, seconds.get(t.number), total)) for t in ranked
+        ]
+    left = ("key", "kernel", "output")
+    drop = ("output", "bytes")
+    yield from table(header, rows, left=left, shorten="kernel", drop=drop, width=width)
+
+
+def _task(t: TaskView, keys: bool, narrow: bool) -> tuple[str, ...]:
+    key = (t.task.key[:KEY],) if keys else ()
+    numbers = (str(t.weight), short_number(t.flops).rstrip(), short_number(t.nbytes).rstrip())
+    return str(t.number), *key, _kernel(t.task.func.name, narrow), dims_text(t.shape), *numbers
+
+
+def _recorded(t: TaskView, seconds: float | None, total: float) -> tuple[str, str, str]:
+    if seconds is None:
+        return "-", "-", "-"
+    share = 100 * seconds * t.weight / total if total else 0.0
+    return microseconds(seconds), f"{t.flops / seconds / 1e9:.1f}", f"{share:.1f} %"
