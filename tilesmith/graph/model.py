@@ -12,6 +12,7 @@ from tilesmith.graph.profile import Profile, profile
 from tilesmith.graph.program import HostStep, Program, Signature
 from tilesmith.graph.stages import StagedRun, checked_feeds
 from tilesmith.graph.summary import summary
+from tilesmith.task.network import ModelTuning
 
 CompileGraph = Callable[[Graph], Executor]
 
@@ -21,6 +22,7 @@ class Model:
 
     def __init__(self, source: Graph | Program, compile_graph: CompileGraph) -> None:
         self.name = source.name
+        self.tuning: ModelTuning | None = None  # how it got faster, if ts.tune_model made it
         if isinstance(source, Graph):
             values = (source.values[x] for x in source.inputs)
             self.inputs = tuple(Signature(v.name, v.dtype, v.shape) for v in values)
