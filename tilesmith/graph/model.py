@@ -12,6 +12,7 @@ from tilesmith.graph.profile import Profile, profile
 from tilesmith.graph.program import HostStep, Program, Signature
 from tilesmith.graph.stages import StagedRun, checked_feeds
 from tilesmith.graph.summary import summary
+from tilesmith.task.network import ModelTuning
 
 CompileGraph = Callable[[Graph], Executor]
 
@@ -21,6 +22,7 @@ class Model:
 
     def __init__(self, source: Graph | Program, compile_graph: CompileGraph) -> None:
         self.name = source.name
+        self.tuning: ModelTuning | None = None  # how it got faster, if ts.tune_model made it
         if isinstance(source, Graph):
             values = (source.values[x] for x in source.inputs)
             self.inputs = tuple(Signature(v.name, v.dtype, v.shape) for v in values)
@@ -44,6 +46,15 @@ class Model:
         if isinstance(self._run, Executor):
             return (self._run,)
         return tuple(_executors(self._run))
+
+    @property
+    def parts(self) -> tuple[Executor | HostStep, ...]:
+        """Compiled graphs and nodes on the host, in the order in which they run, without the bodies
+        of control flow: of an open model, what its calls needed so far.
+        """
+        if isinstance(self._run, Executor):
+            return (self._run,)
+        return tuple(_parts(self._run))
 
     @property
     def host_steps(self) -> tuple[HostStep, ...]:
@@ -76,6 +87,14 @@ def _hosts(run: StagedRun) -> Iterator[HostStep]:
         for body in stage.bodies:
             if isinstance(body, StagedRun):
                 yield from _hosts(body)
+
+
+def _parts(run: StagedRun) -> Iterator[Executor | HostStep]:
+    for stage in run.known_stages():
+        if isinstance(stage.run, Executor):
+            yield stage.run
+        if stage.stage.host is not None:
+            yield stage.stage.host
 
 
 def _executors(run: StagedRun) -> Iterator[Executor]:
