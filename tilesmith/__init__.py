@@ -134,11 +134,13 @@ from tilesmith.space.state import Derived, State
 from tilesmith.space.template import TemplateSchedule
 from tilesmith.space.tiling import Tiling
 from tilesmith.space.variant import Variant
+from tilesmith.task.network import ModelTuning, TaskTuning
 from tilesmith.task.task import Budget, Candidate, Failure, Measurement, Task, TuningRun
 from tilesmith.tune.build import best_kernel as build
 from tilesmith.tune.cache import Cache
 from tilesmith.tune.compile_model import compile_model, extract_tasks
 from tilesmith.tune.events import Progress
+from tilesmith.tune.network_run import NetworkProgress
 from tilesmith.tune.objectives import (
     NetworkCosts,
     early_stopping,
@@ -150,6 +152,7 @@ from tilesmith.tune.result import Result
 from tilesmith.tune.scheduler import Scheduler, TaskState, gradient, round_robin
 from tilesmith.tune.task_tuner import TaskTuner
 from tilesmith.tune.tune import tune
+from tilesmith.tune.tune_model import tune_model
 
 __version__: str
 
@@ -210,7 +213,9 @@ __all__ = [
     "Measurer",
     "Measuring",
     "Model",
+    "ModelTuning",
     "NetworkCosts",
+    "NetworkProgress",
     "Node",
     "Program",
     "Progress",
@@ -236,6 +241,7 @@ __all__ = [
     "Task",
     "TaskState",
     "TaskTuner",
+    "TaskTuning",
     "TemplateSchedule",
     "TemplateSpace",
     "Tensor",
@@ -331,6 +337,7 @@ __all__ = [
     "trunc",
     "trunc_divide",
     "tune",
+    "tune_model",
     "variants",
     "where",
 ]

@@ -164,7 +164,7 @@ def test_when_drafting_fails_it_is_the_plain_nest_and_says_so(
     def fail(task: ts.Task, n: int) -> Any:
         raise ts.ScheduleError("no idea")
 
-    monkeypatch.setattr(module, "_proposals", fail)
+    monkeypatch.setattr(module, "drafts_of", fail)
     with pytest.warns(UserWarning, match="drafting failed: ScheduleError: no idea"):
         kernel = best_kernel(matmul(), ts.cpu(1))
     assert kernel.origin.kind == "naive"

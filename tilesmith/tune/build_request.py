@@ -84,7 +84,7 @@ def points(func: Function) -> int:
 def _drafts(task: Task, obstacles: list[str]) -> Iterator[Trace]:
     for n in range(1, _MAX_DRAFTS + 1):
         try:
-            traces = _proposals(task, n)
+            traces = drafts_of(task, n)
         except Exception as error:  # of a rule, or of the search: there is still the plain nest
             obstacles.append(f"drafting failed: {type(error).__name__}: {error}")
             return
@@ -94,7 +94,7 @@ def _drafts(task: Task, obstacles: list[str]) -> Iterator[Trace]:
 
 
 @lru_cache(maxsize=256)
-def _proposals(task: Task, n: int) -> tuple[Trace, ...]:
+def drafts_of(task: Task, n: int = 1) -> tuple[Trace, ...]:
     """The n schedules with the best analytic scores, best first."""
     sketches = SketchSpace().sketches(task)
     strategy = Evolution(epsilon=0, cost_model=None)

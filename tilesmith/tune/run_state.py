@@ -45,6 +45,8 @@ class RunState:
         self.observers = observers
         self.start = time.monotonic()
         self.deadline = inf  # of the present step, on time.monotonic(); besides the budget's
+        self._busy = 0.0  # seconds of the steps so far
+        self._step_start: float | None = None
         self.known = database.of(task) if database is not None else []
         self.num_known = len({m.candidate.key for m in self.known})
         self.trials = 0
@@ -75,6 +77,18 @@ class RunState:
     def seconds(self) -> float:
         """Wall-clock seconds since the start."""
         return time.monotonic() - self.start
+
+    @property
+    def busy_seconds(self) -> float:
+        """Wall-clock seconds in steps: less than `seconds` if other tasks have steps in between."""
+        start = self._step_start
+        return self._busy + (0.0 if start is None else time.monotonic() - start)
+
+    def begin_step(self) -> None:
+        self._step_start = time.monotonic()
+
+    def end_step(self) -> None:
+        self._busy, self._step_start = self.busy_seconds, None
 
     def note_ask(self, seconds: float) -> None:
         self._ask_seconds = (self._ask_seconds[1], seconds)
@@ -125,7 +139,7 @@ class RunState:
             n = min(n, self.budget.patience - self._trials_since_best - under_way)
         if self.until is not None and self.trials > self._first_trials:
             rate = (self.trials - self._first_trials) / max(
-                self.seconds - self._first_seconds, 1e-3
+                self.busy_seconds - self._first_seconds, 1e-3
             )
             left = self.until - time.monotonic()
             # A search that would end after the deadline is not started.
@@ -193,7 +207,7 @@ class RunState:
         if best is not None and (self.best is None or self.best.candidate != best.candidate):
             self._set_best(best)
         if not self._first_trials and self.trials:
-            self._first_seconds, self._first_trials = self.seconds, self.trials
+            self._first_seconds, self._first_trials = self.busy_seconds, self.trials
         self._batch = {}
 
     def choose_best(self) -> None:

@@ -73,13 +73,14 @@ class TaskState:
         """Seconds per trial. The first step of a run is left out where there are others, because it
         includes what is done once for a task.
         """
-        timed = [s for s in self.history if s.seconds > 0]
-        if not timed:
+        at = next((k for k, s in enumerate(self.history) if s.seconds > 0), None)
+        if at is None:
             return 0.0
-        first, last = timed[0], timed[-1]
+        first, last = self.history[at], self.history[-1]
         if last.trials > first.trials:
             return (last.seconds - first.seconds) / (last.trials - first.trials)
-        return last.seconds / max(1, last.trials)
+        known = self.history[at - 1].trials if at else 0
+        return last.seconds / max(1, last.trials - known)
 
 
 Scheduler = Callable[[Sequence[TaskState]], int]
@@ -144,18 +145,16 @@ class Gradient:
         if rng.random() < self.epsilon:
             return rng.choice(left)
         similar = _by_structure(tasks)
-        timed = all(tasks[k].pace > 0 for k in left)
-        return max(
-            left,
-            key=lambda k: (
-                self._promise(tasks[k], tasks[k].pace if timed else 1.0, similar),
-                -len(tasks[k].history),
-            ),
-        )
+        paces = {k: tasks[k].pace for k in left}
+        if not all(paces.values()):  # some never ran on a clock
+            paces = dict.fromkeys(left, 1.0)
 
-    def _promise(
-        self, task: TaskState, pace: float, similar: dict[str, list[TaskState]]
-    ) -> float:  # fmt: skip
+        def promise(k: int) -> tuple[float, int]:
+            return self._promise(tasks[k], paces[k], similar), -len(tasks[k].history)
+
+        return max(left, key=promise)
+
+    def _promise(self, task: TaskState, pace: float, similar: dict[str, list[TaskState]]) -> float:
         """What a second of tuning is expected to take off the objective."""
         if task.is_dead or task.slope <= 0:
             return 0.0
@@ -172,15 +171,17 @@ class Gradient:
 
     def _optimistic(self, task: TaskState, pace: float, similar: list[TaskState]) -> float:
         gain = max(0.0, task.best - task.bound) / (pace * max(1, task.trials))
-        peers = [
-            t
-            for t in similar
-            if t is not task and len(task.history) <= len(t.history) + _MORE_STEPS
-        ]
-        if not peers or not task.work:
+        peer = next(
+            (
+                t
+                for t in similar
+                if t is not task and len(task.history) <= len(t.history) + _MORE_STEPS
+            ),
+            None,
+        )
+        if peer is None or not task.work:
             return gain
-        speed = max(t.work / t.best for t in peers)
-        reach = task.best - self.beta * task.work / speed
+        reach = task.best - self.beta * task.work * (peer.best / peer.work)
         return max(gain, reach / (pace * _next_trials(task)))
 
 
@@ -191,11 +192,13 @@ def _next_trials(task: TaskState) -> int:
 
 
 def _by_structure(tasks: Sequence[TaskState]) -> dict[str, list[TaskState]]:
-    """Tasks that ran, by structure."""
+    """Tasks that ran, by structure, the fastest for their size first."""
     out: dict[str, list[TaskState]] = {}
     for t in tasks:
         if t.structure and t.history and isfinite(t.best) and t.work:
             out.setdefault(t.structure, []).append(t)
+    for alike in out.values():
+        alike.sort(key=lambda t: t.best / t.work)
     return out
 
 

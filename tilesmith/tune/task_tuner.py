@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
 from secrets import token_hex
@@ -38,6 +38,7 @@ from tilesmith.tune.run_state import RunState
 from tilesmith.tune.settings_text import settings_text
 
 _UNLIMITED = Budget()
+Drafts = Callable[[Task], Sequence[Candidate]]
 
 
 class TaskTuner:
@@ -49,6 +50,8 @@ class TaskTuner:
     again, except for the best, which is the first incumbent. The seconds of the budget are
     wall-clock time since the tuner was created. Without a budget, the caller of `step` decides when
     to stop.
+
+    `drafts` gives candidates that are measured first, if the database knows none of the task.
 
     A scheduler reads `best_cost`, `trials`, `seconds` (spent in its own steps) and `curve`, and
     passes the tuner that it wants next as `following`, whose search then runs during this step.
@@ -64,6 +67,7 @@ class TaskTuner:
         strategy: Strategy | None = None,
         seed: int = 0,
         observers: Sequence[Observer] = (),
+        drafts: Drafts | None = None,
     ) -> None:
         require_task(task)
         require_budget(budget)
@@ -73,7 +77,6 @@ class TaskTuner:
         require_seed(seed)
         require_observers(observers)
         self.task = task
-        self.seconds = 0.0
         self._space, self._strategy = space or SketchSpace(), strategy or Evolution()
         self._seed = seed
         run = TuningRun(
@@ -83,6 +86,9 @@ class TaskTuner:
         self._state = RunState(task, run, database, observers)
         self._search: Search | None = None
         self._pending: list[Candidate] = []  # proposed, not measured yet
+        self._drafts = None if self._state.known else drafts
+        self._drafted: set[str] = set()  # their keys: the search does not know of them at first
+        self._exhausted = False  # whether the search had nothing to propose
         self._has_measured = False  # whether a batch of the search was measured
         self._finished = self._state.is_spent
 
@@ -112,6 +118,16 @@ class TaskTuner:
         return self._state.trials
 
     @property
+    def known(self) -> Sequence[Measurement]:
+        """What the database had of the task before, oldest first."""
+        return self._state.known
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock seconds spent in the steps of this tuner."""
+        return self._state.busy_seconds
+
+    @property
     def curve(self) -> Curve:
         """(seconds, trials, best cost) at every improvement, see `curve_of`. Seconds are wall-clock
         time since the tuner was created.
@@ -132,8 +148,8 @@ class TaskTuner:
 
         Whatever ends a step early (Ctrl-C, an error), what was measured is stored.
         """
-        began = time.monotonic()
         after = self if following is None else following
+        self._state.begin_step()
         try:
             for tuner in {self, after}:
                 tuner._state.deadline = inf if until is None else until
@@ -144,7 +160,7 @@ class TaskTuner:
         finally:
             for tuner in {self, after}:
                 tuner._state.deadline = inf
-            self.seconds += time.monotonic() - began
+            self._state.end_step()
 
     def result(self, interrupted: bool = False, error: TilesmithError | None = None) -> Result:
         """The result so far; a TuneError if no candidate could be measured."""
@@ -161,7 +177,7 @@ class TaskTuner:
         defender = state.next_defender()
         batch = self._take(n) if defender is None else [defender]
         if not batch:
-            self._finished = state.deadline == inf
+            self._finished = self._exhausted or state.deadline == inf
             return []
         under_way = len(batch) if defender is None and after is self else 0
         # Computed before the batch, during which trials are counted as they are reported.
@@ -212,10 +228,24 @@ class TaskTuner:
             return []
         search = self._started()
         began = time.monotonic()
-        candidates = search.ask(n)
-        require_candidates(candidates, search)
+        candidates = self._draft()[:n]
+        while len(candidates) < n:
+            asked = search.ask(n - len(candidates))
+            require_candidates(asked, search)
+            candidates += [c for c in asked if c.key not in self._drafted]
+            self._exhausted = not asked
+            if candidates or self._exhausted:
+                break
         self._state.note_ask(time.monotonic() - began)
         self._pending += candidates
+        return candidates
+
+    def _draft(self) -> list[Candidate]:
+        """The drafts, once."""
+        if self._drafts is None:
+            return []
+        candidates, self._drafts = list(self._drafts(self.task)), None
+        self._drafted = {c.key for c in candidates}
         return candidates
 
 

@@ -1,0 +1,68 @@
+"""What tuning a network leaves behind: its estimated latency over time, and its tasks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf, isfinite
+
+from tilesmith.base.errors import TilesmithError
+from tilesmith.task.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTuning:
+    """One task of a network, which runs it `weight` times. `first` and `best` are the seconds of a
+    call at first and in the end, infinite if no kernel of it was measured. `bound` is a time that
+    no kernel beats, 0 if unknown. `seconds` and `trials` were spent on it in this run.
+    """
+
+    task: Task
+    weight: int
+    first: float
+    best: float
+    bound: float
+    trials: int
+    seconds: float
+
+    @property
+    def latency(self) -> float:
+        """Its part of a run of the network."""
+        return self.weight * self.best
+
+    @property
+    def gain(self) -> float:
+        """How many times faster it got."""
+        return self.first / self.best if isfinite(self.first) and self.best else 1.0
+
+
+@dataclass(frozen=True)
+class ModelTuning:
+    """How a network got faster. `latency` has (seconds since the start, estimated seconds of a run)
+    at every change, from the moment when each task had a kernel. The estimate is the sum of the
+    kernels' times; tasks of which no kernel could be measured are left out.
+
+    A run that was `interrupted`, or ended by an `error`, holds what was known until then.
+    """
+
+    seconds: float
+    trials: int
+    latency: tuple[tuple[float, float], ...]
+    tasks: tuple[TaskTuning, ...]
+    interrupted: bool = False
+    error: TilesmithError | None = None
+
+    @property
+    def estimate(self) -> float:
+        """Estimated seconds of a run in the end; infinite if not every task was measured."""
+        return self.latency[-1][1] if self.latency else inf
+
+    def __repr__(self) -> str:
+        text = f"{len(self.tasks)} tasks, {self.trials} trials in {self.seconds:.1f} s"
+        if self.latency:
+            first, last = self.latency[0][1], self.latency[-1][1]
+            text += f", estimated latency {first * 1e3:.4g} to {last * 1e3:.4g} ms"
+        if self.interrupted:
+            text += ", interrupted"
+        if self.error is not None:
+            text += f", ended by {type(self.error).__name__}: {self.error}"
+        return f"<ModelTuning of {text}>"

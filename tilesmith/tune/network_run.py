@@ -1,0 +1,274 @@
+"""One run of tuning networks: the tuners of all tasks share a measurer, and a scheduler chooses
+which of them has the next step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf, isfinite
+
+from tilesmith.base.errors import RecordsError, TilesmithError, TuneError
+from tilesmith.base.interrupts import Interrupts
+from tilesmith.measure.protocol import Measuring
+from tilesmith.task.network import ModelTuning, TaskTuning
+from tilesmith.task.task import Budget, Measurement
+from tilesmith.tune.network_tasks import NetworkTask
+from tilesmith.tune.objectives import NetworkCosts, Objective, slopes
+from tilesmith.tune.scheduler import Scheduler, Step, TaskState
+from tilesmith.tune.task_tuner import TaskTuner
+
+_FIRST = 2  # trials of a task's first step, so that soon every task has a kernel
+_MOST = 32  # trials of any other step, so that the scheduler is asked every few seconds
+_KNOWN_STEP = 16  # trials of a step, for those that a database knew
+_BETTER = 1e-3  # the relative gain from which on a task has not stalled
+
+
+@dataclass(frozen=True)
+class NetworkProgress:
+    """What observers receive after every step. `latency` is the estimate of each network, infinite
+    while a task has no kernel. `current` is the number of the task that had the step.
+    """
+
+    networks: tuple[str, ...]
+    tasks: tuple[TaskTuning, ...]
+    latency: tuple[float, ...]
+    seconds: float
+    trials: int
+    budget: Budget
+    current: int | None = None
+    finished: bool = False
+
+
+NetworkObserver = Callable[[NetworkProgress], None]
+
+
+class NetworkRun:
+    def __init__(
+        self,
+        networks: Sequence[str],
+        tasks: Sequence[NetworkTask],
+        tuners: Sequence[TaskTuner],
+        scheduler: Scheduler,
+        objective: Objective,
+        budget: Budget,
+        start: float,
+        observers: Sequence[NetworkObserver] = (),
+    ) -> None:
+        self.networks, self.tasks, self.tuners = tuple(networks), tasks, tuners
+        self.scheduler, self.objective, self.budget = scheduler, objective, budget
+        self.start, self.observers = start, observers
+        self.until = None if budget.seconds is None else start + budget.seconds
+        self.errors: dict[int, TilesmithError] = {}  # of tasks that cannot be tuned
+        self._alone: set[int] = set()  # tasks one of which fails; each has its steps by itself
+        self._resting: set[int] = set()  # tasks for which too little time is left
+        self._histories = [known_steps(t.known, t.best_cost) for t in tuners]
+        self._known = [len({m.candidate.key for m in t.known}) for t in tuners]
+        self._first = [t.best_cost for t in tuners]
+        self._curve: list[tuple[float, tuple[float, ...]]] = []
+        self._best_trials = 0  # the trials when the estimate last improved
+        self._note_latency()
+
+    @property
+    def trials(self) -> int:
+        """Of this run."""
+        return sum(t.trials for t in self.tuners)
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.start
+
+    def run(self, measuring: Measuring, interrupts: Interrupts) -> None:
+        """Until the budget is spent, nothing is left to measure, or the objective gains nothing."""
+        current = self._choose()
+        while current is not None and not self._is_spent:
+            following = self._choose(current)
+            self._step(measuring, current, following)
+            interrupts.check()
+            if following is None or self._is_done(following):
+                following = self._choose()
+            current = following
+
+    def tuning(
+        self, network: int, interrupted: bool = False, error: TilesmithError | None = None
+    ) -> ModelTuning:
+        """The outcome for one of the networks."""
+        tasks = [self._task_tuning(k, t.weights[network]) for k, t in enumerate(self.tasks)]
+        own = tuple(t for t in tasks if t.weight)
+        curve: list[tuple[float, float]] = []
+        for seconds, latency in self._curve:
+            if not curve or curve[-1][1] != latency[network]:
+                curve.append((seconds, latency[network]))
+        return ModelTuning(
+            self.seconds, sum(t.trials for t in own), tuple(curve), own, interrupted, error
+        )
+
+    def report(self, current: int | None = None, finished: bool = False) -> None:
+        tasks = tuple(self._task_tuning(k, t.weight) for k, t in enumerate(self.tasks))
+        latency = self._latency() or (inf,) * len(self.networks)
+        progress = NetworkProgress(
+            self.networks, tasks, latency, self.seconds, self.trials, self.budget, current, finished
+        )
+        for observe in self.observers:
+            observe(progress)
+
+    @property
+    def _is_spent(self) -> bool:
+        b, trials = self.budget, self.trials
+        if b.trials is not None and trials + sum(self._known) >= b.trials:
+            return True
+        if b.patience is not None and trials - self._best_trials >= b.patience:
+            return True
+        return self.until is not None and time.monotonic() >= self.until
+
+    def _is_done(self, k: int) -> bool:
+        return self.tuners[k].finished or k in self.errors or k in self._resting
+
+    def _choose(self, in_flight: int | None = None) -> int | None:
+        """The scheduler's choice, while a step of the task `in_flight` is under way. None if
+        nothing is left, or nothing that is left would help.
+        """
+        states = self._states(in_flight)
+        left = [k for k, s in enumerate(states) if not s.finished]
+        if not any(states[k].slope > 0 or not states[k].history for k in left):
+            return None
+        choice = self.scheduler(states)
+        if choice not in left:
+            raise TuneError(
+                f"the scheduler chose {choice!r}; it gives the number of a task that is not "
+                f"finished, one of {left[:10]}{'...' if len(left) > 10 else ''}"
+            )
+        return choice
+
+    def _states(self, in_flight: int | None) -> tuple[TaskState, ...]:
+        each = self._slopes()
+        states = []
+        for k, (t, tuner) in enumerate(zip(self.tasks, self.tuners, strict=True)):
+            state = TaskState(
+                tuner.task.func.name, t.weight, each[k], tuner.task.func.flops, t.bound,
+                t.structure, self._histories[k], self._is_done(k),
+            )  # fmt: skip
+            states.append(_after_a_step_in_vain(state) if k == in_flight else state)
+        return tuple(states)
+
+    def _slopes(self) -> tuple[float, ...]:
+        """Weights while a task has not been measured."""
+        if self._latency() is None:
+            return tuple(float(t.weight) for t in self.tasks)
+        reached = tuple(t.best_cost if isfinite(t.best_cost) else 0.0 for t in self.tuners)
+        stalled = tuple(map(_stalled, self._histories))
+        return slopes(
+            self.objective,
+            [
+                NetworkCosts(
+                    name, tuple(t.weights[k] for t in self.tasks), reached, reached, stalled
+                )
+                for k, name in enumerate(self.networks)
+            ],
+        )
+
+    def _step(self, measuring: Measuring, k: int, following: int | None) -> None:
+        tuner = self.tuners[k]
+        most = _MOST if self._histories[k] else _FIRST
+        if self.budget.trials is not None:
+            most = min(most, self.budget.trials - self.trials - sum(self._known))
+        overlaps = following is not None and not self._alone & {k, following}
+        after = self.tuners[following] if overlaps and following is not None else tuner
+        try:
+            measured = tuner.step(measuring, most, until=self.until, following=after)
+        except RecordsError:
+            raise
+        except TilesmithError as error:
+            self._failed(k, following if overlaps else None, error)
+            return
+        if not measured and not tuner.finished:
+            self._resting.add(k)
+        if measured:
+            step = Step(tuner.seconds, self._known[k] + tuner.trials, tuner.best_cost)
+            self._histories[k] += (step,)
+            if not isfinite(self._first[k]):
+                self._first[k] = tuner.best_cost
+        self._note_latency()
+        self.report(k)
+
+    def _failed(self, k: int, following: int | None, error: TilesmithError) -> None:
+        """A task that cannot be measured does not stop the others. Either of two tasks may have
+        failed, if the search of one ran while the other was measured.
+        """
+        if self.until is not None and time.monotonic() >= self.until:
+            return
+        if following is not None and following != k:
+            self._alone |= {k, following}
+            return
+        self.errors[k] = error
+        if len(self.errors) == len(self.tasks):
+            raise error
+
+    def _latency(self) -> tuple[float, ...] | None:
+        """The estimate of each network. None while there are tasks that were not measured."""
+        if any(not h and k not in self.errors for k, h in enumerate(self._histories)):
+            return None
+        costs = [t.best_cost if isfinite(t.best_cost) else 0.0 for t in self.tuners]
+        return tuple(
+            sum(t.weights[k] * c for t, c in zip(self.tasks, costs, strict=True))
+            for k in range(len(self.networks))
+        )
+
+    def _note_latency(self) -> None:
+        latency = self._latency()
+        if latency is None or not any(latency):
+            return
+        if not self._curve or sum(latency) < (1 - _BETTER) * sum(self._curve[-1][1]):
+            self._best_trials = self.trials
+        if not self._curve or latency != self._curve[-1][1]:
+            self._curve.append((self.seconds, latency))
+
+    def _task_tuning(self, k: int, weight: int) -> TaskTuning:
+        tuner = self.tuners[k]
+        return TaskTuning(
+            tuner.task, weight, self._first[k], tuner.best_cost, self.tasks[k].bound, tuner.trials,
+            tuner.seconds,
+        )  # fmt: skip
+
+
+def known_steps(known: Sequence[Measurement], best: float) -> tuple[Step, ...]:
+    """The history of a task that a database knows; none if it never ran."""
+    if not isfinite(best):
+        return ()
+    steps: list[Step] = []
+    seen: set[str] = set()
+    least = inf
+    for m in known:
+        seen.add(m.candidate.key)
+        least = min(least, m.cost)
+        trials = steps[-1].trials if steps else 0
+        if len(seen) >= trials + _KNOWN_STEP and isfinite(least):
+            # The fastest may have been timed badly: the best is what a careful ranking says.
+            steps.append(Step(0.0, len(seen), max(least, best)))
+    return (*steps[:-1], Step(0.0, len(seen), best)) if steps else (Step(0.0, len(seen), best),)
+
+
+def _after_a_step_in_vain(state: TaskState) -> TaskState:
+    """The state of a task whose step is under way, as if that gained nothing. Otherwise a scheduler
+    that has just chosen it would choose it again.
+    """
+    h = state.history
+    if h:
+        n = max(1, h[-1].trials - h[-2].trials if len(h) > 1 else h[-1].trials)
+        step = Step(h[-1].seconds + n * state.pace, h[-1].trials + n, h[-1].best)
+    else:
+        step = Step(0.0, _FIRST, inf)
+    return TaskState(
+        state.name, state.weight, state.slope, state.flops, state.bound, state.structure,
+        (*h, step), state.finished,
+    )  # fmt: skip
+
+
+def _stalled(history: tuple[Step, ...]) -> int:
+    """The number of steps since the task got faster."""
+    if not history:
+        return 0
+    best = history[-1].best
+    slower = (k for k in range(len(history)) if history[-1 - k].best > (1 + _BETTER) * best)
+    return next(slower, len(history)) - 1

@@ -1,0 +1,107 @@
+"""Shows how a network is tuned: on a terminal a table that is rewritten after every step, elsewhere
+a plain line every 5 s, and the tasks at the end.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import TextIO
+
+from tilesmith.task.network import TaskTuning
+from tilesmith.tune.network_run import NetworkProgress
+
+_EVERY_SECONDS = 5.0  # between plain lines
+_SIZE = 80, 24  # columns and lines without a terminal
+_FEWEST = 5  # rows of the table on any terminal
+_NUMBERS = 45  # columns of a row beside the name
+
+
+@dataclass
+class NetworkTable:
+    stream: TextIO = field(default_factory=lambda: sys.stderr)
+    _last: float = -1e9
+    _drawn: int = 0  # lines of the table on the screen
+
+    def __call__(self, p: NetworkProgress) -> None:
+        if self.stream.isatty():
+            self._draw(p)
+        elif p.finished:
+            self._write([_headline(p), *_table(p, self._size[0], None)])
+        elif p.seconds - self._last >= _EVERY_SECONDS:
+            self._last = p.seconds
+            self._write([_headline(p)])
+        self.stream.flush()
+
+    def _draw(self, p: NetworkProgress) -> None:
+        columns, height = self._size
+        rows = None if p.finished else max(_FEWEST, height - 4)
+        lines = [_headline(p), *_table(p, columns, rows)]
+        # Back to the first line of the last table; whatever was below it is erased.
+        up = f"\x1b[{self._drawn}F\x1b[J" if self._drawn else ""
+        self.stream.write(up)
+        self._write(line[:columns] for line in lines)
+        self._drawn = 0 if p.finished else len(lines)
+
+    def _write(self, lines: Iterator[str] | list[str]) -> None:
+        self.stream.write("".join(f"{line}\n" for line in lines))
+
+    @property
+    def _size(self) -> tuple[int, int]:
+        """One column stays free: some terminals start a new line after the last column."""
+        try:
+            size = os.get_terminal_size(self.stream.fileno())
+            columns, lines = size.columns, size.lines
+        except (OSError, ValueError):  # no terminal
+            columns, lines = 0, 0
+        return (columns or _SIZE[0]) - 1, lines or _SIZE[1]
+
+
+def _headline(p: NetworkProgress) -> str:
+    """What is known of the networks, in one line."""
+    parts = []
+    for name, latency in zip(p.networks, p.latency, strict=True):
+        parts.append(f"{name} {_time(latency)}" if isfinite(latency) else name)
+    waiting = sum(not isfinite(t.best) for t in p.tasks)
+    if waiting:
+        parts.append(f"{waiting} of {len(p.tasks)} tasks without a kernel")
+    parts.append(f"{p.trials} trials")
+    if p.finished:
+        parts.append(f"{p.seconds:.1f} s in all")
+    elif p.budget.seconds is not None:
+        parts.append(f"{max(0.0, p.budget.seconds - p.seconds):.0f} s left")
+    else:
+        parts.append(f"{p.seconds:.0f} s")
+    return "  ".join(parts)
+
+
+def _table(p: NetworkProgress, columns: int, rows: int | None) -> Iterator[str]:
+    """The tasks that take most of the time first, at most so many."""
+    total = sum(t.latency for t in p.tasks if isfinite(t.best)) or 1.0
+    order = sorted(
+        range(len(p.tasks)), key=lambda k: p.tasks[k].latency if isfinite(p.tasks[k].best) else -1.0
+    )
+    shown = order[::-1] if rows is None else order[: -rows - 1 : -1]
+    width = min(max(len(p.tasks[k].task.func.name) for k in shown), max(8, columns - _NUMBERS))
+    yield f"{'task':{width}}  {'weight':>6}  {'share':>6}  {'best':>10}  {'trials':>6}  {'gain':>5}"
+    for k in shown:
+        yield _row(p.tasks[k], total, width) + (" <" if k == p.current else "")
+    if len(shown) < len(order):
+        yield f"and {len(order) - len(shown)} more"
+
+
+def _row(t: TaskTuning, total: float, width: int) -> str:
+    name = t.task.func.name
+    name = name if len(name) <= width else name[: width - 3] + "..."
+    if isfinite(t.best):
+        share, best, gain = f"{100 * t.latency / total:.1f} %", _time(t.best), f"{t.gain:.2f}"
+    else:
+        share, best, gain = "", "none yet", ""
+    return f"{name:{width}}  {t.weight:6}  {share:>6}  {best:>10}  {t.trials:6}  {gain:>5}"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:.2f} ms" if seconds >= 0.01 else f"{seconds * 1e6:.1f} us"

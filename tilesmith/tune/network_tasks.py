@@ -1,0 +1,123 @@
+"""The tasks of one or more networks, each once, with what a scheduler asks of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from tilesmith.base.digest import digest
+from tilesmith.base.target import Target, cpu
+from tilesmith.expr.nodes import Binary, Load, Unary, children
+from tilesmith.expr.walk import preorder
+from tilesmith.ir.count import operations
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import Block, walk
+from tilesmith.measure.peak import peak_of
+from tilesmith.schedule.winograd import filtering_of
+from tilesmith.search.cpu_constants import CpuConstants
+from tilesmith.task.task import Task
+
+_SAFETY = 0.8  # share of a bound that counts, because peaks are estimates
+_FASTER = 1.5  # bandwidths may be higher than those of the machines where they were measured
+
+
+@dataclass(frozen=True)
+class NetworkTask:
+    """`weights` says how often each network runs it. For the rest see TaskState."""
+
+    task: Task
+    weights: tuple[int, ...]
+    bound: float
+    structure: str
+
+    @property
+    def weight(self) -> int:
+        return sum(self.weights)
+
+
+def merged(networks: Sequence[Sequence[tuple[Task, int]]]) -> list[NetworkTask]:
+    """The tasks of all networks. Equal ones of several networks are one, also if their names
+    differ.
+    """
+    tasks: dict[str, Task] = {}
+    weights: dict[str, list[int]] = {}
+    for k, network in enumerate(networks):
+        for task, weight in network:
+            tasks.setdefault(task.key, task)
+            weights.setdefault(task.key, [0] * len(networks))[k] += weight
+    return [
+        NetworkTask(t, tuple(weights[key]), least_seconds(t), structure(t.func))
+        for key, t in tasks.items()
+    ]
+
+
+def structure(func: Function) -> str:
+    """A digest of the block with most work, without sizes: equal for convolutions or products that
+    differ in their sizes and in what is computed before and after.
+    """
+    blocks = [b for _, b in walk(func.body)]
+    if not blocks:
+        return ""
+    b = max(blocks, key=_work)
+    at = {i.name: k for k, i in enumerate(b.iters)}
+    # A dimension of one element is none: a window of one differs from a larger one.
+    parts = [f"{i.kind}{'' if i.extent.const == 1 else 's'}" for i in b.iters]
+    for w in b.writes:
+        parts.append(str(w.value.dtype))
+        for e in preorder(w.value, children):
+            if isinstance(e, Load):
+                parts.append(str([sorted(at.get(n, -1) for n in p.names) for p in e.index]))
+            elif isinstance(e, Binary | Unary):
+                parts.append(e.op)
+    parts += [str(b.combiner.op) if b.combiner is not None else "", str(_filtered_windows(func, b))]
+    return str(digest(*parts))
+
+
+def _work(b: Block) -> int:
+    each = sum(operations(w.value) for w in b.writes) + (b.combiner is not None)
+    return (each + 1) * prod(i.extent.const or 1 for i in b.iters)
+
+
+def least_seconds(task: Task) -> float:
+    """A time that no kernel beats on this machine: of the arithmetic at the peak rate, and of
+    moving all parameters once from the cache that holds them. 0 if the peak is unknown.
+    """
+    func, target = task.func, task.target
+    if target.kind != "cpu" or not _is_here(target):
+        return 0.0
+    dtype = func.outputs[0].dtype
+    peak = peak_of(dtype, target.num_cores)
+    if peak is None:
+        return 0.0
+    constants = CpuConstants.of(target)
+    cycles = peak / (2 * constants.ports * target.lanes(dtype.bits))  # per second, of all cores
+    nbytes = func.nbytes
+    rate = 2.0 * target.vector_bits / 8  # bytes per cycle and core
+    for cache in constants.caches:
+        if nbytes > cache.nbytes * (target.num_cores if cache is not constants.caches[2] else 1):
+            rate = _FASTER * cache.bandwidth_below
+    return _SAFETY * max(_arithmetic(func) / peak, nbytes / (rate * cycles))
+
+
+def _arithmetic(func: Function) -> float:
+    """Operations that are needed. Minimal filtering saves about half of them along a window."""
+    total = float(func.flops)
+    for _, b in walk(func.body):
+        windows = _filtered_windows(func, b)
+        if windows:
+            each = sum(operations(w.value) for w in b.writes) + 1
+            every = each * prod(i.extent.const or 1 for i in b.iters)
+            total -= every * (1 - 0.5**windows)
+    return max(0.0, total)
+
+
+def _filtered_windows(func: Function, b: Block) -> int:
+    """The number of windows along which minimal filtering pays."""
+    filtering = filtering_of(func, b)
+    return 0 if filtering is None else sum(w.stride == 1 for w in filtering.windows)
+
+
+def _is_here(target: Target) -> bool:
+    here = cpu()
+    return target.model == here.model and target.arch == here.arch
