@@ -122,7 +122,7 @@ def test_plain_is_what_function_makes() -> None:
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, times: int) -> list[ts.Function]:
-    """The first builds of anything but the plain nest fail. What was built is returned."""
+    """The first builds of anything but the plain nest fail. What is built is put in the list."""
     calls: list[ts.Function] = []
 
     def compile_(what: ts.Function, target: Any) -> ts.Artifact:
@@ -142,8 +142,9 @@ def test_a_draft_that_does_not_build_gives_way_to_the_next(
     kernel = best_kernel(matmul(), ts.cpu(1))
     assert kernel.origin.kind == "draft"
     assert "a draft does not build (BuildError: number 1)" in kernel.origin.why
-    assert len(tried) == 2
-    assert tried[0] != tried[1]
+    # Loops of one turn are left out, so that two schedules may become the same code.
+    first, second = tried
+    assert first != second
     assert is_right(kernel)
 
 
@@ -161,7 +162,7 @@ def test_when_no_draft_builds_it_is_the_plain_nest_and_says_so(
 def test_when_drafting_fails_it_is_the_plain_nest_and_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fail(*_: Any) -> Any:
+    def fail(task: ts.Task, n: int) -> Any:
         raise ts.ScheduleError("no idea")
 
     monkeypatch.setattr(module, "drafts_of", fail)
