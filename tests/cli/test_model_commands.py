@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,14 @@ def test_names_of_files_are_plain_and_different() -> None:
         ("bench MODEL --dim rows=1 --against tvm", "unknown engine 'tvm'; known are onnxruntime"),
         ("bench MODEL --against onnxruntime", "give the size of 'rows'"),
         ("bench MODEL --dim rows=1 --seconds 1", "--db FILE; name one"),
+        ("tune nowhere.onnx", "there is no file nowhere.onnx"),
+        ("tune MODEL", "give the size of 'rows', as --dim rows=1"),
+        ("tune MODEL 3", "are for operators, not for a model"),
+        ("tune MODEL --dim rows=2 --out made", "are for operators, not for a model"),
+        ("tune MODEL --dim rows=2 --resume", "--resume continues from a database; name it"),
+        ("tune MODEL --dim rows=2 --resume --db EMPTY", "holds no measurement of a task of"),
+        ("tune MODEL --dim rows=2 --cores 1000000", "--cores 1000000"),
+        ("tune matmul 8 8 8 --dim rows=1", "--dim gives sizes to a model's open dimensions"),
         ("bench matmul 8 8 8 --dim rows=1", "--dim gives sizes to a model's open dimensions"),
     ],
 )
@@ -122,6 +131,7 @@ def test_a_mistake_is_one_line_and_status_2(
     places = {
         "MODEL": model, "X": tmp_path / "x.npy", "TEXT": tmp_path / "text.npy",
         "BROKEN": tmp_path / "broken.onnx", "MODEL.txt": tmp_path / "model.txt",
+        "EMPTY": tmp_path / "empty.db",
     }  # fmt: skip
     told = [str(places.get(w, w)) for w in words.split()]
     told = [t.replace("=X", f"={places['X']}").replace("=TEXT", f"={places['TEXT']}") for t in told]
@@ -129,6 +139,24 @@ def test_a_mistake_is_one_line_and_status_2(
     assert (status, out) == (2, "")
     assert err.count("\n") == 1, err
     assert said.replace("BROKEN", "broken.onnx") in err
+
+
+def test_tune_a_model_and_go_on(
+    capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path
+) -> None:
+    words = ["tune", model, "--dim", "rows=8", "--db", tmp_path / "t.db", "--threads", 1]
+    status, text, err = run(capsys, *words, "--trials", 4, "--time", "5m")
+    assert status == 0, err
+    first, second = text.splitlines()
+    assert re.fullmatch(
+        rf"{re.escape(str(model))}: [0-9.]+ ms untuned, [0-9.]+ ms tuned: [0-9.]+ times as fast",
+        first,
+    )
+    assert second.startswith("  1 task, 4 trials in ")
+    assert "matmul_add" in err  # the table of tasks
+    status, text, err = run(capsys, *words, "--trials", 6, "--time", "5m", "--resume", "--quiet")
+    assert (status, err) == (0, "")
+    assert text.splitlines()[1].startswith("  1 task, 2 trials in ")
 
 
 def test_bench_of_a_model_for_real(

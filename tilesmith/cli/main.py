@@ -121,6 +121,7 @@ app = Commands(
     "  tilesmith show records matmul --db tune.db         what was measured\n"
     "  tilesmith run model.onnx --random                  run it on random numbers\n"
     "  tilesmith show graph model.onnx                    its groups and tasks\n"
+    "  tilesmith tune model.onnx --time 10m --db tune.db  make it fast\n"
     "  tilesmith COMMAND --help                           options and examples",
 )
 app.command(epilog=TUNE_HELP)(tune)

@@ -1,5 +1,5 @@
-"""`tilesmith tune`: finds the fastest kernel within a budget, with every measurement stored in the
-database.
+"""`tilesmith tune`: finds the fastest kernel of an operator, or the fastest kernels of a model,
+within a budget. Every measurement is stored in the database.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from tilesmith.cli.arguments import (
     require_folder,
     require_memory,
 )
+from tilesmith.cli.model_arguments import DimOption, is_model
 from tilesmith.cli.operator_arguments import (
     ConstantWeightsOption,
-    CoresOption,
     LayoutOption,
-    OperatorArgument,
     ShapeArgument,
     function_of,
 )
 from tilesmith.cli.operator_help import explain
 from tilesmith.cli.operators import OPERATORS
 from tilesmith.cli.tune_folder import write_folder
+from tilesmith.cli.tune_model import tune_model_file
 from tilesmith.measure.local import LocalMeasurer
 from tilesmith.records.open import open_database
 from tilesmith.search.annealing import Annealing
@@ -64,25 +64,36 @@ STRATEGIES: dict[StrategyName, Callable[[], Strategy]] = {
 }
 
 
+_SECONDS, _MODEL_SECONDS = 60.0, 600.0
+
 TUNE_HELP = (
     "\b\nExamples:\n"
     "  tilesmith tune matmul 512 512 512 --time 30s --db tune.db\n"
     "  tilesmith tune conv2d 56 64 64 3 1 1 --layout NHWC --constant-weights\n"
-    "  tilesmith tune mine.py:func --trials 200 --out tuned/\n\n"
+    "  tilesmith tune mine.py:func --trials 200 --out tuned/\n"
+    "  tilesmith tune model.onnx --dim batch=1 --time 10m --db tune.db\n\n"
     + explain(dict.fromkeys(OPERATORS, ""))
 )
 
 
 def tune(
-    what: OperatorArgument,
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="OP|MODEL.onnx",
+            help="an operator's name, FILE.py[:NAME] for a ts.function of your own, or an ONNX "
+            "file, all of whose tasks share the time",
+        ),
+    ],
     shape: ShapeArgument = None,
     time: Annotated[
-        float,
+        float | None,
         typer.Option(
             "--time", "--seconds", metavar="TIME", parser=positive_seconds, show_default=False,
-            help="stop after this wall-clock time: 90, 90s, 10m or 1h; 60s if not given",
+            help="stop after this wall-clock time: 90, 90s, 10m or 1h; if not given, 60s, and 10m "
+            "for a model",
         ),
-    ] = 60.0,
+    ] = None,
     trials: Annotated[
         int,
         typer.Option(
@@ -98,7 +109,14 @@ def tune(
             "the one to use",
         ),
     ] = "cpu",
-    cores: CoresOption = 0,
+    cores: Annotated[
+        int,
+        typer.Option(
+            "--cores", "--threads", metavar="N", parser=count,
+            help="cores that the kernel may use; 0: all of the target's",
+        ),
+    ] = 0,
+    dim: DimOption = None,
     layout: LayoutOption = None,
     constant_weights: ConstantWeightsOption = False,
     strategy: Annotated[
@@ -146,11 +164,25 @@ def tune(
         bool, typer.Option("--quiet", help="show no progress, only the result")
     ] = False,
 ) -> None:  # fmt: skip
-    """Search for the fastest kernel of an operator.
+    """Search for the fastest kernel of an operator, or of every part of a model.
 
     Candidates are built, run on this machine and compared with NumPy's answer. Ctrl-C ends the
-    search early and keeps what was found.
+    search early and keeps what was found. Of a model, the part that promises most is tuned next.
     """
+    if is_model(what):
+        if shape or layout is not None or constant_weights or out is not None:
+            raise ArgumentError(
+                "SHAPE, --layout, --constant-weights and --out are for operators, not for a model"
+            )
+        host = machine(target, cores)
+        budget = Budget(trials=trials or None, seconds=_MODEL_SECONDS if time is None else time)
+        tune_model_file(
+            what, dim, host, budget, STRATEGIES[strategy](), LocalMeasurer(timeout=timeout), db,
+            resume, seed, quiet,
+        )  # fmt: skip
+        return
+    if dim:
+        raise ArgumentError("--dim gives sizes to a model's open dimensions; name MODEL.onnx")
     func = function_of(what, shape or [], layout, constant_weights)
     host = machine(target, cores)
     require_memory(func)
@@ -167,7 +199,7 @@ def tune(
         result = tune_function(
             func,
             host,
-            budget=Budget(trials=trials or None, seconds=time),
+            budget=Budget(trials=trials or None, seconds=_SECONDS if time is None else time),
             database=database,
             strategy=STRATEGIES[strategy](),
             measurer=LocalMeasurer(timeout=timeout),

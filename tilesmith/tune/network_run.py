@@ -86,7 +86,7 @@ class NetworkRun:
             following = self._choose(current)
             self._step(measuring, current, following)
             interrupts.check()
-            if following is None or self._is_done(following):
+            if following is None or self._is_done(following) or not self._helps(following):
                 following = self._choose()
             current = following
 
@@ -124,6 +124,10 @@ class NetworkRun:
 
     def _is_done(self, k: int) -> bool:
         return self.tuners[k].finished or k in self.errors or k in self._resting
+
+    def _helps(self, k: int) -> bool:
+        """Whether the objective gains if this task gets faster."""
+        return not self._histories[k] or self._slopes()[k] > 0
 
     def _choose(self, in_flight: int | None = None) -> int | None:
         """The scheduler's choice, while a step of the task `in_flight` is under way. None if

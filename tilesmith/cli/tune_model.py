@@ -1,0 +1,95 @@
+"""`tilesmith tune MODEL.onnx`: tunes all tasks of a model and compares it with the untuned one."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from tilesmith.base.errors import ArgumentError
+from tilesmith.base.target import Target
+from tilesmith.cli.arguments import require_database
+from tilesmith.cli.model_arguments import arrays_of, loaded
+from tilesmith.graph.model import Model
+from tilesmith.measure.protocol import Measurer
+from tilesmith.records.open import open_database
+from tilesmith.report.model_inputs import signatures_of
+from tilesmith.search.protocol import Strategy
+from tilesmith.task.network import ModelTuning
+from tilesmith.task.task import Budget
+from tilesmith.tune.compile_model import compile_model, extract_tasks
+from tilesmith.tune.tune_model import tune_model
+
+if TYPE_CHECKING:
+    from tilesmith.records.sql import SqlDatabase
+
+_SECONDS = 2.0  # of the comparison
+_MIN_RUNS, _MAX_RUNS = 5, 200
+
+
+def tune_model_file(
+    path: str, dim: Sequence[str] | None, host: Target, budget: Budget, strategy: Strategy,
+    measurer: Measurer, db: str, resume: bool, seed: int, quiet: bool,
+) -> None:  # fmt: skip
+    """Prints the result."""
+    graph, _ = loaded(path, dim)
+    feeds = arrays_of((), signatures_of(graph), path, random=True)
+    if resume and not db:
+        raise ArgumentError("--resume continues from a database; name it with --db FILE")
+    with ExitStack() as stack:
+        records: SqlDatabase | None = None
+        if db:
+            require_database(db)
+            records = stack.enter_context(open_database(db))
+        tasks = [task for task, _ in extract_tasks(graph, host)]
+        if resume and records is not None and not any(records.count(t) for t in tasks):
+            raise ArgumentError(
+                f"--resume: {records.place} holds no measurement of a task of {path} for this "
+                "machine with these cores; leave --resume out to start"
+            )
+        tuned = tune_model(
+            graph, host, budget=budget, database=records, strategy=strategy, measurer=measurer,
+            seed=seed, quiet=quiet,
+        )  # fmt: skip
+        untuned = compile_model(graph, host, progress=False if quiet else None)
+    before, after = compared(untuned, tuned, feeds)
+    print(
+        f"{path}: {1e3 * before:.2f} ms untuned, {1e3 * after:.2f} ms tuned: "
+        f"{before / after:.2f} times as fast"
+    )
+    if tuned.tuning is not None:
+        for line in _described(tuned.tuning):
+            print(f"  {line}")
+
+
+def compared(one: Model, other: Model, feeds: Mapping[str, Any]) -> tuple[float, float]:
+    """Median seconds of both, which run in turns, so that both meet the same state of the
+    machine.
+    """
+    models = one, other
+    times: tuple[list[float], list[float]] = [], []
+    for m in models:
+        m(feeds)
+    end = time.perf_counter() + _SECONDS
+    while len(times[0]) < _MIN_RUNS or (
+        time.perf_counter() < end and len(times[0]) < _MAX_RUNS
+    ):  # fmt: skip
+        for m, own in zip(models, times, strict=True):
+            start = time.perf_counter()
+            m(feeds)
+            own.append(time.perf_counter() - start)
+    return statistics.median(times[0]), statistics.median(times[1])
+
+
+def _described(tuning: ModelTuning) -> list[str]:
+    count = f"{len(tuning.tasks)} task{'s' * (len(tuning.tasks) != 1)}"
+    lines = [f"{count}, {tuning.trials} trials in {tuning.seconds:.1f} s"]
+    if tuning.latency:
+        lines[0] += f"; sum of the kernels' times: {1e3 * tuning.estimate:.2f} ms"
+    if tuning.interrupted:
+        lines.append("interrupted; this is the best one until then")
+    if tuning.error is not None:
+        lines.append(f"ended early: {tuning.error}")
+    return lines
