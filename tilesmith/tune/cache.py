@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 
-
 Array = np.ndarray[Any, Any]
 
 _MAGIC = b"tilesmith cache 1\n"
