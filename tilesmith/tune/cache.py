@@ -22,9 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from tilesmith.base.digest import digest
-from tilesmith.base.version import version
-
 Array = np.ndarray[Any, Any]
 
 _MAGIC = b"tilesmith cache 1\n"
@@ -47,7 +44,7 @@ def code_digest() -> str:
     for path in sorted(root.rglob("*.py")):
         h.update(str(path.relative_to(root)).encode())
         h.update(path.read_bytes())
-    return digest(version(), h.hexdigest())
+    return h.hexdigest()
 
 
 @dataclass(frozen=True)
