@@ -72,7 +72,7 @@ class WorkerPool:
         return workers
 
     def _start(self, server: ForkServerClient, task: Task, until: float) -> TaskWorkers:
-        builders = self._builders
+        builders, last = self._builders, next(reversed(self._tasks.values()), None)
         if builders is None:
             builders = Builders(server, usable_cores(), self._timeout, self._memory_nbytes)
             self._builders = builders
@@ -85,7 +85,11 @@ class WorkerPool:
         limits = Limits(cores.run, own + self._memory_nbytes)
         runner = Runner(server, task.statement, limits, self._cold, builders)
         workers = self._tasks[task.statement] = TaskWorkers(task, cores, builders, runner)
-        self._choose_cores(workers)
+        if last is None or last.crowded or last.task.target.num_cores != target.num_cores:
+            self._choose_cores(workers)
+        else:  # the cores that were good for the last task are good for this one
+            workers.cores = last.cores
+            runner.move(last.cores.run)
         return workers
 
     def _drop_for(self, server: ForkServerClient, task: Task) -> None:
