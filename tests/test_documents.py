@@ -10,6 +10,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import onnx.parser
 import pytest
 from test_architecture import STAGES
 
@@ -23,6 +24,8 @@ EXTENSIONS = sorted((ROOT / "examples").glob("custom_*.py"))
 SMALLER = {"512": "32", "56": "8", "64": "16"}  # sizes on the command line
 # Budgets: the number of trials ends tuning, however slow the machine; bench does not tune.
 OTHER = {"--time": "5m", "--seconds": "0"}
+MODEL = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[batch, 8] x, float[8, 4] w) => (float[batch, 4] y) {p = MatMul(x, w) y = Softmax(p)}"""
 
 
 def text_of(page: str) -> str:
@@ -52,6 +55,7 @@ def test_python_runs_from_top_to_bottom(
 
     monkeypatch.setattr(ts, "tune", short)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     scope: dict[str, Any] = {"__name__": "document"}
     code = blocks(page, "python")
     assert code
@@ -111,6 +115,9 @@ def test_commands_run(
 ) -> None:
     """In the order given, with smaller sizes and few trials."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    onnx.save(onnx.parser.parse_model(MODEL), "model.onnx")
+    ts.open_database("tune.db").close()
     commands = [w[1:] for w in shell_lines("README.md") if w[0] == "tilesmith"]
     assert len(commands) > 5
     for words in commands:
@@ -121,7 +128,8 @@ def test_commands_run(
         if given[0] == "tune":
             given += ["--trials", "4", "--quiet"]
         if given[0] == "bench":
-            given += ["--against", "numpy", "--threads", "1"]
+            peer = "onnxruntime" if "model.onnx" in given else "numpy"
+            given += ["--against", peer, "--threads", "1"]
         with pytest.raises(SystemExit) as left:
             app(given)
         said = capsys.readouterr()

@@ -13,7 +13,11 @@ import tilesmith as ts
 
 ROOT = Path(__file__).parent.parent
 # What a back end or a pass reads, programs and their expressions, has files of its own.
-PUBLIC = ("tilesmith", "tilesmith.expr", "tilesmith.ir", "numpy", "beside_numpy")
+# Models come from the onnx package, which is an optional install.
+PUBLIC = (
+    "tilesmith", "tilesmith.expr", "tilesmith.ir", "numpy", "beside_numpy", "onnx.parser",
+    "onnx.reference",
+)  # fmt: skip
 ARGUMENTS = {"matmul": ("64",), "tune_matmul": ("64", "3"), "two_tasks": ("4",)}
 
 

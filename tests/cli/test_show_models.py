@@ -124,7 +124,22 @@ def test_what_runs_on_the_host_is_said_with_its_reason(
     (line,) = [t for t in text.splitlines() if t.startswith("on the host")]
     assert line.startswith("on the host: NonZero 'where': ")
     assert "1 nodes follow; their sizes depend on the results of NonZero 'where'" in text
-    assert 'data-from="group-1" data-to="host-0"' in svg.read_text()
+    assert 'data-from="group-1" data-to="host-2"' in svg.read_text()
+
+
+def test_random_numbers_show_what_depends_on_results(
+    capsys: pytest.CaptureFixture[str], hosted: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    svg = tmp_path / "h.svg"
+    status, text, err = run(capsys, "show", "graph", hosted, "--random", "--svg", svg)
+    assert status == 0, err
+    steps = [line.split() for line in text.splitlines()[5:8]]
+    assert [(s[0], s[-1]) for s in steps] == [("1", "relu"), ("2", "where"), ("3", "cast")]
+    assert "follow" not in text
+    for pair in ('data-from="host-2" data-to="group-3"', 'data-from="group-3" data-to="output-0"'):
+        assert pair in svg.read_text()
 
 
 def test_show_tasks_of_a_model_with_and_without_records(
@@ -158,6 +173,7 @@ def test_show_tasks_of_a_model_with_and_without_records(
         ("show graph model.txt", "is not the name of an ONNX file; it ends in .onnx"),
         ("show graph nowhere.onnx", "there is no file nowhere.onnx"),
         ("show graph MODEL --dim batch=1", "its open dimensions are rows"),
+        ("show graph MODEL --random", "give the size of 'rows', as --dim rows=1"),
         ("show graph MODEL --svg /dev/null/x.svg", "--svg"),
         ("show tasks", "name MODEL.onnx or --db FILE"),
         ("show tasks --db nowhere.db --dim rows=1", "are for the tasks of a model"),

@@ -15,7 +15,7 @@ from tilesmith.graph.graph import Value
 from tilesmith.graph.passes.patterns import exporters_patterns
 from tilesmith.graph.pipeline import run_passes
 from tilesmith.ops import elementwise as el
-from tilesmith.ops.activation import hard_sigmoid
+from tilesmith.ops.activation import hard_sigmoid, softplus
 from tilesmith.ops.norm import layer_norm
 from tilesmith.ops.reduce import reduce_max, reduce_mean, reduce_sum
 
@@ -137,6 +137,10 @@ def hard_swish_by_hard_sigmoid(s: Spelling, x: Value) -> Any:
     return s(el.multiply, x, s(hard_sigmoid, x, alpha=1 / 6, beta=0.5))
 
 
+def mish(s: Spelling, x: Value) -> Any:
+    return s(el.multiply, x, s(el.tanh, s(softplus, x)))
+
+
 def softmax(s: Spelling, x: Value) -> Any:
     top = s(reduce_max, x, axes=(-1,), keepdims=True)
     e = s(el.exp, s(el.subtract, x, top))
@@ -168,6 +172,7 @@ def softmax_without_maximum(s: Spelling, x: Value) -> Any:
         (hard_swish, ["hard_swish"]),
         (hard_swish_divided_inside, ["hard_swish"]),
         (hard_swish_by_hard_sigmoid, ["hard_swish"]),
+        (mish, ["mish"]),
         (softmax, ["softmax"]),
         (softmax_without_maximum, ["softmax"]),
     ],

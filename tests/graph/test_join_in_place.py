@@ -80,6 +80,27 @@ def test_a_convolution_writes_some_of_the_channels() -> None:
     assert found == [["conv2d", "relu"], ["conv2d", "relu"], ["conv2d", "relu"], ["conv2d"]]
 
 
+def test_schedules_fit_what_lies_in_the_midst_of_rows() -> None:
+    """Drafts are made for the plain function, and write the same with other strides."""
+
+    def make(b: GraphBuilder, x: Value) -> Any:
+        n = Numbers()
+        parts = [
+            b.add(relu, b.add(conv2d, x, b.constant(n(3, 3, 16, c)), padding=1, layout="NHWC"))
+            for c in (16, 24)
+        ]
+        return b.add(concatenate, *parts, axis=3)
+
+    graph = graph_of(make, 1, 24, 24, 16)
+    model = compile_model(graph)
+    feeds = feeds_of(graph)
+    assert_close(model(feeds), evaluate_graph(graph, feeds), 1e-4)
+    (executor,) = model.executors
+    assert [k.origin.kind for k in executor.kernels] == ["draft", "draft"]
+    assert [s.places[-1].kind for s in executor.plan.steps] == ["output", "output"]
+    assert all(s.func.digest != s.stored.digest for s in executor.plan.steps)
+
+
 def test_others_read_a_part_where_it_lies() -> None:
     def make(b: GraphBuilder, x: Value) -> Any:
         y = b.add(relu, x)

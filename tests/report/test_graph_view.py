@@ -49,10 +49,20 @@ def test_groups_tasks_and_edges() -> None:
     assert second.nodes == ("Softmax 's0'", "Add 'a0'")
     assert third.reads == (2,)  # through two reshapes
     assert third.task == first.task
-    assert [(o.text, o.read) for o in view.outputs] == [("y: float32[4, 8]", len(view.groups))]
-    assert view.arena is not None
-    assert view.arena.nbytes >= view.arena.lower_bound > 0
+    assert [(o.text, o.reads) for o in view.outputs] == [("y: float32[4, 8]", (len(view.groups),))]
+    assert view.arena_nbytes >= view.arena_lower_bound > 0
     assert (view.host, view.unknown) == ((), "")
+
+
+def test_what_is_written_in_parts_is_read_from_all_of_them() -> None:
+    b = GraphBuilder("parts")
+    x, z = b.input("x", (2, 8), "float32"), b.input("z", (3, 8), "float32")
+    parts = [b.add(ts.ops.softmax, v) for v in (x, z)]
+    whole = b.add(ts.ops.concatenate, *parts, axis=0)
+    last = b.add(ts.ops.softmax, whole)
+    view = graph_view(b.finish({"whole": whole, "last": last}), ts.cpu(1))
+    assert [g.reads for g in view.groups] == [("x",), ("z",), (1, 2)]
+    assert [o.reads for o in view.outputs] == [(1, 2), (3,)]
 
 
 def test_an_output_that_is_an_input_has_no_group() -> None:
@@ -60,7 +70,7 @@ def test_an_output_that_is_an_input_has_no_group() -> None:
     x = b.input("x", (2, 3), "float32")
     view = graph_view(b.finish({"y": x}), ts.cpu(1))
     assert view.groups == ()
-    assert view.outputs[0].read == "x"
+    assert view.outputs[0].reads == ("x",)
     assert 'data-from="input-0" data-to="output-0"' in graph_svg(view)
 
 

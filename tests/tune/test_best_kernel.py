@@ -121,9 +121,9 @@ def test_plain_is_what_function_makes() -> None:
     assert not any(is_plain(sch.func) for sch in scheduled())
 
 
-def failing(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
-    """The first builds of anything but the plain nest fail."""
-    calls = []
+def failing(monkeypatch: pytest.MonkeyPatch, times: int) -> list[ts.Function]:
+    """The first builds of anything but the plain nest fail. What is built is put in the list."""
+    calls: list[ts.Function] = []
 
     def compile_(what: ts.Function, target: Any) -> ts.Artifact:
         calls.append(what)
@@ -132,18 +132,19 @@ def failing(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
         return compile_function(what, target)
 
     monkeypatch.setattr(module, "compile_function", compile_)
+    return calls
 
 
 def test_a_draft_that_does_not_build_gives_way_to_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    func = matmul()
-    first = ts.build(func, ts.cpu(1))
-    failing(monkeypatch, 1)
-    kernel = best_kernel(func, ts.cpu(1))
+    tried = failing(monkeypatch, 1)
+    kernel = best_kernel(matmul(), ts.cpu(1))
     assert kernel.origin.kind == "draft"
     assert "a draft does not build (BuildError: number 1)" in kernel.origin.why
-    assert kernel.source != first.source
+    # Loops of one turn are left out, so that two schedules may become the same code.
+    first, second = tried
+    assert first != second
     assert is_right(kernel)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from tilesmith.cli.table import microseconds, table
-from tilesmith.report.graph_view import GraphView, GroupView, TaskView
+from tilesmith.report.graph_view import GraphView, GroupView, HostView, TaskView
 from tilesmith.report.quantities import dims_text, short_number
 
 KEY = 12  # characters of a task's key that are shown
@@ -16,9 +16,10 @@ _LEAST_NODES = 14
 def graph_lines(view: GraphView, width: int | None) -> Iterator[str]:
     """All there is to say, in lines of `width` letters; None shows names in full."""
     yield from head_lines(view)
-    if view.groups:
+    if view.steps:
         yield ""
-        yield from _groups(view, width)
+        yield from _steps(view, width)
+    if view.tasks:
         yield ""
         yield from task_lines(view, width, keys=False)
     yield ""
@@ -32,17 +33,17 @@ def head_lines(view: GraphView) -> Iterator[str]:
 
 
 def foot_lines(view: GraphView) -> Iterator[str]:
-    if view.arena is not None:
+    if view.groups or view.host:
         yield (
             f"{len(view.groups)} groups, {len(view.tasks)} tasks, "
             f"{short_number(view.flops)}FLOP, {short_number(view.nbytes)}B read and written"
         )
         yield (
-            f"arena: {view.arena.nbytes:,} bytes; at least {view.arena.lower_bound:,} are alive at "
+            f"arena: {view.arena_nbytes:,} bytes; at least {view.arena_lower_bound:,} are alive at "
             "once"
         )
-    if view.arena is not None and not view.host:
-        yield "on the host: nothing" + (", as far as is known" if view.unknown else "")
+        if not view.host:
+            yield "on the host: nothing" + (", as far as is known" if view.unknown else "")
     for h in view.host:
         bodies = f" ({h.num_bodies} compiled bodies)" if h.num_bodies else ""
         yield f"on the host: {h.op} {h.name!r}{bodies}: {h.reason}"
@@ -50,15 +51,21 @@ def foot_lines(view: GraphView) -> Iterator[str]:
         yield view.unknown
 
 
-def _groups(view: GraphView, width: int | None) -> Iterator[str]:
+def _steps(view: GraphView, width: int | None) -> Iterator[str]:
     header = ("#", "kernel", "output", "FLOP", "bytes", "task")
-    rows = [_group(g, width is not None) for g in view.groups]
+    narrow = width is not None
+    rows = [
+        (str(b.number), "on the host", "", "", "", "") if isinstance(b, HostView)
+        else _group(b, narrow)
+        for b in view.steps
+    ]  # fmt: skip
     plain = [*table(header, rows, left=("kernel", "output"))]
-    room = None if width is None else max(_LEAST_NODES, width - max(map(len, plain)) - 2)
     longest = max(map(len, plain))
+    room = None if width is None else max(_LEAST_NODES, width - longest - 2)
     yield f"{plain[0].ljust(longest)}  nodes"
-    for line, g in zip(plain[1:], view.groups, strict=True):
-        yield f"{line.ljust(longest)}  {_tail(nodes_text(g.nodes), room)}"
+    for line, b in zip(plain[1:], view.steps, strict=True):
+        nodes = (f"{b.op} {b.name!r}",) if isinstance(b, HostView) else b.nodes
+        yield f"{line.ljust(longest)}  {_tail(nodes_text(nodes), room)}"
 
 
 def _group(g: GroupView, narrow: bool) -> tuple[str, ...]:

@@ -120,6 +120,7 @@ app = Commands(
     "  tilesmith tune matmul 512 512 512 --time 30s --db tune.db\n"
     "  tilesmith show records matmul --db tune.db         what was measured\n"
     "  tilesmith run model.onnx --random                  run it on random numbers\n"
+    "  tilesmith show graph model.onnx                    its groups and tasks\n"
     "  tilesmith tune model.onnx --time 10m --db tune.db  make it fast\n"
     "  tilesmith COMMAND --help                           options and examples",
 )

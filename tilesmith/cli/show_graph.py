@@ -14,7 +14,9 @@ from tilesmith.cli.model_arguments import DimOption, loaded, require_model
 from tilesmith.cli.table import Wide, output_width, printable
 from tilesmith.report.graph_html import graph_html
 from tilesmith.report.graph_svg import graph_svg
-from tilesmith.report.graph_view import graph_view
+from tilesmith.report.graph_view import graph_view, stages_view
+from tilesmith.report.model_inputs import random_inputs
+from tilesmith.tune.compile_model import compile_model
 
 
 def graph(
@@ -27,6 +29,13 @@ def graph(
         Path | None,
         typer.Option(metavar="FILE", help="draw it as a page with hover text and zoom"),
     ] = None,
+    random: Annotated[
+        bool,
+        typer.Option(
+            "--random",
+            help="compile and run it once on random numbers, to see also what depends on results",
+        ),
+    ] = False,
     wide: Wide = False,
 ) -> None:
     """Print what a model becomes: its groups, one kernel each, and their tasks.
@@ -42,7 +51,12 @@ def graph(
         if path is not None:
             require_file(option, path)
     source, _ = loaded(model, dim)
-    view = graph_view(source, cpu())
+    if random:
+        compiled = compile_model(source)
+        compiled(random_inputs(compiled.inputs))
+        view = stages_view(compiled, cpu())
+    else:
+        view = graph_view(source, cpu())
     for line in graph_lines(view, None if wide else output_width()):
         print(printable(line))
     if svg is not None:

@@ -118,13 +118,13 @@ class Executor:
         self._chain.run(frame.address, len(self.kernels))
         return self._end(frame, feeds, results)
 
-    def timed(self, feeds: Feeds) -> list[float]:
-        """The seconds of every step in one run."""
+    def timed(self, feeds: Feeds) -> tuple[dict[str, Array], list[float]]:
+        """The outputs, and the seconds of every step."""
         frame, results, _kept = self._begin(feeds)
         times = (ctypes.c_int64 * max(1, len(self.kernels)))()
         self._chain.run_timed(frame.address, len(self.kernels), ctypes.addressof(times))
-        self._end(frame, feeds, results)
-        return [t * 1e-9 for t in times[: len(self.kernels)]]
+        done = self._end(frame, feeds, results)
+        return done, [t * 1e-9 for t in times[: len(self.kernels)]]
 
     def _begin(self, feeds: Feeds) -> tuple[_Frame, dict[str, Array], Any]:
         try:

@@ -15,12 +15,14 @@ from tilesmith.graph.passes.concat import join_in_place
 from tilesmith.graph.passes.layouts import channels_last
 from tilesmith.graph.passes.movement import sink_movement
 from tilesmith.graph.passes.patterns import exporters_patterns
+from tilesmith.graph.passes.scales import scales_behind_products
 
 Pass = Callable[[Graph], Graph]
 
 PASSES: tuple[Pass, ...] = (
     exporters_patterns,
     fold_batch_norm,
+    scales_behind_products,
     bias_as_add,
     channels_last,
     sink_movement,

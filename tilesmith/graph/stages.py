@@ -33,6 +33,18 @@ class CompiledStage:
         self.next = None if stage.cursor is None else _Stages(stage.cursor)
 
 
+RunPart = Callable[[CompiledStage, Feeds], dict[str, Array]]
+
+
+def _run_graph(done: CompiledStage, feeds: Feeds) -> dict[str, Array]:
+    return done.run(feeds)
+
+
+def _run_host(done: CompiledStage, live: Feeds) -> dict[str, Array]:
+    assert done.stage.host is not None
+    return run_host(done.stage.host, live, done.bodies)
+
+
 class _Stages:
     """What has been compiled for a cursor, by the types and contents that it was compiled for."""
 
@@ -59,17 +71,19 @@ class StagedRun:
         self._first = _Stages(program.start)
 
     def __call__(self, feeds: Feeds) -> dict[str, Array]:
+        return self.run(feeds, _run_graph, _run_host)
+
+    def run(self, feeds: Feeds, run_graph: RunPart, run_host: RunPart) -> dict[str, Array]:
+        """With other ways to run a stage's graph and its host step: a profile times them."""
         # Numbers of NumPy, as a row of a vector is one, have no address that lasts.
         live = {n: np.asarray(a) for n, a in feeds.items()}
         stages: _Stages | None = self._first
-        result: dict[str, Array] = {}
         while stages is not None:
             live |= stages.cursor.constants
             done = self.compiled(stages, live)
-            result = done.run({n: live[n] for n in done.stage.graph.inputs})
-            live |= result
+            live |= run_graph(done, {n: live[n] for n in done.stage.graph.inputs})
             if done.stage.host is not None:
-                live |= run_host(done.stage.host, live, done.bodies)
+                live |= run_host(done, live)
             stages = done.next
         return {name: live[name] for name in self.program.outputs}
 
@@ -135,7 +149,13 @@ def checked_feeds(inputs: Sequence[Signature], feeds: Any, model: str) -> dict[s
     out: dict[str, Array] = {}
     sizes: dict[str, tuple[int, str]] = {}
     for s in inputs:
-        a = np.asarray(feeds[s.name])
+        try:
+            a = np.asarray(feeds[s.name])
+        except (RuntimeError, TypeError, ValueError) as error:  # as the object's own package says
+            raise ArgumentError(
+                f"{model}: input {s} is given a {type(feeds[s.name]).__name__} that is no array: "
+                f"{error}"
+            ) from error
         if a.dtype != s.dtype.numpy:
             raise ArgumentError(f"{model}: input {s} is given as {a.dtype}; convert it first")
         if s.dims is not None:

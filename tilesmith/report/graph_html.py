@@ -109,11 +109,10 @@ def _aside(view: GraphView) -> Iterable[str]:
         f"<p>{len(view.groups)} groups, {len(view.tasks)} tasks, {short_number(view.flops)}FLOP, "
         f"{short_number(view.nbytes)}B read and written</p>"
     )
-    if view.arena is not None:
-        yield (
-            f"<p>arena of {short_number(view.arena.nbytes)}B; at least "
-            f"{short_number(view.arena.lower_bound)}B are alive at once</p>"
-        )
+    yield (
+        f"<p>arena of {short_number(view.arena_nbytes)}B; at least "
+        f"{short_number(view.arena_lower_bound)}B are alive at once</p>"
+    )
     yield from _paragraphs("Inputs", [str(s) for s in view.inputs])
     yield from _paragraphs("Outputs", [o.text for o in view.outputs])
     yield "<h2>Colours</h2>"

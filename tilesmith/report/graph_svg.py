@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from html import escape
 
 from tilesmith.graph.kinds import Kind
-from tilesmith.report.graph_view import GraphView, GroupView
+from tilesmith.report.graph_view import GraphView, GroupView, HostView
 from tilesmith.report.layered_layout import Layout, Line, Point, Size, layered
 from tilesmith.report.quantities import dims_text, short_number
 
@@ -78,20 +78,23 @@ def graph_svg(view: GraphView) -> str:
 
 
 def _boxes(view: GraphView) -> list[Box]:
-    """Inputs, groups, nodes on the host, outputs, as `_edges` counts them."""
+    """Inputs, then groups and nodes on the host, then outputs, as `_edges` counts them."""
     most = max((g.flops for g in view.groups), default=0) or 1
     found = [
         Box(f"input-{k}", s.name, str(s).removeprefix(f"{s.name}: "), f"input {s}", "white", "")
         for k, s in enumerate(view.inputs)
     ]
-    found += [_group(g, most) for g in view.groups]
-    for k, h in enumerate(view.host):
-        text = f"{h.op} {h.name!r} runs on the host\n{h.reason}"
-        found.append(Box(f"host-{k}", h.op, "on the host", text, _mixed(HOST, 0.2), HOST))
+    found += [_host(b) if isinstance(b, HostView) else _group(b, most) for b in view.steps]
     for k, o in enumerate(view.outputs):
         kind = o.text.removeprefix(o.name).removeprefix(": ")
         found.append(Box(f"output-{k}", o.name, kind, f"output {o.text}", "white", ""))
     return found
+
+
+def _host(h: HostView) -> Box:
+    text = f"{h.number}: {h.op} {h.name!r} runs on the host\n{h.reason}"
+    title = f"{h.number} {h.op}"
+    return Box(f"host-{h.number}", title, "on the host", text, _mixed(HOST, 0.2), HOST)
 
 
 def _group(g: GroupView, most: int) -> Box:
@@ -114,12 +117,10 @@ def _group(g: GroupView, most: int) -> Box:
 def _edges(view: GraphView) -> list[tuple[int, int]]:
     at: dict[int | str, int] = {s.name: k for k, s in enumerate(view.inputs)}
     first = len(view.inputs)
-    at |= {g.number: first + g.number - 1 for g in view.groups}
-    edges = [(at[r], at[g.number]) for g in view.groups for r in g.reads if r in at]
-    first += len(view.groups)
-    edges += [(at[r], first + k) for k, h in enumerate(view.host) for r in h.reads if r in at]
-    first += len(view.host)
-    edges += [(at[o.read], first + k) for k, o in enumerate(view.outputs) if o.read in at]
+    at |= {b.number: first + b.number - 1 for b in view.steps}
+    edges = [(at[r], at[b.number]) for b in view.steps for r in b.reads if r in at]
+    first += len(view.steps)
+    edges += [(at[r], first + k) for k, o in enumerate(view.outputs) for r in o.reads if r in at]
     return edges
 
 

@@ -2,21 +2,22 @@
 edges, its tasks, what runs on the host, and the memory it needs.
 
 Of a model with open dimensions nothing but its inputs and outputs is known. Of one whose sizes
-depend on what it computes, the part up to there is.
+depend on what it computes, the part up to there is; all of it once it has run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from tilesmith.base.target import Target
+from tilesmith.graph.executor import Executor
 from tilesmith.graph.graph import Graph, Node, Value
 from tilesmith.graph.kinds import Kind, work_of
-from tilesmith.graph.memory import Arena
+from tilesmith.graph.model import Model
 from tilesmith.graph.partition import Group, partition
 from tilesmith.graph.pipeline import run_passes
-from tilesmith.graph.plan import Step, plan
+from tilesmith.graph.plan import Plan, plan
 from tilesmith.graph.program import HostStep, Program, Signature, Stage
 from tilesmith.graph.source import OpenGraph, first_stage
 from tilesmith.report.model_inputs import signatures_of
@@ -27,15 +28,14 @@ _BY_WEIGHT = (Kind.HEAVY, Kind.REDUCTION, Kind.ELEMENTWISE, Kind.VIEW)
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """One kernel. `reads` are the numbers of the groups and the names of the model's inputs that it
-    reads; constants are not among them.
+    """One kernel. `reads` are the numbers of the groups and nodes on the host, and the names of the
+    model's inputs, that it reads; constants are not among them.
     """
 
     number: int  # from 1, in the order in which they run
     kernel: str
     kind: Kind  # of its heaviest node
     nodes: tuple[str, ...]  # of the model
-    ops: tuple[str, ...]  # of the graph
     outputs: tuple[Value, ...]
     reads: tuple[int | str, ...]
     flops: int
@@ -56,8 +56,9 @@ class TaskView:
 
 @dataclass(frozen=True, slots=True)
 class HostView:
-    """A node that runs on the host, behind the groups. `reads` as in GroupView."""
+    """A node that runs on the host. `number` and `reads` as in GroupView."""
 
+    number: int
     op: str
     name: str
     reason: str
@@ -69,7 +70,7 @@ class HostView:
 class OutputView:
     name: str
     text: str  # its name, with dtype and shape where they are known
-    read: int | str | None  # the group or input that it comes from; None for a constant
+    reads: tuple[int | str, ...]  # as in GroupView
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +81,14 @@ class GraphView:
     groups: tuple[GroupView, ...] = ()
     tasks: tuple[TaskView, ...] = ()
     host: tuple[HostView, ...] = ()
-    arena: Arena | None = None
+    arena_nbytes: int = 0
+    arena_lower_bound: int = 0  # bytes that are alive at once: no arena is smaller
     unknown: str = ""  # what is not known, why, and what to do
+
+    @property
+    def steps(self) -> list[GroupView | HostView]:
+        """All in the order in which they run."""
+        return sorted((*self.groups, *self.host), key=lambda b: b.number)
 
     @property
     def flops(self) -> int:
@@ -92,85 +99,118 @@ class GraphView:
         return sum(g.nbytes for g in self.groups)
 
 
-def graph_view(model: OpenGraph, target: Target) -> GraphView:
-    """The tasks are those of the target."""
-    if isinstance(model, Graph):
-        return _Seen(model, target).view(signatures_of(model))
-    stage = first_stage(model)
+def graph_view(source: OpenGraph, target: Target) -> GraphView:
+    """Of a model that is not compiled. The tasks are those of the target."""
+    if isinstance(source, Graph):
+        seen = _Seen(source.name, signatures_of(source), target)
+        seen.add(planned(source))
+        return seen.view(tuple(n for n, _ in source.outputs))
+    seen = _Seen(source.name, source.inputs, target)
+    stage = first_stage(source)
     if stage is None:
-        outputs = tuple(OutputView(n, n, None) for n in model.outputs)
-        return GraphView(model.name, model.inputs, outputs, unknown=_open_inputs(model))
-    seen = _Seen(stage.graph, target)
-    host = () if stage.host is None else (seen.host(stage.host),)
-    outputs = tuple(OutputView(n, n, seen.named.get(n)) for n in model.outputs)
-    return seen.view(model.inputs, outputs, host, _after(stage))
+        return seen.view(source.outputs, _open_inputs(source))
+    seen.add(planned(stage.graph))
+    if stage.host is not None:
+        seen.add_host(stage.host)
+    return seen.view(source.outputs, _after(stage))
+
+
+def stages_view(model: Model, target: Target) -> GraphView:
+    """Of a compiled model, with all that its calls needed so far."""
+    seen = _Seen(model.name, model.inputs, target)
+    for part in model.parts:
+        match part:
+            case Executor():
+                seen.add(part.plan)
+            case HostStep():
+                seen.add_host(part)
+    return seen.view(model.outputs)
+
+
+def planned(graph: Graph) -> Plan:
+    lowered = run_passes(graph)
+    return plan(lowered, partition(lowered))
 
 
 class _Seen:
-    """A graph after its passes, in groups."""
+    """The steps of a model so far, in the order in which they run."""
 
-    def __init__(self, graph: Graph, target: Target) -> None:
-        self.graph = run_passes(graph)
-        self.plan = plan(self.graph, partition(self.graph))
-        made = {x: k for k, s in enumerate(self.plan.steps, 1) for x in s.group.outputs}
-        self.maker: Mapping[str, int] = made
-        self.tasks: dict[str, list[Step]] = {}
-        self.number: dict[str, int] = {}
-        self.target = target
-        # What a value of the model comes from, by its name there.
-        self.named = {n: s for n, v in self.graph.outputs if (s := self.source(v)) is not None}
+    def __init__(self, name: str, inputs: tuple[Signature, ...], target: Target) -> None:
+        self.name, self.inputs, self.target = name, inputs, target
+        self.groups: list[GroupView] = []
+        self.hosts: list[HostView] = []
+        self.steps: dict[str, list[tuple[Task, Value]]] = {}  # by the key of the task
+        self.arena_nbytes = self.arena_lower_bound = 0
+        # By names in the model: what a value comes from, and its type where that is known.
+        self.live: dict[str, tuple[int | str, ...]] = {s.name: (s.name,) for s in inputs}
+        self.types: dict[str, Value] = {}
 
-    def source(self, value: str) -> int | str | None:
-        """The group that makes a value, or the input that it is, perhaps under another shape."""
-        while value not in self.maker and value in self.graph.producer:
-            value = self.graph.producer[value].inputs[0]
-        if value in self.maker:
-            return self.maker[value]
-        return value if value in self.graph.inputs else None
+    @property
+    def next(self) -> int:
+        return 1 + len(self.groups) + len(self.hosts)
 
-    def view(
-        self, inputs: tuple[Signature, ...], outputs: tuple[OutputView, ...] | None = None,
-        host: tuple[HostView, ...] = (), unknown: str = "",
-    ) -> GraphView:  # fmt: skip
-        groups = tuple(self._group(k, s) for k, s in enumerate(self.plan.steps, 1))
-        total = sum(g.flops for g in groups)
-        tasks = tuple(self._task(steps, total) for steps in self.tasks.values())
-        if outputs is None:
-            outputs = tuple(self._output(*pair) for pair in self.graph.outputs)
-        return GraphView(
-            self.graph.name, inputs, outputs, groups, tasks, host, self.plan.arena, unknown
+    def add(self, made: Plan) -> None:
+        graph, maker = made.graph, dict[str, int]()
+        for step in made.steps:
+            number, group = self.next, step.group
+            task, outputs = Task(step.func, self.target), [graph.values[x] for x in group.outputs]
+            self.steps.setdefault(task.key, []).append((task, outputs[0]))
+            view = GroupView(
+                number, step.func.name, _kind(graph, group), _origins(group.nodes),
+                tuple(outputs), self._sources(graph, maker, group.inputs), step.func.flops,
+                step.func.nbytes, [*self.steps].index(task.key) + 1,
+            )  # fmt: skip
+            self.groups.append(view)
+            maker |= dict.fromkeys(group.outputs, number)
+        self.arena_nbytes += made.arena.nbytes
+        self.arena_lower_bound += made.arena.lower_bound
+        for name, value in graph.outputs:
+            self.live[name] = self._sources(graph, maker, (value,))
+            self.types[name] = replace(graph.values[value], name=name)
+
+    def _sources(
+        self, graph: Graph, maker: Mapping[str, int], values: Sequence[str]
+    ) -> tuple[int | str, ...]:
+        """What values come from, perhaps under another shape or in parts."""
+        found: dict[int | str, None] = {}
+        stack, seen = list(values[::-1]), set[str]()
+        while stack:
+            x = stack.pop()
+            if x in maker:
+                found[maker[x]] = None
+            elif x in graph.inputs:
+                found |= dict.fromkeys(self.live.get(x, ()))
+            elif x in graph.producer and x not in seen:
+                seen.add(x)
+                stack += graph.producer[x].inputs[::-1]
+        return tuple(found)
+
+    def add_host(self, step: HostStep) -> None:
+        number = self.next
+        reads = dict.fromkeys(r for x in step.inputs for r in self.live.get(x, ()))
+        self.hosts.append(
+            HostView(number, step.op, step.name, step.reason, tuple(reads), len(step.bodies))
         )
+        for x in step.outputs:
+            self.live[x] = (number,)
+            self.types.pop(x, None)
 
-    def _group(self, number: int, step: Step) -> GroupView:
-        key = Task(step.func, self.target).key
-        self.tasks.setdefault(key, []).append(step)
-        task = self.number.setdefault(key, len(self.number) + 1)
-        group = step.group
-        reads = (self.source(x) for x in group.inputs)
-        return GroupView(
-            number, step.func.name, _kind(self.graph, group), _origins(group.nodes),
-            tuple(n.op for n in group.nodes), tuple(self.graph.values[x] for x in group.outputs),
-            tuple(dict.fromkeys(r for r in reads if r is not None)),
-            step.func.flops, step.func.nbytes, task,
+    def view(self, outputs: Sequence[str], unknown: str = "") -> GraphView:
+        total = sum(g.flops for g in self.groups)
+        tasks = tuple(self._task(k, found, total) for k, found in enumerate(self.steps.values(), 1))
+        returned = tuple(
+            OutputView(n, str(self.types.get(n, n)), self.live.get(n, ())) for n in outputs
+        )
+        return GraphView(
+            self.name, self.inputs, returned, tuple(self.groups), tasks, tuple(self.hosts),
+            self.arena_nbytes, self.arena_lower_bound, unknown,
         )  # fmt: skip
 
-    def _task(self, steps: list[Step], total: int) -> TaskView:
-        task = Task(steps[0].func, self.target)
+    def _task(self, number: int, found: list[tuple[Task, Value]], total: int) -> TaskView:
+        (task, output), weight = found[0], len(found)
         flops = task.func.flops
-        share = flops * len(steps) / total if total else 0.0
-        shape = self.graph.values[steps[0].group.outputs[0]].shape
-        number = self.number[task.key]
-        return TaskView(number, task, len(steps), shape, flops, task.func.nbytes, share)
-
-    def _output(self, name: str, value: str) -> OutputView:
-        text = str(Value(name, self.graph.values[value].shape, self.graph.values[value].dtype))
-        return OutputView(name, text, self.source(value))
-
-    def host(self, step: HostStep) -> HostView:
-        inputs = {x: x for x in self.graph.inputs}
-        reads = (self.named.get(x, inputs.get(x)) for x in step.inputs)
-        found = tuple(dict.fromkeys(r for r in reads if r is not None))
-        return HostView(step.op, step.name, step.reason, found, len(step.bodies))
+        share = flops * weight / total if total else 0.0
+        return TaskView(number, task, weight, output.shape, flops, task.func.nbytes, share)
 
 
 def _kind(graph: Graph, group: Group) -> Kind:
@@ -207,4 +247,7 @@ def _after(stage: Stage) -> str:
         what = f"the results of {stage.host.op} {stage.host.name!r}"
     else:
         what = f"the contents of {', '.join(sorted(stage.cursor.contents))}"
-    return f"{count}; their sizes depend on {what}, which are known when the model runs"
+    return (
+        f"{count}; their sizes depend on {what}, which are known when the model runs "
+        "(show graph --random)"
+    )

@@ -149,7 +149,7 @@ class SchedulerContract:
         ]
         assert self.scheduler(tasks) in range(3)
 
-    def test_a_thousand_tasks(self) -> None:
-        done = simulate(self.scheduler, simulated_network(2, 1000), 1100)
-        assert sorted(done.chosen[:1000]) == list(range(1000))
-        assert done.latency[-1] < done.latency[999]
+    def test_hundreds_of_tasks(self) -> None:
+        done = simulate(self.scheduler, simulated_network(2, 300), 340)
+        assert sorted(done.chosen[:300]) == list(range(300))
+        assert done.latency[-1] < done.latency[299]

@@ -4,7 +4,7 @@ first one that builds. Plain data, so that it may travel to another process.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -20,7 +20,7 @@ from tilesmith.runtime.kernel import Origin
 from tilesmith.schedule.trace import Trace
 from tilesmith.search.evolution import Evolution
 from tilesmith.space.spaces import SketchSpace
-from tilesmith.task.task import Task
+from tilesmith.task.task import Candidate, Measurement, Task
 
 _MAX_DRAFTS = 3  # tried before the plain loop nest
 
@@ -37,6 +37,7 @@ class BuildRequest:
     why: str = ""
     drafts: bool = True
     stored: Function | None = None
+    familiar: tuple[Candidate, ...] = ()  # fast programs of other tasks: similar ones come first
     # Functions of at most so many loop iterations are built as the plain loop nest: they take a few
     # microseconds in any case, and a draft takes longer to find than it would ever save.
     plain_points: int = 0
@@ -67,7 +68,7 @@ def fulfil(request: BuildRequest) -> BuildResult:
         origin = Origin("naive", why="it is too small for a schedule to matter")
         return BuildResult(compile_function(request.built, request.target), origin)
     task = Task(request.func, request.target)
-    for trace in _drafts(task, obstacles):
+    for trace in _drafts(task, request.familiar, obstacles):
         origin = Origin("draft", why="; ".join([request.why, *obstacles]))
         if (artifact := _try(trace, request, origin, obstacles)) is not None:
             return BuildResult(artifact, origin, tuple(obstacles))
@@ -81,10 +82,10 @@ def points(func: Function) -> int:
     return sum(prod(i.extent.const or 0 for i in b.iters) for _, b in walk(func.body))
 
 
-def _drafts(task: Task, obstacles: list[str]) -> Iterator[Trace]:
+def _drafts(task: Task, familiar: tuple[Candidate, ...], obstacles: list[str]) -> Iterator[Trace]:
     for n in range(1, _MAX_DRAFTS + 1):
         try:
-            traces = drafts_of(task, n)
+            traces = drafts_of(task, n, familiar)
         except Exception as error:  # of a rule, or of the search: there is still the plain nest
             obstacles.append(f"drafting failed: {type(error).__name__}: {error}")
             return
@@ -93,11 +94,27 @@ def _drafts(task: Task, obstacles: list[str]) -> Iterator[Trace]:
         yield traces[-1]
 
 
+@dataclass(frozen=True)
+class _Familiar:
+    """A cost model that knows nothing but fast programs of other tasks."""
+
+    programs: tuple[Candidate, ...]
+
+    def familiar(self) -> tuple[Candidate, ...]:
+        return self.programs
+
+    def fit(self, measurements: Sequence[Measurement]) -> None:
+        return None
+
+
 @lru_cache(maxsize=256)
-def drafts_of(task: Task, n: int = 1) -> tuple[Trace, ...]:
-    """The n schedules with the best analytic scores, best first."""
+def drafts_of(task: Task, n: int = 1, familiar: tuple[Candidate, ...] = ()) -> tuple[Trace, ...]:
+    """The n schedules with the best analytic scores, best first; those similar to what was fast
+    for other sizes come before all others.
+    """
     sketches = SketchSpace().sketches(task)
-    strategy = Evolution(epsilon=0, cost_model=None)
+    model = _Familiar(familiar) if familiar else None
+    strategy = Evolution(epsilon=0, cost_model=model, familiar=1.0)
     search = strategy.start(task, sketches, np.random.default_rng(0))
     return tuple(c.trace for _ in range(n) for c in search.ask(1))
 

@@ -15,15 +15,12 @@ import pickle
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from tilesmith.base.digest import digest
-from tilesmith.base.version import version
 
 Array = np.ndarray[Any, Any]
 
@@ -47,7 +44,7 @@ def code_digest() -> str:
     for path in sorted(root.rglob("*.py")):
         h.update(str(path.relative_to(root)).encode())
         h.update(path.read_bytes())
-    return digest(version(), h.hexdigest())
+    return h.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -58,6 +55,7 @@ class Cache:
 
     folder: Path
     max_nbytes: int = DEFAULT_NBYTES
+    _free: list[int] = field(default_factory=lambda: [0], init=False, repr=False, compare=False)
 
     def get(self, key: str) -> Any:
         """The object under a key; None if there is none, or if its file is damaged."""
@@ -107,7 +105,11 @@ class Cache:
                 f.write(_head(data))
                 f.write(data)
             os.replace(part, path)
-        self._shrink()
+        # Thousands of files take longer to look at than a kernel takes to build, so the folder is
+        # looked at again when a part of what was free then is filled: several processes may write.
+        self._free[0] -= len(data)
+        if self._free[0] < 0:
+            self._free[0] = self._shrink() // 16
 
     @contextlib.contextmanager
     def _unfinished(self, path: Path) -> Iterator[str]:
@@ -120,19 +122,21 @@ class Cache:
             with suppress(OSError):
                 os.remove(part)
 
-    def _shrink(self) -> None:
+    def _shrink(self) -> int:
+        """Removes what is too much; how many bytes are free then."""
         files = []
-        with suppress(OSError):
-            for path in self.folder.iterdir():
+        with suppress(OSError), os.scandir(self.folder) as entries:
+            for entry in entries:
                 with suppress(OSError):  # another process may be removing it
-                    stat = path.stat()
-                    files.append((stat.st_mtime_ns, stat.st_size, path))
-        total = sum(size for _, size, _ in files)
-        for _, size, path in sorted(files, key=lambda f: f[0]):
-            if total <= self.max_nbytes:
-                return
-            self._remove(path)
-            total -= size
+                    stat = entry.stat()
+                    files.append((stat.st_mtime_ns, stat.st_size, entry.path))
+        free = self.max_nbytes - sum(size for _, size, _ in files)
+        for _, size, path in sorted(files):
+            if free >= 0:
+                break
+            self._remove(Path(path))
+            free += size
+        return free
 
     def _remove(self, path: Path) -> None:
         with suppress(OSError):

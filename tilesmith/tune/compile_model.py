@@ -5,6 +5,7 @@ every group and drafts by the analytic score elsewhere.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 
 from tilesmith.base.digest import digest
@@ -21,7 +22,7 @@ from tilesmith.ir.function import Function
 from tilesmith.records.database import Database
 from tilesmith.runtime.kernel import Kernel, Origin
 from tilesmith.schedule.trace import Trace
-from tilesmith.task.task import Task, statement_key
+from tilesmith.task.task import Candidate, Task, statement_key
 from tilesmith.tune.build import known_schedules, no_record
 from tilesmith.tune.build_pool import Report, build_all
 from tilesmith.tune.build_request import BuildRequest
@@ -30,6 +31,7 @@ from tilesmith.tune.inputs import require_database, require_target
 from tilesmith.tune.progress import progress_bar
 
 PLAIN_POINTS = 2048  # see BuildRequest
+_MAX_FAMILIAR = 64  # tasks whose programs a draft may follow; each costs some milliseconds
 
 
 def compile_model(
@@ -125,13 +127,29 @@ class _ModelBuilder:
         if self.database is not None:
             known = tuple(known_schedules(self.database, Task(func, self.target)))
             why = "no record of this task is in the database"
-        return BuildRequest(func, self.target, known, why, not self.strict, stored, PLAIN_POINTS)
+        familiar = () if known or self.strict else self.familiar
+        if familiar:
+            why += "; similar to records of other tasks where there are any"
+        return BuildRequest(
+            func, self.target, known, why, not self.strict, stored, familiar, PLAIN_POINTS
+        )
+
+    @cached_property
+    def familiar(self) -> tuple[Candidate, ...]:
+        """The best program of each task that the database has for this target."""
+        if self.database is None:
+            return ()
+        here = self.target.fingerprint
+        tasks = [t.task for t in self.database.tasks() if t.task.target.fingerprint == here]
+        best = (self.database.best(t) for t in tasks[:_MAX_FAMILIAR])
+        return tuple(m.candidate for m in best if m is not None)
 
     def cache_key(self, request: BuildRequest) -> str:
         traces = (f"{trace.to_json()} {origin}" for trace, origin in request.known)
         statement = statement_key(request.func, self.target)
         how = (str(request.drafts), request.why, request.built.digest, str(request.plain_points))
-        return digest(code_digest(), statement, *how, *traces)
+        similar = (c.key for c in request.familiar)
+        return digest(code_digest(), statement, *how, *traces, "similar", *similar)
 
 
 def extract_tasks(

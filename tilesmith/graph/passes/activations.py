@@ -1,4 +1,4 @@
-"""Activations that exporters spell out: gelu by erf and by tanh, SiLU, hard swish."""
+"""Activations that exporters spell out: gelu by erf and by tanh, SiLU, hard swish, mish."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from math import pi, sqrt
 
 from tilesmith.graph.graph import Value
 from tilesmith.graph.passes.match import Match
-from tilesmith.ops.activation import hard_sigmoid, hard_swish, swish
+from tilesmith.ops.activation import hard_sigmoid, hard_swish, mish, softplus, swish
 from tilesmith.ops.elementwise import add, clip, divide, erf, exp, gelu, sigmoid, silu, tanh
 
 
@@ -25,6 +25,7 @@ def _of_product(m: Match) -> Value | None:
             lambda m, x=x, s=s: _gelu(m, number, x, s),  # type: ignore[misc]
             lambda m, x=x, s=s: _silu(m, number, x, s),  # type: ignore[misc]
             lambda m, x=x, s=s: _hard_swish(m, number, x, s),  # type: ignore[misc]
+            lambda m, x=x, s=s: _mish(m, number, x, s),  # type: ignore[misc]
         )
         if out is not None:
             return out
@@ -109,6 +110,15 @@ def _hard_swish(m: Match, number: float, x: Value, s: Value) -> Value | None:
     if not fits or not m.holds():
         return None
     out: Value = m.e.add(hard_swish, x)
+    return out
+
+
+def _mish(m: Match, number: float, x: Value, s: Value) -> Value | None:
+    """x * tanh(softplus(x))."""
+    t = m.of(s, tanh)
+    if number != 1 or t is None or m.of(t, softplus) != x or not m.holds():
+        return None
+    out: Value = m.e.add(mish, x)
     return out
 
 

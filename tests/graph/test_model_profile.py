@@ -1,0 +1,75 @@
+"""Model.profile and Model.summary: of graphs, of open models, of models with steps on the host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from onnx import helper
+from small_graphs import Numbers, feeds_of, graph_of
+from test_compile_model import chain, open_model
+
+from tilesmith.base.target import cpu
+from tilesmith.frontends.open import load_onnx
+from tilesmith.graph.graph import Graph
+from tilesmith.tune.compile_model import compile_model
+
+
+def test_a_graph() -> None:
+    graph = graph_of(chain, 8, 16)
+    model = compile_model(graph, cpu(1))
+    found = model.profile(feeds_of(graph), runs=3)
+    assert len(found.kernels) == 4
+    assert found.host == ()
+    assert all(k.seconds > 0 for k in found.kernels)
+    assert found.kernels[0].flops >= 2 * 8 * 16 * 16
+    assert "total of 4 kernels" in str(found)
+    text = model.summary()
+    assert "x: float32[8, 16]" in text
+    assert "4 kernels" in text
+    assert text.count("matmul_relu: matmul, relu") == 3
+    (executor,) = model.executors
+    assert text.count(f"  {executor.kernels[0].origin.kind} ") >= 3
+    assert f"{executor.plan.arena.nbytes} bytes" in text
+    assert str(executor.plan.arena.lower_bound) in text
+
+
+def test_nodes_are_named_as_in_the_file() -> None:
+    graph = load_onnx(open_model(), dims={"batch": 2})
+    assert isinstance(graph, Graph)
+    model = compile_model(graph, cpu(1))
+    assert "MatMul 'product', Tanh 'curve'" in model.summary()
+    (kernel,) = model.profile({"x": Numbers()(2, 4)}).kernels
+    assert kernel.nodes == ("MatMul 'product'", "Tanh 'curve'")
+
+
+def test_an_open_model() -> None:
+    model = compile_model(load_onnx(open_model()), cpu(1))
+    assert "nothing is compiled yet" in model.summary()
+    found = model.profile({"x": Numbers()(3, 4)}, runs=2)
+    assert len(found.kernels) == 1
+    assert found.seconds > 0
+    model({"x": Numbers()(2, 4)})
+    assert "graph 2 of 2" in model.summary()
+
+
+def staged() -> Any:
+    return open_model(
+        helper.make_node("NonZero", ["y"], ["places"], name="where"),
+        helper.make_node("Cast", ["places"], ["z0"], to=1),
+        helper.make_node("Neg", ["z0"], ["z"], name="last"),
+        output="z",
+    )
+
+
+def test_a_model_with_a_step_on_the_host() -> None:
+    model = compile_model(load_onnx(staged(), dims={"batch": 2}), cpu(1))
+    x = Numbers()(2, 4)
+    found = model.profile({"x": x}, runs=2)
+    assert [(h.op, h.name) for h in found.host] == [("NonZero", "where")]
+    assert len(found.kernels) == 2
+    assert "and 1 on the host" in str(found)
+    text = model.summary()
+    assert "NonZero 'where': " in text
+    assert "graph 2 of 2" in text
+    np.testing.assert_array_equal(model({"x": x})["z"].shape, (2, 10))

@@ -1,0 +1,134 @@
+"""Profile: the seconds of every kernel and host step of a model, in place."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilesmith.graph.executor import Executor
+from tilesmith.graph.graph import Array
+from tilesmith.graph.plan import Step
+from tilesmith.graph.program import Feeds, HostStep, Runner
+from tilesmith.graph.stages import CompiledStage, StagedRun, run_host
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTime:
+    """One kernel of a model and its seconds in one call, the median of several. `nodes` names the
+    nodes of the model that it computes.
+    """
+
+    name: str
+    nodes: tuple[str, ...]
+    seconds: float
+    flops: int
+    nbytes: int
+
+    @property
+    def gflops(self) -> float:
+        return self.flops / self.seconds / 1e9 if self.seconds else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class HostTime:
+    """One step on the host, without the kernels of its bodies."""
+
+    op: str
+    name: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Profile:
+    kernels: tuple[KernelTime, ...]
+    host: tuple[HostTime, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        return sum(k.seconds for k in self.kernels) + sum(h.seconds for h in self.host)
+
+    def __str__(self) -> str:
+        total = self.seconds or 1.0
+        rows = [(k.seconds, f"{k.gflops:8.1f}  {k.name}") for k in self.kernels]
+        rows += [(h.seconds, f"{'host':>8}  {h.op} {h.name!r}") for h in self.host]
+        lines = [f"{'us':>10} {'share':>6} {'GFLOP/s':>8}  kernel"]
+        for seconds, text in sorted(rows, key=lambda r: -r[0]):
+            lines.append(f"{seconds * 1e6:10.1f} {100 * seconds / total:5.1f}% {text}")
+        steps = f" and {len(self.host)} on the host" if self.host else ""
+        lines.append(f"{self.seconds * 1e6:10.1f}  total of {len(self.kernels)} kernels{steps}")
+        return "\n".join(lines)
+
+
+def node_names(step: Step) -> tuple[str, ...]:
+    """The nodes of the model that a kernel computes, each once."""
+    return tuple(dict.fromkeys(n.origin or n.op for n in step.group.nodes))
+
+
+def profile(run: Executor | StagedRun, feeds: Feeds, runs: int) -> Profile:
+    """The median of some runs after a first one."""
+    run(feeds)
+    clocks = [_Clock() for _ in range(max(1, runs))]
+    for clock in clocks:
+        if isinstance(run, Executor):
+            clock.run(run, feeds)
+        else:
+            clock.staged(run, feeds)
+    last = clocks[-1]
+
+    def median(key: tuple[int, int]) -> float:
+        return statistics.median(c.spent.get(key, 0.0) for c in clocks)
+
+    kernels = []
+    for key, step in last.steps.items():
+        flops, nbytes = step.func.flops * last.calls[key], step.func.nbytes * last.calls[key]
+        kernels.append(KernelTime(step.func.name, node_names(step), median(key), flops, nbytes))
+    host = [HostTime(h.op, h.name, median(key)) for key, h in last.hosts.items()]
+    return Profile(tuple(kernels), tuple(host))
+
+
+class _Clock:
+    """What one call spent where. The body of a loop runs several times: that adds up."""
+
+    def __init__(self) -> None:
+        self.spent: dict[tuple[int, int], float] = {}
+        self.calls: dict[tuple[int, int], int] = {}
+        self.steps: dict[tuple[int, int], Step] = {}
+        self.hosts: dict[tuple[int, int], HostStep] = {}
+
+    def run(self, executor: Executor, feeds: Feeds) -> dict[str, Array]:
+        results, times = executor.timed(feeds)
+        for k, seconds in enumerate(times):
+            self.steps[id(executor), k] = executor.plan.steps[k]
+            self._add((id(executor), k), seconds)
+        return results
+
+    def staged(self, run: StagedRun, feeds: Feeds) -> dict[str, Array]:
+        return run.run(feeds, self._graph, self._host)
+
+    def _add(self, key: tuple[int, int], seconds: float) -> None:
+        self.spent[key] = self.spent.get(key, 0.0) + seconds
+        self.calls[key] = self.calls.get(key, 0) + 1
+
+    def _graph(self, done: CompiledStage, feeds: Feeds) -> dict[str, Array]:
+        return self.run(done.run, feeds) if isinstance(done.run, Executor) else done.run(feeds)
+
+    def _host(self, done: CompiledStage, live: Feeds) -> dict[str, Array]:
+        host = done.stage.host
+        assert host is not None
+        inside = sum(self.spent.values())
+        began = time.perf_counter()
+        out = run_host(host, live, self._bodies(done.bodies))
+        seconds = time.perf_counter() - began - (sum(self.spent.values()) - inside)
+        self.hosts[id(done), -1] = host
+        self._add((id(done), -1), max(0.0, seconds))
+        return out
+
+    def _bodies(self, bodies: Sequence[Runner]) -> list[Runner]:
+        def timed(body: Runner) -> Runner:
+            if not isinstance(body, StagedRun):
+                return body
+            return lambda feeds: self.staged(body, feeds)
+
+        return [timed(b) for b in bodies]
