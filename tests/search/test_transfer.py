@@ -89,6 +89,22 @@ def test_a_search_begins_with_the_like_of_what_was_fast() -> None:
     assert not len(search._familiar)  # they are not scored for ever
 
 
+def test_a_search_takes_suggestions_while_it_runs() -> None:
+    here = task_of(120, 80, 144)
+    search = ts.Evolution().start(
+        here, ts.SketchSpace().sketches(here), np.random.default_rng(0)
+    )  # fmt: skip
+    search.tell(told(search.ask(8)))
+    fast = drawn(task_of(96, 96, 96), 4)
+    search.suggest(fast)
+    like = {(k, tuple(map(int, r))) for k, rows in search.catalogue.like(fast) for r in rows}
+    assert like
+    found = [search.catalogue.individual(c) for c in search.ask(16)]
+    assert sum((w.variant, w.row) in like for w in found if w) >= min(3, len(like))
+    search.suggest(drawn(ts.Task(operator("softmax", (64, 64)), ts.cpu(1)), 2))
+    assert len(search.ask(8)) == 8
+
+
 def test_what_others_teach_fades() -> None:
     model = ts.Transfer(told(drawn(task_of(96, 96, 96), 80)), share=0.5, fading=10.0)
     here = told(drawn(task_of(64, 64, 64), 12))

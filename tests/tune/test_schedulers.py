@@ -99,6 +99,22 @@ def test_the_first_step_may_take_long() -> None:
     assert EXACT([late, state(9e-4, 9e-4)]) == 0
 
 
+def test_a_task_that_only_the_database_knows_is_as_quick_as_the_others() -> None:
+    known = replace(state(1e-3), history=(Step(0.0, 10, 1e-3),))
+    others = [state(8e-4, 8e-4, pace=p, slope=0.5) for p in (5.0, 6.0, 7.0)]
+    assert EXACT([*others, known]) == 3
+    assert EXACT([*others, replace(known, slope=0.1)]) == 0
+
+
+def test_seconds_per_trial() -> None:
+    known = Step(0.0, 40, 1e-3)
+    task = replace(state(1e-3), history=(known, Step(3.0, 50, 1e-3)))
+    assert known.trials == 40
+    assert task.pace == pytest.approx(0.3)
+    later = replace(task, history=(*task.history, Step(5.0, 60, 1e-3)))
+    assert later.pace == pytest.approx(0.2)
+
+
 def test_the_formula() -> None:
     """Both terms by hand: 0.2 of what was gained, 0.8 of the bound by spending as much again."""
     tasks = [state(8e-3, 6e-3, 5e-3, 4e-3, bound=1e-3), state(4e-3, 4e-3, 4e-3, 4e-3)]

@@ -153,6 +153,29 @@ def test_the_budget_goes_to_the_task_that_matters() -> None:
     assert count.most_common(1)[0][1] > 60
 
 
+@dataclass(frozen=True)
+class Listening:
+    """A strategy whose searches write down what is suggested to them."""
+
+    heard: dict[str, list[ts.Candidate]] = field(default_factory=dict)
+
+    def start(self, task: ts.Task, sketches: Any, rng: Any) -> Any:
+        search = ts.Random().start(task, sketches, rng)
+        search.suggest = self.heard.setdefault(task.key, []).extend  # type: ignore[attr-defined]
+        return search
+
+
+def test_what_is_fast_is_suggested_to_tasks_of_the_same_structure() -> None:
+    listening = Listening()
+    model = tune(network(8, 16, 32, 16), strategy=listening)
+    tasks = {t.task.key for t in model.tuning.tasks}
+    assert listening.heard.keys() == tasks
+    assert sum(map(bool, listening.heard.values())) >= 2  # all but the first
+    for key, heard in listening.heard.items():
+        assert len(set(heard)) == len(heard)
+        assert {c.task.key for c in heard} <= tasks - {key}
+
+
 def test_two_networks_share_their_tasks() -> None:
     other = network(8, 16, 32, name="other")
     watched = Watched()

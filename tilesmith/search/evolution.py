@@ -53,8 +53,8 @@ class Evolution:
 
     Of a batch, a share `epsilon` is random and a share `local` are neighbours of the incumbent. Of
     the rest, a share `fresh` comes from the first generation, because evolution also finds rows
-    that only the model considers fast. If the cost model was fitted to other tasks, a share
-    `familiar` are programs similar to those that were fast there, while there are any.
+    that only the model considers fast. If the cost model was fitted to other tasks, or programs of
+    other tasks were suggested, a share `familiar` are similar to those, while there are any.
 
     At most `variants` are searched in a round. `diversity` is the worth of a decision that no other
     candidate of the batch makes, in standard deviations of the score; `first_diversity` is used
@@ -150,6 +150,9 @@ class EvolutionSearch:
                 self._descent.tell(who, m)
         self._best.sort(key=lambda b: b[0])
         del self._best[self.settings.population :]
+
+    def suggest(self, others: Sequence[Candidate]) -> None:
+        self._familiar = merge(*self._familiar.groups, *self.catalogue.like(others))
 
     def state(self) -> bytes:
         """The random state and the best score of each variant. The model is not stored: it is

@@ -47,6 +47,15 @@ class Resumable(Protocol):
         ...
 
 
+@runtime_checkable
+class Suggestible(Protocol):
+    """A search that can learn from other tasks while it runs."""
+
+    def suggest(self, others: Sequence[Candidate]) -> None:
+        """Takes fast programs of other tasks; similar ones may be proposed next."""
+        ...
+
+
 class Strategy(Protocol):
     def start(self, task: Task, sketches: Sequence[Trace], rng: Rng) -> Search: ...
 

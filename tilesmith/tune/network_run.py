@@ -22,6 +22,7 @@ from tilesmith.tune.task_tuner import TaskTuner
 _FIRST = 2  # trials of a task's first step, so that soon every task has a kernel
 _MOST = 32  # trials of any other step, so that the scheduler is asked every few seconds
 _KNOWN_STEP = 16  # trials of a step, for those that a database knew
+_PEERS = 4  # tasks of the same structure whose best are suggested
 _BETTER = 1e-3  # the relative gain from which on a task has not stalled
 
 
@@ -65,6 +66,7 @@ class NetworkRun:
         self._resting: set[int] = set()  # tasks for which too little time is left
         self._histories = [known_steps(t.known, t.best_cost) for t in tuners]
         self._known = [len({m.candidate.key for m in t.known}) for t in tuners]
+        self._suggested: list[set[str]] = [set() for _ in tuners]  # programs of other tasks
         self._first = [t.best_cost for t in tuners]
         self._curve: list[tuple[float, tuple[float, ...]]] = []
         self._best_trials = 0  # the trials when the estimate last improved
@@ -178,8 +180,13 @@ class NetworkRun:
         if self.budget.trials is not None:
             most = min(most, self.budget.trials - self.trials - sum(self._known))
         overlaps = following is not None and not self._alone & {k, following}
-        after = self.tuners[following] if overlaps and following is not None else tuner
+        searching = following if overlaps and following is not None else k
+        after = self.tuners[searching]
+        for number in {k, searching}:
+            self._suggest(number)
         try:
+            if self._known[k] and not tuner.trials:  # the best known is measured again, alone
+                tuner.step(measuring, most, until=self.until)
             measured = tuner.step(measuring, most, until=self.until, following=after)
         except RecordsError:
             raise
@@ -195,6 +202,20 @@ class NetworkRun:
                 self._first[k] = tuner.best_cost
         self._note_latency()
         self.report(k)
+
+    def _suggest(self, k: int) -> None:
+        """Tells the search of a task what is fast in tasks of the same structure."""
+        alike = [
+            (tuner.best_cost / (t.bound or t.task.func.flops or 1.0), tuner.best.candidate)
+            for t, tuner in zip(self.tasks, self.tuners, strict=True)
+            if t.structure == self.tasks[k].structure
+            and tuner is not self.tuners[k]
+            and tuner.best is not None
+        ]
+        alike.sort(key=lambda pair: pair[0])
+        fresh = [c for _, c in alike[:_PEERS] if c.key not in self._suggested[k]]
+        self._suggested[k].update(c.key for c in fresh)
+        self.tuners[k].suggest(fresh)
 
     def _failed(self, k: int, following: int | None, error: TilesmithError) -> None:
         """A task that cannot be measured does not stop the others. Either of two tasks may have

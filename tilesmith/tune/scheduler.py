@@ -7,6 +7,7 @@ scheduler should pass the suite in `tilesmith.testing.schedulers`.
 from __future__ import annotations
 
 import random
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite
@@ -146,11 +147,12 @@ class Gradient:
             return rng.choice(left)
         similar = _by_structure(tasks)
         paces = {k: tasks[k].pace for k in left}
-        if not all(paces.values()):  # some never ran on a clock
-            paces = dict.fromkeys(left, 1.0)
+        # A task that had no step in this run is taken to be like the others.
+        usual = statistics.median([p for p in paces.values() if p] or [1.0])
 
         def promise(k: int) -> tuple[float, int]:
-            return self._promise(tasks[k], paces[k], similar), -len(tasks[k].history)
+            pace = paces[k] or usual
+            return self._promise(tasks[k], pace, similar), -len(tasks[k].history)
 
         return max(left, key=promise)
 

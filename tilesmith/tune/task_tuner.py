@@ -18,7 +18,7 @@ from tilesmith.base.target import Target
 from tilesmith.measure.protocol import Judging, Measuring, Reporting
 from tilesmith.records.database import Database
 from tilesmith.search.evolution import Evolution
-from tilesmith.search.protocol import Search, Strategy
+from tilesmith.search.protocol import Search, Strategy, Suggestible
 from tilesmith.space.spaces import SketchSpace, Space, require_sketches
 from tilesmith.task.curve import Curve
 from tilesmith.task.task import Budget, Candidate, Measurement, Task, TuningRun
@@ -88,6 +88,9 @@ class TaskTuner:
         self._pending: list[Candidate] = []  # proposed, not measured yet
         self._drafts = None if self._state.known else drafts
         self._drafted: set[str] = set()  # their keys: the search does not know of them at first
+        self._suggested: list[
+            Candidate
+        ] = []  # of other tasks; the search does not know of them yet
         self._exhausted = False  # whether the search had nothing to propose
         self._has_measured = False  # whether a batch of the search was measured
         self._finished = self._state.is_spent
@@ -162,6 +165,10 @@ class TaskTuner:
                 tuner._state.deadline = inf
             self._state.end_step()
 
+    def suggest(self, others: Sequence[Candidate]) -> None:
+        """Fast candidates of other tasks, whose like the search may propose next."""
+        self._suggested += others
+
     def result(self, interrupted: bool = False, error: TilesmithError | None = None) -> Result:
         """The result so far; a TuneError if no candidate could be measured."""
         return self._state.result(interrupted, error)
@@ -228,6 +235,9 @@ class TaskTuner:
             return []
         search = self._started()
         began = time.monotonic()
+        if self._suggested and isinstance(search, Suggestible):
+            search.suggest(self._suggested)
+        self._suggested = []
         candidates = self._draft()[:n]
         while len(candidates) < n:
             asked = search.ask(n - len(candidates))
