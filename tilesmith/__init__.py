@@ -149,7 +149,7 @@ from tilesmith.tune.objectives import (
     total_latency,
 )
 from tilesmith.tune.result import Result
-from tilesmith.tune.scheduler import Scheduler, TaskState, gradient, round_robin
+from tilesmith.tune.scheduler import Scheduler, TaskState, TaskStep, gradient, round_robin
 from tilesmith.tune.task_tuner import TaskTuner
 from tilesmith.tune.tune import tune
 from tilesmith.tune.tune_model import tune_model
@@ -240,6 +240,7 @@ __all__ = [
     "TargetError",
     "Task",
     "TaskState",
+    "TaskStep",
     "TaskTuner",
     "TaskTuning",
     "TemplateSchedule",

@@ -18,7 +18,7 @@ from tilesmith.testing.schedulers import (
     simulate,
     simulated_network,
 )
-from tilesmith.tune.scheduler import Step
+from tilesmith.tune.scheduler import TaskStep
 
 EXACT = ts.gradient(epsilon=0)
 
@@ -51,7 +51,7 @@ class TestOfAUser(SchedulerContract):
 
 def state(*bests: float, pace: float = 1.0, **given: object) -> ts.TaskState:
     """A task whose steps have 10 trials each."""
-    history = tuple(Step(10 * pace * k, 10 * k, b) for k, b in enumerate(bests, 1))
+    history = tuple(TaskStep(10 * pace * k, 10 * k, b) for k, b in enumerate(bests, 1))
     weight = given.pop("weight", 1.0)
     settings = {"name": "t", "weight": weight, "slope": weight, "flops": 1e6, **given}
     return ts.TaskState(history=history, **settings)  # type: ignore[arg-type]
@@ -94,24 +94,24 @@ def test_what_takes_longer_to_measure_promises_less_per_second() -> None:
 
 def test_the_first_step_may_take_long() -> None:
     """It includes what is done once."""
-    late = replace(state(1e-3), history=(Step(60.0, 10, 1e-3), Step(70.0, 20, 1e-3)))
+    late = replace(state(1e-3), history=(TaskStep(60.0, 10, 1e-3), TaskStep(70.0, 20, 1e-3)))
     assert late.pace == 1.0
     assert EXACT([late, state(9e-4, 9e-4)]) == 0
 
 
 def test_a_task_that_only_the_database_knows_is_as_quick_as_the_others() -> None:
-    known = replace(state(1e-3), history=(Step(0.0, 10, 1e-3),))
+    known = replace(state(1e-3), history=(TaskStep(0.0, 10, 1e-3),))
     others = [state(8e-4, 8e-4, pace=p, slope=0.5) for p in (5.0, 6.0, 7.0)]
     assert EXACT([*others, known]) == 3
     assert EXACT([*others, replace(known, slope=0.1)]) == 0
 
 
 def test_seconds_per_trial() -> None:
-    known = Step(0.0, 40, 1e-3)
-    task = replace(state(1e-3), history=(known, Step(3.0, 50, 1e-3)))
+    known = TaskStep(0.0, 40, 1e-3)
+    task = replace(state(1e-3), history=(known, TaskStep(3.0, 50, 1e-3)))
     assert known.trials == 40
     assert task.pace == pytest.approx(0.3)
-    later = replace(task, history=(*task.history, Step(5.0, 60, 1e-3)))
+    later = replace(task, history=(*task.history, TaskStep(5.0, 60, 1e-3)))
     assert later.pace == pytest.approx(0.2)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from tilesmith.tune.scheduler import Scheduler, Step, TaskState
+from tilesmith.tune.scheduler import Scheduler, TaskState, TaskStep
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def simulate(scheduler: Scheduler, tasks: Sequence[SimulatedTask], steps: int) -
         assert not states[k].finished, f"task {k} was chosen, which has nothing left"
         task, state = tasks[k], states[k]
         count = len(state.history) + 1
-        step = Step(count * task.step_seconds, 16 * count, task.best(count))
+        step = TaskStep(count * task.step_seconds, 16 * count, task.best(count))
         states[k] = replace(state, history=(*state.history, step), finished=count >= task.steps)
         now += task.step_seconds
         out.chosen.append(k)
@@ -138,13 +138,13 @@ class SchedulerContract:
         assert first == again
 
     def test_tasks_that_a_database_knew_and_no_clock(self) -> None:
-        known = Step(0.0, 40, 1e-3)
+        known = TaskStep(0.0, 40, 1e-3)
         states = [replace(SimulatedTask().state, history=(known,)) for _ in range(3)]
         assert self.scheduler(states) in range(3)
 
     def test_tasks_without_arithmetic_and_at_their_bound(self) -> None:
         tasks = [
-            replace(t.state, flops=0, history=(Step(1.0, 4, 1e-4),), structure="copy", bound=b)
+            replace(t.state, flops=0, history=(TaskStep(1.0, 4, 1e-4),), structure="copy", bound=b)
             for t, b in ((SimulatedTask(), 0.0), (SimulatedTask(), 1e-4), (SimulatedTask(), 1.0))
         ]
         assert self.scheduler(tasks) in range(3)

@@ -16,7 +16,7 @@ from tilesmith.task.network import ModelTuning, TaskTuning
 from tilesmith.task.task import Budget, Measurement
 from tilesmith.tune.network_tasks import NetworkTask
 from tilesmith.tune.objectives import NetworkCosts, Objective, slopes
-from tilesmith.tune.scheduler import Scheduler, Step, TaskState
+from tilesmith.tune.scheduler import Scheduler, TaskState, TaskStep
 from tilesmith.tune.task_tuner import TaskTuner
 
 _FIRST = 2  # trials of a task's first step, so that soon every task has a kernel
@@ -196,7 +196,7 @@ class NetworkRun:
         if not measured and not tuner.finished:
             self._resting.add(k)
         if measured:
-            step = Step(tuner.seconds, self._known[k] + tuner.trials, tuner.best_cost)
+            step = TaskStep(tuner.seconds, self._known[k] + tuner.trials, tuner.best_cost)
             self._histories[k] += (step,)
             if not isfinite(self._first[k]):
                 self._first[k] = tuner.best_cost
@@ -257,11 +257,11 @@ class NetworkRun:
         )  # fmt: skip
 
 
-def known_steps(known: Sequence[Measurement], best: float) -> tuple[Step, ...]:
+def known_steps(known: Sequence[Measurement], best: float) -> tuple[TaskStep, ...]:
     """The history of a task that a database knows; none if it never ran."""
     if not isfinite(best):
         return ()
-    steps: list[Step] = []
+    steps: list[TaskStep] = []
     seen: set[str] = set()
     least = inf
     for m in known:
@@ -270,8 +270,12 @@ def known_steps(known: Sequence[Measurement], best: float) -> tuple[Step, ...]:
         trials = steps[-1].trials if steps else 0
         if len(seen) >= trials + _KNOWN_STEP and isfinite(least):
             # The fastest may have been timed badly: the best is what a careful ranking says.
-            steps.append(Step(0.0, len(seen), max(least, best)))
-    return (*steps[:-1], Step(0.0, len(seen), best)) if steps else (Step(0.0, len(seen), best),)
+            steps.append(TaskStep(0.0, len(seen), max(least, best)))
+    return (
+        (*steps[:-1], TaskStep(0.0, len(seen), best))
+        if steps
+        else (TaskStep(0.0, len(seen), best),)
+    )
 
 
 def _after_a_step_in_vain(state: TaskState) -> TaskState:
@@ -281,16 +285,16 @@ def _after_a_step_in_vain(state: TaskState) -> TaskState:
     h = state.history
     if h:
         n = max(1, h[-1].trials - h[-2].trials if len(h) > 1 else h[-1].trials)
-        step = Step(h[-1].seconds + n * state.pace, h[-1].trials + n, h[-1].best)
+        step = TaskStep(h[-1].seconds + n * state.pace, h[-1].trials + n, h[-1].best)
     else:
-        step = Step(0.0, _FIRST, inf)
+        step = TaskStep(0.0, _FIRST, inf)
     return TaskState(
         state.name, state.weight, state.slope, state.flops, state.bound, state.structure,
         (*h, step), state.finished,
     )  # fmt: skip
 
 
-def _stalled(history: tuple[Step, ...]) -> int:
+def _stalled(history: tuple[TaskStep, ...]) -> int:
     """The number of steps since the task got faster."""
     if not history:
         return 0

@@ -18,7 +18,7 @@ from tilesmith.schedule.winograd import filtering_of
 from tilesmith.search.cpu_constants import CpuConstants
 from tilesmith.task.task import Task
 
-_SAFETY = 0.8  # share of a bound that counts, because peaks are estimates
+_SAFETY = 0.95  # share of a bound that counts, because peaks are measured
 _FASTER = 1.5  # bandwidths may be higher than those of the machines where they were measured
 
 

@@ -19,7 +19,7 @@ _MORE_STEPS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TaskStep:
     """A task after one of its steps: the seconds and the trials spent on it so far, and the seconds
     of its best kernel (infinite if none ran).
 
@@ -47,7 +47,7 @@ class TaskState:
     flops: float
     bound: float = 0.0
     structure: str = ""
-    history: tuple[Step, ...] = field(default=(), repr=False)
+    history: tuple[TaskStep, ...] = field(default=(), repr=False)
     finished: bool = False
 
     @property
