@@ -85,7 +85,7 @@ MISTAKES = [
     ("tune matmul 8 8 8 --strategy luck", "'--strategy'"),
     ("tune conv2d 7 3 4 3 1 1 --layout HWCN", "'--layout'"),
     ("tune matmul 8 8 8 --layout NHWC", "matmul has no layout 'NHWC'"),
-    ("tune matmul 8 8 8 --cores -1", "'--cores': '-1' is not a whole number"),
+    ("tune matmul 8 8 8 --cores -1", "'--cores' / '--threads': '-1' is not a whole number"),
     (f"tune matmul 8 8 8 --cores {MANY}", f"--cores {MANY}: this process may use"),
     (f"show sketches matmul 8 8 8 --cores {MANY}", f"--cores {MANY}: this process may use"),
     ("tune matmul 8 8 8 --target gpu", "--target 'gpu' is unknown"),

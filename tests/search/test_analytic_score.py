@@ -190,7 +190,8 @@ def test_every_second_element_comes_faster_than_every_third(target: Target) -> N
 @each_target
 def test_rows_of_an_image_that_all_filters_share_take_registers(target: Target) -> None:
     """Two rows by fifteen filters are 30 sums, and the two rows and a weight make 33: one too many
-    for 32 registers. One row by 30 filters is as many sums, with a row and a weight beside them.
+    for 32 registers. One row by 30 filters is as many sums, with a row and a weight beside them;
+    where instructions read no memory operands, these need more registers than that.
     """
     x, w = ts.placeholder((1, 16, 32, 64), name="X"), ts.placeholder((60, 16, 1, 1), name="W")
     task = Task(ts.function([x, w, ts.ops.conv2d(x, w, name="Y")]), target)
@@ -201,4 +202,8 @@ def test_rows_of_an_image_that_all_filters_share_take_registers(target: Target) 
     two_rows = score(v, fixed | {"f": (4, 1, 1, 15), "h": (16, 1, 1, 2)})
     one_row = score(v, fixed | {"f": (2, 1, 1, 30), "h": (32, 1, 1, 1)})
     fewer = score(v, fixed | {"f": (5, 1, 1, 12), "h": (16, 1, 1, 2)})
-    assert two_rows < 0.7 * min(one_row, fewer)
+    assert two_rows < 0.7 * fewer
+    if target.arch == "x86-64":
+        assert two_rows < 0.7 * one_row
+    else:
+        assert one_row < 0.7 * fewer

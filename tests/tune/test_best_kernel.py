@@ -162,7 +162,7 @@ def test_when_no_draft_builds_it_is_the_plain_nest_and_says_so(
 def test_when_drafting_fails_it_is_the_plain_nest_and_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fail(task: ts.Task, n: int) -> Any:
+    def fail(*_: Any) -> Any:
         raise ts.ScheduleError("no idea")
 
     monkeypatch.setattr(module, "drafts_of", fail)

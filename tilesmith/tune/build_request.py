@@ -64,7 +64,7 @@ def fulfil(request: BuildRequest) -> BuildResult:
             return BuildResult(artifact, origin, tuple(obstacles))
     if not request.drafts:
         return BuildResult(None, Origin("naive"), tuple(obstacles))
-    if points(request.func) <= request.plain_points:
+    if request.plain_points and points(request.func) <= request.plain_points:
         origin = Origin("naive", why="it is too small for a schedule to matter")
         return BuildResult(compile_function(request.built, request.target), origin)
     task = Task(request.func, request.target)

@@ -123,6 +123,8 @@ def _resized(call: Call, axes: Sequence[Axis], rule: Rule, extrapolated: float) 
         if any(a.old == 0 and a.new for a in moved):
             call.refuse(f"{x} is empty along an axis that grows, so there is nothing to read")
         moved = [a for a in moved if a.old]
+    shape = dict(enumerate(x.shape)) | {a.axis: a.new for a in moved}
+    call.check_room("its result", *shape.values())
     for a in moved:
         taps = 4 / min(a.scale, 1.0) if rule.antialias else 4
         call.check_room(f"the table of axis {a.axis}", a.new, ceil(min(taps, 1e18)))
