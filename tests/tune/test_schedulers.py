@@ -107,12 +107,17 @@ def test_a_task_that_only_the_database_knows_is_as_quick_as_the_others() -> None
 
 
 def test_seconds_per_trial() -> None:
-    known = TaskStep(0.0, 40, 1e-3)
-    task = replace(state(1e-3), history=(known, TaskStep(3.0, 50, 1e-3)))
-    assert known.trials == 40
-    assert task.pace == pytest.approx(0.3)
+    known, first = TaskStep(0.0, 40, 1e-3), TaskStep(3.0, 50, 1e-3)
+    task = replace(state(1e-3), history=(known, first))
+    assert replace(task, history=(known,)).pace == 0
+    assert task.pace == 0  # the first step includes what is done once
     later = replace(task, history=(*task.history, TaskStep(5.0, 60, 1e-3)))
     assert later.pace == pytest.approx(0.2)
+
+
+def test_a_first_step_that_took_long_is_not_held_against_a_task() -> None:
+    heavy = replace(state(2e-3), history=(TaskStep(100.0, 10, 2e-3),))
+    assert EXACT([state(1e-3, 1e-3), heavy]) == 1
 
 
 def test_the_formula() -> None:

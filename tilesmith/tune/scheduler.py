@@ -71,17 +71,14 @@ class TaskState:
 
     @property
     def pace(self) -> float:
-        """Seconds per trial. The first step of a run is left out where there are others, because it
-        includes what is done once for a task.
+        """Seconds per trial; 0 if unknown. The first step of a run is left out, because it includes
+        what is done once for a task.
         """
-        at = next((k for k, s in enumerate(self.history) if s.seconds > 0), None)
-        if at is None:
+        first = next((s for s in self.history if s.seconds > 0), None)
+        if first is None or self.trials <= first.trials:
             return 0.0
-        first, last = self.history[at], self.history[-1]
-        if last.trials > first.trials:
-            return (last.seconds - first.seconds) / (last.trials - first.trials)
-        known = self.history[at - 1].trials if at else 0
-        return last.seconds / max(1, last.trials - known)
+        last = self.history[-1]
+        return (last.seconds - first.seconds) / (last.trials - first.trials)
 
 
 Scheduler = Callable[[Sequence[TaskState]], int]
@@ -147,7 +144,7 @@ class Gradient:
             return rng.choice(left)
         similar = _by_structure(tasks)
         paces = {k: tasks[k].pace for k in left}
-        # A task that had no step in this run is taken to be like the others.
+        # A task of which too little is known is taken to be like the others.
         usual = statistics.median([p for p in paces.values() if p] or [1.0])
 
         def promise(k: int) -> tuple[float, int]:
