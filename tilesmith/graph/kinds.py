@@ -4,18 +4,20 @@ work, or a reduction. No operator is named here, so a new one needs no entry.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+from functools import lru_cache
 from math import prod
+from typing import Any
 
 from tilesmith.expr.dynamic import loads_of
 from tilesmith.expr.ints import Int, var
 from tilesmith.expr.nodes import Const, Expr, IntValue, Load, Select, children
 from tilesmith.expr.values import Stage, Tensor
 from tilesmith.expr.walk import preorder
-from tilesmith.graph.graph import Graph, Node
+from tilesmith.graph.graph import Graph, Node, Operator
 from tilesmith.graph.join import join
-from tilesmith.graph.shapes import Applied, applied
+from tilesmith.graph.shapes import Applied, Type, applied
 from tilesmith.graph.strides import row_major, strides_within
 from tilesmith.ops.transform import reshape
 from tilesmith.ops.views import slice_
@@ -46,24 +48,37 @@ class Work:
 
 def work_of(graph: Graph, node: Node) -> Work:
     types = tuple((graph.values[x].shape, graph.values[x].dtype) for x in node.inputs)
-    done = applied(node.function, types, node.settings)
+    work = _stated_work(node.function, types, node.settings)
+    if node.function is join:
+        return replace(work, kind=Kind.JOIN, pointwise=False)
+    if alias_offset(graph, node) is not None:
+        return replace(work, kind=Kind.ALIAS, pointwise=False)
+    return work
+
+
+@lru_cache(maxsize=4096)  # every pass asks, and networks repeat their nodes
+def _stated_work(
+    function: Operator, types: tuple[Type, ...], settings: tuple[tuple[str, Any], ...]
+) -> Work:
+    """What an operator's stages say, wherever its arrays may lie."""
+    done = applied(function, types, settings)
     stages = stages_of(done.outputs)
     reads = tuple(_reads(x, stages) for x in done.inputs)
     matched = frozenset(
         k for k, x in enumerate(done.inputs) if _is_matched(x, stages, done.outputs)
     )
-    kind = _kind(graph, node, done, stages, reads)
+    kind = _kind(done, stages, reads)
     pointwise = (
         kind is Kind.ELEMENTWISE
-        and not _AXIS_WORDS & parameters_of(node)
+        and not _AXIS_WORDS & parameters_of(function)
         and all(_broadcasts(s, done.outputs) for s in stages)
     )
     return Work(kind, matched, reads, pointwise)
 
 
-def parameters_of(node: Node) -> frozenset[str]:
-    """The names of what its operator can be given."""
-    code = node.function.__code__
+def parameters_of(function: Operator) -> frozenset[str]:
+    """The names of what an operator can be given."""
+    code = function.__code__
     return frozenset(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
 
 
@@ -181,13 +196,7 @@ def alias_offset(graph: Graph, node: Node) -> int | None:
     return first
 
 
-def _kind(
-    graph: Graph, node: Node, done: Applied, stages: tuple[Stage, ...], reads: tuple[float, ...]
-) -> Kind:
-    if node.function is join:
-        return Kind.JOIN
-    if alias_offset(graph, node) is not None:
-        return Kind.ALIAS
+def _kind(done: Applied, stages: tuple[Stage, ...], reads: tuple[float, ...]) -> Kind:
     reducing = [s for s in stages if s.combiner is not None]
     if not reducing:
         single = len(stages) == 1 and len(stages[0].values) == 1 and len(done.inputs) == 1

@@ -59,6 +59,7 @@ class _Partition:
         self.members: dict[str, list[Node]] = {}  # by the name of the group's first node
         self.group: dict[str, str] = {}  # of a node
         self.anchored: set[str] = set()  # groups with a reduction
+        self._positions = {n.name: k for k, n in enumerate(graph.nodes)}
 
     def kind(self, node: Node) -> Kind:
         return self.work[node.name].kind
@@ -96,12 +97,6 @@ class _Partition:
 
     def _position(self, node: Node) -> int:
         return self._positions[node.name]
-
-    @property
-    def _positions(self) -> dict[str, int]:
-        if not hasattr(self, "_at"):
-            self._at = {n.name: k for k, n in enumerate(self.graph.nodes)}
-        return self._at
 
     def _start(self, node: Node) -> None:
         self.group[node.name] = node.name

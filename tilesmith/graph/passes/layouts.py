@@ -44,4 +44,4 @@ def _rule(e: Editor, node: Node, inputs: tuple[Value, ...]) -> Value | None:
 
 def _has_layout(node: Node) -> bool:
     """Whether an operator can be asked for another layout."""
-    return "layout" in parameters_of(node) and len(node.outputs) == 1
+    return "layout" in parameters_of(node.function) and len(node.outputs) == 1
