@@ -17,6 +17,7 @@ from tilesmith.codegen.passes.insert_syncs import insert_syncs
 from tilesmith.codegen.passes.join_across_threads import join_across_threads
 from tilesmith.codegen.passes.lower_blocks import lower_blocks
 from tilesmith.codegen.passes.partition import partition
+from tilesmith.codegen.passes.pipeline_copies import pipeline_copies
 from tilesmith.codegen.passes.place_buffers import place_buffers
 from tilesmith.codegen.passes.resolve_notes import resolve_notes
 from tilesmith.codegen.passes.simplify import simplify
@@ -69,6 +70,7 @@ GPU_PASSES: tuple[Pass, ...] = (
     apply_layouts,
     form_launches,  # GPU
     simplify,
+    pipeline_copies,  # GPU
     insert_syncs,  # GPU
     unroll_registers,  # GPU
 )
