@@ -38,14 +38,17 @@ GPU programs
 A Function for a GPU is a sequence of launches in stream order. Lowering (codegen/pipeline.py)
 brings every launch into *launch form*, which is what one thread does, written once:
 
-    for block0 in 64:  # blockIdx.x
-      alloc A.shared: shared float32[16, 32]
-      for thread0 in 256:  # threadIdx.x
-        alloc C.local: local float32[4]
-        ...                                   For, If, Store, Alloc, Sync("shared"), Join
+    for i.0 in 8:  # blockIdx.x
+      for j.0 in 8:  # blockIdx.x
+        A.shared = shared float32[16, 32]
+        for i.1 in 16:  # threadIdx.x
+          for j.1 in 16:  # threadIdx.x
+            C.local = local float32[4]
+            ...                               For, If, Store, Alloc, Sync("shared"), Join
 
-There is exactly one loop over blocks and one over threads, perfectly nested but for the Allocs. The
-numbers of blocks and threads are constants; other axes have become arithmetic on the two loops. A
+Any number of loops bound to blockIdx.x, then Allocs, then any number of loops bound to threadIdx.x
+are perfectly nested. All have constant extents; no other loop is bound to an axis. Together they
+number the blocks and threads, the outermost loop slowest: here thread 16 * i.1 + j.1 of 256. A
 thread sees what another one wrote to shared or global memory only after a Sync, and what another
 block wrote only in a later launch. All threads of a block reach the same Syncs and Joins in the
 same order: neither stands below a condition that two threads could decide differently. Buffers in
