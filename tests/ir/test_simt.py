@@ -144,6 +144,22 @@ def test_matmul_through_shared_memory():
     np.testing.assert_allclose(run_simt(matmul(), a, b), a @ b, rtol=1e-5, atol=1e-5)
 
 
+def test_several_loops_count_blocks_and_threads():
+    """The outermost loop counts slowest: pairs of neighbours are joined along t1."""
+    body = (
+        Alloc(buffer("p", 1, scope="local")),
+        store("p", "0", load("x", "b0, b1, t0, t1")),
+        Join((load("p", "0"),), plain_combiner("add", FLOAT32), 3),
+        store("y", "b0, b1, t0, t1", load("p", "0")),
+    )
+    nest = loop("t0", 4, loop("t1", 3, *body, kind="threadIdx.x"), kind="threadIdx.x")
+    nest = loop("b0", 2, loop("b1", 5, nest, kind="blockIdx.x"), kind="blockIdx.x")
+    func = program([buffer("x", 2, 5, 4, 3), buffer("y", 2, 5, 4, 3)], nest)
+    x = data(2, 5, 4, 3)
+    want = np.broadcast_to(x.sum(axis=3, keepdims=True), x.shape)
+    np.testing.assert_allclose(run_simt(func, x), want, rtol=1e-5, atol=1e-6)
+
+
 def test_a_later_launch_sees_what_an_earlier_one_wrote():
     scratch = buffer("s", 12)
     func = program(
@@ -571,7 +587,7 @@ def test_buffers_belong_to_their_owner():
     fill, copy = store("s", "t", number(0.0)), store("y", "t", load("s", "t"))
     fails(
         run(fill, copy, shared=[buffer("s", 4, scope="local")]),
-        r"s: local.*between blocks and threads|s = local",
+        r"`s = local float32\[4\]` stands between blocks and threads",
     )
     fails(
         run(Alloc(buffer("s", 4, scope="shared")), fill, copy),
@@ -593,10 +609,8 @@ def test_what_is_not_in_launch_form():
     x = ts.placeholder((4,), name="x")
     func = ts.function([x, ts.compute((4,), lambda i: x[i] + 1.0, name="y")])
     fails(func, "is not in launch form", data(4))
-    deep = program(
-        [buffer("y", 4)],
-        launch(1, 2, loop("u", 2, store("y", "2*t + u", number(0.0)), kind="threadIdx.x")),
-    )
+    inner = loop("u", 2, store("y", "2*t + u", number(0.0)), kind="threadIdx.x")
+    deep = program([buffer("y", 4)], launch(1, 2, SYNC, inner))
     fails(deep, "loop u of kind threadIdx.x lies inside the threads")
     good = program([buffer("x", 4), buffer("y", 4)], launch(1, 4, store("y", "t", load("x", "t"))))
     fails(good, "takes 1 arrays, got 0", error=ts.ArgumentError)

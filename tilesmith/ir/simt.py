@@ -18,6 +18,7 @@ The arithmetic is that of ir/interpreter.py. One NumPy operation serves all thre
 from __future__ import annotations
 
 from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,7 @@ from tilesmith.ir.simt_lanes import Lanes
 from tilesmith.ir.simt_loops import Wide, wide_loops
 from tilesmith.ir.simt_memory import Array, Memory, Shape, Trail, allocate, shape_of
 
+_AXES = ("blockIdx.x", "threadIdx.x")
 _LANES = 1 << 13  # threads that run at once, if a block does not have more
 _POINTS = 1 << 16  # the same, times the iterations that run at once
 
@@ -86,16 +88,15 @@ def _output(m: Memory) -> Array:
 
 
 class _Launch:
-    """One loop over blocks around one over threads."""
+    """Loops over blocks around loops over threads."""
 
     def __init__(self, func: Function, stmt: Stmt, memory: dict[str, Memory]) -> None:
         self.memory = memory
-        self.blocks, shared, self.threads = _axes(func, stmt)
-        self.shared = shared
+        self.blocks, self.shared, self.threads, self.body = _form(func, stmt)
         self.numbers: dict[int, int] = {}
         self.texts: list[str] = []
         written = set()
-        for s in statements(self.threads.body):
+        for s in statements(self.body):
             if id(s) not in self.numbers:
                 self.numbers[id(s)] = len(self.texts)
                 self.texts.append(show_statement(s))
@@ -104,10 +105,10 @@ class _Launch:
         self.written = sorted(written & memory.keys())
         if inputs := [n for n in self.written if memory[n].known is None]:
             raise VerifyError(f"{func.name} writes its input {inputs[0]}")
-        self.wide = wide_loops(self.threads.body)
+        self.wide = wide_loops(self.body)
 
     def run(self) -> None:
-        blocks, threads = self.blocks.extent.const or 0, self.threads.extent.const or 0
+        blocks, threads = _count(self.blocks), _count(self.threads)
         if not blocks or not threads:
             return
         for name in self.written:
@@ -120,34 +121,56 @@ class _Launch:
             for b in self.shared:
                 memory[b.name] = allocate(b, at)
             lanes = Lanes(at, memory, self.texts)
-            lanes.env[self.blocks.name] = np.arange(first, first + at.blocks).reshape(-1, 1)
-            lanes.env[self.threads.name] = np.arange(threads).reshape(1, -1)
-            _Threads(self, lanes).body(self.threads.body, None)
+            lanes.env |= _digits(self.blocks, np.arange(first, first + at.blocks)[:, None])
+            lanes.env |= _digits(self.threads, np.arange(threads)[None, :])
+            _Threads(self, lanes).body(self.body, None)
             for name in self.written:
                 self.memory[name].trails[0].reset()
         for name in self.written:
             self.memory[name].trails = []
 
 
-def _axes(func: Function, s: Stmt) -> tuple[For, list[Buffer], For]:
-    """The loop over blocks, the shared buffers, and the loop over threads."""
-    if not isinstance(s, For) or s.kind != "blockIdx.x":
+def _form(func: Function, s: Stmt) -> tuple[list[For], list[Buffer], list[For], tuple[Stmt, ...]]:
+    """The loops over blocks, the shared buffers, the loops over threads, and what a thread does."""
+    if not isinstance(s, For) or s.kind not in _AXES:
         raise VerifyError(f"{func.name} is not in launch form: `{show_statement(s)}` is no launch")
-    *allocs, inner = s.body
+    body: tuple[Stmt, ...] = (s,)
+    blocks, body = _bound(body, "blockIdx.x")
     shared = []
-    for a in allocs:
-        if not isinstance(a, Alloc) or a.buffer.scope != "shared":
-            raise VerifyError(
-                f"{func.name}: `{show_statement(a)}` stands between blocks and threads, where only "
-                "shared buffers are allocated"
-            )
+    while body and isinstance(a := body[0], Alloc) and a.buffer.scope == "shared":
         shared.append(a.buffer)
-    if not isinstance(inner, For) or inner.kind != "threadIdx.x":
-        raise VerifyError(f"{func.name}: launch {s.name} has no loop over threadIdx.x inside")
-    for f in (s, inner):
+        body = body[1:]
+    if len(body) > 1 and isinstance(body[-1], For) and body[-1].kind == "threadIdx.x":
+        raise VerifyError(
+            f"{func.name}: `{show_statement(body[0])}` stands between blocks and threads, where "
+            "only shared buffers are allocated"
+        )
+    threads, body = _bound(body, "threadIdx.x")
+    for f in (*blocks, *threads):
         if f.extent.const is None:
             raise VerifyError(f"{func.name}: loop {f.name} has the open extent {f.extent}")
-    return s, shared, inner
+    return blocks, shared, threads, body
+
+
+def _bound(body: tuple[Stmt, ...], axis: str) -> tuple[list[For], tuple[Stmt, ...]]:
+    """The perfectly nested loops bound to an axis, and what is inside of them."""
+    loops = []
+    while len(body) == 1 and isinstance(f := body[0], For) and f.kind == axis:
+        loops.append(f)
+        body = f.body
+    return loops, body
+
+
+def _count(loops: list[For]) -> int:
+    return prod(f.extent.const or 0 for f in loops)
+
+
+def _digits(loops: list[For], number: Array) -> dict[str, Array]:
+    """The value of each loop; the outermost one counts slowest."""
+    out: dict[str, Array] = {}
+    for f in reversed(loops):
+        number, out[f.name] = np.divmod(number, f.extent.const or 1)
+    return out
 
 
 class _Threads:
