@@ -17,7 +17,7 @@ from tilesmith.base.errors import BuildError
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import accesses, substitute_body
 from tilesmith.codegen.passes.spread_copies import spread
-from tilesmith.expr.ints import Int, of, var
+from tilesmith.expr.ints import ZERO, Int, of, var
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, For, If, Join, Stmt, statements
 
@@ -73,15 +73,18 @@ def _launch(
     ranges = {f.name: f.extent for f in (*blocks, *threads)}
     place = _Place({}, along, ranges, inside=not total)
     done = _Threads(tid, num, names, scopes).body(inner, place)
-    stmts: tuple[Stmt, ...] = (*local, *done)
-    for f in reversed(threads):
-        stmts = (replace(f, body=stmts, kind="threadIdx.x", notes=()),)
-    stmts = (*shared, *stmts)
-    for f in reversed(blocks):
-        stmts = (replace(f, body=stmts, kind="blockIdx.x", notes=()),)
-    if len(stmts) > 1 or not blocks:  # nothing is bound to blocks: a single one
-        stmts = (For(f"block{number}", of(1), stmts, "blockIdx.x"),)
-    return stmts[0]
+    once = {f.name: ZERO for f in (*blocks, *threads) if f.extent.const == 1}
+    stmts: tuple[Stmt, ...] = (*local, *substitute_body(done, once))
+    stmts = _nest(threads, f"thread{number}", "threadIdx.x", stmts)
+    return _nest(blocks, f"block{number}", "blockIdx.x", (*shared, *stmts))[0]
+
+
+def _nest(loops: list[For], name: str, axis: str, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """Loops of one iteration are left out, but one loop of each axis remains."""
+    kept = [f for f in loops if f.extent.const != 1] or [For(name, of(1), ())]
+    for f in reversed(kept):
+        body = (replace(f, body=body, kind=axis, notes=()),)
+    return body
 
 
 def _blocks(body: tuple[Stmt, ...], name: str) -> tuple[list[For], tuple[Stmt, ...]]:

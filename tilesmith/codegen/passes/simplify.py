@@ -42,7 +42,7 @@ def simplify_body(body: tuple[Stmt, ...], ranges: Ranges, env: dict[str, Int]) -
             case For():
                 if s.extent.const == 0:
                     continue
-                if s.extent.const == 1:
+                if s.extent.const == 1 and "Idx" not in s.kind:  # launches keep their axes
                     out.extend(simplify_body(s.body, ranges, {**env, s.name: ZERO}))
                     continue
                 inner = simplify_body(s.body, {**ranges, s.name: s.extent}, env)
