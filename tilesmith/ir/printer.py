@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilesmith.expr.text import show as show_expr
 from tilesmith.expr.text import show_parts, strip
 from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Join, Stmt, Store, Sync, Write
@@ -26,6 +28,14 @@ def show(func: Program) -> str:
     for s in func.body:
         _stmt(s, 1, lines)
     return "\n".join(lines) + "\n"
+
+
+def show_statement(s: Stmt) -> str:
+    """The statement on one line, without what it contains."""
+    inner = replace(s, body=()) if isinstance(s, For | If) else s
+    lines: list[str] = []
+    _stmt(inner, 0, lines)
+    return "; ".join(lines)
 
 
 def _param(b: Buffer) -> str:
