@@ -56,7 +56,6 @@ def default_rules(target: Target) -> tuple[Rule, ...]:
         fetching = Fetching(widths=(1, 2, 4), pipeline=True)
         return (
             InlineCheap(always=True),
-            split_divided,
             FuseRows(),
             AddCacheWrite(final=True),
             TileForGpu(Tiling("SSSRRSRS"), fetching=(fetching, replace(fetching, turned=True))),
