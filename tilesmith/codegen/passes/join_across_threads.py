@@ -53,12 +53,15 @@ def _join(func: Function, path: Path, b: Block) -> Function:
         if isinstance(s, For) and s.name in names:
             s = _bound(s)
         if isinstance(s, For) and s.name == path[first].name:
-            if first == 0:  # one launch does both
-                return (For(f"{b.name}.block", ONE, (s, *after), "blockIdx.x", owner=b.name),)
             return (s, *after)
         return (s,)
 
     body = rewrite(func.body, go)
+    if first == 0:  # nothing is bound to blocks: what follows the loops is part of the same launch
+        at = next(k for k, s in enumerate(body) if isinstance(s, For) and s.name == path[0].name)
+        end = at + 1 + len(after)
+        launch = For(f"{b.name}.block", ONE, body[at:end], "blockIdx.x", owner=b.name)
+        body = (*body[:at], launch, *body[end:])
     buffers = tuple(_scoped(x, body, private) for x in func.buffers)
     return replace(func, body=body, buffers=(*buffers, *private.values()))
 

@@ -42,8 +42,11 @@ def simplify_body(body: tuple[Stmt, ...], ranges: Ranges, env: dict[str, Int]) -
             case For():
                 if s.extent.const == 0:
                     continue
-                if s.extent.const == 1 and "Idx" not in s.kind:  # launches keep their axes
-                    out.extend(simplify_body(s.body, ranges, {**env, s.name: ZERO}))
+                if s.extent.const == 1:
+                    inner = simplify_body(s.body, ranges, {**env, s.name: ZERO})
+                    # a GPU launch keeps its loops over blocks and threads
+                    launch = s.kind in ("blockIdx.x", "threadIdx.x")
+                    out.extend((replace(s, body=inner),) if launch else inner)
                     continue
                 inner = simplify_body(s.body, {**ranges, s.name: s.extent}, env)
                 if not idle(inner):
