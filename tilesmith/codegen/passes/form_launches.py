@@ -205,8 +205,9 @@ class _Threads:
         """Whether the statement holds parts that different threads carry out differently."""
         if _bound_loops((s,)) or any(isinstance(t, Join) for t in statements((s,))):
             return True
-        private = {self.scopes[a.buffer] == "local" for a in accesses((s,)) if a.write}
-        return len(private) > 1 or (len(s.body) > 1 and private == {False})
+        written = {self.scopes[a.buffer] for a in accesses((s,)) if a.write}
+        several = any(isinstance(t, For | If) and len(t.body) > 1 for t in statements((s,)))
+        return len(written) > 1 or (several and written != {"local"})
 
     def _enter(self, f: For, at: _Place) -> _Place:
         """Replaces a loop over threads by the number that a thread has in it."""

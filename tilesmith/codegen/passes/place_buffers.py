@@ -13,7 +13,7 @@ from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import Access, accesses, common_loops
 from tilesmith.codegen.passes.sink_virtual_threads import VTHREAD
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Buffer, For
+from tilesmith.ir.nodes import Buffer, For, Join, statements
 
 
 def place_buffers(func: Function, _: Target) -> Function:
@@ -22,7 +22,11 @@ def place_buffers(func: Function, _: Target) -> Function:
     for a in accesses(func.body):
         if a.buffer in uses:
             uses[a.buffer].append(a)
-    return replace(func, buffers=tuple(_placed(b, uses[b.name]) for b in func.buffers))
+    joined = {x.buffer for s in statements(func.body) if isinstance(s, Join) for x in s.values}
+    return replace(
+        func,
+        buffers=tuple(b if b.name in joined else _placed(b, uses[b.name]) for b in func.buffers),
+    )
 
 
 def _placed(b: Buffer, uses: list[Access]) -> Buffer:
