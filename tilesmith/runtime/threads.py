@@ -87,6 +87,7 @@ _POOL = """
 @sleepers = internal global %Line zeroinitializer, align 128
 @workers = internal global %Line zeroinitializer, align 128
 @caller_core = internal global i32 -1 ; the core that workers are kept off, -1 for none
+@limit = internal global i64 $MAX_THREADS ; on the threads of a region, the caller's included
 
 declare i64 @syscall(i64, ...)
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
@@ -281,7 +282,8 @@ entry:
   br i1 %empty, label %out, label %some
 some:
   %many = call i64 @llvm.smax.i64(i64 %num_threads, i64 1)
-  %team = call i64 @llvm.umin.i64(i64 %many, i64 $MAX_THREADS)
+  %limit = load atomic i64, ptr @limit monotonic, align 8
+  %team = call i64 @llvm.umin.i64(i64 %many, i64 %limit)
   %parts = shl i64 %team, 3
   %share = udiv i64 %n, %parts
   %chunk = call i64 @llvm.umax.i64(i64 %share, i64 1)

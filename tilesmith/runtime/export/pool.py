@@ -1,0 +1,76 @@
+"""The thread pool of an exported library: that of `runtime/threads.py`, with a limit that comes
+from the machine it runs on, and its own care for forked children.
+"""
+
+from __future__ import annotations
+
+from tilesmith.codegen.artifact import PARALLEL_FOR
+from tilesmith.runtime.threads import MAX_WORKERS, REPEAT, RESET, pool_source
+
+PREPARE = "tilesmith_prepare_threads"
+LIMIT = "tilesmith_limit_threads"
+SYMBOLS = (PARALLEL_FOR, REPEAT, RESET, PREPARE, LIMIT)
+
+# Kernels ask for as many threads as the target has cores. Where they run there may be fewer, and
+# more threads than cores would wait for each other.
+_EXPORTED = """
+@prepared = internal global i32 0
+declare i32 @pthread_atfork(ptr, ptr, ptr)
+
+; The cores that this process may use.
+define internal i64 @cores() nounwind {
+entry:
+  %mask = alloca [128 x i8], align 8
+  call void @llvm.memset.p0.i64(ptr %mask, i8 0, i64 128, i1 false)
+  %e0 = call i32 @sched_getaffinity(i32 0, i64 128, ptr %mask)
+  br label %tally
+tally:
+  %word = phi i64 [0, %entry], [%word.next, %tally]
+  %sum = phi i64 [0, %entry], [%sum.next, %tally]
+  %word.p = getelementptr i64, ptr %mask, i64 %word
+  %bits = load i64, ptr %word.p
+  %ones = call i64 @llvm.ctpop.i64(i64 %bits)
+  %sum.next = add i64 %sum, %ones
+  %word.next = add i64 %word, 1
+  %counted = icmp eq i64 %word.next, 16
+  br i1 %counted, label %done, label %tally
+done:
+  ret i64 %sum.next
+}
+
+define internal void @set_limit(i64 %wanted) nounwind {
+  %some = call i64 @llvm.umax.i64(i64 %wanted, i64 1)
+  %possible = call i64 @llvm.umin.i64(i64 %some, i64 $MAX_THREADS)
+  store atomic i64 %possible, ptr @limit monotonic, align 8
+  ret void
+}
+
+; Called whenever a model is opened; the first call counts.
+define void @tilesmith_prepare_threads() nounwind {
+entry:
+  %was = atomicrmw xchg ptr @prepared, i32 1 acq_rel
+  %first = icmp eq i32 %was, 0
+  br i1 %first, label %prepare, label %done
+prepare:
+  %e0 = call i32 @pthread_atfork(ptr null, ptr null, ptr @tilesmith_reset_threads)
+  %n = call i64 @cores()
+  call void @set_limit(i64 %n)
+  br label %done
+done:
+  ret void
+}
+
+; At most so many threads; 0: as many as there are cores.
+define void @tilesmith_limit_threads(i64 %most) nounwind {
+  call void @tilesmith_prepare_threads()
+  %all = icmp sle i64 %most, 0
+  %n = call i64 @cores()
+  %wanted = select i1 %all, i64 %n, i64 %most
+  call void @set_limit(i64 %wanted)
+  ret void
+}
+"""
+
+
+def exported_pool_source(arch: str) -> str:
+    return pool_source(arch) + _EXPORTED.replace("$MAX_THREADS", str(MAX_WORKERS + 1))
