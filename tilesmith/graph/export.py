@@ -66,7 +66,7 @@ def cannot_export(program: Program) -> GraphError:
     if given := [str(s) for s in program.inputs if s.is_open]:
         return GraphError(
             f"{program.name} cannot be exported while the sizes of {', '.join(given)} are open; "
-            'give them, as in ts.load_onnx(path, dims={"batch": 1})'
+            'give them, as in ts.load_onnx(path, dims={"batch": 1}) or --dim batch=1'
         )
     if wanted := sorted(program.start.contents):
         return GraphError(
