@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from tilesmith.base.digest import digest
 from tilesmith.runtime.export.library import Address, Library
 from tilesmith.runtime.export.opening import bytes_constant, opening_source
-from tilesmith.runtime.export.pool import LIMIT, PREPARE
+from tilesmith.runtime.export.pool import LIMIT, PREPARE, RELEASE
 from tilesmith.runtime.export.processor import processor_source
 from tilesmith.runtime.export.weights import HEADER_NBYTES, MAGIC, VERSION
 
@@ -44,6 +44,7 @@ def entry_source(library: Library) -> str:
         "NUM_INPUTS": len(library.inputs),
         "NUM_OUTPUTS": len(library.outputs),
         "PREPARE": f"call void @{PREPARE}()" if threaded else "",
+        "RELEASE": f"call void @{RELEASE}()" if threaded else "",
         "LIMIT": _LIMIT if threaded else "",
     }
     parts = [
@@ -56,7 +57,8 @@ def entry_source(library: Library) -> str:
         plan_source(library),
     ]
     if threaded:
-        parts += [f"declare void @{PREPARE}()", f"declare void @{LIMIT}(i64)"]
+        parts += [f"declare void @{f}()" for f in (PREPARE, RELEASE)]
+        parts += [f"declare void @{LIMIT}(i64)"]
     return "\n".join(parts)
 
 

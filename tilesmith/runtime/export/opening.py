@@ -253,6 +253,7 @@ free:
   %room = load ptr, ptr %room.at
   call void @free(ptr %room)
   call void @free(ptr %model)
+  $RELEASE
   br label %done
 done:
   ret void

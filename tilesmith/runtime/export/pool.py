@@ -1,5 +1,5 @@
 """The thread pool of an exported library: that of `runtime/threads.py`, with a limit that comes
-from the machine it runs on, and its own care for forked children.
+from the machine it runs on. Its threads end when the last handle is closed.
 """
 
 from __future__ import annotations
@@ -8,13 +8,16 @@ from tilesmith.codegen.artifact import PARALLEL_FOR
 from tilesmith.runtime.threads import MAX_WORKERS, REPEAT, RESET, pool_source
 
 PREPARE = "tilesmith_prepare_threads"
+RELEASE = "tilesmith_release_threads"
 LIMIT = "tilesmith_limit_threads"
-SYMBOLS = (PARALLEL_FOR, REPEAT, RESET, PREPARE, LIMIT)
+SYMBOLS = (PARALLEL_FOR, REPEAT, RESET, PREPARE, RELEASE, LIMIT)
 
 # Kernels ask for as many threads as the target has cores. Where they run there may be fewer, and
 # more threads than cores would wait for each other.
 _EXPORTED = """
 @prepared = internal global i32 0
+@handles = internal global i64 0
+declare i32 @pthread_join(i64, ptr)
 declare i32 @pthread_atfork(ptr, ptr, ptr)
 
 ; The cores that this process may use.
@@ -45,8 +48,7 @@ define internal void @set_limit(i64 %wanted) nounwind {
   ret void
 }
 
-; Called whenever a model is opened; the first call counts.
-define void @tilesmith_prepare_threads() nounwind {
+define internal void @prepare() nounwind {
 entry:
   %was = atomicrmw xchg ptr @prepared, i32 1 acq_rel
   %first = icmp eq i32 %was, 0
@@ -60,9 +62,52 @@ done:
   ret void
 }
 
+; Called for every handle that is opened.
+define void @tilesmith_prepare_threads() nounwind {
+  %before = atomicrmw add ptr @handles, i64 1 acq_rel
+  call void @prepare()
+  ret void
+}
+
+; Called for every handle that is closed. The last one ends the workers, unless another was opened
+; and runs already: it then has the lock.
+define void @tilesmith_release_threads() nounwind {
+entry:
+  %before = atomicrmw sub ptr @handles, i64 1 acq_rel
+  %last = icmp eq i64 %before, 1
+  br i1 %last, label %try, label %out
+try:
+  %swap = cmpxchg ptr @lock, i64 0, i64 1 acquire monotonic
+  %mine = extractvalue { i64, i1 } %swap, 1
+  br i1 %mine, label %count, label %out
+count:
+  %n = load i64, ptr @workers
+  %none = icmp eq i64 %n, 0
+  br i1 %none, label %close, label %each
+each:
+  %i = phi i64 [ 0, %count ], [ %i.next, %each ]
+  %slot = getelementptr [$MAX_WORKERS x %Slot], ptr @slots, i64 0, i64 %i
+  store atomic i32 4, ptr %slot seq_cst, align 128
+  call void @wake(ptr %slot)
+  %thread.p = getelementptr %Slot, ptr %slot, i64 0, i32 6
+  %thread = load i64, ptr %thread.p
+  %e0 = call i32 @pthread_join(i64 %thread, ptr null)
+  store atomic i32 0, ptr %slot seq_cst, align 128
+  %i.next = add i64 %i, 1
+  %more = icmp ult i64 %i.next, %n
+  br i1 %more, label %each, label %close
+close:
+  store i64 0, ptr @workers
+  store i32 -1, ptr @caller_core
+  store atomic i64 0, ptr @lock release, align 128
+  br label %out
+out:
+  ret void
+}
+
 ; At most so many threads; 0: as many as there are cores.
 define void @tilesmith_limit_threads(i64 %most) nounwind {
-  call void @tilesmith_prepare_threads()
+  call void @prepare()
   %all = icmp sle i64 %most, 0
   %n = call i64 @cores()
   %wanted = select i1 %all, i64 %n, i64 %most
@@ -73,4 +118,5 @@ define void @tilesmith_limit_threads(i64 %most) nounwind {
 
 
 def exported_pool_source(arch: str) -> str:
-    return pool_source(arch) + _EXPORTED.replace("$MAX_THREADS", str(MAX_WORKERS + 1))
+    own = _EXPORTED.replace("$MAX_WORKERS", str(MAX_WORKERS))
+    return pool_source(arch, detached=False) + own.replace("$MAX_THREADS", str(MAX_WORKERS + 1))
