@@ -68,11 +68,6 @@ def cannot_export(program: Program) -> GraphError:
             f"{program.name} cannot be exported while the sizes of {', '.join(given)} are open; "
             'give them, as in ts.load_onnx(path, dims={"batch": 1}) or --dim batch=1'
         )
-    if wanted := sorted(program.start.contents):
-        return GraphError(
-            f"{program.name} cannot be exported: the contents of its input {wanted[0]!r} decide "
-            "what it computes; make it a constant of the model"
-        )
     stage = first_stage(program)
     if stage is not None and stage.host is not None:
         host = stage.host
@@ -80,8 +75,9 @@ def cannot_export(program: Program) -> GraphError:
             f"{program.name} cannot be exported: its node {host.op} {host.name!r} runs on the host "
             f"in Python ({host.reason}); take it out of the model"
         )
-    read = "" if stage is None or stage.cursor is None else ", ".join(sorted(stage.cursor.contents))
+    after = program.start if stage is None or stage.cursor is None else stage.cursor
+    read = ", ".join(sorted(after.contents))
     return GraphError(
-        f"{program.name} cannot be exported: it runs in several stages, because the contents of "
-        f"{read or 'values'} decide what follows"
+        f"{program.name} cannot be exported: it runs in stages, because the contents of {read} "
+        "decide what it computes; make them constants of the model"
     )
