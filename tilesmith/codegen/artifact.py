@@ -51,9 +51,24 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
+class Launch:
+    """One launch of a GPU function. Its arguments are pointers to the named buffers: parameters of
+    the entry, or buffers in its workspace.
+    """
+
+    symbol: str  # the function's name in the module
+    grid: int  # blocks
+    threads: int  # per block
+    arguments: tuple[str, ...]
+    shared_nbytes: int = 0  # dynamic shared memory per block
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
-    """A function of the code, void (ptr args, ptr workspace). args points to the data pointers of
-    the parameters, in calling order.
+    """A kernel of the code.
+
+    On a CPU it is a function, void (ptr args, ptr workspace). args points to the data pointers of
+    the parameters, in calling order. On a GPU it is a sequence of launches.
     """
 
     name: str  # the Function's name
@@ -62,6 +77,9 @@ class Entry:
     workspace_nbytes: int = 0  # scratch memory that the caller provides, 64-byte aligned
     uses_threads: bool = False
     checks: tuple[Check, ...] = ()  # bounds checks of a kernel for debugging
+    launches: tuple[Launch, ...] = ()  # of a GPU kernel, in stream order
+    # buffers between launches, by name: the offset of each in the workspace, a multiple of 256
+    scratch: tuple[tuple[str, int], ...] = ()
 
     @staticmethod
     def of(func: Function, symbol: str, workspace_nbytes: int = 0) -> Entry:
@@ -81,7 +99,7 @@ class Artifact:
     target: Target
     entries: tuple[Entry, ...]
     source: str
-    code: bytes  # a relocatable object file
+    code: bytes  # a relocatable object file; a cubin or source text for a GPU
     cpu: str = ""  # LLVM's name of the processor
     features: str = ""
     language: str = "llvm"  # the language of the source
