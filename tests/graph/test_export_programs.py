@@ -7,6 +7,7 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -181,6 +182,41 @@ def test_handles_and_threads(graph: ts.Graph, model: ts.Model, files: Exported) 
     library.close(None)
 
 
+@pytest.mark.skipif(ts.cpu().num_cores < 2, reason="a library starts no more threads than cores")
+def test_workers_live_as_long_as_handles(graph: ts.Graph, files: Exported) -> None:
+    library = Loaded(files)
+    x, y = feeds_of(graph)["x"], np.empty((32, 64), np.float32)
+    count = len(os.listdir("/proc/self/task"))
+    one, two = library.handle(files.weights), library.handle(files.weights)
+    for most, workers in ((1, 0), (0, 1)):
+        library.set_threads(most)
+        assert library(one, [x], [y]) == library(two, [x], [y]) == 0
+        assert len(os.listdir("/proc/self/task")) == count + workers
+    library.close(one)
+    assert len(os.listdir("/proc/self/task")) == count + 1
+    library.close(two)
+    end = time.monotonic() + 10  # the system lists a thread for a moment after its end
+    while len(os.listdir("/proc/self/task")) != count and time.monotonic() < end:
+        time.sleep(0.001)
+    assert len(os.listdir("/proc/self/task")) == count
+
+
+def test_exporting_again_leaves_open_handles_alone(
+    graph: ts.Graph, model: ts.Model, tmp_path: Path
+) -> None:
+    files = model.export(tmp_path)
+    library = Loaded(files)
+    handle = library.handle(files.weights)
+    compiled(graph_of(second, 32, 48)).export(tmp_path)
+    feeds = feeds_of(graph)
+    want = model(feeds)["y"]
+    got = np.empty_like(want)
+    assert library(handle, [feeds["x"]], [got]) == 0
+    np.testing.assert_array_equal(got, want)
+    library.close(handle)
+    assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith(".")) == []
+
+
 def damaged(path: Path, change: Any) -> Path:
     data = bytearray(path.read_bytes())
     changed = change(data)
@@ -347,7 +383,7 @@ def test_names_that_c_does_not_have(model: ts.Model, name: str, tmp_path: Path) 
 
 def test_folders_that_cannot_be(model: ts.Model, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ts.ArgumentError, match="file cannot be made"):
+    with pytest.raises(ts.ArgumentError, match="file cannot be written"):
         model.export(tmp_path / "file", shared=False)
     if os.getuid() != 0:
         (tmp_path / "shut").mkdir(mode=0o500)

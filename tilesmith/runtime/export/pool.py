@@ -7,9 +7,11 @@ from __future__ import annotations
 from tilesmith.codegen.artifact import PARALLEL_FOR
 from tilesmith.runtime.threads import MAX_WORKERS, REPEAT, RESET, pool_source
 
-PREPARE = "tilesmith_prepare_threads"
-RELEASE = "tilesmith_release_threads"
-LIMIT = "tilesmith_limit_threads"
+# The number is that of what kernels, pool and handles expect of each other. Two static libraries in
+# one program share a pool; if they expect different things, the linker finds two pools and says so.
+PREPARE = "tilesmith_threads_1_prepare"
+RELEASE = "tilesmith_threads_1_release"
+LIMIT = "tilesmith_threads_1_limit"
 SYMBOLS = (PARALLEL_FOR, REPEAT, RESET, PREPARE, RELEASE, LIMIT)
 
 # Kernels ask for as many threads as the target has cores. Where they run there may be fewer, and
@@ -63,7 +65,7 @@ done:
 }
 
 ; Called for every handle that is opened.
-define void @tilesmith_prepare_threads() nounwind {
+define void @tilesmith_threads_1_prepare() nounwind {
   %before = atomicrmw add ptr @handles, i64 1 acq_rel
   call void @prepare()
   ret void
@@ -71,7 +73,7 @@ define void @tilesmith_prepare_threads() nounwind {
 
 ; Called for every handle that is closed. The last one ends the workers, unless another was opened
 ; and runs already: it then has the lock.
-define void @tilesmith_release_threads() nounwind {
+define void @tilesmith_threads_1_release() nounwind {
 entry:
   %before = atomicrmw sub ptr @handles, i64 1 acq_rel
   %last = icmp eq i64 %before, 1
@@ -106,7 +108,7 @@ out:
 }
 
 ; At most so many threads; 0: as many as there are cores.
-define void @tilesmith_limit_threads(i64 %most) nounwind {
+define void @tilesmith_threads_1_limit(i64 %most) nounwind {
   call void @prepare()
   %all = icmp sle i64 %most, 0
   %n = call i64 @cores()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,35 +43,40 @@ class Exported:
 def write_library(
     library: Library, folder: str | os.PathLike[str], shared: bool = True, compiler: str = ""
 ) -> Exported:
+    """Files are made beside their place and then moved there: programs that have the old ones open
+    keep those.
+    """
     _require_exportable(library)
-    target = library.target
+    link = compiler_for(library.target.arch, compiler) if shared else []
+    objects, symbols = _objects(library)
     out = Path(folder)
-    link = compiler_for(target.arch, compiler) if shared else []
     try:
         out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=out, prefix=".") as unfinished:
+            files = _files(Path(unfinished), library.name, shared)
+            if files.shared is not None:
+                link_shared(files.shared, objects, symbols[f"{library.name}.o"], link)
+            files.static.write_bytes(archive(objects, symbols))
+            write_weights(files.weights, library.weights, library_digest(library))
+            files.header.write_text(header(library))
+            files.example.write_text(example(library))
+            files.cmake.write_text(cmake(library, shared))
+            for path in Path(unfinished).iterdir():
+                path.replace(out / path.name)
     except OSError as e:
-        raise ArgumentError(f"the folder {out} cannot be made: {e.strerror}") from None
-    name = library.name
-    objects, symbols = _objects(library)
-    files = Exported(
-        header=out / f"{name}.h",
-        shared=out / f"lib{name}.so" if shared else None,
-        static=out / f"lib{name}.a",
-        weights=out / f"{name}.weights",
-        example=out / "example.c",
-        cmake=out / f"{name}.cmake",
+        raise ArgumentError(f"the folder {out} cannot be written: {e.strerror}") from None
+    return _files(out, library.name, shared)
+
+
+def _files(folder: Path, name: str, shared: bool) -> Exported:
+    return Exported(
+        header=folder / f"{name}.h",
+        shared=folder / f"lib{name}.so" if shared else None,
+        static=folder / f"lib{name}.a",
+        weights=folder / f"{name}.weights",
+        example=folder / "example.c",
+        cmake=folder / f"{name}.cmake",
     )
-    try:
-        if files.shared is not None:
-            link_shared(files.shared, objects, symbols[f"{name}.o"], link)
-        files.static.write_bytes(archive(objects, symbols))
-        write_weights(files.weights, library.weights, library_digest(library))
-        files.header.write_text(header(library))
-        files.example.write_text(example(library))
-        files.cmake.write_text(cmake(library, shared))
-    except OSError as e:
-        raise ArgumentError(f"{e.filename or out} cannot be written: {e.strerror}") from None
-    return files
 
 
 def _require_exportable(library: Library) -> None:
