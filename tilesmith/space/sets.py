@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from tilesmith.base.dtype import FLOAT32
 from tilesmith.base.target import Target
+from tilesmith.ir.intrinsics import INTRINSICS
 from tilesmith.space.annotation import CpuAnnotation
 from tilesmith.space.column_sums import TileColumnSums
+from tilesmith.space.instructions import TileByInstruction, usable
 from tilesmith.space.rules import (
     AddCacheWrite,
     AddRfactor,
@@ -56,6 +58,7 @@ def default_rules(target: Target) -> tuple[Rule, ...]:
     return (
         InlineCheap(),
         split_divided,
+        TileByInstruction(usable(INTRINSICS, target)),
         FilterWindows(),
         LeaveOutZeros(),
         AddRfactor(policy="any", max_innermost=16 * lanes, shortest=2 * lanes, rows=4),
