@@ -46,8 +46,8 @@ brings every launch into *launch form*, which is what one thread does, written o
             C.local = local float32[4]
             ...                               For, If, Store, Alloc, Sync("shared"), Join
 
-Any number of loops bound to blockIdx.x, then Allocs, then any number of loops bound to threadIdx.x
-are perfectly nested. All have constant extents; no other loop is bound to an axis. Together they
+One or more loops bound to blockIdx.x, then Allocs, then one or more loops bound to threadIdx.x are
+perfectly nested. All have constant extents; no other loop is bound to an axis. Together they
 number the blocks and threads, the outermost loop slowest: here thread 16 * i.1 + j.1 of 256. A
 thread sees what another one wrote to shared or global memory only after a Sync, and what another
 block wrote only in a later launch. All threads of a block reach the same Syncs and Joins in the

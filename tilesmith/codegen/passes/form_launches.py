@@ -17,7 +17,7 @@ from tilesmith.base.errors import BuildError
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import accesses, substitute_body
 from tilesmith.codegen.passes.spread_copies import spread
-from tilesmith.expr.ints import Int, of, var
+from tilesmith.expr.ints import ONE, ZERO, Int, of, var
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, For, If, Join, Stmt, statements
 
@@ -42,6 +42,8 @@ def _launch(
     root: Stmt, number: int, name: str, target: Target, scopes: dict[str, str], top: list[Stmt]
 ) -> Stmt:
     blocks, body = _blocks((root,), name)
+    dropped = {f.name: ZERO for f in blocks if f.extent.const == 1}
+    blocks = [f for f in blocks if f.name not in dropped]
     # Allocs stand outside of the loops whose threads use them.
     allocs = [s for s in statements(body) if isinstance(s, Alloc)]
     body = _without_allocs(body)
@@ -56,6 +58,9 @@ def _launch(
         threads, inner = [loop], body
     else:
         total, num = {}, prod(_number(f) for f in threads)
+        dropped |= {f.name: ZERO for f in threads if f.extent.const == 1}
+        threads = [f for f in threads if f.name not in dropped]
+        threads = threads or [For(f"thread{number}", ONE, (), "threadIdx.x")]
     if num > target.max_threads:
         raise BuildError(
             f"{name} wants {num} threads per block; the target has {target.max_threads}"
@@ -65,13 +70,13 @@ def _launch(
         tid = tid * f.extent + var(f.name)
     names = frozenset(f.name for f in threads)
     along = {}
-    rest = tid
+    rest, left = tid, num
     for a in AXES:  # x counts fastest
         n = total.get(a, 1)
-        along[a] = (rest % n if a != AXES[-1] else rest, n)
-        rest = rest // n
+        along[a] = (rest % n if n < left else rest, n)
+        rest, left = (rest // n, left // n) if n < left else (ZERO, 1)
     ranges = {f.name: f.extent for f in (*blocks, *threads)}
-    place = _Place({}, along, ranges, inside=not total)
+    place = _Place(dropped, along, ranges, inside=not total)
     done = _Threads(tid, num, names, scopes).body(inner, place)
     stmts: tuple[Stmt, ...] = (*local, *done)
     for f in reversed(threads):
@@ -79,8 +84,8 @@ def _launch(
     stmts = (*shared, *stmts)
     for f in reversed(blocks):
         stmts = (replace(f, body=stmts, kind="blockIdx.x", notes=()),)
-    if len(stmts) > 1 or not blocks:  # nothing is bound to blocks: a single one
-        stmts = (For(f"block{number}", of(1), stmts, "blockIdx.x"),)
+    if not blocks:  # a single one
+        stmts = (For(f"block{number}", ONE, stmts, "blockIdx.x"),)
     return stmts[0]
 
 
