@@ -37,7 +37,7 @@ class CudaBackend:
 
 @dataclass(frozen=True, slots=True)
 class OpenclBackend:
-    """OpenCL C. A device's driver compiles the text when the kernel is loaded."""
+    """OpenCL C. The driver of a device compiles the text when the kernel is loaded."""
 
     passes: tuple[Pass, ...] = GPU_PASSES
     kind: ClassVar[str] = "opencl"

@@ -70,6 +70,8 @@ class Expressions:
         if (name := self.fetched.get(e)) is not None:
             return name
         memory = self.position.memories[e.buffer]
+        if memory.single:
+            return memory.name
         return f"{memory.name}[{self.integers.address(memory, e.index)}]"
 
     def index_value(self, e: Expr) -> Piece:

@@ -229,6 +229,8 @@ class Integers:
         if not less:
             return piece.operation(">=", self._joined(more, 0, small), Piece(str(-const)))
         left = self._joined(less, 0, small)
+        if not more and const == 0 and all(type(a) is str for m, _ in less for a in m):
+            return piece.operation("==", left, Piece("0"))  # loops are never negative
         if not more:
             return piece.operation("<", left, Piece(str(const + 1)))
         if const <= 0:

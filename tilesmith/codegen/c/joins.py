@@ -7,13 +7,16 @@ same order.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from tilesmith.base.dtype import DType
 from tilesmith.codegen.c.expressions import Expressions
 from tilesmith.codegen.c.integers import Integers
 from tilesmith.codegen.c.piece import Piece
 from tilesmith.codegen.c.position import UNROLL, Position
 from tilesmith.expr.combiner import join_args
-from tilesmith.ir.nodes import Join
+from tilesmith.ir.nodes import Join, Stmt, statements
 
 _WARP = 32
 # Up to so many values each thread reads and joins by itself; more are joined by a tree.
@@ -31,9 +34,18 @@ class Joins:
         """After a barrier, no thread reads what was exchanged before it."""
         self._in_use = False
 
-    def enter_loop(self) -> None:
-        """The end of a loop's body comes before its start."""
-        self._in_use = True
+    @contextmanager
+    def repeated(self, body: tuple[Stmt, ...]) -> Iterator[None]:
+        """Inside of a loop, whose body's end comes before its start."""
+        self._in_use = self._in_use or any(isinstance(s, Join) for s in statements(body))
+        yield
+
+    @contextmanager
+    def perhaps(self) -> Iterator[None]:
+        """Inside of a condition: barriers there may not be reached."""
+        before = self._in_use
+        yield
+        self._in_use = self._in_use or before
 
     def join(self, s: Join) -> None:
         if s.extent == 1:

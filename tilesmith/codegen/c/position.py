@@ -22,6 +22,7 @@ class Memory:
     dtype: DType
     scope: str
     strides: tuple[Int, ...]
+    single: bool = False  # a variable rather than an array
 
 
 @dataclass(slots=True)
@@ -76,8 +77,8 @@ class Position:
         increment = f"++{name}" if step == 1 else f"{name} += {step}"
         self._close(f"for (int {name} = 0; {name} < {extent}; {increment})", pragma)
 
-    def declare(self, b: Buffer, name: str) -> None:
-        self.memories[b.name] = Memory(name, b.dtype, b.scope, b.strides)
+    def declare(self, b: Buffer, name: str, single: bool = False) -> None:
+        self.memories[b.name] = Memory(name, b.dtype, b.scope, b.strides, single)
 
     @contextmanager
     def braces(self, head: str, pragma: str = "") -> Iterator[None]:

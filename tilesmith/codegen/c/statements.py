@@ -63,7 +63,6 @@ class Statements:
                 self._plain(s, extent, UNROLL)
         elif s.kind == "serial":
             long = extent * _num_statements(s.body) > _FREE_STATEMENTS
-            self.joins.enter_loop()
             self._plain(s, extent, ROLL if long or _has_barrier(s.body) else "")
         else:
             raise BuildError(
@@ -71,7 +70,7 @@ class Statements:
             )
 
     def _plain(self, s: For, extent: int, pragma: str) -> None:
-        with self.position.loop(s.name, extent, pragma):
+        with self.position.loop(s.name, extent, pragma), self.joins.repeated(s.body):
             self.body(s.body)
 
     def _vectorized(self, s: For, extent: int) -> bool:
@@ -90,17 +89,21 @@ class Statements:
         return True
 
     def _guarded(self, s: If) -> None:
-        with self.position.braces(f"if ({self.integers.conditions(s.conds)})"):
+        head = f"if ({self.integers.conditions(s.conds)})"
+        with self.position.braces(head), self.joins.perhaps():
             self.body(s.body)
 
     def _local(self, s: Alloc) -> None:
         b, position = s.buffer, self.position
         if b.scope != "local":
             raise BuildError(f"{b.name!r} is allocated inside of the threads in scope {b.scope!r}")
-        name = position.fresh(b.name)
-        position.declare(b, name)
-        kind = f"{position.dialect.aligned}{position.dialect.type_of(b.dtype)}"
-        position.write(f"{kind} {name}[{size_of(b)}];")
+        name, size = position.fresh(b.name), size_of(b)
+        position.declare(b, name, single=size == 1)
+        kind = position.dialect.type_of(b.dtype)
+        if size == 1:
+            position.write(f"{kind} {name};")
+        else:
+            position.write(f"{position.dialect.aligned}{kind} {name}[{size}];")
 
     def _store(self, s: Store) -> None:
         if s.intrinsic is not None:

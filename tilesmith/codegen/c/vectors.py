@@ -5,6 +5,7 @@ elements at an aligned address, and emits the loop with them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import NamedTuple
 
 from tilesmith.base.dtype import DType
@@ -115,7 +116,8 @@ class Vectors:
             self.position.write(f"{target} = {source};")
             return
         position, step = self.position, plan.step
-        with position.braces(""):
+        own = first == ZERO and not plan.guards  # else there are braces around already
+        with position.braces("") if own else nullcontext():
             fetched = {x: self._fetch(x, n, start, step) for x, n in plan.loads.items()}
             result = self._array(w.buffer, step) if plan.store else None
             env = {} if first == ZERO else {loop: first + var(loop)}
