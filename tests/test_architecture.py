@@ -19,7 +19,7 @@ STAGES = (
 # What only one leaf file may import: llvmlite loads 60 MB, the others more.
 HEAVY = {
     "llvmlite", "xgboost", "torch", "onnx", "onnxruntime", "sqlalchemy", "ray", "scipy",
-    "matplotlib", "openvino", "MNN", "onnxscript",
+    "matplotlib", "openvino", "MNN", "onnxscript", "pyopencl", "cuda",
 }  # fmt: skip
 # codegen knows ir, and nothing of how a Function was found.
 FORBIDDEN = {"codegen": {"schedule", "task", "space", "search"}, "search": {"measure", "records"}}
@@ -29,7 +29,7 @@ LATE = {
     "codegen/llvm/backend.py", "runtime/kernel.py", "records/open.py", "report/peers.py",
     "cli/bench.py", "search/gbdt.py", "search/tree_gru.py", "measure/parent/this_machine.py",
     "measure/peak.py", "runtime/chain.py", "frontends/open.py", "tune/progress.py",
-    "report/engines.py", "__init__.py",
+    "report/engines.py", "runtime/devices/open.py", "__init__.py",
 }  # fmt: skip
 
 
