@@ -9,44 +9,60 @@ from typing import Any
 
 from tilesmith.base.errors import BuildError, DeviceError, TargetError
 from tilesmith.base.target import Target
-from tilesmith.runtime.devices.cuda import CudaDevice
+from tilesmith.runtime.devices.cuda import CudaDevice, cuda_target
 from tilesmith.runtime.devices.cuda_driver import cuda_driver
 from tilesmith.runtime.devices.protocol import Device
 
 
 def cuda(device: int = 0) -> Target:
     """An NVIDIA GPU of this machine, by its number. Raises a TargetError if it is not there."""
-    return device_of("cuda", device).target
+    return target_of("cuda", device)
 
 
 def opencl(device: int = 0) -> Target:
     """An OpenCL device of this machine, by its number; GPUs come first. Raises a TargetError if it
     is not there.
     """
-    return device_of("opencl", device).target
+    return target_of("opencl", device)
 
 
 @cache
-def device_of(kind: str, index: int) -> Device:
-    """Opened once: a second context would hold memory of its own."""
+def target_of(kind: str, index: int) -> Target:
+    """Detects it without opening it: a context takes hundreds of megabytes on the device."""
     match kind:
         case "cuda":
             try:
-                opened: Any = CudaDevice(cuda_driver(), index)
+                return cuda_target(cuda_driver(), index)
             except DeviceError as error:
                 raise TargetError(f"GPU {index} cannot be used: {error}") from None
         case "opencl":
-            try:
-                # Imported here because pyopencl is an optional install.
-                from tilesmith.runtime.devices.opencl import open_opencl
-            except ImportError as error:
-                raise TargetError(
-                    f"OpenCL devices need the package pyopencl ({error}); "
-                    "pip install 'tilesmith[opencl]'"
-                ) from None
-            opened = open_opencl(index)
+            found = _opencl()
+            target: Target = found.opencl_target(found.opencl_device(index), index)
+            return target
         case _:
             raise TargetError(f"{kind!r} is no kind of GPU; known are cuda and opencl")
+
+
+def _opencl() -> Any:
+    try:
+        # Imported here because pyopencl is an optional install.
+        from tilesmith.runtime.devices import opencl as module
+    except ImportError as error:
+        raise TargetError(
+            f"OpenCL devices need the package pyopencl ({error}); pip install 'tilesmith[opencl]'"
+        ) from None
+    return module
+
+
+@cache
+def _device_of(kind: str, index: int) -> Device:
+    """Opened once: a second context would hold memory of its own."""
+    opened: Any
+    if kind == "cuda":
+        opened = CudaDevice(cuda_driver(), index)
+    else:
+        module = _opencl()
+        opened = module.OpenclDevice(module.opencl_device(index), index)
     device: Device = opened
     return device
 
@@ -54,13 +70,12 @@ def device_of(kind: str, index: int) -> Device:
 def open_device(target: Target) -> Device:
     """Raises a BuildError that says why this machine cannot run code for the target."""
     try:
-        device = device_of(target.kind, target.device)
-    except TargetError as error:
+        here = target_of(target.kind, target.device)
+        if target.kind == "cuda" and not _runs(target.arch, here.arch):
+            raise BuildError(f"it was built for {target.arch}; the GPU here is {_named(here)}")
+        return _device_of(target.kind, target.device)
+    except (DeviceError, TargetError) as error:
         raise BuildError(f"it was built for {_named(target)}: {error}") from None
-    here = device.target
-    if target.kind == "cuda" and not _runs(target.arch, here.arch):
-        raise BuildError(f"it was built for {target.arch}; the GPU here is {_named(here)}")
-    return device
 
 
 def _named(target: Target) -> str:

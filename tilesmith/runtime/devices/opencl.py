@@ -239,7 +239,7 @@ def _warp_size(device: Any) -> int:
     return 32
 
 
-def open_opencl(index: int) -> OpenclDevice:
+def opencl_device(index: int) -> Any:
     found = opencl_devices()
     if not found:
         raise TargetError(
@@ -249,4 +249,4 @@ def open_opencl(index: int) -> OpenclDevice:
     if not 0 <= index < len(found):
         names = ", ".join(f"{k} ({d.name.strip()})" for k, d in enumerate(found))
         raise TargetError(f"there is no OpenCL device {index} here; there are {names}")
-    return OpenclDevice(found[index], index)
+    return found[index]
