@@ -18,7 +18,7 @@ from math import prod
 
 from tilesmith.base.errors import BuildError
 from tilesmith.base.target import Target
-from tilesmith.expr.ints import ONE, ZERO, Int, var
+from tilesmith.expr.ints import ZERO, Int, var
 from tilesmith.expr.nodes import Load
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, Buffer, For, If, Join, Path, Stmt, Write, rewrite, walk
