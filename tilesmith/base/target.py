@@ -221,7 +221,7 @@ NAMED = {
         "neoverse-v1", 16, frozenset({"dotprod", "fp16", "i8mm", "bf16"}), 1024, 32
     ),
     "nvidia-v100": _nvidia("sm_70", 80, 48, 6),
-    "nvidia-a100": _nvidia("sm_80", 108, 48, 40),
-    "nvidia-h100": _nvidia("sm_90a", 132, 48, 50),
-    "nvidia-h200": _nvidia("sm_90a", 132, 48, 60),
+    "nvidia-a100": _nvidia("sm_80", 108, 163, 40),
+    "nvidia-h100": _nvidia("sm_90a", 132, 227, 50),
+    "nvidia-h200": _nvidia("sm_90a", 132, 227, 60),
 }
