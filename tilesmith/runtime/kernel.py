@@ -139,7 +139,9 @@ class Kernel:
 
     @property
     def source(self) -> str:
-        """The text that the back end generated: LLVM IR, or the language of your own back end."""
+        """The text that the back end generated: LLVM IR, CUDA C, OpenCL C, or the language of your
+        own back end.
+        """
         return self.artifact.source
 
     @cached_property
@@ -354,8 +356,9 @@ class Kernel:
             return ", ".join(map(str, parameters))
 
         a = self.artifact
+        machine = a.cpu or a.target.model or a.target.arch
         origin = "" if self.origin == AS_GIVEN else f", from {self.origin}"
-        return f"<Kernel {a.name}({show(a.inputs)}) -> {show(a.outputs)}, for {a.cpu}{origin}>"
+        return f"<Kernel {a.name}({show(a.inputs)}) -> {show(a.outputs)}, for {machine}{origin}>"
 
 
 def random_array(p: Parameter, seed: int = 0) -> Array:
