@@ -168,5 +168,5 @@ def _parameter(buffer: Buffer, output: bool) -> Parameter:
         if extent.const is None:
             raise BuildError(f"parameter {buffer.name!r} has the open extent {extent}")
         shape.append(extent.const)
-    packed = None if buffer.layout is None and not buffer.basis else buffer
+    packed = None if buffer.is_as_given else buffer
     return Parameter(buffer.name, tuple(shape), buffer.dtype, output, packed)

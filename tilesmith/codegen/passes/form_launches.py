@@ -30,22 +30,28 @@ def form_launches(func: Function, target: Target) -> Function:
     buffers |= {s.buffer.name: s.buffer for s in statements(func.body) if isinstance(s, Alloc)}
     scopes = {name: b.scope for name, b in buffers.items()}
     out: list[Stmt] = []
+    waiting: list[Alloc] = []  # no loop stands around the threads that share them
     for k, root in enumerate(func.body):
-        if isinstance(root, Alloc):
+        if not isinstance(root, Alloc):
+            used = {a.buffer for a in accesses((root,))}
+            mine = [s for s in waiting if s.buffer.name in used]
+            out.append(_launch(root, k, func.name, target, scopes, out, mine))
+        elif root.buffer.scope == "global":
             out.append(root)
         else:
-            out.append(_launch(root, k, func.name, target, scopes, out))
+            waiting.append(root)
     return replace(func, body=tuple(out))
 
 
 def _launch(
-    root: Stmt, number: int, name: str, target: Target, scopes: dict[str, str], top: list[Stmt]
-) -> Stmt:
+    root: Stmt, number: int, name: str, target: Target, scopes: dict[str, str], top: list[Stmt],
+    waiting: list[Alloc],
+) -> Stmt:  # fmt: skip
     blocks, body = _blocks((root,), name)
     dropped = {f.name: ZERO for f in blocks if f.extent.const == 1}
     blocks = [f for f in blocks if f.name not in dropped]
     # Allocs stand outside of the loops whose threads use them.
-    allocs = [s for s in statements(body) if isinstance(s, Alloc)]
+    allocs = [*waiting, *(s for s in statements(body) if isinstance(s, Alloc))]
     body = _without_allocs(body)
     top += [s for s in allocs if s.buffer.scope == "global"]
     shared = [s for s in allocs if s.buffer.scope == "shared"]
@@ -199,8 +205,9 @@ class _Threads:
         """Whether the statement holds parts that different threads carry out differently."""
         if _bound_loops((s,)) or any(isinstance(t, Join) for t in statements((s,))):
             return True
-        private = {self.scopes[a.buffer] == "local" for a in accesses((s,)) if a.write}
-        return len(private) > 1 or (len(s.body) > 1 and private == {False})
+        written = {self.scopes[a.buffer] for a in accesses((s,)) if a.write}
+        several = any(isinstance(t, For | If) and len(t.body) > 1 for t in statements((s,)))
+        return len(written) > 1 or (several and written != {"local"})
 
     def _enter(self, f: For, at: _Place) -> _Place:
         """Replaces a loop over threads by the number that a thread has in it."""
@@ -230,7 +237,10 @@ class _Threads:
             return (s,)
         by_thread = any(self.names & p.names for a in accesses((s,)) for p in a.index if a.write)
         if at.inside and (written != {"shared"} or by_thread):
-            return (If(at.guards, (s,)),) if at.guards else (s,)
+            guards = at.guards
+            if written != {"local"}:  # one of the threads that are alike to the loops around
+                guards += tuple(-number for number, count in at.along.values() if count > 1)
+            return (If(guards, (s,)),) if guards else (s,)
         reads = {self.scopes[a.buffer] for a in accesses((s,)) if not a.write}
         done = None if "local" in reads else spread(s, self.tid, self.num, at.ranges)
         return (If((-self.tid,), (s,)),) if done is None else (done,)
