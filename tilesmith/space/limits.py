@@ -54,6 +54,8 @@ def _cpu_limits(task: Task, path: tuple[For, ...], b: Block) -> Iterator[Limit]:
     taken = 1  # registers of one accumulator
     if b.intrinsic is not None:
         taken = b.intrinsic.registers(b.intrinsic.output, target.vector_bits)
+        if b.intrinsic.by_address:  # it has registers of its own
+            taken = target.num_vector_registers // 4
     for f in path:
         depth = f.note("unroll_depth")
         if isinstance(depth, str):
