@@ -8,13 +8,14 @@ from tilesmith.base.errors import BuildError
 from tilesmith.base.target import Target, cpu
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.codegen.backend import Backend
+from tilesmith.codegen.c.backends import CudaBackend, OpenclBackend
 from tilesmith.codegen.llvm.backend import LlvmBackend
 from tilesmith.ir.function import Function
 from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.runtime.kernel import AS_GIVEN, Kernel, Origin
 
 # The built-in back ends, one per kind of target.
-BACKENDS: tuple[Backend, ...] = (LlvmBackend(),)
+BACKENDS: tuple[Backend, ...] = (LlvmBackend(), CudaBackend(), OpenclBackend())
 
 
 def build(

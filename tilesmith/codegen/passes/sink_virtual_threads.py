@@ -18,11 +18,11 @@ from dataclasses import replace
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import accesses, map_access
 from tilesmith.expr.dynamic import below
-from tilesmith.expr.ints import ZERO, Int, var
+from tilesmith.expr.ints import ONE, ZERO, Int, var
 from tilesmith.expr.nodes import own_ints
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Buffer, For, If, Join, Stmt, Store
+from tilesmith.ir.nodes import Buffer, For, If, Join, Stmt, Store, statements
 
 VTHREAD = "vthread"
 
@@ -30,7 +30,13 @@ VTHREAD = "vthread"
 def sink_virtual_threads(func: Function, _: Target) -> Function:
     """Takes lowered statements."""
     virtual: dict[str, Int] = {}
-    body = _sink(func.body, (), virtual)
+    body: tuple[Stmt, ...] = ()
+    for root in func.body:
+        new = _sink((root,), (), virtual)
+        if len(new) > 1:  # still one launch
+            assert isinstance(root, For)
+            new = (For(f"{root.name}.block", ONE, new, "blockIdx.x"),)
+        body += new
     if not virtual:
         return func
     private = {b.name for b in func.buffers if b.scope == "local"}
@@ -79,11 +85,17 @@ def _sink(
             isinstance(s, For)
             and (
                 (s.kind != "serial" and "Idx" in s.kind)
+                or any(isinstance(t, For) and t.kind == VTHREAD for t in statements(s.body))
                 or not all(_uses(t, v.name) for t in _leaves(s.body) for v in around)
                 or _reduces(s)
             )
         ) or (isinstance(s, If) and not all(_uses(t, v.name) for t in s.body for v in around)):
-            out.append(replace(s, body=_sink(s.body, around, virtual)))
+            tested = [v for v in around if isinstance(s, If) and _tests(s, v.name)]
+            below = tuple(v for v in around if v not in tested)
+            new: Stmt = replace(s, body=_sink(s.body, below, virtual))
+            for v in reversed(tested):
+                new = For(v.name, v.extent, (new,), "unroll")
+            out.append(new)
         else:
             for v in reversed(around):
                 if _uses(s, v.name):
@@ -114,12 +126,16 @@ def _leaves(body: tuple[Stmt, ...]) -> list[Stmt]:
     return out
 
 
+def _tests(s: If, name: str) -> bool:
+    return any(name in p.names for p in s.conds)
+
+
 def _uses(s: Stmt, name: str) -> bool:
     match s:
         case For():
             return any(_uses(t, name) for t in s.body)
         case If():
-            return any(name in p.names for p in s.conds) or any(_uses(t, name) for t in s.body)
+            return _tests(s, name) or any(_uses(t, name) for t in s.body)
         case Store():
             return any(
                 name in p.names
