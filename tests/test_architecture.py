@@ -30,7 +30,7 @@ LATE = {
     "report/peers.py",
     "cli/bench.py", "search/gbdt.py", "search/tree_gru.py", "measure/parent/this_machine.py",
     "measure/peak.py", "runtime/chain.py", "frontends/open.py", "tune/progress.py",
-    "report/engines.py", "runtime/devices/open.py", "runtime/export/write.py", "__init__.py",
+    "report/engines.py", "runtime/export/write.py", "runtime/devices/open.py", "__init__.py",
 }  # fmt: skip
 
 

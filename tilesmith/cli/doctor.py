@@ -18,7 +18,7 @@ from pathlib import Path
 
 import typer
 
-from tilesmith.base.errors import TargetError, TilesmithError
+from tilesmith.base.errors import BuildError, TargetError, TilesmithError
 from tilesmith.base.target import Target, cpu
 from tilesmith.base.version import version
 from tilesmith.cli.machine_name import machine_name
@@ -28,6 +28,7 @@ from tilesmith.ops.matmul import matmul
 from tilesmith.report.peers import PEERS, installed_peers
 from tilesmith.runtime.build import build
 from tilesmith.runtime.devices.open import target_of
+from tilesmith.runtime.export.link import ARCHITECTURES, compiler_for, compilers_of
 from tilesmith.runtime.kernel import Kernel
 
 
@@ -71,6 +72,7 @@ def doctor() -> None:
     _print("Processor", _processor())
     _print("Packages", _packages())
     _print("GPUs", _gpus())
+    _print("Export", _export())
     try:
         x, y = (placeholder((128, 128), name=name) for name in "xy")
         kernel = build(function([x, y, matmul(x, y, name="z")], name="probe"), cpu(1))
@@ -167,6 +169,16 @@ def _gpu(t: Target) -> str:
         f"{t.model} ({t.arch}), {t.num_multiprocessors} multiprocessors, {_size(t.shared_nbytes)} "
         f"shared memory and {t.max_threads} threads per block, L2 {_size(t.l2_nbytes)}"
     )
+
+
+def _export() -> Iterator[tuple[str, str]]:
+    """Which C compilers link exported models."""
+    for arch in ARCHITECTURES:
+        try:
+            yield arch, f"{compiler_for(arch)[0]} links shared libraries"
+        except BuildError:
+            wanted = " or ".join(compilers_of(arch))
+            yield arch, f"no {wanted}: models are exported as static libraries only"
 
 
 def _timing(kernel: Kernel) -> Iterator[tuple[str, str]]:
