@@ -43,7 +43,7 @@ def limits_of(task: Task, func: Function) -> list[Limit]:
     for path, b in walk(func.body):
         if task.target.kind == "cpu":
             out += _cpu_limits(task, path, b)
-    if task.target.kind == "cuda":
+    if task.target.kind != "cpu":
         out += _gpu_limits(task, func)
     return [x for x in out if x.value.const is None or x.value.const > x.most]
 
