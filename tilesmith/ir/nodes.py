@@ -87,12 +87,21 @@ class Buffer:
     # (dimension, matrix): the caller multiplies its array by the matrix along that dimension ahead
     # of time. Only for constants; `shape` is the shape after that.
     basis: tuple[tuple[int, Matrix], ...] = ()
+    # Per dimension (or empty), how many zeros the caller appends to its array ahead of time. Only
+    # for constants; `shape` includes them.
+    zeros: tuple[int, ...] = ()
 
     @property
     def given_shape(self) -> tuple[Int, ...]:
-        """The shape of the caller's array, before `basis`."""
+        """The shape of the caller's array, before `basis` and `zeros`."""
         columns = {d: of(len(rows[0])) for d, rows in self.basis}
-        return tuple(columns.get(d, n) for d, n in enumerate(self.shape))
+        added = self.zeros or (0,) * len(self.shape)
+        return tuple(columns.get(d, n - added[d]) for d, n in enumerate(self.shape))
+
+    @property
+    def is_as_given(self) -> bool:
+        """Whether the caller's array is used as it is."""
+        return self.layout is None and not self.basis and not self.zeros
 
     @property
     def physical_shape(self) -> tuple[Int, ...]:
@@ -164,6 +173,22 @@ class Intrinsic:
     description: Any  # a Function whose one output is read, joined and written
     features: frozenset[str] = frozenset()
     emitters: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    cost: float = 1.0  # of one use, in vector instructions; only the analytic score asks for it
+
+    @property
+    def output(self) -> str:
+        """The name of the output in the description."""
+        name: str = self.description.outputs[0].name
+        return name
+
+    def nbits(self, operand: str) -> int:
+        """The bits of an operand."""
+        buffer: Buffer = self.description.all_buffers[operand]
+        return (buffer.size.const or 1) * buffer.dtype.bits
+
+    def registers(self, operand: str, vector_bits: int) -> int:
+        """The vector registers that an operand takes."""
+        return max(1, -(-self.nbits(operand) // vector_bits))
 
 
 @dataclass(frozen=True, slots=True)

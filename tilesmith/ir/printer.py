@@ -46,7 +46,8 @@ def _param(b: Buffer) -> str:
 def _storage(b: Buffer) -> str:
     layout = f" as [{', '.join(map(str, b.layout))}]" if b.layout is not None else ""
     basis = f" in the basis of {', '.join(f'd{d}' for d, _ in b.basis)}" if b.basis else ""
-    return basis + layout + (f" align{b.align}" if b.align else "")
+    zeros = f" with {b.zeros} zeros behind" if b.zeros else ""
+    return basis + zeros + layout + (f" align{b.align}" if b.align else "")
 
 
 def _buffer(b: Buffer) -> str:

@@ -6,8 +6,10 @@ from dataclasses import replace
 
 from tilesmith.base.dtype import FLOAT32
 from tilesmith.base.target import Target
+from tilesmith.ir.intrinsics import INTRINSICS
 from tilesmith.space.annotation import CpuAnnotation
 from tilesmith.space.column_sums import TileColumnSums
+from tilesmith.space.instructions import TileByInstruction, usable
 from tilesmith.space.rules import (
     AddCacheWrite,
     AddRfactor,
@@ -56,7 +58,6 @@ def default_rules(target: Target) -> tuple[Rule, ...]:
         fetching = Fetching(widths=(1, 2, 4), pipeline=True)
         return (
             InlineCheap(always=True),
-            split_divided,
             FuseRows(),
             AddCacheWrite(final=True),
             TileForGpu(Tiling("SSSRRSRS"), fetching=(fetching, replace(fetching, turned=True))),
@@ -68,6 +69,7 @@ def default_rules(target: Target) -> tuple[Rule, ...]:
     return (
         InlineCheap(),
         split_divided,
+        TileByInstruction(usable(INTRINSICS, target)),
         FilterWindows(),
         LeaveOutZeros(),
         AddRfactor(policy="any", max_innermost=16 * lanes, shortest=2 * lanes, rows=4),

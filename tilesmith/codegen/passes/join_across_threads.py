@@ -18,7 +18,7 @@ from math import prod
 
 from tilesmith.base.errors import BuildError
 from tilesmith.base.target import Target
-from tilesmith.expr.ints import ONE, ZERO, Int, var
+from tilesmith.expr.ints import ZERO, Int, var
 from tilesmith.expr.nodes import Load
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, Buffer, For, If, Join, Path, Stmt, Write, rewrite, walk
@@ -57,11 +57,6 @@ def _join(func: Function, path: Path, b: Block) -> Function:
         return (s,)
 
     body = rewrite(func.body, go)
-    if first == 0:  # nothing is bound to blocks: what follows the loops is part of the same launch
-        at = next(k for k, s in enumerate(body) if isinstance(s, For) and s.name == path[0].name)
-        end = at + 1 + len(after)
-        launch = For(f"{b.name}.block", ONE, body[at:end], "blockIdx.x", owner=b.name)
-        body = (*body[:at], launch, *body[end:])
     buffers = tuple(_scoped(x, body, private) for x in func.buffers)
     return replace(func, body=body, buffers=(*buffers, *private.values()))
 
