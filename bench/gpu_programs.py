@@ -99,7 +99,7 @@ def main() -> None:
                     f"{name} {rules} {where}",
                     total,
                     lambda t: suite(t, args, name, shape, rules, target),
-                )  # noqa: B023,E501
+                )
     timed("sketches of random programs", total, lambda t: programs(t, args))
     timed("random traces", total, lambda t: traces(t, args))
 
