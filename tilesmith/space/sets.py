@@ -60,7 +60,10 @@ def default_rules(target: Target) -> tuple[Rule, ...]:
             InlineCheap(always=True),
             FuseRows(),
             AddCacheWrite(final=True),
-            TileForGpu(Tiling("SSSRRSRS"), fetching=(fetching, replace(fetching, turned=True))),
+            TileForGpu(
+                Tiling("SSSRRSRS", max_innermost=16),
+                fetching=(fetching, replace(fetching, turned=True)),
+            ),
             skip,
             AnnotateForGpu(),
         )

@@ -53,7 +53,7 @@ def _join(func: Function, path: Path, b: Block) -> Function:
         if isinstance(s, For) and s.name in names:
             s = _bound(s)
         if isinstance(s, For) and s.name == path[first].name:
-            if first == 0:  # nothing is bound to blocks: still one launch
+            if first == 0:  # one launch does both
                 return (For(f"{b.name}.block", ONE, (s, *after), "blockIdx.x", owner=b.name),)
             return (s, *after)
         return (s,)
