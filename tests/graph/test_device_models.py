@@ -1,4 +1,4 @@
-"""Models on a GPU: on PoCL, which runs OpenCL kernels on the processor, and, for what only CUDA has,
+"""Models on a GPU: on PoCL, which runs OpenCL on the processor, and, for what only CUDA has,
 on a pretended driver.
 """
 
