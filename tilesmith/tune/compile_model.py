@@ -14,11 +14,13 @@ from tilesmith.base.digest import digest
 from tilesmith.base.errors import GraphError
 from tilesmith.base.target import Target, cpu
 from tilesmith.codegen.artifact import Artifact
+from tilesmith.graph.device_executor import DeviceExecutor
 from tilesmith.graph.executor import Executor
 from tilesmith.graph.graph import Graph
+from tilesmith.graph.memory import ALIGNMENT
 from tilesmith.graph.model import Model
 from tilesmith.graph.partition import Partition, partition
-from tilesmith.graph.pipeline import PASSES, Pass, run_passes
+from tilesmith.graph.pipeline import Pass, passes_for, run_passes
 from tilesmith.graph.plan import Plan, Step, plan
 from tilesmith.graph.program import Program
 from tilesmith.ir.function import Function
@@ -35,6 +37,7 @@ from tilesmith.tune.inputs import require_database, require_target
 from tilesmith.tune.progress import progress_bar
 
 PLAIN_POINTS = 2048  # see BuildRequest
+_GPU_ALIGNMENT = 256  # bytes; OpenCL devices ask for up to 128
 _MAX_FAMILIAR = 64  # tasks whose programs a draft may follow; each costs some milliseconds
 
 
@@ -44,13 +47,14 @@ def compile_model(
     *,
     database: Database | None = None,
     strict: bool = False,
-    passes: Sequence[Pass] = PASSES,
+    passes: Sequence[Pass] | None = None,
     groups: Partition = partition,
     cache: Cache | str | Path | None = "default",
     progress: bool | None = None,
 ) -> Model:
     """A Model with the best known kernels, and with drafts by the analytic score where the database
-    has no record; with `strict`, that is an error.
+    has no record; with `strict`, that is an error. On a GPU (`ts.cuda()`), weights are uploaded
+    once, and a call is one graph of launches. `passes` are by default those for the kind of target.
 
     Built kernels and packed weights are kept in `cache`, a folder (by default that of the user, see
     ts.Cache; None keeps nothing), so that the second start is quick. `progress` shows a bar while
@@ -62,20 +66,24 @@ def compile_model(
         raise GraphError(
             f"compile_model is given a {type(graph).__name__}; it takes what ts.load_onnx returns"
         )
-    builder = ModelBuilder(
-        cpu() if target is None else target, database, strict, cache_of(cache), progress
-    )
+    machine = cpu() if target is None else target
+    builder = ModelBuilder(machine, database, strict, cache_of(cache), progress)
 
     def compile_graph(one: Graph) -> Executor:
-        return builder.executor(plan_of(one, passes, groups))
+        return builder.executor(plan_of(one, machine, passes, groups))
 
     return Model(graph, compile_graph)
 
 
-def plan_of(graph: Graph, passes: Sequence[Pass] = PASSES, groups: Partition = partition) -> Plan:
+def plan_of(
+    graph: Graph,
+    target: Target,
+    passes: Sequence[Pass] | None = None,
+    groups: Partition = partition,
+) -> Plan:
     """The kernels of a graph, before any of them is built."""
-    lowered = run_passes(graph, passes)
-    return plan(lowered, groups(lowered))
+    lowered = run_passes(graph, passes_for(target) if passes is None else passes)
+    return plan(lowered, groups(lowered), ALIGNMENT if target.kind == "cpu" else _GPU_ALIGNMENT)
 
 
 @dataclass(frozen=True)
@@ -108,7 +116,10 @@ class ModelBuilder:
     def executor(self, made: Plan) -> Executor:
         keys = [s.stored.digest for s in made.steps]
         self.build({k: s for k, s in zip(keys, made.steps, strict=True) if k not in self.kernels})
-        return Executor(made, [self.kernels[k] for k in keys], self.cache)
+        kernels = [self.kernels[k] for k in keys]
+        if self.target.kind != "cpu":
+            return DeviceExecutor(made, kernels, self.target, self.cache)
+        return Executor(made, kernels, self.cache)
 
     def build(self, steps: Mapping[str, Step]) -> None:
         requests: dict[str, BuildRequest] = {}
@@ -204,14 +215,15 @@ def extract_tasks(
     graph: Graph | Program,
     target: Target | None = None,
     *,
-    passes: Sequence[Pass] = PASSES,
+    passes: Sequence[Pass] | None = None,
     groups: Partition = partition,
 ) -> list[tuple[Task, int]]:
     """The tasks of a graph, each with the number of times it occurs."""
     require_target(target, "extract_tasks")
     require_graph(graph)
     assert isinstance(graph, Graph)
-    return tasks_of(plan_of(graph, passes, groups), cpu() if target is None else target)
+    machine = cpu() if target is None else target
+    return tasks_of(plan_of(graph, machine, passes, groups), machine)
 
 
 def tasks_of(made: Plan, target: Target) -> list[tuple[Task, int]]:

@@ -15,7 +15,7 @@ from tilesmith.base.target import Target, cpu
 from tilesmith.graph.graph import Graph
 from tilesmith.graph.model import Model
 from tilesmith.graph.partition import Partition, partition
-from tilesmith.graph.pipeline import PASSES, Pass
+from tilesmith.graph.pipeline import Pass
 from tilesmith.graph.program import Program
 from tilesmith.measure.local import LocalMeasurer
 from tilesmith.measure.protocol import Measurer
@@ -78,7 +78,7 @@ def tune_model(
     measurer: Measurer | None = ...,
     observers: Sequence[NetworkObserver] = ...,
     quiet: bool = ...,
-    passes: Sequence[Pass] = ...,
+    passes: Sequence[Pass] | None = ...,
     groups: Partition = ...,
     cache: Cache | str | Path | None = ...,
 ) -> Model: ...  # fmt: skip
@@ -99,7 +99,7 @@ def tune_model(
     measurer: Measurer | None = ...,
     observers: Sequence[NetworkObserver] = ...,
     quiet: bool = ...,
-    passes: Sequence[Pass] = ...,
+    passes: Sequence[Pass] | None = ...,
     groups: Partition = ...,
     cache: Cache | str | Path | None = ...,
 ) -> list[Model]: ...  # fmt: skip
@@ -119,7 +119,7 @@ def tune_model(
     measurer: Measurer | None = None,
     observers: Sequence[NetworkObserver] = (),
     quiet: bool = False,
-    passes: Sequence[Pass] = PASSES,
+    passes: Sequence[Pass] | None = None,
     groups: Partition = partition,
     cache: Cache | str | Path | None = "default",
 ) -> Model | list[Model]:
@@ -153,7 +153,7 @@ def tune_model(
     _require_callable(scheduler, "scheduler", "ts.gradient()")
     _require_callable(objective, "objective", "ts.total_latency")
     machine = cpu() if target is None else target
-    plans = [plan_of(_closed(g), passes, groups) for g in graphs]
+    plans = [plan_of(_closed(g), machine, passes, groups) for g in graphs]
     tasks = merged([tasks_of(p, machine) for p in plans])
     with ExitStack() as stack:
         records = database
