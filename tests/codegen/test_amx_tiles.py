@@ -74,7 +74,7 @@ class Tiles:
 def simulated(source: str, symbol: str, arrays: list[np.ndarray], workspace: int) -> Tiles:
     tiles = Tiles()
     text = re.sub(r"@llvm\.x86\.(\w+)", r"@simulated_\1", source).replace(" immarg", "")
-    text = re.sub(r'^(target .*|attributes .*)$', "", text, flags=re.MULTILINE)
+    text = re.sub(r"^(target .*|attributes .*)$", "", text, flags=re.MULTILINE)
     text = re.sub(r" #\d+", "", text)
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
@@ -130,7 +130,9 @@ def test_tile_products(name: str) -> None:
     for b in func.inputs:
         shape = [e.const or 0 for e in b.shape]
         x = rng.integers(-8, 8, shape) if b.dtype.is_float else rng.integers(0, 256, shape)
-        arrays.append(x.astype(np.uint8).view(b.dtype.numpy) if b.dtype.is_int else x.astype(b.dtype.numpy))
+        arrays.append(
+            x.astype(np.uint8).view(b.dtype.numpy) if b.dtype.is_int else x.astype(b.dtype.numpy)
+        )
     want = ts.evaluate(func, *arrays)
     sketches = SketchSpace(default_rules(TARGET)).sketches(task)
     tiled = [s for s in sketches if "'amx." in str(s)]
@@ -142,7 +144,11 @@ def test_tile_products(name: str) -> None:
             artifact = LlvmBackend().compile(scheduled, TARGET)
             assert "tdpb" in artifact.source
             out = np.zeros_like(want)
-            given = [ts.pack(scheduled, b.name, x) for b, x in zip(func.inputs, arrays, strict=True)]
-            tiles = simulated(artifact.source, artifact.symbol, [*given, out], artifact.workspace_nbytes)
+            given = [
+                ts.pack(scheduled, b.name, x) for b, x in zip(func.inputs, arrays, strict=True)
+            ]
+            tiles = simulated(
+                artifact.source, artifact.symbol, [*given, out], artifact.workspace_nbytes
+            )
             assert tiles.configured
             np.testing.assert_allclose(out, want, rtol=1e-5)

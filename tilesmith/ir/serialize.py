@@ -137,7 +137,11 @@ class _Writer:
             return plain
         layout = None if b.layout is None else self.integers(b.layout)
         return [
-            *plain, b.scope, layout, b.align, *([b.basis] if b.basis or b.zeros else []),
+            *plain,
+            b.scope,
+            layout,
+            b.align,
+            *([b.basis] if b.basis or b.zeros else []),
             *([b.zeros] if b.zeros else []),
         ]
 

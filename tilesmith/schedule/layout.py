@@ -207,7 +207,9 @@ class Pad(Step):
         grown_params: dict[str, Buffer] = {}
         stages = []
         for load in b.loads:
-            if load.buffer in (new | grown_params) or not any(p.names & extents.keys() for p in load.index):
+            if load.buffer in (new | grown_params) or not any(
+                p.names & extents.keys() for p in load.index
+            ):
                 continue
             old = buffers[load.buffer]
             shape = list(old.shape)

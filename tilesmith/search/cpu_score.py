@@ -152,8 +152,11 @@ def _compute(cpu: CpuConstants, n: Nest) -> Term:
             # an element that several steps read stays in a register
             again = (g.of(1) > share).where(each * share * (written - 1), 0)
             kept = kept + again.maximum(_operands(n, a, vectors))
-    work = held * float(n.block.intrinsic.cost) if n.block.intrinsic else (
-        tile * _instructions(n.block, n.path))
+    work = (
+        held * float(n.block.intrinsic.cost)
+        if n.block.intrinsic
+        else (tile * _instructions(n.block, n.path))
+    )
     turn = (work.maximum(loads) + work.minimum(loads) * cpu.overlap_loss) / cpu.ports
     across = _stores_across(n)
     if not n.block.reducing:

@@ -75,7 +75,9 @@ class Match:
         order = self.order_of(operand)
         free = order[:1] if operand in self.intrinsic.by_address else ()
         steps = dict(zip(order, want.strides, strict=True))
-        return all(step_along(n, load.index, buffer.strides) == steps[n] for n in order if n not in free)
+        return all(
+            step_along(n, load.index, buffer.strides) == steps[n] for n in order if n not in free
+        )
 
 
 def block_of(unit: Intrinsic) -> Block:

@@ -153,7 +153,12 @@ def _with_operands(state: State, name: str, match: Match) -> tuple[State, Packed
         alone = [r.name for r in readers(state.func, buffer)] == [name]
         if operand == match.output:
             continue
-        if buffer in params and params[buffer].scope == "constant" and alone and match.is_plain(operand):
+        if (
+            buffer in params
+            and params[buffer].scope == "constant"
+            and alone
+            and match.is_plain(operand)
+        ):
             packed.append((operand, buffer, True))
         elif match.is_dense(state.func, operand):
             continue

@@ -85,7 +85,11 @@ class Instructions:
         if position.target.arch == "aarch64" and room > 1 and s.intrinsic is not None:
             for name, number in position.env.items():
                 extent = position.ranges.get(name)
-                if not isinstance(number, int) or extent is None or any(name == n for n, _ in s.tile):
+                if (
+                    not isinstance(number, int)
+                    or extent is None
+                    or any(name == n for n, _ in s.tile)
+                ):
                     continue
                 if step_along(name, load.index, m.strides).const != cell.lanes:
                     continue
@@ -106,9 +110,7 @@ class Instructions:
         m = self.position.memories[load.buffer]
         buf = unit.description.all_buffers[name]
         ((_, block),) = walk(unit.description.body)
-        index = next(
-            x for n, x in _accesses(block) if n == name
-        )
+        index = next(x for n, x in _accesses(block) if n == name)
         by_it = {i.name: n for i, (n, _) in zip(block.iters, s.tile, strict=True)}
         free = index[0].name if name in unit.by_address else None
         env = {f"d{k}": p for k, p in enumerate(index)}

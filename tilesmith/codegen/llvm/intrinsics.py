@@ -52,10 +52,16 @@ def _quads(b: Builder, a: V, to: Type) -> V:
     """Four bytes repeated over a vector."""
     if a.name in b.sources:  # as a lane of a longer vector
         whole, start = b.sources[a.name]
-        words = b.value(Type("i32", whole.type.lanes // 4), f"bitcast {whole} to <{whole.type.lanes // 4} x i32>")
+        words = b.value(
+            Type("i32", whole.type.lanes // 4),
+            f"bitcast {whole} to <{whole.type.lanes // 4} x i32>",
+        )
         lanes = to.lanes // 4
         order = ", ".join([f"i32 {start // 4}"] * lanes)
-        same = b.value(Type("i32", lanes), f"shufflevector {words}, {words.type} poison, <{lanes} x i32> <{order}>")
+        same = b.value(
+            Type("i32", lanes),
+            f"shufflevector {words}, {words.type} poison, <{lanes} x i32> <{order}>",
+        )
         return b.value(to, f"bitcast {same} to {to}")
     word = b.value(I32, f"bitcast {a} to i32")
     return b.value(to, f"bitcast {b.splat(word, to.lanes // 4)} to {to}")
