@@ -139,8 +139,10 @@ def peer_conv(func: ts.Function) -> Contestant:
     """Channels last, as ours, so that nothing is transposed."""
     x, w = arrays_of(func)[:2]
     one, zero, wzero = np.float32(1), x.dtype.type(0), w.dtype.type(0)
-    constants = {"s": np.array(one), "z": np.array(zero), "wz": np.array(wzero),
-                 "os": np.array(1e4, np.float32), "W": np.ascontiguousarray(w.transpose(3, 2, 0, 1))}  # fmt: skip
+    constants = {
+        "s": np.array(one), "z": np.array(zero), "wz": np.array(wzero),
+        "os": np.array(1e4, np.float32), "W": np.ascontiguousarray(w.transpose(3, 2, 0, 1)),
+    }  # fmt: skip
     node = onnx.helper.make_node(
         "QLinearConv", ["X", "s", "z", "W", "s", "wz", "os", "z"], ["Y"], domain="com.microsoft",
         pads=[1, 1, 1, 1], channels_last=1,
@@ -198,7 +200,8 @@ def main() -> None:
     if "conv" in args.cases:
         func = conv(left, "int8")
         contest("conv 56x56x64 3x3", func, [
-            ours(f"{left} x int8", func), ours("float32", conv("float32", "float32")), peer_conv(func),
+            ours(f"{left} x int8", func), ours("float32", conv("float32", "float32")),
+            peer_conv(func),
         ])  # fmt: skip
     if "tiles" in args.cases and "amx" in features:
         func = matmul(1024, "uint8", "int8")
