@@ -36,6 +36,7 @@ from tilesmith.ir.nodes import (
     If,
     Intrinsic,
     Iter,
+    Join,
     Matrix,
     Stmt,
     Store,
@@ -199,6 +200,12 @@ class _Reader:
                 return Alloc(self.buffer(buffer))
             case ["sync", scope]:
                 return Sync(_name(scope))
+            case ["join", values, combiner, int(extent), int(stride)]:
+                loads = [self.value(v) for v in values]
+                if not all(isinstance(x, Load) for x in loads):
+                    raise ValueError("a join is over elements of buffers")
+                joined = tuple(x for x in loads if isinstance(x, Load))
+                return Join(joined, self._combiner(combiner), extent, stride)
         raise ValueError(f"{_short(data)} is no statement")
 
     def _iter(self, data: Any) -> Iter:

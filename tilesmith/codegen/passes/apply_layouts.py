@@ -10,7 +10,7 @@ from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import map_access
 from tilesmith.expr.ints import Int
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Alloc, Buffer, Stmt, Store, rewrite, statements
+from tilesmith.ir.nodes import Alloc, Buffer, Join, Stmt, Store, rewrite, statements
 
 
 def apply_layouts(func: Function, _: Target) -> Function:
@@ -30,7 +30,7 @@ def apply_layouts(func: Function, _: Target) -> Function:
         return replace(b, shape=b.physical_shape, layout=None, basis=(), zeros=())
 
     def go(s: Stmt) -> tuple[Stmt, ...]:
-        if isinstance(s, Store):
+        if isinstance(s, Store | Join):
             return (map_access(s, move),)
         return (Alloc(flat(s.buffer)),) if isinstance(s, Alloc) else (s,)
 
