@@ -7,6 +7,7 @@ from tilesmith.base.dtype import DTYPES, DType, dtype
 from tilesmith.base.errors import (
     ArgumentError,
     BuildError,
+    DeviceError,
     ExpressionError,
     GraphError,
     MeasureError,
@@ -105,6 +106,7 @@ from tilesmith.measure.replay import ReplayMeasurer
 from tilesmith.records.database import Database
 from tilesmith.records.lines import read_records
 from tilesmith.records.open import open_database
+from tilesmith.runtime.devices.open import cuda, opencl
 from tilesmith.runtime.kernel import Kernel
 from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.step import Step
@@ -192,6 +194,7 @@ __all__ = [
     "DType",
     "Database",
     "Derived",
+    "DeviceError",
     "Ensemble",
     "Entry",
     "Evolution",
@@ -283,6 +286,7 @@ __all__ = [
     "cos",
     "cosh",
     "cpu",
+    "cuda",
     "default_rules",
     "dtype",
     "early_stopping",
@@ -313,6 +317,7 @@ __all__ = [
     "maximum",
     "minimum",
     "open_database",
+    "opencl",
     "ops",
     "pack",
     "partition",

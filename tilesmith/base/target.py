@@ -10,7 +10,7 @@ import json
 import os
 import platform
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 
@@ -37,6 +37,9 @@ class Target:
     warp_size: int = 1
     registers_per_block: int = 0
     model: str = ""  # the machine's own name of its model; timings are valid for that model only
+    # Which of several GPUs of this machine. Equal ones share their records, so it is no part of the
+    # fingerprint.
+    device: int = field(default=0, compare=False)
 
     @property
     def fingerprint(self) -> str:
@@ -44,10 +47,10 @@ class Target:
         return digest(*fields)
 
     def _values(self) -> list[object]:
-        return [getattr(self, name) for name in self.__dataclass_fields__]
+        return [getattr(self, name) for name in self.__dataclass_fields__ if name != "device"]
 
     def to_json(self) -> str:
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "device"}
         values["features"] = sorted(self.features)
         return json.dumps(values, separators=(",", ":"))
 

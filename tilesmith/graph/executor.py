@@ -98,6 +98,10 @@ class Executor:
                 found[p] = self._packed(kernel, kernel.artifact.parameters[p], array)
         return found
 
+    def constants(self, step: int) -> Mapping[int, Array]:
+        """What the kernel of a step reads of the weights, by the position of the parameter."""
+        return self._held[step]
+
     def _packed(self, kernel: Kernel, p: Parameter, array: Array) -> Array:
         if p.packed is None:
             if array.flags.c_contiguous and array.flags.aligned:

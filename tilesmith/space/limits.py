@@ -51,6 +51,9 @@ def limits_of(task: Task, func: Function) -> list[Limit]:
 def _cpu_limits(task: Task, path: tuple[For, ...], b: Block) -> Iterator[Limit]:
     target = task.target
     cost = sum(code_cost(settled(w.value, written_out(path, b))) for w in b.writes)
+    taken = 1  # registers of one accumulator
+    if b.intrinsic is not None:
+        taken = b.intrinsic.registers(b.intrinsic.output, target.vector_bits)
     for f in path:
         depth = f.note("unroll_depth")
         if isinstance(depth, str):
@@ -77,7 +80,7 @@ def _cpu_limits(task: Task, path: tuple[For, ...], b: Block) -> Iterator[Limit]:
         # Besides the accumulators, registers hold the vectors that these share and one operand. One
         # register too few is expensive: the compiler then moves all of them in every step.
         registers = target.num_vector_registers - 1
-        yield Limit(f"{b.name}: registers", held + 1, registers)
+        yield Limit(f"{b.name}: registers", held * taken + 1, registers)
         yield Limit(f"{b.name}: registers of vectors", (held + 1) * wide, registers * lanes)
     yield Limit(f"{b.name}: code of vectors", written * vector, _MOST_TILE_CODE * lanes)
 

@@ -11,7 +11,7 @@ from tilesmith.schedule.layout import TransformLayout
 from tilesmith.schedule.step import Step
 from tilesmith.space.state import State
 
-_OUTSIDE, _SUMMED, _HELD, _VECTOR = range(4)
+_OUTSIDE, _SUMMED, _HELD, _VECTOR, _UNIT = range(5)
 
 
 def copied(state: State, axis: str | None) -> list[str]:
@@ -52,15 +52,20 @@ def prepared(state: State) -> list[str]:
     ]
 
 
-def packing(b: Block, buffer: str, axis: str | None, inner: dict[str, str]) -> list[Step]:
+def packing(
+    b: Block, buffer: str, axis: str | None, inner: dict[str, str], unit: tuple[str, ...] = ()
+) -> list[Step]:
     """The step that changes an operand's layout to the order of the block's tile; none if it has
-    that order already. `inner` are the sizes of the innermost tile by axis.
+    that order already. `inner` are the sizes of the innermost tile by axis; `unit` are the axes of
+    a hardware instruction, which come last in that order.
     """
-    layout = layout_of(b, buffer, axis, inner)
+    layout = layout_of(b, buffer, axis, inner, unit)
     return [TransformLayout(buffer, layout)] if layout else []
 
 
-def layout_of(b: Block, buffer: str, axis: str | None, inner: dict[str, str]) -> tuple[str, ...]:
+def layout_of(
+    b: Block, buffer: str, axis: str | None, inner: dict[str, str], unit: tuple[str, ...] = ()
+) -> tuple[str, ...]:
     """The order of the loops: first the dimensions outside of the reduction, then the reduced ones,
     and last the register tile, with the vector's dimension innermost. A dimension that several
     axes index, as in a window, is not tiled.
@@ -78,7 +83,9 @@ def layout_of(b: Block, buffer: str, axis: str | None, inner: dict[str, str]) ->
         for name, text in _coordinates(b, p, f"d{k}"):
             at = min((order[n] for n in ({name} if name else p.names) if n in order), default=0)
             last = name == axis or (name is None and k in vector)
-            if name in inner:
+            if name in unit:
+                pieces.append((_UNIT, unit.index(name), text))
+            elif name in inner:
                 pieces.append((_OUTSIDE, at, f"{text} // {inner[name]}"))
                 pieces.append((_VECTOR if last else _HELD, at, f"{text} % {inner[name]}"))
             else:

@@ -20,6 +20,7 @@ from tilesmith.graph.plan import Plan, Step, plan
 from tilesmith.graph.program import Program
 from tilesmith.ir.function import Function
 from tilesmith.records.database import Database
+from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.runtime.kernel import Kernel, Origin
 from tilesmith.schedule.trace import Trace
 from tilesmith.task.task import Candidate, Task, statement_key
@@ -99,7 +100,7 @@ class _ModelBuilder:
             if kept is None:
                 requests[key] = request
             else:
-                self.kernels[key] = Kernel(*kept)
+                self.kernels[key] = kernel_of(*kept)
         if not requests:
             return
         with progress_bar("building kernels", self.progress) as report:
@@ -113,7 +114,7 @@ class _ModelBuilder:
                 assert self.database is not None
                 reasons = "; ".join(result.obstacles) or "no record of this task"
                 raise no_record(Task(request.func, self.target), self.database, reasons)
-            self.kernels[key] = Kernel(result.artifact, result.origin)
+            self.kernels[key] = kernel_of(result.artifact, result.origin)
             if self.cache is not None:
                 self.cache.put(self.cache_key(request), (result.artifact, result.origin))
 
