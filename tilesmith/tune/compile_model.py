@@ -5,6 +5,7 @@ every group and drafts by the analytic score elsewhere.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -47,7 +48,8 @@ def compile_model(
     progress: bool | None = None,
 ) -> Model:
     """A Model with the best known kernels, and with drafts by the analytic score where the database
-    has no record; with `strict`, that is an error.
+    has no record; with `strict`, that is an error. For a target that is only named, records of
+    machines with the same features count, too.
 
     Built kernels and packed weights are kept in `cache`, a folder (by default that of the user, see
     ts.Cache; None keeps nothing), so that the second start is quick. `progress` shows a bar while
@@ -126,7 +128,7 @@ class _ModelBuilder:
         known: tuple[tuple[Trace, Origin], ...] = ()
         why = "no database"
         if self.database is not None:
-            known = tuple(known_schedules(self.database, Task(func, self.target)))
+            known = self.known(func, self.database)
             why = "no record of this task is in the database"
         familiar = () if known or self.strict else self.familiar
         if familiar:
@@ -134,6 +136,29 @@ class _ModelBuilder:
         return BuildRequest(
             func, self.target, known, why, not self.strict, stored, familiar, PLAIN_POINTS
         )
+
+    def known(self, func: Function, database: Database) -> tuple[tuple[Trace, Origin], ...]:
+        """Recorded schedules: of the target, or else of a machine that is like it."""
+        if own := tuple(known_schedules(database, Task(func, self.target))):
+            return own
+        for machine in self.relatives:
+            if found := tuple(known_schedules(database, Task(func, machine))):
+                where = f"measured on {machine.model or machine.cpu}"
+                return tuple((t, replace(o, why=f"{o.why}, {where}")) for t, o in found)
+        return ()
+
+    @cached_property
+    def relatives(self) -> tuple[Target, ...]:
+        """Machines whose records count for a processor that is only named, as for export to it:
+        nothing is ever measured for a name. They have its features; those with as many cores come
+        first.
+        """
+        t = self.target
+        if self.database is None or t.kind != "cpu" or t.cpu == "native":
+            return ()
+        have = dict.fromkeys(s.task.target for s in self.database.tasks())
+        same = [m for m in have if (m.kind, m.arch, m.features) == (t.kind, t.arch, t.features)]
+        return tuple(sorted(same, key=lambda m: abs(m.num_cores - t.num_cores)))
 
     @cached_property
     def familiar(self) -> tuple[Candidate, ...]:
