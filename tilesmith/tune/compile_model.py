@@ -5,13 +5,15 @@ every group and drafts by the analytic score elsewhere.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 
 from tilesmith.base.digest import digest
 from tilesmith.base.errors import GraphError
 from tilesmith.base.target import Target, cpu
+from tilesmith.codegen.artifact import Artifact
 from tilesmith.graph.executor import Executor
 from tilesmith.graph.graph import Graph
 from tilesmith.graph.model import Model
@@ -61,32 +63,47 @@ def compile_model(
         raise GraphError(
             f"compile_model is given a {type(graph).__name__}; it takes what ts.load_onnx returns"
         )
-    builder = _ModelBuilder(
-        cpu() if target is None else target, database, strict, _cache(cache), progress
+    builder = ModelBuilder(
+        cpu() if target is None else target, database, strict, cache_of(cache), progress
     )
 
     def compile_graph(one: Graph) -> Executor:
-        lowered = run_passes(one, passes)
-        return builder.executor(plan(lowered, groups(lowered)))
+        return builder.executor(plan_of(one, passes, groups))
 
     return Model(graph, compile_graph)
 
 
-def _cache(cache: Cache | str | Path | None) -> Cache | None:
+def plan_of(graph: Graph, passes: Sequence[Pass] = PASSES, groups: Partition = partition) -> Plan:
+    """The kernels of a graph, before any of them is built."""
+    lowered = run_passes(graph, passes)
+    return plan(lowered, groups(lowered))
+
+
+@dataclass(frozen=True)
+class ReadyKernel:
+    """A kernel that was built before, as while tuning: its schedule and its code."""
+
+    trace: Trace
+    artifact: Artifact
+    origin: Origin
+
+
+def cache_of(cache: Cache | str | Path | None) -> Cache | None:
     if cache is None or isinstance(cache, Cache):
         return cache
     return Cache(default_folder() if cache == "default" else Path(cache))
 
 
-class _ModelBuilder:
+class ModelBuilder:
     """Kernels of a model, each built once."""
 
     def __init__(
         self, target: Target, database: Database | None, strict: bool, cache: Cache | None,
-        progress: bool | None,
+        progress: bool | None, ready: Mapping[str, ReadyKernel] | None = None,
     ) -> None:  # fmt: skip
+        """`ready` has kernels by the statement of their task."""
         self.target, self.database, self.strict = target, database, strict
-        self.cache, self.progress = cache, progress
+        self.cache, self.progress, self.ready = cache, progress, ready or {}
         self.kernels: dict[str, Kernel] = {}
 
     def executor(self, made: Plan) -> Executor:
@@ -97,30 +114,53 @@ class _ModelBuilder:
     def build(self, steps: Mapping[str, Step]) -> None:
         requests: dict[str, BuildRequest] = {}
         for key, step in steps.items():
+            ready = self.ready_kernel(step)
+            if ready is not None:
+                self.kernels[key] = ready
+                continue
             request = self.request(step.func, step.stored)
             kept = None if self.cache is None else self.cache.get(self.cache_key(request))
             if kept is None:
                 requests[key] = request
             else:
-                self.kernels[key] = kernel_of(*kept)
+                artifact, origin = kept
+                self.kernels[key] = kernel_of(
+                    artifact, request.known[0][1] if request.known else origin
+                )
         if not requests:
             return
         with progress_bar("building kernels", self.progress) as report:
             self.build_missing(requests, report)
 
+    def ready_kernel(self, step: Step) -> Kernel | None:
+        """Code that was built for arrays of their own does not fit parts of others."""
+        found = self.ready.get(statement_key(step.func, self.target))
+        if found is None or step.stored.digest != step.func.digest:
+            return None
+        if self.cache is not None:
+            key = self.schedule_key(step.func, step.stored, found.trace)
+            self.cache.put(key, (found.artifact, found.origin))
+        return Kernel(found.artifact, found.origin)
+
     def build_missing(self, requests: Mapping[str, BuildRequest], report: Report) -> None:
-        for (key, request), result in zip(
-            requests.items(), build_all([*requests.values()], report), strict=True
-        ):
+        results = dict(zip(requests, build_all([*requests.values()], report), strict=True))
+        for key, request in requests.items():
+            if request.known and results[key].origin.kind != "record":  # others may build
+                again = self.request(request.func, request.built, only_best=False)
+                results[key] = build_all([again], report)[0]
+            result = results[key]
             if result.artifact is None:
                 assert self.database is not None
                 reasons = "; ".join(result.obstacles) or "no record of this task"
                 raise no_record(Task(request.func, self.target), self.database, reasons)
             self.kernels[key] = kernel_of(result.artifact, result.origin)
-            if self.cache is not None:
+            # Another schedule than the one that names the file is not kept: the next start tries
+            # the best again.
+            if self.cache is not None and (not request.known or not result.obstacles):
                 self.cache.put(self.cache_key(request), (result.artifact, result.origin))
 
-    def request(self, func: Function, stored: Function) -> BuildRequest:
+    def request(self, func: Function, stored: Function, only_best: bool = True) -> BuildRequest:
+        """With the best record alone, unless that does not build: the others take long to read."""
         if self.strict and self.database is None:
             raise GraphError(
                 "compile_model(strict=True) takes recorded kernels only; give a database"
@@ -128,7 +168,7 @@ class _ModelBuilder:
         known: tuple[tuple[Trace, Origin], ...] = ()
         why = "no database"
         if self.database is not None:
-            known = self.known(func, self.database)
+            known = self.known(func, self.database, 1 if only_best else None)
             why = "no record of this task is in the database"
         familiar = () if known or self.strict else self.familiar
         if familiar:
@@ -137,12 +177,16 @@ class _ModelBuilder:
             func, self.target, known, why, not self.strict, stored, familiar, PLAIN_POINTS
         )
 
-    def known(self, func: Function, database: Database) -> tuple[tuple[Trace, Origin], ...]:
-        """Recorded schedules: of the target, or else of a machine that is like it."""
-        if own := tuple(known_schedules(database, Task(func, self.target))):
+    def known(
+        self, func: Function, database: Database, most: int | None
+    ) -> tuple[tuple[Trace, Origin], ...]:
+        """Recorded schedules, at most so many: of the target, or else of a machine that is like
+        it.
+        """
+        if own := tuple(islice(known_schedules(database, Task(func, self.target)), most)):
             return own
         for machine in self.relatives:
-            if found := tuple(known_schedules(database, Task(func, machine))):
+            if found := tuple(islice(known_schedules(database, Task(func, machine)), most)):
                 where = f"measured on {machine.model or machine.cpu}"
                 return tuple((t, replace(o, why=f"{o.why}, {where}")) for t, o in found)
         return ()
@@ -171,11 +215,16 @@ class _ModelBuilder:
         return tuple(m.candidate for m in best if m is not None)
 
     def cache_key(self, request: BuildRequest) -> str:
-        traces = (f"{trace.to_json()} {origin}" for trace, origin in request.known)
+        if request.known:
+            return self.schedule_key(request.func, request.built, request.known[0][0])
         statement = statement_key(request.func, self.target)
         how = (str(request.drafts), request.why, request.built.digest, str(request.plain_points))
-        similar = (c.key for c in request.familiar)
-        return digest(code_digest(), statement, *how, *traces, "similar", *similar)
+        return digest(code_digest(), statement, *how, "similar", *(c.key for c in request.familiar))
+
+    def schedule_key(self, func: Function, stored: Function, trace: Trace) -> str:
+        """Of the kernel of a recorded schedule."""
+        statement = statement_key(func, self.target)
+        return digest(code_digest(), "schedule", statement, stored.digest, trace.to_json())
 
 
 def extract_tasks(
@@ -187,6 +236,23 @@ def extract_tasks(
 ) -> list[tuple[Task, int]]:
     """The tasks of a graph, each with the number of times it occurs."""
     require_target(target, "extract_tasks")
+    require_graph(graph)
+    assert isinstance(graph, Graph)
+    return tasks_of(plan_of(graph, passes, groups), cpu() if target is None else target)
+
+
+def tasks_of(made: Plan, target: Target) -> list[tuple[Task, int]]:
+    """The tasks of a plan, each with the number of its steps."""
+    found: dict[str, tuple[Task, int]] = {}
+    for step in made.steps:
+        task = Task(step.func, target)
+        before = found.get(task.key)
+        found[task.key] = (task, 1) if before is None else (before[0], before[1] + 1)
+    return list(found.values())
+
+
+def require_graph(graph: Graph | Program) -> None:
+    """An error if the sizes of a model are not known before it runs."""
     if not isinstance(graph, Graph):
         open_inputs = [str(s) for s in graph.inputs if s.is_open]
         what = f"its inputs {', '.join(open_inputs)} are open" if open_inputs else "it has stages"
@@ -194,11 +260,3 @@ def extract_tasks(
             f"{graph.name} has no tasks yet: {what}; give the sizes, as in "
             'ts.load_onnx(path, dims={"batch": 1})'
         )
-    machine = cpu() if target is None else target
-    lowered = run_passes(graph, passes)
-    found: dict[str, tuple[Task, int]] = {}
-    for step in plan(lowered, groups(lowered)).steps:
-        task = Task(step.func, machine)
-        before = found.get(task.key)
-        found[task.key] = (task, 1) if before is None else (before[0], before[1] + 1)
-    return list(found.values())

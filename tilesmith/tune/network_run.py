@@ -6,23 +6,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isfinite
 
 from tilesmith.base.errors import RecordsError, TilesmithError, TuneError
 from tilesmith.base.interrupts import Interrupts
-from tilesmith.measure.protocol import Measuring
+from tilesmith.measure.protocol import Judging, Keeping, Measuring
+from tilesmith.runtime.kernel import Origin
 from tilesmith.task.network import ModelTuning, TaskTuning
 from tilesmith.task.task import Budget, Measurement
+from tilesmith.tune.compile_model import ReadyKernel
 from tilesmith.tune.network_tasks import NetworkTask
 from tilesmith.tune.objectives import NetworkCosts, Objective, slopes
 from tilesmith.tune.scheduler import Scheduler, TaskState, TaskStep
+from tilesmith.tune.similar_records import SimilarTask
 from tilesmith.tune.task_tuner import TaskTuner
 
 _FIRST = 2  # trials of a task's first step, so that soon every task has a kernel
 _MOST = 32  # trials of any other step, so that the scheduler is asked every few seconds
 _KNOWN_STEP = 16  # trials of a step, for those that a database knew
 _PEERS = 4  # tasks of the same structure whose best are suggested
+_NO_SOURCE = "; built while tuning, which keeps no source; ts.build with the database shows it\n"
 _BETTER = 1e-3  # the relative gain from which on a task has not stalled
 
 
@@ -56,16 +60,19 @@ class NetworkRun:
         budget: Budget,
         start: float,
         observers: Sequence[NetworkObserver] = (),
+        similar: Sequence[SimilarTask] = (),
     ) -> None:
         self.networks, self.tasks, self.tuners = tuple(networks), tasks, tuners
         self.scheduler, self.objective, self.budget = scheduler, objective, budget
         self.start, self.observers = start, observers
+        self.similar = similar  # tasks of other networks, whose best are suggested
         self.until = None if budget.seconds is None else start + budget.seconds
         self.errors: dict[int, TilesmithError] = {}  # of tasks that cannot be tuned
         self._alone: set[int] = set()  # tasks one of which fails; each has its steps by itself
         self._resting: set[int] = set()  # tasks for which too little time is left
         self._histories = [known_steps(t.known, t.best_cost) for t in tuners]
         self._known = [len({m.candidate.key for m in t.known}) for t in tuners]
+        self.ready: dict[str, ReadyKernel] = {}  # see keep_kernels; by the statement of the task
         self._suggested: list[set[str]] = [set() for _ in tuners]  # programs of other tasks
         self._first = [t.best_cost for t in tuners]
         self._curve: list[tuple[float, tuple[float, ...]]] = []
@@ -91,6 +98,22 @@ class NetworkRun:
             if following is None or self._is_done(following) or not self._helps(following):
                 following = self._choose()
             current = following
+
+    def keep_kernels(self, measuring: Measuring, place: str) -> None:
+        """Keeps the code of the best kernels, which the measurer has built already. `place` is
+        where their records are.
+        """
+        if not isinstance(measuring, Keeping) or not isinstance(measuring, Judging):
+            return
+        for t in self.tuners:
+            artifact, incumbent = measuring.artifact(t.task), measuring.best(t.task)
+            if artifact is None or incumbent is None or t.best is None:
+                continue
+            if incumbent.candidate == t.best.candidate:
+                origin = Origin("record", t.best_cost, f"in {place}")
+                named = replace(artifact, source=artifact.source or _NO_SOURCE)
+                trace = t.best.candidate.trace
+                self.ready[t.task.statement] = ReadyKernel(trace, named, origin)
 
     def tuning(
         self, network: int, interrupted: bool = False, error: TilesmithError | None = None
@@ -206,6 +229,9 @@ class NetworkRun:
     def _suggest(self, k: int) -> None:
         """Tells the search of a task what is fast in tasks of the same structure."""
         alike = [
+            (s.slowness, s.best) for s in self.similar if s.structure == self.tasks[k].structure
+        ]
+        alike += [
             (tuner.best_cost / (t.bound or t.task.func.flops or 1.0), tuner.best.candidate)
             for t, tuner in zip(self.tasks, self.tuners, strict=True)
             if t.structure == self.tasks[k].structure

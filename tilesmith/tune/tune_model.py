@@ -21,12 +21,21 @@ from tilesmith.measure.local import LocalMeasurer
 from tilesmith.measure.protocol import Measurer
 from tilesmith.records.database import Database
 from tilesmith.records.open import open_database
+from tilesmith.search.evolution import Evolution
 from tilesmith.search.protocol import Strategy
+from tilesmith.search.shared_model import with_shared_model
 from tilesmith.space.spaces import Space
 from tilesmith.task.task import Budget, Candidate, Task
+from tilesmith.tune.build import place_of
 from tilesmith.tune.build_request import drafts_of
 from tilesmith.tune.cache import Cache
-from tilesmith.tune.compile_model import compile_model, extract_tasks
+from tilesmith.tune.compile_model import (
+    ModelBuilder,
+    cache_of,
+    plan_of,
+    require_graph,
+    tasks_of,
+)
 from tilesmith.tune.inputs import (
     require_budget,
     require_database,
@@ -47,6 +56,7 @@ from tilesmith.tune.objectives import (
     total_latency,
 )
 from tilesmith.tune.scheduler import Scheduler, gradient, round_robin
+from tilesmith.tune.similar_records import similar_tasks
 from tilesmith.tune.task_tuner import TaskTuner
 
 _DEFAULT = Budget(seconds=600)
@@ -116,6 +126,10 @@ def tune_model(
     """A Model whose kernels were tuned within the budget; for a list of graphs, a list of them.
     Equal tasks of several graphs are tuned once. `model.tuning` says how the latency fell.
 
+    All searches share one cost model, which also learns from the database's records of similar
+    tasks, and each begins with what is fast in those. A strategy whose cost model is not a ts.Gbdt
+    keeps its own.
+
     The `scheduler` (by default ts.gradient()) chooses, batch by batch, the task that makes the
     `objective` smaller soonest. Every task's first kernel is the one that ts.compile_model takes
     without tuning. The run ends when the budget is spent, when nothing is left to measure, or when
@@ -139,43 +153,54 @@ def tune_model(
     _require_callable(scheduler, "scheduler", "ts.gradient()")
     _require_callable(objective, "objective", "ts.total_latency")
     machine = cpu() if target is None else target
-    tasks = merged([extract_tasks(g, machine, passes=passes, groups=groups) for g in graphs])
+    plans = [plan_of(_closed(g), passes, groups) for g in graphs]
+    tasks = merged([tasks_of(p, machine) for p in plans])
     with ExitStack() as stack:
         records = database
         if records is None:
             records = stack.enter_context(open_database(":memory:"))
+        similar = similar_tasks(records, tasks)
+        how = with_shared_model(strategy or Evolution(), [m for s in similar for m in s.records])
         tuners = [
-            TaskTuner(
-                t.task, database=records, space=space, strategy=strategy, seed=seed, drafts=_draft
-            )
+            TaskTuner(t.task, database=records, space=space, strategy=how, seed=seed, drafts=_draft)
             for t in tasks
         ]
         watching = [*observers] if quiet else [NetworkTable(), *observers]
         run = NetworkRun(
             [g.name for g in graphs], tasks, tuners, scheduler or gradient(), objective, budget,
-            start, watching,
+            start, watching, similar,
         )  # fmt: skip
-        interrupted, error = _tuned(run, measurer or LocalMeasurer())
+        interrupted, error = _tuned(run, measurer or LocalMeasurer(), place_of(records))
         run.report(finished=True)
         tunings = [run.tuning(k, interrupted, error) for k in range(len(graphs))]
-        models = []
-        for g, tuning in zip(graphs, tunings, strict=True):
-            model = compile_model(
-                g, machine, database=records, passes=passes, groups=groups, cache=cache,
-                progress=False if quiet else None,
-            )  # fmt: skip
+        builder = ModelBuilder(
+            machine, records, False, cache_of(cache), False if quiet else None, run.ready
+        )
+        models = [
+            Model(g, lambda _, made=made: builder.executor(made))  # type: ignore[misc]
+            for g, made in zip(graphs, plans, strict=True)
+        ]
+        for model, tuning in zip(models, tunings, strict=True):
             model.tuning = tuning
-            models.append(model)
     return models[0] if isinstance(graph, Graph | Program) else models
 
 
-def _tuned(run: NetworkRun, measurer: Measurer) -> tuple[bool, TilesmithError | None]:
+def _closed(graph: Graph | Program) -> Graph:
+    require_graph(graph)
+    assert isinstance(graph, Graph)
+    return graph
+
+
+def _tuned(run: NetworkRun, measurer: Measurer, place: str) -> tuple[bool, TilesmithError | None]:
     """Runs it; whether it was interrupted, and what error ended it."""
     if not run.tuners:
         return False, None
     try:
         with measurer.open(run.tuners[0].task) as measuring, noticed() as interrupts:
-            run.run(measuring, interrupts)
+            try:
+                run.run(measuring, interrupts)
+            finally:
+                run.keep_kernels(measuring, place)
     except KeyboardInterrupt:
         return True, None
     except (MeasureError, RecordsError) as error:
