@@ -5,7 +5,7 @@ every group and drafts by the analytic score elsewhere.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -53,8 +53,9 @@ def compile_model(
     progress: bool | None = None,
 ) -> Model:
     """A Model with the best known kernels, and with drafts by the analytic score where the database
-    has no record; with `strict`, that is an error. On a GPU (`ts.cuda()`), weights are uploaded
-    once, and a call is one graph of launches. `passes` are by default those for the kind of target.
+    has no record; with `strict`, that is an error. For a target that is only named, records of
+    machines with the same features count, too. On a GPU (`ts.cuda()`), weights are uploaded once,
+    and a call is one graph of launches. `passes` are by default those for the kind of target.
 
     Built kernels and packed weights are kept in `cache`, a folder (by default that of the user, see
     ts.Cache; None keeps nothing), so that the second start is quick. `progress` shows a bar while
@@ -178,8 +179,7 @@ class ModelBuilder:
         known: tuple[tuple[Trace, Origin], ...] = ()
         why = "no database"
         if self.database is not None:
-            found = known_schedules(self.database, Task(func, self.target))
-            known = tuple(islice(found, 1) if only_best else found)
+            known = self.known(func, self.database, 1 if only_best else None)
             why = "no record of this task is in the database"
         familiar = () if known or self.strict else self.familiar
         if familiar:
@@ -187,6 +187,33 @@ class ModelBuilder:
         return BuildRequest(
             func, self.target, known, why, not self.strict, stored, familiar, PLAIN_POINTS
         )
+
+    def known(
+        self, func: Function, database: Database, most: int | None
+    ) -> tuple[tuple[Trace, Origin], ...]:
+        """Recorded schedules, at most so many: of the target, or else of a machine that is like
+        it.
+        """
+        if own := tuple(islice(known_schedules(database, Task(func, self.target)), most)):
+            return own
+        for machine in self.relatives:
+            if found := tuple(islice(known_schedules(database, Task(func, machine)), most)):
+                where = f"measured on {machine.model or machine.cpu}"
+                return tuple((t, replace(o, why=f"{o.why}, {where}")) for t, o in found)
+        return ()
+
+    @cached_property
+    def relatives(self) -> tuple[Target, ...]:
+        """Machines whose records count for a processor that is only named, as for export to it:
+        nothing is ever measured for a name. They have its features; those with as many cores come
+        first.
+        """
+        t = self.target
+        if self.database is None or t.kind != "cpu" or t.cpu == "native":
+            return ()
+        have = dict.fromkeys(s.task.target for s in self.database.tasks())
+        same = [m for m in have if (m.kind, m.arch, m.features) == (t.kind, t.arch, t.features)]
+        return tuple(sorted(same, key=lambda m: abs(m.num_cores - t.num_cores)))
 
     @cached_property
     def familiar(self) -> tuple[Candidate, ...]:
