@@ -7,11 +7,13 @@ class TestMine(SchedulerContract):
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from pathlib import Path
 
 from tilesmith.tune.scheduler import Scheduler, TaskState, TaskStep
 
@@ -37,6 +39,9 @@ class SimulatedTask:
             return inf
         return self.last + (self.first - self.last) * self.half / (self.half + steps - 1)
 
+    def after(self, steps: int) -> TaskStep:
+        return TaskStep(steps * self.step_seconds, 16 * steps, self.best(steps))
+
     @property
     def state(self) -> TaskState:
         flops = 0.0 if self.last == inf else 1e10 * self.last
@@ -46,21 +51,83 @@ class SimulatedTask:
 
 
 @dataclass(frozen=True)
+class RecordedTask:
+    """A task whose steps were recorded in a real run. Then it is finished."""
+
+    name: str
+    weight: int
+    flops: float
+    bound: float
+    structure: str
+    history: tuple[TaskStep, ...]
+
+    @property
+    def steps(self) -> int:
+        return len(self.history)
+
+    def after(self, steps: int) -> TaskStep:
+        return self.history[steps - 1]
+
+    @property
+    def state(self) -> TaskState:
+        return TaskState(
+            self.name, self.weight, self.weight, self.flops, self.bound, self.structure
+        )  # fmt: skip
+
+
+def read_run(path: Path) -> list[RecordedTask]:
+    """The tasks of a run that `write_run` stored."""
+    return [
+        RecordedTask(
+            t["name"], t["weight"], t["flops"], t["bound"], t["structure"],
+            tuple(TaskStep(*s) for s in t["steps"]),
+        )
+        for t in json.loads(path.read_text())["tasks"]
+    ]  # fmt: skip
+
+
+def write_run(path: Path, tasks: Sequence[RecordedTask], about: str) -> None:
+    rows = [
+        {
+            "name": t.name, "weight": t.weight, "flops": t.flops, "bound": t.bound,
+            "structure": t.structure, "steps": [[s.seconds, s.trials, s.best] for s in t.history],
+        }
+        for t in tasks
+    ]  # fmt: skip
+    path.write_text(json.dumps({"about": about, "tasks": rows}) + "\n")
+
+
+@dataclass(frozen=True)
 class Simulation:
-    """After each step: the number of the task chosen, the time, and the total latency."""
+    """After each step: the number of the task chosen, the time, the total latency, and the seconds
+    of every task.
+    """
 
     chosen: list[int]
     seconds: list[float]
     latency: list[float]
+    costs: list[tuple[float, ...]]
+
+    def time_to(self, latency: float) -> float:
+        """The seconds until the latency was as low as this."""
+        return next(
+            (t for t, x in zip(self.seconds, self.latency, strict=True) if x <= latency), inf
+        )
+
+    def latency_at(self, seconds: float) -> float:
+        pairs = zip(self.seconds, self.latency, strict=True)
+        return min((x for t, x in pairs if t <= seconds), default=inf)
 
     def reached(self, latency: float) -> int:
         """The number of steps until the latency was as low as this."""
         return next((k + 1 for k, x in enumerate(self.latency) if x <= latency), 1 << 60)
 
 
-def simulate(scheduler: Scheduler, tasks: Sequence[SimulatedTask], steps: int) -> Simulation:
+def simulate(
+    scheduler: Scheduler, tasks: Sequence[SimulatedTask | RecordedTask], steps: int
+) -> Simulation:
     states = [t.state for t in tasks]
-    out = Simulation([], [], [])
+    out = Simulation([], [], [], [])
     now = 0.0
     for _ in range(steps):
         if all(s.finished for s in states):
@@ -69,13 +136,14 @@ def simulate(scheduler: Scheduler, tasks: Sequence[SimulatedTask], steps: int) -
         assert not states[k].finished, f"task {k} was chosen, which has nothing left"
         task, state = tasks[k], states[k]
         count = len(state.history) + 1
-        step = TaskStep(count * task.step_seconds, 16 * count, task.best(count))
+        step = task.after(count)
+        now += step.seconds - (state.history[-1].seconds if state.history else 0.0)
         states[k] = replace(state, history=(*state.history, step), finished=count >= task.steps)
-        now += task.step_seconds
         out.chosen.append(k)
         out.seconds.append(now)
         done = all(s.history for s in states)
         out.latency.append(sum(s.weight * s.best for s in states if not s.is_dead) if done else inf)
+        out.costs.append(tuple(s.best for s in states))
     return out
 
 
@@ -96,6 +164,13 @@ def simulated_network(seed: int, count: int = 24) -> list[SimulatedTask]:
             )
         )  # fmt: skip
     return tasks
+
+
+def network_of(tasks: Sequence[RecordedTask], seed: int, count: int) -> list[RecordedTask]:
+    """A network of some of the recorded tasks, with weights of its own."""
+    rng = random.Random(seed)
+    chosen = sorted(rng.sample(range(len(tasks)), count))
+    return [replace(tasks[k], weight=rng.choice((1, 1, 2, 3, 4))) for k in chosen]
 
 
 class SchedulerContract:

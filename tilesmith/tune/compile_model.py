@@ -23,6 +23,7 @@ from tilesmith.graph.plan import Plan, Step, plan
 from tilesmith.graph.program import Program
 from tilesmith.ir.function import Function
 from tilesmith.records.database import Database
+from tilesmith.runtime.build import compile_function
 from tilesmith.runtime.kernel import Kernel, Origin
 from tilesmith.schedule.trace import Trace
 from tilesmith.task.task import Candidate, Task, statement_key
@@ -86,6 +87,30 @@ class ReadyKernel:
     origin: Origin
 
 
+class RecordedKernel(Kernel):
+    """A kernel whose artifact may lack its source, as those of the measurer do: it is generated
+    again when somebody asks for it.
+    """
+
+    def __init__(self, artifact: Artifact, origin: Origin, func: Function, trace: Trace) -> None:
+        super().__init__(artifact, origin)
+        self._func, self._trace = func, trace
+
+    @cached_property
+    def _whole(self) -> Kernel:
+        if self.artifact.source:
+            return Kernel(self.artifact)
+        return Kernel(compile_function(self._trace.apply(self._func), self.artifact.target))
+
+    @property
+    def source(self) -> str:
+        return self._whole.artifact.source
+
+    @cached_property
+    def assembly(self) -> str:
+        return self._whole.assembly
+
+
 def cache_of(cache: Cache | str | Path | None) -> Cache | None:
     if cache is None or isinstance(cache, Cache):
         return cache
@@ -122,9 +147,11 @@ class ModelBuilder:
                 requests[key] = request
             else:
                 artifact, origin = kept
-                self.kernels[key] = Kernel(
-                    artifact, request.known[0][1] if request.known else origin
-                )
+                if request.known:
+                    trace, origin = request.known[0]
+                    self.kernels[key] = RecordedKernel(artifact, origin, request.built, trace)
+                else:
+                    self.kernels[key] = Kernel(artifact, origin)
         if not requests:
             return
         with progress_bar("building kernels", self.progress) as report:
@@ -138,7 +165,7 @@ class ModelBuilder:
         if self.cache is not None:
             key = self.schedule_key(step.func, step.stored, found.trace)
             self.cache.put(key, (found.artifact, found.origin))
-        return Kernel(found.artifact, found.origin)
+        return RecordedKernel(found.artifact, found.origin, step.func, found.trace)
 
     def build_missing(self, requests: Mapping[str, BuildRequest], report: Report) -> None:
         results = dict(zip(requests, build_all([*requests.values()], report), strict=True))

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf, isfinite
 
 from tilesmith.base.errors import RecordsError, TilesmithError, TuneError
@@ -26,7 +26,6 @@ _FIRST = 2  # trials of a task's first step, so that soon every task has a kerne
 _MOST = 32  # trials of any other step, so that the scheduler is asked every few seconds
 _KNOWN_STEP = 16  # trials of a step, for those that a database knew
 _PEERS = 4  # tasks of the same structure whose best are suggested
-_NO_SOURCE = "; built while tuning, which keeps no source; ts.build with the database shows it\n"
 _BETTER = 1e-3  # the relative gain from which on a task has not stalled
 
 
@@ -111,9 +110,8 @@ class NetworkRun:
                 continue
             if incumbent.candidate == t.best.candidate:
                 origin = Origin("record", t.best_cost, f"in {place}")
-                named = replace(artifact, source=artifact.source or _NO_SOURCE)
                 trace = t.best.candidate.trace
-                self.ready[t.task.statement] = ReadyKernel(trace, named, origin)
+                self.ready[t.task.statement] = ReadyKernel(trace, artifact, origin)
 
     def tuning(
         self, network: int, interrupted: bool = False, error: TilesmithError | None = None
