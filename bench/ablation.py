@@ -18,72 +18,15 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Sequence
-from math import inf
 from pathlib import Path
 
 from bench.table import arguments
-from tilesmith.testing.schedulers import (
-    RecordedTask,
-    SimulatedTask,
-    network_of,
-    read_run,
-    simulate,
-    simulated_network,
-)
-from tilesmith.tune.scheduler import Scheduler, gradient, round_robin
+from tilesmith.testing.recorded_runs import cost_of_sharing, network_of, read_run, share_of_time
+from tilesmith.testing.schedulers import simulated_network
+from tilesmith.tune.scheduler import gradient
 
 RUN = Path(__file__).parent.parent / "tests" / "data" / "network_run.json"
 COUNT = 20  # tasks of a network
-EVER = 1 << 20  # steps
-Tasks = Sequence[SimulatedTask | RecordedTask]
-
-
-def share_of_time(tasks: Tasks, steps: int, scheduler: Scheduler) -> float:
-    """When the scheduler is as far as round robin is after so many steps, as a share of its time.
-    With recorded tasks, that is after half of their time.
-    """
-    plain = simulate(round_robin(), tasks, steps)
-    whole = plain.seconds[-1]
-    limit = whole / 2 if any(isinstance(t, RecordedTask) for t in tasks) else whole
-    other = simulate(scheduler, tasks, 2 * steps if steps < EVER else EVER)
-    return other.time_to(plain.latency_at(limit)) / limit
-
-
-def merged(a: Sequence[RecordedTask], b: Sequence[RecordedTask]) -> list[RecordedTask]:
-    """The tasks of both networks, each once."""
-    by_history = {t.history: t for t in a}
-    out = dict(by_history)
-    for t in b:
-        known = by_history.get(t.history)
-        out[t.history] = t if known is None else _heavier(known, t.weight)
-    return list(out.values())
-
-
-def _heavier(t: RecordedTask, weight: int) -> RecordedTask:
-    return RecordedTask(t.name, t.weight + weight, t.flops, t.bound, t.structure, t.history)
-
-
-def cost_of_sharing(a: Sequence[RecordedTask], b: Sequence[RecordedTask]) -> float:
-    """The time of one run for both networks over that of a run for each, at the same latencies."""
-    spent, goals = 0.0, []
-    for net in (a, b):
-        alone = simulate(gradient(), net, EVER)
-        limit = alone.seconds[-1] / 2
-        spent += limit
-        goals.append(alone.latency_at(limit))
-    tasks = merged(a, b)
-    weights = [_weights(tasks, net) for net in (a, b)]
-    both = simulate(gradient(), tasks, EVER)
-    for seconds, costs in zip(both.seconds, both.costs, strict=True):
-        latencies = (sum(w * c for w, c in zip(ws, costs, strict=True) if w) for ws in weights)
-        if all(x <= goal * (1 + 1e-9) for x, goal in zip(latencies, goals, strict=True)):
-            return seconds / spent
-    return inf
-
-
-def _weights(tasks: Sequence[RecordedTask], net: Sequence[RecordedTask]) -> list[int]:
-    own = {t.history: t.weight for t in net}
-    return [own.get(t.history, 0) for t in tasks]
 
 
 def record(model: str, seconds: float, path: Path) -> None:
@@ -112,9 +55,9 @@ def main(words: Sequence[str] | None = None) -> None:
     others = [network_of(tasks, 100 + s, min(COUNT, len(tasks))) for s in seeds]
     figures: dict[str, object] = {
         "simulated": [
-            share_of_time(net, 20 * len(net), gradient()) for net in map(simulated_network, seeds)
+            share_of_time(net, gradient(), 20 * len(net)) for net in map(simulated_network, seeds)
         ],
-        "recorded": [share_of_time(net, EVER, gradient()) for net in nets],
+        "recorded": [share_of_time(net, gradient()) for net in nets],
         "sharing": [cost_of_sharing(a, b) for a, b in zip(nets, others, strict=True)],
     }
     for name, what in (

@@ -19,7 +19,7 @@ from tilesmith.base.interrupts import noticed
 from tilesmith.measure.replay import ReplayMeasurer, ReplayRun
 from tilesmith.search.gbdt import Gbdt
 from tilesmith.search.shared_model import SharedModel
-from tilesmith.testing.schedulers import RecordedTask, write_run
+from tilesmith.testing.recorded_runs import RecordedTask, write_run
 from tilesmith.tune import network_run, run_state, task_tuner
 from tilesmith.tune.network_run import NetworkProgress, NetworkRun
 from tilesmith.tune.network_tasks import NetworkTask, structure

@@ -7,15 +7,27 @@ class TestMine(SchedulerContract):
 
 from __future__ import annotations
 
-import json
 import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from pathlib import Path
+from typing import Protocol
 
 from tilesmith.tune.scheduler import Scheduler, TaskState, TaskStep
+
+
+class TuningTask(Protocol):
+    """A task as a simulation needs it: how it is before the first step, and after so many."""
+
+    @property
+    def state(self) -> TaskState: ...
+
+    @property
+    def steps(self) -> float:
+        """How many it has."""
+
+    def after(self, steps: int) -> TaskStep: ...
 
 
 @dataclass(frozen=True)
@@ -51,53 +63,6 @@ class SimulatedTask:
 
 
 @dataclass(frozen=True)
-class RecordedTask:
-    """A task whose steps were recorded in a real run. Then it is finished."""
-
-    name: str
-    weight: int
-    flops: float
-    bound: float
-    structure: str
-    history: tuple[TaskStep, ...]
-
-    @property
-    def steps(self) -> int:
-        return len(self.history)
-
-    def after(self, steps: int) -> TaskStep:
-        return self.history[steps - 1]
-
-    @property
-    def state(self) -> TaskState:
-        return TaskState(
-            self.name, self.weight, self.weight, self.flops, self.bound, self.structure
-        )  # fmt: skip
-
-
-def read_run(path: Path) -> list[RecordedTask]:
-    """The tasks of a run that `write_run` stored."""
-    return [
-        RecordedTask(
-            t["name"], t["weight"], t["flops"], t["bound"], t["structure"],
-            tuple(TaskStep(*s) for s in t["steps"]),
-        )
-        for t in json.loads(path.read_text())["tasks"]
-    ]  # fmt: skip
-
-
-def write_run(path: Path, tasks: Sequence[RecordedTask], about: str) -> None:
-    rows = [
-        {
-            "name": t.name, "weight": t.weight, "flops": t.flops, "bound": t.bound,
-            "structure": t.structure, "steps": [[s.seconds, s.trials, s.best] for s in t.history],
-        }
-        for t in tasks
-    ]  # fmt: skip
-    path.write_text(json.dumps({"about": about, "tasks": rows}) + "\n")
-
-
-@dataclass(frozen=True)
 class Simulation:
     """After each step: the number of the task chosen, the time, the total latency, and the seconds
     of every task.
@@ -123,9 +88,7 @@ class Simulation:
         return next((k + 1 for k, x in enumerate(self.latency) if x <= latency), 1 << 60)
 
 
-def simulate(
-    scheduler: Scheduler, tasks: Sequence[SimulatedTask | RecordedTask], steps: int
-) -> Simulation:
+def simulate(scheduler: Scheduler, tasks: Sequence[TuningTask], steps: int) -> Simulation:
     states = [t.state for t in tasks]
     out = Simulation([], [], [], [])
     now = 0.0
@@ -164,13 +127,6 @@ def simulated_network(seed: int, count: int = 24) -> list[SimulatedTask]:
             )
         )  # fmt: skip
     return tasks
-
-
-def network_of(tasks: Sequence[RecordedTask], seed: int, count: int) -> list[RecordedTask]:
-    """A network of some of the recorded tasks, with weights of its own."""
-    rng = random.Random(seed)
-    chosen = sorted(rng.sample(range(len(tasks)), count))
-    return [replace(tasks[k], weight=rng.choice((1, 1, 2, 3, 4))) for k in chosen]
 
 
 class SchedulerContract:

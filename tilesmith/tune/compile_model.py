@@ -18,6 +18,7 @@ from tilesmith.graph.executor import Executor
 from tilesmith.graph.graph import Graph
 from tilesmith.graph.model import Model
 from tilesmith.graph.partition import Partition, partition
+from tilesmith.graph.passes.half_precision import half_precision, require_precision
 from tilesmith.graph.pipeline import PASSES, Pass, run_passes
 from tilesmith.graph.plan import Plan, Step, plan
 from tilesmith.graph.program import Program
@@ -33,6 +34,7 @@ from tilesmith.tune.build_request import BuildRequest
 from tilesmith.tune.cache import Cache, code_digest, default_folder
 from tilesmith.tune.inputs import require_database, require_target
 from tilesmith.tune.progress import progress_bar
+from tilesmith.tune.specialise import no_sizes
 
 PLAIN_POINTS = 2048  # see BuildRequest
 _MAX_FAMILIAR = 64  # tasks whose programs a draft may follow; each costs some milliseconds
@@ -48,13 +50,15 @@ def compile_model(
     groups: Partition = partition,
     cache: Cache | str | Path | None = "default",
     progress: bool | None = None,
+    precision: str = "float32",
 ) -> Model:
     """A Model with the best known kernels, and with drafts by the analytic score where the database
     has no record; with `strict`, that is an error.
 
     Built kernels and packed weights are kept in `cache`, a folder (by default that of the user, see
     ts.Cache; None keeps nothing), so that the second start is quick. `progress` shows a bar while
-    kernels are built; by default on a terminal.
+    kernels are built; by default on a terminal. With `precision="float16"` float32 weights and
+    activations become float16, with sums in float32; inputs and outputs stay as they are.
     """
     require_target(target, "compile_model")
     require_database(database, "compile_model")
@@ -62,14 +66,22 @@ def compile_model(
         raise GraphError(
             f"compile_model is given a {type(graph).__name__}; it takes what ts.load_onnx returns"
         )
-    builder = ModelBuilder(
-        cpu() if target is None else target, database, strict, cache_of(cache), progress
-    )
+    machine = cpu() if target is None else target
+    passes = with_precision(passes, precision, machine, "compile_model")
+    builder = ModelBuilder(machine, database, strict, cache_of(cache), progress)
 
     def compile_graph(one: Graph) -> Executor:
         return builder.executor(plan_of(one, passes, groups))
 
     return Model(graph, compile_graph)
+
+
+def with_precision(
+    passes: Sequence[Pass], precision: str, target: Target, who: str
+) -> tuple[Pass, ...]:
+    """The passes, and behind them the one that makes everything half as wide, if asked for."""
+    require_precision(precision, target, who)
+    return (*passes, half_precision) if precision == "float16" else tuple(passes)
 
 
 def plan_of(graph: Graph, passes: Sequence[Pass] = PASSES, groups: Partition = partition) -> Plan:
@@ -232,12 +244,15 @@ def extract_tasks(
     *,
     passes: Sequence[Pass] = PASSES,
     groups: Partition = partition,
+    precision: str = "float32",
 ) -> list[tuple[Task, int]]:
     """The tasks of a graph, each with the number of times it occurs."""
     require_target(target, "extract_tasks")
-    require_graph(graph)
-    assert isinstance(graph, Graph)
-    return tasks_of(plan_of(graph, passes, groups), cpu() if target is None else target)
+    machine = cpu() if target is None else target
+    passes = with_precision(passes, precision, machine, "extract_tasks")
+    if not isinstance(graph, Graph):
+        raise no_sizes(graph)
+    return tasks_of(plan_of(graph, passes, groups), machine)
 
 
 def tasks_of(made: Plan, target: Target) -> list[tuple[Task, int]]:
@@ -248,14 +263,3 @@ def tasks_of(made: Plan, target: Target) -> list[tuple[Task, int]]:
         before = found.get(task.key)
         found[task.key] = (task, 1) if before is None else (before[0], before[1] + 1)
     return list(found.values())
-
-
-def require_graph(graph: Graph | Program) -> None:
-    """An error if the sizes of a model are not known before it runs."""
-    if not isinstance(graph, Graph):
-        open_inputs = [str(s) for s in graph.inputs if s.is_open]
-        what = f"its inputs {', '.join(open_inputs)} are open" if open_inputs else "it has stages"
-        raise GraphError(
-            f"{graph.name} has no tasks yet: {what}; give the sizes, as in "
-            'ts.load_onnx(path, dims={"batch": 1})'
-        )

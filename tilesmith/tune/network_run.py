@@ -114,9 +114,10 @@ class NetworkRun:
                 self.ready[t.task.statement] = ReadyKernel(trace, artifact, origin)
 
     def tuning(
-        self, network: int, interrupted: bool = False, error: TilesmithError | None = None
-    ) -> ModelTuning:
-        """The outcome for one of the networks."""
+        self, network: int, interrupted: bool = False, error: TilesmithError | None = None,
+        sizes: str = "",
+    ) -> ModelTuning:  # fmt: skip
+        """The outcome for one of the networks, which was tuned for these sizes."""
         tasks = [self._task_tuning(k, t.weights[network]) for k, t in enumerate(self.tasks)]
         own = tuple(t for t in tasks if t.weight)
         curve: list[tuple[float, float]] = []
@@ -124,7 +125,7 @@ class NetworkRun:
             if not curve or curve[-1][1] != latency[network]:
                 curve.append((seconds, latency[network]))
         return ModelTuning(
-            self.seconds, sum(t.trials for t in own), tuple(curve), own, interrupted, error
+            self.seconds, sum(t.trials for t in own), tuple(curve), own, interrupted, error, sizes
         )
 
     def report(self, current: int | None = None, finished: bool = False) -> None:

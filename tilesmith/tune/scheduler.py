@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import statistics
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
@@ -18,8 +19,8 @@ from tilesmith.base.errors import TuneError
 # A task that has had so many steps more than its like, and is still slower, is not like it.
 _MORE_STEPS = 5
 # So many tasks of a structure tell how far its bounds can be trusted, and so many that are further
-# along tell what a task will gain. More than _MAX_PEERS are not looked at.
-_MIN_ALIKE, _MIN_AHEAD, _MAX_PEERS = 3, 2, 8
+# along tell what a task will gain. More tasks and more of their steps are not looked at.
+_MIN_ALIKE, _MIN_AHEAD, _MAX_PEERS, _MAX_STEPS = 3, 2, 8, 12
 # The weight of a bound beside what was seen: as that of promises of so much of a task's time, and
 # as that of so many tasks further along.
 _TRUST, _BOUND_WEIGHT = 0.3, 2.0
@@ -216,7 +217,7 @@ def _credibility(tasks: Sequence[TaskState]) -> dict[str, float]:
     members: dict[str, int] = {}
     for t in tasks:
         members[t.structure] = members.get(t.structure, 0) + 1
-        for a, b in pairwise(t.history):
+        for a, b in pairwise(t.history[-_MAX_STEPS:]):
             if isfinite(a.best) and a.trials:
                 share = min(1.0, (b.trials - a.trials) / a.trials)
                 promise = max(0.0, 1 - t.bound / a.best) * share
@@ -238,14 +239,13 @@ def _gains_ahead(task: TaskState, similar: list[TaskState]) -> list[float]:
     for t in islice(similar, _MAX_PEERS + 1):
         if t is task or t.trials <= task.trials:
             continue
-        before = [s for s in t.history if s.trials <= task.trials and isfinite(s.best)]
-        if before:
-            start = before[-1]
-            later = (s for s in t.history if s.trials > task.trials)
-            rates.append(
-                max((1 - s.best / start.best) / (s.trials - start.trials) for s in later)
-            )  # fmt: skip
-    return [max(0.0, r) for r in rates]
+        at = bisect_right(t.history, task.trials, key=lambda s: s.trials)
+        if at and isfinite(t.history[at - 1].best):
+            start = t.history[at - 1]
+            later = t.history[at : at + _MAX_STEPS]
+            rate = max((1 - s.best / start.best) / (s.trials - start.trials) for s in later)
+            rates.append(max(0.0, rate))
+    return rates
 
 
 def _next_trials(task: TaskState) -> int:
