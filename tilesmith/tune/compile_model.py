@@ -33,6 +33,7 @@ from tilesmith.tune.build_pool import Report, build_all
 from tilesmith.tune.build_request import BuildRequest
 from tilesmith.tune.cache import Cache, code_digest, default_folder
 from tilesmith.tune.inputs import require_database, require_target
+from tilesmith.tune.partition_choice import RecordedPartition
 from tilesmith.tune.progress import progress_bar
 from tilesmith.tune.specialise import no_sizes
 
@@ -68,6 +69,8 @@ def compile_model(
         )
     machine = cpu() if target is None else target
     passes = with_precision(passes, precision, machine, "compile_model")
+    if database is not None:
+        groups = RecordedPartition(groups, database, machine)
     builder = ModelBuilder(machine, database, strict, cache_of(cache), progress)
 
     def compile_graph(one: Graph) -> Executor:

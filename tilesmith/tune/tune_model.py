@@ -50,7 +50,7 @@ from tilesmith.tune.inputs import (
 )
 from tilesmith.tune.network_run import NetworkObserver, NetworkRun
 from tilesmith.tune.network_table import NetworkTable
-from tilesmith.tune.network_tasks import merged
+from tilesmith.tune.network_tasks import merged, with_rivals
 from tilesmith.tune.objectives import (
     Objective,
     early_stopping,
@@ -58,6 +58,7 @@ from tilesmith.tune.objectives import (
     latency_targets,
     total_latency,
 )
+from tilesmith.tune.partition_choice import RecordedPartition, all_rivals
 from tilesmith.tune.scheduler import Scheduler, gradient, round_robin
 from tilesmith.tune.similar_records import similar_tasks
 from tilesmith.tune.specialise import graphs_for, text_of
@@ -139,7 +140,8 @@ def tune_model(
     A model with open sizes is tuned for `inputs`, arrays by name: what it becomes for their shapes,
     and no other. It runs with other shapes too, by drafts (see `model.tuning.sizes`).
 
-    `precision` is as in ts.compile_model.
+    `precision` is as in ts.compile_model. Where a group may be one kernel or two, as a product with
+    gelu behind it, both ways are measured and the faster stays; the records tell compile_model.
 
     All searches share one cost model, which also learns from the database's records of similar
     tasks, and each begins with what is fast in those. A strategy whose cost model is not a ts.Gbdt
@@ -174,7 +176,11 @@ def tune_model(
         [plan_of(part, passes, groups) for part in graphs_for(g, given)]
         for g, given in zip(graphs, feeds, strict=True)
     ]
-    tasks = merged([[t for p in own for t in tasks_of(p, machine)] for own in plans])
+    rivals = [r for own in plans for p in own for r in all_rivals(p.graph, groups, machine)]
+    tasks, rival_tasks = with_rivals(
+        merged([[t for p in own for t in tasks_of(p, machine)] for own in plans]),
+        [(r.whole, r.parts) for r in rivals],
+    )
     with ExitStack() as stack:
         records = database
         if records is None:
@@ -190,19 +196,20 @@ def tune_model(
         watching = [*observers] if quiet else [NetworkTable(), *observers]
         run = NetworkRun(
             [g.name for g in graphs], tasks, tuners, scheduler or gradient(), objective, budget,
-            start, watching, similar,
+            start, watching, similar, rival_tasks,
         )  # fmt: skip
         interrupted, error = _tuned(run, measurer or LocalMeasurer(), place_of(records))
         run.report(finished=True)
         builder = ModelBuilder(
             machine, records, False, cache_of(cache), False if quiet else None, run.ready
         )
+        best = RecordedPartition(groups, records, machine)
         models = []
         for k, g in enumerate(graphs):
-            own = plans[k][0] if isinstance(g, Graph) else None
-            model = Model(g, partial(_executor, builder, own, passes, groups))
+            own = plans[k][0] if isinstance(g, Graph) and not run.divided else None
+            model = Model(g, partial(_executor, builder, own, passes, best))
             model.tuning = run.tuning(k, interrupted, error, text_of(g, feeds[k]))
-            if own is None:
+            if not isinstance(g, Graph):
                 model(feeds[k])  # builds the kernels of the stages that were tuned
             models.append(model)
     return models[0] if isinstance(graph, Graph | Program) else models
