@@ -222,7 +222,9 @@ def _executor(
     groups: Partition,
     graph: Graph,
 ) -> Executor:
-    return builder.executor(plan_of(graph, builder.target, passes, groups) if made is None else made)
+    return builder.executor(
+        plan_of(graph, builder.target, passes, groups) if made is None else made
+    )
 
 
 def _inputs_of(graphs: Sequence[Graph | Program], inputs: Any, is_one: bool) -> list[Any]:
