@@ -131,8 +131,11 @@ def check(options: argparse.Namespace, target: ts.Target, table: Table) -> None:
             total += kinds
             texts = {m.failure.kind: m.failure.text for m in measured if m.failure is not None}
             costs = [m.cost * 1e6 for m in measured if m.failure is None]
+            wrong = [m.candidate.trace.to_json() for m in measured
+                     if m.failure is not None and m.failure.kind == "wrong"]  # fmt: skip
             table.add(
                 name, drawn=len(drawn), measured=len(measured), **kinds, texts=texts,
+                wrong_traces=wrong[:3],
                 best_us=min(costs, default=None), draw_seconds=round(sampled, 2),
                 seconds=round(time.monotonic() - began, 2),
             )  # fmt: skip

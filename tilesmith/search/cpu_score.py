@@ -151,7 +151,7 @@ def _compute(cpu: CpuConstants, n: Nest) -> Term:
             loads = loads + each * share
             # an element that several steps read stays in a register
             again = (g.of(1) > share).where(each * share * (written - 1), 0)
-            kept = kept + again.maximum(_operands(n, a, vectors))
+            kept = kept + again.maximum(_operands(n, a, vectors)).maximum(_lanes_kept(cpu, n, a))
     work = (
         held * float(n.block.intrinsic.cost)
         if n.block.intrinsic
@@ -195,12 +195,29 @@ def _registers(cpu: CpuConstants, n: Nest, a: Access) -> Term:
     nbits = unit.nbits(name)
     if nbits >= cpu.vector_bits:
         return n.graph.of(unit.registers(name, cpu.vector_bits))
+    together = _together(cpu, n, a, nbits)
+    return (together > 1).where(1 / together, 2)
+
+
+def _together(cpu: CpuConstants, n: Nest, a: Access, nbits: int) -> Term:
+    """How many short operands of unrolled steps one register holds."""
     together, size = n.graph.of(1), nbits // a.buffer.dtype.bits
     for loop, stride in zip(_around(n), a.strides, strict=False):
         if stride.value == size:
             together = together * loop.is_kind["unroll"].where(loop.extent, 1)
-    together = together.minimum(cpu.vector_bits // nbits)
-    return (together > 1).where(1 / together, 2)
+    return together.minimum(cpu.vector_bits // nbits)
+
+
+def _lanes_kept(cpu: CpuConstants, n: Nest, a: Access) -> Term:
+    """Registers of short operands that are loaded for several unrolled steps of the sum."""
+    unit, rows = n.block.intrinsic, n.graph.of(1)
+    name = next((o for o, x in n.block.operands if x.buffer == a.buffer.name), None)
+    if unit is None or name is None or unit.nbits(name) >= cpu.vector_bits:
+        return n.graph.of(0)
+    for loop, moved in zip(_around(n), a.moved, strict=False):
+        if moved and not loop.reducing:
+            rows = rows * loop.is_kind["unroll"].where(loop.extent, 1)
+    return (_together(cpu, n, a, unit.nbits(name)) > 1).where(rows, 0)
 
 
 def _stores_across(n: Nest) -> bool:

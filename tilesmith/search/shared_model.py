@@ -72,4 +72,4 @@ def with_shared_model(strategy: Strategy, records: Sequence[Measurement]) -> Str
     if all(f.name != "cost_model" for f in fields(strategy)):
         return strategy
     model = replace(own, most=max(own.most, _MOST))
-    return replace(strategy, cost_model=SharedModel(records, model=model))  # type: ignore[type-var]
+    return replace(strategy, cost_model=SharedModel(records, model=model))

@@ -34,6 +34,9 @@ def usable(intrinsics: tuple[Intrinsic, ...], target: Target) -> tuple[Intrinsic
     return tuple(u for u in intrinsics if u.features <= target.features)
 
 
+_TILING = Tiling("SSRSRRS", "any", max_innermost=16, registers=True, whole=8)
+
+
 @dataclass(frozen=True)
 class TileByInstruction:
     """Sketches in which one of the `intrinsics` computes a block's innermost tile. An element-wise
@@ -41,7 +44,7 @@ class TileByInstruction:
     """
 
     intrinsics: tuple[Intrinsic, ...]
-    tiling: Tiling = Tiling("SSRSRRS", "any", max_innermost=16, registers=True, whole=8)
+    tiling: Tiling = _TILING
     levels: tuple[int, ...] = (1, 2)
     # Instructions that take this much longer than another one, counting padding, are left out.
     slowest: float = 4.0
