@@ -7,6 +7,7 @@ from tilesmith.base.dtype import DTYPES, DType, dtype
 from tilesmith.base.errors import (
     ArgumentError,
     BuildError,
+    DeviceError,
     ExpressionError,
     GraphError,
     MeasureError,
@@ -79,7 +80,7 @@ from tilesmith.expr.transcendental import (
     tan,
 )
 from tilesmith.expr.values import Tensor, Value, cast, power, where
-from tilesmith.frontends.open import load_onnx
+from tilesmith.frontends.open import from_torch, load_onnx
 from tilesmith.graph.graph import Graph, Node
 from tilesmith.graph.model import Model
 from tilesmith.graph.partition import Group, partition
@@ -105,6 +106,7 @@ from tilesmith.measure.replay import ReplayMeasurer
 from tilesmith.records.database import Database
 from tilesmith.records.lines import read_records
 from tilesmith.records.open import open_database
+from tilesmith.runtime.devices.open import cuda, opencl
 from tilesmith.runtime.kernel import Kernel
 from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.step import Step
@@ -192,6 +194,7 @@ __all__ = [
     "DType",
     "Database",
     "Derived",
+    "DeviceError",
     "Ensemble",
     "Entry",
     "Evolution",
@@ -283,6 +286,7 @@ __all__ = [
     "cos",
     "cosh",
     "cpu",
+    "cuda",
     "default_rules",
     "dtype",
     "early_stopping",
@@ -293,6 +297,7 @@ __all__ = [
     "extract_tasks",
     "floor",
     "fmod",
+    "from_torch",
     "function",
     "function_from_json",
     "function_to_json",
@@ -312,6 +317,7 @@ __all__ = [
     "maximum",
     "minimum",
     "open_database",
+    "opencl",
     "ops",
     "pack",
     "partition",

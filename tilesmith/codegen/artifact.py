@@ -51,9 +51,19 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
+class Resources:
+    """What a thread and a block of a compiled GPU function use."""
+
+    registers: int  # per thread
+    spilled_nbytes: int  # loaded and stored per thread because registers did not suffice
+    shared_nbytes: int  # per block, without the launch's dynamic shared memory
+    stack_nbytes: int = 0  # per thread, in slow memory: spilled values and indexed local buffers
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """One launch of a GPU function. Its arguments are pointers to the named buffers: parameters of
-    the entry, or buffers in its workspace.
+    the entry, or buffers in its workspace. All must be aligned to 16 bytes.
     """
 
     symbol: str  # the function's name in the module
@@ -61,6 +71,7 @@ class Launch:
     threads: int  # per block
     arguments: tuple[str, ...]
     shared_nbytes: int = 0  # dynamic shared memory per block
+    resources: Resources | None = None  # where the compiler tells
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,5 +168,5 @@ def _parameter(buffer: Buffer, output: bool) -> Parameter:
         if extent.const is None:
             raise BuildError(f"parameter {buffer.name!r} has the open extent {extent}")
         shape.append(extent.const)
-    packed = None if buffer.layout is None and not buffer.basis else buffer
+    packed = None if buffer.is_as_given else buffer
     return Parameter(buffer.name, tuple(shape), buffer.dtype, output, packed)

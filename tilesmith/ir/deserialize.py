@@ -151,7 +151,7 @@ class _Reader:
         match data:
             case [name, kind, shape]:
                 return Buffer(_name(name), self.integers(shape), _dtype(kind))
-            case [name, kind, shape, scope, layout, align, *basis] if len(basis) <= 1:
+            case [name, kind, shape, scope, layout, align, *rest] if len(rest) <= 2:
                 return Buffer(
                     _name(name),
                     self.integers(shape),
@@ -159,7 +159,8 @@ class _Reader:
                     _name(scope),
                     None if layout is None else self.integers(layout),
                     None if align is None else _align(align),
-                    _basis(basis[0]) if basis else (),
+                    _basis(rest[0]) if rest else (),
+                    tuple(map(_number, rest[1])) if len(rest) == 2 else (),
                 )
         raise ValueError(f"{data!r} is no buffer")
 

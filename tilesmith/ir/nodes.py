@@ -46,8 +46,8 @@ brings every launch into *launch form*, which is what one thread does, written o
             C.local = local float32[4]
             ...                               For, If, Store, Alloc, Sync("shared"), Join
 
-Any number of loops bound to blockIdx.x, then Allocs, then any number of loops bound to threadIdx.x
-are perfectly nested. All have constant extents; no other loop is bound to an axis. Together they
+One or more loops bound to blockIdx.x, then Allocs, then one or more loops bound to threadIdx.x are
+perfectly nested. All have constant extents; no other loop is bound to an axis. Together they
 number the blocks and threads, the outermost loop slowest: here thread 16 * i.1 + j.1 of 256. A
 thread sees what another one wrote to shared or global memory only after a Sync, and what another
 block wrote only in a later launch. All threads of a block reach the same Syncs and Joins in the
@@ -87,12 +87,21 @@ class Buffer:
     # (dimension, matrix): the caller multiplies its array by the matrix along that dimension ahead
     # of time. Only for constants; `shape` is the shape after that.
     basis: tuple[tuple[int, Matrix], ...] = ()
+    # Per dimension (or empty), how many zeros the caller appends to its array ahead of time. Only
+    # for constants; `shape` includes them.
+    zeros: tuple[int, ...] = ()
 
     @property
     def given_shape(self) -> tuple[Int, ...]:
-        """The shape of the caller's array, before `basis`."""
+        """The shape of the caller's array, before `basis` and `zeros`."""
         columns = {d: of(len(rows[0])) for d, rows in self.basis}
-        return tuple(columns.get(d, n) for d, n in enumerate(self.shape))
+        added = self.zeros or (0,) * len(self.shape)
+        return tuple(columns.get(d, n - added[d]) for d, n in enumerate(self.shape))
+
+    @property
+    def is_as_given(self) -> bool:
+        """Whether the caller's array is used as it is."""
+        return self.layout is None and not self.basis and not self.zeros
 
     @property
     def physical_shape(self) -> tuple[Int, ...]:
@@ -156,6 +165,8 @@ class Intrinsic:
     """A hardware instruction: what it computes, as a Function of one block over fixed extents, and
     the features that a target needs for it.
 
+    Its buffers may have layouts, which the operands then need in memory.
+
     A back end emits the instructions it knows by name. `emitters` adds others, by the name of the
     back end: `{"llvm": emit}`; codegen/llvm/intrinsics.py describes the signature.
     """
@@ -164,6 +175,25 @@ class Intrinsic:
     description: Any  # a Function whose one output is read, joined and written
     features: frozenset[str] = frozenset()
     emitters: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    cost: float = 1.0  # of one use, in vector instructions; only the analytic score asks for it
+    # If not empty, the instruction reads and writes memory: an emitter gets addresses, not vectors.
+    # The rows of these operands may be any number of elements apart.
+    by_address: frozenset[str] = frozenset()
+
+    @property
+    def output(self) -> str:
+        """The name of the output in the description."""
+        name: str = self.description.outputs[0].name
+        return name
+
+    def nbits(self, operand: str) -> int:
+        """The bits of an operand."""
+        buffer: Buffer = self.description.all_buffers[operand]
+        return (buffer.size.const or 1) * buffer.dtype.bits
+
+    def registers(self, operand: str, vector_bits: int) -> int:
+        """The vector registers that an operand takes."""
+        return max(1, -(-self.nbits(operand) // vector_bits))
 
 
 @dataclass(frozen=True, slots=True)

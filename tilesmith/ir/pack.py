@@ -42,10 +42,10 @@ def packed(buf: Buffer, array: Any, taker: str) -> np.ndarray[Any, Any]:
 
 
 def in_basis(buf: Buffer, a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The array, multiplied by the matrices of the parameter's basis."""
+    """The array, multiplied by the matrices of the parameter's basis, with its zeros appended."""
     for d, rows in buf.basis:
         a = np.moveaxis(np.tensordot(np.array(rows, a.dtype), a, (1, d)), 0, d)
-    return a
+    return np.pad(a, [(0, n) for n in buf.zeros]) if buf.zeros else a
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:

@@ -134,10 +134,17 @@ class _Writer:
     # statements
     def buffer(self, b: Buffer) -> list[Any]:
         plain = [b.name, b.dtype.name, self.integers(b.shape)]
-        if (b.scope, b.layout, b.align, b.basis) == ("global", None, None, ()):
+        if b.scope == "global" and b.align is None and b.is_as_given:
             return plain
         layout = None if b.layout is None else self.integers(b.layout)
-        return [*plain, b.scope, layout, b.align, *([b.basis] if b.basis else [])]
+        return [
+            *plain,
+            b.scope,
+            layout,
+            b.align,
+            *([b.basis] if b.basis or b.zeros else []),
+            *([b.zeros] if b.zeros else []),
+        ]
 
     def stmt(self, s: Stmt) -> list[Any]:
         match s:

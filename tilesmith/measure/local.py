@@ -1,4 +1,4 @@
-"""LocalMeasurer: measures candidates on this machine's CPU.
+"""LocalMeasurer: measures candidates on this machine's CPU, or on its GPUs.
 
 Its settings are frozen. `open` returns a run and starts the processes that build and run kernels;
 the run holds them until it is closed.
@@ -34,11 +34,14 @@ from tilesmith.schedule.trace import Trace
 from tilesmith.task.inputs import require_memory
 from tilesmith.task.task import Candidate, Failure, Measurement, Task
 
+_GPU_LIMIT = 0.5
+
 
 @dataclass(frozen=True)
 class LocalMeasurer:
     """`timeout` is in seconds, once for building a candidate and once for a call of it. With
-    `cold`, caches are flushed before every call. `memory_nbytes` is what a kernel may allocate.
+    `cold`, caches are flushed before every call (on a GPU, every call of a sample has buffers of
+    its own). `memory_nbytes` is what a kernel may allocate.
     With `confirm`, a winner must win again in a fresh process. `builder` turns a scheduled Function
     into an Artifact; worker processes must be able to import it. `seed` determines the order of
     kernels in races. `arrays_nbytes` bounds the inputs and expected outputs that are kept of tasks
@@ -57,9 +60,12 @@ class LocalMeasurer:
     def open(self, task: Task) -> LocalRun:
         return LocalRun(self, task)
 
-    @property
-    def timing_rules(self) -> TimingRules:
-        """With cold caches a sample is a single call, because the next one has warm caches."""
+    def timing_rules(self, target: Target) -> TimingRules:
+        """With cold caches a sample on a CPU is one call, because the next one has warm caches. A
+        GPU that hangs is noticed sooner, because its calls are short.
+        """
+        if target.kind != "cpu":
+            return replace(self.rules, min_limit=min(_GPU_LIMIT, self.rules.min_limit))
         return replace(self.rules, sample_seconds=0.0, min_seconds=0.0) if self.cold else self.rules
 
 
@@ -160,7 +166,7 @@ class LocalRun:
         jobs, failures = self._jobs(candidates)
         for key, failure in failures.items():
             trials[key].failure = failure
-        s, rules = self._settings, self._settings.timing_rules
+        s, rules = self._settings, self._settings.timing_rules(task.target)
 
         def finished(trial: Trial) -> None:
             outbox.put(self._measurement(by_slot[trial.slot], trial, incumbents))
@@ -188,7 +194,7 @@ class LocalRun:
         workers.crowded = 4 * sum(t.contended for t in trials.values()) > len(trials)
 
     def _measurement(self, c: Candidate, t: Trial, incumbents: Incumbents) -> Measurement:
-        m = t.verdict(self._settings.timing_rules).of(c, t.build_seconds)
+        m = t.verdict(self._settings.timing_rules(c.task.target)).of(c, t.build_seconds)
         if incumbents.current is not None and t is incumbents.current.trial:
             incumbents.best = m
         return m

@@ -324,7 +324,9 @@ class ReverseComputeAt(Step):
             )
         whole = rest.all_buffers[load.buffer].shape[d]
         own = next(i.extent for i in b.iters if i.name == its[0])
-        if p.name is None or own != whole:
+        # A crop reads only the first elements; guards skip the iterations behind them.
+        crops = own.const is not None and whole.const is not None and own.const < whole.const
+        if p.name is None or (own != whole and not crops):
             raise self._refuse(b, f"it reads {load.buffer} at {p}, not element for element")
         return p.name
 

@@ -244,7 +244,10 @@ class AddCacheWrite:
         b = state.block
         if not needs_cache_write(state) or b.name.endswith(f".{self.scope}"):
             return None
-        after = state.then(CacheWrite(b.name, self.scope), done=[b.name])
+        try:
+            after = state.then(CacheWrite(b.name, self.scope), done=[b.name])
+        except ScheduleError:  # it does not write at its own iterators
+            return None
         return Derived((after,), self.final)
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilesmith.base.dtype import FLOAT32
 from tilesmith.base.target import Target
+from tilesmith.ir.intrinsics import INTRINSICS
 from tilesmith.space.annotation import CpuAnnotation
 from tilesmith.space.column_sums import TileColumnSums
+from tilesmith.space.instructions import TileByInstruction, usable
 from tilesmith.space.rules import (
     AddCacheWrite,
     AddRfactor,
@@ -17,7 +21,8 @@ from tilesmith.space.rules import (
     skip,
     split_divided,
 )
-from tilesmith.space.rules_gpu import CrossThreadReduction, GpuAnnotation, TileForGpu
+from tilesmith.space.rules_gpu import CrossThreadReduction, Fetching, GpuAnnotation, TileForGpu
+from tilesmith.space.rules_rows import AnnotateForGpu, FuseRows, SplitSums
 from tilesmith.space.state import Rule
 from tilesmith.space.tiling import Tiling
 
@@ -50,12 +55,25 @@ def default_rules(target: Target) -> tuple[Rule, ...]:
     vectorised axis, the loop order of the outer levels and packed operands are decisions.
     """
     if target.kind != "cpu":
-        return ansor_rules(target)
+        fetching = Fetching(widths=(1, 2, 4), pipeline=True)
+        return (
+            InlineCheap(always=True),
+            FuseRows(),
+            SplitSums(),
+            AddCacheWrite(final=True),
+            TileForGpu(
+                Tiling("SSSRRSRS", max_innermost=16),
+                fetching=(fetching, replace(fetching, turned=True)),
+            ),
+            skip,
+            AnnotateForGpu(),
+        )
     lanes = target.lanes(FLOAT32.bits)
     tiling = Tiling("SSRSRRS", "any", max_innermost=8 * lanes, lanes=lanes, registers=True, whole=8)
     return (
         InlineCheap(),
         split_divided,
+        TileByInstruction(usable(INTRINSICS, target)),
         FilterWindows(),
         LeaveOutZeros(),
         AddRfactor(policy="any", max_innermost=16 * lanes, shortest=2 * lanes, rows=4),

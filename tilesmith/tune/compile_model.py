@@ -5,7 +5,7 @@ every group and drafts by the analytic score elsewhere.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -14,17 +14,20 @@ from tilesmith.base.digest import digest
 from tilesmith.base.errors import GraphError
 from tilesmith.base.target import Target, cpu
 from tilesmith.codegen.artifact import Artifact
+from tilesmith.graph.device_executor import DeviceExecutor
 from tilesmith.graph.executor import Executor
 from tilesmith.graph.graph import Graph
+from tilesmith.graph.memory import ALIGNMENT
 from tilesmith.graph.model import Model
 from tilesmith.graph.partition import Partition, partition
 from tilesmith.graph.passes.half_precision import half_precision, require_precision
-from tilesmith.graph.pipeline import PASSES, Pass, run_passes
+from tilesmith.graph.pipeline import Pass, passes_for, run_passes
 from tilesmith.graph.plan import Plan, Step, plan
 from tilesmith.graph.program import Program
 from tilesmith.ir.function import Function
 from tilesmith.records.database import Database
 from tilesmith.runtime.build import compile_function
+from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.runtime.kernel import Kernel, Origin
 from tilesmith.schedule.trace import Trace
 from tilesmith.task.task import Candidate, Task, statement_key
@@ -38,6 +41,7 @@ from tilesmith.tune.progress import progress_bar
 from tilesmith.tune.specialise import no_sizes
 
 PLAIN_POINTS = 2048  # see BuildRequest
+_GPU_ALIGNMENT = 256  # bytes; OpenCL devices ask for up to 128
 _MAX_FAMILIAR = 64  # tasks whose programs a draft may follow; each costs some milliseconds
 
 
@@ -47,14 +51,16 @@ def compile_model(
     *,
     database: Database | None = None,
     strict: bool = False,
-    passes: Sequence[Pass] = PASSES,
+    passes: Sequence[Pass] | None = None,
     groups: Partition = partition,
     cache: Cache | str | Path | None = "default",
     progress: bool | None = None,
     precision: str = "float32",
 ) -> Model:
     """A Model with the best known kernels, and with drafts by the analytic score where the database
-    has no record; with `strict`, that is an error.
+    has no record; with `strict`, that is an error. For a target that is only named, records of
+    machines with the same features count, too. On a GPU (`ts.cuda()`), weights are uploaded once,
+    and a call is one graph of launches. `passes` are by default those for the kind of target.
 
     Built kernels and packed weights are kept in `cache`, a folder (by default that of the user, see
     ts.Cache; None keeps nothing), so that the second start is quick. `progress` shows a bar while
@@ -74,23 +80,31 @@ def compile_model(
     builder = ModelBuilder(machine, database, strict, cache_of(cache), progress)
 
     def compile_graph(one: Graph) -> Executor:
-        return builder.executor(plan_of(one, passes, groups))
+        return builder.executor(plan_of(one, machine, passes, groups))
 
     return Model(graph, compile_graph)
 
 
 def with_precision(
-    passes: Sequence[Pass], precision: str, target: Target, who: str
+    passes: Sequence[Pass] | None, precision: str, target: Target, who: str
 ) -> tuple[Pass, ...]:
-    """The passes, and behind them the one that makes everything half as wide, if asked for."""
+    """The passes, by default those for the target, and behind them the one that makes everything
+    half as wide, if asked for.
+    """
     require_precision(precision, target, who)
-    return (*passes, half_precision) if precision == "float16" else tuple(passes)
+    chosen = tuple(passes_for(target) if passes is None else passes)
+    return (*chosen, half_precision) if precision == "float16" else chosen
 
 
-def plan_of(graph: Graph, passes: Sequence[Pass] = PASSES, groups: Partition = partition) -> Plan:
+def plan_of(
+    graph: Graph,
+    target: Target,
+    passes: Sequence[Pass] | None = None,
+    groups: Partition = partition,
+) -> Plan:
     """The kernels of a graph, before any of them is built."""
-    lowered = run_passes(graph, passes)
-    return plan(lowered, groups(lowered))
+    lowered = run_passes(graph, passes_for(target) if passes is None else passes)
+    return plan(lowered, groups(lowered), ALIGNMENT if target.kind == "cpu" else _GPU_ALIGNMENT)
 
 
 @dataclass(frozen=True)
@@ -147,7 +161,10 @@ class ModelBuilder:
     def executor(self, made: Plan) -> Executor:
         keys = [s.stored.digest for s in made.steps]
         self.build({k: s for k, s in zip(keys, made.steps, strict=True) if k not in self.kernels})
-        return Executor(made, [self.kernels[k] for k in keys], self.cache)
+        kernels = [self.kernels[k] for k in keys]
+        if self.target.kind != "cpu":
+            return DeviceExecutor(made, kernels, self.target, self.cache)
+        return Executor(made, kernels, self.cache)
 
     def build(self, steps: Mapping[str, Step]) -> None:
         requests: dict[str, BuildRequest] = {}
@@ -162,11 +179,11 @@ class ModelBuilder:
                 requests[key] = request
             else:
                 artifact, origin = kept
-                if request.known:
+                if request.known and self.target.kind == "cpu":
                     trace, origin = request.known[0]
                     self.kernels[key] = RecordedKernel(artifact, origin, request.built, trace)
                 else:
-                    self.kernels[key] = Kernel(artifact, origin)
+                    self.kernels[key] = kernel_of(artifact, origin)
         if not requests:
             return
         with progress_bar("building kernels", self.progress) as report:
@@ -193,7 +210,7 @@ class ModelBuilder:
                 assert self.database is not None
                 reasons = "; ".join(result.obstacles) or "no record of this task"
                 raise no_record(Task(request.func, self.target), self.database, reasons)
-            self.kernels[key] = Kernel(result.artifact, result.origin)
+            self.kernels[key] = kernel_of(result.artifact, result.origin)
             # Another schedule than the one that names the file is not kept: the next start tries
             # the best again.
             if self.cache is not None and (not request.known or not result.obstacles):
@@ -208,8 +225,7 @@ class ModelBuilder:
         known: tuple[tuple[Trace, Origin], ...] = ()
         why = "no database"
         if self.database is not None:
-            found = known_schedules(self.database, Task(func, self.target))
-            known = tuple(islice(found, 1) if only_best else found)
+            known = self.known(func, self.database, 1 if only_best else None)
             why = "no record of this task is in the database"
         familiar = () if known or self.strict else self.familiar
         if familiar:
@@ -217,6 +233,33 @@ class ModelBuilder:
         return BuildRequest(
             func, self.target, known, why, not self.strict, stored, familiar, PLAIN_POINTS
         )
+
+    def known(
+        self, func: Function, database: Database, most: int | None
+    ) -> tuple[tuple[Trace, Origin], ...]:
+        """Recorded schedules, at most so many: of the target, or else of a machine that is like
+        it.
+        """
+        if own := tuple(islice(known_schedules(database, Task(func, self.target)), most)):
+            return own
+        for machine in self.relatives:
+            if found := tuple(islice(known_schedules(database, Task(func, machine)), most)):
+                where = f"measured on {machine.model or machine.cpu}"
+                return tuple((t, replace(o, why=f"{o.why}, {where}")) for t, o in found)
+        return ()
+
+    @cached_property
+    def relatives(self) -> tuple[Target, ...]:
+        """Machines whose records count for a processor that is only named, as for export to it:
+        nothing is ever measured for a name. They have its features; those with as many cores come
+        first.
+        """
+        t = self.target
+        if self.database is None or t.kind != "cpu" or t.cpu == "native":
+            return ()
+        have = dict.fromkeys(s.task.target for s in self.database.tasks())
+        same = [m for m in have if (m.kind, m.arch, m.features) == (t.kind, t.arch, t.features)]
+        return tuple(sorted(same, key=lambda m: abs(m.num_cores - t.num_cores)))
 
     @cached_property
     def familiar(self) -> tuple[Candidate, ...]:
@@ -245,7 +288,7 @@ def extract_tasks(
     graph: Graph | Program,
     target: Target | None = None,
     *,
-    passes: Sequence[Pass] = PASSES,
+    passes: Sequence[Pass] | None = None,
     groups: Partition = partition,
     precision: str = "float32",
 ) -> list[tuple[Task, int]]:
@@ -255,7 +298,7 @@ def extract_tasks(
     passes = with_precision(passes, precision, machine, "extract_tasks")
     if not isinstance(graph, Graph):
         raise no_sizes(graph)
-    return tasks_of(plan_of(graph, passes, groups), machine)
+    return tasks_of(plan_of(graph, machine, passes, groups), machine)
 
 
 def tasks_of(made: Plan, target: Target) -> list[tuple[Task, int]]:

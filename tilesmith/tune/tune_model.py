@@ -17,7 +17,7 @@ from tilesmith.graph.executor import Executor
 from tilesmith.graph.graph import Graph
 from tilesmith.graph.model import Model
 from tilesmith.graph.partition import Partition, partition
-from tilesmith.graph.pipeline import PASSES, Pass
+from tilesmith.graph.pipeline import Pass
 from tilesmith.graph.plan import Plan
 from tilesmith.graph.program import Program
 from tilesmith.measure.local import LocalMeasurer
@@ -83,7 +83,7 @@ def tune_model(
     measurer: Measurer | None = ...,
     observers: Sequence[NetworkObserver] = ...,
     quiet: bool = ...,
-    passes: Sequence[Pass] = ...,
+    passes: Sequence[Pass] | None = ...,
     groups: Partition = ...,
     cache: Cache | str | Path | None = ...,
     inputs: Mapping[str, Any] | None = ...,
@@ -106,7 +106,7 @@ def tune_model(
     measurer: Measurer | None = ...,
     observers: Sequence[NetworkObserver] = ...,
     quiet: bool = ...,
-    passes: Sequence[Pass] = ...,
+    passes: Sequence[Pass] | None = ...,
     groups: Partition = ...,
     cache: Cache | str | Path | None = ...,
     inputs: Sequence[Mapping[str, Any] | None] | None = ...,
@@ -128,7 +128,7 @@ def tune_model(
     measurer: Measurer | None = None,
     observers: Sequence[NetworkObserver] = (),
     quiet: bool = False,
-    passes: Sequence[Pass] = PASSES,
+    passes: Sequence[Pass] | None = None,
     groups: Partition = partition,
     cache: Cache | str | Path | None = "default",
     inputs: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
@@ -173,7 +173,7 @@ def tune_model(
     passes = with_precision(passes, precision, machine, "tune_model")
     feeds = _inputs_of(graphs, inputs, isinstance(graph, Graph | Program))
     plans = [
-        [plan_of(part, passes, groups) for part in graphs_for(g, given)]
+        [plan_of(part, machine, passes, groups) for part in graphs_for(g, given)]
         for g, given in zip(graphs, feeds, strict=True)
     ]
     rivals = [r for own in plans for p in own for r in all_rivals(p.graph, groups, machine)]
@@ -222,7 +222,7 @@ def _executor(
     groups: Partition,
     graph: Graph,
 ) -> Executor:
-    return builder.executor(plan_of(graph, passes, groups) if made is None else made)
+    return builder.executor(plan_of(graph, builder.target, passes, groups) if made is None else made)
 
 
 def _inputs_of(graphs: Sequence[Graph | Program], inputs: Any, is_one: bool) -> list[Any]:

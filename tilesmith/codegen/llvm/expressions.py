@@ -14,10 +14,10 @@ from tilesmith.codegen.llvm.loads import Loads
 from tilesmith.codegen.llvm.operations import binary, cast, floordiv, unary
 from tilesmith.codegen.llvm.position import Lane, Position
 from tilesmith.codegen.llvm.register_cache import RegisterCache
-from tilesmith.codegen.llvm.scopes import Scopes, Unconditional
 from tilesmith.codegen.llvm.storage import compute_type
 from tilesmith.codegen.llvm.vectors import Vectors
 from tilesmith.codegen.passes.check_indices import number_of
+from tilesmith.codegen.select_scopes import Scopes, Unconditional
 from tilesmith.expr.dynamic import Dynamic
 from tilesmith.expr.ints import FloorDiv, Int, Maximum, Opaque
 from tilesmith.expr.nodes import Binary, Cast, Const, Expr, IntValue, Load, Select, Unary

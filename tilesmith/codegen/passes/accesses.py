@@ -50,6 +50,17 @@ def tile_ranges(body: tuple[Stmt, ...]) -> dict[str, Int]:
 Moved = TypeVar("Moved", bound=Store | Join)
 
 
+def common_loops(uses: list[Access]) -> Path:
+    """The loops around all of them. Lowering copies loops with their names, so that the name alone
+    does not tell.
+    """
+    depth = 0
+    first = uses[0].path
+    while all(len(a.path) > depth and a.path[depth] is first[depth] for a in uses):
+        depth += 1
+    return first[:depth]
+
+
 def map_access(s: Moved, f: Callable[[str, tuple[Int, ...]], tuple[Int, ...]]) -> Moved:
     """The statement with the index of every access replaced by f(buffer, index)."""
 

@@ -16,7 +16,7 @@ from tilesmith.ir.nodes import Alloc, Buffer, Join, Stmt, Store, rewrite, statem
 def apply_layouts(func: Function, _: Target) -> Function:
     buffers = {b.name: b for b in func.params}
     buffers |= {s.buffer.name: s.buffer for s in statements(func.body) if isinstance(s, Alloc)}
-    if all(b.layout is None and not b.basis for b in buffers.values()):
+    if all(b.is_as_given for b in buffers.values()):
         return func
 
     def move(name: str, index: tuple[Int, ...]) -> tuple[Int, ...]:
@@ -27,7 +27,7 @@ def apply_layouts(func: Function, _: Target) -> Function:
         return tuple(p.substitute(env) for p in layout)
 
     def flat(b: Buffer) -> Buffer:
-        return replace(b, shape=b.physical_shape, layout=None, basis=())
+        return replace(b, shape=b.physical_shape, layout=None, basis=(), zeros=())
 
     def go(s: Stmt) -> tuple[Stmt, ...]:
         if isinstance(s, Store | Join):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import takewhile
 
 from tilesmith.base.target import Target
-from tilesmith.codegen.passes.accesses import Access, accesses, map_access
+from tilesmith.codegen.passes.accesses import Access, accesses, common_loops, map_access
 from tilesmith.expr.ints import ZERO, Int, is_size
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Buffer, For, Join, Path, Stmt, Store, rewrite
@@ -26,7 +26,7 @@ def compact(func: Function, _: Target) -> Function:
     for b in func.buffers:
         if not uses[b.name]:
             continue
-        depth = _common(uses[b.name])
+        depth = len(common_loops(uses[b.name]))
         small, low = _shrink(b, uses[b.name], depth, func)
         shift[b.name] = low
         homes.setdefault(_home(b, uses[b.name][0].path[:depth]), []).append(small)
@@ -45,15 +45,6 @@ def compact(func: Function, _: Target) -> Function:
 
     body = (*map(Alloc, homes.get(None, ())), *rewrite(body, go))
     return replace(func, body=body, buffers=())
-
-
-def _common(uses: list[Access]) -> int:
-    """The number of loops around all uses."""
-    depth = 0
-    first = uses[0].path
-    while all(len(a.path) > depth and a.path[depth].name == first[depth].name for a in uses):
-        depth += 1
-    return depth
 
 
 def _home(b: Buffer, around: Path) -> str | None:
@@ -89,5 +80,5 @@ def _shrink(
 
 
 def _launched(around: Path) -> bool:
-    """Whether the loops are part of a GPU launch, whose blocks share global memory."""
-    return any(f.kind.startswith("blockIdx") for f in around)
+    """Whether the loops are part of a GPU launch, whose threads share global memory."""
+    return any("Idx" in f.kind for f in around)

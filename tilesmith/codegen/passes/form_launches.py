@@ -17,7 +17,7 @@ from tilesmith.base.errors import BuildError
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import accesses, substitute_body
 from tilesmith.codegen.passes.spread_copies import spread
-from tilesmith.expr.ints import Int, of, var
+from tilesmith.expr.ints import ONE, ZERO, Int, of, var
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, For, If, Join, Stmt, statements
 
@@ -30,20 +30,28 @@ def form_launches(func: Function, target: Target) -> Function:
     buffers |= {s.buffer.name: s.buffer for s in statements(func.body) if isinstance(s, Alloc)}
     scopes = {name: b.scope for name, b in buffers.items()}
     out: list[Stmt] = []
+    waiting: list[Alloc] = []  # no loop stands around the threads that share them
     for k, root in enumerate(func.body):
-        if isinstance(root, Alloc):
+        if not isinstance(root, Alloc):
+            used = {a.buffer for a in accesses((root,))}
+            mine = [s for s in waiting if s.buffer.name in used]
+            out.append(_launch(root, k, func.name, target, scopes, out, mine))
+        elif root.buffer.scope == "global":
             out.append(root)
         else:
-            out.append(_launch(root, k, func.name, target, scopes, out))
+            waiting.append(root)
     return replace(func, body=tuple(out))
 
 
 def _launch(
-    root: Stmt, number: int, name: str, target: Target, scopes: dict[str, str], top: list[Stmt]
-) -> Stmt:
+    root: Stmt, number: int, name: str, target: Target, scopes: dict[str, str], top: list[Stmt],
+    waiting: list[Alloc],
+) -> Stmt:  # fmt: skip
     blocks, body = _blocks((root,), name)
+    dropped = {f.name: ZERO for f in blocks if f.extent.const == 1}
+    blocks = [f for f in blocks if f.name not in dropped]
     # Allocs stand outside of the loops whose threads use them.
-    allocs = [s for s in statements(body) if isinstance(s, Alloc)]
+    allocs = [*waiting, *(s for s in statements(body) if isinstance(s, Alloc))]
     body = _without_allocs(body)
     top += [s for s in allocs if s.buffer.scope == "global"]
     shared = [s for s in allocs if s.buffer.scope == "shared"]
@@ -56,6 +64,9 @@ def _launch(
         threads, inner = [loop], body
     else:
         total, num = {}, prod(_number(f) for f in threads)
+        dropped |= {f.name: ZERO for f in threads if f.extent.const == 1}
+        threads = [f for f in threads if f.name not in dropped]
+        threads = threads or [For(f"thread{number}", ONE, (), "threadIdx.x")]
     if num > target.max_threads:
         raise BuildError(
             f"{name} wants {num} threads per block; the target has {target.max_threads}"
@@ -65,13 +76,13 @@ def _launch(
         tid = tid * f.extent + var(f.name)
     names = frozenset(f.name for f in threads)
     along = {}
-    rest = tid
+    rest, left = tid, num
     for a in AXES:  # x counts fastest
         n = total.get(a, 1)
-        along[a] = (rest % n if a != AXES[-1] else rest, n)
-        rest = rest // n
+        along[a] = (rest % n if n < left else rest, n)
+        rest, left = (rest // n, left // n) if n < left else (ZERO, 1)
     ranges = {f.name: f.extent for f in (*blocks, *threads)}
-    place = _Place({}, along, ranges, inside=not total)
+    place = _Place(dropped, along, ranges, inside=not total)
     done = _Threads(tid, num, names, scopes).body(inner, place)
     stmts: tuple[Stmt, ...] = (*local, *done)
     for f in reversed(threads):
@@ -79,8 +90,8 @@ def _launch(
     stmts = (*shared, *stmts)
     for f in reversed(blocks):
         stmts = (replace(f, body=stmts, kind="blockIdx.x", notes=()),)
-    if len(stmts) > 1 or not blocks:  # nothing is bound to blocks: a single one
-        stmts = (For(f"block{number}", of(1), stmts, "blockIdx.x"),)
+    if not blocks:  # a single one
+        stmts = (For(f"block{number}", ONE, stmts, "blockIdx.x"),)
     return stmts[0]
 
 
@@ -194,8 +205,9 @@ class _Threads:
         """Whether the statement holds parts that different threads carry out differently."""
         if _bound_loops((s,)) or any(isinstance(t, Join) for t in statements((s,))):
             return True
-        private = {self.scopes[a.buffer] == "local" for a in accesses((s,)) if a.write}
-        return len(private) > 1 or (len(s.body) > 1 and private == {False})
+        written = {self.scopes[a.buffer] for a in accesses((s,)) if a.write}
+        several = any(isinstance(t, For | If) and len(t.body) > 1 for t in statements((s,)))
+        return len(written) > 1 or (several and written != {"local"})
 
     def _enter(self, f: For, at: _Place) -> _Place:
         """Replaces a loop over threads by the number that a thread has in it."""
@@ -225,7 +237,10 @@ class _Threads:
             return (s,)
         by_thread = any(self.names & p.names for a in accesses((s,)) for p in a.index if a.write)
         if at.inside and (written != {"shared"} or by_thread):
-            return (If(at.guards, (s,)),) if at.guards else (s,)
+            guards = at.guards
+            if written != {"local"}:  # one of the threads that are alike to the loops around
+                guards += tuple(-number for number, count in at.along.values() if count > 1)
+            return (If(guards, (s,)),) if guards else (s,)
         reads = {self.scopes[a.buffer] for a in accesses((s,)) if not a.write}
         done = None if "local" in reads else spread(s, self.tid, self.num, at.ranges)
         return (If((-self.tid,), (s,)),) if done is None else (done,)

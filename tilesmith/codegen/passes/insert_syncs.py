@@ -90,7 +90,7 @@ class _Launch:
             mine = self._uses(s, path, shift)
             if not mine:
                 continue
-            if isinstance(s, For | If) and self._clash(mine, mine):
+            if isinstance(s, For | If) and self._meets_itself(s, mine):
                 if isinstance(s, If):
                     if any(self._by_thread(p) for p in s.conds):
                         raise BuildError(
@@ -112,6 +112,15 @@ class _Launch:
                 open_ = []
             open_ = [*open_, *mine]
         return open_
+
+    def _meets_itself(self, s: For | If, mine: list[_Use]) -> bool:
+        """Whether its threads need barriers inside, within an iteration or between two."""
+        if self._clash(mine, mine):
+            return True
+        if isinstance(s, If):
+            return False
+        following = [replace(u, shift=(*u.shift, s.name)) for u in mine]
+        return self._clash(mine, following)
 
     def _uses(self, s: Stmt, path: tuple[For, ...], shift: tuple[str, ...]) -> list[_Use]:
         found = [a for a in accesses((s,)) if a.buffer in self.memory]

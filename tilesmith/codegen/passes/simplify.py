@@ -43,7 +43,10 @@ def simplify_body(body: tuple[Stmt, ...], ranges: Ranges, env: dict[str, Int]) -
                 if s.extent.const == 0:
                     continue
                 if s.extent.const == 1:
-                    out.extend(simplify_body(s.body, ranges, {**env, s.name: ZERO}))
+                    inner = simplify_body(s.body, ranges, {**env, s.name: ZERO})
+                    # a GPU launch keeps its loops over blocks and threads
+                    launch = s.kind in ("blockIdx.x", "threadIdx.x")
+                    out.extend((replace(s, body=inner),) if launch else inner)
                     continue
                 inner = simplify_body(s.body, {**ranges, s.name: s.extent}, env)
                 if not idle(inner):

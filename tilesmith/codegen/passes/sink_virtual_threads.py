@@ -18,11 +18,11 @@ from dataclasses import replace
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import accesses, map_access
 from tilesmith.expr.dynamic import below
-from tilesmith.expr.ints import ZERO, Int, var
+from tilesmith.expr.ints import ONE, ZERO, Int, var
 from tilesmith.expr.nodes import own_ints
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Buffer, For, If, Join, Stmt, Store
+from tilesmith.ir.nodes import Buffer, For, If, Join, Stmt, Store, rewrite, statements
 
 VTHREAD = "vthread"
 
@@ -30,41 +30,34 @@ VTHREAD = "vthread"
 def sink_virtual_threads(func: Function, _: Target) -> Function:
     """Takes lowered statements."""
     virtual: dict[str, Int] = {}
-    body = _sink(func.body, (), virtual)
+    body: tuple[Stmt, ...] = ()
+    for root in func.body:
+        new = _sink((root,), (), virtual)
+        if len(new) > 1:  # still one launch
+            assert isinstance(root, For)
+            new = (For(f"{root.name}.block", ONE, new, "blockIdx.x"),)
+        body += new
     if not virtual:
         return func
     private = {b.name for b in func.buffers if b.scope == "local"}
-    own: dict[str, list[str]] = {}  # the virtual threads of each private buffer
+    own: dict[str, tuple[str, ...]] = {}  # the virtual threads around all uses of a private buffer
     for a in accesses(body):
         if a.buffer in private:
-            seen = own.setdefault(a.buffer, [])
-            seen += [f.name for f in a.path if f.name in virtual and f.name not in seen]
+            here = tuple(f.name for f in a.path if f.name in virtual)
+            own[a.buffer] = tuple(v for v in own.get(a.buffer, here) if v in here)
 
-    def move(name: str, index: tuple[Int, ...], around: tuple[str, ...]) -> tuple[Int, ...]:
-        if not own.get(name):
-            return index
-        zero = dict.fromkeys(around, ZERO)
-        lead = (var(v) if v in around else ZERO for v in own[name])
-        return (*lead, *(p.substitute(zero) for p in index))
+    def move(name: str, index: tuple[Int, ...]) -> tuple[Int, ...]:
+        mine = own.get(name, ())
+        zero = dict.fromkeys(mine, ZERO)
+        return (*map(var, mine), *(p.substitute(zero) for p in index))
 
-    def go(stmts: tuple[Stmt, ...], around: tuple[str, ...]) -> tuple[Stmt, ...]:
-        out: list[Stmt] = []
-        for s in stmts:
-            if isinstance(s, For):
-                inside = (*around, s.name) if s.name in virtual else around
-                out.append(replace(s, body=go(s.body, inside)))
-            elif isinstance(s, If):
-                out.append(replace(s, body=go(s.body, around)))
-            elif isinstance(s, Store | Join):
-                out.append(map_access(s, lambda n, ix: move(n, ix, around)))
-            else:
-                out.append(s)
-        return tuple(out)
+    def go(s: Stmt) -> tuple[Stmt, ...]:
+        return (map_access(s, move),) if isinstance(s, Store | Join) else (s,)
 
     def wide(b: Buffer) -> Buffer:
         return replace(b, shape=(*(virtual[v] for v in own.get(b.name, ())), *b.shape))
 
-    return replace(func, body=go(body, ()), buffers=tuple(map(wide, func.buffers)))
+    return replace(func, body=rewrite(body, go), buffers=tuple(map(wide, func.buffers)))
 
 
 def _sink(
@@ -79,11 +72,17 @@ def _sink(
             isinstance(s, For)
             and (
                 (s.kind != "serial" and "Idx" in s.kind)
+                or any(isinstance(t, For) and t.kind == VTHREAD for t in statements(s.body))
                 or not all(_uses(t, v.name) for t in _leaves(s.body) for v in around)
                 or _reduces(s)
             )
         ) or (isinstance(s, If) and not all(_uses(t, v.name) for t in s.body for v in around)):
-            out.append(replace(s, body=_sink(s.body, around, virtual)))
+            tested = [v for v in around if isinstance(s, If) and _tests(s, v.name)]
+            below = tuple(v for v in around if v not in tested)
+            new: Stmt = replace(s, body=_sink(s.body, below, virtual))
+            for v in reversed(tested):
+                new = For(v.name, v.extent, (new,), "unroll")
+            out.append(new)
         else:
             for v in reversed(around):
                 if _uses(s, v.name):
@@ -114,12 +113,16 @@ def _leaves(body: tuple[Stmt, ...]) -> list[Stmt]:
     return out
 
 
+def _tests(s: If, name: str) -> bool:
+    return any(name in p.names for p in s.conds)
+
+
 def _uses(s: Stmt, name: str) -> bool:
     match s:
         case For():
             return any(_uses(t, name) for t in s.body)
         case If():
-            return any(name in p.names for p in s.conds) or any(_uses(t, name) for t in s.body)
+            return _tests(s, name) or any(_uses(t, name) for t in s.body)
         case Store():
             return any(
                 name in p.names
