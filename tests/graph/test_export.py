@@ -161,14 +161,16 @@ def test_for_the_other_architecture(graph: ts.Graph, static: bool, tmp_path: Pat
     assert_close(arrays_of(data, want), want, 1e-4)
 
 
-@pytest.mark.skipif(HERE != "aarch64", reason="qemu's aarch64 has all features")
-@needs(OTHER["x86-64"].compiler, OTHER["x86-64"].emulator)
+@needs(OTHER[THERE].compiler, OTHER[THERE].emulator)
 def test_a_processor_that_lacks_features_is_refused(graph: ts.Graph, tmp_path: Path) -> None:
-    tools = OTHER["x86-64"]
-    made = compiled(graph, ts.Target.named("haswell"))
-    program = example_of(made.export(tmp_path), tools.compiler)
-    emulator = (tools.emulator, "-L", tools.libraries, "-cpu", "qemu64")
-    with pytest.raises(AssertionError, match="needs a processor with avx2, fma, and this one"):
+    name, lacking, needed = {
+        "x86-64": ("haswell", "qemu64", "avx2, fma"),
+        "aarch64": ("neoverse-n1", "cortex-a53", "dotprod, fp16, neon"),
+    }[THERE]
+    tools = OTHER[THERE]
+    program = example_of(compiled(graph, ts.Target.named(name)).export(tmp_path), tools.compiler)
+    emulator = (tools.emulator, "-L", tools.libraries, "-cpu", lacking)
+    with pytest.raises(AssertionError, match=f"needs a processor with {needed}, and this one"):
         call(*emulator, program, tmp_path / "model.weights")
 
 

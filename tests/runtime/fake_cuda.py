@@ -168,3 +168,21 @@ class FakeCuda:
 def floats(address: int, count: int) -> Any:
     """The floats at an address, to read and to write."""
     return np.frombuffer((ctypes.c_float * count).from_address(address), np.float32)
+
+
+class Tensor:
+    """A tensor on the pretended device, as DLPack hands it out. It notes the stream it is told."""
+
+    def __init__(self, data: Any, index: int = 0, offset: int = 0) -> None:
+        raw = np.empty(data.nbytes + 512, np.uint8)
+        at = -(-raw.ctypes.data // 256) * 256 - raw.ctypes.data + offset
+        self.array = raw[at : at + data.nbytes].view(data.dtype).reshape(data.shape)
+        self.array[...] = data
+        self.index, self.streams = index, list[Any]()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, self.index
+
+    def __dlpack__(self, stream: Any = None, **settings: Any) -> Any:
+        self.streams.append(stream)
+        return self.array.__dlpack__(**settings)

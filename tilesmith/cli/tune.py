@@ -105,8 +105,8 @@ def tune(
         str,
         typer.Option(
             metavar="NAME",
-            help="the machine to tune for; candidates are measured here, so cpu (this machine) is "
-            "the one to use",
+            help="what to tune for: cpu, or a GPU of this machine as cuda or opencl (cuda:1 is "
+            "the second one); candidates are measured here",
         ),
     ] = "cpu",
     cores: Annotated[

@@ -15,6 +15,7 @@ from tilesmith.codegen.passes.form_launches import form_launches
 from tilesmith.codegen.passes.hoist_guards import hoist_guards
 from tilesmith.codegen.passes.insert_syncs import insert_syncs
 from tilesmith.codegen.passes.join_across_threads import join_across_threads
+from tilesmith.codegen.passes.load_fragments import load_fragments
 from tilesmith.codegen.passes.lower_blocks import lower_blocks
 from tilesmith.codegen.passes.partition import partition
 from tilesmith.codegen.passes.pipeline_copies import pipeline_copies
@@ -61,17 +62,18 @@ CPU_PASSES: tuple[Pass, ...] = (
 
 # "GPU" marks what only GPUs have. The result is in launch form, see ir/nodes.py.
 GPU_PASSES: tuple[Pass, ...] = (
-    resolve_notes,
     join_across_threads,  # GPU
     lower_blocks,
     place_buffers,  # GPU
     sink_virtual_threads,  # GPU
+    resolve_notes,
     compact,
     apply_layouts,
     form_launches,  # GPU
     simplify,
     pipeline_copies,  # GPU
     insert_syncs,  # GPU
+    load_fragments,  # GPU
     unroll_registers,  # GPU
 )
 

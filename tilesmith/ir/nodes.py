@@ -165,6 +165,8 @@ class Intrinsic:
     """A hardware instruction: what it computes, as a Function of one block over fixed extents, and
     the features that a target needs for it.
 
+    Its buffers may have layouts, which the operands then need in memory.
+
     A back end emits the instructions it knows by name. `emitters` adds others, by the name of the
     back end: `{"llvm": emit}`; codegen/llvm/intrinsics.py describes the signature.
     """
@@ -174,6 +176,9 @@ class Intrinsic:
     features: frozenset[str] = frozenset()
     emitters: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     cost: float = 1.0  # of one use, in vector instructions; only the analytic score asks for it
+    # If not empty, the instruction reads and writes memory: an emitter gets addresses, not vectors.
+    # The rows of these operands may be any number of elements apart.
+    by_address: frozenset[str] = frozenset()
 
     @property
     def output(self) -> str:

@@ -94,12 +94,12 @@ class _Launch:
         self.memory = memory
         self.blocks, self.shared, self.threads, self.body = _form(func, stmt)
         self.numbers: dict[int, int] = {}
-        self.texts: list[str] = []
+        self.stmts: list[Stmt] = []
         written = set()
         for s in statements(self.body):
             if id(s) not in self.numbers:
-                self.numbers[id(s)] = len(self.texts)
-                self.texts.append(show_statement(s))
+                self.numbers[id(s)] = len(self.stmts)
+                self.stmts.append(s)
             if isinstance(s, Store):
                 written |= {w.buffer for w in s.writes}
         self.written = sorted(written & memory.keys())
@@ -120,7 +120,7 @@ class _Launch:
             memory = dict(self.memory)
             for b in self.shared:
                 memory[b.name] = allocate(b, at)
-            lanes = Lanes(at, memory, self.texts)
+            lanes = Lanes(at, memory, self.stmts)
             lanes.env |= _digits(self.blocks, np.arange(first, first + at.blocks)[:, None])
             lanes.env |= _digits(self.threads, np.arange(threads)[None, :])
             _Threads(self, lanes).body(self.body, None)

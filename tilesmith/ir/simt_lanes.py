@@ -21,7 +21,8 @@ from tilesmith.expr.ints import FloorDiv, Int, Maximum, Opaque, opaque_atoms
 from tilesmith.expr.nodes import Arg, Binary, Cast, Const, Expr, IntValue, Load, Select, Unary
 from tilesmith.expr.walk import postorder
 from tilesmith.ir.interpreter import outside
-from tilesmith.ir.nodes import Write
+from tilesmith.ir.nodes import Stmt, Write
+from tilesmith.ir.printer import show_statement
 from tilesmith.ir.simt_memory import LANE_BITS, Array, Memory, Race, Shape, race_text
 
 Values = Mapping[int, Any]  # values of the nodes evaluated so far, by id
@@ -41,8 +42,8 @@ class Place:
 
 
 class Lanes:
-    def __init__(self, at: Shape, memory: dict[str, Memory], texts: list[str]) -> None:
-        self.at, self.memory, self.texts = at, memory, texts
+    def __init__(self, at: Shape, memory: dict[str, Memory], stmts: list[Stmt]) -> None:
+        self.at, self.memory, self.stmts = at, memory, stmts
         self.env: dict[str, Any] = {}
         self.lanes = at.lanes + at.first * at.threads
         self.tags = self.lanes
@@ -192,7 +193,7 @@ class Lanes:
                     cell, lane = (int(x[missing[0]][0]) for x in (where, missing[1]))
                     raise VerifyError(
                         f"{m.name_of(cell)} is read by {self.thread(lane)} in "
-                        f"`{self.texts[self.statement]}`, but nobody wrote it"
+                        f"`{self.statement}`, but nobody wrote it"
                     )
         if m.trails:
             self.record(m, place, mask, write=False)
@@ -207,7 +208,7 @@ class Lanes:
             for trail in m.trails:
                 (trail.write if write else trail.read)(cells, tags)
         except Race as race:
-            text = race_text(m, race.conflict, self.at.threads, self.texts)
+            text = race_text(m, race.conflict, self.at.threads, self.stmts)
             raise VerifyError(text) from None
 
     def check_inside(
@@ -223,7 +224,7 @@ class Lanes:
                 reads = any(isinstance(a, Dynamic) for a in opaque_atoms(p))
                 text = outside(m.buffer.name, p, d, value, m.shape[d], verb)
                 raise (ArgumentError if reads else VerifyError)(
-                    f"{text}, by {self.thread(lane)} in `{self.texts[self.statement]}`"
+                    f"{text}, by {self.thread(lane)} in `{self.statement}`"
                 )
 
     # stores
@@ -268,14 +269,14 @@ class Lanes:
         m = self.memory.get(name)
         if m is None:
             raise VerifyError(
-                f"{name} is used in `{self.texts[self.statement]}`, outside of the statements "
+                f"{name} is used in `{self.statement}`, outside of the statements "
                 "that its Alloc stands in"
             )
         return m
 
     @property
-    def statement(self) -> int:
-        return (int(self.tags.flat[0]) >> LANE_BITS) - 1
+    def statement(self) -> str:
+        return show_statement(self.stmts[(int(self.tags.flat[0]) >> LANE_BITS) - 1])
 
     def thread(self, lane: int) -> str:
         block, thread = divmod(lane, self.at.threads)

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from tilesmith.base.errors import VerifyError
-from tilesmith.ir.nodes import Buffer
+from tilesmith.ir.nodes import Buffer, Stmt
+from tilesmith.ir.printer import show_statement
 
 Array = np.ndarray[Any, Any]
 # A tag names an access: the lane, numbered over the whole launch, and above it the number of the
@@ -169,12 +170,12 @@ def shape_of(b: Buffer) -> tuple[int, ...]:
     return tuple(n for n in shape if n is not None)
 
 
-def race_text(m: Memory, c: Conflict, threads: int, statements: list[str]) -> str:
+def race_text(m: Memory, c: Conflict, threads: int, stmts: list[Stmt]) -> str:
     """What two threads do to one element, and in which statements."""
 
     def who(tag: int, verb: str) -> str:
         block, thread = divmod(tag & _LANE, threads)
-        text = statements[(tag >> LANE_BITS) - 1]
+        text = show_statement(stmts[(tag >> LANE_BITS) - 1])
         return f"{verb} by thread {thread} of block {block} in `{text}`"
 
     one, two = who(c.first, c.verbs[0]), who(c.second, c.verbs[1])

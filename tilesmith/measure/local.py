@@ -220,6 +220,13 @@ class LocalRun:
         incumbents = self._incumbents.get(task.statement)
         return None if incumbents is None else incumbents.best
 
+    def artifact(self, task: Task) -> Artifact | None:
+        """The code of the incumbent, without its source."""
+        incumbents = self._incumbents.get(task.statement)
+        if incumbents is None or incumbents.current is None or incumbents.best is None:
+            return None
+        return incumbents.current.built.artifact
+
     def close(self) -> None:
         """If called from another thread than the one that measures, it ends that batch early."""
         self._closed = True

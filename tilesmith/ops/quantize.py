@@ -55,13 +55,13 @@ def _spread(op: str, what: str, t: Tensor, X: Tensor, axis: int, block: int) -> 
 
 def _saturated(rounded: Value, zero: Value | None, to: DType) -> Value:
     """A whole number of float32 plus the zero point, brought into the range of `to`."""
-    low, high = int(to.lowest()), int(to.highest())
-    # Within this range the sum is exact in int32; beyond it the result is a border anyway.
-    span = high - low
-    whole = cast(maximum(minimum(rounded, float(span)), float(-span)), INT32)
-    if zero is not None:
-        whole = whole + cast(zero, INT32)
-    return cast(maximum(minimum(whole, high), low), to)
+    low, high = float(to.lowest()), float(to.highest())
+    if zero is None:
+        return cast(cast(maximum(minimum(rounded, high), low), INT32), to)
+    # These differences are exact in float32, and so is the sum in int32.
+    away = cast(zero, FLOAT32)
+    whole = cast(maximum(minimum(rounded, high - away), low - away), INT32)
+    return cast(whole + cast(zero, INT32), to)
 
 
 def quantize(

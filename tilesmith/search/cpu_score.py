@@ -146,12 +146,12 @@ def _compute(cpu: CpuConstants, n: Nest) -> Term:
     loads, kept = g.of(0), g.of(0)  # load instructions; registers of reused operands
     for a in n.accesses:
         if a.reads and not a.writes:
-            each = _loads(n, a, wide, vectors) * _registers(cpu, n, a, written)
+            each = _loads(n, a, wide, vectors) * _registers(cpu, n, a)
             share = _new_share(n, a)
             loads = loads + each * share
             # an element that several steps read stays in a register
             again = (g.of(1) > share).where(each * share * (written - 1), 0)
-            kept = kept + again.maximum(_operands(n, a, vectors))
+            kept = kept + again.maximum(_operands(n, a, vectors)).maximum(_lanes_kept(cpu, n, a))
     work = (
         held * float(n.block.intrinsic.cost)
         if n.block.intrinsic
@@ -183,9 +183,10 @@ def _result_registers(cpu: CpuConstants, n: Nest) -> int:
     return 1 if unit is None else unit.registers(unit.output, cpu.vector_bits)
 
 
-def _registers(cpu: CpuConstants, n: Nest, a: Access, written: Term) -> Term:
-    """Load instructions for one operand of a hardware instruction; 1 without one. Those of several
-    unrolled steps are loaded together if they are short.
+def _registers(cpu: CpuConstants, n: Nest, a: Access) -> Term:
+    """Load instructions for one operand of a hardware instruction; 1 without one. A short operand
+    is repeated over a register, which costs an instruction more, unless the operands of several
+    unrolled steps are loaded together.
     """
     unit = n.block.intrinsic
     name = next((o for o, x in n.block.operands if x.buffer == a.buffer.name), None)
@@ -194,7 +195,29 @@ def _registers(cpu: CpuConstants, n: Nest, a: Access, written: Term) -> Term:
     nbits = unit.nbits(name)
     if nbits >= cpu.vector_bits:
         return n.graph.of(unit.registers(name, cpu.vector_bits))
-    return (1 / written.minimum(cpu.vector_bits // nbits)).maximum(0)
+    together = _together(cpu, n, a, nbits)
+    return (together > 1).where(1 / together, 2)
+
+
+def _together(cpu: CpuConstants, n: Nest, a: Access, nbits: int) -> Term:
+    """How many short operands of unrolled steps one register holds."""
+    together, size = n.graph.of(1), nbits // a.buffer.dtype.bits
+    for loop, stride in zip(_around(n), a.strides, strict=False):
+        if stride.value == size:
+            together = together * loop.is_kind["unroll"].where(loop.extent, 1)
+    return together.minimum(cpu.vector_bits // nbits)
+
+
+def _lanes_kept(cpu: CpuConstants, n: Nest, a: Access) -> Term:
+    """Registers of short operands that are loaded for several unrolled steps of the sum."""
+    unit, rows = n.block.intrinsic, n.graph.of(1)
+    name = next((o for o, x in n.block.operands if x.buffer == a.buffer.name), None)
+    if unit is None or name is None or unit.nbits(name) >= cpu.vector_bits:
+        return n.graph.of(0)
+    for loop, moved in zip(_around(n), a.moved, strict=False):
+        if moved and not loop.reducing:
+            rows = rows * loop.is_kind["unroll"].where(loop.extent, 1)
+    return (_together(cpu, n, a, unit.nbits(name)) > 1).where(rows, 0)
 
 
 def _stores_across(n: Nest) -> bool:

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import permutations, product
 
+from tilesmith.expr.ints import Int, var
 from tilesmith.expr.linear import step_along
 from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Load, Select, Unary
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Block, Intrinsic, Iter, walk
+from tilesmith.ir.nodes import Block, Buffer, Intrinsic, Iter, walk
 
 _COMMUTATIVE = ("add", "mul", "max", "min")
 
@@ -32,31 +33,50 @@ class Match:
     def sizes(self) -> dict[str, int]:
         return dict(self.axes)
 
+    def cost(self, b: Block) -> float:
+        """Of the whole block, in vector instructions, with padding."""
+        uses = 1
+        for i in b.iters:
+            n, size = i.extent.const or 1, self.sizes.get(i.name, 1)
+            uses *= -(-n // size)
+        return uses * self.intrinsic.cost
+
     def padding(self, b: Block) -> tuple[tuple[str, int], ...]:
         """The iterators whose extents the instruction does not divide, with its extents."""
         extents = {i.name: i.extent.const or 0 for i in b.iters}
         return tuple((n, size) for n, size in self.axes if extents[n] % size)
 
     def order_of(self, operand: str) -> tuple[str, ...]:
-        """The block's iterators along an operand of the instruction, the slowest first."""
+        """The block's iterators along the dimensions of an operand of the instruction."""
         described = block_of(self.intrinsic)
         index = _accesses(described)[operand].index
         by_name = {i.name: n for i, (n, _) in zip(described.iters, self.axes, strict=True)}
         return tuple(by_name[p.name] for p in index if p.name in by_name)
 
+    def digits_of(self, operand: str) -> tuple[Int, ...]:
+        """How an operand of the instruction lies in memory, over its indices d0, d1, ..."""
+        buffer: Buffer = self.intrinsic.description.all_buffers[operand]
+        plain = tuple(var(f"d{k}") for k in range(len(buffer.shape)))
+        return plain if buffer.layout is None else buffer.layout
+
+    def is_plain(self, operand: str) -> bool:
+        """Whether every axis of an operand has a dimension of its own, so that it can be packed."""
+        load = dict(self.operands)[operand]
+        names = {p.name for p in load.index}
+        return names.issuperset(self.order_of(operand))
+
     def is_dense(self, func: Function, operand: str) -> bool:
         """Whether the operand lies in memory as the instruction wants it."""
         load = dict(self.operands)[operand]
         buffer = func.all_buffers[load.buffer]
-        if buffer.layout is not None:
+        want: Buffer = self.intrinsic.description.all_buffers[operand]
+        if buffer.layout is not None or want.layout is not None:
             return False
-        described = block_of(self.intrinsic)
-        wanted = _accesses(described)[operand]
-        strides = self.intrinsic.description.all_buffers[operand].strides
+        order = self.order_of(operand)
+        free = order[:1] if operand in self.intrinsic.by_address else ()
+        steps = dict(zip(order, want.strides, strict=True))
         return all(
-            step_along(name, load.index, buffer.strides)
-            == step_along(i.name, wanted.index, strides)
-            for (name, _), i in zip(self.axes, described.iters, strict=True)
+            step_along(n, load.index, buffer.strides) == steps[n] for n in order if n not in free
         )
 
 
@@ -71,7 +91,7 @@ def _accesses(described: Block) -> dict[str, Load]:
 
 
 def matches(func: Function, b: Block, unit: Intrinsic) -> list[Match]:
-    """Every way in which the instruction fits, those that pad least first."""
+    """Every way in which the instruction fits, the cheapest first."""
     d = block_of(unit)
     if len(b.writes) != 1 or (b.combiner is None) != (d.combiner is None):
         return []
@@ -86,16 +106,7 @@ def matches(func: Function, b: Block, unit: Intrinsic) -> list[Match]:
         for axes in _assignments(b, d, pairs):
             sized = tuple((i.name, e.extent.const or 1) for i, e in zip(axes, d.iters, strict=True))
             out.setdefault(sized, Match(unit, sized, tuple(pairs.items()), dw.buffer))
-    return sorted(out.values(), key=lambda m: _work(b, m))
-
-
-def _work(b: Block, m: Match) -> int:
-    """The number of products with padding."""
-    total = 1
-    for i in b.iters:
-        n, size = i.extent.const or 1, m.sizes.get(i.name, 1)
-        total *= -(-n // size) * size
-    return total
+    return sorted(out.values(), key=lambda m: m.cost(b))
 
 
 def _same_dtypes(func: Function, unit: Intrinsic, pairs: Pairs) -> bool:
@@ -118,7 +129,7 @@ def _assignments(b: Block, d: Block, pairs: Pairs) -> Iterator[tuple[Iter, ...]]
             and i.extent.const is not None
             and i.extent.const > 1
             and {n for n, load in pairs.items() if _moves(i.name, load)} == moved
-            and all(_is_plain(i.name, load) for load in pairs.values())
+            and all(_steps_along(i.name, load) for load in pairs.values())
         ]
         choices.append(fits)
     for picked in product(*choices):
@@ -130,10 +141,12 @@ def _moves(it: str, load: Load) -> bool:
     return any(it in p.names for p in load.index)
 
 
-def _is_plain(it: str, load: Load) -> bool:
-    """Whether the iterator alone indexes a dimension, if any."""
-    return all(p.name == it for p in load.index if it in p.names) and (
-        sum(it in p.names for p in load.index) <= 1
+def _steps_along(it: str, load: Load) -> bool:
+    """Whether the iterator moves by equal steps, along one dimension at most."""
+    moved = [p for p in load.index if it in p.names]
+    return len(moved) <= 1 and all(
+        p.coefficient(it).const is not None and it not in (p - var(it) * p.coefficient(it)).names
+        for p in moved
     )
 
 

@@ -24,7 +24,7 @@ from tilesmith.schedule.sample import SampleLocation
 from tilesmith.schedule.unit import Tensorize
 from tilesmith.space import analysis
 from tilesmith.space.instruction_match import Match, matches
-from tilesmith.space.packing import packing
+from tilesmith.space.packing import Unit, packing
 from tilesmith.space.state import Derived, State
 from tilesmith.space.tiling import Tiling
 
@@ -34,6 +34,9 @@ def usable(intrinsics: tuple[Intrinsic, ...], target: Target) -> tuple[Intrinsic
     return tuple(u for u in intrinsics if u.features <= target.features)
 
 
+_TILING = Tiling("SSRSRRS", "any", max_innermost=16, registers=True, whole=8)
+
+
 @dataclass(frozen=True)
 class TileByInstruction:
     """Sketches in which one of the `intrinsics` computes a block's innermost tile. An element-wise
@@ -41,22 +44,25 @@ class TileByInstruction:
     """
 
     intrinsics: tuple[Intrinsic, ...]
-    tiling: Tiling = Tiling("SSRSRRS", "any", max_innermost=16, registers=True, whole=8)
+    tiling: Tiling = _TILING
     levels: tuple[int, ...] = (1, 2)
-    # Padding may multiply the number of products by this at most.
-    most_padding: float = 4.0
+    # Instructions that take this much longer than another one, counting padding, are left out.
+    slowest: float = 4.0
 
     def __call__(self, state: State) -> Derived | None:
         b = state.block
         if b.domain or b.tile or not b.reducing or state.levels_of(b.name):
             return None
         derived: list[State] = []
-        for unit in self.intrinsics:
-            for match in matches(state.func, b, unit)[:1]:
-                try:
-                    derived += self._derive(state, match)
-                except ScheduleError:
-                    continue
+        found = [m for unit in self.intrinsics for m in matches(state.func, b, unit)[:1]]
+        least = min((m.cost(b) for m in found), default=0)
+        for match in found:
+            if match.cost(b) > self.slowest * least:
+                continue
+            try:
+                derived += self._derive(state, match)
+            except ScheduleError:
+                continue
         return Derived(tuple(derived)) if derived else None
 
     def _derive(self, state: State, match: Match) -> Iterator[State]:
@@ -72,8 +78,9 @@ class TileByInstruction:
             b = find_block(tiled.func, name)[1]
             inner = self.tiling.innermost(b, axis)
             for operand, buffer, tiles in packed:
-                order = tuple(f"{n}_inner" for n in match.order_of(operand))
-                tiled = tiled.then(*packing(b, buffer, axis, inner if tiles else {}, order))
+                axes = tuple(f"{n}_inner" for n in match.order_of(operand))
+                taken = Unit(axes, match.digits_of(operand))
+                tiled = tiled.then(*packing(b, buffer, axis, inner if tiles else {}, taken))
             for fused in self._fused(tiled, name, consumer):
                 placed = _placed(fused, name, copies, axis if turned else None)
                 yield placed.then(Tensorize(f"{name}.{unit[0]}", match.intrinsic))
@@ -149,10 +156,17 @@ def _with_operands(state: State, name: str, match: Match) -> tuple[State, Packed
         alone = [r.name for r in readers(state.func, buffer)] == [name]
         if operand == match.output:
             continue
-        if buffer in params and params[buffer].scope == "constant" and alone:
+        if (
+            buffer in params
+            and params[buffer].scope == "constant"
+            and alone
+            and match.is_plain(operand)
+        ):
             packed.append((operand, buffer, True))
         elif match.is_dense(state.func, operand):
             continue
+        elif not match.is_plain(operand):
+            raise ScheduleError(f"{buffer} cannot be packed for {match.intrinsic.name}")
         elif buffer not in params and alone:
             packed.append((operand, buffer, False))
         else:

@@ -164,17 +164,18 @@ class GpuAnnotation:
             if elsewhere or not spatial or any(f.kind != "serial" for f in path):
                 continue
             across = any(f.note("reduce_across") is not None for f in path)
-            state = state.then(*self._bind([f.name for f in spatial], across))
+            threads = min(self.threads, state.task.target.max_threads)
+            state = state.then(*self._bind([f.name for f in spatial], across, threads))
         for _, b in list(walk(state.func.body)):
             if b.reducing:
                 column = f"#{b.name}.unroll"
                 state = state.then(SampleChoice(column, self.unroll), AutoUnroll(b.name, column))
         return state
 
-    def _bind(self, loops: list[str], across: bool) -> list[Step]:
+    def _bind(self, loops: list[str], across: bool, threads: int) -> list[Step]:
         """Binds spatial loops. With a reduction across threads, each result gets a whole block."""
         if across:
             return [Bind(loop, "blockIdx.x") for loop in loops]
-        split = Split(loops[-1], (None, self.threads))
+        split = Split(loops[-1], (None, threads))
         outer = [Bind(loop, "blockIdx.x") for loop in (*loops[:-1], split.parts[0])]
         return [split, *outer, Bind(split.parts[1], "threadIdx.x")]

@@ -118,7 +118,8 @@ class FuseRows:
         if not found:
             return None
         count = min(len(r.spatial) for r in found.values())
-        names = {n for r in found.values() for n in (c.name for c in analysis.consumers(func, r))}
+        inner = [r for r in found.values() if r.name != b.name]
+        names = {c.name for r in inner for c in analysis.consumers(func, r)}
         if not names <= {b.name, *found}:
             return None  # a result is used elsewhere
         order = [o.name for _, o in walk(func.body)]
@@ -159,6 +160,53 @@ def _across(state: State, b: Block, column: str) -> list[Step]:
     steps, loop = _one_loop([f.name for f in path if f.name in now.reducing_loops])
     split = Split(loop, (None, column))
     return [*steps, split, Annotate(split.parts[1], "reduce_across", "threadIdx.x")]
+
+
+@dataclass(frozen=True)
+class SplitSums:
+    """Splits the reduction of a block with data reuse over blocks, if its results alone are too few
+    to keep the GPU busy. A second launch adds the parts up, and does what follows element by
+    element. Each number of parts is a sketch.
+    """
+
+    parts: tuple[int, ...] = (2, 4, 8, 16)
+    results: int = 1024  # per multiprocessor; with more, nothing is split
+    least: int = 64  # terms per part
+
+    def __call__(self, state: State) -> Derived | None:
+        func, b = state.func, state.block
+        if b.combiner is None or not b.init or b.name.endswith((".rf", ".local")):
+            return None
+        if not analysis.has_data_reuse(func, b) or not b.reducing:
+            return None
+        space, reduce = analysis.points(b)
+        if space > self.results * state.task.target.num_multiprocessors:
+            return None
+        long = max(b.reducing, key=lambda i: i.extent.const or 0)
+        derived = []
+        for n in self.parts:
+            if (long.extent.const or 1) % n or reduce // n < self.least:
+                continue
+            loop = f"{b.name}.{long.name}"
+            split = Split(loop, (n, None), exact=True)
+            try:
+                after = state.then(split, Rfactor(split.parts[0]))
+            except ScheduleError:
+                continue
+            derived.append(self._finished(after, b.name))
+        return Derived(tuple(derived)) if derived else None
+
+    def _finished(self, state: State, name: str) -> State:
+        """The sum of the parts, computed where its element-wise consumer uses it."""
+        b = analysis.block(state.func, name)
+        consumer = analysis.fusible_consumer(state.func, b)
+        if consumer is not None:
+            path, _ = find_block(state.func, consumer.name)
+            try:
+                return state.then(ComputeAt(name, path[-1].name), done=[name, consumer.name])
+            except ScheduleError:
+                pass
+        return state.then(done=[name])
 
 
 @dataclass(frozen=True)

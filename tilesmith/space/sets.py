@@ -22,7 +22,7 @@ from tilesmith.space.rules import (
     split_divided,
 )
 from tilesmith.space.rules_gpu import CrossThreadReduction, Fetching, GpuAnnotation, TileForGpu
-from tilesmith.space.rules_rows import AnnotateForGpu, FuseRows
+from tilesmith.space.rules_rows import AnnotateForGpu, FuseRows, SplitSums
 from tilesmith.space.state import Rule
 from tilesmith.space.tiling import Tiling
 
@@ -59,8 +59,12 @@ def default_rules(target: Target) -> tuple[Rule, ...]:
         return (
             InlineCheap(always=True),
             FuseRows(),
+            SplitSums(),
             AddCacheWrite(final=True),
-            TileForGpu(Tiling("SSSRRSRS"), fetching=(fetching, replace(fetching, turned=True))),
+            TileForGpu(
+                Tiling("SSSRRSRS", max_innermost=16),
+                fetching=(fetching, replace(fetching, turned=True)),
+            ),
             skip,
             AnnotateForGpu(),
         )

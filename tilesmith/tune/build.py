@@ -55,8 +55,6 @@ def best_kernel(
     if not isinstance(what, Function) or what.sizes or not is_plain(what):
         return build(what, target)
     task = Task(what, cpu() if target is None else target)
-    if task.target.kind != "cpu":
-        return build(what, task.target)
     if strict and database is None:
         raise BuildError("build(strict=True) takes recorded kernels only; give a database")
     known = tuple(known_schedules(database, task)) if database is not None else ()

@@ -18,7 +18,7 @@ from math import prod
 
 from tilesmith.base.errors import BuildError
 from tilesmith.base.target import Target
-from tilesmith.expr.ints import ZERO, Int, var
+from tilesmith.expr.ints import ONE, ZERO, Int, var
 from tilesmith.expr.nodes import Load
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, Buffer, For, If, Join, Path, Stmt, Write, rewrite, walk
@@ -53,6 +53,8 @@ def _join(func: Function, path: Path, b: Block) -> Function:
         if isinstance(s, For) and s.name in names:
             s = _bound(s)
         if isinstance(s, For) and s.name == path[first].name:
+            if first == 0:  # one launch does both
+                return (For(f"{b.name}.block", ONE, (s, *after), "blockIdx.x", owner=b.name),)
             return (s, *after)
         return (s,)
 

@@ -60,7 +60,9 @@ def pipeline_copies(func: Function, _: Target) -> Function:
 
     def grow(s: Stmt) -> tuple[Stmt, ...]:
         if isinstance(s, Alloc) and s.buffer.name in copied:
-            return (Alloc(replace(s.buffer, shape=(of(_VERSIONS), *s.buffer.shape))),)
+            b = s.buffer
+            align = None if b.align is None else (b.align[0] + 1, *b.align[1:])
+            return (Alloc(replace(b, shape=(of(_VERSIONS), *b.shape), align=align)),)
         return (s,)
 
     return replace(func, body=rewrite(body, grow)) if copied else func

@@ -219,7 +219,7 @@ def _run_child(server: int, fd: int, limits: Limits, report: Report, work: Work)
 
 def _preload(kind: str) -> None:
     """Importing starts no threads and opens no device: both would be lost in a fork."""
-    modules = {"cuda": ("cuda.core", "cuda.bindings.nvrtc"), "opencl": ("pyopencl",)}
+    modules = {"cuda": ("cuda.bindings.nvrtc",), "opencl": ("pyopencl",)}
     for name in modules.get(kind, ()):
         with suppress(ImportError):  # whoever needs it says what is missing
             import_module(name)

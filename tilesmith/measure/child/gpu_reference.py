@@ -9,6 +9,7 @@ from __future__ import annotations
 from tilesmith.base.dtype import dtype
 from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Artifact, Entry, Launch, Parameter
+from tilesmith.codegen.c.nvrtc import compile_cuda
 from tilesmith.ir.function import Function
 
 _THREADS, _BLOCKS_EACH, _CHAINS = 256, 2, 4
@@ -53,16 +54,13 @@ def reference_source(kind: str) -> str:
 def build_reference(func: Function, target: Target) -> Artifact:
     """A builder, which ignores the Function: build workers compile the reference kernel, too."""
     source = reference_source(target.kind)
-    code = source.encode() if target.kind == "opencl" else _cubin(source, target)
+    code = (
+        source.encode()
+        if target.kind == "opencl"
+        else compile_cuda(_NAME, source, target.arch).cubin
+    )
     blocks = _BLOCKS_EACH * target.num_multiprocessors
     memory = Parameter("reference.out", (blocks * _THREADS,), dtype("float32"), True)
     launch = Launch(_NAME, blocks, _THREADS, (memory.name,))
     entry = Entry(_NAME, _NAME, (memory,), launches=(launch,))
     return Artifact(_NAME, target, (entry,), source, code, language=target.kind)
-
-
-def _cubin(source: str, target: Target) -> bytes:
-    from cuda.core import Program, ProgramOptions
-
-    program = Program(source, code_type="c++", options=ProgramOptions(arch=target.arch))
-    return bytes(program.compile("cubin").code)

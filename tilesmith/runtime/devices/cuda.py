@@ -122,8 +122,24 @@ class CudaCall:
             driver.launch(function, grid, threads, shared, stream, arguments)
 
 
+@dataclass(frozen=True, slots=True)
+class CudaCopy:
+    to: CudaMemory
+    to_offset: int
+    memory: CudaMemory
+    offset: int
+    nbytes: int
+
+    def enqueue(self, driver: CudaDriver, stream: int) -> None:
+        to, address = self.to.address + self.to_offset, self.memory.address + self.offset
+        driver.copy(to, address, self.nbytes, stream)
+
+
+Call = CudaCall | CudaCopy
+
+
 class CudaGraph:
-    def __init__(self, device: CudaDevice, calls: Sequence[CudaCall]) -> None:
+    def __init__(self, device: CudaDevice, calls: Sequence[Call]) -> None:
         self._device = device
         driver = device.driver
         with device.active():
@@ -213,12 +229,17 @@ class CudaDevice:
     ) -> CudaCall:
         return CudaCall(module, entry, pointers, scratch)
 
-    def run(self, calls: Sequence[CudaCall], stream: int | None = None) -> None:
+    def copy_call(
+        self, to: CudaMemory, memory: CudaMemory, nbytes: int, to_offset: int = 0, offset: int = 0
+    ) -> CudaCopy:
+        return CudaCopy(to, to_offset, memory, offset, nbytes)
+
+    def run(self, calls: Sequence[Call], stream: int | None = None) -> None:
         with self.active():
             for c in calls:
                 c.enqueue(self.driver, self.stream if stream is None else stream)
 
-    def seconds(self, calls: Sequence[CudaCall]) -> list[float]:
+    def seconds(self, calls: Sequence[Call]) -> list[float]:
         driver, (begin, end) = self.driver, self.events
         out = []
         with self.active():
@@ -230,7 +251,7 @@ class CudaDevice:
                 out.append(driver.elapsed(begin, end))
         return out
 
-    def record(self, calls: Sequence[CudaCall]) -> CudaGraph:
+    def record(self, calls: Sequence[Call]) -> CudaGraph:
         return CudaGraph(self, calls)
 
     def synchronize(self, stream: int | None = None) -> None:

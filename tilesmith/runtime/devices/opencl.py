@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import lcm
 from typing import Any
 
@@ -20,8 +21,8 @@ _FAULTS = ("OUT_OF_RESOURCES", "DEVICE_NOT_AVAILABLE", "INVALID_COMMAND_QUEUE")
 
 
 def _failed(error: Any) -> DeviceError:
-    text = str(error).strip()
-    first = text.splitlines()[0] if text else type(error).__name__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    first = next((x for x in lines if "error:" in x), lines[0] if lines else type(error).__name__)
     name = cl.status_code.to_string(error.code) if isinstance(error, cl.Error) else ""
     memory = name in ("MEM_OBJECT_ALLOCATION_FAILURE", "OUT_OF_HOST_MEMORY")
     return DeviceError(
@@ -95,8 +96,30 @@ class OpenclCall:
             raise _failed(error) from None
 
 
+@dataclass(frozen=True, slots=True)
+class OpenclCopy:
+    to: OpenclMemory
+    to_offset: int
+    memory: OpenclMemory
+    offset: int
+    nbytes: int
+
+    def enqueue(self, queue: Any) -> list[Any]:
+        try:
+            copied = cl.enqueue_copy(
+                queue, self.to.buffer, self.memory.buffer, byte_count=self.nbytes,
+                src_offset=self.offset, dst_offset=self.to_offset,
+            )  # fmt: skip
+        except cl.Error as error:
+            raise _failed(error) from None
+        return [copied]
+
+
+Call = OpenclCall | OpenclCopy
+
+
 class OpenclSequence:
-    def __init__(self, device: OpenclDevice, calls: Sequence[OpenclCall]) -> None:
+    def __init__(self, device: OpenclDevice, calls: Sequence[Call]) -> None:
         self._device, self._calls = device, tuple(calls)
 
     def run(self, stream: int | None = None) -> None:
@@ -138,10 +161,7 @@ class OpenclDevice:
         offset: int = 0,
     ) -> None:  # fmt: skip
         if nbytes:
-            self._enqueue(
-                cl.enqueue_copy, to.buffer, memory.buffer, byte_count=nbytes, src_offset=offset,
-                dst_offset=to_offset,
-            )  # fmt: skip
+            OpenclCopy(to, to_offset, memory, offset, nbytes).enqueue(self.queue)
 
     def fill(
         self, memory: OpenclMemory, byte: int, offset: int = 0, nbytes: int | None = None
@@ -165,14 +185,20 @@ class OpenclDevice:
     ) -> OpenclCall:  # fmt: skip
         return OpenclCall(module, entry, pointers, scratch)
 
-    def run(self, calls: Sequence[OpenclCall], stream: int | None = None) -> None:
+    def copy_call(
+        self, to: OpenclMemory, memory: OpenclMemory, nbytes: int, to_offset: int = 0,
+        offset: int = 0,
+    ) -> OpenclCopy:  # fmt: skip
+        return OpenclCopy(to, to_offset, memory, offset, nbytes)
+
+    def run(self, calls: Sequence[Call], stream: int | None = None) -> None:
         for c in calls:
             c.enqueue(self.queue)
 
-    def seconds(self, calls: Sequence[OpenclCall]) -> list[float]:
+    def seconds(self, calls: Sequence[Call]) -> list[float]:
         return [self.span((c,)) for c in calls]
 
-    def span(self, calls: Sequence[OpenclCall]) -> float:
+    def span(self, calls: Sequence[Call]) -> float:
         events = [e for c in calls for e in c.enqueue(self.queue)]
         self.synchronize()
         if not events:
@@ -183,7 +209,7 @@ class OpenclDevice:
         except cl.Error as error:
             raise _failed(error) from None
 
-    def record(self, calls: Sequence[OpenclCall]) -> OpenclSequence:
+    def record(self, calls: Sequence[Call]) -> OpenclSequence:
         return OpenclSequence(self, calls)
 
     def synchronize(self, stream: int | None = None) -> None:

@@ -82,6 +82,11 @@ class Device(Protocol):
         order; `scratch` is the workspace.
         """
 
+    def copy_call(
+        self, to: Memory, memory: Memory, nbytes: int, to_offset: int = 0, offset: int = 0
+    ) -> Call:
+        """A copy on the device, as part of a sequence of calls."""
+
     def run(self, calls: Sequence[Call], stream: int | None = None) -> None:
         """Enqueues calls."""
 

@@ -13,21 +13,26 @@ from tilesmith.base.errors import BuildError
 from tilesmith.base.target import cpu
 
 _OF_ARCH = {"x86-64": "x86_64-linux-gnu-gcc", "aarch64": "aarch64-linux-gnu-gcc"}
+ARCHITECTURES = tuple(_OF_ARCH)
 _PACKAGES = {"x86-64": "gcc-x86-64-linux-gnu", "aarch64": "gcc-aarch64-linux-gnu"}
 _SECONDS = 300
+
+
+def compilers_of(arch: str) -> tuple[str, ...]:
+    """The names under which a compiler for an architecture is looked for."""
+    return ("cc", "gcc", "clang") if cpu().arch == arch else (_OF_ARCH[arch],)
 
 
 def compiler_for(arch: str, wanted: str = "") -> list[str]:
     """The command that links for an architecture. An error says what to install, and that a static
     library needs none.
     """
-    here = cpu().arch == arch
-    names = (wanted,) if wanted else ("cc", "gcc", "clang") if here else (_OF_ARCH[arch],)
+    names = (wanted,) if wanted else compilers_of(arch)
     for name in names:
         words = shlex.split(name)
         if words and shutil.which(words[0]) is not None:
             return words
-    package = "gcc" if here else _PACKAGES[arch]
+    package = "gcc" if cpu().arch == arch else _PACKAGES[arch]
     raise BuildError(
         f"a shared library for {arch} is linked by a C compiler, and there is no "
         f"{' or '.join(names)} here; install one (Debian: {package}), name another with "

@@ -5,7 +5,7 @@ kernels were compiled for. Without it, the first kernel would end the program.
 from __future__ import annotations
 
 from tilesmith.base.target import Target
-from tilesmith.runtime.export.opening import text_constant
+from tilesmith.runtime.export.text import text_constant
 
 # Bits of the words that `_WORDS` reads. On ARM these are AT_HWCAP and AT_HWCAP2 of Linux. On x86-64
 # they are the first two words of features, which libgcc and compiler-rt know by the same numbers.
