@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.apply_layouts import apply_layouts
 from tilesmith.codegen.passes.compact import compact
+from tilesmith.codegen.passes.full_vectors import full_vectors
 from tilesmith.codegen.passes.hoist_guards import hoist_guards
 from tilesmith.codegen.passes.lower_blocks import lower_blocks
 from tilesmith.codegen.passes.partition import partition
@@ -49,6 +50,7 @@ CPU_PASSES: tuple[Pass, ...] = (
     partition,  # CPU
     transpose_squares,  # CPU
     strip_vectors,  # CPU
+    full_vectors,  # CPU
     spread_prefetches,  # CPU
 )
 

@@ -42,10 +42,13 @@ def packed(buf: Buffer, array: Any, taker: str) -> np.ndarray[Any, Any]:
 
 
 def in_basis(buf: Buffer, a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The array, multiplied by the matrices of the parameter's basis."""
+    """The array, multiplied by the matrices of the parameter's basis; rounded once, at the end."""
+    if not buf.basis:
+        return a
+    exact = a.astype(np.float64)
     for d, rows in buf.basis:
-        a = np.moveaxis(np.tensordot(np.array(rows, a.dtype), a, (1, d)), 0, d)
-    return a
+        exact = np.moveaxis(np.tensordot(np.array(rows), exact, (1, d)), 0, d)
+    return exact.astype(a.dtype)
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:

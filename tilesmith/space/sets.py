@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from tilesmith.base.dtype import FLOAT32
 from tilesmith.base.target import Target
+from tilesmith.schedule.rounding import ACCURACY
 from tilesmith.space.annotation import CpuAnnotation
 from tilesmith.space.column_sums import TileColumnSums
+from tilesmith.space.filtering import FilterWindows, LeaveOutZeros
 from tilesmith.space.rules import (
     AddCacheWrite,
     AddRfactor,
-    FilterWindows,
     InlineCheap,
-    LeaveOutZeros,
     Tile,
     TileAndFuse,
     skip,
@@ -45,9 +45,10 @@ def ansor_rules(target: Target) -> tuple[Rule, ...]:
     )
 
 
-def default_rules(target: Target) -> tuple[Rule, ...]:
+def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...]:
     """Goes beyond Ansor: tiles need not divide, the innermost tile stays in registers, and the
-    vectorised axis, the loop order of the outer levels and packed operands are decisions.
+    vectorised axis, the loop order of the outer levels and packed operands are decisions. Minimal
+    filtering is used where its relative error is at most `accuracy`.
     """
     if target.kind != "cpu":
         return ansor_rules(target)
@@ -56,7 +57,7 @@ def default_rules(target: Target) -> tuple[Rule, ...]:
     return (
         InlineCheap(),
         split_divided,
-        FilterWindows(),
+        FilterWindows(accuracy=accuracy),
         LeaveOutZeros(),
         AddRfactor(policy="any", max_innermost=16 * lanes, shortest=2 * lanes, rows=4),
         TileAndFuse(tiling, choose_axis=True, pack=True, order=True),

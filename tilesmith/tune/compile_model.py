@@ -19,8 +19,10 @@ from tilesmith.graph.pipeline import PASSES, Pass, run_passes
 from tilesmith.graph.plan import Plan, Step, plan
 from tilesmith.graph.program import Program
 from tilesmith.ir.function import Function
+from tilesmith.records.accurate import AccurateRecords
 from tilesmith.records.database import Database
 from tilesmith.runtime.kernel import Kernel, Origin
+from tilesmith.schedule.rounding import ACCURACY, require_accuracy
 from tilesmith.schedule.trace import Trace
 from tilesmith.task.task import Candidate, Task, statement_key
 from tilesmith.tune.build import known_schedules, no_record
@@ -40,13 +42,16 @@ def compile_model(
     *,
     database: Database | None = None,
     strict: bool = False,
+    accuracy: float = ACCURACY,
     passes: Sequence[Pass] = PASSES,
     groups: Partition = partition,
     cache: Cache | str | Path | None = "default",
     progress: bool | None = None,
 ) -> Model:
     """A Model with the best known kernels, and with drafts by the analytic score where the database
-    has no record; with `strict`, that is an error.
+    has no record; with `strict`, that is an error. `accuracy` is the relative error that a layer
+    may have because it is computed in another way than it is stated: the largest error over the
+    largest value, against float64 (see schedule/rounding.py).
 
     Built kernels and packed weights are kept in `cache`, a folder (by default that of the user, see
     ts.Cache; None keeps nothing), so that the second start is quick. `progress` shows a bar while
@@ -54,12 +59,13 @@ def compile_model(
     """
     require_target(target, "compile_model")
     require_database(database, "compile_model")
+    require_accuracy(accuracy)
     if not isinstance(graph, Graph | Program):
         raise GraphError(
             f"compile_model is given a {type(graph).__name__}; it takes what ts.load_onnx returns"
         )
     builder = _ModelBuilder(
-        cpu() if target is None else target, database, strict, _cache(cache), progress
+        cpu() if target is None else target, database, strict, _cache(cache), progress, accuracy
     )
 
     def compile_graph(one: Graph) -> Executor:
@@ -80,9 +86,10 @@ class _ModelBuilder:
 
     def __init__(
         self, target: Target, database: Database | None, strict: bool, cache: Cache | None,
-        progress: bool | None,
+        progress: bool | None, accuracy: float,
     ) -> None:  # fmt: skip
-        self.target, self.database, self.strict = target, database, strict
+        self.target, self.strict, self.accuracy = target, strict, accuracy
+        self.database = None if database is None else AccurateRecords(database, accuracy)
         self.cache, self.progress = cache, progress
         self.kernels: dict[str, Kernel] = {}
 
@@ -131,8 +138,9 @@ class _ModelBuilder:
         if familiar:
             why += "; similar to records of other tasks where there are any"
         return BuildRequest(
-            func, self.target, known, why, not self.strict, stored, familiar, PLAIN_POINTS
-        )
+            func, self.target, known, why, not self.strict, stored, familiar, PLAIN_POINTS,
+            self.accuracy,
+        )  # fmt: skip
 
     @cached_property
     def familiar(self) -> tuple[Candidate, ...]:
@@ -147,7 +155,8 @@ class _ModelBuilder:
     def cache_key(self, request: BuildRequest) -> str:
         traces = (f"{trace.to_json()} {origin}" for trace, origin in request.known)
         statement = statement_key(request.func, self.target)
-        how = (str(request.drafts), request.why, request.built.digest, str(request.plain_points))
+        how = [str(request.drafts), request.why, request.built.digest]
+        how += [str(request.plain_points), str(request.accuracy)]
         similar = (c.key for c in request.familiar)
         return digest(code_digest(), statement, *how, *traces, "similar", *similar)
 

@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, overload
 
@@ -19,10 +20,12 @@ from tilesmith.graph.pipeline import PASSES, Pass
 from tilesmith.graph.program import Program
 from tilesmith.measure.local import LocalMeasurer
 from tilesmith.measure.protocol import Measurer
+from tilesmith.records.accurate import AccurateRecords
 from tilesmith.records.database import Database
 from tilesmith.records.open import open_database
+from tilesmith.schedule.rounding import ACCURACY, require_accuracy
 from tilesmith.search.protocol import Strategy
-from tilesmith.space.spaces import Space
+from tilesmith.space.spaces import SketchSpace, Space
 from tilesmith.task.task import Budget, Candidate, Task
 from tilesmith.tune.build_request import drafts_of
 from tilesmith.tune.cache import Cache
@@ -64,6 +67,7 @@ def tune_model(
     objective: Objective = ...,
     seed: int = ...,
     space: Space | None = ...,
+    accuracy: float = ...,
     strategy: Strategy | None = ...,
     measurer: Measurer | None = ...,
     observers: Sequence[NetworkObserver] = ...,
@@ -85,6 +89,7 @@ def tune_model(
     objective: Objective = ...,
     seed: int = ...,
     space: Space | None = ...,
+    accuracy: float = ...,
     strategy: Strategy | None = ...,
     measurer: Measurer | None = ...,
     observers: Sequence[NetworkObserver] = ...,
@@ -105,6 +110,7 @@ def tune_model(
     objective: Objective = total_latency,
     seed: int = 0,
     space: Space | None = None,
+    accuracy: float = ACCURACY,
     strategy: Strategy | None = None,
     measurer: Measurer | None = None,
     observers: Sequence[NetworkObserver] = (),
@@ -120,7 +126,7 @@ def tune_model(
     `objective` smaller soonest. Every task's first kernel is the one that ts.compile_model takes
     without tuning. The run ends when the budget is spent, when nothing is left to measure, or when
     the objective can gain nothing, as when all of ts.latency_targets are met. Building the model
-    comes after that.
+    comes after that. `accuracy` is that of ts.compile_model; a `space` of your own has its own.
 
     With a database every measurement is stored at once. What it knows of a task is where that task
     starts, so a run that was killed goes on where it was, and its records count towards the trials
@@ -134,6 +140,7 @@ def tune_model(
     require_database(database, "tune")
     require_part(measurer, "open", "measurer", "ts.LocalMeasurer()", "measure/protocol.py")
     require_seed(seed)
+    require_accuracy(accuracy)
     require_observers(observers)
     graphs = _graphs(graph)
     _require_callable(scheduler, "scheduler", "ts.gradient()")
@@ -144,9 +151,15 @@ def tune_model(
         records = database
         if records is None:
             records = stack.enter_context(open_database(":memory:"))
+        known = AccurateRecords(records, accuracy)
         tuners = [
             TaskTuner(
-                t.task, database=records, space=space, strategy=strategy, seed=seed, drafts=_draft
+                t.task,
+                database=known,
+                space=space or SketchSpace(accuracy=accuracy),
+                strategy=strategy,
+                seed=seed,
+                drafts=partial(_draft, accuracy),
             )
             for t in tasks
         ]
@@ -161,8 +174,8 @@ def tune_model(
         models = []
         for g, tuning in zip(graphs, tunings, strict=True):
             model = compile_model(
-                g, machine, database=records, passes=passes, groups=groups, cache=cache,
-                progress=False if quiet else None,
+                g, machine, database=records, accuracy=accuracy, passes=passes, groups=groups,
+                cache=cache, progress=False if quiet else None,
             )  # fmt: skip
             model.tuning = tuning
             models.append(model)
@@ -187,9 +200,9 @@ def _tuned(run: NetworkRun, measurer: Measurer) -> tuple[bool, TilesmithError | 
     return False, None
 
 
-def _draft(task: Task) -> list[Candidate]:
+def _draft(accuracy: float, task: Task) -> list[Candidate]:
     """What compile_model takes for a task without a record."""
-    return [Candidate(task, trace) for trace in drafts_of(task)]
+    return [Candidate(task, trace) for trace in drafts_of(task, accuracy=accuracy)]
 
 
 def _graphs(graph: Any) -> list[Graph | Program]:
