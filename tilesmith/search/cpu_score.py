@@ -300,15 +300,15 @@ def _transfers(cpu: CpuConstants, n: Nest) -> tuple[list[Term], Term]:
         for a in n.accesses:
             nbytes = a.touched[0] * (a.nbytes * (2 if a.reads and a.writes else 1))
             nbytes = nbytes * _slowed(cpu, n, a, cache.miss_nbytes)
-            times = evicted[a.home]
+            once = times = evicted[a.home]
             for k, loop in enumerate(n.loops):
                 if not a.moved[k]:  # accesses the same elements again: free if still cached
                     away = evicted[k + 1].maximum(_crowded(cpu, n, a, k + 1, cache))
                     times = times * away.where(loop.extent, 1)
-            if a.reads and a.writes:
-                waited = waited + times * nbytes / cache.bandwidth_below
-            else:
-                moved = moved + times * nbytes
+            if a.reads and a.writes:  # stored once, reloaded and stored again every other time
+                waited = waited + (times - once) * nbytes / cache.bandwidth_below
+                times = once
+            moved = moved + times * nbytes
         streamed.append(moved / cache.bandwidth_below)
     return streamed, waited
 

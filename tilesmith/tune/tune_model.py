@@ -22,12 +22,14 @@ from tilesmith.graph.plan import Plan
 from tilesmith.graph.program import Program
 from tilesmith.measure.local import LocalMeasurer
 from tilesmith.measure.protocol import Measurer
+from tilesmith.records.accurate import AccurateRecords
 from tilesmith.records.database import Database
 from tilesmith.records.open import open_database
+from tilesmith.schedule.rounding import ACCURACY, require_accuracy
 from tilesmith.search.evolution import Evolution
 from tilesmith.search.protocol import Strategy
 from tilesmith.search.shared_model import with_shared_model
-from tilesmith.space.spaces import Space
+from tilesmith.space.spaces import SketchSpace, Space
 from tilesmith.task.task import Budget, Candidate, Task
 from tilesmith.tune.build import place_of
 from tilesmith.tune.build_request import drafts_of
@@ -79,6 +81,7 @@ def tune_model(
     objective: Objective = ...,
     seed: int = ...,
     space: Space | None = ...,
+    accuracy: float = ...,
     strategy: Strategy | None = ...,
     measurer: Measurer | None = ...,
     observers: Sequence[NetworkObserver] = ...,
@@ -102,6 +105,7 @@ def tune_model(
     objective: Objective = ...,
     seed: int = ...,
     space: Space | None = ...,
+    accuracy: float = ...,
     strategy: Strategy | None = ...,
     measurer: Measurer | None = ...,
     observers: Sequence[NetworkObserver] = ...,
@@ -124,6 +128,7 @@ def tune_model(
     objective: Objective = total_latency,
     seed: int = 0,
     space: Space | None = None,
+    accuracy: float = ACCURACY,
     strategy: Strategy | None = None,
     measurer: Measurer | None = None,
     observers: Sequence[NetworkObserver] = (),
@@ -151,7 +156,7 @@ def tune_model(
     `objective` smaller soonest. Every task's first kernel is the one that ts.compile_model takes
     without tuning. The run ends when the budget is spent, when nothing is left to measure, or when
     the objective can gain nothing, as when all of ts.latency_targets are met. Building the model
-    comes after that.
+    comes after that. `accuracy` is that of ts.compile_model; a `space` of your own has its own.
 
     With a database every measurement is stored at once. What it knows of a task is where that task
     starts, so a run that was killed goes on where it was, and its records count towards the trials
@@ -165,6 +170,7 @@ def tune_model(
     require_database(database, "tune")
     require_part(measurer, "open", "measurer", "ts.LocalMeasurer()", "measure/protocol.py")
     require_seed(seed)
+    require_accuracy(accuracy)
     require_observers(observers)
     graphs = _graphs(graph)
     _require_callable(scheduler, "scheduler", "ts.gradient()")
@@ -187,10 +193,18 @@ def tune_model(
             records = open_database(":memory:")
             if all(isinstance(g, Graph) for g in graphs):  # others ask it for kernels when called
                 stack.callback(records.close)
-        similar = similar_tasks(records, tasks)
+        known = AccurateRecords(records, accuracy)
+        similar = similar_tasks(known, tasks)
         how = with_shared_model(strategy or Evolution(), [m for s in similar for m in s.records])
         tuners = [
-            TaskTuner(t.task, database=records, space=space, strategy=how, seed=seed, drafts=_draft)
+            TaskTuner(
+                t.task,
+                database=known,
+                space=space or SketchSpace(accuracy=accuracy),
+                strategy=how,
+                seed=seed,
+                drafts=partial(_draft, accuracy),
+            )
             for t in tasks
         ]
         watching = [*observers] if quiet else [NetworkTable(), *observers]
@@ -201,7 +215,7 @@ def tune_model(
         interrupted, error = _tuned(run, measurer or LocalMeasurer(), place_of(records))
         run.report(finished=True)
         builder = ModelBuilder(
-            machine, records, False, cache_of(cache), False if quiet else None, run.ready
+            machine, records, False, cache_of(cache), False if quiet else None, run.ready, accuracy
         )
         best = RecordedPartition(groups, records, machine)
         models = []
@@ -261,9 +275,9 @@ def _tuned(run: NetworkRun, measurer: Measurer, place: str) -> tuple[bool, Tiles
     return False, None
 
 
-def _draft(task: Task) -> list[Candidate]:
+def _draft(accuracy: float, task: Task) -> list[Candidate]:
     """What compile_model takes for a task without a record."""
-    return [Candidate(task, trace) for trace in drafts_of(task)]
+    return [Candidate(task, trace) for trace in drafts_of(task, accuracy=accuracy)]
 
 
 def _graphs(graph: Any) -> list[Graph | Program]:
