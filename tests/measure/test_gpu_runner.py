@@ -5,7 +5,6 @@ answers when the device fails.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -107,8 +106,8 @@ class Worker:
 
 
 @pytest.fixture
-def worker() -> Iterator[Worker]:
-    yield Worker()
+def worker() -> Worker:
+    return Worker()
 
 
 def test_a_right_kernel_is_timed_in_graphs(worker: Worker) -> None:
