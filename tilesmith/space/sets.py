@@ -20,6 +20,7 @@ from tilesmith.space.rules import (
 from tilesmith.space.rules_gpu import CrossThreadReduction, GpuAnnotation, TileForGpu
 from tilesmith.space.state import Rule
 from tilesmith.space.tiling import Tiling
+from tilesmith.space.windows import WriteOutWindows
 
 
 def ansor_rules(target: Target) -> tuple[Rule, ...]:
@@ -58,6 +59,7 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
         InlineCheap(),
         split_divided,
         FilterWindows(accuracy=accuracy),
+        WriteOutWindows(lanes),
         LeaveOutZeros(),
         AddRfactor(policy="any", max_innermost=16 * lanes, shortest=2 * lanes, rows=4),
         TileAndFuse(tiling, choose_axis=True, pack=True, order=True),
