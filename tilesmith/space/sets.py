@@ -25,6 +25,7 @@ from tilesmith.space.rules_gpu import CrossThreadReduction, Fetching, GpuAnnotat
 from tilesmith.space.rules_rows import AnnotateForGpu, FuseRows, SplitSums
 from tilesmith.space.state import Rule
 from tilesmith.space.tiling import Tiling
+from tilesmith.space.windows import WriteOutWindows
 
 
 def ansor_rules(target: Target) -> tuple[Rule, ...]:
@@ -76,6 +77,7 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
         split_divided,
         TileByInstruction(usable(INTRINSICS, target)),
         FilterWindows(accuracy=accuracy),
+        WriteOutWindows(lanes),
         LeaveOutZeros(),
         AddRfactor(policy="any", max_innermost=16 * lanes, shortest=2 * lanes, rows=4),
         TileAndFuse(tiling, choose_axis=True, pack=True, order=True),
