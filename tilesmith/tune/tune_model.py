@@ -59,6 +59,7 @@ from tilesmith.tune.objectives import (
     total_latency,
 )
 from tilesmith.tune.partition_choice import RecordedPartition, all_rivals
+from tilesmith.tune.ready_kernels import ReadyKernel, kept_kernels
 from tilesmith.tune.scheduler import Scheduler, gradient, round_robin
 from tilesmith.tune.similar_records import similar_tasks
 from tilesmith.tune.specialise import graphs_for, text_of
@@ -198,10 +199,11 @@ def tune_model(
             [g.name for g in graphs], tasks, tuners, scheduler or gradient(), objective, budget,
             start, watching, similar, rival_tasks,
         )  # fmt: skip
-        interrupted, error = _tuned(run, measurer or LocalMeasurer(), place_of(records))
+        ready: dict[str, ReadyKernel] = {}
+        interrupted, error = _tuned(run, measurer or LocalMeasurer(), place_of(records), ready)
         run.report(finished=True)
         builder = ModelBuilder(
-            machine, records, False, cache_of(cache), False if quiet else None, run.ready
+            machine, records, False, cache_of(cache), False if quiet else None, ready
         )
         best = RecordedPartition(groups, records, machine)
         models = []
@@ -222,7 +224,9 @@ def _executor(
     groups: Partition,
     graph: Graph,
 ) -> Executor:
-    return builder.executor(plan_of(graph, builder.target, passes, groups) if made is None else made)
+    return builder.executor(
+        plan_of(graph, builder.target, passes, groups) if made is None else made
+    )
 
 
 def _inputs_of(graphs: Sequence[Graph | Program], inputs: Any, is_one: bool) -> list[Any]:
@@ -238,8 +242,12 @@ def _inputs_of(graphs: Sequence[Graph | Program], inputs: Any, is_one: bool) -> 
     return every
 
 
-def _tuned(run: NetworkRun, measurer: Measurer, place: str) -> tuple[bool, TilesmithError | None]:
-    """Runs it; whether it was interrupted, and what error ended it."""
+def _tuned(
+    run: NetworkRun, measurer: Measurer, place: str, ready: dict[str, ReadyKernel]
+) -> tuple[bool, TilesmithError | None]:
+    """Runs it; whether it was interrupted, and what error ended it. The kernels that were built go
+    into `ready`.
+    """
     if not run.tuners:
         return False, None
     try:
@@ -247,7 +255,7 @@ def _tuned(run: NetworkRun, measurer: Measurer, place: str) -> tuple[bool, Tiles
             try:
                 run.run(measuring, interrupts)
             finally:
-                run.keep_kernels(measuring, place)
+                ready.update(kept_kernels(run.tuners, measuring, place))
     except KeyboardInterrupt:
         return True, None
     except (MeasureError, RecordsError) as error:
