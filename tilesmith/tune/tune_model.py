@@ -189,7 +189,8 @@ def tune_model(
             if all(isinstance(g, Graph) for g in graphs):  # others ask it for kernels when called
                 stack.callback(records.close)
         similar = similar_tasks(records, tasks)
-        how = with_shared_model(strategy or Evolution(), [m for s in similar for m in s.records])
+        known = [m for s in similar for m in s.records]
+        how = with_shared_model(strategy or Evolution(), known, len(tasks))
         tuners = [
             TaskTuner(t.task, database=records, space=space, strategy=how, seed=seed, drafts=_draft)
             for t in tasks
