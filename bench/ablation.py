@@ -11,7 +11,7 @@ Sharing: two such networks, tuned apart and in one run, until each is as fast as
 Accuracy (`--accuracy`, ten minutes): what a model of each task and one of all tasks like best, of
 ten operators whose programs were recorded (`bench.dataset`).
 
-Models (`--models`, an hour): five of these operators as one network, on simulators fitted to the
+Models (`--models`, ten minutes): five of these operators as one network, on simulators fitted to the
 records; the other five are in the database. One contestant lacks the shared model, one the records
 of similar tasks, one is round robin.
 """
@@ -41,7 +41,8 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=600.0, help="of --record")
     parser.add_argument("--models", action="store_true", help="also compare cost models")
     parser.add_argument("--accuracy", action="store_true", help="also compare what models rank")
-    parser.add_argument("--trials", type=int, default=600, help="of each run of --models")
+    parser.add_argument("--trials", type=int, default=300, help="of each run of --models")
+    parser.add_argument("--records", type=int, default=500, help="of each operator, for --models")
     options = parser.parse_args(words)
     if options.record:
         record_run(options.record, options.seconds, options.run)
@@ -69,7 +70,7 @@ def main(words: Sequence[str] | None = None) -> None:
     if options.accuracy:
         figures["accuracy"] = compare_accuracy(options.seeds)
     if options.models:
-        figures["models"] = compare_models(options.seeds, options.trials)
+        figures["models"] = compare_models(options.seeds, options.trials, options.records)
     if options.json:
         Path(options.json).write_text(json.dumps(figures, indent=1) + "\n")
 

@@ -5,7 +5,7 @@ every group and drafts by the analytic score elsewhere.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -13,7 +13,6 @@ from pathlib import Path
 from tilesmith.base.digest import digest
 from tilesmith.base.errors import GraphError
 from tilesmith.base.target import Target, cpu
-from tilesmith.codegen.artifact import Artifact
 from tilesmith.graph.device_executor import DeviceExecutor
 from tilesmith.graph.executor import Executor
 from tilesmith.graph.graph import Graph
@@ -27,7 +26,6 @@ from tilesmith.graph.program import Program
 from tilesmith.ir.function import Function
 from tilesmith.records.accurate import AccurateRecords
 from tilesmith.records.database import Database
-from tilesmith.runtime.build import compile_function
 from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.runtime.kernel import Kernel, Origin
 from tilesmith.schedule.rounding import ACCURACY, require_accuracy
@@ -40,6 +38,7 @@ from tilesmith.tune.cache import Cache, code_digest, default_folder
 from tilesmith.tune.inputs import require_database, require_target
 from tilesmith.tune.partition_choice import RecordedPartition
 from tilesmith.tune.progress import progress_bar
+from tilesmith.tune.ready_kernels import ReadyKernel, RecordedKernel
 from tilesmith.tune.specialise import no_sizes
 
 PLAIN_POINTS = 2048  # see BuildRequest
@@ -115,39 +114,6 @@ def plan_of(
     return plan(lowered, groups(lowered), ALIGNMENT if target.kind == "cpu" else _GPU_ALIGNMENT)
 
 
-@dataclass(frozen=True)
-class ReadyKernel:
-    """A kernel that was built before, as while tuning: its schedule and its code."""
-
-    trace: Trace
-    artifact: Artifact
-    origin: Origin
-
-
-class RecordedKernel(Kernel):
-    """A kernel whose artifact may lack its source, as those of the measurer do: it is generated
-    again when somebody asks for it.
-    """
-
-    def __init__(self, artifact: Artifact, origin: Origin, func: Function, trace: Trace) -> None:
-        super().__init__(artifact, origin)
-        self._func, self._trace = func, trace
-
-    @cached_property
-    def _whole(self) -> Kernel:
-        if self.artifact.source:
-            return Kernel(self.artifact)
-        return Kernel(compile_function(self._trace.apply(self._func), self.artifact.target))
-
-    @property
-    def source(self) -> str:
-        return self._whole.artifact.source
-
-    @cached_property
-    def assembly(self) -> str:
-        return self._whole.assembly
-
-
 def cache_of(cache: Cache | str | Path | None) -> Cache | None:
     if cache is None or isinstance(cache, Cache):
         return cache
@@ -202,7 +168,7 @@ class ModelBuilder:
     def ready_kernel(self, step: Step) -> Kernel | None:
         """Code that was built for arrays of their own does not fit parts of others."""
         found = self.ready.get(statement_key(step.func, self.target))
-        if found is None or step.stored.digest != step.func.digest:
+        if found is None or self.target.kind != "cpu" or step.stored.digest != step.func.digest:
             return None
         if self.cache is not None:
             key = self.schedule_key(step.func, step.stored, found.trace)

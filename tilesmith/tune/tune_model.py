@@ -61,6 +61,7 @@ from tilesmith.tune.objectives import (
     total_latency,
 )
 from tilesmith.tune.partition_choice import RecordedPartition, all_rivals
+from tilesmith.tune.ready_kernels import ReadyKernel, kept_kernels
 from tilesmith.tune.scheduler import Scheduler, gradient, round_robin
 from tilesmith.tune.similar_records import similar_tasks
 from tilesmith.tune.specialise import graphs_for, text_of
@@ -195,7 +196,8 @@ def tune_model(
                 stack.callback(records.close)
         known = AccurateRecords(records, accuracy)
         similar = similar_tasks(known, tasks)
-        how = with_shared_model(strategy or Evolution(), [m for s in similar for m in s.records])
+        others = [m for s in similar for m in s.records]
+        how = with_shared_model(strategy or Evolution(), others, len(tasks))
         tuners = [
             TaskTuner(
                 t.task,
@@ -212,10 +214,11 @@ def tune_model(
             [g.name for g in graphs], tasks, tuners, scheduler or gradient(), objective, budget,
             start, watching, similar, rival_tasks,
         )  # fmt: skip
-        interrupted, error = _tuned(run, measurer or LocalMeasurer(), place_of(records))
+        ready: dict[str, ReadyKernel] = {}
+        interrupted, error = _tuned(run, measurer or LocalMeasurer(), place_of(records), ready)
         run.report(finished=True)
         builder = ModelBuilder(
-            machine, records, False, cache_of(cache), False if quiet else None, run.ready, accuracy
+            machine, records, False, cache_of(cache), False if quiet else None, ready, accuracy
         )
         best = RecordedPartition(groups, records, machine)
         models = []
@@ -254,8 +257,12 @@ def _inputs_of(graphs: Sequence[Graph | Program], inputs: Any, is_one: bool) -> 
     return every
 
 
-def _tuned(run: NetworkRun, measurer: Measurer, place: str) -> tuple[bool, TilesmithError | None]:
-    """Runs it; whether it was interrupted, and what error ended it."""
+def _tuned(
+    run: NetworkRun, measurer: Measurer, place: str, ready: dict[str, ReadyKernel]
+) -> tuple[bool, TilesmithError | None]:
+    """Runs it; whether it was interrupted, and what error ended it. The kernels that were built go
+    into `ready`.
+    """
     if not run.tuners:
         return False, None
     try:
@@ -263,7 +270,7 @@ def _tuned(run: NetworkRun, measurer: Measurer, place: str) -> tuple[bool, Tiles
             try:
                 run.run(measuring, interrupts)
             finally:
-                run.keep_kernels(measuring, place)
+                ready.update(kept_kernels(run.tuners, measuring, place))
     except KeyboardInterrupt:
         return True, None
     except (MeasureError, RecordsError) as error:
