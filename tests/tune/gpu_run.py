@@ -14,7 +14,7 @@ def product() -> ts.Function:
 
 def template(sch: ts.TemplateSchedule) -> None:
     """Little code, because PoCL compiles slowly."""
-    i, j, k = sch.loops("C")
+    i, j, _ = sch.loops("C")
     fused = sch.fuse(i, j)
     outer, inner = sch.split(fused, [None, sch.sample_choice([*range(2, 40)], name="threads")])
     sch.bind(outer, "blockIdx.x")
