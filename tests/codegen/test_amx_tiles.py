@@ -1,5 +1,5 @@
-"""AMX: the code of tile products, run with the tile registers simulated, since few machines have
-them. The LLVM text is compiled for this machine, with calls of its own in place of the instructions.
+"""AMX: the code of tile products, run with simulated tile registers, since few machines have them.
+The LLVM text is compiled for this machine, with calls of its own in place of the instructions.
 """
 
 from __future__ import annotations

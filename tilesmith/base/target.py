@@ -90,8 +90,8 @@ class Target:
 FEATURES = {
     "avx2": "avx2", "fma": "fma", "f16c": "f16c", "avx512f": "avx512f", "avx512vl": "avx512vl",
     "avx512bw": "avx512bw", "avx512_vnni": "vnni", "avx512_fp16": "fp16", "avx512_bf16": "bf16",
-    "avx_vnni": "avxvnni", "amx_int8": "amx", "asimd": "neon", "asimddp": "dotprod", "asimdhp": "fp16", "i8mm": "i8mm",
-    "bf16": "bf16", "sve": "sve",
+    "avx_vnni": "avxvnni", "amx_int8": "amx", "asimd": "neon", "asimddp": "dotprod",
+    "asimdhp": "fp16", "i8mm": "i8mm", "bf16": "bf16", "sve": "sve",
 }  # fmt: skip
 
 # The same features by LLVM's names.

@@ -165,7 +165,9 @@ class Intrinsic:
     """A hardware instruction: what it computes, as a Function of one block over fixed extents, and
     the features that a target needs for it.
 
-    Its buffers may have layouts, which the operands then need in memory. A back end emits the instructions it knows by name. `emitters` adds others, by the name of the
+    Its buffers may have layouts, which the operands then need in memory.
+
+    A back end emits the instructions it knows by name. `emitters` adds others, by the name of the
     back end: `{"llvm": emit}`; codegen/llvm/intrinsics.py describes the signature.
     """
 

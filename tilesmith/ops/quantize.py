@@ -55,13 +55,13 @@ def _spread(op: str, what: str, t: Tensor, X: Tensor, axis: int, block: int) -> 
 
 def _saturated(rounded: Value, zero: Value | None, to: DType) -> Value:
     """A whole number of float32 plus the zero point, brought into the range of `to`."""
-    low, high = int(to.lowest()), int(to.highest())
-    # Within this range the sum is exact in int32; beyond it the result is a border anyway.
-    span = high - low
-    whole = cast(maximum(minimum(rounded, float(span)), float(-span)), INT32)
-    if zero is not None:
-        whole = whole + cast(zero, INT32)
-    return cast(maximum(minimum(whole, high), low), to)
+    low, high = float(to.lowest()), float(to.highest())
+    if zero is None:
+        return cast(cast(maximum(minimum(rounded, high), low), INT32), to)
+    # These differences are exact in float32, and so is the sum in int32.
+    away = cast(zero, FLOAT32)
+    whole = cast(maximum(minimum(rounded, high - away), low - away), INT32)
+    return cast(whole + cast(zero, INT32), to)
 
 
 def quantize(
@@ -108,6 +108,27 @@ def dequantize(
         return cast(cast(whole, FLOAT32) * cast(by(i), FLOAT32), dtype or scale.dtype)
 
     out: Tensor = compute(X.shape_ints, body, name=name)
+    return out
+
+
+def to_integers(
+    X: Tensor, scale: Tensor, zero: Tensor, dtype: str | DType = "uint8", name: str = "to_integers"
+) -> Tensor:
+    """quantize with one scale and zero point for all elements, so that the order of its dimensions
+    does not matter.
+    """
+    return _alike(quantize(X, scale, zero, dtype=dtype, name=name), "to_integers", scale, zero)
+
+
+def to_reals(X: Tensor, scale: Tensor, zero: Tensor, name: str = "to_reals") -> Tensor:
+    """dequantize in the same way."""
+    return _alike(dequantize(X, scale, zero, name=name), "to_reals", scale, zero)
+
+
+def _alike(out: Tensor, op: str, *terms: Tensor) -> Tensor:
+    for t in terms:
+        if t.ndim > 1 or any(e != ONE for e in t.shape_ints):
+            raise ExpressionError(f"{op}: {t!r} must be one number for all elements")
     return out
 
 

@@ -27,6 +27,9 @@ class Unit:
     digits: tuple[Int, ...] = ()
 
 
+NO_UNIT = Unit()
+
+
 def copied(state: State, axis: str | None) -> list[str]:
     """Inputs worth a packed copy: the vectorised axis indexes them and their elements are reused.
     Constant inputs are packed ahead of time instead.
@@ -66,7 +69,7 @@ def prepared(state: State) -> list[str]:
 
 
 def packing(
-    b: Block, buffer: str, axis: str | None, inner: dict[str, str], unit: Unit = Unit()
+    b: Block, buffer: str, axis: str | None, inner: dict[str, str], unit: Unit = NO_UNIT
 ) -> list[Step]:
     """The step that changes an operand's layout to the order of the block's tile; none if it has
     that order already. `inner` are the sizes of the innermost tile by axis; `unit` is what a
@@ -77,7 +80,7 @@ def packing(
 
 
 def layout_of(
-    b: Block, buffer: str, axis: str | None, inner: dict[str, str], unit: Unit = Unit()
+    b: Block, buffer: str, axis: str | None, inner: dict[str, str], unit: Unit = NO_UNIT
 ) -> tuple[str, ...]:
     """The order of the loops: first the dimensions outside of the reduction, then the reduced ones,
     and last the register tile, with the vector's dimension innermost. A dimension that several

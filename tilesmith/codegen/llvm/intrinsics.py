@@ -9,7 +9,7 @@ nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tilesmith.base.errors import BuildError
 from tilesmith.codegen.llvm.builder import I32, Builder, Type, V
@@ -32,8 +32,8 @@ class Rows(NamedTuple):
     nbytes_apart: int
 
 
-Operands = Mapping[str, V]
-Emit = Callable[[Builder, Operands], V]
+Operands = Mapping[str, Any]  # of V, or of Rows
+Emit = Callable[[Builder, Operands], Any]
 NAME = "llvm"  # the name of this back end in Intrinsic.emitters
 
 
@@ -85,7 +85,7 @@ def _neon_dot(name: str) -> Emit:
 
 
 def _amx(unit: Intrinsic) -> Emit:
-    """Products of tiles. Registers 0 to 3 hold the result, 4 and 5 those of A, 6 and 7 those of B."""
+    """Products of tiles. Registers 0 to 3 hold the result, 4 and 5 parts of A, 6 and 7 of B."""
     buffers = unit.description.all_buffers
     (rows, depth), (_, columns) = ((n.const or 0 for n in buffers[x].shape) for x in "AB")
     group = 4 // buffers["A"].dtype.nbytes
@@ -110,7 +110,7 @@ def _amx(unit: Intrinsic) -> Emit:
         for (i, j), tile in result.items():
             _move_tile(b, "tilestored64", tile, c, AMX_ROWS * i, AMX_NBYTES * j)
 
-    return emit  # type: ignore[return-value]
+    return emit
 
 
 def _move_tile(b: Builder, how: str, tile: int, at: Rows, row: int, nbytes: int) -> None:
