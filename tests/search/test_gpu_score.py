@@ -167,11 +167,11 @@ def test_sums_in_registers_beat_sums_in_memory() -> None:
     plain = (("bind", "Y.i", "blockIdx.x"), ("bind", "Y.j", "threadIdx.x"))
     local = (
         ("cache_write", "Y", "local"),
+        ("compute_at", "Y.local", "Y.j"),
         ("bind", "Y.i", "blockIdx.x"),
         ("bind", "Y.j", "threadIdx.x"),
-        ("compute_at", "Y.local", "Y.j"),
     )
-    assert decided(func, *local) > 1.5 * decided(func, *plain)
+    assert decided(func, *local) > 1.3 * decided(func, *plain)
 
 
 def test_occupancy() -> None:

@@ -112,6 +112,8 @@ def _computed(gpu: GpuConstants, n: GpuNest) -> Needs:
             sectors = sectors + instructions * warps * _coalesced(gpu, n, a) / gpu.l1_sectors
             touched = n.sectors(a, n.first, gpu.sector_nbytes)
             l2[a.buffer.name] = touched * float(gpu.sector_nbytes)
+            if again:  # L1 writes through
+                l2[a.buffer.name] = count * n.threads * (a.nbytes / 2)
             memory[a.buffer.name] = a.touched[0] * a.nbytes
             if a.reads:
                 waits = waits.maximum(steps / (1 if again else n.written_out.minimum(16)))
