@@ -37,18 +37,20 @@ SHAPES = {
 
 
 def candidates(func, target, rules, rows, rng):
-    """Random rows of every sketch, `rows` in all or one of each variant."""
+    """One random row each of so many sketches, or as many of one sketch if there are fewer."""
     task = ts.Task(func, target)
-    variants = []
-    for sketch in SketchSpace(RULES[rules](target)).sketches(task):
-        for trace in structured(sketch):
-            try:
-                variants.append(lower(task, trace))
-            except ScheduleError:
-                continue
-    for v in variants:
-        for row in v.sample(rng, -(-rows // len(variants))):
+    traces = [t for s in SketchSpace(RULES[rules](target)).sketches(task) for t in structured(s)]
+    count = 0
+    for k in rng.permutation(len(traces)):
+        try:
+            v = lower(task, traces[k])
+        except ScheduleError:
+            continue
+        for row in v.sample(rng, -(-rows // len(traces))):
             yield v.function(row)
+            count += 1
+        if count >= rows:
+            return
 
 
 @pytest.mark.parametrize("target", [H200, OPENCL], ids=["h200", "opencl"])
