@@ -103,6 +103,7 @@ from tilesmith.ir.serialize import function_to_json
 from tilesmith.measure.local import LocalMeasurer
 from tilesmith.measure.protocol import Measurer, Measuring
 from tilesmith.measure.replay import ReplayMeasurer
+from tilesmith.measure.several_gpus import SeveralGpus
 from tilesmith.records.database import Database
 from tilesmith.records.lines import read_records
 from tilesmith.records.open import open_database
@@ -235,6 +236,7 @@ __all__ = [
     "ScheduleError",
     "Scheduler",
     "ScoreByTarget",
+    "SeveralGpus",
     "SketchSpace",
     "State",
     "StatementFeatures",

@@ -45,7 +45,8 @@ class LocalMeasurer:
     With `confirm`, a winner must win again in a fresh process. `builder` turns a scheduled Function
     into an Artifact; worker processes must be able to import it. `seed` determines the order of
     kernels in races. `arrays_nbytes` bounds the inputs and expected outputs that are kept of tasks
-    measured before; dropped ones are evaluated again when needed.
+    measured before; dropped ones are evaluated again when needed. `builder_cores` are those
+    that build for a GPU, by default all.
     """
 
     timeout: float = 10.0
@@ -56,6 +57,7 @@ class LocalMeasurer:
     rules: TimingRules = field(default_factory=TimingRules)
     seed: int = 0
     arrays_nbytes: int = 2 << 30
+    builder_cores: tuple[int, ...] = ()
 
     def open(self, task: Task) -> LocalRun:
         return LocalRun(self, task)
@@ -93,8 +95,9 @@ class LocalRun:
         self._listener: Listener | None = None
         self._lock = threading.Lock()
         self._pool = WorkerPool(
-            settings.timeout, settings.memory_nbytes, settings.arrays_nbytes, settings.cold
-        )
+            settings.timeout, settings.memory_nbytes, settings.arrays_nbytes, settings.cold,
+            settings.builder_cores,
+        )  # fmt: skip
 
     def report_to(self, listener: Listener) -> None:
         self._listener = listener
