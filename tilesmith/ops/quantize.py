@@ -55,13 +55,10 @@ def _spread(op: str, what: str, t: Tensor, X: Tensor, axis: int, block: int) -> 
 
 def _saturated(rounded: Value, zero: Value | None, to: DType) -> Value:
     """A whole number of float32 plus the zero point, brought into the range of `to`."""
+    if zero is not None:  # the sum is exact, unless it is far outside of the range
+        rounded = rounded + cast(zero, FLOAT32)
     low, high = float(to.lowest()), float(to.highest())
-    if zero is None:
-        return cast(cast(maximum(minimum(rounded, high), low), INT32), to)
-    # These differences are exact in float32, and so is the sum in int32.
-    away = cast(zero, FLOAT32)
-    whole = cast(maximum(minimum(rounded, high - away), low - away), INT32)
-    return cast(whole + cast(zero, INT32), to)
+    return cast(cast(maximum(minimum(rounded, high), low), INT32), to)
 
 
 def quantize(
@@ -164,6 +161,33 @@ def quantization_range(X: Tensor, name: str = "quantization") -> tuple[Tensor, T
 
     zero: Tensor = compute((), zero_of, name=f"{name}_zero")
     return scale, zero
+
+
+def weighted_sum(
+    A: Tensor, B: Tensor, of_a: Tensor, of_b: Tensor, shift: Tensor,
+    dtype: str | DType = "uint8", name: str = "weighted_sum",
+) -> Tensor:  # fmt: skip
+    """round(a * of_a + b * of_b + shift) as `dtype`: the sum of two quantised tensors of one shape,
+    if the factors are their scales by that of the result, and the shift is what remains of all
+    zero points.
+    """
+    op = "weighted_sum"
+    need_tensor(op, "A", A)
+    need_tensor(op, "B", B)
+    to = _small(op, dtype)
+    if A.shape_ints != B.shape_ints:
+        raise ExpressionError(
+            f"{op}: A has shape {show_shape(A.shape)}, B {show_shape(B.shape)}; they must be equal"
+        )
+    _alike(A, op, of_a, of_b, shift)
+
+    def body(*i: Value) -> Value:
+        one, two, rest = (cast(t[(0,) * t.ndim], FLOAT32) for t in (of_a, of_b, shift))
+        whole = round_(cast(B[i], FLOAT32) * two + (cast(A[i], FLOAT32) * one + rest))
+        return _saturated(whole, None, to)
+
+    out: Tensor = compute(A.shape_ints, body, name=name)
+    return out
 
 
 def requantize(

@@ -15,10 +15,17 @@ import numpy as np
 from tilesmith.graph.edit import Editor, edited
 from tilesmith.graph.graph import Array, Graph, Node, Value
 from tilesmith.ops.conv import conv1d, conv2d, conv3d
-from tilesmith.ops.elementwise import bias_add, maximum, relu
+from tilesmith.ops.elementwise import add, bias_add, maximum, relu
 from tilesmith.ops.matmul import batch_matmul, matmul
 from tilesmith.ops.pool import max_pool, max_pool2d
-from tilesmith.ops.quantize import dequantize, quantize, requantize, to_integers, to_reals
+from tilesmith.ops.quantize import (
+    dequantize,
+    quantize,
+    requantize,
+    to_integers,
+    to_reals,
+    weighted_sum,
+)
 from tilesmith.ops.transform import reshape, transpose
 
 _CONVOLUTIONS = (conv1d, conv2d, conv3d)
@@ -118,6 +125,8 @@ class _Rule:
             chain.append(maker)
             if maker.function in (*_CONVOLUTIONS, *_PRODUCTS):
                 return self._sum(e, chain, target)
+            if maker.function is add:
+                return self._added(e, chain, target)
             if maker.function not in (relu, reshape, bias_add):
                 return None
             v = e.builder.value(maker.inputs[0])
@@ -156,14 +165,28 @@ class _Rule:
         factor = (x.scale * scale / target.scale).astype(np.float32)
         rank = len(total.shape)
         factor = factor.reshape(-1, *(1,) * (rank - 1 - axis % rank)) if factor.size > 1 else factor
-        zero = target.zero.reshape(())
+        zero = target.zero.astype(np.float32).reshape(())
         y: Value = e.add(
             requantize, total, e.constant(factor.reshape(factor.shape if factor.size > 1 else ())),
             e.constant(zero), dtype=target.value.dtype.name,
         )  # fmt: skip
-        if any(n.function is relu for n in after) and zero > target.value.dtype.lowest():
-            y = e.add(maximum, y, e.constant(zero))
-        return y
+        return _floored(e, y, target) if any(n.function is relu for n in after) else y
+
+    def _added(self, e: Editor, chain: list[Node], target: Scaled) -> Value | None:
+        """The sum of two quantised tensors of one shape."""
+        *after, root = chain
+        terms = [self._source(e, e.builder.value(name)) for name in root.inputs]
+        a, b = terms if len(terms) == 2 else (None, None)
+        if a is None or b is None or any(n.function is not relu for n in after):
+            return None
+        if not a.is_uniform or not b.is_uniform or a.value.shape != b.value.shape:
+            return None
+        wide = [t.scale.astype(np.float64) / target.scale for t in (a, b)]
+        shift = target.zero - wide[0] * a.zero - wide[1] * b.zero
+        numbers = (e.constant(x.astype(np.float32).reshape(())) for x in (*wide, shift))
+        dtype = target.value.dtype
+        y: Value = e.add(weighted_sum, a.value, b.value, *numbers, dtype=dtype.name)
+        return _floored(e, y, target) if after else y
 
     def _bias(self, e: Editor, v: Value, scale: Array) -> Array | None:
         """A bias in units of the sum."""
@@ -176,6 +199,15 @@ class _Rule:
             return None
         units = np.rint(real.astype(np.float64) / scale.astype(np.float64))
         return units.astype(np.int64) if np.abs(units).max(initial=0) < 2**30 else None
+
+
+def _floored(e: Editor, y: Value, target: Scaled) -> Value:
+    """The larger of y and what stands for 0."""
+    zero = target.zero.reshape(())
+    if zero <= target.value.dtype.lowest():
+        return y
+    out: Value = e.add(maximum, y, e.constant(zero))
+    return out
 
 
 def _scaled(e: Editor, inputs: tuple[Value, ...], node: Node) -> Scaled | None:
