@@ -53,12 +53,18 @@ def _spread(op: str, what: str, t: Tensor, X: Tensor, axis: int, block: int) -> 
     return lambda i: t[(*i[:a], i[a] // block, *i[a + 1 :])]
 
 
-def _saturated(rounded: Value, zero: Value | None, to: DType) -> Value:
-    """A whole number of float32 plus the zero point, brought into the range of `to`."""
-    if zero is not None:  # the sum is exact, unless it is far outside of the range
-        rounded = rounded + cast(zero, FLOAT32)
+def _saturated(x: Value, zero: Value | None, to: DType) -> Value:
+    """x in float32, rounded to a whole number, plus the zero point, within the range of `to`.
+
+    The range is a whole number at both ends, so it may be applied before rounding, which processors
+    do together with the conversion to an integer.
+    """
     low, high = float(to.lowest()), float(to.highest())
-    return cast(cast(maximum(minimum(rounded, high), low), INT32), to)
+    if zero is None:
+        return cast(cast(round_(maximum(minimum(x, high), low)), INT32), to)
+    away = cast(zero, FLOAT32)  # the differences are exact
+    whole = cast(round_(maximum(minimum(x, high - away), low - away)), INT32)
+    return cast(whole + cast(zero, INT32), to)
 
 
 def quantize(
@@ -79,7 +85,7 @@ def quantize(
 
     def body(*i: Value) -> Value:
         quotient = cast(widen(cast(X[i], held)) / widen(cast(by(i), held)), held)
-        return _saturated(round_(widen(quotient)), at[0](i) if at else None, to)
+        return _saturated(widen(quotient), at[0](i) if at else None, to)
 
     out: Tensor = compute(X.shape_ints, body, name=name)
     return out
@@ -157,7 +163,7 @@ def quantization_range(X: Tensor, name: str = "quantization") -> tuple[Tensor, T
 
     def zero_of() -> Value:
         place = 0.0 - minimum(low[()], 0.0) / scale[()]
-        return _saturated(round_(place), None, dtype_named("uint8"))
+        return _saturated(place, None, dtype_named("uint8"))
 
     zero: Tensor = compute((), zero_of, name=f"{name}_zero")
     return scale, zero
@@ -183,7 +189,7 @@ def weighted_sum(
 
     def body(*i: Value) -> Value:
         one, two, rest = (cast(t[(0,) * t.ndim], FLOAT32) for t in (of_a, of_b, shift))
-        whole = round_(cast(B[i], FLOAT32) * two + (cast(A[i], FLOAT32) * one + rest))
+        whole = cast(B[i], FLOAT32) * two + (cast(A[i], FLOAT32) * one + rest)
         return _saturated(whole, None, to)
 
     out: Tensor = compute(A.shape_ints, body, name=name)
@@ -207,7 +213,7 @@ def requantize(
 
     def body(*i: Value) -> Value:
         scaled = cast(S[i], FLOAT32) * cast(read_broadcast(factor, i), FLOAT32)
-        return _saturated(round_(scaled), read_broadcast(zero[0], i) if zero else None, to)
+        return _saturated(scaled, read_broadcast(zero[0], i) if zero else None, to)
 
     out: Tensor = compute(S.shape_ints, body, name=name)
     return out
