@@ -80,7 +80,7 @@ from tilesmith.expr.transcendental import (
     tan,
 )
 from tilesmith.expr.values import Tensor, Value, cast, power, where
-from tilesmith.frontends.open import load_onnx
+from tilesmith.frontends.open import from_torch, load_onnx
 from tilesmith.graph.graph import Graph, Node
 from tilesmith.graph.model import Model
 from tilesmith.graph.partition import Group, partition
@@ -299,6 +299,7 @@ __all__ = [
     "extract_tasks",
     "floor",
     "fmod",
+    "from_torch",
     "function",
     "function_from_json",
     "function_to_json",

@@ -233,3 +233,20 @@ def test_the_check_itself_fails_on_a_wrong_program():
     check.want = check.want + 1
     with pytest.raises(AssertionError):
         check.run(check.func)
+
+
+def test_a_private_copy_that_virtual_threads_share():
+    """The copy stands in the thread, outside of the virtual threads that read it."""
+    x, w = ts.placeholder((6, 5), name="X"), ts.placeholder((3,), name="W")
+    r = ts.reduce_axis(3, name="r")
+    y = ts.compute((6, 3), lambda i, j: ts.sum(x[i, j + r] * w[r], axis=r), name="Y")
+    func = ts.function([x, w, y])
+    sch = Schedule(func)
+    sch.cache_read("Y", "X", "global")
+    sch.reorder("Y.j", "Y.i", "Y.r")
+    sch.compute_at("X.global", "Y.j")
+    sch.bind("Y.j", "threadIdx.x")
+    sch.bind("Y.i", "vthread")
+    lowered = GpuCheck(func, H200).run(sch.func)
+    (copy,) = [s.buffer for s in statements(lowered.body) if isinstance(s, Alloc)]
+    assert copy.scope == "local"

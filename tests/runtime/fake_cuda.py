@@ -29,6 +29,7 @@ class FakeCuda:
         self.contexts: list[int] = []
         self.capturing: list[Any] | None = None
         self.fail: DeviceError | None = None  # raised when the device is waited for
+        self.fail_when = ""  # "wait": only where an event is waited for
         self.clock = 0.0
         self.times: dict[int, float] = {}
         self._next = 0x1000
@@ -131,7 +132,7 @@ class FakeCuda:
 
     def synchronize(self, stream: int) -> None:
         self.calls.append(("synchronize", stream))
-        if self.fail is not None:
+        if self.fail is not None and not self.fail_when:
             raise self.fail
 
     def begin_capture(self, stream: int) -> None:
@@ -168,3 +169,21 @@ class FakeCuda:
 def floats(address: int, count: int) -> Any:
     """The floats at an address, to read and to write."""
     return np.frombuffer((ctypes.c_float * count).from_address(address), np.float32)
+
+
+class Tensor:
+    """A tensor on the pretended device, as DLPack hands it out. It notes the stream it is told."""
+
+    def __init__(self, data: Any, index: int = 0, offset: int = 0) -> None:
+        raw = np.empty(data.nbytes + 512, np.uint8)
+        at = -(-raw.ctypes.data // 256) * 256 - raw.ctypes.data + offset
+        self.array = raw[at : at + data.nbytes].view(data.dtype).reshape(data.shape)
+        self.array[...] = data
+        self.index, self.streams = index, list[Any]()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, self.index
+
+    def __dlpack__(self, stream: Any = None, **settings: Any) -> Any:
+        self.streams.append(stream)
+        return self.array.__dlpack__(**settings)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_cuda import FakeCuda, floats
+from fake_cuda import FakeCuda, Tensor, floats
 from opencl_artifacts import N, two_launches
 
 import tilesmith as ts
@@ -97,24 +97,6 @@ def test_a_fault_surfaces_as_a_device_error(monkeypatch: pytest.MonkeyPatch) -> 
     driver.fail = ts.DeviceError("CUDA_ERROR_ILLEGAL_ADDRESS (...)", "fault")
     with pytest.raises(ts.DeviceError, match="ILLEGAL_ADDRESS"):
         k(X)
-
-
-class Tensor:
-    """A tensor on the pretended device, as DLPack hands it out. It notes the stream it is told."""
-
-    def __init__(self, data: Any, index: int = 0, offset: int = 0) -> None:
-        raw = np.empty(data.nbytes + 512, np.uint8)
-        at = -(-raw.ctypes.data // 256) * 256 - raw.ctypes.data + offset
-        self.array = raw[at : at + data.nbytes].view(data.dtype).reshape(data.shape)
-        self.array[...] = data
-        self.index, self.streams = index, list[Any]()
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return 2, self.index
-
-    def __dlpack__(self, stream: Any = None, **settings: Any) -> Any:
-        self.streams.append(stream)
-        return self.array.__dlpack__(**settings)
 
 
 def test_tensors_on_the_device_are_used_in_place(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,7 +158,8 @@ class Executor:
                 case _:
                     source = results[place.name]
             out = results[name]
-            held = source.reshape(-1).view(np.uint8)[place.offset : place.offset + out.nbytes]
+            flat = np.ascontiguousarray(source).reshape(-1)  # what callers give may have strides
+            held = flat.view(np.uint8)[place.offset : place.offset + out.nbytes]
             out.reshape(-1).view(np.uint8)[...] = held
         if len(self._free) < _MAX_FREE_FRAMES:
             self._free.append(frame)

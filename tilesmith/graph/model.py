@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tilesmith.base.errors import GraphError
+from tilesmith.graph.device_executor import DeviceExecutor, are_on_device
 from tilesmith.graph.executor import Executor
 from tilesmith.graph.export import cannot_export, model_library
 from tilesmith.graph.graph import Array, Graph
 from tilesmith.graph.profile import Profile, profile
 from tilesmith.graph.program import HostStep, Program, Signature
-from tilesmith.graph.stages import StagedRun, checked_feeds
+from tilesmith.graph.stages import StagedRun, checked_feeds, named_feeds
 from tilesmith.graph.summary import summary
 from tilesmith.runtime.export.write import Exported, write_library
 from tilesmith.task.network import ModelTuning
@@ -36,6 +37,11 @@ class Model:
             self._run = StagedRun(source, compile_graph)
 
     def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
+        """Outputs by name. Of a model on a GPU, if all inputs are tensors on that GPU (PyTorch,
+        CuPy), so are the outputs; they are ready on the caller's stream.
+        """
+        if isinstance(self._run, DeviceExecutor) and are_on_device(feeds):
+            return self._run.on_device(named_feeds(self.inputs, feeds, self.name))
         given = checked_feeds(self.inputs, feeds, self.name)
         try:
             result: dict[str, Array] = self._run(given)
@@ -95,6 +101,11 @@ class Model:
         is compiled for another, or the one that `compiler` names. With `shared=False` there is no
         `libmodel.so`, and none is needed.
         """
+        if isinstance(self._run, DeviceExecutor):
+            raise GraphError(
+                f"{self.name} is compiled for {self._run.device.target.model}; what is exported "
+                "runs on a CPU: compile the model for ts.cpu()"
+            )
         if not isinstance(self._run, Executor):
             raise cannot_export(self._run.program)
         return write_library(model_library(self.name, self._run, name), folder, shared, compiler)

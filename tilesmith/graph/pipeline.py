@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from tilesmith.base.target import Target
 from tilesmith.graph.graph import Graph, verify
 from tilesmith.graph.passes.batch_norm import fold_batch_norm
 from tilesmith.graph.passes.bias import bias_as_add
@@ -30,6 +31,21 @@ PASSES: tuple[Pass, ...] = (
     sink_movement,
     join_in_place,
 )
+
+
+# On a GPU, convolutions stay as they are, and parts of a concatenation are arrays of their own: the
+# vectors that kernels load begin on boundaries of 16 bytes.
+GPU_PASSES: tuple[Pass, ...] = (
+    exporters_patterns,
+    fold_batch_norm,
+    scales_behind_products,
+    bias_as_add,
+    sink_movement,
+)
+
+
+def passes_for(target: Target) -> tuple[Pass, ...]:
+    return PASSES if target.kind == "cpu" else GPU_PASSES
 
 
 def run_passes(graph: Graph, passes: Sequence[Pass] = PASSES) -> Graph:

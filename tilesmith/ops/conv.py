@@ -143,7 +143,7 @@ def depthwise_conv2d(
     channel, _ = layout_axes(op, layout, 2)
     need_tensor(op, "X", X, " ".join(layout))
     groups = fixed(op, "the channels of X", X.shape_ints[channel])
-    return _convolve(op, 2, X, W, stride, padding, dilation, groups, layout, out_dtype, name)
+    return _convolve(op, 2, X, W, stride, padding, dilation, groups, layout, out_dtype, 0, name)
 
 
 def capsule_conv2d(

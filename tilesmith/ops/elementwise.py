@@ -9,7 +9,7 @@ import math
 
 from tilesmith.base.dtype import BOOL, DType
 from tilesmith.base.errors import ExpressionError
-from tilesmith.expr import functions, values
+from tilesmith.expr import functions, transcendental, values
 from tilesmith.expr.dsl import compute
 from tilesmith.expr.values import Number, Tensor, Value
 from tilesmith.ops.arguments import axis_of, need_equal, need_tensor
@@ -105,6 +105,21 @@ def rint(X: Tensor, name: str = "rint") -> Tensor:
     return each("rint", X, functions.round_, name)
 
 
+def trunc(X: Tensor, name: str = "trunc") -> Tensor:
+    """Towards 0."""
+    return each("trunc", X, functions.trunc, name)
+
+
+def expm1(X: Tensor, name: str = "expm1") -> Tensor:
+    """exp(x) - 1, exact near 0."""
+    return smooth("expm1", X, functions.expm1, name)
+
+
+def log1p(X: Tensor, name: str = "log1p") -> Tensor:
+    """log(1 + x), exact near 0."""
+    return smooth("log1p", X, transcendental.log1p, name)
+
+
 def sign(X: Tensor, name: str = "sign") -> Tensor:
     """1, 0 or -1; NaN of NaN."""
     return each("sign", X, functions.sign, name)
@@ -175,8 +190,10 @@ def where(cond: Tensor, A: Term, B: Term, name: str = "where") -> Tensor:
     shape = broadcast_shape("where", *(x.shape_ints for x in tensors))
 
     def body(*index: Value) -> Value:
-        a, b = (read_broadcast(x, index) if isinstance(x, Tensor) else x for x in (A, B))
-        return values.where(read_broadcast(cond, index), a, b)
+        a, b = (
+            read_broadcast(x, index, joint=shape) if isinstance(x, Tensor) else x for x in (A, B)
+        )
+        return values.where(read_broadcast(cond, index, joint=shape), a, b)
 
     out: Tensor = compute(shape, body, name=name)
     return out

@@ -5,7 +5,7 @@ every group and drafts by the analytic score elsewhere.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -13,18 +13,22 @@ from pathlib import Path
 from tilesmith.base.digest import digest
 from tilesmith.base.errors import GraphError
 from tilesmith.base.target import Target, cpu
-from tilesmith.codegen.artifact import Artifact
+from tilesmith.graph.device_executor import DeviceExecutor
 from tilesmith.graph.executor import Executor
 from tilesmith.graph.graph import Graph
+from tilesmith.graph.memory import ALIGNMENT
 from tilesmith.graph.model import Model
 from tilesmith.graph.partition import Partition, partition
-from tilesmith.graph.pipeline import PASSES, Pass, run_passes
+from tilesmith.graph.passes.half_precision import half_precision, require_precision
+from tilesmith.graph.pipeline import Pass, passes_for, run_passes
 from tilesmith.graph.plan import Plan, Step, plan
 from tilesmith.graph.program import Program
 from tilesmith.ir.function import Function
+from tilesmith.records.accurate import AccurateRecords
 from tilesmith.records.database import Database
 from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.runtime.kernel import Kernel, Origin
+from tilesmith.schedule.rounding import ACCURACY, require_accuracy
 from tilesmith.schedule.trace import Trace
 from tilesmith.task.task import Candidate, Task, statement_key
 from tilesmith.tune.build import known_schedules, no_record
@@ -32,9 +36,13 @@ from tilesmith.tune.build_pool import Report, build_all
 from tilesmith.tune.build_request import BuildRequest
 from tilesmith.tune.cache import Cache, code_digest, default_folder
 from tilesmith.tune.inputs import require_database, require_target
+from tilesmith.tune.partition_choice import RecordedPartition
 from tilesmith.tune.progress import progress_bar
+from tilesmith.tune.ready_kernels import ReadyKernel, RecordedKernel
+from tilesmith.tune.specialise import no_sizes
 
 PLAIN_POINTS = 2048  # see BuildRequest
+_GPU_ALIGNMENT = 256  # bytes; OpenCL devices ask for up to 128
 _MAX_FAMILIAR = 64  # tasks whose programs a draft may follow; each costs some milliseconds
 
 
@@ -44,47 +52,66 @@ def compile_model(
     *,
     database: Database | None = None,
     strict: bool = False,
-    passes: Sequence[Pass] = PASSES,
+    accuracy: float = ACCURACY,
+    passes: Sequence[Pass] | None = None,
     groups: Partition = partition,
     cache: Cache | str | Path | None = "default",
     progress: bool | None = None,
+    precision: str = "float32",
 ) -> Model:
     """A Model with the best known kernels, and with drafts by the analytic score where the database
-    has no record; with `strict`, that is an error.
+    has no record; with `strict`, that is an error. For a target that is only named, records of
+    machines with the same features count, too. On a GPU (`ts.cuda()`), weights are uploaded once,
+    and a call is one graph of launches. `passes` are by default those for the kind of target.
+
+    `accuracy` is the relative error that a layer may have because it is computed in another way
+    than it is stated: the largest error over the largest value, against float64 (see
+    schedule/rounding.py).
 
     Built kernels and packed weights are kept in `cache`, a folder (by default that of the user, see
     ts.Cache; None keeps nothing), so that the second start is quick. `progress` shows a bar while
-    kernels are built; by default on a terminal.
+    kernels are built; by default on a terminal. With `precision="float16"` float32 weights and
+    activations become float16, with sums in float32; inputs and outputs stay as they are.
     """
     require_target(target, "compile_model")
     require_database(database, "compile_model")
+    require_accuracy(accuracy)
     if not isinstance(graph, Graph | Program):
         raise GraphError(
             f"compile_model is given a {type(graph).__name__}; it takes what ts.load_onnx returns"
         )
-    builder = ModelBuilder(
-        cpu() if target is None else target, database, strict, cache_of(cache), progress
-    )
+    machine = cpu() if target is None else target
+    passes = with_precision(passes, precision, machine, "compile_model")
+    if database is not None:
+        groups = RecordedPartition(groups, database, machine)
+    builder = ModelBuilder(machine, database, strict, cache_of(cache), progress, accuracy=accuracy)
 
     def compile_graph(one: Graph) -> Executor:
-        return builder.executor(plan_of(one, passes, groups))
+        return builder.executor(plan_of(one, machine, passes, groups))
 
     return Model(graph, compile_graph)
 
 
-def plan_of(graph: Graph, passes: Sequence[Pass] = PASSES, groups: Partition = partition) -> Plan:
+def with_precision(
+    passes: Sequence[Pass] | None, precision: str, target: Target, who: str
+) -> tuple[Pass, ...]:
+    """The passes, by default those for the target, and behind them the one that makes everything
+    half as wide, if asked for.
+    """
+    require_precision(precision, target, who)
+    chosen = tuple(passes_for(target) if passes is None else passes)
+    return (*chosen, half_precision) if precision == "float16" else chosen
+
+
+def plan_of(
+    graph: Graph,
+    target: Target,
+    passes: Sequence[Pass] | None = None,
+    groups: Partition = partition,
+) -> Plan:
     """The kernels of a graph, before any of them is built."""
-    lowered = run_passes(graph, passes)
-    return plan(lowered, groups(lowered))
-
-
-@dataclass(frozen=True)
-class ReadyKernel:
-    """A kernel that was built before, as while tuning: its schedule and its code."""
-
-    trace: Trace
-    artifact: Artifact
-    origin: Origin
+    lowered = run_passes(graph, passes_for(target) if passes is None else passes)
+    return plan(lowered, groups(lowered), ALIGNMENT if target.kind == "cpu" else _GPU_ALIGNMENT)
 
 
 def cache_of(cache: Cache | str | Path | None) -> Cache | None:
@@ -99,16 +126,21 @@ class ModelBuilder:
     def __init__(
         self, target: Target, database: Database | None, strict: bool, cache: Cache | None,
         progress: bool | None, ready: Mapping[str, ReadyKernel] | None = None,
+        accuracy: float = ACCURACY,
     ) -> None:  # fmt: skip
         """`ready` has kernels by the statement of their task."""
-        self.target, self.database, self.strict = target, database, strict
+        self.target, self.strict, self.accuracy = target, strict, accuracy
+        self.database = None if database is None else AccurateRecords(database, accuracy)
         self.cache, self.progress, self.ready = cache, progress, ready or {}
         self.kernels: dict[str, Kernel] = {}
 
     def executor(self, made: Plan) -> Executor:
         keys = [s.stored.digest for s in made.steps]
         self.build({k: s for k, s in zip(keys, made.steps, strict=True) if k not in self.kernels})
-        return Executor(made, [self.kernels[k] for k in keys], self.cache)
+        kernels = [self.kernels[k] for k in keys]
+        if self.target.kind != "cpu":
+            return DeviceExecutor(made, kernels, self.target, self.cache)
+        return Executor(made, kernels, self.cache)
 
     def build(self, steps: Mapping[str, Step]) -> None:
         requests: dict[str, BuildRequest] = {}
@@ -123,9 +155,11 @@ class ModelBuilder:
                 requests[key] = request
             else:
                 artifact, origin = kept
-                self.kernels[key] = kernel_of(
-                    artifact, request.known[0][1] if request.known else origin
-                )
+                if request.known and self.target.kind == "cpu":
+                    trace, origin = request.known[0]
+                    self.kernels[key] = RecordedKernel(artifact, origin, request.built, trace)
+                else:
+                    self.kernels[key] = kernel_of(artifact, origin)
         if not requests:
             return
         with progress_bar("building kernels", self.progress) as report:
@@ -134,12 +168,12 @@ class ModelBuilder:
     def ready_kernel(self, step: Step) -> Kernel | None:
         """Code that was built for arrays of their own does not fit parts of others."""
         found = self.ready.get(statement_key(step.func, self.target))
-        if found is None or step.stored.digest != step.func.digest:
+        if found is None or self.target.kind != "cpu" or step.stored.digest != step.func.digest:
             return None
         if self.cache is not None:
             key = self.schedule_key(step.func, step.stored, found.trace)
             self.cache.put(key, (found.artifact, found.origin))
-        return Kernel(found.artifact, found.origin)
+        return RecordedKernel(found.artifact, found.origin, step.func, found.trace)
 
     def build_missing(self, requests: Mapping[str, BuildRequest], report: Report) -> None:
         results = dict(zip(requests, build_all([*requests.values()], report), strict=True))
@@ -167,15 +201,42 @@ class ModelBuilder:
         known: tuple[tuple[Trace, Origin], ...] = ()
         why = "no database"
         if self.database is not None:
-            found = known_schedules(self.database, Task(func, self.target))
-            known = tuple(islice(found, 1) if only_best else found)
+            known = self.known(func, self.database, 1 if only_best else None)
             why = "no record of this task is in the database"
         familiar = () if known or self.strict else self.familiar
         if familiar:
             why += "; similar to records of other tasks where there are any"
         return BuildRequest(
-            func, self.target, known, why, not self.strict, stored, familiar, PLAIN_POINTS
-        )
+            func, self.target, known, why, not self.strict, stored, familiar, PLAIN_POINTS,
+            self.accuracy,
+        )  # fmt: skip
+
+    def known(
+        self, func: Function, database: Database, most: int | None
+    ) -> tuple[tuple[Trace, Origin], ...]:
+        """Recorded schedules, at most so many: of the target, or else of a machine that is like
+        it.
+        """
+        if own := tuple(islice(known_schedules(database, Task(func, self.target)), most)):
+            return own
+        for machine in self.relatives:
+            if found := tuple(islice(known_schedules(database, Task(func, machine)), most)):
+                where = f"measured on {machine.model or machine.cpu}"
+                return tuple((t, replace(o, why=f"{o.why}, {where}")) for t, o in found)
+        return ()
+
+    @cached_property
+    def relatives(self) -> tuple[Target, ...]:
+        """Machines whose records count for a processor that is only named, as for export to it:
+        nothing is ever measured for a name. They have its features; those with as many cores come
+        first.
+        """
+        t = self.target
+        if self.database is None or t.kind != "cpu" or t.cpu == "native":
+            return ()
+        have = dict.fromkeys(s.task.target for s in self.database.tasks())
+        same = [m for m in have if (m.kind, m.arch, m.features) == (t.kind, t.arch, t.features)]
+        return tuple(sorted(same, key=lambda m: abs(m.num_cores - t.num_cores)))
 
     @cached_property
     def familiar(self) -> tuple[Candidate, ...]:
@@ -191,7 +252,8 @@ class ModelBuilder:
         if request.known:
             return self.schedule_key(request.func, request.built, request.known[0][0])
         statement = statement_key(request.func, self.target)
-        how = (str(request.drafts), request.why, request.built.digest, str(request.plain_points))
+        how = [str(request.drafts), request.why, request.built.digest]
+        how += [str(request.plain_points), str(request.accuracy)]
         return digest(code_digest(), statement, *how, "similar", *(c.key for c in request.familiar))
 
     def schedule_key(self, func: Function, stored: Function, trace: Trace) -> str:
@@ -204,14 +266,17 @@ def extract_tasks(
     graph: Graph | Program,
     target: Target | None = None,
     *,
-    passes: Sequence[Pass] = PASSES,
+    passes: Sequence[Pass] | None = None,
     groups: Partition = partition,
+    precision: str = "float32",
 ) -> list[tuple[Task, int]]:
     """The tasks of a graph, each with the number of times it occurs."""
     require_target(target, "extract_tasks")
-    require_graph(graph)
-    assert isinstance(graph, Graph)
-    return tasks_of(plan_of(graph, passes, groups), cpu() if target is None else target)
+    machine = cpu() if target is None else target
+    passes = with_precision(passes, precision, machine, "extract_tasks")
+    if not isinstance(graph, Graph):
+        raise no_sizes(graph)
+    return tasks_of(plan_of(graph, machine, passes, groups), machine)
 
 
 def tasks_of(made: Plan, target: Target) -> list[tuple[Task, int]]:
@@ -222,14 +287,3 @@ def tasks_of(made: Plan, target: Target) -> list[tuple[Task, int]]:
         before = found.get(task.key)
         found[task.key] = (task, 1) if before is None else (before[0], before[1] + 1)
     return list(found.values())
-
-
-def require_graph(graph: Graph | Program) -> None:
-    """An error if the sizes of a model are not known before it runs."""
-    if not isinstance(graph, Graph):
-        open_inputs = [str(s) for s in graph.inputs if s.is_open]
-        what = f"its inputs {', '.join(open_inputs)} are open" if open_inputs else "it has stages"
-        raise GraphError(
-            f"{graph.name} has no tasks yet: {what}; give the sizes, as in "
-            'ts.load_onnx(path, dims={"batch": 1})'
-        )

@@ -130,7 +130,7 @@ class Integers:
             factors.append(Piece(f"{c}{suffix}"))
             if not small:  # the first factor decides in which type the product is computed
                 factors.reverse()
-        elif not small:
+        elif not small and not isinstance(m[0], Dynamic):
             factors[0] = piece.cast(self._type(False), factors[0])
         if len(factors) == 1:
             return factors[0]
@@ -160,7 +160,8 @@ class Integers:
                     both = [piece.cast(self._type(False), p) for p in both]
                 return piece.call("max", *both)
         assert isinstance(a, Dynamic)
-        return self.value(a.expr)
+        v = self.value(a.expr)
+        return v if a.expr.dtype is INT64 else piece.cast(self._type(False), v)
 
     def _divided(self, x: Int, n: int, sign: str, helper: str) -> Piece:
         """C rounds towards zero, so what may be negative needs a function."""

@@ -40,6 +40,7 @@ class Nest:
 
 
 def nest_of(s: Stmt) -> Nest:
+    """Without a loop over blocks there is one block, without one over threads one thread."""
     blocks: list[For] = []
     threads: list[For] = []
     shared: list[Buffer] = []
@@ -56,11 +57,6 @@ def nest_of(s: Stmt) -> Nest:
         else:
             break
         body = loop.body
-    if not blocks:
-        what = f"loop {s.name!r}" if isinstance(s, For) else f"a {type(s).__name__}"
-        raise BuildError(f"{what} is not in a launch: no loop around it is bound to blocks")
-    if not threads:
-        raise BuildError(f"the launch of {blocks[0].name!r} has no loop over threads")
     return Nest(tuple(blocks), tuple(shared), tuple(threads), body)
 
 

@@ -58,4 +58,4 @@ def call(name: str, *args: Piece) -> Piece:
 
 
 def choice(cond: Piece, a: Piece, b: Piece) -> Piece:
-    return Piece(f"{cond.at(EITHER)} ? {a.at(EITHER)} : {b.at(EITHER)}", CHOICE)
+    return Piece(f"{cond.at(EITHER)} ? {a.at(EITHER)} : {b.at(CHOICE)}", CHOICE)

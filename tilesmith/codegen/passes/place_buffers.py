@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import Access, accesses, common_loops
-from tilesmith.codegen.passes.sink_virtual_threads import VTHREAD
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Buffer, For, Join, statements
 
@@ -36,7 +35,7 @@ def _placed(b: Buffer, uses: list[Access]) -> Buffer:
     kinds = {_axis(f) for f in around}
     if b.scope == "global":
         further = {_axis(f) for a in uses for f in a.path[len(around) :]}
-        if "threadIdx" in kinds and not {"threadIdx", VTHREAD} & further:
+        if "threadIdx" in kinds and "threadIdx" not in further:
             return replace(b, scope="local")
         return replace(b, scope="shared") if "blockIdx" in kinds else b
     if not around:  # several launches
@@ -50,8 +49,7 @@ def _private(a: Access, depth: int) -> bool:
     """Whether an access below the common loops leaves the buffer private: all threads carry out
     what stands outside of their loops, but nobody else what stands inside.
     """
-    inner = {_axis(f) for f in a.path[depth:]}
-    return VTHREAD not in inner and not (a.write and "threadIdx" in inner)
+    return not a.write or all(_axis(f) != "threadIdx" for f in a.path[depth:])
 
 
 def _axis(f: For) -> str:

@@ -22,7 +22,7 @@ from tilesmith.expr.ints import ONE, ZERO, Int, var
 from tilesmith.expr.nodes import own_ints
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Buffer, For, If, Join, Stmt, Store, statements
+from tilesmith.ir.nodes import Buffer, For, If, Join, Stmt, Store, rewrite, statements
 
 VTHREAD = "vthread"
 
@@ -40,37 +40,24 @@ def sink_virtual_threads(func: Function, _: Target) -> Function:
     if not virtual:
         return func
     private = {b.name for b in func.buffers if b.scope == "local"}
-    own: dict[str, list[str]] = {}  # the virtual threads of each private buffer
+    own: dict[str, tuple[str, ...]] = {}  # the virtual threads around all uses of a private buffer
     for a in accesses(body):
         if a.buffer in private:
-            seen = own.setdefault(a.buffer, [])
-            seen += [f.name for f in a.path if f.name in virtual and f.name not in seen]
+            here = tuple(f.name for f in a.path if f.name in virtual)
+            own[a.buffer] = tuple(v for v in own.get(a.buffer, here) if v in here)
 
-    def move(name: str, index: tuple[Int, ...], around: tuple[str, ...]) -> tuple[Int, ...]:
-        if not own.get(name):
-            return index
-        zero = dict.fromkeys(around, ZERO)
-        lead = (var(v) if v in around else ZERO for v in own[name])
-        return (*lead, *(p.substitute(zero) for p in index))
+    def move(name: str, index: tuple[Int, ...]) -> tuple[Int, ...]:
+        mine = own.get(name, ())
+        zero = dict.fromkeys(mine, ZERO)
+        return (*map(var, mine), *(p.substitute(zero) for p in index))
 
-    def go(stmts: tuple[Stmt, ...], around: tuple[str, ...]) -> tuple[Stmt, ...]:
-        out: list[Stmt] = []
-        for s in stmts:
-            if isinstance(s, For):
-                inside = (*around, s.name) if s.name in virtual else around
-                out.append(replace(s, body=go(s.body, inside)))
-            elif isinstance(s, If):
-                out.append(replace(s, body=go(s.body, around)))
-            elif isinstance(s, Store | Join):
-                out.append(map_access(s, lambda n, ix: move(n, ix, around)))
-            else:
-                out.append(s)
-        return tuple(out)
+    def go(s: Stmt) -> tuple[Stmt, ...]:
+        return (map_access(s, move),) if isinstance(s, Store | Join) else (s,)
 
     def wide(b: Buffer) -> Buffer:
         return replace(b, shape=(*(virtual[v] for v in own.get(b.name, ())), *b.shape))
 
-    return replace(func, body=go(body, ()), buffers=tuple(map(wide, func.buffers)))
+    return replace(func, body=rewrite(body, go), buffers=tuple(map(wide, func.buffers)))
 
 
 def _sink(

@@ -21,8 +21,8 @@ _FAULTS = ("OUT_OF_RESOURCES", "DEVICE_NOT_AVAILABLE", "INVALID_COMMAND_QUEUE")
 
 
 def _failed(error: Any) -> DeviceError:
-    text = str(error).strip()
-    first = text.splitlines()[0] if text else type(error).__name__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    first = next((x for x in lines if "error:" in x), lines[0] if lines else type(error).__name__)
     name = cl.status_code.to_string(error.code) if isinstance(error, cl.Error) else ""
     memory = name in ("MEM_OBJECT_ALLOCATION_FAILURE", "OUT_OF_HOST_MEMORY")
     return DeviceError(

@@ -1,5 +1,5 @@
 """The LLVM module with the functions that a C program calls: a Library in, text out. `plan` is its
-heart, the calls of the kernels one after the other; everything around it is in `opening.py`.
+heart, the calls of the kernels one after the other; what is around it is in `opening.py`.
 """
 
 from __future__ import annotations
@@ -8,9 +8,11 @@ from collections.abc import Iterator
 
 from tilesmith.base.digest import digest
 from tilesmith.runtime.export.library import Address, Library
-from tilesmith.runtime.export.opening import bytes_constant, opening_source
+from tilesmith.runtime.export.opening import opening_source
 from tilesmith.runtime.export.pool import LIMIT, PREPARE, RELEASE
 from tilesmith.runtime.export.processor import processor_source
+from tilesmith.runtime.export.reading import reading_source
+from tilesmith.runtime.export.text import bytes_constant
 from tilesmith.runtime.export.weights import HEADER_NBYTES, MAGIC, VERSION
 
 FUNCTIONS = ("open", "run", "error", "close", "set_threads")
@@ -52,8 +54,9 @@ def entry_source(library: Library) -> str:
         bytes_constant("digest", own.encode()),
         _sizes("in", [p.dtype.nbytes if p.nbytes else 0 for p in library.inputs]),
         _sizes("out", [p.dtype.nbytes if p.nbytes else 0 for p in library.outputs]),
+        reading_source(values),
         opening_source(values),
-        processor_source(library.target),
+        processor_source(library.target, library.uses_tiles),
         plan_source(library),
     ]
     if threaded:
