@@ -219,7 +219,7 @@ class LocalRun:
         return Build(func, target, packed, self._builder)
 
     def _built_here(self, c: Candidate) -> Build | Failure:
-        """A job for a kernel that only this process can build: it is built, and only loaded there."""
+        """A job for a kernel that only this process can build: the other only loads it."""
         stage = "schedule"
         try:
             func = c.trace.apply(c.task.func)
