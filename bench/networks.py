@@ -171,8 +171,9 @@ def main(words: Sequence[str] | None = None) -> None:
     from bench.network_figures import draw, write_page
 
     docs = Path(__file__).parent.parent / "docs"
-    draw(log, options.figure or docs / "networks.svg")
-    write_page(log, options.page or docs / "networks.md")
+    figure = options.figure or docs / "networks.svg"
+    draw(log, figure)
+    write_page(log, options.page or docs / "networks.md", figure)
 
 
 if __name__ == "__main__":
