@@ -13,6 +13,7 @@ from tilesmith.graph.graph import Graph, verify
 from tilesmith.graph.passes.batch_norm import fold_batch_norm
 from tilesmith.graph.passes.bias import bias_as_add
 from tilesmith.graph.passes.concat import join_in_place
+from tilesmith.graph.passes.integers import integer_kernels
 from tilesmith.graph.passes.layouts import channels_last
 from tilesmith.graph.passes.movement import sink_movement
 from tilesmith.graph.passes.patterns import exporters_patterns
@@ -21,6 +22,7 @@ from tilesmith.graph.passes.scales import scales_behind_products
 Pass = Callable[[Graph], Graph]
 
 PASSES: tuple[Pass, ...] = (
+    integer_kernels,
     exporters_patterns,
     fold_batch_norm,
     scales_behind_products,

@@ -146,6 +146,8 @@ from tilesmith.ops.quantize import (
     dequantize,
     quantize,
     requantize,
+    to_integers,
+    to_reals,
 )
 from tilesmith.ops.reduce import (
     reduce_l1,
@@ -372,6 +374,8 @@ __all__ = [
     "tensor_scatter",
     "thresholded_relu",
     "tile",
+    "to_integers",
+    "to_reals",
     "top_k",
     "transpose",
     "transpose_batch_matmul",

@@ -111,6 +111,27 @@ def dequantize(
     return out
 
 
+def to_integers(
+    X: Tensor, scale: Tensor, zero: Tensor, dtype: str | DType = "uint8", name: str = "to_integers"
+) -> Tensor:
+    """quantize with one scale and zero point for all elements, so that the order of its dimensions
+    does not matter.
+    """
+    return _alike(quantize(X, scale, zero, dtype=dtype, name=name), "to_integers", scale, zero)
+
+
+def to_reals(X: Tensor, scale: Tensor, zero: Tensor, name: str = "to_reals") -> Tensor:
+    """dequantize in the same way."""
+    return _alike(dequantize(X, scale, zero, name=name), "to_reals", scale, zero)
+
+
+def _alike(out: Tensor, op: str, *terms: Tensor) -> Tensor:
+    for t in terms:
+        if t.ndim > 1 or any(e != ONE for e in t.shape_ints):
+            raise ExpressionError(f"{op}: {t!r} must be one number for all elements")
+    return out
+
+
 def quantization_range(X: Tensor, name: str = "quantization") -> tuple[Tensor, Tensor]:
     """The scale (float32) and zero point (uint8), each of rank 0, with which 0 and all of X fit
     into uint8.

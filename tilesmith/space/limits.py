@@ -11,7 +11,7 @@ from tilesmith.expr.code_cost import code_cost
 from tilesmith.expr.conditions import settled
 from tilesmith.expr.ints import Int, loops_of, of, product, var
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Block, For, Path, walk
+from tilesmith.ir.nodes import Block, Buffer, For, Path, walk
 from tilesmith.ir.regions import Box, box_of, extent, inner_ranges, union
 from tilesmith.space.analysis import points, written_out
 from tilesmith.task.task import Task
@@ -143,8 +143,8 @@ def _gpu_limits(task: Task, func: Function) -> Iterator[Limit]:
                 axes[axis] = axes[axis] if bound.const == 1 else bound
             buffer = func.all_buffers[b.writes[0].buffer]
             if buffer.scope == "shared":  # it holds what is copied at once
-                copied = product(f.extent for f in path if f.owner == b.name)
-                shared += copied * (buffer.dtype.bits // 8)
+                own = [f.extent for f in path if f.owner == b.name]
+                shared += (product(own) + _padding(buffer, own)) * (buffer.dtype.bits // 8)
             elif b.reducing and any(f.kind.startswith("threadIdx") for f in path):
                 tiles.append((path, b))
             work = max(work, *points(b))
@@ -163,6 +163,16 @@ def _gpu_limits(task: Task, func: Function) -> Iterator[Limit]:
             yield Limit(f"elements fetched ahead in kernel {k}", fetched, 0)
         for path, b in tiles:
             yield from _register_limits(task, path, b, threads)
+
+
+def _padding(buffer: Buffer, extents: list[Int]) -> Int:
+    """An upper bound of the elements that `storage_align` adds: almost two multiples per row."""
+    if buffer.align is None or len(extents) != len(buffer.shape):
+        return of(0)
+    last = buffer.layout[-1].name if buffer.layout else None
+    inner = int(last[1:]) if last is not None else len(extents) - 1
+    rows = product(e for d, e in enumerate(extents) if d != inner)
+    return rows * (buffer.align[1] + buffer.align[2])
 
 
 def _versions(path: Path) -> Int | None:

@@ -24,9 +24,11 @@ from tilesmith.graph.pipeline import Pass, passes_for, run_passes
 from tilesmith.graph.plan import Plan, Step, plan
 from tilesmith.graph.program import Program
 from tilesmith.ir.function import Function
+from tilesmith.records.accurate import AccurateRecords
 from tilesmith.records.database import Database
 from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.runtime.kernel import Kernel, Origin
+from tilesmith.schedule.rounding import ACCURACY, require_accuracy
 from tilesmith.schedule.trace import Trace
 from tilesmith.task.task import Candidate, Task, statement_key
 from tilesmith.tune.build import known_schedules, no_record
@@ -50,6 +52,7 @@ def compile_model(
     *,
     database: Database | None = None,
     strict: bool = False,
+    accuracy: float = ACCURACY,
     passes: Sequence[Pass] | None = None,
     groups: Partition = partition,
     cache: Cache | str | Path | None = "default",
@@ -61,6 +64,10 @@ def compile_model(
     machines with the same features count, too. On a GPU (`ts.cuda()`), weights are uploaded once,
     and a call is one graph of launches. `passes` are by default those for the kind of target.
 
+    `accuracy` is the relative error that a layer may have because it is computed in another way
+    than it is stated: the largest error over the largest value, against float64 (see
+    schedule/rounding.py).
+
     Built kernels and packed weights are kept in `cache`, a folder (by default that of the user, see
     ts.Cache; None keeps nothing), so that the second start is quick. `progress` shows a bar while
     kernels are built; by default on a terminal. With `precision="float16"` float32 weights and
@@ -68,6 +75,7 @@ def compile_model(
     """
     require_target(target, "compile_model")
     require_database(database, "compile_model")
+    require_accuracy(accuracy)
     if not isinstance(graph, Graph | Program):
         raise GraphError(
             f"compile_model is given a {type(graph).__name__}; it takes what ts.load_onnx returns"
@@ -75,8 +83,8 @@ def compile_model(
     machine = cpu() if target is None else target
     passes = with_precision(passes, precision, machine, "compile_model")
     if database is not None:
-        groups = RecordedPartition(groups, database, machine)
-    builder = ModelBuilder(machine, database, strict, cache_of(cache), progress)
+        groups = RecordedPartition(groups, AccurateRecords(database, accuracy), machine)
+    builder = ModelBuilder(machine, database, strict, cache_of(cache), progress, accuracy=accuracy)
 
     def compile_graph(one: Graph) -> Executor:
         return builder.executor(plan_of(one, machine, passes, groups))
@@ -118,9 +126,11 @@ class ModelBuilder:
     def __init__(
         self, target: Target, database: Database | None, strict: bool, cache: Cache | None,
         progress: bool | None, ready: Mapping[str, ReadyKernel] | None = None,
+        accuracy: float = ACCURACY,
     ) -> None:  # fmt: skip
         """`ready` has kernels by the statement of their task."""
-        self.target, self.database, self.strict = target, database, strict
+        self.target, self.strict, self.accuracy = target, strict, accuracy
+        self.database = None if database is None else AccurateRecords(database, accuracy)
         self.cache, self.progress, self.ready = cache, progress, ready or {}
         self.kernels: dict[str, Kernel] = {}
 
@@ -197,8 +207,9 @@ class ModelBuilder:
         if familiar:
             why += "; similar to records of other tasks where there are any"
         return BuildRequest(
-            func, self.target, known, why, not self.strict, stored, familiar, PLAIN_POINTS
-        )
+            func, self.target, known, why, not self.strict, stored, familiar, PLAIN_POINTS,
+            self.accuracy,
+        )  # fmt: skip
 
     def known(
         self, func: Function, database: Database, most: int | None
@@ -241,7 +252,8 @@ class ModelBuilder:
         if request.known:
             return self.schedule_key(request.func, request.built, request.known[0][0])
         statement = statement_key(request.func, self.target)
-        how = (str(request.drafts), request.why, request.built.digest, str(request.plain_points))
+        how = [str(request.drafts), request.why, request.built.digest]
+        how += [str(request.plain_points), str(request.accuracy)]
         return digest(code_digest(), statement, *how, "similar", *(c.key for c in request.familiar))
 
     def schedule_key(self, func: Function, stored: Function, trace: Trace) -> str:

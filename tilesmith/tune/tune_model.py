@@ -22,12 +22,14 @@ from tilesmith.graph.plan import Plan
 from tilesmith.graph.program import Program
 from tilesmith.measure.local import LocalMeasurer
 from tilesmith.measure.protocol import Measurer
+from tilesmith.records.accurate import AccurateRecords
 from tilesmith.records.database import Database
 from tilesmith.records.open import open_database
+from tilesmith.schedule.rounding import ACCURACY, require_accuracy
 from tilesmith.search.evolution import Evolution
 from tilesmith.search.protocol import Strategy
 from tilesmith.search.shared_model import with_shared_model
-from tilesmith.space.spaces import Space
+from tilesmith.space.spaces import SketchSpace, Space
 from tilesmith.task.task import Budget, Candidate, Task
 from tilesmith.tune.build import place_of
 from tilesmith.tune.build_request import drafts_of
@@ -80,6 +82,7 @@ def tune_model(
     objective: Objective = ...,
     seed: int = ...,
     space: Space | None = ...,
+    accuracy: float = ...,
     strategy: Strategy | None = ...,
     measurer: Measurer | None = ...,
     observers: Sequence[NetworkObserver] = ...,
@@ -103,6 +106,7 @@ def tune_model(
     objective: Objective = ...,
     seed: int = ...,
     space: Space | None = ...,
+    accuracy: float = ...,
     strategy: Strategy | None = ...,
     measurer: Measurer | None = ...,
     observers: Sequence[NetworkObserver] = ...,
@@ -125,6 +129,7 @@ def tune_model(
     objective: Objective = total_latency,
     seed: int = 0,
     space: Space | None = None,
+    accuracy: float = ACCURACY,
     strategy: Strategy | None = None,
     measurer: Measurer | None = None,
     observers: Sequence[NetworkObserver] = (),
@@ -152,7 +157,7 @@ def tune_model(
     `objective` smaller soonest. Every task's first kernel is the one that ts.compile_model takes
     without tuning. The run ends when the budget is spent, when nothing is left to measure, or when
     the objective can gain nothing, as when all of ts.latency_targets are met. Building the model
-    comes after that.
+    comes after that. `accuracy` is that of ts.compile_model; a `space` of your own has its own.
 
     With a database every measurement is stored at once. What it knows of a task is where that task
     starts, so a run that was killed goes on where it was, and its records count towards the trials
@@ -166,6 +171,7 @@ def tune_model(
     require_database(database, "tune")
     require_part(measurer, "open", "measurer", "ts.LocalMeasurer()", "measure/protocol.py")
     require_seed(seed)
+    require_accuracy(accuracy)
     require_observers(observers)
     graphs = _graphs(graph)
     _require_callable(scheduler, "scheduler", "ts.gradient()")
@@ -188,11 +194,19 @@ def tune_model(
             records = open_database(":memory:")
             if all(isinstance(g, Graph) for g in graphs):  # others ask it for kernels when called
                 stack.callback(records.close)
-        similar = similar_tasks(records, tasks)
-        known = [m for s in similar for m in s.records]
-        how = with_shared_model(strategy or Evolution(), known, len(tasks))
+        known = AccurateRecords(records, accuracy)
+        similar = similar_tasks(known, tasks)
+        start_from = [m for s in similar for m in s.records]
+        how = with_shared_model(strategy or Evolution(), start_from, len(tasks))
         tuners = [
-            TaskTuner(t.task, database=records, space=space, strategy=how, seed=seed, drafts=_draft)
+            TaskTuner(
+                t.task,
+                database=known,
+                space=space or SketchSpace(accuracy=accuracy),
+                strategy=how,
+                seed=seed,
+                drafts=partial(_draft, accuracy),
+            )
             for t in tasks
         ]
         watching = [*observers] if quiet else [NetworkTable(), *observers]
@@ -204,9 +218,9 @@ def tune_model(
         interrupted, error = _tuned(run, measurer or LocalMeasurer(), place_of(records), ready)
         run.report(finished=True)
         builder = ModelBuilder(
-            machine, records, False, cache_of(cache), False if quiet else None, ready
+            machine, records, False, cache_of(cache), False if quiet else None, ready, accuracy
         )
-        best = RecordedPartition(groups, records, machine)
+        best = RecordedPartition(groups, known, machine)
         models = []
         for k, g in enumerate(graphs):
             own = plans[k][0] if isinstance(g, Graph) and not run.divided else None
@@ -268,9 +282,9 @@ def _tuned(
     return False, None
 
 
-def _draft(task: Task) -> list[Candidate]:
+def _draft(accuracy: float, task: Task) -> list[Candidate]:
     """What compile_model takes for a task without a record."""
-    return [Candidate(task, trace) for trace in drafts_of(task)]
+    return [Candidate(task, trace) for trace in drafts_of(task, accuracy=accuracy)]
 
 
 def _graphs(graph: Any) -> list[Graph | Program]:

@@ -12,6 +12,7 @@ from tilesmith.codegen.c.dialect import CUDA, OPENCL, Dialect
 from tilesmith.codegen.c.emit import emit_launches
 from tilesmith.codegen.pipeline import GPU_PASSES, Pass, lower
 from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import Alloc, statements
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,9 @@ def emit_artifact(
         )
     if target.kind != dialect.name:
         raise BuildError(f"{dialect.name} code is not for a target of kind {target.kind}")
-    emitted = emit_launches(lower(func, target, passes), dialect)
+    lowered = lower(func, target, passes)
+    _require_shared(lowered, target)
+    emitted = emit_launches(lowered, dialect)
     symbol = emitted.launches[0].symbol if emitted.launches else ""
     entry = Entry(
         func.name,
@@ -69,3 +72,15 @@ def emit_artifact(
     )
     source = emitted.source
     return Artifact(func.name, target, (entry,), source, source.encode(), language=dialect.name)
+
+
+def _require_shared(func: Function, target: Target) -> None:
+    """Raises if a launch needs more shared memory than the target has."""
+    for launch in func.body:
+        buffers = [s.buffer for s in statements((launch,)) if isinstance(s, Alloc)]
+        nbytes = sum((b.size.const or 0) * b.dtype.nbytes for b in buffers if b.scope == "shared")
+        if nbytes > target.shared_nbytes:
+            raise BuildError(
+                f"{func.name!r} needs {nbytes} bytes of shared memory per block; the target has "
+                f"{target.shared_nbytes}"
+            )

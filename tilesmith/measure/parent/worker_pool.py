@@ -27,7 +27,6 @@ _GRACE_SECONDS = 3.0  # a run whose time is up still waits this long for the ora
 # A GPU's worker compares results on one core, some 200 MB a second. OpenCL drivers compile kernels
 # when they first run.
 _CHECK_RATE = 200e6
-_COMPILE_SECONDS = 5.0
 _REFERENCE_SECONDS = 60.0
 _PROBE_CALLS = 200  # calls of the reference kernel: some 10 ms, long enough to detect interruptions
 
@@ -111,7 +110,7 @@ class WorkerPool:
         cores = Cores((), tuple(usable[1:] if len(usable) > 2 else usable))
         slack = task.func.nbytes / _CHECK_RATE
         if target.kind == "opencl":
-            slack += min(_COMPILE_SECONDS, self._timeout)
+            slack += self._timeout
         reference = self._references.get(target.fingerprint)
         if reference is None:
             reference = self._references[target.fingerprint] = self._reference(builders, task)
