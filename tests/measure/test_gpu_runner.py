@@ -14,9 +14,9 @@ import pytest
 import tilesmith as ts
 from tilesmith.codegen.artifact import Artifact, Entry, Launch, parameters_of
 from tilesmith.measure.child import run_worker
-from tilesmith.measure.child.gpu_reference import build_reference, reference_source
 from tilesmith.measure.child.gpu_runner import GpuRunner
 from tilesmith.measure.child.task_arrays import TaskArrays
+from tilesmith.measure.gpu_reference import build_reference, reference_source
 from tilesmith.measure.messages import Broken, Built, Check, Drop, Load, Time
 from tilesmith.measure.wire import Gone
 from tilesmith.runtime.devices.cuda import CudaDevice

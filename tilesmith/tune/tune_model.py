@@ -196,8 +196,8 @@ def tune_model(
                 stack.callback(records.close)
         known = AccurateRecords(records, accuracy)
         similar = similar_tasks(known, tasks)
-        start_from = [m for s in similar for m in s.records]
-        how = with_shared_model(strategy or Evolution(), start_from, len(tasks))
+        others = [m for s in similar for m in s.records]
+        how = with_shared_model(strategy or Evolution(), others, len(tasks))
         tuners = [
             TaskTuner(
                 t.task,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import inf
 
 from tilesmith.base.errors import MeasureError
-from tilesmith.measure.child.gpu_reference import build_reference
+from tilesmith.measure.gpu_reference import build_reference
 from tilesmith.measure.messages import REFERENCE, UNLIMITED, Build, Built, Limits
 from tilesmith.measure.parent.builders import Builders
 from tilesmith.measure.parent.cores import Cores, share_out, to_probe, usable_cores
