@@ -131,6 +131,7 @@ from tilesmith.search.recorded import Recorded, RecordedSpace
 from tilesmith.search.score_by_target import ScoreByTarget
 from tilesmith.search.transfer import Transfer
 from tilesmith.search.tree_gru import TreeGru
+from tilesmith.space.instructions import TileByInstruction
 from tilesmith.space.sets import ansor_rules, default_rules
 from tilesmith.space.spaces import SketchSpace, TemplateSpace, UnionSpace, variants
 from tilesmith.space.state import Derived, State
@@ -251,6 +252,7 @@ __all__ = [
     "TemplateSchedule",
     "TemplateSpace",
     "Tensor",
+    "TileByInstruction",
     "TilesmithError",
     "Tiling",
     "Trace",

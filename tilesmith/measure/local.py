@@ -11,14 +11,14 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import Self
 
 from tilesmith.base.errors import MeasureError
 from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.ir.function import Function
-from tilesmith.measure.messages import Build
+from tilesmith.measure.messages import Build, ready_artifact
 from tilesmith.measure.parent.batch import Batch
 from tilesmith.measure.parent.incumbents import Incumbents
 from tilesmith.measure.parent.outbox import Outbox
@@ -31,6 +31,7 @@ from tilesmith.measure.protocol import Listener, Upcoming
 from tilesmith.measure.wire import Gone
 from tilesmith.runtime.build import compile_function
 from tilesmith.schedule.trace import Trace
+from tilesmith.schedule.unit import Tensorize
 from tilesmith.task.inputs import require_memory
 from tilesmith.task.task import Candidate, Failure, Measurement, Task
 
@@ -214,6 +215,8 @@ class LocalRun:
 
     def _job(self, c: Candidate) -> Build | Failure:
         func, target = c.task.func, c.task.target
+        if _emits_in_script(c.trace):
+            return self._built_here(c)
         packed = _portable(c.trace)
         if packed is None:  # other processes cannot import its steps
             try:
@@ -221,6 +224,18 @@ class LocalRun:
             except Exception as error:
                 return Failure("schedule", f"{type(error).__name__}: {error}".splitlines()[0])
         return Build(func, target, packed, self._builder)
+
+    def _built_here(self, c: Candidate) -> Build | Failure:
+        """A job for a kernel that only this process can build: the other only loads it."""
+        stage = "schedule"
+        try:
+            func = c.trace.apply(c.task.func)
+            stage = "build"
+            artifact = self._settings.builder(func, c.task.target)
+        except Exception as error:
+            return Failure(stage, f"{type(error).__name__}: {error}".splitlines()[0])
+        ready = pickle.dumps(partial(ready_artifact, artifact))
+        return Build(replace(func, body=()), c.task.target, None, ready)
 
     def best(self, task: Task) -> Measurement | None:
         """The incumbent: no other candidate of this task has beaten it side by side."""
@@ -252,6 +267,19 @@ class LocalRun:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def _emits_in_script(trace: Trace) -> bool:
+    """Whether the code of an instruction is defined where other processes cannot import it."""
+    units = [s.intrinsic for s in trace if isinstance(s, Tensorize)]
+    emitters = [emit for unit in units for emit in unit.emitters.values()]
+    if any(getattr(emit, "__module__", "") == "__main__" for emit in emitters):
+        return True
+    try:
+        pickle.dumps(emitters)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return True
+    return False
 
 
 def _portable(trace: Trace) -> bytes | None:

@@ -231,11 +231,14 @@ class TileAndFuse:
     pack: bool = False
     order: bool = False  # both loop orders of the outer levels are sketches
     final: bool = False  # without it, only a cache stage is final
+    epilogues: bool = True  # see Tile
 
     def __call__(self, state: State) -> Derived | None:
         func, b = state.func, state.block
         consumer = analysis.fusible_consumer(func, b)
         if consumer is None or not analysis.has_data_reuse(func, b):
+            return None
+        if not self.epilogues and analysis.is_epilogue(func, b):
             return None
         derived = []
         preferred = []
@@ -266,10 +269,15 @@ class Tile:
     choose_axis: bool = False
     pack: bool = False
     order: bool = False
+    # Also element-wise blocks that read each element of a result once: they are better computed in
+    # the tiles of that result.
+    epilogues: bool = True
 
     def __call__(self, state: State) -> Derived | None:
         b = state.block
         if not analysis.has_data_reuse(state.func, b):
+            return None
+        if not self.epilogues and analysis.is_epilogue(state.func, b):
             return None
         every = [
             tiled
