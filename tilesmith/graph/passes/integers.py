@@ -228,8 +228,23 @@ class _Rule:
         shift = target.zero - wide[0] * a.zero - wide[1] * b.zero
         numbers = (e.constant(x.astype(np.float32).reshape(())) for x in (*wide, shift))
         dtype = target.value.dtype
-        y: Value = e.add(weighted_sum, a.value, b.value, *numbers, dtype=dtype.name)
+        left, right = (self._unrounded(e, t.value, chain) for t in (a, b))
+        y: Value = e.add(weighted_sum, left, right, *numbers, dtype=dtype.name)
         return _floored(e, y, target) if after else y
+
+    def _unrounded(self, e: Editor, v: Value, chain: list[Node]) -> Value:
+        """A sum that only this addition reads stays in float32: converting it costs as much as all
+        the rest.
+        """
+        node = e.maker(v)
+        made = (e.maker(e.builder.value(name)) for name in chain[-1].inputs)
+        if node is None or node.function is not requantize:
+            return v
+        if not e.is_inside(v, [*chain, *(n for n in made if n is not None)]):
+            return v
+        inputs = (e.builder.value(x) for x in node.inputs)
+        out: Value = e.add(requantize, *inputs, **dict(node.settings), real=True)
+        return out
 
     def _bias(self, e: Editor, v: Value, scale: Array) -> Array | None:
         """A bias in units of the sum."""
