@@ -248,11 +248,13 @@ class _Rule:
 
     def _bias(self, e: Editor, v: Value, scale: Array) -> Array | None:
         """A bias in units of the sum."""
-        if (known := self.constants.get(v.name)) is not None and not known.zero.any():
-            held = e.array(known.value)
-            if held is not None and np.allclose(known.scale, scale, rtol=_SAME_SCALE, atol=0):
-                return held.astype(np.int64)
-        real = e.array(v)
+        real, known = e.array(v), self.constants.get(v.name)
+        held = None if known is None else e.array(known.value)
+        if known is not None and held is not None:
+            whole = held.astype(np.int64) - known.zero
+            if np.allclose(known.scale, scale, rtol=_SAME_SCALE, atol=0):
+                return whole
+            real = whole * known.scale.astype(np.float64)
         if real is None or not np.all(scale > 0):
             return None
         units = np.rint(real.astype(np.float64) / scale.astype(np.float64))
