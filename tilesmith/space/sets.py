@@ -5,6 +5,7 @@ from __future__ import annotations
 from tilesmith.base.dtype import FLOAT32
 from tilesmith.base.target import Target
 from tilesmith.schedule.rounding import ACCURACY
+from tilesmith.space.across import TileAcross
 from tilesmith.space.annotation import CpuAnnotation
 from tilesmith.space.column_sums import TileColumnSums
 from tilesmith.space.filtering import FilterWindows, LeaveOutZeros
@@ -62,6 +63,7 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
         WriteOutWindows(lanes),
         LeaveOutZeros(),
         AddRfactor(policy="any", max_innermost=16 * lanes, shortest=2 * lanes, rows=4),
+        TileAcross(TileAndFuse(tiling, pack=True)),
         TileAndFuse(tiling, choose_axis=True, pack=True, order=True),
         Tile(tiling, choose_axis=True, pack=True, order=True),
         TileColumnSums(lanes, max_innermost=8 * lanes),
