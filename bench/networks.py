@@ -1,8 +1,12 @@
 """The five networks against the inference engines, all in one run: `python -m bench.networks`.
 
-Each network is exported to ONNX, run by every engine and by us in processes of their own, and timed
-in turns. Errors are against PyTorch in float64. PyTorch's own contestants run the same network from
-its own program format.
+Each network is exported to ONNX, tuned for `--budget` seconds, and then run by every engine and by
+us in processes of their own, timed in turns. Errors are against PyTorch in float64. PyTorch's own
+contestants run the same network from its own program format.
+
+Every step is appended to the file of `--json` when it is done. Steps that are there already are not
+repeated, and a tuning run that was ended goes on with what is left of its budget. `--replot` draws
+the figure and writes the tables of the page from that file, and runs nothing.
 """
 
 from __future__ import annotations
@@ -11,23 +15,33 @@ import argparse
 import hashlib
 import os
 import sys
+import time
+import traceback
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from bench.network_log import Case, Compared, NetworkLog, Tuned
 from bench.table import arguments
-from tilesmith.base.target import Target, cpu
+from tilesmith.base.target import cpu
 from tilesmith.cli.model_table import line_of, text_of
+from tilesmith.frontends.open import load_onnx
+from tilesmith.graph.graph import Graph
+from tilesmith.records.open import open_database
 from tilesmith.report.engine import ModelFile
-from tilesmith.report.engine_tilesmith import tune_tasks
 from tilesmith.report.engines import ENGINES, usable_engines
-from tilesmith.report.model_rows import ModelRow, write_model_rows
+from tilesmith.report.model_rows import ModelRow
 from tilesmith.report.models import TURNS, compare_ours
+from tilesmith.task.task import Budget
 from tilesmith.testing.networks import catalogue
 from tilesmith.testing.networks.catalogue import NETWORKS, in_float64, network
 from tilesmith.testing.networks.export import export, save_program
+from tilesmith.tune.network_run import NetworkProgress
+from tilesmith.tune.tune_model import tune_model
+
+_NOTE_SECONDS = 10.0  # between notes of how far a tuning run is
 
 
 def cache_folder() -> Path:
@@ -55,51 +69,131 @@ def exported(name: str, batch: int, small: bool, folder: Path) -> Path:
     return path
 
 
-def row_of(name: str, target: Target, options: argparse.Namespace, folder: Path) -> ModelRow:
-    path = exported(name, options.batch, options.small, folder)
+def tune(case: Case, path: Path, database: str, log: NetworkLog, quiet: bool) -> Tuned:
+    """Goes on where a run that was ended had come to. How far it is is noted every few seconds."""
+    before = log.tuned(case)
+    earlier = Tuned(case, 0.0, 0, 0, ()) if before is None else before
+    noted = time.monotonic()
+    curve = list(earlier.curve)
+
+    def note(p: NetworkProgress) -> None:
+        nonlocal noted
+        (latency,) = p.latency
+        seconds, trials = earlier.seconds + p.seconds, earlier.trials + p.trials
+        if np.isfinite(latency) and (not curve or latency < curve[-1][1]):
+            curve.append((seconds, latency))
+        if p.finished or time.monotonic() - noted >= _NOTE_SECONDS:
+            noted = time.monotonic()
+            count = sum(t.weight > 0 for t in p.tasks)
+            log.add(Tuned(case, seconds, trials, count, tuple(curve), done=False))
+
+    graph = load_onnx(path)
+    assert isinstance(graph, Graph), "the networks have no open sizes"
+    left = Budget(seconds=max(1.0, case.budget - earlier.seconds))
+    with open_database(database) as records:
+        model = tune_model(
+            graph, cpu(case.threads), budget=left, database=records, observers=[note], quiet=quiet,
+            cache=None,
+        )  # fmt: skip
+    assert model.tuning is not None
+    if model.tuning.interrupted:
+        raise KeyboardInterrupt
+    if model.tuning.error is not None:
+        raise model.tuning.error
+    tuned = log.tuned(case)
+    assert tuned is not None
+    log.add(replace(tuned, done=True))
+    return tuned
+
+
+def compare(case: Case, path: Path, options: argparse.Namespace) -> ModelRow:
     engines, absent = usable_engines([e for e in options.against.split(",") if e], path)
     for engine, why in absent.items():
         print(f"absent: {engine}: {why}", file=sys.stderr)
-    if options.seconds:
-        tune_tasks(path, {}, target, options.seconds, options.db)
-    database = "" if options.untuned else options.db
-    net = network(name, options.small)
+    net = network(case.network, options.small)
     with np.load(path.with_suffix(".npz")) as arrays:
         model = ModelFile(path, {net.input: arrays[net.input]}, net.outputs)
         right = {name: arrays[name] for name in net.outputs}
-    turns = replace(TURNS, processor_time=options.processor_time)
-    return compare_ours(model, engines, target, database, ("PyTorch in float64", right), turns)
+    turns = replace(TURNS, processor_time=options.processor_time and case.threads == 1)
+    database = options.db if case.budget or options.recorded else ""
+    reference = ("PyTorch in float64", right)
+    return compare_ours(model, engines, cpu(case.threads), database, reference, turns)
+
+
+def run(options: argparse.Namespace, log: NetworkLog) -> list[str]:
+    """What went wrong: that case is left out, and the next run tries it again."""
+    wrong = []
+    for count in threads_of(options.threads):
+        for name in options.only:
+            case = Case(name, count, options.budget)
+            try:
+                run_case(case, options, log)
+            except Exception as error:  # of an engine, an export, a full disk: the rest goes on
+                traceback.print_exc()
+                wrong.append(f"{name}, {count}: {type(error).__name__}: {error}")
+    return wrong
+
+
+def run_case(case: Case, options: argparse.Namespace, log: NetworkLog) -> None:
+    folder = options.cache or cache_folder()
+    path = exported(case.network, options.batch, options.small, folder)
+    tuned = log.tuned(case)
+    if case.budget and (tuned is None or not tuned.done):
+        tuned = tune(case, path, options.db, log, options.quiet)
+        text = f"{case.network}, {case.threads}: tuned to {1e3 * tuned.estimate:.2f} ms"
+        print(text, file=sys.stderr, flush=True)
+    if log.compared(case) is None or options.again:
+        done = Compared(case, compare(case, path, options))
+        log.add(done)
+        print(line_of(done.row), file=sys.stderr, flush=True)
+
+
+def threads_of(text: str) -> list[int]:
+    """ "1,all" is one thread, then all cores; on a machine with one core that is the same."""
+    every = cpu().num_cores
+    return list(dict.fromkeys(every if t == "all" else int(t) for t in text.split(",")))
 
 
 def main(words: Sequence[str] | None = None) -> None:
     parser = arguments(__doc__ or "")
+    parser.set_defaults(json="build/networks.jsonl")
     parser.add_argument("--only", nargs="+", metavar="NAME", default=list(NETWORKS),
                         choices=list(NETWORKS), help="the networks to run")  # fmt: skip
-    parser.add_argument("--threads", default="1", help="numbers of threads, such as 1,2")
+    parser.add_argument("--threads", default="1,all", help='such as "1,2"; "all" is every core')
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--against", default=",".join(ENGINES), help="engines, by commas")
-    parser.add_argument("--db", default="", help="database of our records")
-    parser.add_argument("--untuned", action="store_true", help="leave the records of --db out")
-    parser.add_argument("--seconds", type=float, default=0.0,
-                        help="tuning time per task before the run; needs --db")  # fmt: skip
+    parser.add_argument("--db", default="build/networks.db", help="database of our records")
+    parser.add_argument("--budget", type=float, default=600.0, metavar="SECONDS",
+                        help="tuning time of each case; 0 compares drafts")  # fmt: skip
+    parser.add_argument("--recorded", action="store_true",
+                        help="with --budget 0: use the records of --db")  # fmt: skip
+    parser.add_argument("--again", action="store_true", help="repeat comparisons that are done")
     parser.add_argument("--cache", type=Path, default=None, help="folder of exported files")
     parser.add_argument("--processor-time", action="store_true",
-                        help="count processor time, for a busy machine")  # fmt: skip
+                        help="count processor time where there is one thread")  # fmt: skip
     parser.add_argument("--small", action="store_true", help="small versions, to try the bench")
+    parser.add_argument("--quiet", action="store_true", help="no table while tuning")
+    parser.add_argument("--replot", action="store_true", help="draw from --json, run nothing")
+    parser.add_argument("--figure", type=Path, default=None, metavar="FILE.svg",
+                        help="where --replot draws, docs/networks.svg")  # fmt: skip
+    parser.add_argument("--page", type=Path, default=None, metavar="FILE.md",
+                        help="tables that --replot writes, docs/networks.md")  # fmt: skip
     options = parser.parse_args(words)
-    if options.seconds and not options.db:
-        parser.error("--seconds keeps its records in --db FILE; name one")
-    if options.processor_time and options.threads != "1":
-        parser.error("--processor-time counts all threads together; it needs --threads 1")
-    folder = options.cache or cache_folder()
-    rows: list[ModelRow] = []
-    for count in map(int, options.threads.split(",")):
-        for name in options.only:
-            rows.append(row_of(name, cpu(count), options, folder))
-            if options.json:
-                write_model_rows(Path(options.json), rows)
-            print(line_of(rows[-1]), file=sys.stderr, flush=True)
-    print(text_of(rows, None))
+    Path(options.db).parent.mkdir(parents=True, exist_ok=True)
+    log = NetworkLog(Path(options.json))
+    if not options.replot:
+        wrong = run(options, log)
+        print(text_of([r.row for r in log.results], None))
+        if wrong:
+            raise SystemExit("\n".join(["not done; run it again:", *wrong]))
+        return
+    # Imported here because only drawing needs matplotlib.
+    from bench.network_figures import draw, write_page
+
+    docs = Path(__file__).parent.parent / "docs"
+    figure = options.figure or docs / "networks.svg"
+    draw(log, figure)
+    write_page(log, options.page or docs / "networks.md", figure)
 
 
 if __name__ == "__main__":

@@ -19,17 +19,18 @@ STAGES = (
 # What only one leaf file may import: llvmlite loads 60 MB, the others more.
 HEAVY = {
     "llvmlite", "xgboost", "torch", "onnx", "onnxruntime", "sqlalchemy", "ray", "scipy",
-    "matplotlib", "openvino", "MNN", "onnxscript",
+    "matplotlib", "openvino", "MNN", "onnxscript", "cuda", "pyopencl",
 }  # fmt: skip
 # codegen knows ir, and nothing of how a Function was found.
 FORBIDDEN = {"codegen": {"schedule", "task", "space", "search"}, "search": {"measure", "records"}}
 # The places where a stage's parts are imported late, because they load LLVM, SQLAlchemy or what is
 # an optional install; see the comments there.
 LATE = {
-    "codegen/llvm/backend.py", "runtime/kernel.py", "records/open.py", "report/peers.py",
+    "codegen/llvm/backend.py", "codegen/c/backends.py", "runtime/kernel.py", "records/open.py",
+    "report/peers.py",
     "cli/bench.py", "search/gbdt.py", "search/tree_gru.py", "measure/parent/this_machine.py",
     "measure/peak.py", "runtime/chain.py", "frontends/open.py", "tune/progress.py",
-    "report/engines.py", "__init__.py",
+    "report/engines.py", "runtime/export/write.py", "runtime/devices/open.py", "__init__.py",
 }  # fmt: skip
 
 

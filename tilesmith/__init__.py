@@ -7,6 +7,7 @@ from tilesmith.base.dtype import DTYPES, DType, dtype
 from tilesmith.base.errors import (
     ArgumentError,
     BuildError,
+    DeviceError,
     ExpressionError,
     GraphError,
     MeasureError,
@@ -79,7 +80,7 @@ from tilesmith.expr.transcendental import (
     tan,
 )
 from tilesmith.expr.values import Tensor, Value, cast, power, where
-from tilesmith.frontends.open import load_onnx
+from tilesmith.frontends.open import from_torch, load_onnx
 from tilesmith.graph.graph import Graph, Node
 from tilesmith.graph.model import Model
 from tilesmith.graph.partition import Group, partition
@@ -102,9 +103,11 @@ from tilesmith.ir.serialize import function_to_json
 from tilesmith.measure.local import LocalMeasurer
 from tilesmith.measure.protocol import Measurer, Measuring
 from tilesmith.measure.replay import ReplayMeasurer
+from tilesmith.measure.several_gpus import SeveralGpus
 from tilesmith.records.database import Database
 from tilesmith.records.lines import read_records
 from tilesmith.records.open import open_database
+from tilesmith.runtime.devices.open import cuda, opencl
 from tilesmith.runtime.kernel import Kernel
 from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.step import Step
@@ -128,6 +131,7 @@ from tilesmith.search.recorded import Recorded, RecordedSpace
 from tilesmith.search.score_by_target import ScoreByTarget
 from tilesmith.search.transfer import Transfer
 from tilesmith.search.tree_gru import TreeGru
+from tilesmith.space.instructions import TileByInstruction
 from tilesmith.space.sets import ansor_rules, default_rules
 from tilesmith.space.spaces import SketchSpace, TemplateSpace, UnionSpace, variants
 from tilesmith.space.state import Derived, State
@@ -192,6 +196,7 @@ __all__ = [
     "DType",
     "Database",
     "Derived",
+    "DeviceError",
     "Ensemble",
     "Entry",
     "Evolution",
@@ -232,6 +237,7 @@ __all__ = [
     "ScheduleError",
     "Scheduler",
     "ScoreByTarget",
+    "SeveralGpus",
     "SketchSpace",
     "State",
     "StatementFeatures",
@@ -246,6 +252,7 @@ __all__ = [
     "TemplateSchedule",
     "TemplateSpace",
     "Tensor",
+    "TileByInstruction",
     "TilesmithError",
     "Tiling",
     "Trace",
@@ -283,6 +290,7 @@ __all__ = [
     "cos",
     "cosh",
     "cpu",
+    "cuda",
     "default_rules",
     "dtype",
     "early_stopping",
@@ -293,6 +301,7 @@ __all__ = [
     "extract_tasks",
     "floor",
     "fmod",
+    "from_torch",
     "function",
     "function_from_json",
     "function_to_json",
@@ -312,6 +321,7 @@ __all__ = [
     "maximum",
     "minimum",
     "open_database",
+    "opencl",
     "ops",
     "pack",
     "partition",

@@ -113,7 +113,7 @@ def test_doctor() -> None:
     assert max(map(len, done.stdout.splitlines())) <= 80
     target = ts.cpu()
     assert f"{target.num_cores} that this process may use" in done.stdout
-    for title in ("Processor", "Packages", "GPUs", "Kernels", "Timing"):
+    for title in ("Processor", "Packages", "GPUs", "Export", "Kernels", "Timing"):
         assert f"\n{title}\n" in done.stdout
     assert "verdict" in done.stdout
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from small_graphs import Numbers, assert_close, feeds_of, graph_of
 
 from tilesmith.base.errors import ArgumentError, GraphError, TilesmithError
 from tilesmith.base.target import cpu
+from tilesmith.codegen.llvm.compiler import host_cpu
 from tilesmith.frontends.open import load_onnx
 from tilesmith.graph import stages
 from tilesmith.graph.builder import GraphBuilder
@@ -170,6 +172,26 @@ def test_strict_takes_recorded_kernels_only(database: Any) -> None:
         assert {k.origin.kind for k in executor.kernels} == {"record"}
         feeds = feeds_of(graph)
         assert_close(model(feeds), evaluate_graph(graph, feeds), 1e-4)
+
+
+def test_a_named_processor_takes_records_of_machines_like_it(database: Any) -> None:
+    graph = graph_of(chain, 8, 16)
+    for task, _ in extract_tasks(graph, cpu(1)):
+        tune(
+            task.func, cpu(1), budget=Budget(trials=2), database=database,
+            measurer=FakeMeasurer(), quiet=True,
+        )  # fmt: skip
+    named = replace(cpu(3), cpu=host_cpu(), model="")
+    model = compile_model(graph, named, database=database, strict=True, cache=None)
+    (executor,) = model.executors
+    assert {k.origin.kind for k in executor.kernels} == {"record"}
+    assert all("measured on" in str(k.origin) for k in executor.kernels)
+    assert all(k.artifact.target == named for k in executor.kernels)
+    feeds = feeds_of(graph)
+    assert_close(model(feeds), evaluate_graph(graph, feeds), 1e-4)
+    for other in (replace(named, features=frozenset()), cpu(3)):  # neither like it nor named
+        with pytest.raises(TilesmithError, match="no record"):
+            compile_model(graph, other, database=database, strict=True, cache=None)
 
 
 def test_other_passes_and_partitions_may_be_given() -> None:

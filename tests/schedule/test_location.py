@@ -313,8 +313,16 @@ def test_reverse_compute_at_refuses_reads_that_are_not_element_for_element():
     )
     both = read(lambda i, j: p[i, j] + p[j, i])
     refuse(both, act, "C at loop P.i", "P at two places that move apart")
-    small = ts.function([x, ts.compute((3, 4), lambda i, j: p[i, j], name="C")])
-    refuse(small, act, "C at loop P.i", "P at i, not element for element")
+
+
+def test_reverse_compute_at_of_a_crop():
+    """It is computed only where it exists."""
+    x = ts.placeholder((4, 4), name="X")
+    p = ts.compute((4, 4), lambda i, j: x[i, j] * 2, name="P")
+    sch = Schedule(ts.function([x, ts.compute((3, 4), lambda i, j: p[i, j], name="C")]))
+    sch.reverse_compute_at("C", "P.i")
+    assert sch.loops("C")[0] == "P.i"
+    assert_kept(sch)
 
 
 def test_reverse_compute_at_refuses_operands_that_come_later():

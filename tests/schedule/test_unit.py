@@ -208,6 +208,6 @@ def test_a_users_intrinsic_goes_through_json():
     tiled(sch)
     sch.tensorize("C.j.1", unit)
     text = sch.trace.to_json()
-    with pytest.raises(ts.TraceError, match=r"unknown intrinsic 'my\.dot'; known are avx512"):
+    with pytest.raises(ts.TraceError, match=r"unknown intrinsic 'my\.dot'; known are .*avx512"):
         Trace.from_json(text)
     assert Trace.from_json(text, intrinsics=(*INTRINSICS, unit)).apply(sch.origin) == sch.func

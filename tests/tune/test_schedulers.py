@@ -148,6 +148,25 @@ def test_a_task_that_stays_slower_than_its_like_is_let_go() -> None:
     assert EXACT([fast, never, rival]) == 2
 
 
+def test_bounds_that_promise_too_much_are_trusted_less() -> None:
+    """Three tasks that never came nearer to their bounds, beside three that did."""
+    stuck = [state(*[2e-3] * 4, bound=1e-4, structure="depthwise") for _ in range(3)]
+    moved = [state(4e-3, 3e-3, 2.5e-3, 2e-3, bound=1e-4, structure="conv") for _ in range(3)]
+    plain = ts.gradient(alpha=0, epsilon=0)
+    assert plain([*stuck, *moved]) == 3
+    assert plain([*moved, *stuck]) == 0
+    few = [stuck[0], replace(moved[0], slope=0.99)]
+    assert plain(few) == 0  # too few to tell
+
+
+def test_what_tasks_further_along_gained_is_expected() -> None:
+    """Two of three kinds of task are flat at first; those of one kind fall after 30 trials."""
+    falls = [state(2e-3, 2e-3, 2e-3, 1e-3, bound=5e-4, structure="conv") for _ in range(3)]
+    flat = [state(2e-3, 2e-3, 2e-3, 2e-3, bound=5e-4, structure="pool") for _ in range(3)]
+    new = [state(2e-3, 2e-3, 2e-3, bound=5e-4, structure=s) for s in ("pool", "conv")]
+    assert ts.gradient(alpha=0, epsilon=0)([*falls, *flat, *new]) == 7
+
+
 def test_sizes_are_compared_by_bounds_where_these_are_known() -> None:
     """Memory bounds the second one: its rate of operations is no guide."""
     product = state(1e-3, 1e-3, structure="dense", flops=1e9, bound=8e-4)
@@ -169,7 +188,7 @@ def test_gradient_is_sooner_than_round_robin() -> None:
     for seed in range(5):
         tasks = simulated_network(seed)
         plain = simulate(ts.round_robin(), tasks, 20 * len(tasks))
-        steps = simulate(ts.gradient(), tasks, 40 * len(tasks))
+        steps = simulate(ts.gradient(), tasks, 14 * len(tasks))
         needed = steps.reached(plain.latency[-1])
         shares.append(needed / len(plain.chosen))
         times.append(steps.seconds[needed - 1] / plain.seconds[-1])

@@ -31,6 +31,18 @@ class BuildError(TilesmithError):
     """A Function cannot be compiled for this target."""
 
 
+class DeviceError(TilesmithError):
+    """A GPU refused a kernel, or failed while it ran one.
+
+    `kind` is "refused" (the device is as usable as before), "memory" (it has not enough), or
+    "fault": nothing runs on the device any more in this process.
+    """
+
+    def __init__(self, text: str, kind: str = "refused") -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
 class ArgumentError(TilesmithError, ValueError):
     """An argument is invalid, such as an array that does not fit the kernel's parameter."""
 

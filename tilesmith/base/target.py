@@ -10,7 +10,7 @@ import json
 import os
 import platform
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 
@@ -37,6 +37,9 @@ class Target:
     warp_size: int = 1
     registers_per_block: int = 0
     model: str = ""  # the machine's own name of its model; timings are valid for that model only
+    # Which of several GPUs of this machine. Equal ones share their records, so it is no part of the
+    # fingerprint.
+    device: int = field(default=0, compare=False)
 
     @property
     def fingerprint(self) -> str:
@@ -44,10 +47,10 @@ class Target:
         return digest(*fields)
 
     def _values(self) -> list[object]:
-        return [getattr(self, name) for name in self.__dataclass_fields__]
+        return [getattr(self, name) for name in self.__dataclass_fields__ if name != "device"]
 
     def to_json(self) -> str:
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "device"}
         values["features"] = sorted(self.features)
         return json.dumps(values, separators=(",", ":"))
 
@@ -87,8 +90,8 @@ class Target:
 FEATURES = {
     "avx2": "avx2", "fma": "fma", "f16c": "f16c", "avx512f": "avx512f", "avx512vl": "avx512vl",
     "avx512bw": "avx512bw", "avx512_vnni": "vnni", "avx512_fp16": "fp16", "avx512_bf16": "bf16",
-    "amx_int8": "amx", "asimd": "neon", "asimddp": "dotprod", "asimdhp": "fp16", "i8mm": "i8mm",
-    "bf16": "bf16", "sve": "sve",
+    "avx_vnni": "avxvnni", "amx_int8": "amx", "asimd": "neon", "asimddp": "dotprod",
+    "asimdhp": "fp16", "i8mm": "i8mm", "bf16": "bf16", "sve": "sve",
 }  # fmt: skip
 
 # The same features by LLVM's names.
@@ -96,7 +99,7 @@ LLVM_FEATURES = {
     "x86-64": {
         "avx2": "avx2", "fma": "fma", "f16c": "f16c", "avx512f": "avx512f",
         "avx512vl": "avx512vl", "avx512bw": "avx512bw", "vnni": "avx512vnni",
-        "fp16": "avx512fp16", "bf16": "avx512bf16", "amx": "amx-int8",
+        "fp16": "avx512fp16", "bf16": "avx512bf16", "amx": "amx-int8", "avxvnni": "avxvnni",
     },
     "aarch64": {
         "neon": "neon", "dotprod": "dotprod", "fp16": "fullfp16", "i8mm": "i8mm", "bf16": "bf16",
@@ -218,7 +221,7 @@ NAMED = {
         "neoverse-v1", 16, frozenset({"dotprod", "fp16", "i8mm", "bf16"}), 1024, 32
     ),
     "nvidia-v100": _nvidia("sm_70", 80, 48, 6),
-    "nvidia-a100": _nvidia("sm_80", 108, 48, 40),
-    "nvidia-h100": _nvidia("sm_90a", 132, 48, 50),
-    "nvidia-h200": _nvidia("sm_90a", 132, 48, 60),
+    "nvidia-a100": _nvidia("sm_80", 108, 163, 40),
+    "nvidia-h100": _nvidia("sm_90a", 132, 227, 50),
+    "nvidia-h200": _nvidia("sm_90a", 132, 227, 60),
 }

@@ -16,6 +16,7 @@ from tilesmith.base.target import NAMED, Target, cpu
 from tilesmith.cli.operators import nbytes
 from tilesmith.cli.suggest import did_you_mean
 from tilesmith.ir.function import Function
+from tilesmith.runtime.devices.open import target_of
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _LONGEST = 10_000 * 3600.0  # seconds; the system's timers have a limit
@@ -67,14 +68,22 @@ def whole_numbers(option: str, text: str) -> list[int]:
 
 
 def machine(target: str, cores: int = 0) -> Target:
-    """`cpu` is this machine; other names are those of Target.named. 0 cores: all it has."""
+    """`cpu` is this machine, `cuda` and `opencl` are its GPUs, with a number as `cuda:1` if there
+    are several; other names are those of Target.named. 0 cores: all it has.
+    """
     if target == "cpu":
         require_cores("--cores", cores)
         return cpu(cores or None)
+    if gpu := re.fullmatch(r"(cuda|opencl)(?::([0-9]{1,3}))?", target):
+        if cores:
+            raise ArgumentError(f"--cores {cores}: a GPU is used as a whole; leave it out")
+        return target_of(gpu.group(1), int(gpu.group(2) or 0))
     if target not in NAMED:
+        known = ("cpu", "cuda", "opencl", *NAMED)
         raise ArgumentError(
-            f"--target {target!r} is unknown{did_you_mean(target, ('cpu', *NAMED))}; "
-            f"it is cpu for this machine, or one of {', '.join(sorted(NAMED))}"
+            f"--target {target!r} is unknown{did_you_mean(target, known)}; it is cpu for this "
+            "machine, cuda or opencl for its GPU (cuda:1 for the second), or one of "
+            f"{', '.join(sorted(NAMED))}"
         )
     named = Target.named(target)
     return named.with_cores(cores) if cores else named

@@ -4,14 +4,13 @@ trusted.
 
 from __future__ import annotations
 
-import ctypes.util
 import os
-import shutil
 import statistics
 import sys
 import textwrap
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
@@ -19,8 +18,8 @@ from pathlib import Path
 
 import typer
 
-from tilesmith.base.errors import TilesmithError
-from tilesmith.base.target import cpu
+from tilesmith.base.errors import BuildError, TargetError, TilesmithError
+from tilesmith.base.target import Target, cpu
 from tilesmith.base.version import version
 from tilesmith.cli.machine_name import machine_name
 from tilesmith.expr.dsl import placeholder
@@ -28,6 +27,8 @@ from tilesmith.ir.lower import function
 from tilesmith.ops.matmul import matmul
 from tilesmith.report.peers import PEERS, installed_peers
 from tilesmith.runtime.build import build
+from tilesmith.runtime.devices.open import target_of
+from tilesmith.runtime.export.link import ARCHITECTURES, compiler_for, compilers_of
 from tilesmith.runtime.kernel import Kernel
 
 
@@ -51,6 +52,7 @@ PACKAGES = (
     Package("onnx", "reads models; needed by `bench` to compare with onnxruntime", "onnx"),
     Package("openvino", "an engine that `bench MODEL.onnx` compares with", "peers"),
     Package("MNN", "an engine that `bench MODEL.onnx` compares with", "peers"),
+    Package("pyopencl", "kernels on OpenCL devices", "opencl"),
     Package("psycopg", "databases on a PostgreSQL server", "postgres"),
     Package("matplotlib", "charts of `bench --chart` and `--page`", "report"),
 )
@@ -70,6 +72,7 @@ def doctor() -> None:
     _print("Processor", _processor())
     _print("Packages", _packages())
     _print("GPUs", _gpus())
+    _print("Export", _export())
     try:
         x, y = (placeholder((128, 128), name=name) for name in "xy")
         kernel = build(function([x, y, matmul(x, y, name="z")], name="probe"), cpu(1))
@@ -141,17 +144,41 @@ def _version_of(module: str) -> str:
 
 
 def _gpus() -> Iterator[tuple[str, str]]:
-    nvidia = Path("/dev/nvidiactl").exists() or shutil.which("nvidia-smi") is not None
-    yield "NVIDIA", _gpu(nvidia, "driver")
-    yield "OpenCL", _gpu(ctypes.util.find_library("OpenCL") is not None, "loader library")
-    if shutil.which("nvcc") is not None:
-        yield "nvcc", "found, but not needed"
+    """All that each kind has, or why there is none."""
+    for kind in ("cuda", "opencl"):
+        try:
+            found = [target_of(kind, 0)]
+        except TargetError as error:
+            yield kind, str(error)
+            continue
+        with suppress(TargetError):  # the first number that is not there
+            while True:
+                found.append(target_of(kind, len(found)))
+        for t in found:
+            yield f"{kind}:{t.device}", _gpu(t)
+    has_nvrtc = is_installed("cuda") and is_installed("cuda.bindings")
+    missing = f"not installed; {_how_to_get('cuda')}"
+    yield (
+        "NVRTC",
+        f"{'found' if has_nvrtc else missing}: compiles CUDA kernels, with or without a GPU",
+    )
 
 
-def _gpu(found: bool, what: str) -> str:
-    if not found:
-        return f"no {what} found"
-    return f"{what} found; this version derives sketches for GPUs, and builds for CPUs only"
+def _gpu(t: Target) -> str:
+    return (
+        f"{t.model} ({t.arch}), {t.num_multiprocessors} multiprocessors, {_size(t.shared_nbytes)} "
+        f"shared memory and {t.max_threads} threads per block, L2 {_size(t.l2_nbytes)}"
+    )
+
+
+def _export() -> Iterator[tuple[str, str]]:
+    """Which C compilers link exported models."""
+    for arch in ARCHITECTURES:
+        try:
+            yield arch, f"{compiler_for(arch)[0]} links shared libraries"
+        except BuildError:
+            wanted = " or ".join(compilers_of(arch))
+            yield arch, f"no {wanted}: models are exported as static libraries only"
 
 
 def _timing(kernel: Kernel) -> Iterator[tuple[str, str]]:

@@ -21,6 +21,7 @@ from tilesmith.base.version import version as installed_version
 from tilesmith.cli.bench import BENCH_HELP, bench
 from tilesmith.cli.db import db
 from tilesmith.cli.doctor import doctor
+from tilesmith.cli.export import EXPORT_HELP, export
 from tilesmith.cli.run import RUN_HELP, run
 from tilesmith.cli.show import show
 from tilesmith.cli.tune import TUNE_HELP, tune
@@ -122,11 +123,13 @@ app = Commands(
     "  tilesmith run model.onnx --random                  run it on random numbers\n"
     "  tilesmith show graph model.onnx                    its groups and tasks\n"
     "  tilesmith tune model.onnx --time 10m --db tune.db  make it fast\n"
+    "  tilesmith export model.onnx -o out --db tune.db    a C library that runs it\n"
     "  tilesmith COMMAND --help                           options and examples",
 )
 app.command(epilog=TUNE_HELP)(tune)
 app.command(epilog=BENCH_HELP)(bench)
 app.command(epilog=RUN_HELP)(run)
+app.command(epilog=EXPORT_HELP)(export)
 app.add_typer(show, name="show")
 app.add_typer(db, name="db")
 app.command()(doctor)

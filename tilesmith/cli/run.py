@@ -12,9 +12,15 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from tilesmith.base.target import cpu
-from tilesmith.cli.arguments import count, require_cores, require_database, require_folder
-from tilesmith.cli.model_arguments import DimOption, arrays_of, loaded, require_model
+from tilesmith.cli.arguments import count, machine, require_database, require_folder
+from tilesmith.cli.model_arguments import (
+    DimOption,
+    Precision,
+    PrecisionOption,
+    arrays_of,
+    loaded,
+    require_model,
+)
 from tilesmith.records.open import open_database
 from tilesmith.report.model_inputs import signatures_of
 from tilesmith.tune.compile_model import compile_model
@@ -46,9 +52,16 @@ def run(
         typer.Option("--random", help="fill inputs that are not given with random numbers"),
     ] = False,
     dim: DimOption = None,
+    precision: PrecisionOption = Precision.float32,
     cores: Annotated[
         int, typer.Option(metavar="N", parser=count, help="cores to run on; 0: all of them")
     ] = 0,
+    target: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="what to run on: cpu, or a GPU of this machine as cuda or opencl"
+        ),
+    ] = "cpu",
     db: Annotated[
         str,
         typer.Option(
@@ -58,7 +71,7 @@ def run(
 ) -> None:
     """Run a model once and print what it computes."""
     require_model(model)
-    require_cores("--cores", cores)
+    host = machine(target, cores)
     if output is not None:
         require_folder("--output", output)
     graph, _ = loaded(model, dim)
@@ -68,7 +81,7 @@ def run(
         if db:
             require_database(db)
             records = stack.enter_context(open_database(db))
-        compiled = compile_model(graph, cpu(cores or None), database=records)
+        compiled = compile_model(graph, host, database=records, precision=precision.value)
         compiled(feeds)
         start = time.perf_counter()
         results = compiled(feeds)

@@ -54,8 +54,8 @@ def sketches(
         str,
         typer.Option(
             metavar="NAME",
-            help="the machine to derive them for: cpu is this one, others are known by name, such "
-            "as neoverse-n1 or nvidia-h100",
+            help="the machine to derive them for: cpu is this one, cuda and opencl are its GPUs; "
+            "others are known by name, such as neoverse-n1 or nvidia-h100",
         ),
     ] = "cpu",
     cores: CoresOption = 0,

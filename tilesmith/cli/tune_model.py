@@ -12,6 +12,7 @@ from tilesmith.base.errors import ArgumentError
 from tilesmith.base.target import Target
 from tilesmith.cli.arguments import require_database
 from tilesmith.cli.model_arguments import arrays_of, loaded
+from tilesmith.graph.graph import Graph
 from tilesmith.graph.model import Model
 from tilesmith.measure.protocol import Measurer
 from tilesmith.records.open import open_database
@@ -20,6 +21,7 @@ from tilesmith.search.protocol import Strategy
 from tilesmith.task.network import ModelTuning
 from tilesmith.task.task import Budget
 from tilesmith.tune.compile_model import compile_model, extract_tasks
+from tilesmith.tune.specialise import graphs_for
 from tilesmith.tune.tune_model import tune_model
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ _MIN_RUNS, _MAX_RUNS = 5, 200
 
 def tune_model_file(
     path: str, dim: Sequence[str] | None, host: Target, budget: Budget, strategy: Strategy,
-    measurer: Measurer, db: str, resume: bool, seed: int, quiet: bool,
+    measurer: Measurer, db: str, resume: bool, seed: int, quiet: bool, precision: str = "float32",
 ) -> None:  # fmt: skip
     """Prints the result."""
     graph, _ = loaded(path, dim)
@@ -43,7 +45,9 @@ def tune_model_file(
         if db:
             require_database(db)
             records = stack.enter_context(open_database(db))
-        tasks = [task for task, _ in extract_tasks(graph, host)]
+        parts = graphs_for(graph, feeds)
+        found = (extract_tasks(part, host, precision=precision) for part in parts)
+        tasks = [task for one in found for task, _ in one]
         if resume and records is not None and not any(records.count(t) for t in tasks):
             raise ArgumentError(
                 f"--resume: {records.place} holds no measurement of a task of {path} for this "
@@ -51,9 +55,10 @@ def tune_model_file(
             )
         tuned = tune_model(
             graph, host, budget=budget, database=records, strategy=strategy, measurer=measurer,
-            seed=seed, quiet=quiet,
+            seed=seed, quiet=quiet, inputs=None if isinstance(graph, Graph) else feeds,
+            precision=precision,
         )  # fmt: skip
-        untuned = compile_model(graph, host, progress=False if quiet else None)
+        untuned = compile_model(graph, host, progress=False if quiet else None, precision=precision)
     before, after = compared(untuned, tuned, feeds)
     print(
         f"{path}: {1e3 * before:.2f} ms untuned, {1e3 * after:.2f} ms tuned: "
@@ -86,6 +91,8 @@ def compared(one: Model, other: Model, feeds: Mapping[str, Any]) -> tuple[float,
 def _described(tuning: ModelTuning) -> list[str]:
     count = f"{len(tuning.tasks)} task{'s' * (len(tuning.tasks) != 1)}"
     lines = [f"{count}, {tuning.trials} trials in {tuning.seconds:.1f} s"]
+    if tuning.sizes:
+        lines.append(f"tuned for {tuning.sizes}; other sizes run by drafts")
     if tuning.latency:
         lines[0] += f"; sum of the kernels' times: {1e3 * tuning.estimate:.2f} ms"
     if tuning.interrupted:

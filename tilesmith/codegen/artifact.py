@@ -51,9 +51,35 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
+class Resources:
+    """What a thread and a block of a compiled GPU function use."""
+
+    registers: int  # per thread
+    spilled_nbytes: int  # loaded and stored per thread because registers did not suffice
+    shared_nbytes: int  # per block, without the launch's dynamic shared memory
+    stack_nbytes: int = 0  # per thread, in slow memory: spilled values and indexed local buffers
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One launch of a GPU function. Its arguments are pointers to the named buffers: parameters of
+    the entry, or buffers in its workspace. All must be aligned to 16 bytes.
+    """
+
+    symbol: str  # the function's name in the module
+    grid: int  # blocks
+    threads: int  # per block
+    arguments: tuple[str, ...]
+    shared_nbytes: int = 0  # dynamic shared memory per block
+    resources: Resources | None = None  # where the compiler tells
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
-    """A function of the code, void (ptr args, ptr workspace). args points to the data pointers of
-    the parameters, in calling order.
+    """A kernel of the code.
+
+    On a CPU it is a function, void (ptr args, ptr workspace). args points to the data pointers of
+    the parameters, in calling order. On a GPU it is a sequence of launches.
     """
 
     name: str  # the Function's name
@@ -62,6 +88,9 @@ class Entry:
     workspace_nbytes: int = 0  # scratch memory that the caller provides, 64-byte aligned
     uses_threads: bool = False
     checks: tuple[Check, ...] = ()  # bounds checks of a kernel for debugging
+    launches: tuple[Launch, ...] = ()  # of a GPU kernel, in stream order
+    # buffers between launches, by name: the offset of each in the workspace, a multiple of 256
+    scratch: tuple[tuple[str, int], ...] = ()
 
     @staticmethod
     def of(func: Function, symbol: str, workspace_nbytes: int = 0) -> Entry:
@@ -81,7 +110,7 @@ class Artifact:
     target: Target
     entries: tuple[Entry, ...]
     source: str
-    code: bytes  # a relocatable object file
+    code: bytes  # a relocatable object file; a cubin or source text for a GPU
     cpu: str = ""  # LLVM's name of the processor
     features: str = ""
     language: str = "llvm"  # the language of the source
@@ -139,5 +168,5 @@ def _parameter(buffer: Buffer, output: bool) -> Parameter:
         if extent.const is None:
             raise BuildError(f"parameter {buffer.name!r} has the open extent {extent}")
         shape.append(extent.const)
-    packed = None if buffer.layout is None and not buffer.basis else buffer
+    packed = None if buffer.is_as_given else buffer
     return Parameter(buffer.name, tuple(shape), buffer.dtype, output, packed)

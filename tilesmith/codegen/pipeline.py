@@ -11,17 +11,25 @@ from collections.abc import Callable, Sequence
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.apply_layouts import apply_layouts
 from tilesmith.codegen.passes.compact import compact
+from tilesmith.codegen.passes.form_launches import form_launches
 from tilesmith.codegen.passes.full_vectors import full_vectors
 from tilesmith.codegen.passes.hoist_guards import hoist_guards
+from tilesmith.codegen.passes.insert_syncs import insert_syncs
+from tilesmith.codegen.passes.join_across_threads import join_across_threads
+from tilesmith.codegen.passes.load_fragments import load_fragments
 from tilesmith.codegen.passes.lower_blocks import lower_blocks
 from tilesmith.codegen.passes.partition import partition
+from tilesmith.codegen.passes.pipeline_copies import pipeline_copies
+from tilesmith.codegen.passes.place_buffers import place_buffers
 from tilesmith.codegen.passes.resolve_notes import resolve_notes
 from tilesmith.codegen.passes.simplify import simplify
+from tilesmith.codegen.passes.sink_virtual_threads import sink_virtual_threads
 from tilesmith.codegen.passes.split_at_divisions import split_at_divisions
 from tilesmith.codegen.passes.spread_prefetches import spread_prefetches
 from tilesmith.codegen.passes.stagger_rows import stagger_rows
 from tilesmith.codegen.passes.strip_vectors import strip_vectors
 from tilesmith.codegen.passes.transpose_squares import transpose_squares
+from tilesmith.codegen.passes.unroll_registers import unroll_registers
 from tilesmith.codegen.passes.widen_private_buffers import widen_private_buffers
 from tilesmith.ir.function import Function
 
@@ -52,6 +60,23 @@ CPU_PASSES: tuple[Pass, ...] = (
     strip_vectors,  # CPU
     full_vectors,  # CPU
     spread_prefetches,  # CPU
+)
+
+# "GPU" marks what only GPUs have. The result is in launch form, see ir/nodes.py.
+GPU_PASSES: tuple[Pass, ...] = (
+    join_across_threads,  # GPU
+    lower_blocks,
+    place_buffers,  # GPU
+    sink_virtual_threads,  # GPU
+    resolve_notes,
+    compact,
+    apply_layouts,
+    form_launches,  # GPU
+    simplify,
+    pipeline_copies,  # GPU
+    insert_syncs,  # GPU
+    load_fragments,  # GPU
+    unroll_registers,  # GPU
 )
 
 

@@ -1,4 +1,6 @@
-"""ts.load_onnx: a model in, a Graph out. The onnx package is loaded when it is first needed."""
+"""ts.load_onnx and ts.from_torch: a model in, a Graph out. The packages onnx and torch are loaded
+when they are first needed.
+"""
 
 from __future__ import annotations
 
@@ -25,3 +27,32 @@ def load_onnx(model: Any, dims: Mapping[str, int] | None = None) -> OpenGraph:
             "ONNX models need the onnx package; install it: pip install 'tilesmith[onnx]'"
         ) from None
     return load(model, dims)
+
+
+def from_torch(
+    module: Any,
+    example_inputs: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic_shapes: Any = None,
+    name: str | None = None,
+) -> OpenGraph:
+    """A PyTorch module, as it computes in inference, from the inputs that it is called with: a
+    tuple, or a dict by the names of the arguments.
+
+    Inputs have the names of the arguments of forward; outputs those of the places in what it
+    returns: "output" for one tensor, "output_0" in a tuple, "logits" in a dict. Parameters are
+    shared with the module, not copied; kernels whose weights are packed ahead keep a copy in that
+    form. The result is a Graph. With `dynamic_shapes` (see torch.export.export) or where PyTorch
+    has to run an operator it is a Program, whose parts become graphs at the first call with new
+    shapes; which operators those are is said in a warning.
+    """
+    try:
+        from tilesmith.frontends.torch.export import from_torch as load
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise GraphError(
+            "PyTorch models need the torch package; install it: pip install 'tilesmith[torch]'"
+        ) from None
+    return load(module, example_inputs, kwargs, dynamic_shapes=dynamic_shapes, name=name)

@@ -98,6 +98,10 @@ class Executor:
                 found[p] = self._packed(kernel, kernel.artifact.parameters[p], array)
         return found
 
+    def constants(self, step: int) -> Mapping[int, Array]:
+        """What the kernel of a step reads of the weights, by the position of the parameter."""
+        return self._held[step]
+
     def _packed(self, kernel: Kernel, p: Parameter, array: Array) -> Array:
         if p.packed is None:
             if array.flags.c_contiguous and array.flags.aligned:
@@ -154,7 +158,8 @@ class Executor:
                 case _:
                     source = results[place.name]
             out = results[name]
-            held = source.reshape(-1).view(np.uint8)[place.offset : place.offset + out.nbytes]
+            flat = np.ascontiguousarray(source).reshape(-1)  # what callers give may have strides
+            held = flat.view(np.uint8)[place.offset : place.offset + out.nbytes]
             out.reshape(-1).view(np.uint8)[...] = held
         if len(self._free) < _MAX_FREE_FRAMES:
             self._free.append(frame)

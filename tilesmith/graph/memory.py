@@ -27,12 +27,12 @@ class Arena:
     lower_bound: int  # bytes that are alive at the worst step: no arena is smaller
 
 
-def plan_arena(lifetimes: Mapping[str, Lifetime]) -> Arena:
+def plan_arena(lifetimes: Mapping[str, Lifetime], alignment: int = ALIGNMENT) -> Arena:
     """The largest arrays first, each at the lowest place that is free while it lives."""
     placed: list[tuple[int, int, Lifetime]] = []
     offsets: dict[str, int] = {}
     for name, life in sorted(lifetimes.items(), key=lambda x: (-x[1].nbytes, x[1].first, x[0])):
-        nbytes = -(-life.nbytes // ALIGNMENT) * ALIGNMENT
+        nbytes = -(-life.nbytes // alignment) * alignment
         at = 0
         for begin, end, other in sorted(placed, key=lambda p: p[0]):
             if not life.meets(other):
@@ -43,13 +43,13 @@ def plan_arena(lifetimes: Mapping[str, Lifetime]) -> Arena:
         offsets[name] = at
         placed.append((at, at + nbytes, life))
     total = max((end for _, end, _ in placed), default=0)
-    return Arena(offsets, total, _lower_bound(lifetimes))
+    return Arena(offsets, total, _lower_bound(lifetimes, alignment))
 
 
-def _lower_bound(lifetimes: Mapping[str, Lifetime]) -> int:
+def _lower_bound(lifetimes: Mapping[str, Lifetime], alignment: int) -> int:
     change: dict[int, int] = {}
     for life in lifetimes.values():
-        nbytes = -(-life.nbytes // ALIGNMENT) * ALIGNMENT
+        nbytes = -(-life.nbytes // alignment) * alignment
         change[life.first] = change.get(life.first, 0) + nbytes
         change[life.last + 1] = change.get(life.last + 1, 0) - nbytes
     live = most = 0

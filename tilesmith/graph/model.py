@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tilesmith.base.errors import GraphError
+from tilesmith.graph.device_executor import DeviceExecutor, are_on_device
 from tilesmith.graph.executor import Executor
+from tilesmith.graph.export import cannot_export, model_library
 from tilesmith.graph.graph import Array, Graph
 from tilesmith.graph.profile import Profile, profile
 from tilesmith.graph.program import HostStep, Program, Signature
-from tilesmith.graph.stages import StagedRun, checked_feeds
+from tilesmith.graph.stages import StagedRun, checked_feeds, named_feeds
 from tilesmith.graph.summary import summary
+from tilesmith.runtime.export.write import Exported, write_library
 from tilesmith.task.network import ModelTuning
 
 CompileGraph = Callable[[Graph], Executor]
@@ -33,6 +37,11 @@ class Model:
             self._run = StagedRun(source, compile_graph)
 
     def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
+        """Outputs by name. Of a model on a GPU, if all inputs are tensors on that GPU (PyTorch,
+        CuPy), so are the outputs; they are ready on the caller's stream.
+        """
+        if isinstance(self._run, DeviceExecutor) and are_on_device(feeds):
+            return self._run.on_device(named_feeds(self.inputs, feeds, self.name))
         given = checked_feeds(self.inputs, feeds, self.name)
         try:
             result: dict[str, Array] = self._run(given)
@@ -74,6 +83,32 @@ class Model:
         it tells what the calls needed so far.
         """
         return summary(self.name, self.inputs, self.outputs, self.executors, self.host_steps)
+
+    def export(
+        self,
+        folder: str | os.PathLike[str],
+        name: str = "model",
+        *,
+        shared: bool = True,
+        compiler: str = "",
+    ) -> Exported:
+        """Writes a library that runs the model without Python, into a folder: `libmodel.so` and
+        `libmodel.a`, `model.h` with the C functions `tilesmith_model_open`, `_run`, `_error` and
+        `_close`, the file `model.weights`, `model.cmake` and `example.c`. Another `name` stands in
+        the place of "model" everywhere, so that one program may have several models.
+
+        A C compiler links the shared library: `cc` here, that of the architecture when the model
+        is compiled for another, or the one that `compiler` names. With `shared=False` there is no
+        `libmodel.so`, and none is needed.
+        """
+        if isinstance(self._run, DeviceExecutor):
+            raise GraphError(
+                f"{self.name} is compiled for {self._run.device.target.model}; what is exported "
+                "runs on a CPU: compile the model for ts.cpu()"
+            )
+        if not isinstance(self._run, Executor):
+            raise cannot_export(self._run.program)
+        return write_library(model_library(self.name, self._run, name), folder, shared, compiler)
 
     def __repr__(self) -> str:
         given = ", ".join(map(str, self.inputs))

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from tilesmith.base.target import Target
 from tilesmith.graph.graph import Graph, verify
 from tilesmith.graph.passes.batch_norm import fold_batch_norm
 from tilesmith.graph.passes.bias import bias_as_add
 from tilesmith.graph.passes.concat import join_in_place
+from tilesmith.graph.passes.integers import integer_kernels, integer_kernels_for
 from tilesmith.graph.passes.layouts import channels_last
 from tilesmith.graph.passes.movement import sink_movement
 from tilesmith.graph.passes.patterns import exporters_patterns
@@ -20,6 +22,7 @@ from tilesmith.graph.passes.scales import scales_behind_products
 Pass = Callable[[Graph], Graph]
 
 PASSES: tuple[Pass, ...] = (
+    integer_kernels,
     exporters_patterns,
     fold_batch_norm,
     scales_behind_products,
@@ -28,6 +31,23 @@ PASSES: tuple[Pass, ...] = (
     sink_movement,
     join_in_place,
 )
+
+
+# On a GPU, convolutions stay as they are, and parts of a concatenation are arrays of their own: the
+# vectors that kernels load begin on boundaries of 16 bytes.
+GPU_PASSES: tuple[Pass, ...] = (
+    exporters_patterns,
+    fold_batch_norm,
+    scales_behind_products,
+    bias_as_add,
+    sink_movement,
+)
+
+
+def passes_for(target: Target) -> tuple[Pass, ...]:
+    if target.kind != "cpu":
+        return GPU_PASSES
+    return tuple(integer_kernels_for(target) if p is integer_kernels else p for p in PASSES)
 
 
 def run_passes(graph: Graph, passes: Sequence[Pass] = PASSES) -> Graph:

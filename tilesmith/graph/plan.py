@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from tilesmith.base.errors import GraphError
 from tilesmith.graph.graph import Graph
 from tilesmith.graph.group_function import group_function, with_strides
-from tilesmith.graph.memory import Arena, Lifetime, plan_arena
+from tilesmith.graph.memory import ALIGNMENT, Arena, Lifetime, plan_arena
 from tilesmith.graph.partition import Group
 from tilesmith.graph.regions import Region, regions
 from tilesmith.ir.function import Function
@@ -45,8 +45,10 @@ class Plan:
     copies: tuple[tuple[str, Place], ...]  # outputs that no kernel writes, and where they lie
 
 
-def plan(graph: Graph, groups: Sequence[Group]) -> Plan:
-    """Lifetimes are in steps; a part of an array keeps the whole alive."""
+def plan(graph: Graph, groups: Sequence[Group], alignment: int = ALIGNMENT) -> Plan:
+    """Lifetimes are in steps; a part of an array keeps the whole alive. Arrays in the arena begin
+    at multiples of `alignment` bytes.
+    """
     region = regions(graph)
     places: dict[str, Place] = {x: Place("input", x) for x in graph.inputs}
     places |= {x: Place("constant", x) for x in graph.constants}
@@ -59,7 +61,7 @@ def plan(graph: Graph, groups: Sequence[Group]) -> Plan:
             places[at.root] = Place("output", name)  # written straight into the caller's array
         else:  # an input, a constant, another output once more, or a part of something
             late.append((name, at))
-    arena = plan_arena(_lifetimes(graph, groups, region, places))
+    arena = plan_arena(_lifetimes(graph, groups, region, places), alignment)
     places |= {x: Place("arena", x, offset) for x, offset in arena.offsets.items()}
 
     def place(at: Region) -> Place:

@@ -17,7 +17,8 @@ from tilesmith.graph.stages import CompiledStage, StagedRun, run_host
 @dataclass(frozen=True, slots=True)
 class KernelTime:
     """One kernel of a model and its seconds in one call, the median of several. `nodes` names the
-    nodes of the model that it computes.
+    nodes of the model that it computes. `record` is what its record in a database says, if it has
+    one.
     """
 
     name: str
@@ -25,6 +26,7 @@ class KernelTime:
     seconds: float
     flops: int
     nbytes: int
+    record: float | None = None
 
     @property
     def gflops(self) -> float:
@@ -49,6 +51,12 @@ class Profile:
     def seconds(self) -> float:
         return sum(k.seconds for k in self.kernels) + sum(h.seconds for h in self.host)
 
+    @property
+    def recorded(self) -> float | None:
+        """What the records of all kernels add up to; None if one has none."""
+        times = [k.record for k in self.kernels]
+        return None if not times or None in times else sum(t for t in times if t)
+
     def __str__(self) -> str:
         total = self.seconds or 1.0
         rows = [(k.seconds, f"{k.gflops:8.1f}  {k.name}") for k in self.kernels]
@@ -58,6 +66,10 @@ class Profile:
             lines.append(f"{seconds * 1e6:10.1f} {100 * seconds / total:5.1f}% {text}")
         steps = f" and {len(self.host)} on the host" if self.host else ""
         lines.append(f"{self.seconds * 1e6:10.1f}  total of {len(self.kernels)} kernels{steps}")
+        if self.recorded:
+            in_place = sum(k.seconds for k in self.kernels)
+            over = f"{100 * (in_place / self.recorded - 1):+.1f} %"
+            lines.append(f"{self.recorded * 1e6:10.1f}  sum of their records: in place {over}")
         return "\n".join(lines)
 
 
@@ -83,7 +95,14 @@ def profile(run: Executor | StagedRun, feeds: Feeds, runs: int) -> Profile:
     kernels = []
     for key, step in last.steps.items():
         flops, nbytes = step.func.flops * last.calls[key], step.func.nbytes * last.calls[key]
-        kernels.append(KernelTime(step.func.name, node_names(step), median(key), flops, nbytes))
+        record = last.records[key]
+        calls = last.calls[key]
+        kernels.append(
+            KernelTime(
+                step.func.name, node_names(step), median(key), flops, nbytes,
+                None if record is None else record * calls,
+            )
+        )  # fmt: skip
     host = [HostTime(h.op, h.name, median(key)) for key, h in last.hosts.items()]
     return Profile(tuple(kernels), tuple(host))
 
@@ -96,11 +115,13 @@ class _Clock:
         self.calls: dict[tuple[int, int], int] = {}
         self.steps: dict[tuple[int, int], Step] = {}
         self.hosts: dict[tuple[int, int], HostStep] = {}
+        self.records: dict[tuple[int, int], float | None] = {}
 
     def run(self, executor: Executor, feeds: Feeds) -> dict[str, Array]:
         results, times = executor.timed(feeds)
         for k, seconds in enumerate(times):
             self.steps[id(executor), k] = executor.plan.steps[k]
+            self.records[id(executor), k] = executor.kernels[k].origin.seconds
             self._add((id(executor), k), seconds)
         return results
 

@@ -134,8 +134,8 @@ def run_host(step: HostStep, live: Feeds, bodies: Sequence[Runner]) -> dict[str,
     return out
 
 
-def checked_feeds(inputs: Sequence[Signature], feeds: Any, model: str) -> dict[str, Array]:
-    """The arrays for each input, checked against its signature."""
+def named_feeds(inputs: Sequence[Signature], feeds: Any, model: str) -> dict[str, Any]:
+    """What is given for each input, as it is."""
     if not hasattr(feeds, "keys"):
         raise ArgumentError(
             f"{model} takes its inputs by name, as a dict of arrays; it is given a "
@@ -146,6 +146,12 @@ def checked_feeds(inputs: Sequence[Signature], feeds: Any, model: str) -> dict[s
         raise ArgumentError(f"{model} has no input {unknown[0]!r}; its inputs are {_named(inputs)}")
     if missing := [n for n in names if n not in feeds]:
         raise ArgumentError(f"{model} is not given {missing[0]!r}; its inputs are {_named(inputs)}")
+    return dict(feeds)
+
+
+def checked_feeds(inputs: Sequence[Signature], feeds: Any, model: str) -> dict[str, Array]:
+    """The arrays for each input, checked against its signature."""
+    feeds = named_feeds(inputs, feeds, model)
     out: dict[str, Array] = {}
     sizes: dict[str, tuple[int, str]] = {}
     for s in inputs:

@@ -36,6 +36,7 @@ from tilesmith.ir.nodes import (
     If,
     Intrinsic,
     Iter,
+    Join,
     Matrix,
     Stmt,
     Store,
@@ -150,7 +151,7 @@ class _Reader:
         match data:
             case [name, kind, shape]:
                 return Buffer(_name(name), self.integers(shape), _dtype(kind))
-            case [name, kind, shape, scope, layout, align, *basis] if len(basis) <= 1:
+            case [name, kind, shape, scope, layout, align, *rest] if len(rest) <= 2:
                 return Buffer(
                     _name(name),
                     self.integers(shape),
@@ -158,7 +159,8 @@ class _Reader:
                     _name(scope),
                     None if layout is None else self.integers(layout),
                     None if align is None else _align(align),
-                    _basis(basis[0]) if basis else (),
+                    _basis(rest[0]) if rest else (),
+                    tuple(map(_number, rest[1])) if len(rest) == 2 else (),
                 )
         raise ValueError(f"{data!r} is no buffer")
 
@@ -198,6 +200,12 @@ class _Reader:
                 return Alloc(self.buffer(buffer))
             case ["sync", scope]:
                 return Sync(_name(scope))
+            case ["join", values, combiner, int(extent), int(stride)]:
+                loads = [self.value(v) for v in values]
+                if not all(isinstance(x, Load) for x in loads):
+                    raise ValueError("a join is over elements of buffers")
+                joined = tuple(x for x in loads if isinstance(x, Load))
+                return Join(joined, self._combiner(combiner), extent, stride)
         raise ValueError(f"{_short(data)} is no statement")
 
     def _iter(self, data: Any) -> Iter:

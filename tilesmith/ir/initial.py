@@ -24,7 +24,7 @@ def split_init(
     assert b.combiner is not None
     at = len(path) if loop is None else [f.name for f in path].index(loop)
     reducing = b.reducing_loops
-    inner = [(f.name, f.extent, f.kind) for f in path[at:]] + [(n, e, "serial") for n, e in b.tile]
+    inner = [(f.name, f.extent, f.kind) for f in path[at:]] + _tile_loops(b)
     keep = [
         (n, e, k)
         for n, e, k in inner
@@ -68,6 +68,15 @@ def split_init(
         return tuple(out)
 
     return go(body, 0)
+
+
+def _tile_loops(b: Block) -> list[tuple[str, Int, str]]:
+    """The loops of a unit's tile. A hardware instruction reads the result as a vector, so it is
+    initialised as one: a load right behind stores of its parts would wait for them.
+    """
+    last = {n for p in b.writes[0].index[-1:] for n in p.substitute(b.binding).names}
+    innermost = [n for n, _ in b.tile if n in last][-1:] if b.intrinsic is not None else []
+    return [(n, e, "vectorize" if n in innermost else "serial") for n, e in b.tile]
 
 
 def _holds(s: Stmt, block: str) -> bool:

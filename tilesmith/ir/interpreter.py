@@ -20,7 +20,7 @@ from tilesmith.expr.dynamic import Dynamic, below
 from tilesmith.expr.ints import Int, Opaque, evaluate_int, opaque_atoms
 from tilesmith.expr.nodes import Arg, Binary, Cast, Const, Expr, IntValue, Load, Select, Unary
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Stmt, Store, Sync, Write
+from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Join, Stmt, Store, Sync, Write
 from tilesmith.ir.pack import in_basis
 
 Array = np.ndarray[Any, Any]
@@ -79,6 +79,8 @@ class _Run:
                     self.memory[b.name] = _garbage(b)
                 case Sync():
                     pass
+                case Join():
+                    raise VerifyError("threads are joined; ir/simt.py runs such programs")
 
     def points(self, tile: tuple[tuple[str, Int], ...]) -> Iterator[dict[str, int]]:
         for at in product(*(range(self.integer(e, {})) for _, e in tile)):

@@ -1,12 +1,16 @@
-"""Hardware instructions of CPUs for `tensorize`. Each states what it computes, in the DSL, and
-which features a target needs. The back ends emit the code (codegen/llvm/intrinsics.py).
+"""Hardware instructions of CPUs for `tensorize`. Each states what it computes, in the DSL, how its
+operands lie in memory, and which features a target needs. The back ends emit the code
+(codegen/llvm/intrinsics.py).
 """
 
 from __future__ import annotations
 
-from tilesmith.base.dtype import INT32
+from dataclasses import replace
+
+from tilesmith.base.dtype import FLOAT32, INT32
 from tilesmith.expr.dsl import compute, placeholder, reduce_axis
 from tilesmith.expr.dsl import sum as sum_over
+from tilesmith.expr.ints import var
 from tilesmith.expr.values import cast
 from tilesmith.ir.function import Function
 from tilesmith.ir.lower import function
@@ -27,6 +31,9 @@ def _dot(lanes: int, left: str, right: str, name: str) -> Function:
 AVX512_DOT_U8S8 = Intrinsic(
     "avx512.dot_u8s8", _dot(16, "uint8", "int8", "dot_u8s8"), frozenset({"avx512f", "vnni"})
 )
+AVX_DOT_U8S8 = Intrinsic(
+    "avx.dot_u8s8", _dot(8, "uint8", "int8", "dot_u8s8"), frozenset({"avx2", "avxvnni"})
+)
 NEON_DOT_S8S8 = Intrinsic(
     "neon.dot_s8s8", _dot(4, "int8", "int8", "dot_s8s8"), frozenset({"dotprod"})
 )
@@ -34,4 +41,48 @@ NEON_DOT_U8U8 = Intrinsic(
     "neon.dot_u8u8", _dot(4, "uint8", "uint8", "dot_u8u8"), frozenset({"dotprod"})
 )
 
-INTRINSICS = (AVX512_DOT_U8S8, NEON_DOT_S8S8, NEON_DOT_U8U8)
+# A tile register of AMX has 16 rows of 64 bytes.
+AMX_ROWS, AMX_NBYTES = 16, 64
+
+
+def _tiles(rows: int, columns: int, steps: int, left: str, right: str) -> Intrinsic:
+    """Products of AMX tiles: `rows` x `columns` of the result stay in tile registers over `steps`
+    tiles of the sum. A register of B holds, for each column, groups of neighbours in the sum that
+    fill 32 bits.
+    """
+    group = 2 if left == "bfloat16" else 4
+    total = FLOAT32 if left == "bfloat16" else INT32
+    depth = steps * AMX_ROWS * group
+    a = placeholder((rows, depth), left, name="A")
+    b = placeholder((depth, columns), right, name="B")
+    k = reduce_axis(depth, name="k")
+    c = compute(
+        (rows, columns),
+        lambda i, j: sum_over(cast(a[i, k], total) * cast(b[k, j], total), axis=k),
+        name="C",
+    )
+    short = {"int8": "s8", "uint8": "u8", "bfloat16": "bf16"}
+    name = f"dot_{short[left]}{short[right]}_{rows}x{columns}x{depth}"
+    described = function([a, b, c], name=name)
+    at = var("d0")
+    grouped = (at // group, var("d1"), at - at // group * group)
+    params = tuple(replace(p, layout=grouped if p.name == "B" else None) for p in described.params)
+    products = rows // AMX_ROWS * (columns // AMX_ROWS)
+    return Intrinsic(
+        f"amx.{name}",
+        replace(described, params=params),
+        frozenset({"amx", "bf16"} if left == "bfloat16" else {"amx"}),
+        # A product takes 16 cycles, as 32 vector instructions do; then the result is moved.
+        cost=32 * products * steps + 40 * products,
+        by_address=frozenset({"A", "C"}),
+    )
+
+
+AMX_TILES = tuple(
+    _tiles(rows, 32, steps, left, right)
+    for left, right in (("int8", "int8"), ("uint8", "int8"), ("bfloat16", "bfloat16"))
+    for rows in (32, 16)
+    for steps in (16, 4, 1)
+)
+
+INTRINSICS = (AVX512_DOT_U8S8, AVX_DOT_U8S8, NEON_DOT_S8S8, NEON_DOT_U8U8, *AMX_TILES)

@@ -24,12 +24,36 @@ use like any other loop. With an `intrinsic`, one hardware instruction carries o
 
 *Store* is a block after lowering: its values are computed, then all are written. *If* runs its body
 when all its Ints are >= 0. *Alloc* creates a buffer that lives until the end of the statement list
-it stands in. *Sync* is a barrier among the threads that share the buffers of a scope.
+it stands in. *Sync* is a barrier among the threads that share the buffers of a scope. *Join* is
+carried out by all threads of a GPU block together: afterwards, each thread holds in its elements
+the reduction over the elements of all threads of its group.
 
 A buffer's `scope` says where it lives: "global" (memory), "local" (private to a thread, registers
 if they suffice), "shared" (private to a GPU block), or, for an input, "constant" (memory whose
 contents stay the same from call to call, so that the caller may convert them to any layout ahead of
 time). Distinct buffers never overlap.
+
+GPU programs
+------------
+A Function for a GPU is a sequence of launches in stream order. Lowering (codegen/pipeline.py)
+brings every launch into *launch form*, which is what one thread does, written once:
+
+    for i.0 in 8:  # blockIdx.x
+      for j.0 in 8:  # blockIdx.x
+        A.shared = shared float32[16, 32]
+        for i.1 in 16:  # threadIdx.x
+          for j.1 in 16:  # threadIdx.x
+            C.local = local float32[4]
+            ...                               For, If, Store, Alloc, Sync("shared"), Join
+
+One or more loops bound to blockIdx.x, then Allocs, then one or more loops bound to threadIdx.x are
+perfectly nested. All have constant extents; no other loop is bound to an axis. Together they
+number the blocks and threads, the outermost loop slowest: here thread 16 * i.1 + j.1 of 256. A
+thread sees what another one wrote to shared or global memory only after a Sync, and what another
+block wrote only in a later launch. All threads of a block reach the same Syncs and Joins in the
+same order: neither stands below a condition that two threads could decide differently. Buffers in
+global scope that are not parameters are allocated at the top of the body. Local buffers are indexed
+by constants once all unrolled and vectorized loops are written out.
 """
 
 from __future__ import annotations
@@ -63,12 +87,21 @@ class Buffer:
     # (dimension, matrix): the caller multiplies its array by the matrix along that dimension ahead
     # of time. Only for constants; `shape` is the shape after that.
     basis: tuple[tuple[int, Matrix], ...] = ()
+    # Per dimension (or empty), how many zeros the caller appends to its array ahead of time. Only
+    # for constants; `shape` includes them.
+    zeros: tuple[int, ...] = ()
 
     @property
     def given_shape(self) -> tuple[Int, ...]:
-        """The shape of the caller's array, before `basis`."""
+        """The shape of the caller's array, before `basis` and `zeros`."""
         columns = {d: of(len(rows[0])) for d, rows in self.basis}
-        return tuple(columns.get(d, n) for d, n in enumerate(self.shape))
+        added = self.zeros or (0,) * len(self.shape)
+        return tuple(columns.get(d, n - added[d]) for d, n in enumerate(self.shape))
+
+    @property
+    def is_as_given(self) -> bool:
+        """Whether the caller's array is used as it is."""
+        return self.layout is None and not self.basis and not self.zeros
 
     @property
     def physical_shape(self) -> tuple[Int, ...]:
@@ -132,6 +165,8 @@ class Intrinsic:
     """A hardware instruction: what it computes, as a Function of one block over fixed extents, and
     the features that a target needs for it.
 
+    Its buffers may have layouts, which the operands then need in memory.
+
     A back end emits the instructions it knows by name. `emitters` adds others, by the name of the
     back end: `{"llvm": emit}`; codegen/llvm/intrinsics.py describes the signature.
     """
@@ -140,6 +175,25 @@ class Intrinsic:
     description: Any  # a Function whose one output is read, joined and written
     features: frozenset[str] = frozenset()
     emitters: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    cost: float = 1.0  # of one use, in vector instructions; only the analytic score asks for it
+    # If not empty, the instruction reads and writes memory: an emitter gets addresses, not vectors.
+    # The rows of these operands may be any number of elements apart.
+    by_address: frozenset[str] = frozenset()
+
+    @property
+    def output(self) -> str:
+        """The name of the output in the description."""
+        name: str = self.description.outputs[0].name
+        return name
+
+    def nbits(self, operand: str) -> int:
+        """The bits of an operand."""
+        buffer: Buffer = self.description.all_buffers[operand]
+        return (buffer.size.const or 1) * buffer.dtype.bits
+
+    def registers(self, operand: str, vector_bits: int) -> int:
+        """The vector registers that an operand takes."""
+        return max(1, -(-self.nbits(operand) // vector_bits))
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +281,23 @@ class Sync:
     scope: str
 
 
-Stmt = For | Block | Store | If | Alloc | Sync
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Joins private values across the threads of a block, whose numbers are 0, 1, ...
+
+    Thread t belongs to the group of all threads u with u // (stride * extent) == t // (stride *
+    extent) and u % stride == t % stride. `values` are elements of local buffers, at constant
+    indices or indices over unrolled loops; the combiner joins them, as many as it has values, over
+    the group in a fixed order. Every thread of the group gets the same result.
+    """
+
+    values: tuple[Load, ...]
+    combiner: Combiner
+    extent: int
+    stride: int = 1
+
+
+Stmt = For | Block | Store | If | Alloc | Sync | Join
 
 
 # traversal and rewriting

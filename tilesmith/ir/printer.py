@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilesmith.expr.text import show as show_expr
 from tilesmith.expr.text import show_parts, strip
-from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Stmt, Store, Sync, Write
+from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Join, Stmt, Store, Sync, Write
 from tilesmith.ir.program import Program
 
 
@@ -28,6 +30,14 @@ def show(func: Program) -> str:
     return "\n".join(lines) + "\n"
 
 
+def show_statement(s: Stmt) -> str:
+    """The statement on one line, without what it contains."""
+    inner = replace(s, body=()) if isinstance(s, For | If) else s
+    lines: list[str] = []
+    _stmt(inner, 0, lines)
+    return "; ".join(lines)
+
+
 def _param(b: Buffer) -> str:
     constant = "constant " if b.scope == "constant" else ""
     return f"{b.name}: {constant}{b.dtype.name}[{', '.join(map(str, b.shape))}]{_storage(b)}"
@@ -36,7 +46,8 @@ def _param(b: Buffer) -> str:
 def _storage(b: Buffer) -> str:
     layout = f" as [{', '.join(map(str, b.layout))}]" if b.layout is not None else ""
     basis = f" in the basis of {', '.join(f'd{d}' for d, _ in b.basis)}" if b.basis else ""
-    return basis + layout + (f" align{b.align}" if b.align else "")
+    zeros = f" with {b.zeros} zeros behind" if b.zeros else ""
+    return basis + zeros + layout + (f" align{b.align}" if b.align else "")
 
 
 def _buffer(b: Buffer) -> str:
@@ -69,6 +80,11 @@ def _stmt(s: Stmt, depth: int, lines: list[str]) -> None:
             lines.append(pad + _buffer(b))
         case Sync(scope=scope):
             lines.append(f"{pad}sync {scope}")
+        case Join():
+            group = f"{s.extent} threads" + (f", {s.stride} apart" if s.stride > 1 else "")
+            values = ", ".join(show_expr(x) for x in s.values)
+            op = s.combiner.op or ", ".join(strip(show_expr(v)) for v in s.combiner.values)
+            lines.append(f"{pad}join {values} by {op} over {group}")
 
 
 def _target(w: Write) -> str:

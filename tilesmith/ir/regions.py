@@ -17,6 +17,7 @@ from tilesmith.expr.ints import (
     Rules,
     Unknown,
     bounds,
+    exact_quotient,
     loops_of,
     maximum,
     nonnegative,
@@ -133,7 +134,7 @@ def written_box(b: Block, path: Path, buffer: str, loop: str, rules: Rules) -> B
             if not g.names & moving:
                 continue
             rest = g + (p - low)  # g >= 0 means that the moving part is at most `rest`
-            if not loops_of(g + p) or not loops_of(g - p):
+            if not loops_of(g + p) or not loops_of(g - p) or _beyond(b, p, g, everywhere, rules):
                 explained.add(g)  # it only keeps the index inside of the buffer
             elif not rest.names & inner.keys():
                 explained.add(g)
@@ -143,6 +144,23 @@ def written_box(b: Block, path: Path, buffer: str, loop: str, rules: Rules) -> B
     if any(g.names & inner.keys() - reducing for g in guards - explained):
         return None
     return tuple(box)
+
+
+def _beyond(b: Block, p: Int, guard: Int, ranges: Mapping[str, Int], rules: Rules) -> bool:
+    """Whether the guard skips only indices p that lie behind all those of the block's iterators. It
+    does so if it bounds one iterator of several, as j in 4*j + i.
+    """
+    index = next(q for w in b.writes for q in w.index if q.substitute(b.binding) == p)
+    try:
+        last = bounds(index, {i.name: i.extent for i in b.iters})[1]
+    except Unknown:
+        return False
+    for n in loops_of(guard) & loops_of(p):
+        ratio = exact_quotient(p.coefficient(n), -guard.coefficient(n))
+        if ratio is not None and nonnegative(ratio - 1):
+            # where guard < 0, p - last is at least this plus 1
+            return proves(p - last - 1 + ratio * (guard + 1), ranges, rules)
+    return False
 
 
 def _dense(terms: list[tuple[Int, str]], ranges: Mapping[str, Int], rules: Rules) -> Int | None:

@@ -22,6 +22,7 @@ from tilesmith.ir.nodes import (
     For,
     If,
     Iter,
+    Join,
     Note,
     Stmt,
     Store,
@@ -126,6 +127,9 @@ class _Renaming:
                     tile=self._tile(s.tile),
                     operands=self._operands(s.operands, self.loops),
                 )
+            case Join():
+                named = self._operands(tuple(("", x) for x in s.values), self.loops)
+                return replace(s, values=tuple(x for _, x in named))
             case Sync():
                 return s
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from math import isfinite
 from typing import Any
 
+from tilesmith.expr.combiner import Combiner
 from tilesmith.expr.dynamic import Dynamic
 from tilesmith.expr.ints import Atom, FloorDiv, Int, Maximum, Monomial
 from tilesmith.expr.nodes import (
@@ -27,7 +28,7 @@ from tilesmith.expr.nodes import (
     children,
 )
 from tilesmith.expr.walk import postorder
-from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Stmt, Store, Sync, Write, walk
+from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Join, Stmt, Store, Sync, Write, walk
 from tilesmith.ir.program import Program
 
 # The keys of tasks are hashes of this text, so a new version needs a migration of databases.
@@ -133,10 +134,17 @@ class _Writer:
     # statements
     def buffer(self, b: Buffer) -> list[Any]:
         plain = [b.name, b.dtype.name, self.integers(b.shape)]
-        if (b.scope, b.layout, b.align, b.basis) == ("global", None, None, ()):
+        if b.scope == "global" and b.align is None and b.is_as_given:
             return plain
         layout = None if b.layout is None else self.integers(b.layout)
-        return [*plain, b.scope, layout, b.align, *([b.basis] if b.basis else [])]
+        return [
+            *plain,
+            b.scope,
+            layout,
+            b.align,
+            *([b.basis] if b.basis or b.zeros else []),
+            *([b.zeros] if b.zeros else []),
+        ]
 
     def stmt(self, s: Stmt) -> list[Any]:
         match s:
@@ -156,6 +164,9 @@ class _Writer:
                 return ["alloc", self.buffer(b)]
             case Sync(scope=scope):
                 return ["sync", scope]
+            case Join():
+                values = list(map(self.value, s.values))
+                return ["join", values, self._combiner(s.combiner), s.extent, s.stride]
 
     def _block(self, b: Block) -> dict[str, Any]:
         out: dict[str, Any] = {
@@ -165,14 +176,16 @@ class _Writer:
             ],
         }
         if b.combiner is not None:
-            c = b.combiner
-            out["combiner"] = [list(map(self.value, c.values)), list(map(self.value, c.identity))]
+            out["combiner"] = self._combiner(b.combiner)
         if b.init:
             out["init"] = True
         for key, conds in (("where", b.where), ("domain", b.domain)):
             if conds:
                 out[key] = self.integers(sorted(conds, key=str))
         return out | self._unit(b)
+
+    def _combiner(self, c: Combiner) -> list[Any]:
+        return [list(map(self.value, c.values)), list(map(self.value, c.identity))]
 
     def _unit(self, s: Block | Store) -> dict[str, Any]:
         out: dict[str, Any] = {"writes": [self._write(w) for w in s.writes]}

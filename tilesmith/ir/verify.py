@@ -16,6 +16,7 @@ from tilesmith.ir.nodes import (
     Buffer,
     For,
     If,
+    Join,
     Stmt,
     Store,
     Sync,
@@ -88,6 +89,13 @@ def _body(
                 if b.name in buffers:
                     raise VerifyError(f"buffer {b.name} is allocated twice")
                 buffers[b.name] = b
+            case Join():
+                for x in s.values:
+                    _access(x.buffer, x.index, buffers, "a join")
+                    if buffers[x.buffer].scope != "local":
+                        raise VerifyError(f"{x.buffer} is joined across threads but not local")
+                if len(s.values) != len(s.combiner.values):
+                    raise VerifyError(f"a join of {s.values[0].buffer} has too few values")
             case Sync():
                 pass
 

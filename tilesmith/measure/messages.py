@@ -11,11 +11,13 @@ from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Buffer
+from tilesmith.task.task import Failure
 
 REFERENCE = -1  # the slot of the reference kernel
 
 # Exit statuses of workers: a fault that the handler recorded, and a refused allocation.
 FAULTED, NO_MEMORY = 97, 98
+UNLIMITED = -1  # as Limits.nbytes
 STACK = "the stack"  # the name of the stack among the regions of an Exit
 
 
@@ -24,7 +26,7 @@ class Limits:
     """The resources that a worker may use."""
 
     cores: tuple[int, ...]
-    nbytes: int  # private memory, in addition to what it has when it starts
+    nbytes: int  # private memory, in addition to what it has when it starts; or UNLIMITED
 
 
 # To the fork server. A message that starts a worker comes with the descriptor of the worker's
@@ -39,6 +41,15 @@ class Prepare:
     func: Function
     target: Target
     limits: Limits
+
+
+@dataclass(frozen=True, slots=True)
+class Preload:
+    """Import what workers of a kind of target need, so that each of them starts quickly; the answer
+    is None.
+    """
+
+    kind: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +109,11 @@ class Build:
     builder: bytes  # a pickled callable
 
 
+def ready_artifact(artifact: Artifact, _: Function, __: Target) -> Artifact:
+    """A builder for a kernel that is built already."""
+    return artifact
+
+
 @dataclass(frozen=True, slots=True)
 class Built:
     """A kernel with its parameters, whose layouts the schedule may have changed."""
@@ -110,7 +126,7 @@ class Built:
     def key(self) -> str:
         """Equal for kernels with the same code on the same layouts."""
         a = self.artifact
-        layouts = repr([(b.name, b.layout, b.basis) for b in self.params])
+        layouts = repr([(b.name, b.layout, b.basis, b.zeros) for b in self.params])
         return digest(a.code.hex(), layouts, str(a.workspace_nbytes), str(a.parameters))
 
 
@@ -144,6 +160,16 @@ class Drop:
     """Unload kernels; the answer is None."""
 
     slots: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """An answer of a run worker whose device can run nothing any more, and the kernel that did
+    that. The worker ends.
+    """
+
+    slot: int
+    failure: Failure
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, Self, runtime_checkable
 
+from tilesmith.codegen.artifact import Artifact
 from tilesmith.task.task import Candidate, Measurement, Task
 
 Upcoming = Callable[[], Sequence[Candidate]]
@@ -60,6 +61,14 @@ class Judging(Protocol):
 
     def best(self, task: Task) -> Measurement | None:
         """The incumbent: no other candidate of the task has beaten it in this run."""
+
+
+@runtime_checkable
+class Keeping(Protocol):
+    """A run that keeps the compiled code of each task's incumbent."""
+
+    def artifact(self, task: Task) -> Artifact | None:
+        """The code of `best(task)`, which may lack its source; None if there is none."""
 
 
 class Measurer(Protocol):

@@ -9,7 +9,7 @@ import math
 
 from tilesmith.base.dtype import BOOL, DType
 from tilesmith.base.errors import ExpressionError
-from tilesmith.expr import functions, values
+from tilesmith.expr import functions, transcendental, values
 from tilesmith.expr.dsl import compute
 from tilesmith.expr.values import Number, Tensor, Value
 from tilesmith.ops.arguments import axis_of, need_equal, need_tensor
@@ -103,6 +103,21 @@ def ceil(X: Tensor, name: str = "ceil") -> Tensor:
 def rint(X: Tensor, name: str = "rint") -> Tensor:
     """The nearest whole number, of two the even one."""
     return each("rint", X, functions.round_, name)
+
+
+def trunc(X: Tensor, name: str = "trunc") -> Tensor:
+    """Towards 0."""
+    return each("trunc", X, functions.trunc, name)
+
+
+def expm1(X: Tensor, name: str = "expm1") -> Tensor:
+    """exp(x) - 1, exact near 0."""
+    return smooth("expm1", X, functions.expm1, name)
+
+
+def log1p(X: Tensor, name: str = "log1p") -> Tensor:
+    """log(1 + x), exact near 0."""
+    return smooth("log1p", X, transcendental.log1p, name)
 
 
 def sign(X: Tensor, name: str = "sign") -> Tensor:

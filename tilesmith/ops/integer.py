@@ -15,6 +15,24 @@ def trunc_divide(A: Term, B: Term, name: str = "trunc_divide") -> Tensor:
     return joined("trunc_divide", A, B, functions.trunc_divide, name)
 
 
+def floor_divide(A: Term, B: Term, name: str = "floor_divide") -> Tensor:
+    """A / B rounded down, as in Python. Of floats it is the whole number that the remainder leaves:
+    1.0 // 0.1 is 9, though 1.0 / 0.1 rounds to 10.
+    """
+
+    def f(a: Value | Number, b: Value | Number) -> Value:
+        va, vb = values.as_value(a), values.as_value(b)
+        if not (va.dtype.is_float or vb.dtype.is_float):
+            return va // vb
+        rest = functions.fmod(a, b)
+        whole = (va - rest) / vb  # within a rounding of a whole number
+        less = (rest != 0) & ((rest < 0) != (vb < 0))
+        near = functions.round_(values.where(less, whole - 1, whole))
+        return values.where(vb == 0, va / vb, near)
+
+    return joined("floor_divide", A, B, f, name)
+
+
 def remainder(A: Term, B: Term, name: str = "remainder") -> Tensor:
     """A - floor(A / B) * B, with the sign of B, as in Python. Floats give it exactly."""
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import ctypes
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy import ndarray
 
-from tilesmith.base.dtype import DTYPES, dtype
+from tilesmith.base.dtype import DTYPES, DType, dtype
 from tilesmith.base.errors import ArgumentError
 from tilesmith.codegen.artifact import Parameter
 
@@ -149,7 +150,7 @@ _is_capsule = ctypes.pythonapi.PyCapsule_IsValid
 _is_capsule.argtypes, _is_capsule.restype = (ctypes.py_object, ctypes.c_char_p), ctypes.c_int
 
 
-class _Borrowed:
+class _Memory:
     """Memory for np.asarray, which keeps the capsule alive. np.from_dlpack lacks bfloat16."""
 
     def __init__(self, capsule: object, interface: dict[str, Any]) -> None:
@@ -157,20 +158,43 @@ class _Borrowed:
         self.__array_interface__ = interface
 
 
-def _borrow(value: Any, p: Parameter) -> Array:
+@dataclass(frozen=True, slots=True)
+class Borrowed:
+    """A tensor of another library, as DLPack describes it. `strides` count elements; None: it is
+    contiguous. `capsule` keeps its memory alive.
+    """
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None
+    dtype: DType
+    read_only: bool
+    capsule: object
+
+
+def dlpack_device(value: Any, p: Parameter) -> tuple[int, int]:
+    """DLPack's number of the kind of device that a tensor is on, and which of them it is."""
     try:
-        device = int(value.__dlpack_device__()[0])
-        if device not in _HOST:
-            raise ArgumentError(
-                f"parameter {p} got a {type(value).__name__} on a device (number {device} of "
-                "DLPack's); move it to the processor's memory"
-            )
+        kind, index = value.__dlpack_device__()
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise ArgumentError(f"parameter {p} got a {type(value).__name__}: {error}") from error
+    return int(kind), int(index)
+
+
+def is_on_host(kind: int) -> bool:
+    return kind in _HOST
+
+
+def borrow(value: Any, p: Parameter, stream: int | None = None) -> Borrowed:
+    """Without a copy. On a GPU, `stream` is the CUDA stream that will use it, or -1 if the caller
+    takes care of that.
+    """
+    settings: dict[str, Any] = {} if stream is None else {"stream": stream}
+    try:
         try:
-            capsule = value.__dlpack__(max_version=(1, 0))
+            capsule = value.__dlpack__(max_version=(1, 0), **settings)
         except TypeError:  # older than DLPack 1.0
-            capsule = value.__dlpack__()
-    except ArgumentError:
-        raise
+            capsule = value.__dlpack__(**settings)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise ArgumentError(f"parameter {p} got a {type(value).__name__}: {error}") from error
     read_only = False
@@ -183,23 +207,34 @@ def _borrow(value: Any, p: Parameter) -> Array:
     name = "bool" if tensor.code == 6 else f"{_CODES.get(tensor.code, '?')}{tensor.bits}"
     if name not in DTYPES or tensor.lanes != 1:
         raise ArgumentError(f"parameter {p} got a {type(value).__name__} of an unknown dtype")
-    kind = dtype(name).numpy
     shape = tuple(tensor.shape[: tensor.ndim])
-    strides = None
-    if tensor.strides:
-        strides = tuple(kind.itemsize * s for s in tensor.strides[: tensor.ndim])
-    if 0 in shape:
-        return np.empty(shape, kind)
+    strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else None
+    address = (tensor.data or 0) + tensor.byte_offset
+    return Borrowed(address, shape, strides, dtype(name), read_only, capsule)
+
+
+def _borrow(value: Any, p: Parameter) -> Array:
+    device, _ = dlpack_device(value, p)
+    if not is_on_host(device):
+        raise ArgumentError(
+            f"parameter {p} got a {type(value).__name__} on a device (number {device} of "
+            "DLPack's); move it to the processor's memory"
+        )
+    b = borrow(value, p)
+    kind = b.dtype.numpy
+    if 0 in b.shape:
+        return np.empty(b.shape, kind)
+    strides = None if b.strides is None else tuple(kind.itemsize * s for s in b.strides)
     plain = np.dtype(f"u{kind.itemsize}")  # __array_interface__ has no bfloat16
     array: Array = np.asarray(
-        _Borrowed(
-            capsule,
+        _Memory(
+            b.capsule,
             {
                 "version": 3,
                 "typestr": plain.str,
-                "shape": shape,
+                "shape": b.shape,
                 "strides": strides,
-                "data": (tensor.data + tensor.byte_offset, read_only),
+                "data": (b.address, b.read_only),
             },
         )
     )

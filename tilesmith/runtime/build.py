@@ -8,12 +8,14 @@ from tilesmith.base.errors import BuildError
 from tilesmith.base.target import Target, cpu
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.codegen.backend import Backend
+from tilesmith.codegen.c.backends import CudaBackend, OpenclBackend
 from tilesmith.codegen.llvm.backend import LlvmBackend
 from tilesmith.ir.function import Function
+from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.runtime.kernel import AS_GIVEN, Kernel, Origin
 
 # The built-in back ends, one per kind of target.
-BACKENDS: tuple[Backend, ...] = (LlvmBackend(),)
+BACKENDS: tuple[Backend, ...] = (LlvmBackend(), CudaBackend(), OpenclBackend())
 
 
 def build(
@@ -34,7 +36,7 @@ def build(
     memory, or crashes. A `checked` kernel never reads outside, and raises an ArgumentError that
     names the table and the index. It is slow, and meant for debugging.
     """
-    return Kernel(compile_function(what, target, checked=checked, backend=backend), origin)
+    return kernel_of(compile_function(what, target, checked=checked, backend=backend), origin)
 
 
 def compile_function(

@@ -5,9 +5,10 @@ the machine code.
 from __future__ import annotations
 
 import ctypes
+import os
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NoReturn
@@ -19,6 +20,8 @@ from tilesmith.base.errors import ArgumentError, BuildError
 from tilesmith.codegen.artifact import Artifact, Parameter, obstacle
 from tilesmith.ir.pack import packed
 from tilesmith.runtime.arrays import Array, address_of, convert, empty, reject
+from tilesmith.runtime.export.kernel import kernel_library
+from tilesmith.runtime.export.write import Exported, write_library
 
 _MAX_FREE_FRAMES = 8
 
@@ -136,7 +139,9 @@ class Kernel:
 
     @property
     def source(self) -> str:
-        """The text that the back end generated: LLVM IR, or the language of your own back end."""
+        """The text that the back end generated: LLVM IR, CUDA C, OpenCL C, or the language of your
+        own back end.
+        """
         return self.artifact.source
 
     @cached_property
@@ -327,6 +332,22 @@ class Kernel:
     def _new_frame(self) -> _Frame:
         return _Frame(len(self.artifact.parameters), self.artifact.workspace_nbytes)
 
+    def export(
+        self,
+        folder: str | os.PathLike[str],
+        name: str = "",
+        *,
+        weights: Mapping[str, Any] | None = None,
+        shared: bool = True,
+        compiler: str = "",
+    ) -> Exported:
+        """Writes a library that runs the kernel without Python, as Model.export does; `name` is
+        that of the kernel by default. Inputs that `weights` has arrays for are kept in the weights
+        file, as this kernel wants them packed; a C program passes the others.
+        """
+        library = kernel_library(self.artifact, name or self.name, weights or {})
+        return write_library(library, folder, shared, compiler)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return Kernel, (self.artifact, self.origin)
 
@@ -335,8 +356,9 @@ class Kernel:
             return ", ".join(map(str, parameters))
 
         a = self.artifact
+        machine = a.cpu or a.target.model or a.target.arch
         origin = "" if self.origin == AS_GIVEN else f", from {self.origin}"
-        return f"<Kernel {a.name}({show(a.inputs)}) -> {show(a.outputs)}, for {a.cpu}{origin}>"
+        return f"<Kernel {a.name}({show(a.inputs)}) -> {show(a.outputs)}, for {machine}{origin}>"
 
 
 def random_array(p: Parameter, seed: int = 0) -> Array:

@@ -22,6 +22,7 @@ from tilesmith.base.llvm_lock import LLVM_LOCK
 from tilesmith.base.target import cpu
 from tilesmith.codegen.artifact import PARALLEL_FOR, Artifact, obstacle
 from tilesmith.codegen.llvm.compiler import compile_ir, initialize
+from tilesmith.runtime.amx import allow_tiles
 from tilesmith.runtime.threads import REPEAT, RESET, pool_source
 
 _numbers = itertools.count()
@@ -80,6 +81,7 @@ def _linker() -> Any:
     # LLVM's JIT linker creates stubs for calls to distant addresses; the older linker does so on
     # some architectures only.
     initialize()
+    allow_tiles()
     target = llvm.Target.from_triple(llvm.get_process_triple())
     return llvm.create_lljit_compiler(
         target.create_target_machine(jit=True), use_jit_link=True, suppress_errors=True

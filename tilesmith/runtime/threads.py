@@ -75,8 +75,9 @@ define internal i64 @spin_ticks() nounwind {
 _FUTEX = {"x86-64": 202, "aarch64": 98}
 
 # Slots are 128 bytes apart, because processors fetch cache lines in pairs. States: 0 IDLE, 1
-# POSTED, 2 RUNNING, 3 WAITED (running, and the caller sleeps until it is done). The futex
-# operations are FUTEX_WAIT_PRIVATE (128) and FUTEX_WAKE_PRIVATE (129).
+# POSTED, 2 RUNNING, 3 WAITED (running, and the caller sleeps until it is done), 4 ENDED (the thread
+# is to end, as `export/pool.py` wants it). The futex operations are FUTEX_WAIT_PRIVATE (128) and
+# FUTEX_WAKE_PRIVATE (129).
 _POOL = """
 ; state, sleeps, body, ctx, n, chunk, thread
 %Slot = type { i32, i32, ptr, ptr, i64, i64, i64, [80 x i8] }
@@ -87,6 +88,7 @@ _POOL = """
 @sleepers = internal global %Line zeroinitializer, align 128
 @workers = internal global %Line zeroinitializer, align 128
 @caller_core = internal global i32 -1 ; the core that workers are kept off, -1 for none
+@limit = internal global i64 $MAX_THREADS ; on the threads of a region, the caller's included
 
 declare i64 @syscall(i64, ...)
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
@@ -158,6 +160,11 @@ spin:
   %posted = icmp eq i32 %seen, 1
   br i1 %posted, label %claim, label %wait
 wait:
+  %ended = icmp eq i32 %seen, 4
+  br i1 %ended, label %end, label %pause
+end:
+  ret ptr null
+pause:
   call void @relax()
   %t = call i64 @now()
   %waited = sub i64 %t, %since
@@ -204,7 +211,7 @@ entry:
   %e6 = call i32 @pthread_sigmask(i32 2, ptr %all, ptr %before)
   %e7 = call i32 @pthread_attr_init(ptr %attr)
   %e8 = call i32 @pthread_attr_setstacksize(ptr %attr, i64 $STACK_NBYTES)
-  %e9 = call i32 @pthread_attr_setdetachstate(ptr %attr, i32 1)
+  %e9 = call i32 @pthread_attr_setdetachstate(ptr %attr, i32 $DETACHED)
   br label %more
 more:
   %have = load i64, ptr @workers
@@ -281,7 +288,8 @@ entry:
   br i1 %empty, label %out, label %some
 some:
   %many = call i64 @llvm.smax.i64(i64 %num_threads, i64 1)
-  %team = call i64 @llvm.umin.i64(i64 %many, i64 $MAX_THREADS)
+  %limit = load atomic i64, ptr @limit monotonic, align 8
+  %team = call i64 @llvm.umin.i64(i64 %many, i64 %limit)
   %parts = shl i64 %team, 3
   %share = udiv i64 %n, %parts
   %chunk = call i64 @llvm.umax.i64(i64 %share, i64 1)
@@ -423,12 +431,15 @@ done:
 """
 
 
-def pool_source(arch: str) -> str:
-    """The module for one of the architectures the code generator knows."""
+def pool_source(arch: str, *, detached: bool = True) -> str:
+    """The module for one of the architectures the code generator knows. Threads that are not
+    detached must be joined by whoever ends them.
+    """
     values = {
         "MAX_WORKERS": MAX_WORKERS,
         "MAX_THREADS": MAX_WORKERS + 1,
         "FUTEX": _FUTEX[arch],
+        "DETACHED": int(detached),
         "STACK_NBYTES": _STACK_NBYTES,
         "SLOTS_NBYTES": 128 * MAX_WORKERS,
     }

@@ -22,7 +22,7 @@ from tilesmith.expr.ints import (
 )
 from tilesmith.expr.nodes import Binary, Cast, Const, Expr, IntValue, Load, Select, children
 from tilesmith.expr.walk import preorder
-from tilesmith.ir.dependence import find_block, require_only_writer, written
+from tilesmith.ir.dependence import find_block, readers, require_only_writer, written
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import (
     Block,
@@ -130,7 +130,8 @@ def _replace_buffer(func: Function, buf: Buffer) -> Function:
 @dataclass(frozen=True, slots=True)
 class Pad(Step):
     """Rounds the extents of a block's iterators up to a multiple. Operands are copied into larger
-    buffers that end in zeros, and the result is cropped.
+    buffers that end in zeros, and the result is cropped. Zeros behind a constant are the caller's
+    duty, as its layout is: `ts.pack` appends them.
 
     for i in 100:                     for i in 112:  A.pad[i, k] = where(i < 100, A[i, k], 0)
       C[i] += A[i, k]         ->      for i in 112:  C.pad[i] += A.pad[i, k]
@@ -203,9 +204,12 @@ class Pad(Step):
         grown = {i.name: of(extents[i.name][1]) if i.name in extents else i.extent for i in b.iters}
         buffers = func.all_buffers
         new: dict[str, Buffer] = {}
+        grown_params: dict[str, Buffer] = {}
         stages = []
         for load in b.loads:
-            if load.buffer in new or not any(p.names & extents.keys() for p in load.index):
+            if load.buffer in (new | grown_params) or not any(
+                p.names & extents.keys() for p in load.index
+            ):
                 continue
             old = buffers[load.buffer]
             shape = list(old.shape)
@@ -233,6 +237,10 @@ class Pad(Step):
                         )
                     if last.const is not None and (n := shape[d].const) is not None:
                         shape[d] = of(max(last.const + 1, n))
+            if _is_prepared(func, b, old):
+                added = tuple((m - n).const or 0 for m, n in zip(shape, old.shape, strict=True))
+                grown_params[old.name] = replace(old, shape=tuple(shape), zeros=added)
+                continue
             name = f"{load.buffer}.pad"
             check_fresh(func, f"pad {b.name}", name)
             new[load.buffer] = Buffer(name, tuple(shape), old.dtype)
@@ -247,7 +255,8 @@ class Pad(Step):
         )
         at = top_level(func, b.name)
         body = (*body[:at], *stages, *body[at:])
-        func = replace(func, body=body, buffers=(*func.buffers, *new.values()))
+        params = tuple(grown_params.get(p.name, p) for p in func.params)
+        func = replace(func, params=params, body=body, buffers=(*func.buffers, *new.values()))
         return func, find_block(func, b.name)[1]
 
     def _crop(self, func: Function, b: Block, extents: dict[str, tuple[int, int]]) -> Function:
@@ -285,6 +294,15 @@ class Pad(Step):
         body = (*func.body[:at], nested, nest(func, crop), *func.body[at + 1 :])
         new = tuple(Buffer(n, shape, old[w].dtype) for w, n in names.items())
         return replace(func, body=body, buffers=(*func.buffers, *new))
+
+
+def _is_prepared(func: Function, b: Block, buf: Buffer) -> bool:
+    """Whether the caller can append the zeros ahead of time: a constant that only `b` reads."""
+    return (
+        buf.scope == "constant"
+        and buf.is_as_given
+        and [r.name for r in readers(func, buf.name)] == [b.name]
+    )
 
 
 def _is_element(p: Int) -> bool:

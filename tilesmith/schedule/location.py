@@ -293,7 +293,10 @@ class ReverseComputeAt(Step):
                     )
                 boxes[n] = box
         for load in b.loads:
+            shape = rest.all_buffers[load.buffer].shape
             for d, span in enumerate(boxes.get(load.buffer, ())):
+                if shape[d].const == 1 and load.index[d].const == 0:
+                    continue  # the only element there is
                 if (span[0].names | span[1].names) & outside:
                     it = self._iterator(rest, b, load, d)
                     new = (span[0], extent(span, rest.rules))
@@ -324,7 +327,9 @@ class ReverseComputeAt(Step):
             )
         whole = rest.all_buffers[load.buffer].shape[d]
         own = next(i.extent for i in b.iters if i.name == its[0])
-        if p.name is None or own != whole:
+        # A crop reads only the first elements; guards skip the iterations behind them.
+        crops = own.const is not None and whole.const is not None and own.const < whole.const
+        if p.name is None or (own != whole and not crops):
             raise self._refuse(b, f"it reads {load.buffer} at {p}, not element for element")
         return p.name
 

@@ -23,7 +23,7 @@ from tilesmith.ir.nodes import Block, Path, walk
 from tilesmith.search.cpu_constants import Cache, CpuConstants
 from tilesmith.search.features.graph import Graph, Term
 from tilesmith.search.features.machine import Compiled
-from tilesmith.search.features.nest import Access, Nest, shared_nests
+from tilesmith.search.features.nest import Access, Loop, Nest, shared_nests
 from tilesmith.search.features.operations import operations
 from tilesmith.search.protocol import Scores
 from tilesmith.space.analysis import written_out
@@ -144,7 +144,8 @@ def _compute(cpu: CpuConstants, n: Nest) -> Term:
     lanes = float(cpu.lanes(max(32, n.block.writes[0].value.dtype.bits)))
     held, wide, written = g.of(1), g.of(1), g.of(1)
     steps, going = g.of(1), g.of(1)
-    for loop in reversed(n.loops):
+    loops = _around(n)
+    for loop in reversed(loops):
         unroll, vector = loop.is_kind["unroll"], loop.is_kind["vectorize"]
         wide = wide * vector.where(loop.extent, 1)
         if loop.reducing:
@@ -154,19 +155,24 @@ def _compute(cpu: CpuConstants, n: Nest) -> Term:
             held = held * unroll.where(loop.extent, 1)
             going = going * (unroll + vector).minimum(1).where(1, 1 - loop.moves)
     vectors = (wide / lanes).ceil()
-    tile = held * vectors
+    tile = held * vectors * _result_registers(cpu, n)
     # a partial tile takes less time than a full one, but more than its share of the work
-    turns = (n.iterations + 2 * (n.iterations * 0.7).maximum(n.points)) / (3 * held * wide)
+    at_once = 3 * held * wide * n.inside[len(loops)]
+    turns = (n.iterations + 2 * (n.iterations * 0.7).maximum(n.points)) / at_once
     loads, kept = g.of(0), g.of(0)  # load instructions; registers of reused operands
     for a in n.accesses:
         if a.reads and not a.writes:
-            each = _loads(n, a, wide, vectors)
+            each = _loads(n, a, wide, vectors) * _registers(cpu, n, a)
             share = _new_share(n, a)
             loads = loads + each * share
             # an element that several steps read stays in a register
             again = (g.of(1) > share).where(each * share * (written - 1), 0)
-            kept = kept + again.maximum(_operands(n, a, vectors))
-    work = tile * _instructions(n.block, n.path)
+            kept = kept + again.maximum(_operands(n, a, vectors)).maximum(_lanes_kept(cpu, n, a))
+    work = (
+        held * float(n.block.intrinsic.cost)
+        if n.block.intrinsic
+        else (tile * _instructions(n.block, n.path))
+    )
     turn = (work.maximum(loads) + work.minimum(loads) * cpu.overlap_loss) / cpu.ports
     across = _stores_across(n)
     if not n.block.reducing:
@@ -180,6 +186,54 @@ def _compute(cpu: CpuConstants, n: Nest) -> Term:
         turn = turn + (wide > 1).where(held * wide * cpu.scattered_sum, 0)
     # loop overhead once per unrolled group; accumulators are loaded and stored once per tile
     return turns * (turn + 0.7 / written + 1.5 * tile / steps)
+
+
+def _around(n: Nest) -> tuple[Loop, ...]:
+    """The loops, without those that a hardware instruction carries out."""
+    return n.loops[: len(n.path)] if n.block.intrinsic is not None else n.loops
+
+
+def _result_registers(cpu: CpuConstants, n: Nest) -> int:
+    """Registers that the result of one hardware instruction takes; 1 without one."""
+    unit = n.block.intrinsic
+    return 1 if unit is None else unit.registers(unit.output, cpu.vector_bits)
+
+
+def _registers(cpu: CpuConstants, n: Nest, a: Access) -> Term:
+    """Load instructions for one operand of a hardware instruction; 1 without one. A short operand
+    is repeated over a register, which costs an instruction more, unless the operands of several
+    unrolled steps are loaded together.
+    """
+    unit = n.block.intrinsic
+    name = next((o for o, x in n.block.operands if x.buffer == a.buffer.name), None)
+    if unit is None or name is None:
+        return n.graph.of(1)
+    nbits = unit.nbits(name)
+    if nbits >= cpu.vector_bits:
+        return n.graph.of(unit.registers(name, cpu.vector_bits))
+    together = _together(cpu, n, a, nbits)
+    return (together > 1).where(1 / together, 2)
+
+
+def _together(cpu: CpuConstants, n: Nest, a: Access, nbits: int) -> Term:
+    """How many short operands of unrolled steps one register holds."""
+    together, size = n.graph.of(1), nbits // a.buffer.dtype.bits
+    for loop, stride in zip(_around(n), a.strides, strict=False):
+        if stride.value == size:
+            together = together * loop.is_kind["unroll"].where(loop.extent, 1)
+    return together.minimum(cpu.vector_bits // nbits)
+
+
+def _lanes_kept(cpu: CpuConstants, n: Nest, a: Access) -> Term:
+    """Registers of short operands that are loaded for several unrolled steps of the sum."""
+    unit, rows = n.block.intrinsic, n.graph.of(1)
+    name = next((o for o, x in n.block.operands if x.buffer == a.buffer.name), None)
+    if unit is None or name is None or unit.nbits(name) >= cpu.vector_bits:
+        return n.graph.of(0)
+    for loop, moved in zip(_around(n), a.moved, strict=False):
+        if moved and not loop.reducing:
+            rows = rows * loop.is_kind["unroll"].where(loop.extent, 1)
+    return (_together(cpu, n, a, unit.nbits(name)) > 1).where(rows, 0)
 
 
 def _stores_across(n: Nest) -> bool:
@@ -197,7 +251,7 @@ def _loads(n: Nest, a: Access, wide: Term, vectors: Term) -> Term:
     """
     g = n.graph
     count = g.of(1)
-    for loop, moved, stride in zip(n.loops, a.moved, a.strides, strict=True):
+    for loop, moved, stride in zip(_around(n), a.moved, a.strides, strict=False):
         if moved and not loop.reducing:
             count = count * loop.is_kind["unroll"].where(loop.extent, 1)
         if moved and loop.kind == "vectorize":
@@ -212,7 +266,7 @@ def _operands(n: Nest, a: Access, vectors: Term) -> Term:
     """
     g = n.graph
     count, again = g.of(1), g.of(0)
-    for loop, moved in zip(n.loops, a.moved, strict=True):
+    for loop, moved in zip(_around(n), a.moved, strict=False):
         if loop.reducing:
             continue
         written_out = loop.is_kind["unroll"]

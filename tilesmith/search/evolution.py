@@ -29,6 +29,7 @@ from tilesmith.search.protocol import (
     Mutator,
     Predictor,
     Scores,
+    Sharing,
 )
 from tilesmith.search.random import RandomSearch
 from tilesmith.search.score_by_target import ScoreByTarget
@@ -59,8 +60,9 @@ class Evolution:
     At most `variants` are searched in a round. `diversity` is the worth of a decision that no other
     candidate of the batch makes, in standard deviations of the score; `first_diversity` is used
     before the model is fitted. The model is refitted when the number of measurements has grown by
-    the share `refit`. The local search stops after `patience` neighbours without gain. Without a
-    cost model the analytic score ranks everything.
+    the share `refit`; one that is shared with other searches decides that itself. The local search
+    stops after `patience` neighbours without gain. Without a cost model the analytic score ranks
+    everything.
     """
 
     population: int = 512
@@ -105,6 +107,7 @@ class EvolutionSearch:
         self._size = settings.population
         # The least analytic score of a child: a model is unreliable far from its training data.
         self._least = -np.inf
+        self._shared = settings.cost_model if isinstance(settings.cost_model, Sharing) else None
         self._familiar = Population(())
         if isinstance(settings.cost_model, Experienced):
             self._familiar = merge(*catalogue.like(checked.familiar(settings.cost_model)))
@@ -141,6 +144,8 @@ class EvolutionSearch:
         return out + self._random.ask(n - len(out))
 
     def tell(self, measurements: Sequence[Measurement]) -> None:
+        if self._shared is not None:
+            self._shared.tell(measurements)
         for m in measurements:
             who = self.catalogue.adopt(m.candidate)
             if m.candidate.task == self.catalogue.task:
@@ -180,6 +185,9 @@ class EvolutionSearch:
     def _fit(self) -> None:
         """Fits the model again if the measurements have grown by the share `refit`."""
         s = self.settings
+        if self._shared is not None:
+            self._predictor = checked.fit(self._shared, ()) or self._predictor
+            return
         grown = len(self._measurements) - max(self._fitted, 0)
         if s.cost_model is not None and (
             self._fitted < 0 or grown >= max(8, s.refit * len(self._measurements))

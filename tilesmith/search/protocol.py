@@ -98,6 +98,15 @@ class CostModel(Protocol):
 
 
 @runtime_checkable
+class Sharing(CostModel, Protocol):
+    """A cost model that several searches share. It keeps what they tell it, and decides itself when
+    to fit again: `fit` is called before every batch, and mostly returns the last predictor.
+    """
+
+    def tell(self, measurements: Sequence[Measurement]) -> None: ...
+
+
+@runtime_checkable
 class AnalyticScore(Protocol):
     """A predictor that needs no measurements: closed forms over a variant's decisions.
 

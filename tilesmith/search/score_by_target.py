@@ -12,6 +12,7 @@ from tilesmith.base.target import Target
 from tilesmith.search.cpu_score import CpuScore
 from tilesmith.search.features.graph import Term
 from tilesmith.search.features.nest import Nest
+from tilesmith.search.gpu_score import GpuScore
 from tilesmith.search.protocol import AnalyticScore, Scores
 from tilesmith.space.domains import Matrix
 from tilesmith.space.variant import Variant
@@ -19,10 +20,10 @@ from tilesmith.space.variant import Variant
 
 @dataclass(frozen=True)
 class ScoreByTarget:
-    """One analytic score per kind of target. GPUs have none of their own yet and use the CPU's."""
+    """One analytic score per kind of target."""
 
     cpu: AnalyticScore = field(default_factory=CpuScore)
-    gpu: AnalyticScore = field(default_factory=CpuScore)
+    gpu: AnalyticScore = field(default_factory=GpuScore)
 
     def of(self, target: Target) -> AnalyticScore:
         return self.cpu if target.kind == "cpu" else self.gpu

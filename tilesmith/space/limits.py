@@ -11,7 +11,7 @@ from tilesmith.expr.code_cost import code_cost
 from tilesmith.expr.conditions import settled
 from tilesmith.expr.ints import Int, loops_of, of, product, var
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Block, For, Path, walk
+from tilesmith.ir.nodes import Block, Buffer, For, Path, walk
 from tilesmith.ir.regions import Box, box_of, extent, inner_ranges, union
 from tilesmith.space.analysis import points, written_out
 from tilesmith.task.task import Task
@@ -43,7 +43,7 @@ def limits_of(task: Task, func: Function) -> list[Limit]:
     for path, b in walk(func.body):
         if task.target.kind == "cpu":
             out += _cpu_limits(task, path, b)
-    if task.target.kind == "cuda":
+    if task.target.kind != "cpu":
         out += _gpu_limits(task, func)
     return [x for x in out if x.value.const is None or x.value.const > x.most]
 
@@ -51,6 +51,11 @@ def limits_of(task: Task, func: Function) -> list[Limit]:
 def _cpu_limits(task: Task, path: tuple[For, ...], b: Block) -> Iterator[Limit]:
     target = task.target
     cost = sum(code_cost(settled(w.value, written_out(path, b))) for w in b.writes)
+    taken = 1  # registers of one accumulator
+    if b.intrinsic is not None:
+        taken = b.intrinsic.registers(b.intrinsic.output, target.vector_bits)
+        if b.intrinsic.by_address:  # it has registers of its own
+            taken = target.num_vector_registers // 4
     for f in path:
         depth = f.note("unroll_depth")
         if isinstance(depth, str):
@@ -77,7 +82,7 @@ def _cpu_limits(task: Task, path: tuple[For, ...], b: Block) -> Iterator[Limit]:
         # Besides the accumulators, registers hold the vectors that these share and one operand. One
         # register too few is expensive: the compiler then moves all of them in every step.
         registers = target.num_vector_registers - 1
-        yield Limit(f"{b.name}: registers", held + 1, registers)
+        yield Limit(f"{b.name}: registers", held * taken + 1, registers)
         yield Limit(f"{b.name}: registers of vectors", (held + 1) * wide, registers * lanes)
     yield Limit(f"{b.name}: code of vectors", written * vector, _MOST_TILE_CODE * lanes)
 
@@ -118,19 +123,30 @@ def _innermost_nbytes(func: Function, path: Path, b: Block) -> Int | None:
     return total if not loops_of(total) else None
 
 
+# A thread holds at most this many results: more spill out of its 255 registers, or take NVRTC
+# minutes. Fewer than _FEWEST leave the memory pipes no time.
+_MOST_RESULTS, _FEWEST_RESULTS = 128, 8
+_LEAST_BLOCKS = 32
+_OTHER_REGISTERS = 40  # for addresses and operands, per thread
+_MOST_FETCHED = 32  # elements that a thread fetches ahead of their use
+
+
 def _gpu_limits(task: Task, func: Function) -> Iterator[Limit]:
     target = task.target
     for k, root in enumerate(func.body):
         axes = {"threadIdx.x": of(1), "threadIdx.y": of(1), "threadIdx.z": of(1), "vthread": of(1)}
         shared, work = of(0), 0
+        tiles: list[tuple[Path, Block]] = []
         for path, b in walk((root,)):
             for axis in axes:
                 bound = product(f.extent for f in path if f.kind == axis)
                 axes[axis] = axes[axis] if bound.const == 1 else bound
             buffer = func.all_buffers[b.writes[0].buffer]
             if buffer.scope == "shared":  # it holds what is copied at once
-                copied = product(f.extent for f in path if f.owner == b.name)
-                shared += copied * (buffer.dtype.bits // 8)
+                own = [f.extent for f in path if f.owner == b.name]
+                shared += (product(own) + _padding(buffer, own)) * (buffer.dtype.bits // 8)
+            elif b.reducing and any(f.kind.startswith("threadIdx") for f in path):
+                tiles.append((path, b))
             work = max(work, *points(b))
         vthreads = axes.pop("vthread")
         threads = product(axes.values())
@@ -140,5 +156,47 @@ def _gpu_limits(task: Task, func: Function) -> Iterator[Limit]:
             yield Limit(f"threads of kernel {k}", threads, target.max_threads, least)
         if vthreads.const != 1:
             yield Limit(f"vthreads of kernel {k}", vthreads, max(1, target.warp_size // 4))
+        versions = next((v for p, _ in tiles if (v := _versions(p)) is not None), of(1))
         if shared.const != 0:
-            yield Limit(f"shared bytes of kernel {k}", shared, target.shared_nbytes)
+            yield Limit(f"shared bytes of kernel {k}", shared * versions, target.shared_nbytes)
+            fetched = (versions - 1) * shared - threads * (4 * _MOST_FETCHED)
+            yield Limit(f"elements fetched ahead in kernel {k}", fetched, 0)
+        for path, b in tiles:
+            yield from _register_limits(task, path, b, threads)
+
+
+def _padding(buffer: Buffer, extents: list[Int]) -> Int:
+    """An upper bound of the elements that `storage_align` adds: almost two multiples per row."""
+    if buffer.align is None or len(extents) != len(buffer.shape):
+        return of(0)
+    last = buffer.layout[-1].name if buffer.layout else None
+    inner = int(last[1:]) if last is not None else len(extents) - 1
+    rows = product(e for d, e in enumerate(extents) if d != inner)
+    return rows * (buffer.align[1] + buffer.align[2])
+
+
+def _versions(path: Path) -> Int | None:
+    """How many tiles a pipelined loop holds at once; None if no loop is pipelined."""
+    for f in path:
+        note = f.note("pipeline")
+        if note is not None:
+            return var(note) if isinstance(note, str) else of(int(str(note)))
+    return None
+
+
+def _register_limits(task: Task, path: Path, b: Block, threads: Int) -> Iterator[Limit]:
+    """Results of a thread, and the registers of all threads of a block."""
+    target, words = task.target, max(1, b.writes[0].value.dtype.bits // 32)
+    inside = [f for f in path if f.kind in ("vthread", "serial", "unroll", "vectorize")]
+    results = product(f.extent for f in inside if f.name not in b.reducing_loops) * words
+    if results.const is not None:
+        return
+    blocks = product(f.extent for f in path if f.kind.startswith("blockIdx"))
+    space = points(b)[0]
+    large = space >= _LEAST_BLOCKS * 2 * target.warp_size * _FEWEST_RESULTS
+    yield Limit(f"{b.name}: results of a thread", results, _MOST_RESULTS, _FEWEST_RESULTS * large)
+    if blocks.const is None and large:
+        yield Limit(f"{b.name}: blocks", blocks, 1 << 31, _LEAST_BLOCKS)
+    if target.registers_per_block:
+        registers = threads * (results + _OTHER_REGISTERS)
+        yield Limit(f"{b.name}: registers", registers, target.registers_per_block)

@@ -4,11 +4,13 @@ in which the tile reads them sequentially.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 
 from tilesmith.expr.ints import Int, exact_quotient, var
 from tilesmith.ir.dependence import readers
 from tilesmith.ir.nodes import Block
+from tilesmith.ir.parse import parse_int
 from tilesmith.schedule.layout import TransformLayout
 from tilesmith.schedule.step import Step
 from tilesmith.space.state import State
@@ -16,6 +18,19 @@ from tilesmith.space.state import State
 _USES = 64  # of each element, from which on a copy of what is read element by element may pay
 _LINE = 64  # bytes of a cache line
 _OUTSIDE, _SUMMED, _HELD, _VECTOR = range(4)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """An operand of a hardware instruction: its axes, and how it lies in memory over the positions
+    d0, d1, ... along them.
+    """
+
+    axes: tuple[str, ...] = ()
+    digits: tuple[Int, ...] = ()
+
+
+NO_UNIT = Unit()
 
 
 def copied(state: State, axis: str | None) -> list[str]:
@@ -97,15 +112,20 @@ def prepared(state: State) -> list[str]:
     ]
 
 
-def packing(b: Block, buffer: str, axis: str | None, inner: dict[str, str]) -> list[Step]:
+def packing(
+    b: Block, buffer: str, axis: str | None, inner: dict[str, str], unit: Unit = NO_UNIT
+) -> list[Step]:
     """The step that changes an operand's layout to the order of the block's tile; none if it has
-    that order already. `inner` are the sizes of the innermost tile by axis.
+    that order already. `inner` are the sizes of the innermost tile by axis; `unit` is what a
+    hardware instruction takes, which comes last.
     """
-    layout = layout_of(b, buffer, axis, inner)
+    layout = layout_of(b, buffer, axis, inner, unit)
     return [TransformLayout(buffer, layout)] if layout else []
 
 
-def layout_of(b: Block, buffer: str, axis: str | None, inner: dict[str, str]) -> tuple[str, ...]:
+def layout_of(
+    b: Block, buffer: str, axis: str | None, inner: dict[str, str], unit: Unit = NO_UNIT
+) -> tuple[str, ...]:
     """The order of the loops: first the dimensions outside of the reduction, then the reduced ones,
     and last the register tile, with the vector's dimension innermost. A dimension that several
     axes index, as in a window, is not tiled.
@@ -118,18 +138,22 @@ def layout_of(b: Block, buffer: str, axis: str | None, inner: dict[str, str]) ->
         return ()
     order = {i.name: k for k, i in enumerate(b.iters)} | {axis: len(b.iters)}
     spatial = {i.name for i in b.spatial}
+    inside: dict[str, Int] = {}
     pieces: list[tuple[int, int, str]] = []  # (kind, position of the loop, expression), to sort
     for k, p in enumerate(places[0]):
         for name, text in _coordinates(b, p, f"d{k}"):
             at = min((order[n] for n in ({name} if name else p.names) if n in order), default=0)
             last = name == axis or (name is None and k in vector)
-            if name in inner:
+            if name in unit.axes:
+                inside[f"d{unit.axes.index(name)}"] = parse_int(text)
+            elif name in inner:
                 pieces.append((_OUTSIDE, at, f"{text} // {inner[name]}"))
                 pieces.append((_VECTOR if last else _HELD, at, f"{text} % {inner[name]}"))
             else:
                 kind = _OUTSIDE if name in spatial else _SUMMED
                 pieces.append((_VECTOR if last else kind, at, text))
-    layout = tuple(text for _, _, text in sorted(pieces))
+    last_of_all = (str(p.substitute(inside)) for p in unit.digits)
+    layout = (*(text for _, _, text in sorted(pieces)), *last_of_all)
     return () if layout == tuple(f"d{k}" for k in range(len(layout))) else layout
 
 

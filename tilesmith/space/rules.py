@@ -131,7 +131,10 @@ class AddCacheWrite:
         b = state.block
         if not needs_cache_write(state) or b.name.endswith(f".{self.scope}"):
             return None
-        after = state.then(CacheWrite(b.name, self.scope), done=[b.name])
+        try:
+            after = state.then(CacheWrite(b.name, self.scope), done=[b.name])
+        except ScheduleError:  # it does not write at its own iterators
+            return None
         return Derived((after,), self.final)
 
 
@@ -230,11 +233,14 @@ class TileAndFuse:
     pack: bool = False
     order: bool = False  # both loop orders of the outer levels are sketches
     final: bool = False  # without it, only a cache stage is final
+    epilogues: bool = True  # see Tile
 
     def __call__(self, state: State) -> Derived | None:
         func, b = state.func, state.block
         consumer = analysis.fusible_consumer(func, b)
         if consumer is None or not analysis.has_data_reuse(func, b):
+            return None
+        if not self.epilogues and analysis.is_epilogue(func, b):
             return None
         derived = []
         preferred = []
@@ -270,10 +276,15 @@ class Tile:
     choose_axis: bool = False
     pack: bool = False
     order: bool = False
+    # Also element-wise blocks that read each element of a result once: they are better computed in
+    # the tiles of that result.
+    epilogues: bool = True
 
     def __call__(self, state: State) -> Derived | None:
         b = state.block
         if not analysis.has_data_reuse(state.func, b):
+            return None
+        if not self.epilogues and analysis.is_epilogue(state.func, b):
             return None
         every = [
             tiled

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from tilesmith.base.errors import ScheduleError
 from tilesmith.ir.dependence import find_block
-from tilesmith.ir.nodes import walk
+from tilesmith.ir.nodes import Block, walk
 from tilesmith.schedule.automatic import AutoUnroll
-from tilesmith.schedule.cache import CacheRead
+from tilesmith.schedule.cache import CacheRead, StorageAlign
 from tilesmith.schedule.kinds import Annotate, Bind
+from tilesmith.schedule.layout import TransformLayout
 from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
 from tilesmith.schedule.loops import Split
 from tilesmith.schedule.sample import SampleChoice, SampleTile
@@ -32,7 +33,20 @@ def bind_levels(state: State, block: str) -> State:
     return state.then(*steps)
 
 
-def add_cache_reads(state: State, block: str) -> State:
+@dataclass(frozen=True)
+class Fetching:
+    """How operands get to shared memory, beyond Ansor: `widths` are the elements that a thread
+    moves at once; with `pipeline`, the next tile may be fetched while one is used; with `turned`,
+    operands that are contiguous along a reduced axis are stored the other way round, so that a
+    thread reads its rows in vectors.
+    """
+
+    widths: tuple[int, ...] = ()
+    pipeline: bool = False
+    turned: bool = False
+
+
+def add_cache_reads(state: State, block: str, how: Fetching) -> State:
     """Copies every operand of a tiled block to shared memory in each step of the outer reducing
     level. All threads take part in the copy.
     """
@@ -50,7 +64,34 @@ def add_cache_reads(state: State, block: str) -> State:
         outer = next((f for f in path if f.owner == read.copy), None)
         if outer is not None:
             state = state.then(Annotate(outer.name, "cooperative", "threadIdx.x"))
+            if how.widths:
+                column = f"#{read.copy}.width"
+                width = Annotate(outer.name, "fetch_width", column)
+                state = state.then(SampleChoice(column, how.widths), width)
+        if how.turned:
+            state = state.then(*turned(b, name, read.copy))
+    if how.pipeline and reducing:
+        column = f"#{block}.pipeline"
+        notes = (Annotate(loop, "pipeline", column) for loop in reducing[0])
+        state = state.then(SampleChoice(column, (1, 2)), *notes)
     return state
+
+
+def turned(b: Block, buffer: str, copy: str) -> list[Step]:
+    """Stores the first dimension of a copy that only spatial axes index as the last one, if the
+    last one is indexed by reduced axes only. Rows are padded so that threads which store a column
+    do not meet at a bank of shared memory.
+    """
+    (index, *more) = {x.index for x in b.loads if x.buffer == buffer}
+    spatial = {i.name for i in b.spatial}
+    if more or len(index) < 2 or index[-1].names & spatial:
+        return []
+    first = next((d for d, p in enumerate(index) if p.names and p.names <= spatial), None)
+    if first is None:
+        return []
+    order = [d for d in range(len(index)) if d != first]
+    layout = tuple(f"d{d}" for d in (*order, first))
+    return [TransformLayout(copy, layout), StorageAlign(copy, len(order) - 1, 32, 4)]
 
 
 @dataclass(frozen=True)
@@ -61,6 +102,7 @@ class TileForGpu:
 
     tiling: Tiling
     level: int = 3
+    fetching: tuple[Fetching, ...] = (Fetching(),)  # a sketch for each
 
     def __call__(self, state: State) -> Derived | None:
         func, b = state.func, state.block
@@ -75,7 +117,8 @@ class TileForGpu:
             except ScheduleError:
                 return None
         after = bind_levels(after, b.name)
-        return Derived((add_cache_reads(after, b.name),), final=True)
+        states = {add_cache_reads(after, b.name, how): None for how in self.fetching}
+        return Derived(tuple(states), final=True)
 
 
 @dataclass(frozen=True)
@@ -121,17 +164,18 @@ class GpuAnnotation:
             if elsewhere or not spatial or any(f.kind != "serial" for f in path):
                 continue
             across = any(f.note("reduce_across") is not None for f in path)
-            state = state.then(*self._bind([f.name for f in spatial], across))
+            threads = min(self.threads, state.task.target.max_threads)
+            state = state.then(*self._bind([f.name for f in spatial], across, threads))
         for _, b in list(walk(state.func.body)):
             if b.reducing:
                 column = f"#{b.name}.unroll"
                 state = state.then(SampleChoice(column, self.unroll), AutoUnroll(b.name, column))
         return state
 
-    def _bind(self, loops: list[str], across: bool) -> list[Step]:
+    def _bind(self, loops: list[str], across: bool, threads: int) -> list[Step]:
         """Binds spatial loops. With a reduction across threads, each result gets a whole block."""
         if across:
             return [Bind(loop, "blockIdx.x") for loop in loops]
-        split = Split(loops[-1], (None, self.threads))
+        split = Split(loops[-1], (None, threads))
         outer = [Bind(loop, "blockIdx.x") for loop in (*loops[:-1], split.parts[0])]
         return [split, *outer, Bind(split.parts[1], "threadIdx.x")]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilesmith.base.dtype import FLOAT32
 from tilesmith.base.target import Target
+from tilesmith.ir.intrinsics import INTRINSICS
 from tilesmith.schedule.rounding import ACCURACY
 from tilesmith.space.across import TileAcross
 from tilesmith.space.annotation import CpuAnnotation
 from tilesmith.space.column_sums import TileColumnSums
 from tilesmith.space.filtering import FilterWindows, LeaveOutZeros
+from tilesmith.space.instructions import TileByInstruction, usable
 from tilesmith.space.rules import (
     AddCacheWrite,
     AddRfactor,
@@ -18,7 +22,8 @@ from tilesmith.space.rules import (
     skip,
     split_divided,
 )
-from tilesmith.space.rules_gpu import CrossThreadReduction, GpuAnnotation, TileForGpu
+from tilesmith.space.rules_gpu import CrossThreadReduction, Fetching, GpuAnnotation, TileForGpu
+from tilesmith.space.rules_rows import AnnotateForGpu, FuseRows, SplitSums
 from tilesmith.space.state import Rule
 from tilesmith.space.tiling import Tiling
 from tilesmith.space.windows import WriteOutWindows
@@ -53,19 +58,32 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
     filtering is used where its relative error is at most `accuracy`.
     """
     if target.kind != "cpu":
-        return ansor_rules(target)
+        fetching = Fetching(widths=(1, 2, 4), pipeline=True)
+        return (
+            InlineCheap(always=True),
+            FuseRows(),
+            SplitSums(),
+            AddCacheWrite(final=True),
+            TileForGpu(
+                Tiling("SSSRRSRS", max_innermost=16),
+                fetching=(fetching, replace(fetching, turned=True)),
+            ),
+            skip,
+            AnnotateForGpu(),
+        )
     lanes = target.lanes(FLOAT32.bits)
     tiling = Tiling("SSRSRRS", "any", max_innermost=8 * lanes, lanes=lanes, registers=True, whole=8)
     return (
         InlineCheap(),
         split_divided,
+        TileByInstruction(usable(INTRINSICS, target)),
         FilterWindows(accuracy=accuracy),
         WriteOutWindows(lanes),
         LeaveOutZeros(),
         AddRfactor(policy="any", max_innermost=16 * lanes, shortest=2 * lanes, rows=4),
-        TileAcross(TileAndFuse(tiling, pack=True)),
-        TileAndFuse(tiling, choose_axis=True, pack=True, order=True),
-        Tile(tiling, choose_axis=True, pack=True, order=True),
+        TileAcross(TileAndFuse(tiling, pack=True, epilogues=False)),
+        TileAndFuse(tiling, choose_axis=True, pack=True, order=True, epilogues=False),
+        Tile(tiling, choose_axis=True, pack=True, order=True, epilogues=False),
         TileColumnSums(lanes, max_innermost=8 * lanes),
         skip,
         CpuAnnotation(unroll_tiled=False, repeat=False, prefetch=True, rows=8),

@@ -31,6 +31,7 @@ class Tiling:
     lanes: int = 1
     registers: bool = False  # the innermost tile is unrolled, so that it stays in registers
     whole: int = 0  # batch axes of at most this extent are not tiled
+    ones: bool = False  # nor are axes of extent 1
 
     def __post_init__(self) -> None:
         if not self.structure or set(self.structure) - {"S", "R"}:
@@ -55,16 +56,24 @@ class Tiling:
     def _whole(self, b: Block, vector_axis: str | None) -> frozenset[str]:
         """Axes that are not tiled: their loops are in the outermost level."""
         short = {i.name for i in b.spatial if (i.extent.const or self.whole + 1) <= self.whole}
-        return frozenset(a for a in analysis.batch_axes(b) if a in short and a != vector_axis)
+        short &= analysis.batch_axes(b)
+        if self.ones:
+            short |= {i.name for i in b.spatial if i.extent.const == 1}
+        return frozenset(short - {vector_axis})
 
-    def apply(self, state: State, vector_axis: str | None = None, turned: bool = False) -> State:
-        """Tiles the current block. `vector_axis` is innermost in every level. With `turned` it is
+    def apply(
+        self, state: State, vector_axis: str | None = None, turned: bool = False,
+        block: str | None = None, unit: tuple[str, ...] = (),
+    ) -> State:  # fmt: skip
+        """Tiles a block, the current one unless it is named. `unit` are iterators that stay whole
+        and innermost, in that order: a hardware instruction carries them out, so nothing is
+        vectorised. `vector_axis` is innermost in every level. With `turned` it is
         outermost in all but the last two spatial levels (which decide what stays in the caches),
         but still inside of axes that index all operands, such as a batch.
         """
-        b = state.block
+        b = state.block if block is None else analysis.block(state.func, block)
         whole = self._whole(b, vector_axis)
-        spatial = [i.name for i in b.spatial]
+        spatial = [i.name for i in b.spatial if i.name not in unit]
         spatial = outward = [
             *(a for a in spatial if a in whole),
             *(a for a in spatial if a not in whole),
@@ -79,7 +88,7 @@ class Tiling:
         asked = {n for p in b.domain for n in p.names}
         steps: list[Step] = []
         parts: dict[str, tuple[str, ...]] = {}
-        for i in b.iters:
+        for i in (i for i in b.iters if i.name not in unit):
             count = self.num_spatial if i.kind == "S" else self.num_reduce
             if count == 0:
                 continue
@@ -87,7 +96,7 @@ class Tiling:
             if i.name in whole:
                 parts[i.name] = (loop,)
                 continue
-            vector = i.name == vector_axis
+            vector = i.name == vector_axis and not unit
             most = self.max_innermost
             if i.kind == "R" and self.num_reduce >= 3:
                 most = self.unroll_reduce
@@ -112,14 +121,16 @@ class Tiling:
                 levels.append([parts[a][s] for a in axes if s < len(parts[a])])
                 s += 1
             else:
-                levels.append([parts[i.name][r] for i in b.reducing])
+                levels.append([parts[i.name][r] for i in b.reducing if i.name not in unit])
                 r += 1
         order = [loop for level in levels for loop in level]
+        order += [f"{b.name}.{n}" for n in unit]
         if len(order) > 1:
             steps.append(Reorder(tuple(order)))
         if self.registers and levels and levels[-1]:
-            steps.append(Vectorize(levels[-1][-1]))
-            steps += [Unroll(loop) for loop in levels[-1][:-1]]
+            lanes = levels[-1][-1:] if not unit else []
+            steps += [Vectorize(loop) for loop in lanes]
+            steps += [Unroll(loop) for loop in levels[-1] if loop not in lanes]
             if self.num_reduce >= 3:
                 last = max(k for k, c in enumerate(self.structure) if c == "R")
                 steps += [Unroll(loop) for loop in levels[last]]

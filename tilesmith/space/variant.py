@@ -169,9 +169,12 @@ class Variant:
     def sample(self, rng: Rng, n: int, attempts: int = 50) -> Matrix:
         """Valid rows, drawn independently; fewer than n only if valid ones are very rare."""
         out = np.empty((n, len(self.columns)), np.int32)
-        collected = 0
+        collected = drawn = 0
         for _ in range(attempts + n // _CHUNK * 4):
-            rows = self.draw(rng, min(_CHUNK, max(64, 2 * (n - collected))))
+            # Where most rows break a limit, as on GPUs, more are drawn at once.
+            rarity = drawn // max(1, collected)
+            rows = self.draw(rng, min(_CHUNK, max(64, max(2, rarity) * (n - collected))))
+            drawn += len(rows)
             keep = np.flatnonzero(self.valid(rows))[: n - collected]
             out[collected : collected + len(keep)] = rows.T.take(keep, axis=1).T
             collected += len(keep)

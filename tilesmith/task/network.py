@@ -41,7 +41,8 @@ class ModelTuning:
     at every change, from the moment when each task had a kernel. The estimate is the sum of the
     kernels' times; tasks of which no kernel could be measured are left out.
 
-    A run that was `interrupted`, or ended by an `error`, holds what was known until then.
+    A run that was `interrupted`, or ended by an `error`, holds what was known until then. `sizes`
+    are those of the inputs that a model with open sizes was tuned for; empty for other models.
     """
 
     seconds: float
@@ -50,6 +51,7 @@ class ModelTuning:
     tasks: tuple[TaskTuning, ...]
     interrupted: bool = False
     error: TilesmithError | None = None
+    sizes: str = ""
 
     @property
     def estimate(self) -> float:
@@ -61,6 +63,8 @@ class ModelTuning:
         if self.latency:
             first, last = self.latency[0][1], self.latency[-1][1]
             text += f", estimated latency {first * 1e3:.4g} to {last * 1e3:.4g} ms"
+        if self.sizes:
+            text += f", for {self.sizes}"
         if self.interrupted:
             text += ", interrupted"
         if self.error is not None:

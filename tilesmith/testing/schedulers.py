@@ -12,8 +12,22 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from typing import Protocol
 
 from tilesmith.tune.scheduler import Scheduler, TaskState, TaskStep
+
+
+class TuningTask(Protocol):
+    """A task as a simulation needs it: how it is before the first step, and after so many."""
+
+    @property
+    def state(self) -> TaskState: ...
+
+    @property
+    def steps(self) -> float:
+        """How many it has."""
+
+    def after(self, steps: int) -> TaskStep: ...
 
 
 @dataclass(frozen=True)
@@ -37,6 +51,9 @@ class SimulatedTask:
             return inf
         return self.last + (self.first - self.last) * self.half / (self.half + steps - 1)
 
+    def after(self, steps: int) -> TaskStep:
+        return TaskStep(steps * self.step_seconds, 16 * steps, self.best(steps))
+
     @property
     def state(self) -> TaskState:
         flops = 0.0 if self.last == inf else 1e10 * self.last
@@ -47,20 +64,33 @@ class SimulatedTask:
 
 @dataclass(frozen=True)
 class Simulation:
-    """After each step: the number of the task chosen, the time, and the total latency."""
+    """After each step: the number of the task chosen, the time, the total latency, and the seconds
+    of every task.
+    """
 
     chosen: list[int]
     seconds: list[float]
     latency: list[float]
+    costs: list[tuple[float, ...]]
+
+    def time_to(self, latency: float) -> float:
+        """The seconds until the latency was as low as this."""
+        return next(
+            (t for t, x in zip(self.seconds, self.latency, strict=True) if x <= latency), inf
+        )
+
+    def latency_at(self, seconds: float) -> float:
+        pairs = zip(self.seconds, self.latency, strict=True)
+        return min((x for t, x in pairs if t <= seconds), default=inf)
 
     def reached(self, latency: float) -> int:
         """The number of steps until the latency was as low as this."""
         return next((k + 1 for k, x in enumerate(self.latency) if x <= latency), 1 << 60)
 
 
-def simulate(scheduler: Scheduler, tasks: Sequence[SimulatedTask], steps: int) -> Simulation:
+def simulate(scheduler: Scheduler, tasks: Sequence[TuningTask], steps: int) -> Simulation:
     states = [t.state for t in tasks]
-    out = Simulation([], [], [])
+    out = Simulation([], [], [], [])
     now = 0.0
     for _ in range(steps):
         if all(s.finished for s in states):
@@ -69,13 +99,14 @@ def simulate(scheduler: Scheduler, tasks: Sequence[SimulatedTask], steps: int) -
         assert not states[k].finished, f"task {k} was chosen, which has nothing left"
         task, state = tasks[k], states[k]
         count = len(state.history) + 1
-        step = TaskStep(count * task.step_seconds, 16 * count, task.best(count))
+        step = task.after(count)
+        now += step.seconds - (state.history[-1].seconds if state.history else 0.0)
         states[k] = replace(state, history=(*state.history, step), finished=count >= task.steps)
-        now += task.step_seconds
         out.chosen.append(k)
         out.seconds.append(now)
         done = all(s.history for s in states)
         out.latency.append(sum(s.weight * s.best for s in states if not s.is_dead) if done else inf)
+        out.costs.append(tuple(s.best for s in states))
     return out
 
 

@@ -18,6 +18,7 @@ from tilesmith.ir.nodes import Block, For, Stmt
 from tilesmith.records.accurate import AccurateRecords
 from tilesmith.records.database import Database
 from tilesmith.runtime.build import build
+from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.runtime.kernel import Kernel, Origin
 from tilesmith.schedule.rounding import ACCURACY, require_accuracy
 from tilesmith.schedule.trace import Trace
@@ -59,8 +60,6 @@ def best_kernel(
     if not isinstance(what, Function) or what.sizes or not is_plain(what):
         return build(what, target)
     task = Task(what, cpu() if target is None else target)
-    if task.target.kind != "cpu":
-        return build(what, task.target)
     if strict and database is None:
         raise BuildError("build(strict=True) takes recorded kernels only; give a database")
     if database is not None:
@@ -75,7 +74,7 @@ def best_kernel(
     if result.origin.kind == "naive":
         reasons = result.origin.why
         warnings.warn(f"{what.name!r} is built as the plain loop nest: {reasons}", stacklevel=2)
-    return Kernel(result.artifact, result.origin)
+    return kernel_of(result.artifact, result.origin)
 
 
 def no_record(task: Task, database: Database, reasons: str) -> BuildError:
@@ -113,7 +112,7 @@ def is_plain(func: Function) -> bool:
     buffers = (*func.params, *func.buffers)
     return (
         not func.facts
-        and all(b.layout is None and not b.basis and b.scope in _PLACES for b in buffers)
+        and all(b.is_as_given and b.scope in _PLACES for b in buffers)
         and all(_is_plain_nest(s) for s in func.body)
     )
 

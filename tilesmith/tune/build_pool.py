@@ -18,6 +18,7 @@ from tilesmith.measure.wire import Channel, Gone, pair, ready
 from tilesmith.runtime.build import compile_function
 from tilesmith.runtime.kernel import Origin
 from tilesmith.tune.build_request import BuildRequest, BuildResult, fulfil
+from tilesmith.tune.plain_schedule import plain_schedule
 
 _MODULE = "tilesmith.tune.build_worker"
 _ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -121,7 +122,7 @@ class _Pool:
             self._waiting.append(job)
             return
         request, why = self._requests[job], "the process that built it ended"
-        plain = compile_function(request.built, request.target)
+        plain = compile_function(plain_schedule(request.built, request.target), request.target)
         self._results[job] = BuildResult(plain, Origin("naive", why=why), (why,))
 
 

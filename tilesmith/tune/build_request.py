@@ -22,6 +22,7 @@ from tilesmith.schedule.trace import Trace
 from tilesmith.search.evolution import Evolution
 from tilesmith.space.spaces import SketchSpace
 from tilesmith.task.task import Candidate, Measurement, Task
+from tilesmith.tune.plain_schedule import plain_schedule
 
 _MAX_DRAFTS = 3  # tried before the plain loop nest
 _VARIANTS = 16  # looked at for a draft: at least one of each sketch, in most cases
@@ -70,15 +71,18 @@ def fulfil(request: BuildRequest) -> BuildResult:
         return BuildResult(None, Origin("naive"), tuple(obstacles))
     if request.plain_points and points(request.func) <= request.plain_points:
         origin = Origin("naive", why="it is too small for a schedule to matter")
-        return BuildResult(compile_function(request.built, request.target), origin)
+        return BuildResult(_plain(request), origin)
     task = Task(request.func, request.target)
     for trace in _drafts(task, request, obstacles):
         origin = Origin("draft", why="; ".join([request.why, *obstacles]))
         if (artifact := _try(trace, request, origin, obstacles)) is not None:
             return BuildResult(artifact, origin, tuple(obstacles))
     reasons = "; ".join(obstacles) or "nothing was proposed"
-    artifact = compile_function(request.built, request.target)
-    return BuildResult(artifact, Origin("naive", why=reasons), tuple(obstacles))
+    return BuildResult(_plain(request), Origin("naive", why=reasons), tuple(obstacles))
+
+
+def _plain(request: BuildRequest) -> Artifact:
+    return compile_function(plain_schedule(request.built, request.target), request.target)
 
 
 def points(func: Function) -> int:

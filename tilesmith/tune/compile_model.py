@@ -5,22 +5,28 @@ every group and drafts by the analytic score elsewhere.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 
 from tilesmith.base.digest import digest
 from tilesmith.base.errors import GraphError
 from tilesmith.base.target import Target, cpu
+from tilesmith.graph.device_executor import DeviceExecutor
 from tilesmith.graph.executor import Executor
 from tilesmith.graph.graph import Graph
+from tilesmith.graph.memory import ALIGNMENT
 from tilesmith.graph.model import Model
 from tilesmith.graph.partition import Partition, partition
-from tilesmith.graph.pipeline import PASSES, Pass, run_passes
+from tilesmith.graph.passes.half_precision import half_precision, require_precision
+from tilesmith.graph.pipeline import Pass, passes_for, run_passes
 from tilesmith.graph.plan import Plan, Step, plan
 from tilesmith.graph.program import Program
 from tilesmith.ir.function import Function
 from tilesmith.records.accurate import AccurateRecords
 from tilesmith.records.database import Database
+from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.runtime.kernel import Kernel, Origin
 from tilesmith.schedule.rounding import ACCURACY, require_accuracy
 from tilesmith.schedule.trace import Trace
@@ -30,9 +36,13 @@ from tilesmith.tune.build_pool import Report, build_all
 from tilesmith.tune.build_request import BuildRequest
 from tilesmith.tune.cache import Cache, code_digest, default_folder
 from tilesmith.tune.inputs import require_database, require_target
+from tilesmith.tune.partition_choice import RecordedPartition
 from tilesmith.tune.progress import progress_bar
+from tilesmith.tune.ready_kernels import ReadyKernel, RecordedKernel
+from tilesmith.tune.specialise import no_sizes
 
 PLAIN_POINTS = 2048  # see BuildRequest
+_GPU_ALIGNMENT = 256  # bytes; OpenCL devices ask for up to 128
 _MAX_FAMILIAR = 64  # tasks whose programs a draft may follow; each costs some milliseconds
 
 
@@ -43,19 +53,25 @@ def compile_model(
     database: Database | None = None,
     strict: bool = False,
     accuracy: float = ACCURACY,
-    passes: Sequence[Pass] = PASSES,
+    passes: Sequence[Pass] | None = None,
     groups: Partition = partition,
     cache: Cache | str | Path | None = "default",
     progress: bool | None = None,
+    precision: str = "float32",
 ) -> Model:
     """A Model with the best known kernels, and with drafts by the analytic score where the database
-    has no record; with `strict`, that is an error. `accuracy` is the relative error that a layer
-    may have because it is computed in another way than it is stated: the largest error over the
-    largest value, against float64 (see schedule/rounding.py).
+    has no record; with `strict`, that is an error. For a target that is only named, records of
+    machines with the same features count, too. On a GPU (`ts.cuda()`), weights are uploaded once,
+    and a call is one graph of launches. `passes` are by default those for the kind of target.
+
+    `accuracy` is the relative error that a layer may have because it is computed in another way
+    than it is stated: the largest error over the largest value, against float64 (see
+    schedule/rounding.py).
 
     Built kernels and packed weights are kept in `cache`, a folder (by default that of the user, see
     ts.Cache; None keeps nothing), so that the second start is quick. `progress` shows a bar while
-    kernels are built; by default on a terminal.
+    kernels are built; by default on a terminal. With `precision="float16"` float32 weights and
+    activations become float16, with sums in float32; inputs and outputs stay as they are.
     """
     require_target(target, "compile_model")
     require_database(database, "compile_model")
@@ -64,67 +80,120 @@ def compile_model(
         raise GraphError(
             f"compile_model is given a {type(graph).__name__}; it takes what ts.load_onnx returns"
         )
-    builder = _ModelBuilder(
-        cpu() if target is None else target, database, strict, _cache(cache), progress, accuracy
-    )
+    machine = cpu() if target is None else target
+    passes = with_precision(passes, precision, machine, "compile_model")
+    if database is not None:
+        groups = RecordedPartition(groups, AccurateRecords(database, accuracy), machine)
+    builder = ModelBuilder(machine, database, strict, cache_of(cache), progress, accuracy=accuracy)
 
     def compile_graph(one: Graph) -> Executor:
-        lowered = run_passes(one, passes)
-        return builder.executor(plan(lowered, groups(lowered)))
+        return builder.executor(plan_of(one, machine, passes, groups))
 
     return Model(graph, compile_graph)
 
 
-def _cache(cache: Cache | str | Path | None) -> Cache | None:
+def with_precision(
+    passes: Sequence[Pass] | None, precision: str, target: Target, who: str
+) -> tuple[Pass, ...]:
+    """The passes, by default those for the target, and behind them the one that makes everything
+    half as wide, if asked for.
+    """
+    require_precision(precision, target, who)
+    chosen = tuple(passes_for(target) if passes is None else passes)
+    return (*chosen, half_precision) if precision == "float16" else chosen
+
+
+def plan_of(
+    graph: Graph,
+    target: Target,
+    passes: Sequence[Pass] | None = None,
+    groups: Partition = partition,
+) -> Plan:
+    """The kernels of a graph, before any of them is built."""
+    lowered = run_passes(graph, passes_for(target) if passes is None else passes)
+    return plan(lowered, groups(lowered), ALIGNMENT if target.kind == "cpu" else _GPU_ALIGNMENT)
+
+
+def cache_of(cache: Cache | str | Path | None) -> Cache | None:
     if cache is None or isinstance(cache, Cache):
         return cache
     return Cache(default_folder() if cache == "default" else Path(cache))
 
 
-class _ModelBuilder:
+class ModelBuilder:
     """Kernels of a model, each built once."""
 
     def __init__(
         self, target: Target, database: Database | None, strict: bool, cache: Cache | None,
-        progress: bool | None, accuracy: float,
+        progress: bool | None, ready: Mapping[str, ReadyKernel] | None = None,
+        accuracy: float = ACCURACY,
     ) -> None:  # fmt: skip
+        """`ready` has kernels by the statement of their task."""
         self.target, self.strict, self.accuracy = target, strict, accuracy
         self.database = None if database is None else AccurateRecords(database, accuracy)
-        self.cache, self.progress = cache, progress
+        self.cache, self.progress, self.ready = cache, progress, ready or {}
         self.kernels: dict[str, Kernel] = {}
 
     def executor(self, made: Plan) -> Executor:
         keys = [s.stored.digest for s in made.steps]
         self.build({k: s for k, s in zip(keys, made.steps, strict=True) if k not in self.kernels})
-        return Executor(made, [self.kernels[k] for k in keys], self.cache)
+        kernels = [self.kernels[k] for k in keys]
+        if self.target.kind != "cpu":
+            return DeviceExecutor(made, kernels, self.target, self.cache)
+        return Executor(made, kernels, self.cache)
 
     def build(self, steps: Mapping[str, Step]) -> None:
         requests: dict[str, BuildRequest] = {}
         for key, step in steps.items():
+            ready = self.ready_kernel(step)
+            if ready is not None:
+                self.kernels[key] = ready
+                continue
             request = self.request(step.func, step.stored)
             kept = None if self.cache is None else self.cache.get(self.cache_key(request))
             if kept is None:
                 requests[key] = request
             else:
-                self.kernels[key] = Kernel(*kept)
+                artifact, origin = kept
+                if request.known and self.target.kind == "cpu":
+                    trace, origin = request.known[0]
+                    self.kernels[key] = RecordedKernel(artifact, origin, request.built, trace)
+                else:
+                    self.kernels[key] = kernel_of(artifact, origin)
         if not requests:
             return
         with progress_bar("building kernels", self.progress) as report:
             self.build_missing(requests, report)
 
+    def ready_kernel(self, step: Step) -> Kernel | None:
+        """Code that was built for arrays of their own does not fit parts of others."""
+        found = self.ready.get(statement_key(step.func, self.target))
+        if found is None or self.target.kind != "cpu" or step.stored.digest != step.func.digest:
+            return None
+        if self.cache is not None:
+            key = self.schedule_key(step.func, step.stored, found.trace)
+            self.cache.put(key, (found.artifact, found.origin))
+        return RecordedKernel(found.artifact, found.origin, step.func, found.trace)
+
     def build_missing(self, requests: Mapping[str, BuildRequest], report: Report) -> None:
-        for (key, request), result in zip(
-            requests.items(), build_all([*requests.values()], report), strict=True
-        ):
+        results = dict(zip(requests, build_all([*requests.values()], report), strict=True))
+        for key, request in requests.items():
+            if request.known and results[key].origin.kind != "record":  # others may build
+                again = self.request(request.func, request.built, only_best=False)
+                results[key] = build_all([again], report)[0]
+            result = results[key]
             if result.artifact is None:
                 assert self.database is not None
                 reasons = "; ".join(result.obstacles) or "no record of this task"
                 raise no_record(Task(request.func, self.target), self.database, reasons)
-            self.kernels[key] = Kernel(result.artifact, result.origin)
-            if self.cache is not None:
+            self.kernels[key] = kernel_of(result.artifact, result.origin)
+            # Another schedule than the one that names the file is not kept: the next start tries
+            # the best again.
+            if self.cache is not None and (not request.known or not result.obstacles):
                 self.cache.put(self.cache_key(request), (result.artifact, result.origin))
 
-    def request(self, func: Function, stored: Function) -> BuildRequest:
+    def request(self, func: Function, stored: Function, only_best: bool = True) -> BuildRequest:
+        """With the best record alone, unless that does not build: the others take long to read."""
         if self.strict and self.database is None:
             raise GraphError(
                 "compile_model(strict=True) takes recorded kernels only; give a database"
@@ -132,7 +201,7 @@ class _ModelBuilder:
         known: tuple[tuple[Trace, Origin], ...] = ()
         why = "no database"
         if self.database is not None:
-            known = tuple(known_schedules(self.database, Task(func, self.target)))
+            known = self.known(func, self.database, 1 if only_best else None)
             why = "no record of this task is in the database"
         familiar = () if known or self.strict else self.familiar
         if familiar:
@@ -141,6 +210,33 @@ class _ModelBuilder:
             func, self.target, known, why, not self.strict, stored, familiar, PLAIN_POINTS,
             self.accuracy,
         )  # fmt: skip
+
+    def known(
+        self, func: Function, database: Database, most: int | None
+    ) -> tuple[tuple[Trace, Origin], ...]:
+        """Recorded schedules, at most so many: of the target, or else of a machine that is like
+        it.
+        """
+        if own := tuple(islice(known_schedules(database, Task(func, self.target)), most)):
+            return own
+        for machine in self.relatives:
+            if found := tuple(islice(known_schedules(database, Task(func, machine)), most)):
+                where = f"measured on {machine.model or machine.cpu}"
+                return tuple((t, replace(o, why=f"{o.why}, {where}")) for t, o in found)
+        return ()
+
+    @cached_property
+    def relatives(self) -> tuple[Target, ...]:
+        """Machines whose records count for a processor that is only named, as for export to it:
+        nothing is ever measured for a name. They have its features; those with as many cores come
+        first.
+        """
+        t = self.target
+        if self.database is None or t.kind != "cpu" or t.cpu == "native":
+            return ()
+        have = dict.fromkeys(s.task.target for s in self.database.tasks())
+        same = [m for m in have if (m.kind, m.arch, m.features) == (t.kind, t.arch, t.features)]
+        return tuple(sorted(same, key=lambda m: abs(m.num_cores - t.num_cores)))
 
     @cached_property
     def familiar(self) -> tuple[Candidate, ...]:
@@ -153,35 +249,41 @@ class _ModelBuilder:
         return tuple(m.candidate for m in best if m is not None)
 
     def cache_key(self, request: BuildRequest) -> str:
-        traces = (f"{trace.to_json()} {origin}" for trace, origin in request.known)
+        if request.known:
+            return self.schedule_key(request.func, request.built, request.known[0][0])
         statement = statement_key(request.func, self.target)
         how = [str(request.drafts), request.why, request.built.digest]
         how += [str(request.plain_points), str(request.accuracy)]
-        similar = (c.key for c in request.familiar)
-        return digest(code_digest(), statement, *how, *traces, "similar", *similar)
+        return digest(code_digest(), statement, *how, "similar", *(c.key for c in request.familiar))
+
+    def schedule_key(self, func: Function, stored: Function, trace: Trace) -> str:
+        """Of the kernel of a recorded schedule."""
+        statement = statement_key(func, self.target)
+        return digest(code_digest(), "schedule", statement, stored.digest, trace.to_json())
 
 
 def extract_tasks(
     graph: Graph | Program,
     target: Target | None = None,
     *,
-    passes: Sequence[Pass] = PASSES,
+    passes: Sequence[Pass] | None = None,
     groups: Partition = partition,
+    precision: str = "float32",
 ) -> list[tuple[Task, int]]:
     """The tasks of a graph, each with the number of times it occurs."""
     require_target(target, "extract_tasks")
-    if not isinstance(graph, Graph):
-        open_inputs = [str(s) for s in graph.inputs if s.is_open]
-        what = f"its inputs {', '.join(open_inputs)} are open" if open_inputs else "it has stages"
-        raise GraphError(
-            f"{graph.name} has no tasks yet: {what}; give the sizes, as in "
-            'ts.load_onnx(path, dims={"batch": 1})'
-        )
     machine = cpu() if target is None else target
-    lowered = run_passes(graph, passes)
+    passes = with_precision(passes, precision, machine, "extract_tasks")
+    if not isinstance(graph, Graph):
+        raise no_sizes(graph)
+    return tasks_of(plan_of(graph, machine, passes, groups), machine)
+
+
+def tasks_of(made: Plan, target: Target) -> list[tuple[Task, int]]:
+    """The tasks of a plan, each with the number of its steps."""
     found: dict[str, tuple[Task, int]] = {}
-    for step in plan(lowered, groups(lowered)).steps:
-        task = Task(step.func, machine)
+    for step in made.steps:
+        task = Task(step.func, target)
         before = found.get(task.key)
         found[task.key] = (task, 1) if before is None else (before[0], before[1] + 1)
     return list(found.values())

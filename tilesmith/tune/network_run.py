@@ -6,22 +6,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isfinite
 
 from tilesmith.base.errors import RecordsError, TilesmithError, TuneError
 from tilesmith.base.interrupts import Interrupts
 from tilesmith.measure.protocol import Measuring
 from tilesmith.task.network import ModelTuning, TaskTuning
-from tilesmith.task.task import Budget, Measurement
-from tilesmith.tune.network_tasks import NetworkTask
+from tilesmith.task.task import Budget
+from tilesmith.tune.network_tasks import NetworkTask, RivalTasks
 from tilesmith.tune.objectives import NetworkCosts, Objective, slopes
+from tilesmith.tune.partition_choice import WIN
 from tilesmith.tune.scheduler import Scheduler, TaskState, TaskStep
+from tilesmith.tune.similar_records import SimilarTask
+from tilesmith.tune.task_history import FIRST, after_a_step_in_vain, known_steps, stalled
 from tilesmith.tune.task_tuner import TaskTuner
 
-_FIRST = 2  # trials of a task's first step, so that soon every task has a kernel
 _MOST = 32  # trials of any other step, so that the scheduler is asked every few seconds
-_KNOWN_STEP = 16  # trials of a step, for those that a database knew
+_RIVAL_TRIALS = 16  # of each of two ways to divide the same work, before they are compared
+_RIVAL_SHARE = 0.01  # of the latency, from which on another way is tried
 _PEERS = 4  # tasks of the same structure whose best are suggested
 _BETTER = 1e-3  # the relative gain from which on a task has not stalled
 
@@ -56,10 +59,15 @@ class NetworkRun:
         budget: Budget,
         start: float,
         observers: Sequence[NetworkObserver] = (),
+        similar: Sequence[SimilarTask] = (),
+        rivals: Sequence[RivalTasks] = (),
     ) -> None:
-        self.networks, self.tasks, self.tuners = tuple(networks), tasks, tuners
+        self.networks, self.tasks, self.tuners = tuple(networks), list(tasks), tuners
         self.scheduler, self.objective, self.budget = scheduler, objective, budget
         self.start, self.observers = start, observers
+        self.similar = similar  # tasks of other networks, whose best are suggested
+        self.divided: list[RivalTasks] = []  # those whose parts were faster
+        self._rivals = list(rivals)  # those that are not decided yet
         self.until = None if budget.seconds is None else start + budget.seconds
         self.errors: dict[int, TilesmithError] = {}  # of tasks that cannot be tuned
         self._alone: set[int] = set()  # tasks one of which fails; each has its steps by itself
@@ -85,6 +93,9 @@ class NetworkRun:
         """Until the budget is spent, nothing is left to measure, or the objective gains nothing."""
         current = self._choose()
         while current is not None and not self._is_spent:
+            if self._compare_rivals(measuring, interrupts):
+                current = self._choose()  # other tasks count now
+                continue
             following = self._choose(current)
             self._step(measuring, current, following)
             interrupts.check()
@@ -93,9 +104,10 @@ class NetworkRun:
             current = following
 
     def tuning(
-        self, network: int, interrupted: bool = False, error: TilesmithError | None = None
-    ) -> ModelTuning:
-        """The outcome for one of the networks."""
+        self, network: int, interrupted: bool = False, error: TilesmithError | None = None,
+        sizes: str = "",
+    ) -> ModelTuning:  # fmt: skip
+        """The outcome for one of the networks, which was tuned for these sizes."""
         tasks = [self._task_tuning(k, t.weights[network]) for k, t in enumerate(self.tasks)]
         own = tuple(t for t in tasks if t.weight)
         curve: list[tuple[float, float]] = []
@@ -103,7 +115,7 @@ class NetworkRun:
             if not curve or curve[-1][1] != latency[network]:
                 curve.append((seconds, latency[network]))
         return ModelTuning(
-            self.seconds, sum(t.trials for t in own), tuple(curve), own, interrupted, error
+            self.seconds, sum(t.trials for t in own), tuple(curve), own, interrupted, error, sizes
         )
 
     def report(self, current: int | None = None, finished: bool = False) -> None:
@@ -125,7 +137,8 @@ class NetworkRun:
         return self.until is not None and time.monotonic() >= self.until
 
     def _is_done(self, k: int) -> bool:
-        return self.tuners[k].finished or k in self.errors or k in self._resting
+        idle = self.tuners[k].finished or k in self.errors or k in self._resting
+        return idle or not self.tasks[k].weight
 
     def _helps(self, k: int) -> bool:
         """Whether the objective gains if this task gets faster."""
@@ -155,7 +168,7 @@ class NetworkRun:
                 tuner.task.func.name, t.weight, each[k], tuner.task.func.flops, t.bound,
                 t.structure, self._histories[k], self._is_done(k),
             )  # fmt: skip
-            states.append(_after_a_step_in_vain(state) if k == in_flight else state)
+            states.append(after_a_step_in_vain(state) if k == in_flight else state)
         return tuple(states)
 
     def _slopes(self) -> tuple[float, ...]:
@@ -163,20 +176,64 @@ class NetworkRun:
         if self._latency() is None:
             return tuple(float(t.weight) for t in self.tasks)
         reached = tuple(t.best_cost if isfinite(t.best_cost) else 0.0 for t in self.tuners)
-        stalled = tuple(map(_stalled, self._histories))
+        in_vain = tuple(map(stalled, self._histories))
         return slopes(
             self.objective,
             [
                 NetworkCosts(
-                    name, tuple(t.weights[k] for t in self.tasks), reached, reached, stalled
+                    name, tuple(t.weights[k] for t in self.tasks), reached, reached, in_vain
                 )
                 for k, name in enumerate(self.networks)
             ],
         )
 
+    def _compare_rivals(self, measuring: Measuring, interrupts: Interrupts) -> bool:
+        """Measures the parts of a task that has had some trials, and takes them in its place if
+        they are faster together. Whether there was such a task.
+        """
+        latency = self._latency()
+        if not self._rivals or latency is None:
+            return False
+        for r in self._rivals:
+            whole, tuner = self.tasks[r.whole], self.tuners[r.whole]
+            trials = self._known[r.whole] + tuner.trials
+            if not isfinite(tuner.best_cost) or (trials < _RIVAL_TRIALS and not tuner.finished):
+                continue
+            self._rivals.remove(r)
+            least = sum(self.tasks[k].bound for k in r.parts)
+            if whole.weight * tuner.best_cost < _RIVAL_SHARE * sum(latency):
+                return False
+            if least >= WIN * tuner.best_cost:
+                return False
+            for k in r.parts:
+                self._try_out(measuring, interrupts, k)
+            if sum(self.tuners[k].best_cost for k in r.parts) < WIN * tuner.best_cost:
+                self._divide(r)
+            self._note_latency()
+            return True
+        return False
+
+    def _try_out(self, measuring: Measuring, interrupts: Interrupts, k: int) -> None:
+        """Some trials of a task that no network runs yet."""
+        tuner = self.tuners[k]
+        while not (self._is_spent or tuner.finished or k in self.errors or k in self._resting):
+            if self._known[k] + tuner.trials >= _RIVAL_TRIALS:
+                return
+            self._step(measuring, k, None)
+            interrupts.check()
+
+    def _divide(self, r: RivalTasks) -> None:
+        """The networks run the parts from now on."""
+        whole = self.tasks[r.whole]
+        for k in r.parts:
+            both = zip(self.tasks[k].weights, whole.weights, strict=True)
+            self.tasks[k] = replace(self.tasks[k], weights=tuple(a + b for a, b in both))
+        self.tasks[r.whole] = replace(whole, weights=(0,) * len(whole.weights))
+        self.divided.append(r)
+
     def _step(self, measuring: Measuring, k: int, following: int | None) -> None:
         tuner = self.tuners[k]
-        most = _MOST if self._histories[k] else _FIRST
+        most = _MOST if self._histories[k] else FIRST
         if self.budget.trials is not None:
             most = min(most, self.budget.trials - self.trials - sum(self._known))
         overlaps = following is not None and not self._alone & {k, following}
@@ -206,6 +263,9 @@ class NetworkRun:
     def _suggest(self, k: int) -> None:
         """Tells the search of a task what is fast in tasks of the same structure."""
         alike = [
+            (s.slowness, s.best) for s in self.similar if s.structure == self.tasks[k].structure
+        ]
+        alike += [
             (tuner.best_cost / (t.bound or t.task.func.flops or 1.0), tuner.best.candidate)
             for t, tuner in zip(self.tasks, self.tuners, strict=True)
             if t.structure == self.tasks[k].structure
@@ -232,7 +292,10 @@ class NetworkRun:
 
     def _latency(self) -> tuple[float, ...] | None:
         """The estimate of each network. None while there are tasks that were not measured."""
-        if any(not h and k not in self.errors for k, h in enumerate(self._histories)):
+        if any(
+            not h and k not in self.errors and self.tasks[k].weight
+            for k, h in enumerate(self._histories)
+        ):
             return None
         costs = [t.best_cost if isfinite(t.best_cost) else 0.0 for t in self.tuners]
         return tuple(
@@ -255,49 +318,3 @@ class NetworkRun:
             tuner.task, weight, self._first[k], tuner.best_cost, self.tasks[k].bound, tuner.trials,
             tuner.seconds,
         )  # fmt: skip
-
-
-def known_steps(known: Sequence[Measurement], best: float) -> tuple[TaskStep, ...]:
-    """The history of a task that a database knows; none if it never ran."""
-    if not isfinite(best):
-        return ()
-    steps: list[TaskStep] = []
-    seen: set[str] = set()
-    least = inf
-    for m in known:
-        seen.add(m.candidate.key)
-        least = min(least, m.cost)
-        trials = steps[-1].trials if steps else 0
-        if len(seen) >= trials + _KNOWN_STEP and isfinite(least):
-            # The fastest may have been timed badly: the best is what a careful ranking says.
-            steps.append(TaskStep(0.0, len(seen), max(least, best)))
-    return (
-        (*steps[:-1], TaskStep(0.0, len(seen), best))
-        if steps
-        else (TaskStep(0.0, len(seen), best),)
-    )
-
-
-def _after_a_step_in_vain(state: TaskState) -> TaskState:
-    """The state of a task whose step is under way, as if that gained nothing. Otherwise a scheduler
-    that has just chosen it would choose it again.
-    """
-    h = state.history
-    if h:
-        n = max(1, h[-1].trials - h[-2].trials if len(h) > 1 else h[-1].trials)
-        step = TaskStep(h[-1].seconds + n * state.pace, h[-1].trials + n, h[-1].best)
-    else:
-        step = TaskStep(0.0, _FIRST, inf)
-    return TaskState(
-        state.name, state.weight, state.slope, state.flops, state.bound, state.structure,
-        (*h, step), state.finished,
-    )  # fmt: skip
-
-
-def _stalled(history: tuple[TaskStep, ...]) -> int:
-    """The number of steps since the task got faster."""
-    if not history:
-        return 0
-    best = history[-1].best
-    slower = (k for k in range(len(history)) if history[-1 - k].best > (1 + _BETTER) * best)
-    return next(slower, len(history)) - 1

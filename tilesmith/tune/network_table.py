@@ -65,9 +65,9 @@ def _headline(p: NetworkProgress) -> str:
     parts = []
     for name, latency in zip(p.networks, p.latency, strict=True):
         parts.append(f"{name} {_time(latency)}" if isfinite(latency) else name)
-    waiting = sum(not isfinite(t.best) for t in p.tasks)
+    waiting = sum(t.weight > 0 and not isfinite(t.best) for t in p.tasks)
     if waiting:
-        parts.append(f"{waiting} of {len(p.tasks)} tasks without a kernel")
+        parts.append(f"{waiting} of {sum(t.weight > 0 for t in p.tasks)} tasks without a kernel")
     parts.append(f"{p.trials} trials")
     if p.finished:
         parts.append(f"{p.seconds:.1f} s in all")
@@ -80,9 +80,10 @@ def _headline(p: NetworkProgress) -> str:
 
 def _table(p: NetworkProgress, columns: int, rows: int | None) -> Iterator[str]:
     """The tasks that take most of the time first, at most so many."""
-    total = sum(t.latency for t in p.tasks if isfinite(t.best)) or 1.0
+    total = sum(t.latency for t in p.tasks if t.weight and isfinite(t.best)) or 1.0
     order = sorted(
-        range(len(p.tasks)), key=lambda k: p.tasks[k].latency if isfinite(p.tasks[k].best) else -1.0
+        (k for k, t in enumerate(p.tasks) if t.weight),
+        key=lambda k: p.tasks[k].latency if isfinite(p.tasks[k].best) else -1.0,
     )
     shown = order[::-1] if rows is None else order[: -rows - 1 : -1]
     width = min(max(len(p.tasks[k].task.func.name) for k in shown), max(8, columns - _NUMBERS))

@@ -36,6 +36,32 @@ class NetworkTask:
         return sum(self.weights)
 
 
+@dataclass(frozen=True)
+class RivalTasks:
+    """Numbers of tasks: one, and those that compute the same together."""
+
+    whole: int
+    parts: tuple[int, ...]
+
+
+def with_rivals(
+    tasks: Sequence[NetworkTask], rivals: Sequence[tuple[Task, Sequence[Task]]]
+) -> tuple[list[NetworkTask], list[RivalTasks]]:
+    """The tasks, and behind them the parts of some, which no network runs yet."""
+    every = {t.task.key: t for t in tasks}
+    nobody = (0,) * len(tasks[0].weights) if tasks else ()
+    for _, parts in rivals:
+        for p in parts:
+            if p.key not in every:
+                every[p.key] = NetworkTask(p, nobody, least_seconds(p), structure(p.func))
+    number = {key: k for k, key in enumerate(every)}
+    found = [
+        RivalTasks(number[whole.key], tuple(number[p.key] for p in parts))
+        for whole, parts in {w.key: (w, p) for w, p in rivals}.values()
+    ]
+    return list(every.values()), found
+
+
 def merged(networks: Sequence[Sequence[tuple[Task, int]]]) -> list[NetworkTask]:
     """The tasks of all networks. Equal ones of several networks are one, also if their names
     differ.

@@ -8,14 +8,22 @@ from __future__ import annotations
 
 import random
 import statistics
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice, pairwise
 from math import inf, isfinite
 
 from tilesmith.base.errors import TuneError
 
 # A task that has had so many steps more than its like, and is still slower, is not like it.
 _MORE_STEPS = 5
+# So many tasks of a structure tell how far its bounds can be trusted, and so many that are further
+# along tell what a task will gain. More tasks and more of their steps are not looked at.
+_MIN_ALIKE, _MIN_AHEAD, _MAX_PEERS, _MAX_STEPS = 3, 2, 8, 12
+# The weight of a bound beside what was seen: as that of promises of so much of a task's time, and
+# as that of so many tasks further along.
+_TRUST, _BOUND_WEIGHT = 0.3, 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +122,11 @@ class Gradient:
     next step reaches 1 / `beta` of the speed of the fastest task of the same structure. A task that
     has had many more steps than that one, and is still slower, is no longer compared with it.
 
+    Bounds of some structures are far too low, and some tasks improve only after a number of trials.
+    So the first guess is corrected by what was seen: it is scaled by how much of such promises came
+    true for tasks of the same structure, relative to all tasks; and it is averaged with what tasks
+    of that structure that are further along gained from the same number of trials on.
+
     A share `epsilon` of the steps goes to tasks at random. Among equal ones the task with the
     fewest steps is chosen.
     """
@@ -143,21 +156,26 @@ class Gradient:
         if rng.random() < self.epsilon:
             return rng.choice(left)
         similar = _by_structure(tasks)
+        trusted = _credibility(tasks)
         paces = {k: tasks[k].pace for k in left}
         # A task of which too little is known is taken to be like the others.
         usual = statistics.median([p for p in paces.values() if p] or [1.0])
 
         def promise(k: int) -> tuple[float, int]:
             pace = paces[k] or usual
-            return self._promise(tasks[k], pace, similar), -len(tasks[k].history)
+            trust = trusted.get(tasks[k].structure, 1.0)
+            return self._promise(tasks[k], pace, similar, trust), -len(tasks[k].history)
 
         return max(left, key=promise)
 
-    def _promise(self, task: TaskState, pace: float, similar: dict[str, list[TaskState]]) -> float:
+    def _promise(
+        self, task: TaskState, pace: float, similar: dict[str, list[TaskState]], trust: float
+    ) -> float:
         """What a second of tuning is expected to take off the objective."""
         if task.is_dead or task.slope <= 0:
             return 0.0
-        optimistic = self._optimistic(task, pace, similar.get(task.structure, []))
+        alike = similar.get(task.structure, [])
+        optimistic = self._optimistic(task, pace, alike, trust)
         return task.slope * (self.alpha * self._recent(task, pace) + (1 - self.alpha) * optimistic)
 
     def _recent(self, task: TaskState, pace: float) -> float:
@@ -168,8 +186,14 @@ class Gradient:
             return 0.0
         return max(0.0, ran[0].best - last.best) / (pace * (last.trials - ran[0].trials))
 
-    def _optimistic(self, task: TaskState, pace: float, similar: list[TaskState]) -> float:
-        gain = max(0.0, task.best - task.bound) / (pace * max(1, task.trials))
+    def _optimistic(
+        self, task: TaskState, pace: float, similar: list[TaskState], trust: float
+    ) -> float:
+        gain = trust * max(0.0, task.best - task.bound) / max(1, task.trials)
+        ahead = _gains_ahead(task, similar)
+        if len(ahead) >= _MIN_AHEAD:
+            seen = task.best * sum(ahead)
+            gain = (_BOUND_WEIGHT * gain + seen) / (_BOUND_WEIGHT + len(ahead))
         peer = next(
             (
                 t
@@ -179,9 +203,49 @@ class Gradient:
             None,
         )
         if peer is None or not task.work:
-            return gain
+            return gain / pace
         reach = task.best - self.beta * task.work * (peer.best / peer.work)
-        return max(gain, reach / (pace * _next_trials(task)))
+        return max(gain, reach / _next_trials(task)) / pace
+
+
+def _credibility(tasks: Sequence[TaskState]) -> dict[str, float]:
+    """How much of what bounds promised came true, by structure, relative to all tasks. A step
+    promises the part of the distance to the bound that it has of the trials before it.
+    """
+    promised: dict[str, float] = {}
+    gained: dict[str, float] = {}
+    members: dict[str, int] = {}
+    for t in tasks:
+        members[t.structure] = members.get(t.structure, 0) + 1
+        for a, b in pairwise(t.history[-_MAX_STEPS:]):
+            if isfinite(a.best) and a.trials:
+                share = min(1.0, (b.trials - a.trials) / a.trials)
+                promise = max(0.0, 1 - t.bound / a.best) * share
+                promised[t.structure] = promised.get(t.structure, 0.0) + promise
+                gained[t.structure] = gained.get(t.structure, 0.0) + max(0.0, 1 - b.best / a.best)
+    usual = (sum(gained.values()) + _TRUST / 10) / (sum(promised.values()) + _TRUST)
+    return {
+        s: (gained.get(s, 0.0) / usual + _TRUST) / (promised.get(s, 0.0) + _TRUST)
+        for s, count in members.items()
+        if s and count >= _MIN_ALIKE
+    }
+
+
+def _gains_ahead(task: TaskState, similar: list[TaskState]) -> list[float]:
+    """What tasks like this one gained after they had had as many trials: the share of their time
+    per trial, until the step up to which they gained most.
+    """
+    rates = []
+    for t in islice(similar, _MAX_PEERS + 1):
+        if t is task or t.trials <= task.trials:
+            continue
+        at = bisect_right(t.history, task.trials, key=lambda s: s.trials)
+        if at and isfinite(t.history[at - 1].best):
+            start = t.history[at - 1]
+            later = t.history[at : at + _MAX_STEPS]
+            rate = max((1 - s.best / start.best) / (s.trials - start.trials) for s in later)
+            rates.append(max(0.0, rate))
+    return rates
 
 
 def _next_trials(task: TaskState) -> int:

@@ -104,7 +104,7 @@ def _share_of_peak(p: Progress) -> list[str]:
     if not func.flops:
         return []
     parts = [f"{p.gflops:.1f} GFLOP/s"]
-    here = target.model == cpu().model and target.arch == cpu().arch
+    here = (target.kind, target.model, target.arch) == ("cpu", cpu().model, cpu().arch)
     peak = peak_of(func.outputs[0].dtype, target.num_cores) if here else None
     return parts if peak is None else [*parts, f"{1e11 * p.gflops / peak:.0f} % of peak"]
 

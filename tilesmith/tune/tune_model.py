@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -13,10 +13,12 @@ from typing import Any, overload
 from tilesmith.base.errors import GraphError, MeasureError, RecordsError, TilesmithError, TuneError
 from tilesmith.base.interrupts import noticed
 from tilesmith.base.target import Target, cpu
+from tilesmith.graph.executor import Executor
 from tilesmith.graph.graph import Graph
 from tilesmith.graph.model import Model
 from tilesmith.graph.partition import Partition, partition
-from tilesmith.graph.pipeline import PASSES, Pass
+from tilesmith.graph.pipeline import Pass
+from tilesmith.graph.plan import Plan
 from tilesmith.graph.program import Program
 from tilesmith.measure.local import LocalMeasurer
 from tilesmith.measure.protocol import Measurer
@@ -24,12 +26,21 @@ from tilesmith.records.accurate import AccurateRecords
 from tilesmith.records.database import Database
 from tilesmith.records.open import open_database
 from tilesmith.schedule.rounding import ACCURACY, require_accuracy
+from tilesmith.search.evolution import Evolution
 from tilesmith.search.protocol import Strategy
+from tilesmith.search.shared_model import with_shared_model
 from tilesmith.space.spaces import SketchSpace, Space
 from tilesmith.task.task import Budget, Candidate, Task
+from tilesmith.tune.build import place_of
 from tilesmith.tune.build_request import drafts_of
 from tilesmith.tune.cache import Cache
-from tilesmith.tune.compile_model import compile_model, extract_tasks
+from tilesmith.tune.compile_model import (
+    ModelBuilder,
+    cache_of,
+    plan_of,
+    tasks_of,
+    with_precision,
+)
 from tilesmith.tune.inputs import (
     require_budget,
     require_database,
@@ -41,7 +52,7 @@ from tilesmith.tune.inputs import (
 )
 from tilesmith.tune.network_run import NetworkObserver, NetworkRun
 from tilesmith.tune.network_table import NetworkTable
-from tilesmith.tune.network_tasks import merged
+from tilesmith.tune.network_tasks import merged, with_rivals
 from tilesmith.tune.objectives import (
     Objective,
     early_stopping,
@@ -49,7 +60,11 @@ from tilesmith.tune.objectives import (
     latency_targets,
     total_latency,
 )
+from tilesmith.tune.partition_choice import RecordedPartition, all_rivals
+from tilesmith.tune.ready_kernels import ReadyKernel, kept_kernels
 from tilesmith.tune.scheduler import Scheduler, gradient, round_robin
+from tilesmith.tune.similar_records import similar_tasks
+from tilesmith.tune.specialise import graphs_for, text_of
 from tilesmith.tune.task_tuner import TaskTuner
 
 _DEFAULT = Budget(seconds=600)
@@ -72,9 +87,11 @@ def tune_model(
     measurer: Measurer | None = ...,
     observers: Sequence[NetworkObserver] = ...,
     quiet: bool = ...,
-    passes: Sequence[Pass] = ...,
+    passes: Sequence[Pass] | None = ...,
     groups: Partition = ...,
     cache: Cache | str | Path | None = ...,
+    inputs: Mapping[str, Any] | None = ...,
+    precision: str = ...,
 ) -> Model: ...  # fmt: skip
 
 
@@ -94,9 +111,11 @@ def tune_model(
     measurer: Measurer | None = ...,
     observers: Sequence[NetworkObserver] = ...,
     quiet: bool = ...,
-    passes: Sequence[Pass] = ...,
+    passes: Sequence[Pass] | None = ...,
     groups: Partition = ...,
     cache: Cache | str | Path | None = ...,
+    inputs: Sequence[Mapping[str, Any] | None] | None = ...,
+    precision: str = ...,
 ) -> list[Model]: ...  # fmt: skip
 
 
@@ -115,12 +134,24 @@ def tune_model(
     measurer: Measurer | None = None,
     observers: Sequence[NetworkObserver] = (),
     quiet: bool = False,
-    passes: Sequence[Pass] = PASSES,
+    passes: Sequence[Pass] | None = None,
     groups: Partition = partition,
     cache: Cache | str | Path | None = "default",
+    inputs: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
+    precision: str = "float32",
 ) -> Model | list[Model]:
     """A Model whose kernels were tuned within the budget; for a list of graphs, a list of them.
     Equal tasks of several graphs are tuned once. `model.tuning` says how the latency fell.
+
+    A model with open sizes is tuned for `inputs`, arrays by name: what it becomes for their shapes,
+    and no other. It runs with other shapes too, by drafts (see `model.tuning.sizes`).
+
+    `precision` is as in ts.compile_model. Where a group may be one kernel or two, as a product with
+    gelu behind it, both ways are measured and the faster stays; the records tell compile_model.
+
+    All searches share one cost model, which also learns from the database's records of similar
+    tasks, and each begins with what is fast in those. A strategy whose cost model is not a ts.Gbdt
+    keeps its own.
 
     The `scheduler` (by default ts.gradient()) chooses, batch by batch, the task that makes the
     `objective` smaller soonest. Every task's first kernel is the one that ts.compile_model takes
@@ -146,18 +177,33 @@ def tune_model(
     _require_callable(scheduler, "scheduler", "ts.gradient()")
     _require_callable(objective, "objective", "ts.total_latency")
     machine = cpu() if target is None else target
-    tasks = merged([extract_tasks(g, machine, passes=passes, groups=groups) for g in graphs])
+    passes = with_precision(passes, precision, machine, "tune_model")
+    feeds = _inputs_of(graphs, inputs, isinstance(graph, Graph | Program))
+    plans = [
+        [plan_of(part, machine, passes, groups) for part in graphs_for(g, given)]
+        for g, given in zip(graphs, feeds, strict=True)
+    ]
+    rivals = [r for own in plans for p in own for r in all_rivals(p.graph, groups, machine)]
+    tasks, rival_tasks = with_rivals(
+        merged([[t for p in own for t in tasks_of(p, machine)] for own in plans]),
+        [(r.whole, r.parts) for r in rivals],
+    )
     with ExitStack() as stack:
         records = database
         if records is None:
-            records = stack.enter_context(open_database(":memory:"))
+            records = open_database(":memory:")
+            if all(isinstance(g, Graph) for g in graphs):  # others ask it for kernels when called
+                stack.callback(records.close)
         known = AccurateRecords(records, accuracy)
+        similar = similar_tasks(known, tasks)
+        others = [m for s in similar for m in s.records]
+        how = with_shared_model(strategy or Evolution(), others, len(tasks))
         tuners = [
             TaskTuner(
                 t.task,
                 database=known,
                 space=space or SketchSpace(accuracy=accuracy),
-                strategy=strategy,
+                strategy=how,
                 seed=seed,
                 drafts=partial(_draft, accuracy),
             )
@@ -166,29 +212,65 @@ def tune_model(
         watching = [*observers] if quiet else [NetworkTable(), *observers]
         run = NetworkRun(
             [g.name for g in graphs], tasks, tuners, scheduler or gradient(), objective, budget,
-            start, watching,
+            start, watching, similar, rival_tasks,
         )  # fmt: skip
-        interrupted, error = _tuned(run, measurer or LocalMeasurer())
+        ready: dict[str, ReadyKernel] = {}
+        interrupted, error = _tuned(run, measurer or LocalMeasurer(), place_of(records), ready)
         run.report(finished=True)
-        tunings = [run.tuning(k, interrupted, error) for k in range(len(graphs))]
+        builder = ModelBuilder(
+            machine, records, False, cache_of(cache), False if quiet else None, ready, accuracy
+        )
+        best = RecordedPartition(groups, known, machine)
         models = []
-        for g, tuning in zip(graphs, tunings, strict=True):
-            model = compile_model(
-                g, machine, database=records, accuracy=accuracy, passes=passes, groups=groups,
-                cache=cache, progress=False if quiet else None,
-            )  # fmt: skip
-            model.tuning = tuning
+        for k, g in enumerate(graphs):
+            own = plans[k][0] if isinstance(g, Graph) and not run.divided else None
+            model = Model(g, partial(_executor, builder, own, passes, best))
+            model.tuning = run.tuning(k, interrupted, error, text_of(g, feeds[k]))
+            if not isinstance(g, Graph):
+                model(feeds[k])  # builds the kernels of the stages that were tuned
             models.append(model)
     return models[0] if isinstance(graph, Graph | Program) else models
 
 
-def _tuned(run: NetworkRun, measurer: Measurer) -> tuple[bool, TilesmithError | None]:
-    """Runs it; whether it was interrupted, and what error ended it."""
+def _executor(
+    builder: ModelBuilder,
+    made: Plan | None,
+    passes: Sequence[Pass],
+    groups: Partition,
+    graph: Graph,
+) -> Executor:
+    return builder.executor(
+        plan_of(graph, builder.target, passes, groups) if made is None else made
+    )
+
+
+def _inputs_of(graphs: Sequence[Graph | Program], inputs: Any, is_one: bool) -> list[Any]:
+    """The inputs that each model is tuned for, None where none are given."""
+    every = [inputs] if is_one or inputs is None else list(inputs)
+    if inputs is None:
+        return [None] * len(graphs)
+    if len(every) != len(graphs):
+        raise GraphError(
+            f"tune_model is given inputs for {len(every)} models, and {len(graphs)} models; give "
+            "one dict of arrays, or None, for each"
+        )
+    return every
+
+
+def _tuned(
+    run: NetworkRun, measurer: Measurer, place: str, ready: dict[str, ReadyKernel]
+) -> tuple[bool, TilesmithError | None]:
+    """Runs it; whether it was interrupted, and what error ended it. The kernels that were built go
+    into `ready`.
+    """
     if not run.tuners:
         return False, None
     try:
         with measurer.open(run.tuners[0].task) as measuring, noticed() as interrupts:
-            run.run(measuring, interrupts)
+            try:
+                run.run(measuring, interrupts)
+            finally:
+                ready.update(kept_kernels(run.tuners, measuring, place))
     except KeyboardInterrupt:
         return True, None
     except (MeasureError, RecordsError) as error:

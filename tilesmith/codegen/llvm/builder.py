@@ -105,6 +105,8 @@ class Builder:
         self.declarations: dict[str, str] = {}
         self.arch, self.features = arch, features
         self._next = 0
+        self.setup: dict[str, list[str]] = {}  # what a function needs at its start, by a key
+        self.sources: dict[str, tuple[V, int]] = {}  # the vector that a part was taken from
 
     def fresh(self, hint: str = "v") -> str:
         self._next += 1
@@ -169,6 +171,12 @@ class Builder:
         )
         return self.value(result, f"call {result} {name}({', '.join(map(str, args))})")
 
+    def run(self, name: str, *args: str) -> None:
+        """Calls an intrinsic without a result. Whole numbers among the arguments are immediate."""
+        types = (f"{t} immarg" if t == "i8" else t for t in (a.split()[0] for a in args))
+        self.declarations.setdefault(f"@{name}", f"declare void @{name}({', '.join(types)})")
+        self.emit(f"  call void @{name}({', '.join(args)})")
+
     def target_call(self, name: str, result: Type, *args: V) -> V:
         """Calls an intrinsic by its full name."""
         return self.call(name, result, *args, overload="")
@@ -204,6 +212,14 @@ class Builder:
             return V("zeroinitializer" if a.name == "0" else f"splat ({a})", t)
         one = self.value(t, f"insertelement {t} poison, {a}, i64 0")
         return self.value(t, f"shufflevector {one}, {t} poison, <{lanes} x i32> zeroinitializer")
+
+    def part_of(self, v: V, start: int, lanes: int) -> V:
+        """The same as `part`, and `sources` remembers where it is from. If nobody asks for the part
+        itself, LLVM drops it.
+        """
+        out = self.part(v, start, lanes)
+        self.sources[out.name] = v, start
+        return out
 
     def part(self, v: V, start: int, lanes: int = 1) -> V:
         """Consecutive lanes of a vector; a scalar for a single lane."""

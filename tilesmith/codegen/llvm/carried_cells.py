@@ -81,7 +81,8 @@ def _accesses(pieces: VectorPieces, body: tuple[Stmt, ...], local: Local) -> Ite
                 tile = {n: [(0, 0)] for n, _ in s.tile}
                 for name, load in s.operands:
                     size = operand_size(s, name)
-                    yield load.buffer, load.index, {**local, **tile, "*": [(0, size)]}, True
+                    plain = not s.intrinsic.by_address  # those are in memory
+                    yield load.buffer, load.index, {**local, **tile, "*": [(0, size)]}, plain
             case Store():
                 for w in s.writes:
                     yield w.buffer, w.index, local, True

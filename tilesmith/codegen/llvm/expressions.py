@@ -11,13 +11,20 @@ from tilesmith.codegen.artifact import Check
 from tilesmith.codegen.llvm.addressing import Addressing
 from tilesmith.codegen.llvm.builder import I64, PTR, Type, V
 from tilesmith.codegen.llvm.loads import Loads
-from tilesmith.codegen.llvm.operations import binary, cast, floordiv, unary
+from tilesmith.codegen.llvm.operations import (
+    binary,
+    cast,
+    floordiv,
+    rounded_to_int32,
+    rounds_to,
+    unary,
+)
 from tilesmith.codegen.llvm.position import Lane, Position
 from tilesmith.codegen.llvm.register_cache import RegisterCache
-from tilesmith.codegen.llvm.scopes import Scopes, Unconditional
 from tilesmith.codegen.llvm.storage import compute_type
 from tilesmith.codegen.llvm.vectors import Vectors
 from tilesmith.codegen.passes.check_indices import number_of
+from tilesmith.codegen.select_scopes import Scopes, Unconditional
 from tilesmith.expr.dynamic import Dynamic
 from tilesmith.expr.ints import FloorDiv, Int, Maximum, Opaque
 from tilesmith.expr.nodes import Binary, Cast, Const, Expr, IntValue, Load, Select, Unary
@@ -177,6 +184,8 @@ class Expressions:
                 v = binary(self.builder, op, *self.match((yield a), (yield b)), a.dtype)
             case Select(cond=c, a=a, b=b):
                 v = yield from self._select(c, a, b)
+            case Cast(x=Unary(op="round", x=x)) if rounds_to(self.builder, x.dtype, e.dtype):
+                v = rounded_to_int32(self.builder, (yield x))
             case Cast(x=x):
                 v = cast(self.builder, (yield x), x.dtype, e.dtype)
             case _:

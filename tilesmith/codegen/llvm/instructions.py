@@ -4,22 +4,25 @@ instruction's own code.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from tilesmith.base.errors import BuildError
-from tilesmith.codegen.llvm.addressing import Addressing
-from tilesmith.codegen.llvm.builder import V
+from tilesmith.codegen.llvm.addressing import Address, Addressing
+from tilesmith.codegen.llvm.builder import Type, V
 from tilesmith.codegen.llvm.frames import Cell
-from tilesmith.codegen.llvm.intrinsics import emitter_of
+from tilesmith.codegen.llvm.intrinsics import Rows, emitter_of
 from tilesmith.codegen.llvm.position import Position
 from tilesmith.codegen.llvm.register_cache import RegisterCache
-from tilesmith.expr.ints import Int
-from tilesmith.expr.linear import step_along
+from tilesmith.expr.ints import ZERO, Int, IntLike, of
+from tilesmith.expr.linear import linear, step_along
 from tilesmith.expr.nodes import Load
-from tilesmith.ir.nodes import Store, walk
+from tilesmith.ir.nodes import Block, Intrinsic, Store, walk
 
 
 class Instructions:
     def __init__(self, position: Position, addressing: Addressing, cache: RegisterCache) -> None:
         self.position, self.addressing, self.cache = position, addressing, cache
+        self._set_up: set[str] = set()  # what instructions have put at the function's start
 
     def emit(self, s: Store) -> None:
         unit = s.intrinsic
@@ -31,41 +34,125 @@ class Instructions:
             )
         if self.position.mask is not None:
             raise BuildError(f"{unit.name} cannot be done in some lanes only")
+        for name, load in s.operands:
+            self._require_dense(s, name, load)
+        if unit.by_address:
+            self._emit_by_address(s, unit)
+            return
         operands: dict[str, V] = {}
         cells: dict[str, Cell] = {}
-        ((_, block),) = walk(unit.description.body)
-        its = [i.name for i in block.iters]
-        accesses = {w.buffer: w.index for w in block.writes}
-        accesses |= {load.buffer: load.index for load in block.loads}
         for n, _ in s.tile:
             self.position.env[n] = 0
         for name, load in s.operands:
-            self._require_dense(s, name, load, its, accesses[name])
             a = self.addressing.address(load.buffer, load.index)
             cells[name] = Cell(a.memory.serial, a.terms, a.offset, operand_size(s, name))
-            operands[name] = self.cache.read(a.memory, cells[name])
+            operands[name] = self._read(s, a, cells[name], load)
         for n, _ in s.tile:
             del self.position.env[n]
         out = unit.description.outputs[0].name
         self.cache.write(cells[out], emitter_of(unit)(self.position.builder, operands))
 
-    def _require_dense(
-        self, s: Store, name: str, load: Load, its: list[str], wanted: tuple[Int, ...]
-    ) -> None:
-        """Raises unless the operand is in memory as the instruction needs it: with the strides of
-        the description along the tile.
+    def _emit_by_address(self, s: Store, unit: Intrinsic) -> None:
+        """An instruction that accesses memory: what registers hold of it goes there first."""
+        position = self.position
+        operands: dict[str, Rows] = {}
+        origin = dict.fromkeys((n for n, _ in s.tile), ZERO)
+        written = {w.buffer for w in s.writes}
+        for name, load in s.operands:
+            a = self.addressing.address(
+                load.buffer, tuple(p.substitute(origin) for p in load.index)
+            )
+            self.cache.flush(a.memory.serial, drop=load.buffer in written)
+            pointer = self.addressing.pointer(a.memory, a.terms, a.offset)
+            steps = _steps(s, name, load, position.memories[load.buffer].strides)
+            buf = unit.description.all_buffers[name]
+            apart = steps[0] if name in unit.by_address else buf.strides[0].const
+            nbytes = a.memory.dtype.nbytes
+            operands[name] = Rows(V(pointer, Type("ptr")), (apart or 0) * nbytes)
+        emitter_of(unit)(position.builder, operands)
+        for key, lines in position.builder.setup.items():
+            if key not in self._set_up:
+                self._set_up.add(key)
+                position.entry_lines.extend(lines)
+
+    def _read(self, s: Store, a: Address, cell: Cell, load: Load) -> V:
+        """The value of an operand. On ARM, short operands of consecutive unrolled steps are loaded
+        as one vector, because instructions take a part of a register at no cost.
         """
-        assert s.intrinsic is not None
+        position, m = self.position, a.memory
+        bits = m.dtype.bits * cell.lanes
+        room = position.target.vector_bits // bits
+        if position.target.arch == "aarch64" and room > 1 and s.intrinsic is not None:
+            for name, number in position.env.items():
+                extent = position.ranges.get(name)
+                if (
+                    not isinstance(number, int)
+                    or extent is None
+                    or any(name == n for n, _ in s.tile)
+                ):
+                    continue
+                if step_along(name, load.index, m.strides).const != cell.lanes:
+                    continue
+                first = number // room * room
+                count = min(room, (extent.const or 0) - first)
+                count = 1 << max(0, count.bit_length() - 1)
+                if not 1 < count > number - first:
+                    continue
+                start = (number - first) * cell.lanes
+                whole = cell._replace(offset=cell.offset - start, lanes=cell.lanes * count)
+                return position.builder.part_of(self.cache.read(m, whole), start, cell.lanes)
+        return self.cache.read(m, cell)
+
+    def _require_dense(self, s: Store, name: str, load: Load) -> None:
+        """Raises unless the operand lies in memory as the instruction needs it."""
+        unit = s.intrinsic
+        assert unit is not None
         m = self.position.memories[load.buffer]
-        buf = s.intrinsic.description.all_buffers[name]
-        for (loop, extent), it in zip(s.tile, its, strict=True):
-            have = step_along(loop, load.index, m.strides)
-            need = step_along(it, wanted, buf.strides)
-            if have != need and extent.const != 1:
-                raise BuildError(
-                    f"{s.intrinsic.name}: {load.buffer} moves by {have} elements along {loop}, "
-                    f"the instruction wants {need}; give it another layout"
-                )
+        buf = unit.description.all_buffers[name]
+        ((_, block),) = walk(unit.description.body)
+        index = next(x for n, x in _accesses(block) if n == name)
+        by_it = {i.name: n for i, (n, _) in zip(block.iters, s.tile, strict=True)}
+        free = index[0].name if name in unit.by_address else None
+        env = {f"d{k}": p for k, p in enumerate(index)}
+        wanted = index if buf.layout is None else tuple(p.substitute(env) for p in buf.layout)
+        for i in block.iters:
+            extent = i.extent.const or 1
+            if i.name == free:
+                continue
+            for at in {1, extent // 2, extent - 1} - {0}:
+                have = _moved(load.index, m.strides, [n for n, _ in s.tile], by_it[i.name], at)
+                need = _moved(wanted, buf.strides, [j.name for j in block.iters], i.name, at)
+                if have != need:
+                    raise BuildError(
+                        f"{unit.name}: {load.buffer} moves by {have} elements along "
+                        f"{by_it[i.name]}, the instruction wants {need}; give it another layout"
+                    )
+
+
+def _accesses(block: Block) -> Iterator[tuple[str, tuple[Int, ...]]]:
+    for w in block.writes:
+        yield w.buffer, w.index
+    for load in block.loads:
+        yield load.buffer, load.index
+
+
+def _moved(
+    index: Sequence[Int], strides: Sequence[IntLike], tile: Sequence[str], loop: str, at: int
+) -> Int:
+    """The elements between the tile's origin and the place `at` along one of its loops."""
+    origin = dict.fromkeys(tile, ZERO)
+    there = {**origin, loop: of(at)}
+    return linear((p.substitute(there) - p.substitute(origin) for p in index), strides)
+
+
+def _steps(s: Store, name: str, load: Load, strides: Sequence[IntLike]) -> list[int | None]:
+    """The elements between neighbours along each dimension of an operand."""
+    assert s.intrinsic is not None
+    ((_, block),) = walk(s.intrinsic.description.body)
+    index = next(x for n, x in _accesses(block) if n == name)
+    by_it = {i.name: n for i, (n, _) in zip(block.iters, s.tile, strict=True)}
+    tile = [n for n, _ in s.tile]
+    return [_moved(load.index, strides, tile, by_it[p.name or ""], 1).const for p in index]
 
 
 def operand_size(s: Store, name: str) -> int:

@@ -1,20 +1,39 @@
 """The LLVM code of hardware instructions.
 
 An emitter gets the Builder and each operand as one vector of all its elements in row-major order,
-by the names of the description's parameters. It returns the new value of the output.
+by the names of the description's parameters. It returns the new value of the output. If the
+intrinsic has operands `by_address`, it gets Rows instead, writes the output itself and returns
+nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from tilesmith.base.errors import BuildError
 from tilesmith.codegen.llvm.builder import I32, Builder, Type, V
-from tilesmith.ir.intrinsics import AVX512_DOT_U8S8, NEON_DOT_S8S8, NEON_DOT_U8U8
+from tilesmith.ir.intrinsics import (
+    AMX_NBYTES,
+    AMX_ROWS,
+    AMX_TILES,
+    AVX512_DOT_U8S8,
+    AVX_DOT_U8S8,
+    NEON_DOT_S8S8,
+    NEON_DOT_U8U8,
+)
 from tilesmith.ir.nodes import Intrinsic
 
-Operands = Mapping[str, V]
-Emit = Callable[[Builder, Operands], V]
+
+class Rows(NamedTuple):
+    """An operand in memory: the address of its first element, and how far apart its rows are."""
+
+    pointer: V
+    nbytes_apart: int
+
+
+Operands = Mapping[str, Any]  # of V, or of Rows
+Emit = Callable[[Builder, Operands], Any]
 NAME = "llvm"  # the name of this back end in Intrinsic.emitters
 
 
@@ -31,6 +50,19 @@ def emitter_of(unit: Intrinsic) -> Emit:
 
 def _quads(b: Builder, a: V, to: Type) -> V:
     """Four bytes repeated over a vector."""
+    if a.name in b.sources:  # as a lane of a longer vector
+        whole, start = b.sources[a.name]
+        words = b.value(
+            Type("i32", whole.type.lanes // 4),
+            f"bitcast {whole} to <{whole.type.lanes // 4} x i32>",
+        )
+        lanes = to.lanes // 4
+        order = ", ".join([f"i32 {start // 4}"] * lanes)
+        same = b.value(
+            Type("i32", lanes),
+            f"shufflevector {words}, {words.type} poison, <{lanes} x i32> <{order}>",
+        )
+        return b.value(to, f"bitcast {same} to {to}")
     word = b.value(I32, f"bitcast {a} to i32")
     return b.value(to, f"bitcast {b.splat(word, to.lanes // 4)} to {to}")
 
@@ -46,13 +78,70 @@ def _vnni(b: Builder, operands: Operands) -> V:
 def _neon_dot(name: str) -> Emit:
     def emit(b: Builder, operands: Operands) -> V:
         acc, a, w = operands["C"], operands["A"], operands["B"]
-        return b.call(name, acc.type, acc, _quads(b, a, w.type), w, overload="v4i32.v16i8")
+        # LLVM selects the form with a lane of a register only for the last operand.
+        return b.call(name, acc.type, acc, w, _quads(b, a, w.type), overload="v4i32.v16i8")
 
     return emit
 
 
+def _amx(unit: Intrinsic) -> Emit:
+    """Products of tiles. Registers 0 to 3 hold the result, 4 and 5 parts of A, 6 and 7 of B."""
+    buffers = unit.description.all_buffers
+    (rows, depth), (_, columns) = ((n.const or 0 for n in buffers[x].shape) for x in "AB")
+    group = 4 // buffers["A"].dtype.nbytes
+    across, down = columns // AMX_ROWS, rows // AMX_ROWS
+    kinds = {("int8", "int8"): "bssd", ("uint8", "int8"): "busd", ("int8", "uint8"): "bsud",
+             ("uint8", "uint8"): "buud", ("bfloat16", "bfloat16"): "bf16ps"}  # fmt: skip
+    product = f"llvm.x86.tdp{kinds[buffers['A'].dtype.name, buffers['B'].dtype.name]}"
+
+    def emit(b: Builder, operands: Mapping[str, Rows]) -> None:
+        _use_tiles(b)
+        a, w, c = operands["A"], operands["B"], operands["C"]
+        result = {(i, j): across * i + j for i in range(down) for j in range(across)}
+        for (i, j), tile in result.items():
+            _move_tile(b, "tileloadd64", tile, c, AMX_ROWS * i, AMX_NBYTES * j)
+        for step in range(depth // (AMX_ROWS * group)):
+            for i in range(down):
+                _move_tile(b, "tileloadd64", 4 + i, a, AMX_ROWS * i, AMX_NBYTES * step)
+            for j in range(across):
+                _move_tile(b, "tileloadd64", 6 + j, w, AMX_ROWS * step, AMX_NBYTES * j)
+                for i in range(down):
+                    b.run(product, *(f"i8 {t}" for t in (result[i, j], 4 + i, 6 + j)))
+        for (i, j), tile in result.items():
+            _move_tile(b, "tilestored64", tile, c, AMX_ROWS * i, AMX_NBYTES * j)
+
+    return emit
+
+
+def _move_tile(b: Builder, how: str, tile: int, at: Rows, row: int, nbytes: int) -> None:
+    offset = row * at.nbytes_apart + nbytes
+    p = b.value(Type("ptr"), f"getelementptr i8, {at.pointer}, i64 {offset}")
+    b.run(f"llvm.x86.{how}", f"i8 {tile}", str(p), f"i64 {at.nbytes_apart}")
+
+
+def _use_tiles(b: Builder) -> None:
+    """Configures all tile registers with their full size, at the start of the function."""
+    if "amx" in b.setup:
+        return
+    config = bytearray(64)
+    config[0] = 1  # the palette
+    for tile in range(8):
+        config[16 + 2 * tile] = AMX_NBYTES
+        config[48 + tile] = AMX_ROWS
+    text = ", ".join(f"i8 {x}" for x in config)
+    name = "@llvm.x86.ldtilecfg"
+    b.declarations.setdefault(name, f"declare void {name}(ptr)")
+    b.setup["amx"] = [
+        "  %amx.config = alloca [64 x i8], align 64",
+        f"  store <64 x i8> <{text}>, ptr %amx.config, align 64",
+        f"  call void {name}(ptr %amx.config)",
+    ]
+
+
 EMITTERS: Mapping[str, Emit] = {
     AVX512_DOT_U8S8.name: _vnni,
+    AVX_DOT_U8S8.name: _vnni,
+    **{unit.name: _amx(unit) for unit in AMX_TILES},
     NEON_DOT_S8S8.name: _neon_dot("llvm.aarch64.neon.sdot"),
     NEON_DOT_U8U8.name: _neon_dot("llvm.aarch64.neon.udot"),
 }

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from tilesmith.expr.dynamic import loads_of, map_loads
 from tilesmith.expr.ints import Int
-from tilesmith.expr.nodes import Expr, Load, map_ints
-from tilesmith.ir.nodes import For, If, Path, Stmt, Store, Write
+from tilesmith.expr.nodes import Load, map_ints
+from tilesmith.ir.nodes import For, If, Join, Path, Stmt, Store, Write
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,10 @@ def accesses(body: tuple[Stmt, ...], path: Path = ()) -> Iterator[Access]:
                 yield Access(path, w.buffer, w.index, True, s.tile)
                 for load in loads_of(w.value):
                     yield Access(path, load.buffer, load.index, False, s.tile)
+        elif isinstance(s, Join):
+            for x in s.values:
+                yield Access(path, x.buffer, x.index, True)
+                yield Access(path, x.buffer, x.index, False)
 
 
 def tile_ranges(body: tuple[Stmt, ...]) -> dict[str, Int]:
@@ -42,12 +47,28 @@ def tile_ranges(body: tuple[Stmt, ...]) -> dict[str, Int]:
     return {n: e for s in body if isinstance(s, Store) for n, e in s.tile}
 
 
-def map_access(s: Store, f: Callable[[str, tuple[Int, ...]], tuple[Int, ...]]) -> Store:
-    """The store with the index of every access replaced by f(buffer, index)."""
+Moved = TypeVar("Moved", bound=Store | Join)
 
-    def put(load: Load) -> Expr:
+
+def common_loops(uses: list[Access]) -> Path:
+    """The loops around all of them. Lowering copies loops with their names, so that the name alone
+    does not tell.
+    """
+    depth = 0
+    first = uses[0].path
+    while all(len(a.path) > depth and a.path[depth] is first[depth] for a in uses):
+        depth += 1
+    return first[:depth]
+
+
+def map_access(s: Moved, f: Callable[[str, tuple[Int, ...]], tuple[Int, ...]]) -> Moved:
+    """The statement with the index of every access replaced by f(buffer, index)."""
+
+    def put(load: Load) -> Load:
         return replace(load, index=f(load.buffer, load.index))
 
+    if isinstance(s, Join):
+        return replace(s, values=tuple(map(put, s.values)))
     writes = tuple(Write(w.buffer, f(w.buffer, w.index), map_loads(w.value, put)) for w in s.writes)
     operands = tuple((n, replace(x, index=f(x.buffer, x.index))) for n, x in s.operands)
     return replace(s, writes=writes, operands=operands)
@@ -79,6 +100,8 @@ def substitute_body(body: tuple[Stmt, ...], env: dict[str, Int]) -> tuple[Stmt, 
                     (n, replace(x, index=tuple(map(put, x.index)))) for n, x in s.operands
                 )
                 out.append(Store(writes, s.tile, s.intrinsic, operands))
+            case Join():
+                out.append(map_access(s, lambda _, index: tuple(map(put, index))))
             case _:
                 out.append(s)
     return tuple(out)

@@ -10,13 +10,13 @@ from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import map_access
 from tilesmith.expr.ints import Int
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Alloc, Buffer, Stmt, Store, rewrite, statements
+from tilesmith.ir.nodes import Alloc, Buffer, Join, Stmt, Store, rewrite, statements
 
 
 def apply_layouts(func: Function, _: Target) -> Function:
     buffers = {b.name: b for b in func.params}
     buffers |= {s.buffer.name: s.buffer for s in statements(func.body) if isinstance(s, Alloc)}
-    if all(b.layout is None and not b.basis for b in buffers.values()):
+    if all(b.is_as_given for b in buffers.values()):
         return func
 
     def move(name: str, index: tuple[Int, ...]) -> tuple[Int, ...]:
@@ -27,10 +27,10 @@ def apply_layouts(func: Function, _: Target) -> Function:
         return tuple(p.substitute(env) for p in layout)
 
     def flat(b: Buffer) -> Buffer:
-        return replace(b, shape=b.physical_shape, layout=None, basis=())
+        return replace(b, shape=b.physical_shape, layout=None, basis=(), zeros=())
 
     def go(s: Stmt) -> tuple[Stmt, ...]:
-        if isinstance(s, Store):
+        if isinstance(s, Store | Join):
             return (map_access(s, move),)
         return (Alloc(flat(s.buffer)),) if isinstance(s, Alloc) else (s,)
 

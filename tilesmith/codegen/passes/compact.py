@@ -5,12 +5,13 @@ needs, and allocates them there.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import takewhile
 
 from tilesmith.base.target import Target
-from tilesmith.codegen.passes.accesses import Access, accesses, map_access
+from tilesmith.codegen.passes.accesses import Access, accesses, common_loops, map_access
 from tilesmith.expr.ints import ZERO, Int, is_size
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Alloc, Buffer, For, Stmt, Store, rewrite
+from tilesmith.ir.nodes import Alloc, Buffer, For, Join, Path, Stmt, Store, rewrite
 from tilesmith.ir.regions import THREAD_LOOPS, Box, box_of, extent, union
 
 
@@ -25,10 +26,10 @@ def compact(func: Function, _: Target) -> Function:
     for b in func.buffers:
         if not uses[b.name]:
             continue
-        home = _home(b, uses[b.name])
-        small, low = _shrink(b, uses[b.name], home, func)
+        depth = len(common_loops(uses[b.name]))
+        small, low = _shrink(b, uses[b.name], depth, func)
         shift[b.name] = low
-        homes.setdefault(home, []).append(small)
+        homes.setdefault(_home(b, uses[b.name][0].path[:depth]), []).append(small)
 
     def move(name: str, index: tuple[Int, ...]) -> tuple[Int, ...]:
         if name not in shift:
@@ -36,7 +37,7 @@ def compact(func: Function, _: Target) -> Function:
         return tuple(p - lo for p, lo in zip(index, shift[name], strict=True))
 
     def go(s: Stmt) -> tuple[Stmt, ...]:
-        if isinstance(s, Store):
+        if isinstance(s, Store | Join):
             return (map_access(s, move),)
         if isinstance(s, For) and s.name in homes:
             return (replace(s, body=(*map(Alloc, homes[s.name]), *s.body)),)
@@ -46,30 +47,26 @@ def compact(func: Function, _: Target) -> Function:
     return replace(func, body=body, buffers=())
 
 
-def _home(b: Buffer, uses: list[Access]) -> str | None:
-    """The innermost loop around all uses. Shared memory is allocated outside of the loops over the
-    threads of a block, which share it.
+def _home(b: Buffer, around: Path) -> str | None:
+    """The loop where the buffer is allocated, the innermost one of `around`. Shared memory is
+    allocated outside of the loops over the threads of a block.
     """
-    depth = 0
-    shared = THREAD_LOOPS.get(b.scope, ())
-    first = uses[0].path
-    while all(len(a.path) > depth and a.path[depth].name == first[depth].name for a in uses):
-        if first[depth].kind in shared:
-            break
-        depth += 1
-    return first[depth - 1].name if depth else None
+    threads = THREAD_LOOPS.get(b.scope, ())
+    outer = list(takewhile(lambda f: f.kind not in threads, around))
+    return outer[-1].name if outer else None
 
 
 def _shrink(
-    b: Buffer, uses: list[Access], home: str | None, func: Function
+    b: Buffer, uses: list[Access], depth: int, func: Function
 ) -> tuple[Buffer, tuple[Int, ...]]:
     zero = tuple(ZERO for _ in b.shape)
-    if home is None:
+    if depth == 0 or (b.scope == "global" and _launched(uses[0].path[:depth])):
         return b, zero
+    threads = THREAD_LOOPS.get(b.scope, ())
     box: Box | None = None
     for a in uses:
-        names = [f.name for f in a.path]
-        inner = {f.name: f.extent for f in a.path[names.index(home) + 1 :]} | dict(a.tile)
+        inner = {f.name: f.extent for k, f in enumerate(a.path) if k >= depth or f.kind in threads}
+        inner |= dict(a.tile)
         box = union(box, box_of(a.index, b.shape, inner, func.rules))
     assert box is not None
     low, shape = [], []
@@ -80,3 +77,8 @@ def _shrink(
         low.append(span[0] if fits else ZERO)
         shape.append(e if fits else whole)
     return replace(b, shape=tuple(shape)), tuple(low)
+
+
+def _launched(around: Path) -> bool:
+    """Whether the loops are part of a GPU launch, whose threads share global memory."""
+    return any("Idx" in f.kind for f in around)

@@ -4,10 +4,11 @@ never hold, divisions and selects with a known result.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from tilesmith.base.target import Target
-from tilesmith.codegen.passes.accesses import tile_ranges
+from tilesmith.codegen.passes.accesses import map_access, tile_ranges
 from tilesmith.expr.conditions import condition_parts
 from tilesmith.expr.ints import (
     ZERO,
@@ -23,9 +24,10 @@ from tilesmith.expr.ints import (
 )
 from tilesmith.expr.nodes import Expr, Select, map_own_ints, rewrite
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, Write
+from tilesmith.ir.nodes import Alloc, For, If, Join, Stmt, Store, Write
 
 Ranges = dict[str, Int]
+Index = tuple[Int, ...]
 
 
 def simplify(func: Function, _: Target) -> Function:
@@ -41,7 +43,10 @@ def simplify_body(body: tuple[Stmt, ...], ranges: Ranges, env: dict[str, Int]) -
                 if s.extent.const == 0:
                     continue
                 if s.extent.const == 1:
-                    out.extend(simplify_body(s.body, ranges, {**env, s.name: ZERO}))
+                    inner = simplify_body(s.body, ranges, {**env, s.name: ZERO})
+                    # a GPU launch keeps its loops over blocks and threads
+                    launch = s.kind in ("blockIdx.x", "threadIdx.x")
+                    out.extend((replace(s, body=inner),) if launch else inner)
                     continue
                 inner = simplify_body(s.body, {**ranges, s.name: s.extent}, env)
                 if not idle(inner):
@@ -58,6 +63,8 @@ def simplify_body(body: tuple[Stmt, ...], ranges: Ranges, env: dict[str, Int]) -
                     out.append(If(conds, inner))
             case Store():
                 out.append(_store(s, ranges, env))
+            case Join():
+                out.append(map_access(s, _cleaning(ranges, env)))
             case _:
                 out.append(s)
     return tuple(out)
@@ -66,6 +73,10 @@ def simplify_body(body: tuple[Stmt, ...], ranges: Ranges, env: dict[str, Int]) -
 def idle(body: tuple[Stmt, ...]) -> bool:
     """Whether the body only allocates buffers."""
     return all(isinstance(s, Alloc) for s in body)
+
+
+def _cleaning(ranges: Ranges, env: dict[str, Int]) -> Callable[[str, Index], Index]:
+    return lambda _, index: tuple(clean(p.substitute(env), ranges) for p in index)
 
 
 def _store(s: Store, ranges: Ranges, env: dict[str, Int]) -> Store:

@@ -9,8 +9,9 @@ import numpy as np
 
 from tilesmith.base.dtype import BOOL, FLOAT32, FLOAT64
 from tilesmith.frontends.onnx.call import Call, Importer
-from tilesmith.frontends.onnx.matmul import scaled, shaped
-from tilesmith.frontends.onnx.steps import joined, need_few_steps
+from tilesmith.frontends.onnx.steps import need_few_steps
+from tilesmith.frontends.shared.products import scaled
+from tilesmith.frontends.shared.views import joined, shaped
 from tilesmith.graph.graph import Value
 from tilesmith.ops import attention as parts
 from tilesmith.ops.elementwise import cast

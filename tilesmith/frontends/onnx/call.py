@@ -14,12 +14,10 @@ from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
-from tilesmith.base.dtype import FLOAT64
-from tilesmith.base.errors import ExpressionError, GraphError
 from tilesmith.frontends.onnx.model import OnnxNode
+from tilesmith.frontends.shared.building import Building
 from tilesmith.graph.builder import GraphBuilder
-from tilesmith.graph.graph import Array, Operator, Value
-from tilesmith.graph.limits import LIMITS
+from tilesmith.graph.graph import Array, Value
 
 T = TypeVar("T")
 Importer = Callable[["Call"], Any]  # a Value, or a sequence of them (None: that output is absent)
@@ -57,11 +55,13 @@ class OnHost:
         raise RunOnHost(self.why)
 
 
-class Call:
+class Call(Building):
     """The node, its inputs as values of the graph, and the ways to add to the graph."""
 
     def __init__(self, node: OnnxNode, inputs: Sequence[Value | None], builder: GraphBuilder):
-        self.node, self._inputs, self.builder = node, tuple(inputs), builder
+        label = next((x for x in node.outputs if x), "")
+        super().__init__(str(node), label, builder)
+        self.node, self._inputs = node, tuple(inputs)
 
     # inputs
     @property
@@ -132,33 +132,6 @@ class Call:
         if name not in self.node.attributes:
             self.refuse(f"attribute {name!r} is missing")
         return self.node.attributes[name]
-
-    def axis(self, value: int, rank: int, what: str = "axis") -> int:
-        """An axis counted from 0."""
-        if not -rank <= value < rank:
-            self.refuse(f"{what} {value} does not exist in a tensor of rank {rank}")
-        return value % rank
-
-    # results
-    def add(self, function: Operator, *inputs: Value, **settings: Any) -> Any:
-        """Applies an operator of the DSL: one Value, or a tuple where it has several results."""
-        try:
-            label = next((x for x in self.node.outputs if x), function.__name__)
-            return self.builder.add(
-                function, *inputs, name=label, origin=str(self.node), **settings
-            )
-        except ExpressionError as error:
-            raise GraphError(f"{self.node}: {error}") from None
-
-    def constant(self, array: Any) -> Value:
-        return self.builder.constant(array, name=f"{self.node.name}.const")
-
-    def check_room(self, what: str, *shape: int) -> None:
-        """Refuses what no memory holds, before an importer makes an array of that shape."""
-        LIMITS.check(Value(what, shape, FLOAT64))
-
-    def refuse(self, why: str) -> NoReturn:
-        raise GraphError(f"{self.node}: {why}")
 
 
 def _alike(v: Any, default: Any) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 
 from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
 from tilesmith.frontends.onnx.convert import dtype_of
-from tilesmith.frontends.onnx.movement import expanded
+from tilesmith.frontends.shared.views import expanded
 from tilesmith.graph.graph import Value
 
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
 from tilesmith.frontends.onnx.windows import (
-    Pairs,
     auto_pad,
     halves,
     pad_attribute,
@@ -14,6 +13,7 @@ from tilesmith.frontends.onnx.windows import (
     sliding,
     spatial_rank,
 )
+from tilesmith.frontends.shared.phases import whole_phases
 from tilesmith.graph.graph import Value
 from tilesmith.ops.causal import causal_conv1d, causal_state
 from tilesmith.ops.conv import conv1d, conv2d, conv3d, depthwise_conv2d
@@ -111,7 +111,7 @@ def conv_transpose(call: Call) -> Value:
             )
         raise RunOnHost(f"its input has {count} spatial dimensions; kernels have 1 to 3")
     if call.known(1) is not None and max(dilation) == 1:
-        w, padding = _whole_phases(call, w, stride, padding)
+        w, padding = whole_phases(call, w, stride, padding)
     y: Value = call.add(
         function, x, w, stride=stride, padding=padding, output_padding=extra, dilation=dilation,
         groups=groups_of(call),
@@ -119,24 +119,6 @@ def conv_transpose(call: Call) -> Value:
     if any(behind):
         y = call.add(pad, y, widths=((0, 0), (0, 0), *((0, n) for n in behind)))
     return with_bias(call, y)
-
-
-def _whole_phases(
-    call: Call, w: Value, stride: tuple[int, ...], padding: Pairs
-) -> tuple[Value, Pairs]:
-    """Weights with zeros around them, so that the stride divides their extent and the padding, and
-    what they add to the output cut off again. Then the operator is a few small convolutions, not
-    one over an input with zeros between its elements.
-    """
-    more = []
-    for n, s, (before, _) in zip(w.shape[2:], stride, padding, strict=True):
-        front = 0 if s == 2 else -before % s  # of a stride of 2 the operator takes any padding
-        more.append((front, -(n + front) % s))
-    if not any(map(any, more)):
-        return w, padding
-    wider: Value = call.add(pad, w, widths=((0, 0), (0, 0), *more))
-    cut = zip(padding, more, strict=True)
-    return wider, tuple((p[0] + m[0], p[1] + m[1]) for p, m in cut)
 
 
 def deform(call: Call) -> Value:

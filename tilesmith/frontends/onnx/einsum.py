@@ -7,7 +7,7 @@ from math import prod
 
 from tilesmith.base.errors import ExpressionError, GraphError
 from tilesmith.frontends.onnx.call import Call, Importer
-from tilesmith.frontends.onnx.matmul import shaped
+from tilesmith.frontends.shared.views import shaped
 from tilesmith.graph.graph import Value
 from tilesmith.ops.einsum import einsum, terms_of
 from tilesmith.ops.matmul import batch_matmul, matmul

@@ -13,13 +13,13 @@ import numpy as np
 
 from tilesmith.frontends.onnx import host_numpy
 from tilesmith.frontends.onnx.call import Call, Importer, OnHost, RunOnHost
-from tilesmith.frontends.onnx.movement import as_shape, sliced
-from tilesmith.frontends.onnx.scatter_numpy import (
+from tilesmith.frontends.shared.scatter_numpy import (
     last_of_axis,
     last_of_rows,
     scatter_elements_array,
     scatter_nd_array,
 )
+from tilesmith.frontends.shared.views import shaped, sliced
 from tilesmith.graph.graph import Array, Value
 from tilesmith.ops import indices as gathers
 from tilesmith.ops import scatter as scatters
@@ -54,7 +54,7 @@ def gather(call: Call) -> Value:
     places = np.where(known < 0, known + n, known).astype(np.int64)
     shape = (*x.shape[:axis], *known.shape, *x.shape[axis + 1 :])
     if (part := _as_slice(places.ravel())) is not None:  # a view
-        return as_shape(call, sliced(call, x, {axis: part}), shape)
+        return shaped(call, sliced(call, x, {axis: part}), shape)
     out = call.add(take, x, call.constant(places), axis=axis)
     return out
 
@@ -106,7 +106,7 @@ def compress(call: Call) -> Value:
     if call.has_attribute("axis"):
         axis = call.axis(axis, len(x.shape))
     else:
-        x = as_shape(call, x, (x.size,))
+        x = shaped(call, x, (x.size,))
     chosen = np.flatnonzero(known)
     if chosen.size and chosen[-1] >= x.shape[axis]:
         call.refuse(f"its condition is longer than dimension {axis} of {x}")
@@ -197,15 +197,15 @@ def scatter_nd(call: Call) -> Value:
     known = call.known(1)
     out: Value
     if reduction == "none" and known is not None:
-        updates = as_shape(call, updates, (rows, *x.shape[depth:]))
+        updates = shaped(call, updates, (rows, *x.shape[depth:]))
         last = call.constant(last_of_rows(known.reshape(rows, depth), x.shape))
         out = call.add(scatters.put_rows, x, updates, last)
         return out
     compared = prod(x.shape[:depth]) if reduction == "none" else x.size
     if compared * rows > MAX_COMPARISONS or (x.dtype.kind == "b" and reduction != "none"):
         raise RunOnHost("it has many updates", partial(_scattered_rows, reduction=reduction))
-    ids = as_shape(call, ids, (rows, depth))
-    updates = as_shape(call, updates, (rows, *x.shape[depth:]))
+    ids = shaped(call, ids, (rows, depth))
+    updates = shaped(call, updates, (rows, *x.shape[depth:]))
     if reduction == "none":
         out = call.add(scatters.put_rows, x, updates, call.add(scatters.last_row, ids, x))
         return out

@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
-from tilesmith.frontends.onnx.matmul import shaped
+from tilesmith.frontends.shared.views import shaped
 from tilesmith.graph.graph import Value
 from tilesmith.ops.determinant import determinant, eliminate
 from tilesmith.ops.elementwise import cast, divide, multiply

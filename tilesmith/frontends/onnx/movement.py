@@ -4,12 +4,13 @@ expressions, and shapes are constants.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import prod
 
 import numpy as np
 
 from tilesmith.frontends.onnx.call import Call, Importer
+from tilesmith.frontends.shared.views import expanded, shaped, sliced
 from tilesmith.graph.graph import Value
 from tilesmith.ops import transform, views
 
@@ -29,13 +30,6 @@ def axes_of(call: Call, k: int, rank: int) -> list[int] | None:
 
 
 # shapes
-def as_shape(call: Call, x: Value, shape: Sequence[int]) -> Value:
-    if tuple(shape) == x.shape:
-        return x
-    out: Value = call.add(transform.reshape, x, shape=tuple(shape))
-    return out
-
-
 def reshape(call: Call) -> Value:
     x, wanted = call.value(0), call.ints(1)
     zero_means_empty = bool(call.attribute("allowzero", 0))
@@ -50,7 +44,7 @@ def reshape(call: Call) -> Value:
         if shape.count(-1) > 1 or known == 0 or x.size % known:
             call.refuse(f"{x} has {x.size} elements, which do not fill the shape {wanted}")
         shape[shape.index(-1)] = x.size // known
-    return as_shape(call, x, shape)
+    return shaped(call, x, shape)
 
 
 def flatten(call: Call) -> Value:
@@ -59,7 +53,7 @@ def flatten(call: Call) -> Value:
     if not -rank <= axis <= rank:
         call.refuse(f"axis {axis} does not exist in {x}")
     at = axis + rank if axis < 0 else axis
-    return as_shape(call, x, (prod(x.shape[:at]), prod(x.shape[at:])))
+    return shaped(call, x, (prod(x.shape[:at]), prod(x.shape[at:])))
 
 
 def squeeze(call: Call) -> Value:
@@ -70,7 +64,7 @@ def squeeze(call: Call) -> Value:
     for d in axes:
         if x.shape[d] != 1:
             call.refuse(f"dimension {d} of {x} is not 1")
-    return as_shape(call, x, [n for d, n in enumerate(x.shape) if d not in axes])
+    return shaped(call, x, [n for d, n in enumerate(x.shape) if d not in axes])
 
 
 def unsqueeze(call: Call) -> Value:
@@ -81,7 +75,7 @@ def unsqueeze(call: Call) -> Value:
     if len(set(axes)) != len(axes):
         call.refuse(f"axes {given} name a dimension twice")
     rest = iter(x.shape)
-    return as_shape(call, x, [1 if d in axes else next(rest) for d in range(rank)])
+    return shaped(call, x, [1 if d in axes else next(rest) for d in range(rank)])
 
 
 def transpose(call: Call) -> Value:
@@ -115,23 +109,6 @@ def slice_(call: Call) -> Value:
     if any(step == 0 for _, _, step in parts.values()):
         call.refuse("a step is 0")
     return sliced(call, x, parts)
-
-
-def sliced(call: Call, x: Value, parts: Mapping[int, tuple[int, int, int]]) -> Value:
-    """x[start:stop:step] in some dimensions, as Python counts; x itself if nothing is left out."""
-    whole = []
-    for d, n in enumerate(x.shape):
-        first, past, step = slice(*parts.get(d, (0, n, 1))).indices(n)
-        count = len(range(first, past, step))
-        # The element before the first cannot be named by its place.
-        whole.append((first, past if past >= 0 else -n - 1, step if count > 1 or not n else 1))
-        if count == 1:
-            whole[-1] = (first, first + 1, 1)
-    if all(w == (0, n, 1) for w, n in zip(whole, x.shape, strict=True)):
-        return x
-    starts, stops, steps = zip(*whole, strict=True)
-    out: Value = call.add(views.slice_, x, starts=starts, stops=stops, steps=steps)
-    return out
 
 
 def split(call: Call) -> tuple[Value, ...]:
@@ -178,13 +155,6 @@ def expand(call: Call) -> Value:
     except ValueError:
         call.refuse(f"{x} does not broadcast to {wanted}")
     return expanded(call, x, shape)
-
-
-def expanded(call: Call, x: Value, shape: tuple[int, ...]) -> Value:
-    if shape == x.shape:
-        return x
-    out: Value = call.add(views.expand, x, shape=shape)
-    return out
 
 
 def tile(call: Call) -> Value:

@@ -11,8 +11,8 @@ import numpy as np
 
 from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
 from tilesmith.frontends.onnx.indexing import MAX_COMPARISONS
-from tilesmith.frontends.onnx.movement import as_shape
 from tilesmith.frontends.onnx.windows import pad_attribute, per_axis, sliding, spatial_rank
+from tilesmith.frontends.shared.views import shaped
 from tilesmith.graph.graph import Array, Value
 from tilesmith.ops.blocks import crop_or_pad
 from tilesmith.ops.pool import (
@@ -101,9 +101,9 @@ def max_unpool(call: Call) -> Value:
     if size * x.size > MAX_COMPARISONS or not x.size:
         raise RunOnHost("it has many elements", partial(_unpooled, shape=tuple(shape), out=wanted))
     row: Value = call.constant(np.zeros(size, x.dtype.numpy))
-    places = call.add(last_row, as_shape(call, ids, (x.size, 1)), row)
-    y: Value = call.add(put_rows, row, as_shape(call, x, (x.size,)), places)
-    y = as_shape(call, y, tuple(shape))
+    places = call.add(last_row, shaped(call, ids, (x.size, 1)), row)
+    y: Value = call.add(put_rows, row, shaped(call, x, (x.size,)), places)
+    y = shaped(call, y, tuple(shape))
     if wanted != tuple(shape):
         y = call.add(crop_or_pad, y, starts=(0,) * len(shape), shape=wanted)
     return y

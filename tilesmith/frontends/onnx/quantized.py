@@ -12,8 +12,9 @@ from tilesmith.base.errors import GraphError
 from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
 from tilesmith.frontends.onnx.convert import dtype_of
 from tilesmith.frontends.onnx.convolution import groups_of
-from tilesmith.frontends.onnx.matmul import product, shaped
 from tilesmith.frontends.onnx.windows import sliding, spatial_rank
+from tilesmith.frontends.shared.products import product
+from tilesmith.frontends.shared.views import shaped
 from tilesmith.graph.graph import Value
 from tilesmith.ops.conv import conv1d, conv2d, conv3d
 from tilesmith.ops.elementwise import bias_add, cast, divide, multiply, subtract

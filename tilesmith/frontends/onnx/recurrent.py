@@ -11,9 +11,7 @@ from typing import Any
 import numpy as np
 
 from tilesmith.frontends.onnx.call import Call, Importer
-from tilesmith.frontends.onnx.matmul import shaped
-from tilesmith.frontends.onnx.movement import sliced
-from tilesmith.frontends.onnx.steps import joined
+from tilesmith.frontends.shared.views import joined, shaped, sliced
 from tilesmith.graph.graph import Value
 from tilesmith.ops.elementwise import add, bias_add
 from tilesmith.ops.matmul import matmul

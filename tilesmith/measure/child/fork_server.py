@@ -19,29 +19,34 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
-from tilesmith.base.target import cpu
+from tilesmith.base.target import Target, cpu
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.codegen.llvm.compiler import compile_ir
 from tilesmith.codegen.llvm.emit import emit_function
-from tilesmith.measure.child import build_worker, fault_handler
+from tilesmith.measure.child import build_worker, fault_handler, run_worker
+from tilesmith.measure.child.cpu_runner import CpuRunner, allocators
 from tilesmith.measure.child.fault_handler import Report
+from tilesmith.measure.child.gpu_runner import GpuRunner
 from tilesmith.measure.child.reference_kernel import reference_source
-from tilesmith.measure.child.run_worker import RunWorker, allocators
 from tilesmith.measure.child.task_arrays import TaskArrays
 from tilesmith.measure.messages import (
     NO_MEMORY,
+    UNLIMITED,
     Discard,
     Exit,
     Limits,
+    Preload,
     Prepare,
     Reap,
     SpawnBuilder,
     SpawnRunner,
 )
 from tilesmith.measure.wire import Channel, Gone, adopt
+from tilesmith.runtime.devices.open import open_device
 from tilesmith.runtime.loader import Library, pool
 
 Work = Callable[[Channel, Report], None]
@@ -61,8 +66,9 @@ class _Child:
 class _Task:
     """The data with which run workers of a task start."""
 
+    target: Target
     arrays: TaskArrays
-    reference: Artifact
+    reference: Artifact | None  # of a CPU; the parent loads that of a GPU
     cold_nbytes: int  # bytes to read to flush the caches
 
 
@@ -88,6 +94,9 @@ class ForkServer:
                     return
                 continue
             match message:
+                case Preload(kind=kind):
+                    _preload(kind)
+                    self._control.send(None)
                 case Prepare():
                     self._control.send(self._prepare(message, fds[0]))
                 case Discard(task=task):
@@ -108,17 +117,25 @@ class ForkServer:
 
     def _prepare(self, message: Prepare, fd: int) -> int:
         func, target = message.func, message.target
-        host = cpu(target.num_cores)
-        reference = compile_ir("reference", reference_source(host), host, (), 0, host.num_cores > 1)
+        reference = None
+        if target.kind == "cpu":
+            host = cpu(target.num_cores)
+            source, threaded = reference_source(host), host.num_cores > 1
+            reference = compile_ir("reference", source, host, (), 0, threaded)
         arrays = TaskArrays(func)
         cold_nbytes = 2 * max(target.l3_nbytes, target.l2_nbytes)
-        self._tasks[message.task] = _Task(arrays, reference, cold_nbytes)
+        self._tasks[message.task] = _Task(target, arrays, reference, cold_nbytes)
         seed = int(func.digest[:8], 16)
         return self._fork(fd, message.limits, lambda c, _: c.send(arrays.fill(seed)))
 
     def _spawn_runner(self, message: SpawnRunner, fd: int) -> int:
         task = self._tasks[message.task]
         cold_nbytes = task.cold_nbytes if message.cold else 0
+
+        def run_on_gpu(channel: Channel, report: Report) -> None:
+            os.environ["CUDA_MODULE_LOADING"] = "EAGER"  # not at the first launch, which is timed
+            gpu = GpuRunner(task.arrays, open_device(task.target), message.cold)
+            run_worker.serve(gpu, report, channel)
 
         def run(channel: Channel, report: Report) -> None:
             addresses = self._faults.addresses
@@ -128,9 +145,11 @@ class ForkServer:
             for t in self._tasks.values():  # all tasks, because processes share their memory
                 t.arrays.protect()
             imports = allocators(addresses)
-            RunWorker(task.arrays, task.reference, report, imports, cold_nbytes).serve(channel)
+            assert task.reference is not None
+            runner = CpuRunner(task.arrays, task.reference, report, imports, cold_nbytes)
+            run_worker.serve(runner, report, channel)
 
-        return self._fork(fd, message.limits, run)
+        return self._fork(fd, message.limits, run if task.target.kind == "cpu" else run_on_gpu)
 
     def _fork(self, fd: int, limits: Limits, work: Work) -> int:
         report, stderr = Report(), os.memfd_create("stderr")
@@ -182,9 +201,10 @@ def _run_child(server: int, fd: int, limits: Limits, report: Report, work: Work)
         with suppress(OSError):  # cores may be offline now
             os.sched_setaffinity(0, limits.cores)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        # RLIMIT_DATA counts private writable memory, without guard pages and shared arrays.
-        most = _data_nbytes() + limits.nbytes
-        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+        if limits.nbytes != UNLIMITED:
+            # RLIMIT_DATA counts private writable memory, without guard pages and shared arrays.
+            most = _data_nbytes() + limits.nbytes
+            resource.setrlimit(resource.RLIMIT_DATA, (most, most))
         work(adopt(fd), report)
         status = 0
     except Gone:
@@ -195,6 +215,14 @@ def _run_child(server: int, fd: int, limits: Limits, report: Report, work: Work)
         os.write(2, f"{type(error).__name__}: {error}\n".encode())
     finally:
         os._exit(status)
+
+
+def _preload(kind: str) -> None:
+    """Importing starts no threads and opens no device: both would be lost in a fork."""
+    modules = {"cuda": ("cuda.bindings.nvrtc",), "opencl": ("pyopencl",)}
+    for name in modules.get(kind, ()):
+        with suppress(ImportError):  # whoever needs it says what is missing
+            import_module(name)
 
 
 def _data_nbytes() -> int:

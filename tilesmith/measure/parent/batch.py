@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
@@ -31,8 +31,7 @@ from tilesmith.measure.parent.timing import (
 from tilesmith.measure.parent.trial import TimeSpent, Trial
 from tilesmith.task.task import Failure
 
-# A kernel times out at this many times the best time, but not before one second.
-_PATIENCE, _MIN_LIMIT = 200.0, 1.0
+_PATIENCE = 200.0  # a kernel times out at this many times the best time
 _FINISH = 12  # calls of the best kernel that a race and its confirmation take about
 _GRACE = 3.0  # additional seconds for a run that has not measured any kernel
 # A worker that dies once may have been killed by another process. A kernel under which the worker
@@ -77,7 +76,9 @@ class Batch:
         cores, free = self.cores, self.cores.free if overlap else ()
         self.builders.want(jobs)
         self.builders.allow(cores.all, free)
-        while self.builders.occupies(cores.run if overlap else cores.all) and self._in_time:
+        # Kernels of a GPU take no core, so that they need not wait for one.
+        wait = self.builders.occupies if cores.run or not overlap else _never
+        while wait(cores.run if overlap else cores.all) and self._in_time:
             self._receive(trials)
             if self._is_late and self._kernels:
                 break
@@ -196,7 +197,7 @@ class Batch:
         rest = self.until - time.monotonic()
         if not self._in_time or (self._reached and rest < _FINISH * best < inf):
             return inf
-        patience = min(self.timeout, max(_MIN_LIMIT, _PATIENCE * best))
+        patience = min(self.timeout, max(self.rules.min_limit, _PATIENCE * best))
         deaths: Counter[int] = Counter()
         while True:
             limit = min(patience, self._end - time.monotonic())
@@ -319,6 +320,10 @@ class Batch:
         """Drops an incumbent that ran well before and fails now."""
         self.runner.forget([incumbent.trial.slot])
         self.incumbents.depose(incumbent, failure)
+
+
+def _never(cores: Collection[int]) -> bool:
+    return False
 
 
 def _is_to_blame(slot: int, failed: KernelFailed, deaths: Counter[int]) -> bool:

@@ -21,6 +21,7 @@ from tilesmith.measure.messages import (
     Discard,
     Exit,
     Limits,
+    Preload,
     Prepare,
     Reap,
     SpawnBuilder,
@@ -88,6 +89,10 @@ class ForkServerClient:
     def prepare(self, task: Task, limits: Limits) -> Worker:
         """A worker that fills the task's arrays. It sends None, or why they cannot be filled."""
         return self._start(Prepare(task.statement, task.func, task.target, limits))
+
+    def preload(self, kind: str) -> None:
+        """Imports what workers of this kind of target need."""
+        self._ask(Preload(kind))
 
     def discard(self, statement: str) -> None:
         """Frees a task's arrays. Its workers must have ended."""

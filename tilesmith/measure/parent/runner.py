@@ -11,8 +11,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
+from tilesmith.base.errors import MeasureError
 from tilesmith.measure.messages import (
     REFERENCE,
+    Broken,
     Built,
     Check,
     Drop,
@@ -29,6 +31,7 @@ from tilesmith.task.task import Failure
 # The linker leaks a little memory per library, so a worker is replaced after this many; starting
 # one takes 4 ms.
 _MAX_LOADS = 300
+_START_SECONDS = 60.0  # for a worker that opens a device
 _ANSWER_SECONDS = 10.0  # timeout for loading and dropping kernels, which runs nothing
 
 
@@ -54,7 +57,10 @@ class Background(Protocol):
 
 
 class Runner:
-    """`task` is the statement key of a task whose arrays the fork server has."""
+    """`task` is the statement key of a task whose arrays the fork server has. `slack` are seconds
+    that a first call may take beyond its limit, for what is not the kernel's: a GPU's driver may
+    compile it then. `reference` is the reference kernel if each worker must be given it.
+    """
 
     def __init__(
         self,
@@ -63,10 +69,13 @@ class Runner:
         limits: Limits,
         cold: bool,
         background: Background,
+        slack: float = 0.0,
+        reference: Built | None = None,
     ) -> None:
         self._fork_server, self._task = fork_server, task
         self._limits, self._cold = limits, cold
         self._background = background
+        self._slack, self._reference = slack, reference
         self._worker: Worker | None = None
         self._kernels: dict[int, Built] = {}
         self._loaded: set[int] = set()  # slots linked in the worker
@@ -104,7 +113,7 @@ class Runner:
     def check(self, slot: int, seconds: float) -> float:
         """The seconds of a first call, whose result was correct."""
         self._load(slot)
-        answer: float | Failure = self._ask(Check(slot), seconds)
+        answer: float | Failure = self._ask(Check(slot), seconds + self._slack)
         if isinstance(answer, Failure):
             raise KernelFailed(slot, answer)
         return answer
@@ -120,7 +129,8 @@ class Runner:
     def _load(self, slot: int) -> None:
         if self._worker is not None and slot in self._loaded:
             return
-        failure: Failure | None = self._ask(Load(slot, self._kernels[slot]), _ANSWER_SECONDS)
+        message = Load(slot, self._kernels[slot])
+        failure: Failure | None = self._ask(message, _ANSWER_SECONDS + self._slack)
         if failure is not None:
             raise KernelFailed(slot, failure)
         self._loaded.add(slot)
@@ -131,6 +141,14 @@ class Runner:
             self._worker = self._fork_server.spawn_runner(self._task, self._limits, self._cold)
             self._loaded.clear()
             self._num_loads = 0
+            if self._reference is not None:
+                failure = self._exchange(Load(REFERENCE, self._reference), _START_SECONDS)
+                if failure is not None:
+                    raise MeasureError(f"the reference kernel does not load: {failure.text}")
+        return self._exchange(message, seconds)
+
+    def _exchange(self, message: Any, seconds: float) -> Any:
+        assert self._worker is not None
         worker = self._worker
         own = worker.channel
         slot = getattr(message, "slot", 0)
@@ -141,7 +159,11 @@ class Runner:
             while True:
                 readable = ready([own, *self._background.channels], time_left(deadline))
                 if own in readable:
-                    return own.receive()
+                    answer = own.receive()
+                    if isinstance(answer, Broken):
+                        self.renew()
+                        raise KernelFailed(answer.slot or slot, answer.failure)
+                    return answer
                 self._background.serve()
                 if time.monotonic() > deadline:
                     end = self._fork_server.reap(worker, kill=True)

@@ -4,18 +4,38 @@ another machine.
 
 from __future__ import annotations
 
-from tilesmith.base.errors import MeasureError
+from tilesmith.base.errors import MeasureError, TargetError
 from tilesmith.base.target import Target, cpu
 from tilesmith.measure.parent.cores import usable_cores
+from tilesmith.runtime.devices.open import target_of
 
 
 def require_this_machine(target: Target) -> None:
+    """Of a GPU, too: the one of the target's number must be of the same model."""
+    if target.kind != "cpu":
+        _require_gpu(target)
+        return
     here = cpu(len(usable_cores()))
     why = difference(target, here)
     if why is not None:
         raise MeasureError(
             f"LocalMeasurer runs kernels on this machine ({_describe(here)}), and the target is "
             f"{_describe(target)}: {why}. Tune for ts.cpu(), or run this on that machine"
+        )
+
+
+def _require_gpu(target: Target) -> None:
+    try:
+        here = target_of(target.kind, target.device)
+    except TargetError as error:
+        raise MeasureError(
+            f"LocalMeasurer runs kernels on this machine, and the target is {_describe(target)}: "
+            f"{error}"
+        ) from None
+    if here != target:
+        raise MeasureError(
+            f"LocalMeasurer runs kernels on {_describe(here)}, and the target is "
+            f"{_describe(target)}. Tune for ts.{target.kind}(), or run this on that machine"
         )
 
 
@@ -39,7 +59,9 @@ def difference(target: Target, here: Target) -> str | None:
 
 
 def _describe(t: Target) -> str:
-    what = t.model or t.cpu if t.kind == "cpu" else t.kind
+    if t.kind != "cpu":
+        return f"{t.model or t.kind} ({t.arch})"
+    what = t.model or t.cpu
     return f"{t.arch} {what}, {t.num_cores} {'core' if t.num_cores == 1 else 'cores'}"
 
 

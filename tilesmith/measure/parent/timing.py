@@ -58,6 +58,7 @@ class TimingRules:
     rounds: int = 3  # rounds of a race between two halvings
     margin: float = 0.005  # relative; a winner must be faster by more
     confirm_rounds: int = 9
+    min_limit: float = 1.0  # seconds after which a kernel times out at the earliest
     # Count processor time instead of wall-clock time: for single-threaded kernels on a machine that
     # is never idle.
     processor_time: bool = False

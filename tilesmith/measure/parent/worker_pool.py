@@ -7,21 +7,27 @@ them once. Only the task being measured has a run worker.
 
 from __future__ import annotations
 
+import pickle
 import time
 from dataclasses import dataclass
 from math import inf
 
 from tilesmith.base.errors import MeasureError
-from tilesmith.measure.messages import REFERENCE, Limits
+from tilesmith.measure.gpu_reference import build_reference
+from tilesmith.measure.messages import REFERENCE, UNLIMITED, Build, Built, Limits
 from tilesmith.measure.parent.builders import Builders
 from tilesmith.measure.parent.cores import Cores, share_out, to_probe, usable_cores
 from tilesmith.measure.parent.fork_server_client import ForkServerClient
 from tilesmith.measure.parent.runner import KernelFailed, Runner
 from tilesmith.measure.wire import Gone, ready
-from tilesmith.task.task import Task
+from tilesmith.task.task import Failure, Task
 
 _ORACLE_SECONDS = 600.0
 _GRACE_SECONDS = 3.0  # a run whose time is up still waits this long for the oracle
+# A GPU's worker compares results on one core, some 200 MB a second. OpenCL drivers compile kernels
+# when they first run.
+_CHECK_RATE = 200e6
+_REFERENCE_SECONDS = 60.0
 _PROBE_CALLS = 200  # calls of the reference kernel: some 10 ms, long enough to detect interruptions
 
 
@@ -42,15 +48,21 @@ class TaskWorkers:
 
 
 class WorkerPool:
-    """`arrays_nbytes` bounds the arrays that are kept; the task used longest ago is dropped first.
+    """`builder_cores` build, by default all cores. `arrays_nbytes` bounds the arrays that are kept;
+    the task used longest ago is dropped first.
     The task being measured is always kept.
     """
 
-    def __init__(self, timeout: float, memory_nbytes: int, arrays_nbytes: int, cold: bool) -> None:
+    def __init__(
+        self, timeout: float, memory_nbytes: int, arrays_nbytes: int, cold: bool,
+        builder_cores: tuple[int, ...] = (),
+    ) -> None:  # fmt: skip
         self._timeout, self._memory_nbytes, self._cold = timeout, memory_nbytes, cold
+        self._builder_cores = list(builder_cores) or usable_cores()
         self._arrays_nbytes = arrays_nbytes
         self.fork_server: ForkServerClient | None = ForkServerClient()
         self._builders: Builders | None = None
+        self._references: dict[str, Built] = {}  # of GPUs, by fingerprint of the target
         self._tasks: dict[str, TaskWorkers] = {}  # by statement key, the last used at the end
         self.evaluations = 0  # number of tasks evaluated by the oracle
 
@@ -67,30 +79,61 @@ class WorkerPool:
         if workers is None:
             return self._start(self.fork_server, task, until)
         self._tasks[task.statement] = workers
-        if workers.crowded:  # another core may be less disturbed now
+        if workers.crowded and task.target.kind == "cpu":  # another core may be less disturbed now
             self._choose_cores(workers)
         return workers
 
     def _start(self, server: ForkServerClient, task: Task, until: float) -> TaskWorkers:
         builders, last = self._builders, next(reversed(self._tasks.values()), None)
+        if task.target.kind != "cpu":
+            server.preload(task.target.kind)
         if builders is None:
-            builders = Builders(server, usable_cores(), self._timeout, self._memory_nbytes)
+            builders = Builders(server, self._builder_cores, self._timeout, self._memory_nbytes)
             self._builders = builders
         self._drop_for(server, task)
         self._evaluate(server, task, until)
         target, nbytes = task.target, task.func.nbytes
+        if target.kind != "cpu":
+            return self._start_gpu(server, builders, task)
         # Arrays, aligned copies and copies in other layouts; thread stacks; the flushing buffer.
         own = 8 * nbytes + target.num_cores * (16 << 20) + 4 * target.l3_nbytes
         cores = share_out(target.num_cores, usable_cores(), {})
         limits = Limits(cores.run, own + self._memory_nbytes)
         runner = Runner(server, task.statement, limits, self._cold, builders)
         workers = self._tasks[task.statement] = TaskWorkers(task, cores, builders, runner)
-        if last is None or last.crowded or last.task.target.num_cores != target.num_cores:
+        others = (t.num_cores for t in [last.task.target] if t.kind == "cpu") if last else ()
+        if last is None or last.crowded or [*others] != [target.num_cores]:
             self._choose_cores(workers)
         else:  # the cores that were good for the last task are good for this one
             workers.cores = last.cores
             runner.move(last.cores.run)
         return workers
+
+    def _start_gpu(self, server: ForkServerClient, builders: Builders, task: Task) -> TaskWorkers:
+        """One worker for the GPU. All cores may build, but for one that feeds the GPU."""
+        target, usable = task.target, self._builder_cores
+        cores = Cores((), tuple(usable[1:] if len(usable) > 2 else usable))
+        slack = task.func.nbytes / _CHECK_RATE
+        if target.kind == "opencl":
+            slack += self._timeout
+        reference = self._references.get(target.fingerprint)
+        if reference is None:
+            reference = self._references[target.fingerprint] = self._reference(builders, task)
+        limits = Limits(tuple(usable_cores()), UNLIMITED)
+        runner = Runner(server, task.statement, limits, self._cold, builders, slack, reference)
+        workers = self._tasks[task.statement] = TaskWorkers(task, cores, builders, runner)
+        return workers
+
+    def _reference(self, builders: Builders, task: Task) -> Built:
+        """The reference kernel of a GPU, built by a build worker."""
+        name = "the reference kernel"
+        builders.want({name: Build(task.func, task.target, None, pickle.dumps(build_reference))})
+        builders.allow(self._builder_cores, ())
+        taken = builders.take(_REFERENCE_SECONDS)
+        outcome = Failure("timeout", "no answer") if taken is None else taken[1]
+        if isinstance(outcome, Failure):
+            raise MeasureError(f"{name} of {task.target.arch} cannot be built: {outcome.text}")
+        return outcome
 
     def _drop_for(self, server: ForkServerClient, task: Task) -> None:
         """Drops tasks until the arrays of this one fit."""

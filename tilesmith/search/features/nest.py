@@ -4,7 +4,7 @@ and for each buffer the elements accessed below each loop and the strides.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import takewhile
@@ -64,6 +64,7 @@ class Access:
     spans: tuple[
         tuple[Term, ...], ...
     ]  # elements touched by the loops from each one on, by dimension
+    index: tuple[Int, ...]  # of the first access, over loops
     home: int  # number of loops around all uses of an intermediate buffer
     places: int  # elements that one instance accesses at most
 
@@ -179,14 +180,14 @@ class Nest:
         spans = [list(self._spans(buffer, d, bound)) for d in range(len(buffer.shape))]
         g, depth = self.graph, len(self.loops)
         touched = [g.product([s[k] for s in spans]) for k in range(depth + 1)]
-        runs = self._runs(buffer, [s[0] for s in spans])
+        runs = self.runs_of(buffer, [s[0] for s in spans])
         strides = tuple(self._stride(buffer, bound[0], loop) for loop in self.loops)
         names = {n for ix in bound for p in ix for n in p.names}
         moved = tuple(loop.name in names for loop in self.loops)
         by_level = tuple(tuple(s[k] for s in spans) for k in range(depth + 1))
         home = self._home(buffer.name)
         return Access(
-            buffer, reads, writes, tuple(touched), runs, strides, moved, by_level, home,
+            buffer, reads, writes, tuple(touched), runs, strides, moved, by_level, bound[0], home,
             places=len(set(bound)),
         )  # fmt: skip
 
@@ -245,7 +246,7 @@ class Nest:
             return whole
         return best.minimum(whole)
 
-    def _runs(self, buffer: Buffer, spans: list[Term]) -> tuple[Term, Term]:
+    def runs_of(self, buffer: Buffer, spans: Sequence[Term]) -> tuple[Term, Term]:
         """Number and length of the contiguous runs of a box in a row-major buffer."""
         g = self.graph
         if not spans:

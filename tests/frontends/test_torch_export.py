@@ -1,0 +1,128 @@
+"""ts.from_torch: names, shared weights, open shapes, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch_models import Decoder, StaticDecoder
+
+import tilesmith as ts
+from tilesmith.testing.networks.catalogue import SMALL
+
+
+def run(graph: Any, **feeds: Any) -> dict[str, Any]:
+    return ts.compile_model(graph, cache=None, progress=False)(feeds)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_networks_become_one_graph(name: str) -> None:
+    """What they compute is tested with torch.compile, which imports the same operators."""
+    net = SMALL[name]
+    module, inputs = net.module(), net.inputs(1)
+    graph = ts.from_torch(module, (torch.from_numpy(inputs[net.input]),), name=name)
+    assert isinstance(graph, ts.Graph)
+    assert (graph.name, graph.inputs) == (name, (net.input,))
+    assert len(graph.outputs) == len(net.outputs)
+    weights = {t.data_ptr() for t in module.state_dict().values()}
+    shared = [a for a in graph.constants.values() if a.size > 64 and a.dtype == np.float32]
+    assert all(a.ctypes.data in weights for a in shared if a.base is not None)
+
+
+def test_decoder_takes_and_gives_its_cache_by_name() -> None:
+    module = Decoder().eval()
+    tokens = torch.tensor([[3, 4]])
+    with torch.no_grad():
+        _, past = module(tokens)
+        want, (k, _) = module(tokens[:, :1], past)
+    graph = ts.from_torch(module, (tokens[:, :1], past))
+    assert graph.inputs == ("tokens", "past_0", "past_1")
+    got = run(graph, tokens=tokens[:, :1], past_0=past[0], past_1=past[1])
+    assert list(got) == ["output_0", "output_1_0", "output_1_1"]
+    np.testing.assert_allclose(got["output_0"], want.numpy(), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(got["output_1_0"], k.numpy(), rtol=1e-4, atol=1e-4)
+
+
+def test_outputs_have_the_names_of_their_places() -> None:
+    class Many(nn.Module):
+        def forward(self, x: torch.Tensor, scale: float) -> dict[str, Any]:
+            return {"logits": x * scale, "states": (x + 1, [x]), "none": None, "x": x - 1}
+
+    x = torch.ones(2)
+    got = run(ts.from_torch(Many(), (x, 3.0)), x=x)
+    assert list(got) == ["logits", "states_0", "states_1_0", "x_out"]
+    assert [a.tolist() for a in got.values()] == [[3, 3], [2, 2], [1, 1], [0, 0]]
+
+
+def test_parameters_are_shared() -> None:
+    """Tied ones are one array; a table that is not packed keeps the memory of the module."""
+    module = Decoder().eval()
+    graph = ts.from_torch(module, (torch.tensor([[1]]),))
+    address = module.words.weight.data_ptr()
+    arrays = [a for a in graph.constants.values() if a.size == module.words.weight.numel()]
+    assert arrays
+    assert all(a.ctypes.data == address for a in arrays)
+    model = ts.compile_model(graph, cache=None, progress=False)
+    held = [a for e in model.executors for step in e._held for a in step.values()]
+    assert any(a.ctypes.data == address for a in held)
+
+
+def test_open_shapes_are_a_program() -> None:
+    module = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Flatten(0))
+    batch = torch.export.Dim("batch", min=2)
+    program = ts.from_torch(module, (torch.ones(2, 3),), dynamic_shapes=({0: batch},))
+    assert isinstance(program, ts.Program)
+    (given,) = program.inputs
+    assert given.is_open
+    model = ts.compile_model(program, cache=None, progress=False)
+    for n in (2, 5):
+        x = torch.randn(n, 3)
+        (got,) = model({given.name: x}).values()
+        np.testing.assert_allclose(got, module(x).detach().numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_sizes_that_depend_on_contents_run_in_pytorch() -> None:
+    class Chosen(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            y = x * 2
+            return y[y > 0], y.exp()
+
+    x = torch.tensor([1.0, -1.0, 3.0])
+    with pytest.warns(UserWarning, match="depends on"):
+        program = ts.from_torch(Chosen(), (x,))
+    got = run(program, x=x)
+    assert got["output_0"].tolist() == [2, 6]
+    np.testing.assert_allclose(got["output_1"], np.exp(2 * x.numpy()), rtol=1e-6)
+
+
+def test_recurrent_modules_along_many_steps_run_in_pytorch() -> None:
+    """Unrolled, each step would be kernels of its own."""
+    module = nn.LSTM(2, 3).eval()
+    x = torch.randn(200, 1, 2)
+    with pytest.warns(UserWarning, match=r"aten\.lstm\.input"):
+        program = ts.from_torch(module, {"input": x})
+    got = run(program, input=x)
+    np.testing.assert_allclose(got["output_0"], module(x)[0].detach().numpy(), atol=1e-5)
+
+
+def test_state_is_refused() -> None:
+    with pytest.raises(ts.GraphError, match=r"writes its buffer 'keys'.*torch\.compile"):
+        ts.from_torch(StaticDecoder().eval(), (torch.tensor([[1]]), torch.tensor([0])))
+    with pytest.raises(ts.GraphError, match=r"module\.eval\(\)"):
+        ts.from_torch(nn.BatchNorm1d(3), (torch.ones(2, 3),))
+
+
+def test_what_cannot_be_traced_is_said() -> None:
+    class Asks(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + 1 if x.sum() > 0 else x
+
+    with pytest.raises(ts.GraphError, match=r"torch\.export cannot trace Asks"):
+        ts.from_torch(Asks(), (torch.ones(2),))
+    with pytest.raises(ts.GraphError, match=r"takes a torch\.nn\.Module"):
+        ts.from_torch(torch.relu, (torch.ones(2),))
+    with pytest.raises(ts.GraphError, match="complex64"):
+        ts.from_torch(nn.Identity(), (torch.ones(2, dtype=torch.complex64),))

@@ -1,0 +1,75 @@
+"""Models with open sizes are tuned for the inputs that are given, and say so."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+import tilesmith as ts
+from tilesmith.testing.measurers import FakeMeasurer
+
+W = np.random.default_rng(0).standard_normal((8, 12)).astype(np.float32)
+
+
+def model(*nodes: onnx.NodeProto, out: list[object]) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        list(nodes), "net", [helper.make_tensor_value_info("x", 1, ["batch", 8])],
+        [helper.make_tensor_value_info("y", 1, out)], [numpy_helper.from_array(W, "w")],
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+OPEN = model(helper.make_node("MatMul", ["x", "w"], ["y"]), out=["batch", 12])
+# The second product has as many rows as there are positive elements.
+STAGED = model(
+    helper.make_node("MatMul", ["x", "w"], ["h"]),
+    helper.make_node("NonZero", ["x"], ["at"]),
+    helper.make_node("Transpose", ["at"], ["pairs"], perm=[1, 0]),
+    helper.make_node("GatherND", ["x", "pairs"], ["some"]),
+    helper.make_node("Mul", ["some", "some"], ["y"]),
+    out=["n"],
+)
+
+
+def tune(graph: object, **settings: object) -> ts.Model:
+    given = {
+        "budget": ts.Budget(trials=12), "measurer": FakeMeasurer(), "strategy": ts.Random(),
+        "quiet": True, "cache": None, **settings,
+    }  # fmt: skip
+    return ts.tune_model(graph, ts.cpu(1), **given)  # type: ignore[call-overload, no-any-return]
+
+
+def test_open_sizes_are_tuned_for_the_inputs_given() -> None:
+    graph = ts.load_onnx(OPEN)
+    x = np.random.default_rng(1).standard_normal((5, 8)).astype(np.float32)
+    tuned = tune(graph, inputs={"x": x})
+    assert tuned.tuning is not None
+    assert tuned.tuning.sizes == "x: float32[5, 8]"
+    assert "for x: float32[5, 8]" in repr(tuned.tuning)
+    (kernel,) = tuned.executors[0].kernels
+    assert kernel.origin.kind == "record"
+    for rows in (5, 7):  # the other size runs too, untuned
+        other = np.ones((rows, 8), np.float32)
+        np.testing.assert_allclose(tuned({"x": other})["y"], other @ W, rtol=1e-4, atol=1e-4)
+    kinds = {k.origin.kind for e in tuned.executors for k in e.kernels}
+    assert kinds - {"record"}
+
+
+def test_stages_behind_the_host_are_tuned_too() -> None:
+    x = np.array([[1, 0, 2, 0, 0, 3, 0, 0], [0, 4, 0, 0, 0, 0, 0, 5]], np.float32)
+    tuned = tune(ts.load_onnx(STAGED), inputs={"x": x})
+    assert tuned.tuning is not None
+    assert len(tuned.tuning.tasks) == sum(len(e.kernels) for e in tuned.executors) > 0
+    np.testing.assert_array_equal(tuned({"x": x})["y"], np.array([1, 4, 9, 16, 25], np.float32))
+
+
+def test_without_inputs_the_error_says_what_to_give() -> None:
+    with pytest.raises(ts.TilesmithError, match=r"dims=.*or tune it for inputs .*'x': array"):
+        tune(ts.load_onnx(OPEN))
+    graph = ts.load_onnx(OPEN, dims={"batch": 4})
+    with pytest.raises(ts.TilesmithError, match="inputs for 1 models, and 2 models"):
+        tune([graph, graph], inputs=[None])
+    with pytest.raises(ts.TilesmithError, match="has no input 'z'"):
+        tune(ts.load_onnx(OPEN), inputs={"z": W})

@@ -1,0 +1,78 @@
+"""`tilesmith export`: a model file in, a folder with a C library that runs it out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tilesmith.cli.arguments import count, machine, require_database, require_folder
+from tilesmith.cli.model_arguments import DimOption, loaded, require_model
+from tilesmith.records.open import open_database
+from tilesmith.tune.compile_model import compile_model
+
+EXPORT_HELP = (
+    "\b\nExamples:\n"
+    "  tilesmith export model.onnx -o out --db tune.db\n"
+    "  tilesmith export model.onnx -o out --target neoverse-n1 --cores 4\n"
+    "\b\nThen, in the folder out:\n"
+    "  cc example.c -I. -L. -lmodel -Wl,-rpath,. -o example"
+)
+
+
+def export(
+    model: Annotated[str, typer.Argument(metavar="MODEL.onnx", help="the ONNX file to export")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="DIR", help="the folder for the files")
+    ],
+    name: Annotated[
+        str, typer.Option(help="part of the names of files and of C functions")
+    ] = "model",
+    target: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="the processor it will run on: cpu is this machine's, or a name"
+        ),
+    ] = "cpu",
+    cores: Annotated[
+        int,
+        typer.Option(
+            metavar="N", parser=count, help="the most cores that it will use; 0: all of the target"
+        ),
+    ] = 0,
+    db: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE|URL", help="use the tuned kernels of this database; drafts elsewhere"
+        ),
+    ] = "",
+    dim: DimOption = None,
+    static: Annotated[
+        bool,
+        typer.Option("--static", help="only the static library, which needs no C compiler here"),
+    ] = False,
+    compiler: Annotated[
+        str,
+        typer.Option(
+            "--cc", metavar="COMMAND", help="the C compiler that links the shared library"
+        ),
+    ] = "",
+) -> None:
+    """Write a C library that runs a model without Python."""
+    require_model(model)
+    processor = machine(target, cores)
+    require_folder("--output", output)
+    graph, _ = loaded(model, dim)
+    with ExitStack() as stack:
+        records = None
+        if db:
+            require_database(db)
+            records = stack.enter_context(open_database(db))
+        compiled = compile_model(graph, processor, database=records)
+        files = compiled.export(output, name, shared=not static, compiler=compiler)
+    print(files)
+    kinds = Counter(k.origin.kind for e in compiled.executors for k in e.kernels)
+    print(", ".join(f"{n} kernels by {kind}" for kind, n in kinds.items()))

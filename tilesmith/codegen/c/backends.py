@@ -1,0 +1,86 @@
+"""CudaBackend and OpenclBackend: compile a Function for a GPU through C text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from tilesmith.base.errors import BuildError
+from tilesmith.base.target import Target
+from tilesmith.codegen.artifact import Artifact, Entry, parameters_of
+from tilesmith.codegen.c.dialect import CUDA, OPENCL, Dialect
+from tilesmith.codegen.c.emit import emit_launches
+from tilesmith.codegen.pipeline import GPU_PASSES, Pass, lower
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import Alloc, statements
+
+
+@dataclass(frozen=True, slots=True)
+class CudaBackend:
+    """CUDA C, which NVRTC compiles to a cubin for the target's architecture. No GPU is needed."""
+
+    passes: tuple[Pass, ...] = GPU_PASSES
+    kind: ClassVar[str] = "cuda"
+
+    def compile(self, func: Function, target: Target, *, checked: bool = False) -> Artifact:
+        # Imported late, because `import tilesmith` imports this file and must not load NVRTC.
+        from tilesmith.codegen.c.nvrtc import compile_cuda
+
+        artifact = emit_artifact(func, target, CUDA, self.passes, checked)
+        compiled = compile_cuda(func.name, artifact.source, target.arch)
+        entry = artifact.entries[0]
+        launches = tuple(
+            replace(launch, resources=compiled.resources.get(launch.symbol))
+            for launch in entry.launches
+        )
+        return replace(artifact, code=compiled.cubin, entries=(replace(entry, launches=launches),))
+
+
+@dataclass(frozen=True, slots=True)
+class OpenclBackend:
+    """OpenCL C. The driver of a device compiles the text when the kernel is loaded."""
+
+    passes: tuple[Pass, ...] = GPU_PASSES
+    kind: ClassVar[str] = "opencl"
+
+    def compile(self, func: Function, target: Target, *, checked: bool = False) -> Artifact:
+        return emit_artifact(func, target, OPENCL, self.passes, checked)
+
+
+def emit_artifact(
+    func: Function, target: Target, dialect: Dialect, passes: tuple[Pass, ...], checked: bool
+) -> Artifact:
+    """The artifact whose code is the text itself."""
+    if checked:
+        raise BuildError(
+            f"{func.name!r}: kernels that check indices are built for CPUs only; "
+            f"the target is {target.kind}"
+        )
+    if target.kind != dialect.name:
+        raise BuildError(f"{dialect.name} code is not for a target of kind {target.kind}")
+    lowered = lower(func, target, passes)
+    _require_shared(lowered, target)
+    emitted = emit_launches(lowered, dialect)
+    symbol = emitted.launches[0].symbol if emitted.launches else ""
+    entry = Entry(
+        func.name,
+        symbol,
+        parameters_of(func),
+        emitted.workspace_nbytes,
+        launches=emitted.launches,
+        scratch=emitted.scratch,
+    )
+    source = emitted.source
+    return Artifact(func.name, target, (entry,), source, source.encode(), language=dialect.name)
+
+
+def _require_shared(func: Function, target: Target) -> None:
+    """Raises if a launch needs more shared memory than the target has."""
+    for launch in func.body:
+        buffers = [s.buffer for s in statements((launch,)) if isinstance(s, Alloc)]
+        nbytes = sum((b.size.const or 0) * b.dtype.nbytes for b in buffers if b.scope == "shared")
+        if nbytes > target.shared_nbytes:
+            raise BuildError(
+                f"{func.name!r} needs {nbytes} bytes of shared memory per block; the target has "
+                f"{target.shared_nbytes}"
+            )

@@ -1,0 +1,109 @@
+"""Position: where the emitter stands in the text, which all its parts share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from tilesmith.base.dtype import DType
+from tilesmith.codegen.c.dialect import Dialect
+from tilesmith.codegen.c.helpers import Helpers
+from tilesmith.codegen.c.names import Names
+from tilesmith.expr.ints import Atom, Int
+from tilesmith.ir.nodes import Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A buffer as the C text knows it."""
+
+    name: str
+    dtype: DType
+    scope: str
+    strides: tuple[Int, ...]
+    single: bool = False  # a variable rather than an array
+
+
+@dataclass(slots=True)
+class Scope:
+    """A pair of braces: its lines so far, and the C names of the integers computed in it."""
+
+    lines: list[str] = field(default_factory=list)
+    integers: dict[Int, str] = field(default_factory=dict)
+    declared: list[str] = field(default_factory=list)
+
+
+# Parts of loops' names that need the part before them.
+_SUFFIXES = frozenset({"init", "lane", "turn", "v"})
+UNROLL = "#pragma unroll"
+ROLL = "#pragma unroll 1"
+
+
+class Position:
+    def __init__(self, dialect: Dialect, helpers: Helpers, names: Names, threads: int) -> None:
+        self.dialect, self.helpers, self.names = dialect, helpers, names
+        self.threads = threads
+        self.scopes = [Scope()]
+        self.loops: dict[str, str] = {}  # C names
+        self.extents: dict[str, int] = {}
+        self.single: set[Atom] = set()  # loops of one iteration, which are 0
+        self.depth: dict[str, int] = {}  # the number of the scope in which a loop runs
+        self.memories: dict[str, Memory] = {}
+
+    def write(self, line: str) -> None:
+        self.scopes[-1].lines.append(line)
+
+    def fresh(self, hint: str, depth: int = -1) -> str:
+        """A name for a variable of a scope; the present one by default."""
+        name = self.names.fresh(hint)
+        self.scopes[depth].declared.append(name)
+        return name
+
+    def bind(self, loop: str, extent: int) -> str:
+        """The C name of a loop of the present scope."""
+        name = self.fresh(_short(loop))
+        self.loops[loop], self.extents[loop] = name, extent
+        self.depth[loop] = len(self.scopes) - 1
+        (self.single.add if extent == 1 else self.single.discard)(loop)
+        return name
+
+    @contextmanager
+    def loop(self, loop: str, extent: int, pragma: str = "", step: int = 1) -> Iterator[str]:
+        """What is written inside is the body of a loop, whose C name is given."""
+        self.scopes.append(Scope())
+        name = self.bind(loop, extent - step + 1)
+        yield name
+        increment = f"++{name}" if step == 1 else f"{name} += {step}"
+        self._close(f"for (int {name} = 0; {name} < {extent}; {increment})", pragma)
+
+    def declare(self, b: Buffer, name: str, single: bool = False) -> None:
+        self.memories[b.name] = Memory(name, b.dtype, b.scope, b.strides, single)
+
+    @contextmanager
+    def braces(self, head: str, pragma: str = "") -> Iterator[None]:
+        """What is written inside is the body of `head`, or a block of its own."""
+        self.scopes.append(Scope())
+        yield
+        self._close(head, pragma)
+
+    def _close(self, head: str, pragma: str) -> None:
+        inner = self.scopes.pop()
+        self.names.release(inner.declared)
+        lines = self.scopes[-1].lines
+        if pragma:
+            lines.append(pragma)
+        lines.append(f"{head} {{" if head else "{")
+        lines.extend(f"  {line}" for line in inner.lines)
+        lines.append("}")
+
+
+def _short(loop: str) -> str:
+    """The part of a loop's name that says which one of its block's loops it is: `i.0` of
+    `C.local.i.0`, `ax0.lane` of `A.shared.ax0.lane`.
+    """
+    parts = loop.split(".")
+    k = len(parts) - 1
+    while k > 0 and (not parts[k][:1].isalpha() or parts[k] in _SUFFIXES):
+        k -= 1
+    return ".".join(parts[k:])

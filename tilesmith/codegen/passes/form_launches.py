@@ -1,0 +1,246 @@
+"""GPU: brings every statement at the top of a Function into launch form (ir/nodes.py): loops over
+blocks, loops over threads, and what one thread does.
+
+Loops of one nest that are bound to the same axis count its threads together, the outermost loop
+slowest; x counts faster than y, y faster than z. A nest with fewer threads than the launch leaves
+the others idle. What stands outside of all loops over threads is done by every thread if it fills
+private buffers, and is spread over the threads if it fills shared or global ones
+(spread_copies.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from tilesmith.base.errors import BuildError
+from tilesmith.base.target import Target
+from tilesmith.codegen.passes.accesses import accesses, substitute_body
+from tilesmith.codegen.passes.spread_copies import spread
+from tilesmith.expr.ints import ONE, ZERO, Int, of, var
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import Alloc, For, If, Join, Stmt, statements
+
+AXES = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
+BLOCKS = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
+
+
+def form_launches(func: Function, target: Target) -> Function:
+    buffers = {b.name: b for b in func.params}
+    buffers |= {s.buffer.name: s.buffer for s in statements(func.body) if isinstance(s, Alloc)}
+    scopes = {name: b.scope for name, b in buffers.items()}
+    out: list[Stmt] = []
+    waiting: list[Alloc] = []  # no loop stands around the threads that share them
+    for k, root in enumerate(func.body):
+        if not isinstance(root, Alloc):
+            used = {a.buffer for a in accesses((root,))}
+            mine = [s for s in waiting if s.buffer.name in used]
+            out.append(_launch(root, k, func.name, target, scopes, out, mine))
+        elif root.buffer.scope == "global":
+            out.append(root)
+        else:
+            waiting.append(root)
+    return replace(func, body=tuple(out))
+
+
+def _launch(
+    root: Stmt, number: int, name: str, target: Target, scopes: dict[str, str], top: list[Stmt],
+    waiting: list[Alloc],
+) -> Stmt:  # fmt: skip
+    blocks, body = _blocks((root,), name)
+    dropped = {f.name: ZERO for f in blocks if f.extent.const == 1}
+    blocks = [f for f in blocks if f.name not in dropped]
+    # Allocs stand outside of the loops whose threads use them.
+    allocs = [*waiting, *(s for s in statements(body) if isinstance(s, Alloc))]
+    body = _without_allocs(body)
+    top += [s for s in allocs if s.buffer.scope == "global"]
+    shared = [s for s in allocs if s.buffer.scope == "shared"]
+    local = [s for s in allocs if s.buffer.scope == "local"]
+    threads, inner = _perfect(body)
+    if not threads or _bound_loops(inner):
+        total = {a: _extent(body, a) for a in AXES}
+        num = prod(total.values())
+        loop = For(f"thread{number}", of(num), (), "threadIdx.x")
+        threads, inner = [loop], body
+    else:
+        total, num = {}, prod(_number(f) for f in threads)
+        dropped |= {f.name: ZERO for f in threads if f.extent.const == 1}
+        threads = [f for f in threads if f.name not in dropped]
+        threads = threads or [For(f"thread{number}", ONE, (), "threadIdx.x")]
+    if num > target.max_threads:
+        raise BuildError(
+            f"{name} wants {num} threads per block; the target has {target.max_threads}"
+        )
+    tid = of(0)
+    for f in threads:
+        tid = tid * f.extent + var(f.name)
+    names = frozenset(f.name for f in threads)
+    along = {}
+    rest, left = tid, num
+    for a in AXES:  # x counts fastest
+        n = total.get(a, 1)
+        along[a] = (rest % n if n < left else rest, n)
+        rest, left = (rest // n, left // n) if n < left else (ZERO, 1)
+    ranges = {f.name: f.extent for f in (*blocks, *threads)}
+    place = _Place(dropped, along, ranges, inside=not total)
+    done = _Threads(tid, num, names, scopes).body(inner, place)
+    stmts: tuple[Stmt, ...] = (*local, *done)
+    for f in reversed(threads):
+        stmts = (replace(f, body=stmts, kind="threadIdx.x", notes=()),)
+    stmts = (*shared, *stmts)
+    for f in reversed(blocks):
+        stmts = (replace(f, body=stmts, kind="blockIdx.x", notes=()),)
+    if not blocks:  # a single one
+        stmts = (For(f"block{number}", ONE, stmts, "blockIdx.x"),)
+    return stmts[0]
+
+
+def _blocks(body: tuple[Stmt, ...], name: str) -> tuple[list[For], tuple[Stmt, ...]]:
+    """The loops over blocks, slowest first, and what stands inside of them."""
+    loops: list[For] = []
+    allocs: list[Stmt] = []
+    while True:
+        allocs += [s for s in body if isinstance(s, Alloc)]
+        rest = [s for s in body if not isinstance(s, Alloc)]
+        if len(rest) != 1 or not isinstance(rest[0], For) or rest[0].kind not in BLOCKS:
+            break
+        loops.append(rest[0])
+        body = rest[0].body
+    inner = (*allocs, *rest)
+    for s in statements(inner):
+        if isinstance(s, For) and s.kind in BLOCKS:
+            raise BuildError(
+                f"{name}: loop {s.name} is bound to {s.kind} inside of other loops or beside other "
+                "statements; loops over blocks stand outermost, one directly in the other"
+            )
+    loops.sort(key=lambda f: -BLOCKS.index(f.kind))
+    return loops, inner
+
+
+def _without_allocs(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    out: list[Stmt] = []
+    for s in body:
+        if isinstance(s, For | If):
+            s = replace(s, body=_without_allocs(s.body))
+        if not isinstance(s, Alloc):
+            out.append(s)
+    return tuple(out)
+
+
+def _perfect(body: tuple[Stmt, ...]) -> tuple[list[For], tuple[Stmt, ...]]:
+    """The loops over threads around all statements, slowest first."""
+    loops: list[For] = []
+    while len(body) == 1 and isinstance(body[0], For) and body[0].kind in AXES:
+        loops.append(body[0])
+        body = body[0].body
+    loops.sort(key=lambda f: -AXES.index(f.kind))
+    return loops, body
+
+
+def _bound_loops(body: tuple[Stmt, ...]) -> bool:
+    return any(isinstance(s, For) and s.kind in AXES for s in statements(body))
+
+
+def _number(f: For) -> int:
+    n = f.extent.const
+    if n is None:
+        raise BuildError(f"loop {f.name} has the open extent {f.extent}")
+    return n
+
+
+def _extent(body: tuple[Stmt, ...], axis: str) -> int:
+    """The threads along an axis that the body needs."""
+    most = 1
+    for s in body:
+        if isinstance(s, For):
+            inner = _extent(s.body, axis)
+            most = max(most, inner * _number(s) if s.kind == axis else inner)
+        elif isinstance(s, If):
+            most = max(most, _extent(s.body, axis))
+    return most
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a statement stands, as seen by one thread."""
+
+    env: dict[str, Int]  # values of the loops over threads that were replaced
+    along: dict[str, tuple[Int, int]]  # per axis, the thread's number in its group, and their count
+    ranges: dict[str, Int]  # the loops around it, after the replacement
+    guards: tuple[Int, ...] = ()  # hold for the threads that take part
+    inside: bool = False  # whether loops over threads stand around
+
+
+@dataclass(frozen=True, slots=True)
+class _Threads:
+    """The threads of a launch while its body is rewritten into what one of them does."""
+
+    tid: Int
+    num: int
+    names: frozenset[str]  # the loops over threads
+    scopes: dict[str, str]  # of the buffers
+
+    def body(self, body: tuple[Stmt, ...], at: _Place) -> tuple[Stmt, ...]:
+        out: list[Stmt] = []
+        for s in body:
+            if isinstance(s, For) and s.kind in AXES:
+                out += self.body(s.body, self._enter(s, at))
+            elif isinstance(s, For | If) and self._open(s):
+                (new,) = substitute_body((replace(s, body=()),), at.env)
+                assert isinstance(new, For | If)
+                inner = at
+                if isinstance(s, For):
+                    inner = replace(at, ranges={**at.ranges, s.name: s.extent})
+                out.append(replace(new, body=self.body(s.body, inner)))
+            elif isinstance(s, Join):
+                (new,) = substitute_body((s,), at.env)
+                assert isinstance(new, Join)
+                out.append(self._join(new, at))
+            else:
+                (new,) = substitute_body((s,), at.env)
+                out += self._leaf(new, at)
+        return tuple(out)
+
+    def _open(self, s: For | If) -> bool:
+        """Whether the statement holds parts that different threads carry out differently."""
+        if _bound_loops((s,)) or any(isinstance(t, Join) for t in statements((s,))):
+            return True
+        written = {self.scopes[a.buffer] for a in accesses((s,)) if a.write}
+        several = any(isinstance(t, For | If) and len(t.body) > 1 for t in statements((s,)))
+        return len(written) > 1 or (several and written != {"local"})
+
+    def _enter(self, f: For, at: _Place) -> _Place:
+        """Replaces a loop over threads by the number that a thread has in it."""
+        number, count = at.along[f.kind]
+        inner = _extent(f.body, f.kind)
+        value = number // inner
+        guards = at.guards
+        if _number(f) * inner < count:
+            guards = (*guards, f.extent - 1 - value)
+        along = {**at.along, f.kind: (number - inner * value, inner)}
+        return _Place({**at.env, f.name: value}, along, at.ranges, guards, True)
+
+    def _join(self, s: Join, at: _Place) -> Join:
+        """Idle threads hold the identity and join in, if that leaves no group without a result."""
+        if at.guards:
+            raise BuildError("threads are joined below a condition that only some of them meet")
+        used = s.extent * s.stride
+        if used < self.num and not at.inside and self.num % s.stride == 0:
+            return replace(s, extent=self.num // s.stride)
+        if self.num % used:
+            raise BuildError(f"{self.num} threads do not form groups of {used} to be joined")
+        return s
+
+    def _leaf(self, s: Stmt, at: _Place) -> tuple[Stmt, ...]:
+        written = {self.scopes[a.buffer] for a in accesses((s,)) if a.write}
+        if written <= {"local"} and not at.inside:
+            return (s,)
+        by_thread = any(self.names & p.names for a in accesses((s,)) for p in a.index if a.write)
+        if at.inside and (written != {"shared"} or by_thread):
+            guards = at.guards
+            if written != {"local"}:  # one of the threads that are alike to the loops around
+                guards += tuple(-number for number, count in at.along.values() if count > 1)
+            return (If(guards, (s,)),) if guards else (s,)
+        reads = {self.scopes[a.buffer] for a in accesses((s,)) if not a.write}
+        done = None if "local" in reads else spread(s, self.tid, self.num, at.ranges)
+        return (If((-self.tid,), (s,)),) if done is None else (done,)

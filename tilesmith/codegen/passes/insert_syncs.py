@@ -1,0 +1,261 @@
+"""GPU: inserts a barrier wherever a thread may read or overwrite what another thread of its block
+has accessed since the last one.
+
+Statements run in order, and loops once more with the next value of their variable, which shows what
+one iteration leaves to the next. Barriers are never placed below a condition that depends on the
+thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilesmith.base.errors import BuildError
+from tilesmith.base.target import Target
+from tilesmith.codegen.passes.accesses import Access, accesses
+from tilesmith.expr.ints import FloorDiv, Int, Unknown, atom, bounds, of, opaque_atoms, var
+from tilesmith.expr.linear import linear
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import Alloc, Buffer, For, If, Join, Stmt, Sync, statements
+
+
+def insert_syncs(func: Function, _: Target) -> Function:
+    """Takes launch form."""
+    buffers = {b.name: b for b in func.params}
+    buffers |= {s.buffer.name: s.buffer for s in statements(func.body) if isinstance(s, Alloc)}
+    return replace(func, body=tuple(_launch(s, buffers, ()) for s in func.body))
+
+
+def _launch(s: Stmt, buffers: dict[str, Buffer], threads: tuple[For, ...]) -> Stmt:
+    """Goes through the loops over blocks and threads."""
+    if not isinstance(s, For):
+        return s
+    if s.kind == "threadIdx.x":
+        threads = (*threads, s)
+        inner = [t for t in s.body if not isinstance(t, Alloc)]
+        if not (len(inner) == 1 and isinstance(inner[0], For) and inner[0].kind == "threadIdx.x"):
+            return replace(s, body=_Launch(buffers, threads, s.body).body())
+    return replace(s, body=tuple(_launch(t, buffers, threads) for t in s.body))
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """An access of memory that threads share. `loops` are the loops around it within the thread's
+    code.
+    """
+
+    access: Access
+    loops: tuple[For, ...]
+    shift: tuple[str, ...] = ()  # loops that stand one iteration further
+
+
+class _Launch:
+    def __init__(
+        self, buffers: dict[str, Buffer], threads: tuple[For, ...], body: tuple[Stmt, ...]
+    ) -> None:
+        self.buffers = buffers
+        self.threads = {f.name: f.extent for f in threads}
+        written = {a.buffer for a in accesses(body) if a.write}
+        self.memory = {n for n in written if buffers[n].scope != "local"}
+        self.stmts = body
+        self.before: set[int] = set()  # ids of the statements that a barrier precedes
+
+    def body(self) -> tuple[Stmt, ...]:
+        if not self.memory or all(n.const == 1 for n in self.threads.values()):
+            return self.stmts
+        while True:  # until no further barrier is needed
+            count = len(self.before)
+            self._run(self.stmts, [], (), ())
+            if len(self.before) == count:
+                return self._placed(self.stmts)
+
+    def _placed(self, stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        out: list[Stmt] = []
+        for s in stmts:
+            if id(s) in self.before:
+                out.append(Sync("shared"))
+            if isinstance(s, For | If) and any(id(t) in self.before for t in statements(s.body)):
+                s = replace(s, body=self._placed(s.body))
+            out.append(s)
+        return tuple(out)
+
+    def _run(
+        self, stmts: tuple[Stmt, ...], open_: list[_Use], path: tuple[For, ...],
+        shift: tuple[str, ...],
+    ) -> list[_Use]:  # fmt: skip
+        """The accesses since the last barrier after `stmts`, given those before."""
+        for s in stmts:
+            if isinstance(s, Alloc | Sync | Join):
+                continue
+            mine = self._uses(s, path, shift)
+            if not mine:
+                continue
+            if isinstance(s, For | If) and self._meets_itself(s, mine):
+                if isinstance(s, If):
+                    if any(self._by_thread(p) for p in s.conds):
+                        raise BuildError(
+                            "a barrier is needed below a condition that depends on the thread"
+                        )
+                    open_ = self._run(s.body, open_, path, shift)
+                    continue
+                open_ = self._run(s.body, open_, (*path, s), shift)
+                if s.extent.const != 1:
+                    open_ = self._run(s.body, open_, (*path, s), (*shift, s.name))
+                    # what the last iteration leaves
+                    open_ = [replace(u, shift=tuple(n for n in u.shift if n != s.name))
+                             for u in open_]  # fmt: skip
+                continue
+            if id(s) in self.before:
+                open_ = []
+            elif self._clash(open_, mine):
+                self.before.add(id(s))
+                open_ = []
+            open_ = [*open_, *mine]
+        return open_
+
+    def _meets_itself(self, s: For | If, mine: list[_Use]) -> bool:
+        """Whether its threads need barriers inside, within an iteration or between two."""
+        if self._clash(mine, mine):
+            return True
+        if isinstance(s, If):
+            return False
+        following = [replace(u, shift=(*u.shift, s.name)) for u in mine]
+        return self._clash(mine, following)
+
+    def _uses(self, s: Stmt, path: tuple[For, ...], shift: tuple[str, ...]) -> list[_Use]:
+        found = [a for a in accesses((s,)) if a.buffer in self.memory]
+        return [_Use(a, (*path, *a.path), shift) for a in found]
+
+    def _by_thread(self, p: Int) -> bool:
+        return bool(p.names & self.threads.keys())
+
+    def _clash(self, first: list[_Use], second: list[_Use]) -> bool:
+        return any(
+            u.access.buffer == v.access.buffer
+            and (u.access.write or v.access.write)
+            and u.access is not v.access  # the threads of one statement write different elements
+            and not self._slots_differ(u, v)
+            and not self._same_thread(u, v)
+            for u in first
+            for v in second
+        )
+
+    def _slots_differ(self, u: _Use, v: _Use) -> bool:
+        """Whether the first indices are e % n and (e + c) % n, with c no multiple of n."""
+        a, b = (_modulo(_shifted(x.access.index[:1], x.shift)) for x in (u, v))
+        if a is None or b is None or a[1] != b[1]:
+            return False
+        # The same iteration of all loops around both: those that share their names.
+        gap = (a[0] - b[0]).const
+        return gap is not None and gap % a[1] != 0
+
+    def _same_thread(self, u: _Use, v: _Use) -> bool:
+        """Whether threads meet only at elements of their own."""
+        strides = self.buffers[u.access.buffer].strides
+        a, b = (linear(x.access.index, strides) for x in (u, v))
+        block_a, block_b = self._of_block(a, u), self._of_block(b, v)
+        if block_a != block_b:
+            return False
+        a, b = a - block_a, b - block_b
+        return self._by_digits(a, b, u, v) or self._by_reach(a, b, u, v)
+
+    def _of_block(self, p: Int, u: _Use) -> Int:
+        """The terms that are the same for all threads of a block."""
+        inner = {*self.threads, *(f.name for f in u.loops), *dict(u.access.tile)}
+        return Int(
+            {m: c for m, c in p.terms.items() if m and not any(_names(a) & inner for a in m)}
+        )
+
+    def _by_reach(self, a: Int, b: Int, u: _Use, v: _Use) -> bool:
+        """The threads' parts are equal, and lie further apart than the rest reaches."""
+        thread_a, rest_a = self._divided(a)
+        thread_b, rest_b = self._divided(b)
+        if thread_a != thread_b:
+            return False
+        try:
+            low_a, high_a = _range(rest_a, u)
+            low_b, high_b = _range(rest_b, v)
+        except Unknown:
+            return False
+        terms = self._terms(thread_a)
+        return terms is not None and _distinct(terms, max(high_a - low_b, high_b - low_a))
+
+    def _by_digits(self, a: Int, b: Int, u: _Use, v: _Use) -> bool:
+        """Both are sums of the same digits, which the sum determines; so the threads' are equal."""
+        ranges_a = {**self.threads, **{f.name: f.extent for f in u.loops}, **dict(u.access.tile)}
+        ranges_b = {**self.threads, **{f.name: f.extent for f in v.loops}, **dict(v.access.tile)}
+        digits_a, digits_b = self._digits(a, ranges_a), self._digits(b, ranges_b)
+        if digits_a is None or digits_a != digits_b:
+            return False
+        threads = {n for n, e in self.threads.items() if e.const != 1}
+        if {n for _, _, n in digits_a if n} != threads:
+            return False
+        return _distinct([(c, e) for c, e, _ in digits_a], 0)
+
+    def _digits(self, p: Int, ranges: dict[str, Int]) -> list[tuple[int, int, str]] | None:
+        """Coefficient, extent and, for threads, name of each loop."""
+        out = []
+        for m, c in p.terms.items():
+            if not m:
+                continue
+            if len(m) != 1 or not isinstance(m[0], str):
+                return None
+            name = m[0]
+            e = ranges[name].const if name in ranges else None
+            if e is None or c < 0:
+                return None
+            if e > 1:
+                out.append((c, e, name if name in self.threads else ""))
+        return sorted(out)
+
+    def _divided(self, p: Int) -> tuple[Int, Int]:
+        mine = {m: c for m, c in p.terms.items() if any(_names(a) & self.threads.keys() for a in m)}
+        return Int(mine), Int({m: c for m, c in p.terms.items() if m not in mine})
+
+    def _terms(self, p: Int) -> list[tuple[int, int]] | None:
+        """Coefficient and extent of each loop over threads; None if one is missing."""
+        digits = self._digits(p, self.threads)
+        if digits is None:
+            return None
+        if {n for _, _, n in digits} != {n for n, e in self.threads.items() if e.const != 1}:
+            return None
+        return [(c, e) for c, e, _ in digits]
+
+
+def _names(a: object) -> frozenset[str]:
+    return frozenset((a,)) if isinstance(a, str) else a.names()  # type: ignore[attr-defined]
+
+
+def _range(p: Int, u: _Use) -> tuple[int, int]:
+    ranges = {f.name: f.extent for f in u.loops} | dict(u.access.tile)
+    low, high = bounds(p, ranges)
+    if low.const is None or high.const is None:
+        raise Unknown
+    return low.const, high.const
+
+
+def _distinct(terms: list[tuple[int, int]], reach: int) -> bool:
+    """Whether each step is larger than all that the smaller ones reach together."""
+    for c, e in sorted(terms):
+        if c <= reach:
+            return False
+        reach += c * (e - 1)
+    return True
+
+
+def _shifted(index: tuple[Int, ...], shift: tuple[str, ...]) -> Int | None:
+    if not index:
+        return None
+    return index[0].substitute({n: var(n) + 1 for n in shift})
+
+
+def _modulo(p: Int | None) -> tuple[Int, int] | None:
+    """(e, n) for an index of the form e % n."""
+    if p is None:
+        return None
+    for a in opaque_atoms(p):
+        if isinstance(a, FloorDiv) and (n := a.b.const) is not None:
+            whole = p + atom(a) * n
+            if whole % of(n) == p:
+                return whole, n
+    return None

@@ -1,0 +1,132 @@
+"""GPU: carries out reductions over a loop that is spread across threads (note `reduce_across`).
+
+Each thread reduces its part into a private accumulator; a Join then gives every thread the whole
+result.
+
+    for i in 10:  # blockIdx.x                     for i in 10:  # blockIdx.x
+      for k.0 in 2:                                  for k.0 in 2:
+        for k.1 in 32:  # reduce_across       ->       for k.1 in 32:  # threadIdx.x
+          S[i] += X[i, 32*k.0 + k.1]                     S.thread[i] += X[i, 32*k.0 + k.1]
+                                                     join S.thread[i] over 32 threads
+                                                     S[i] = S.thread[i]
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from tilesmith.base.errors import BuildError
+from tilesmith.base.target import Target
+from tilesmith.expr.ints import ONE, ZERO, Int, var
+from tilesmith.expr.nodes import Load
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import Block, Buffer, For, If, Join, Path, Stmt, Write, rewrite, walk
+
+NOTE = "reduce_across"
+_ORDER = {"threadIdx.z": 0, "threadIdx.y": 1, "threadIdx.x": 2}  # x changes fastest
+
+
+def join_across_threads(func: Function, _: Target) -> Function:
+    for path, b in list(walk(func.body)):
+        if any(f.note(NOTE) is not None for f in path):
+            func = _join(func, path, b)
+    return func
+
+
+def _join(func: Function, path: Path, b: Block) -> Function:
+    across = [f for f in path if f.note(NOTE) is not None]
+    if b.combiner is None or any(f.name not in b.reducing_loops for f in across):
+        loop = across[0].name
+        raise BuildError(f"{b.name} is no reduction over {loop}, which is to run across threads")
+    path = tuple(_bound(f) for f in path)
+    private = {w.buffer: replace(func.all_buffers[w.buffer], name=f"{w.buffer}.thread",
+                                 scope="local") for w in b.writes}  # fmt: skip
+    own = replace(b, writes=tuple(replace(w, buffer=private[w.buffer].name) for w in b.writes))
+    first = next(k for k, f in enumerate(path) if f.name in b.reducing_loops)
+    names = [f.name for f in across]
+    after = _finish(b, path, first, private, _group(path, names))
+
+    def go(s: Stmt) -> tuple[Stmt, ...]:
+        if isinstance(s, Block) and s.name == b.name:
+            return (own,)
+        if isinstance(s, For) and s.name in names:
+            s = _bound(s)
+        if isinstance(s, For) and s.name == path[first].name:
+            if first == 0:  # one launch does both
+                return (For(f"{b.name}.block", ONE, (s, *after), "blockIdx.x", owner=b.name),)
+            return (s, *after)
+        return (s,)
+
+    body = rewrite(func.body, go)
+    buffers = tuple(_scoped(x, body, private) for x in func.buffers)
+    return replace(func, body=body, buffers=(*buffers, *private.values()))
+
+
+def _bound(f: For) -> For:
+    """The loop with its note carried out."""
+    axis = f.note(NOTE)
+    if axis is None:
+        return f
+    return replace(f, kind=str(axis), notes=tuple(n for n in f.notes if n[0] != NOTE))
+
+
+def _group(path: Path, names: list[str]) -> tuple[int, int]:
+    """Extent and stride of the loops `names` in the flat number of a thread."""
+    threads = [f for f in path if f.kind in _ORDER]
+    threads.sort(key=lambda f: _ORDER[f.kind])  # stable: the outermost loop of an axis is first
+    at = [k for k, f in enumerate(threads) if f.name in names]
+    if at != list(range(at[0], at[-1] + 1)):
+        raise BuildError(f"the loops {', '.join(names)} are not neighbours among the threads")
+    extents = [f.extent.const or 1 for f in threads]
+    return prod(extents[at[0] : at[-1] + 1]), prod(extents[at[-1] + 1 :])
+
+
+def _finish(
+    b: Block, path: Path, first: int, private: dict[str, Buffer], group: tuple[int, int]
+) -> tuple[Stmt, ...]:
+    """The statements behind the loops that are reduced over."""
+    assert b.combiner is not None
+    reducing = b.reducing_loops
+    keep = [f for f in path[first:] if f.name not in reducing and f.kind not in _ORDER]
+    if any(f.kind in _ORDER and f.name not in reducing for f in path[first:]):
+        raise BuildError(f"{b.name} is reduced outside of the threads that hold its results")
+    env: dict[str, Int] = {f.name: var(f"{f.name}.join") for f in keep}
+    env |= {f.name: ZERO for f in path[first:] if f.name not in env}
+    spatial = tuple(replace(i, bind=i.bind.substitute(env)) for i in b.spatial)
+    at = {i.name: i.bind for i in spatial}
+    loads = []
+    writes = []
+    for w in b.writes:
+        index = tuple(p.substitute(at) for p in w.index)
+        loads.append(Load(private[w.buffer].name, index, w.value.dtype))
+        writes.append(
+            Write(w.buffer, w.index, Load(private[w.buffer].name, w.index, w.value.dtype))
+        )
+    where = {p.substitute(env) for p in b.where if not p.names & reducing}
+    iters = {i.name for i in b.spatial}
+    domain = {p for p in b.domain if {n for n in p.names if n[0] != "#"} <= iters}
+    conds = tuple(sorted({*where, *(p.substitute(at) for p in domain)}, key=str))
+    body: tuple[Stmt, ...] = (
+        Join(tuple(loads), b.combiner, *group),
+        Block(f"{b.name}.join", spatial, tuple(writes)),
+    )
+    if conds:
+        body = (If(conds, body),)
+    for f in reversed(keep):
+        body = (For(f"{f.name}.join", f.extent, body, f.kind, owner=b.name),)
+    return body
+
+
+def _scoped(buffer: Buffer, body: tuple[Stmt, ...], private: dict[str, Buffer]) -> Buffer:
+    """Every thread holds the result, so a buffer that only one launch uses is private as well."""
+    if buffer.name not in private or buffer.scope != "global":
+        return buffer
+    users = sum(
+        any(
+            buffer.name in {w.buffer for w in b.writes} | {x.buffer for x in b.loads}
+            for _, b in walk((root,))
+        )
+        for root in body
+    )
+    return replace(buffer, scope="local") if users == 1 else buffer

@@ -1,0 +1,173 @@
+"""GPU: overlaps copies to shared memory with arithmetic, where a loop has the note `pipeline`.
+
+While one tile is used, the next one is loaded into registers. The tile has two versions in shared
+memory, so one barrier per iteration is enough.
+
+    for k in 8:  # pipeline=2                     A.fetch = A[0, ...]
+      A.shared[...] = A[k, ...]                   A.shared[0, ...] = A.fetch
+      C += A.shared[...]                    ->    for k in 8:
+                                                    if 6 - k >= 0: A.fetch = A[k + 1, ...]
+                                                    C += A.shared[k % 2, ...]
+                                                    if 6 - k >= 0: A.shared[(k + 1) % 2] = A.fetch
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from tilesmith.base.target import Target
+from tilesmith.codegen.passes.accesses import accesses, map_access, substitute_body
+from tilesmith.codegen.passes.simplify import simplify_body
+from tilesmith.expr.ints import ZERO, Int, of, product, var
+from tilesmith.expr.linear import linear, row_major
+from tilesmith.expr.nodes import Load
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import (
+    Alloc,
+    Buffer,
+    For,
+    If,
+    Join,
+    Stmt,
+    Store,
+    Write,
+    rewrite,
+    statements,
+)
+
+NOTE = "pipeline"
+_VERSIONS = 2  # registers hold one tile ahead, so more versions would stay unused
+
+
+def pipeline_copies(func: Function, _: Target) -> Function:
+    """Takes launch form without barriers."""
+    buffers = {s.buffer.name: s.buffer for s in statements(func.body) if isinstance(s, Alloc)}
+    copied: set[str] = set()
+
+    def go(s: Stmt) -> tuple[Stmt, ...]:
+        stages = s.note(NOTE) if isinstance(s, For) else None
+        if not isinstance(s, For) or not isinstance(stages, int) or stages < 2:
+            return (s,)
+        done = _pipelined(s, buffers, func)
+        if done is None:
+            return (replace(s, notes=tuple(n for n in s.notes if n[0] != NOTE)),)
+        stmts, names = done
+        copied.update(names)
+        return stmts
+
+    body = rewrite(func.body, go)
+
+    def grow(s: Stmt) -> tuple[Stmt, ...]:
+        if isinstance(s, Alloc) and s.buffer.name in copied:
+            b = s.buffer
+            align = None if b.align is None else (b.align[0] + 1, *b.align[1:])
+            return (Alloc(replace(b, shape=(of(_VERSIONS), *b.shape), align=align)),)
+        return (s,)
+
+    return replace(func, body=rewrite(body, grow)) if copied else func
+
+
+def _pipelined(
+    loop: For, buffers: dict[str, Buffer], func: Function
+) -> tuple[tuple[Stmt, ...], set[str]] | None:
+    """The statements for the loop and the buffers that need two versions; None if the loop has no
+    copies that can run ahead.
+    """
+    count = loop.extent.const
+    copies = []
+    for s in loop.body:
+        copy = _copy_of(s, buffers)
+        if copy is None:
+            break
+        copies.append(copy)
+    rest = loop.body[len(copies) :]
+    names = {c.store.writes[0].buffer for c in copies}
+    if count is None or count < 2 or not copies or len(names) < len(copies):
+        return None
+    if any(a.write and a.buffer in names for a in accesses(rest)):
+        return None
+    outside = sum(a.buffer in names for a in accesses(func.body))
+    if outside != sum(a.buffer in names for a in accesses(loop.body)):
+        return None  # the tile is used behind the loop as well
+    k = var(loop.name)
+
+    slot = k % of(_VERSIONS)
+
+    def at(turn: Int, storing: bool) -> tuple[Stmt, ...]:
+        parts = (c.stored(slot) if storing else c.loaded() for c in copies)
+        return substitute_body(tuple(parts), {loop.name: turn})
+
+    ahead = (of(count - 2) - k,)
+    used = _in_slot(rest, names, slot)
+    body: tuple[Stmt, ...] = (
+        If(ahead, at(k + 1, storing=False)),
+        *used,
+        If(ahead, at(k + 1, storing=True)),
+    )
+    notes = tuple(n for n in loop.notes if n[0] != NOTE)
+    allocs = (Alloc(c.registers) for c in copies)
+    first = (*at(ZERO, storing=False), *at(ZERO, storing=True))
+    # The first tile's guards may be decided now.
+    return (*allocs, *_simple(first), replace(loop, body=body, notes=notes)), names
+
+
+def _simple(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    return simplify_body(body, {}, {})
+
+
+def _in_slot(body: Iterable[Stmt], names: set[str], slot: Int) -> tuple[Stmt, ...]:
+    def go(s: Stmt) -> tuple[Stmt, ...]:
+        if isinstance(s, Store | Join):
+            return (map_access(s, lambda n, ix: (slot, *ix) if n in names else ix),)
+        return (s,)
+
+    return rewrite(tuple(body), go)
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """Loops and conditions around a store, from outside in, with registers for what it moves."""
+
+    around: tuple[For | If, ...]
+    store: Store
+    registers: Buffer
+
+    @property
+    def _place(self) -> Load:
+        loops = [f for f in self.around if isinstance(f, For)]
+        at = linear((var(f.name) for f in loops), row_major(tuple(f.extent for f in loops)))
+        return Load(self.registers.name, (at,), self.registers.dtype)
+
+    def loaded(self) -> Stmt:
+        (w,) = self.store.writes
+        return self._nest(Store((Write(self._place.buffer, self._place.index, w.value),)))
+
+    def stored(self, slot: Int) -> Stmt:
+        (w,) = self.store.writes
+        return self._nest(Store((Write(w.buffer, (slot, *w.index), self._place),)))
+
+    def _nest(self, s: Stmt) -> Stmt:
+        for f in reversed(self.around):
+            s = replace(f, body=(s,))
+        return s
+
+
+def _copy_of(s: Stmt, buffers: dict[str, Buffer]) -> _Copy | None:
+    """The statement as a copy from global to shared memory; None if it is something else."""
+    around: list[For | If] = []
+    while isinstance(s, For | If):
+        if len(s.body) != 1:
+            return None
+        around.append(s)
+        s = s.body[0]
+    if not isinstance(s, Store) or len(s.writes) != 1:
+        return None
+    (w,) = s.writes
+    if w.buffer not in buffers or buffers[w.buffer].scope != "shared":
+        return None
+    if any(a.buffer in buffers and not a.write for a in accesses((s,))):
+        return None
+    size = product(f.extent for f in around if isinstance(f, For))
+    registers = Buffer(f"{w.buffer}.fetch", (size,), w.value.dtype, "local")
+    return _Copy(tuple(around), s, registers)

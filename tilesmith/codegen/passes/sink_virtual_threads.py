@@ -1,0 +1,134 @@
+"""GPU: moves virtual threads inside of the loops that the threads of a block run together, and
+gives each one registers of its own.
+
+A virtual thread is an unrolled loop outside of the threads. What does not depend on it, such as a
+copy to shared memory, is done once for all of them.
+
+    for v in 2:  # vthread                        for t in 16:  # threadIdx.x
+      for t in 16:  # threadIdx.x                   for k in 8:
+        for k in 8:                          ->       A.shared[...] = ...
+          A.shared[...] = ...                         for v in 2:  # unroll
+          C.local[16*v + t] += A.shared[...]            C.local[v, t] += A.shared[...]
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilesmith.base.target import Target
+from tilesmith.codegen.passes.accesses import accesses, map_access
+from tilesmith.expr.dynamic import below
+from tilesmith.expr.ints import ONE, ZERO, Int, var
+from tilesmith.expr.nodes import own_ints
+from tilesmith.expr.walk import preorder
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import Buffer, For, If, Join, Stmt, Store, rewrite, statements
+
+VTHREAD = "vthread"
+
+
+def sink_virtual_threads(func: Function, _: Target) -> Function:
+    """Takes lowered statements."""
+    virtual: dict[str, Int] = {}
+    body: tuple[Stmt, ...] = ()
+    for root in func.body:
+        new = _sink((root,), (), virtual)
+        if len(new) > 1:  # still one launch
+            assert isinstance(root, For)
+            new = (For(f"{root.name}.block", ONE, new, "blockIdx.x"),)
+        body += new
+    if not virtual:
+        return func
+    private = {b.name for b in func.buffers if b.scope == "local"}
+    own: dict[str, tuple[str, ...]] = {}  # the virtual threads around all uses of a private buffer
+    for a in accesses(body):
+        if a.buffer in private:
+            here = tuple(f.name for f in a.path if f.name in virtual)
+            own[a.buffer] = tuple(v for v in own.get(a.buffer, here) if v in here)
+
+    def move(name: str, index: tuple[Int, ...]) -> tuple[Int, ...]:
+        mine = own.get(name, ())
+        zero = dict.fromkeys(mine, ZERO)
+        return (*map(var, mine), *(p.substitute(zero) for p in index))
+
+    def go(s: Stmt) -> tuple[Stmt, ...]:
+        return (map_access(s, move),) if isinstance(s, Store | Join) else (s,)
+
+    def wide(b: Buffer) -> Buffer:
+        return replace(b, shape=(*(virtual[v] for v in own.get(b.name, ())), *b.shape))
+
+    return replace(func, body=rewrite(body, go), buffers=tuple(map(wide, func.buffers)))
+
+
+def _sink(
+    body: tuple[Stmt, ...], around: tuple[For, ...], virtual: dict[str, Int]
+) -> tuple[Stmt, ...]:
+    out: list[Stmt] = []
+    for s in body:
+        if isinstance(s, For) and s.kind == VTHREAD:
+            virtual[s.name] = s.extent
+            out += _sink(s.body, (*around, s), virtual)
+        elif (
+            isinstance(s, For)
+            and (
+                (s.kind != "serial" and "Idx" in s.kind)
+                or any(isinstance(t, For) and t.kind == VTHREAD for t in statements(s.body))
+                or not all(_uses(t, v.name) for t in _leaves(s.body) for v in around)
+                or _reduces(s)
+            )
+        ) or (isinstance(s, If) and not all(_uses(t, v.name) for t in s.body for v in around)):
+            tested = [v for v in around if isinstance(s, If) and _tests(s, v.name)]
+            below = tuple(v for v in around if v not in tested)
+            new: Stmt = replace(s, body=_sink(s.body, below, virtual))
+            for v in reversed(tested):
+                new = For(v.name, v.extent, (new,), "unroll")
+            out.append(new)
+        else:
+            for v in reversed(around):
+                if _uses(s, v.name):
+                    s = For(v.name, v.extent, (s,), "unroll")
+            out.append(s)
+    return tuple(out)
+
+
+def _reduces(s: For) -> bool:
+    """Whether the loop, or one inside of it, is reduced over. Virtual threads stand inside of such
+    loops, so that each step loads what all of them use only once.
+    """
+    writes = {n for t in _leaves((s,)) if isinstance(t, Store) for w in t.writes for p in w.index
+              for n in p.names}  # fmt: skip
+    inner = [s]
+    while inner:
+        f = inner.pop()
+        if f.name not in writes:
+            return True
+        inner += [t for t in f.body if isinstance(t, For)]
+    return False
+
+
+def _leaves(body: tuple[Stmt, ...]) -> list[Stmt]:
+    out: list[Stmt] = []
+    for s in body:
+        out += _leaves(s.body) if isinstance(s, For | If) else [s]
+    return out
+
+
+def _tests(s: If, name: str) -> bool:
+    return any(name in p.names for p in s.conds)
+
+
+def _uses(s: Stmt, name: str) -> bool:
+    match s:
+        case For():
+            return any(_uses(t, name) for t in s.body)
+        case If():
+            return _tests(s, name) or any(_uses(t, name) for t in s.body)
+        case Store():
+            return any(
+                name in p.names
+                for w in s.writes
+                for p in (*w.index, *(q for e in preorder(w.value, below) for q in own_ints(e)))
+            )
+        case Join():
+            return any(name in p.names for x in s.values for p in x.index)
+    return False

@@ -1,0 +1,109 @@
+"""GPU: spreads a nest that fills shared or global memory over the threads of a block.
+
+The iterations are numbered; each thread takes every n-th one, so that neighbouring threads access
+neighbouring elements. Where elements of the source are contiguous, each thread takes several at
+once.
+
+    for i in 16:                             for turn in 2:
+      for j in 32:                     ->      for lane in 4:  # vectorize
+        A.shared[i, j] = A[i, j]                 A.shared[(64*turn + t) // 8, ... + lane] = A[...]
+"""
+
+from __future__ import annotations
+
+from tilesmith.codegen.passes.accesses import substitute_body
+from tilesmith.codegen.passes.simplify import simplify_body
+from tilesmith.expr.dynamic import loads_of
+from tilesmith.expr.ints import Int, of, var
+from tilesmith.ir.nodes import For, If, Stmt, Store
+from tilesmith.ir.regions import separate
+
+WIDTH = "fetch_width"  # a note: how many elements a thread moves at once, at most
+_VECTOR_NBYTES = 16
+
+
+def spread(s: Stmt, tid: Int, num: int, ranges: dict[str, Int]) -> Stmt | None:
+    """The statement as one of `num` threads does it, number `tid`; None if its iterations depend on
+    one another. `ranges` are the loops around it.
+    """
+    loops: list[For] = []
+    inner: tuple[Stmt, ...] = (s,)
+    while len(inner) == 1 and isinstance(inner[0], For):
+        loops.append(inner[0])
+        inner = inner[0].body
+    # Guards that always hold are dropped here, where no divisions obscure them.
+    inner = simplify_body(inner, {**ranges, **{f.name: f.extent for f in loops}}, {})
+    if not inner:
+        return For(f"{loops[0].name}.turn", of(0), ()) if loops else None
+    if len(inner) != 1:
+        return None
+    store = inner[0]
+    while isinstance(store, If):
+        if len(store.body) != 1:
+            return None
+        store = store.body[0]
+    if not isinstance(store, Store) or store.intrinsic is not None:
+        return None
+    if not all(_independent(f, loops, store) for f in loops if f.extent.const != 1):
+        return None
+    extents = [_number(f) for f in loops]
+    width = _width(loops, store)
+    if width > 1:
+        extents[-1] //= width
+    total = 1
+    for n in extents:
+        total *= n
+    turns = -(-total // num)
+    name = loops[0].name if loops else store.writes[0].buffer
+    turn, lane = f"{name}.turn", f"{name}.lane"
+    number = var(turn) * num + tid
+    env: dict[str, Int] = {}
+    stride = total
+    for f, n in zip(loops, extents, strict=True):
+        whole = stride
+        stride //= n
+        env[f.name] = (number % whole if whole < total else number) // stride
+    if width > 1:
+        env[loops[-1].name] = env[loops[-1].name] * width + var(lane)
+    (done,) = substitute_body(inner, env)
+    if width > 1:
+        done = For(lane, of(width), (done,), "vectorize")
+    if total < turns * num:
+        done = If((of(total - 1) - number,), (done,))
+    return For(turn, of(turns), (done,))
+
+
+def _number(f: For) -> int:
+    assert f.extent.const is not None
+    return f.extent.const
+
+
+def _independent(f: For, loops: list[For], store: Store) -> bool:
+    ranges = {g.name: g.extent for g in loops}
+    return all(
+        any(f.name in p.names and separate(p, f.name, ranges, {}) for p in w.index)
+        for w in store.writes
+    )
+
+
+def _width(loops: list[For], store: Store) -> int:
+    """The elements that a thread moves at once: those of a plain copy whose last index runs with
+    the innermost loop on both sides, as far as 16 bytes.
+    """
+    if not loops or len(store.writes) != 1:
+        return 1
+    (write,) = store.writes
+    loads = loads_of(write.value)
+    note = next((n for f in loops if isinstance(n := f.note(WIDTH), int)), None)
+    last = loops[-1].name
+    if len(loads) != 1 or loads[0] is not write.value or not loads[0].index:
+        return 1
+    if loads[0].index[-1].coefficient(last).const != 1:
+        return 1
+    if any(last in p.names for p in loads[0].index[:-1]):
+        return 1
+    width = _VECTOR_NBYTES // max(1, write.value.dtype.bits // 8)
+    width = width if note is None else min(width, note)
+    while width > 1 and _number(loops[-1]) % width:
+        width //= 2
+    return width

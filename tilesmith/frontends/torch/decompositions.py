@@ -1,0 +1,46 @@
+"""Which operators PyTorch takes apart before they are imported: those of its core set, but for some
+that have an operator of their own here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+
+from tilesmith.frontends.torch import fast_paths
+
+_KEPT = (
+    "_scaled_dot_product_flash_attention_for_cpu", "_upsample_bicubic2d_aa",
+    "_upsample_bilinear2d_aa", "col2im", "hardsigmoid", "hardswish", "logsumexp", "mish",
+    "reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d",
+    "replication_pad2d", "replication_pad3d", "silu", "softplus", "tril", "triu",
+    "upsample_bicubic2d", "upsample_bilinear2d", "upsample_linear1d", "upsample_nearest1d",
+    "upsample_nearest2d", "upsample_nearest3d", "upsample_trilinear3d", "_fused_rms_norm",
+    "all",
+)  # fmt: skip
+# Those that are made of others for all of PyTorch; only an export can keep them.
+_KEPT_BY_EXPORT = ("rms_norm", "scaled_dot_product_attention")
+
+Table = dict[Any, Callable[..., Any]]
+
+
+@cache  # a second of PyTorch's own
+def core_table() -> Table:
+    """For a graph of torch.compile."""
+    return _without(torch._decomp.core_aten_decompositions(), _KEPT)
+
+
+@cache
+def export_table() -> Table:
+    """For a graph of torch.export."""
+    return _without(torch.export.default_decompositions(), (*_KEPT, *_KEPT_BY_EXPORT))
+
+
+def _without(table: Any, names: tuple[str, ...]) -> Table:
+    kept = {getattr(torch.ops.aten, n) for n in names if hasattr(torch.ops.aten, n)}
+    overloads = {getattr(packet, o) for packet in kept for o in packet.overloads()}
+    found = {op: f for op, f in dict(table).items() if op not in overloads}
+    return found | fast_paths.table()

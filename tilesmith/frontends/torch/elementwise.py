@@ -1,0 +1,286 @@
+"""Element-wise arithmetic, comparisons, conditions and casts. Operands are brought to the dtype
+that PyTorch computes in, which the type of the result tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tilesmith.base.dtype import BOOL, DType
+from tilesmith.frontends.shared.views import expanded
+from tilesmith.frontends.torch.call import Call, Importer, Number, Term, common_dtype
+from tilesmith.graph.graph import Operator, Value
+from tilesmith.ops import elementwise as e
+from tilesmith.ops import integer, logic
+from tilesmith.ops import trigonometry as t
+
+
+# of one operand
+def unary(function: Operator) -> Importer:
+    """In the dtype of the result: the sine of integers is a float32."""
+
+    def read(call: Call, x: Value) -> Value:
+        y: Value = call.add(function, call.cast(x, call.dtype))
+        return y
+
+    return read
+
+
+def predicate(function: Operator) -> Importer:
+    def read(call: Call, x: Value) -> Value:
+        if not x.dtype.is_float:
+            call.leave(f"its operand is {x.dtype}")
+        y: Value = call.add(function, x)
+        return y
+
+    return read
+
+
+def rounding(function: Operator) -> Importer:
+    """Integers are whole already."""
+
+    def read(call: Call, x: Value) -> Value:
+        y: Value = call.add(function, x) if x.dtype.is_float else x
+        return y
+
+    return read
+
+
+def identity(call: Call, x: Value, **_: Any) -> Value:
+    return x
+
+
+def exp2(call: Call, x: Value) -> Value:
+    y: Value = call.add(e.power, call.value(2.0, call.dtype), call.cast(x, call.dtype))
+    return y
+
+
+def scaled_log(factor: float) -> Importer:
+    def read(call: Call, x: Value) -> Value:
+        y: Value = call.add(e.multiply, call.add(e.log, call.cast(x, call.dtype)), B=factor)
+        return y
+
+    return read
+
+
+def logical_not(call: Call, x: Value) -> Value:
+    y: Value = call.add(logic.logical_not, call.cast(x, BOOL))
+    return y
+
+
+def bitwise_not(call: Call, x: Value) -> Value:
+    y: Value = call.add(logic.logical_not if x.dtype is BOOL else integer.bitwise_not, x)
+    return y
+
+
+# of two operands
+def arithmetic(function: Operator, of_bools: Operator | None = None) -> Importer:
+    """Computed in the dtype of the result."""
+
+    def read(call: Call, a: Term, b: Term, *, alpha: Number = 1) -> Value:
+        if alpha != 1:
+            b = call.pair(e.multiply, b, alpha, call.dtype)
+        if call.dtype is BOOL:
+            if of_bools is None:
+                call.leave("its result is bool")
+            return call.pair(of_bools, a, b, BOOL)
+        return call.pair(function, a, b, call.dtype)
+
+    return read
+
+
+def rsub(call: Call, a: Term, b: Term, alpha: Number = 1) -> Value:
+    return subtract(call, b, a, alpha=alpha)  # type: ignore[no-any-return]
+
+
+subtract = arithmetic(e.subtract)
+
+
+def comparison(function: Operator) -> Importer:
+    def read(call: Call, a: Term, b: Term) -> Value:
+        dtype = common_dtype(a, b)
+        if dtype is BOOL:  # compared as numbers
+            a, b = (
+                call.add(e.cast, x, dtype="uint8") if isinstance(x, Value) else int(x)
+                for x in (a, b)
+            )
+            dtype = common_dtype(a)
+        return call.pair(function, a, b, dtype)
+
+    return read
+
+
+def not_equal(call: Call, a: Term, b: Term) -> Value:
+    y: Value = call.add(logic.logical_not, comparison(logic.equal)(call, a, b))
+    return y
+
+
+def bits(function: Operator, of_bools: Operator | None = None) -> Importer:
+    def read(call: Call, a: Term, b: Term) -> Value:
+        if call.dtype is BOOL and of_bools is not None:
+            return call.pair(of_bools, a, b, BOOL)
+        return call.pair(function, a, b, call.dtype)
+
+    return read
+
+
+def logical(function: Operator) -> Importer:
+    def read(call: Call, a: Value, b: Value) -> Value:
+        y: Value = call.add(function, call.cast(a, BOOL), call.cast(b, BOOL))
+        return y
+
+    return read
+
+
+def divide(call: Call, a: Term, b: Term, *, rounding_mode: str | None = None) -> Value:
+    if rounding_mode is None:
+        return call.pair(e.divide, a, b, call.dtype)
+    if rounding_mode == "floor":
+        return call.pair(integer.floor_divide, a, b, call.dtype)
+    if not call.dtype.is_float:
+        return call.pair(integer.trunc_divide, a, b, call.dtype)
+    y: Value = call.add(e.trunc, call.pair(e.divide, a, b, call.dtype))
+    return y
+
+
+def power(call: Call, x: Term, exponent: Term) -> Value:
+    known = call.number(exponent)
+    dtype = call.dtype
+    if known is None or isinstance(known, bool):
+        function = e.power if dtype.is_float else integer.integer_power
+        return call.pair(function, x, exponent, dtype)
+    base = call.value(x, dtype)
+    y: Value
+    if not dtype.is_float:
+        y = call.add(integer.integer_power, base, B=int(known))
+    elif known in (-1, -0.5, 0.5):
+        roots = {-1: e.reciprocal, -0.5: e.rsqrt, 0.5: e.sqrt}
+        y = call.add(roots[known], base)
+    else:
+        y = call.add(e.power, base, B=int(known) if known in range(1, 9) else float(known))
+    return y
+
+
+# of three operands
+def where(call: Call, condition: Value, a: Term, b: Term) -> Value:
+    y: Value = call.add(
+        e.where, call.cast(condition, BOOL), call.value(a, call.dtype), call.value(b, call.dtype)
+    )
+    return y
+
+
+def clamp(call: Call, x: Value, min: Term | None = None, max: Term | None = None) -> Value:
+    """Where the bounds cross, the upper one holds."""
+    y, dtype = call.cast(x, call.dtype), call.dtype
+    low, high = (None if b is None else call.number(b) for b in (min, max))
+    if low is not None and high is not None and low > high:
+        low = high
+    if min is not None and low is None:
+        y = call.pair(e.maximum, y, min, dtype)
+    if low is not None or high is not None:
+        bounds = [None if b is None else call.term(b, dtype) for b in (low, high)]
+        y = call.add(e.clip, y, low=bounds[0], high=bounds[1])
+    if max is not None and high is None:
+        y = call.pair(e.minimum, y, max, dtype)
+    return y
+
+
+def hardtanh(call: Call, x: Value, min_val: Number = -1, max_val: Number = 1) -> Value:
+    return clamp(call, x, min_val, max_val)
+
+
+# types
+def to_copy(call: Call, x: Value, *, dtype: DType | None = None, **_: Any) -> Value:
+    return call.cast(x, call.dtype)
+
+
+def copy(call: Call, x: Value, source: Value, non_blocking: bool = False) -> Value:
+    return expanded(call, call.cast(source, call.dtype), call.shape)
+
+
+_ADD = arithmetic(e.add, logic.logical_or)
+_MULTIPLY = arithmetic(e.multiply, logic.logical_and)
+_LN2, _LN10 = 0.6931471805599453, 2.302585092994046
+
+
+def both(name: str, importer: Importer) -> dict[str, Importer]:
+    """With a tensor and with a number on the right."""
+    return {f"aten.{name}.Tensor": importer, f"aten.{name}.Scalar": importer}
+
+
+IMPORTERS: Mapping[str, Importer] = {
+    "aten.abs.default": unary(e.absolute),
+    "aten.acos.default": unary(t.acos),
+    "aten.acosh.default": unary(t.acosh),
+    **both("add", _ADD),
+    "aten.alias.default": identity,
+    "aten.asin.default": unary(t.asin),
+    "aten.asinh.default": unary(t.asinh),
+    "aten.atan.default": unary(t.atan),
+    "aten.atanh.default": unary(t.atanh),
+    **both("bitwise_and", bits(integer.bitwise_and, logic.logical_and)),
+    "aten.bitwise_not.default": bitwise_not,
+    **both("bitwise_or", bits(integer.bitwise_or, logic.logical_or)),
+    **both("bitwise_xor", bits(integer.bitwise_xor, logic.logical_xor)),
+    **both("bitwise_left_shift", bits(integer.left_shift)),
+    **both("bitwise_right_shift", bits(integer.right_shift)),
+    **both("__lshift__", bits(integer.left_shift)),
+    **both("__rshift__", bits(integer.right_shift)),
+    "aten.ceil.default": rounding(e.ceil),
+    "aten.clamp.Tensor": clamp,
+    "aten.clamp.default": clamp,
+    "aten.clone.default": identity,
+    "aten.copy.default": copy,
+    "aten.cos.default": unary(t.cos),
+    "aten.cosh.default": unary(t.cosh),
+    "aten.detach.default": identity,
+    **both("div", divide),
+    "aten.div.Scalar_mode": divide,
+    "aten.div.Tensor_mode": divide,
+    **both("eq", comparison(logic.equal)),
+    "aten.erf.default": unary(e.erf),
+    "aten.exp.default": unary(e.exp),
+    "aten.exp2.default": exp2,
+    "aten.expm1.default": unary(e.expm1),
+    "aten.floor.default": rounding(e.floor),
+    **both("fmod", arithmetic(integer.fmod)),
+    **both("ge", comparison(logic.greater_equal)),
+    **both("gt", comparison(logic.greater)),
+    "aten.hardtanh.default": hardtanh,
+    "aten.isinf.default": predicate(logic.isinf),
+    "aten.isnan.default": predicate(logic.isnan),
+    **both("le", comparison(logic.less_equal)),
+    "aten.lift_fresh_copy.default": identity,
+    "aten.log.default": unary(e.log),
+    "aten.log10.default": scaled_log(1 / _LN10),
+    "aten.log1p.default": unary(e.log1p),
+    "aten.log2.default": scaled_log(1 / _LN2),
+    "aten.logical_and.default": logical(logic.logical_and),
+    "aten.logical_not.default": logical_not,
+    "aten.logical_or.default": logical(logic.logical_or),
+    "aten.logical_xor.default": logical(logic.logical_xor),
+    **both("lt", comparison(logic.less)),
+    "aten.maximum.default": arithmetic(e.maximum, logic.logical_or),
+    "aten.minimum.default": arithmetic(e.minimum, logic.logical_and),
+    **both("mul", _MULTIPLY),
+    **both("ne", not_equal),
+    "aten.neg.default": unary(e.negative),
+    "aten.pow.Scalar": power,
+    "aten.pow.Tensor_Scalar": power,
+    "aten.pow.Tensor_Tensor": power,
+    "aten.reciprocal.default": unary(e.reciprocal),
+    **both("remainder", arithmetic(integer.remainder)),
+    "aten.round.default": rounding(e.rint),
+    "aten.rsqrt.default": unary(e.rsqrt),
+    **both("rsub", rsub),
+    "aten.sign.default": unary(e.sign),
+    "aten.sin.default": unary(t.sin),
+    "aten.sinh.default": unary(t.sinh),
+    "aten.sqrt.default": unary(e.sqrt),
+    **both("sub", subtract),
+    "aten.tan.default": unary(t.tan),
+    "aten.trunc.default": rounding(e.trunc),
+    "aten._to_copy.default": to_copy,
+    "aten.where.self": where,
+}

@@ -1,0 +1,182 @@
+"""ts.from_torch: a module and example inputs in, a Graph out, through torch.export."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export.graph_signature import (
+    ConstantArgument,
+    InputKind,
+    OutputKind,
+    TensorArgument,
+)
+from torch.utils import _pytree as pytree
+
+from tilesmith.base.errors import GraphError
+from tilesmith.frontends.torch.decompositions import export_table
+from tilesmith.frontends.torch.program import TorchProgram, uncovered
+from tilesmith.frontends.torch.shapes import is_settled
+from tilesmith.frontends.torch.tensors import dtype_of
+from tilesmith.graph.program import Signature
+from tilesmith.graph.source import OpenGraph, closed
+
+# Each step of a recurrent operator is some kernels of its own, which have to be built and called.
+MAX_STEPS = 128
+_WALKS = tuple(f"aten.{n}.input" for n in ("lstm", "gru", "rnn_tanh", "rnn_relu"))
+
+
+def from_torch(
+    module: Any,
+    example_inputs: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic_shapes: Any = None,
+    name: str | None = None,
+) -> OpenGraph:
+    """A Graph of a module; where sizes stay open or PyTorch has to run a part, a Program."""
+    if not isinstance(module, nn.Module):
+        raise GraphError(
+            f"from_torch is given a {type(module).__name__}; it takes a torch.nn.Module. For "
+            'functions there is torch.compile(function, backend="tilesmith")'
+        )
+    named = dict(kwargs or {})
+    if isinstance(example_inputs, Mapping):
+        example_inputs, named = (), {**example_inputs, **named}
+    exported = _exported(module, _inputs(example_inputs), named, dynamic_shapes)
+    program = _program(exported, name or type(module).__name__, module)
+    source = closed(program)
+    tell_uncovered(program)
+    return source
+
+
+def _inputs(given: Any) -> tuple[Any, ...]:
+    if isinstance(given, torch.Tensor):
+        return (given,)
+    if not isinstance(given, Sequence):
+        raise GraphError(
+            f"from_torch is given {type(given).__name__} as example inputs; give a tuple of what "
+            "the module is called with, or a dict of its arguments by name"
+        )
+    return tuple(given)
+
+
+def _exported(
+    module: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any
+) -> torch.export.ExportedProgram:
+    with torch.no_grad():
+        with _about(module):
+            traced = torch.export.export(
+                module, inputs, kwargs or None, dynamic_shapes=dynamic_shapes
+            )
+        walks = _long_walks(traced.graph)
+        table = {op: f for op, f in export_table().items() if op not in walks}
+        with _about(module):
+            return traced.run_decompositions(table)
+
+
+@contextmanager
+def _about(module: nn.Module) -> Iterator[None]:
+    """torch.export raises anything, with many lines."""
+    try:
+        yield
+    except Exception as error:
+        first = str(error).strip().split("\n", 1)[0]
+        raise GraphError(
+            f"torch.export cannot trace {type(module).__name__}: {type(error).__name__}: {first}"
+        ) from error
+
+
+def _long_walks(graph: torch.fx.Graph) -> set[Any]:
+    """Recurrent operators along many steps, which PyTorch shall run."""
+    found = set()
+    for node in graph.nodes:
+        if str(node.target) in _WALKS:
+            steps = node.args[0].meta["val"].shape[1 if node.args[-1] else 0]
+            if not isinstance(steps, int) or steps > MAX_STEPS:
+                found.add(node.target)
+    return found
+
+
+def _program(exported: torch.export.ExportedProgram, name: str, module: nn.Module) -> TorchProgram:
+    signature = exported.graph_signature
+    held: dict[str, torch.Tensor] = {}
+    inputs = []
+    nodes = {n.name: n for n in exported.graph.nodes if n.op != "output"}
+    for spec in signature.input_specs:
+        match spec.arg, spec.kind:
+            case ConstantArgument(), _:
+                continue
+            case TensorArgument(name=label), InputKind.USER_INPUT:
+                inputs.append(_signature(nodes[label]))
+            case TensorArgument(name=label), InputKind.CONSTANT_TENSOR:
+                held[label] = exported.constants[spec.target]
+            case TensorArgument(name=label), InputKind.BUFFER if not spec.persistent:
+                held[label] = exported.constants[spec.target]
+            case TensorArgument(name=label), InputKind.PARAMETER | InputKind.BUFFER:
+                held[label] = exported.state_dict[spec.target]
+            case arg, kind:
+                raise GraphError(f"{name}: an input {arg} of kind {kind.name} is not supported")
+    returned = []
+    names = iter(_output_names(exported, set(nodes)))
+    for spec in signature.output_specs:
+        if spec.kind is not OutputKind.USER_OUTPUT:
+            raise GraphError(_says_state(name, spec, module))
+        label = next(names)
+        if isinstance(spec.arg, TensorArgument):
+            returned.append((label, spec.arg.name))
+    return TorchProgram(
+        name, exported.graph_module, tuple(inputs), tuple(returned), held,
+        settled=is_settled(exported.graph),
+    )  # fmt: skip
+
+
+def _says_state(name: str, spec: Any, module: nn.Module) -> str:
+    what = f"its {'buffer' if 'BUFFER' in spec.kind.name else 'input'} {spec.target!r}"
+    hint = "call module.eval() first, " if module.training else ""
+    return (
+        f"{name} writes {what} when it is called, and a graph keeps no state; {hint}return it as "
+        'an output, or use torch.compile(module, backend="tilesmith"), which writes it'
+    )
+
+
+def _signature(node: Any) -> Signature:
+    value = node.meta["val"]
+    kind = dtype_of(value.dtype)
+    if kind is None:
+        raise GraphError(f"input {node.name!r} is of {value.dtype}, for which there are no kernels")
+    dims = tuple(n if isinstance(n, int) else str(n) for n in value.shape)
+    return Signature(node.name, kind, dims)
+
+
+def _output_names(exported: torch.export.ExportedProgram, taken: set[str]) -> list[str]:
+    """Where each output stands in what the module returns: "logits", "0", "past_1"."""
+    spec = exported.call_spec.out_spec
+    tree = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
+    names = []
+    for path, _ in pytree.tree_flatten_with_path(tree)[0]:
+        parts = [str(getattr(p, "key", getattr(p, "idx", getattr(p, "name", p)))) for p in path]
+        name = "_".join(parts) or "output"
+        if name.isdigit() or name[0].isdigit():
+            name = f"output_{name}"
+        while name in taken:
+            name += "_out"
+        taken.add(name)
+        names.append(name)
+    return names
+
+
+def tell_uncovered(program: TorchProgram, stacklevel: int = 4) -> None:
+    """One warning for all operators that PyTorch runs."""
+    found = uncovered(program)
+    if found:
+        reasons = ", ".join(f"{u.op} ({u.why})" for u in found)
+        warnings.warn(
+            f"PyTorch runs {len(program.uncovered)} of the {len(program.nodes)} operators of "
+            f"{program.name}: {reasons}",
+            stacklevel=stacklevel,
+        )

@@ -1,0 +1,243 @@
+"""Operators that read or write at places which a tensor names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+import numpy as np
+
+from tilesmith.base.dtype import BOOL, INT64
+from tilesmith.frontends.shared.scatter_numpy import last_of_axis, last_of_rows
+from tilesmith.frontends.shared.views import expanded, joined, shaped, sliced
+from tilesmith.frontends.torch.call import Call, Importer, Number, Term
+from tilesmith.frontends.torch.movement import permuted
+from tilesmith.graph.graph import Value
+from tilesmith.ops import indices as gathers
+from tilesmith.ops import scatter as scatters
+from tilesmith.ops import topk
+from tilesmith.ops.elementwise import where
+from tilesmith.ops.transform import take
+
+# A kernel compares every element with every update that may be for it. Above this many comparisons
+# (about a millisecond of one core) PyTorch is faster.
+MAX_COMPARISONS = 1 << 22
+# top_k counts for every element those before it, which a sort beats on longer axes.
+MAX_TOP_K = 1024
+
+
+# reading
+def read_at(call: Call, x: Value, ids: Value, axis: int) -> Value:
+    """x at places along one axis, which the dimensions of ids replace."""
+    n, known = x.shape[axis], call.contents(ids)
+    y: Value
+    if known is None or not known.size:
+        y = call.add(gathers.gather, x, ids, axis=axis)
+        return y
+    places = np.where(known < 0, known + n, known).astype(np.int64)
+    if places.min() < 0 or places.max() >= n:
+        call.leave(f"an index is outside of dimension {axis} of {x}")
+    row = places.ravel()
+    step = int(row[1] - row[0]) if row.size > 1 else 1
+    if step > 0 and np.array_equal(row, np.arange(row[0], row[0] + step * row.size, step)):
+        part = sliced(call, x, {axis: (int(row[0]), int(row[-1]) + 1, step)})
+        return shaped(call, part, (*x.shape[:axis], *known.shape, *x.shape[axis + 1 :]))
+    y = call.add(take, x, call.constant(places), axis=axis)
+    return y
+
+
+def embedding(
+    call: Call, table: Value, ids: Value, padding_idx: int = -1, scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Value:  # fmt: skip
+    return read_at(call, table, ids, 0)
+
+
+def index_select(call: Call, x: Value, dim: int, ids: Value) -> Value:
+    if not x.shape:
+        call.leave("its operand is a scalar")
+    return read_at(call, x, shaped(call, ids, (ids.size,)), dim % len(x.shape))
+
+
+def gather(call: Call, x: Value, dim: int, ids: Value, *, sparse_grad: bool = False) -> Value:
+    if not x.shape or not ids.shape:
+        call.leave("an operand is a scalar")
+    y: Value = call.add(gathers.gather_elements, x, ids, axis=dim % len(x.shape))
+    return y
+
+
+def _joint_rows(call: Call, ids: Sequence[Value]) -> tuple[Value, tuple[int, ...]]:
+    """Indices of several dimensions, broadcast and side by side: (..., dimensions)."""
+    shape = np.broadcast_shapes(*(v.shape for v in ids))
+    each = [
+        shaped(call, expanded(call, call.cast(v, INT64), shape), (*shape, 1)) for v in ids
+    ]  # fmt: skip
+    return joined(call, each, len(shape)), shape
+
+
+def index(call: Call, x: Value, indices: Sequence[Value | None]) -> Value:
+    named = {d: v for d, v in enumerate(indices) if v is not None}
+    if not named:
+        return x
+    if any(v.dtype is BOOL for v in named.values()):
+        call.leave("the size of its result depends on a mask")
+    if len(named) == 1:
+        ((axis, ids),) = named.items()
+        return read_at(call, x, ids, axis)
+    axes = list(named)
+    rest = [d for d in range(len(x.shape)) if d not in named]
+    rows, shape = _joint_rows(call, list(named.values()))
+    y: Value = call.add(gathers.gather_nd, permuted(call, x, [*axes, *rest]), rows)
+    if axes[-1] - axes[0] == len(axes) - 1:  # the new dimensions stand where the old ones were
+        front = axes[0]
+        count = len(shape)
+        order = [*range(count, count + front), *range(count), *range(count + front, len(y.shape))]
+        y = permuted(call, y, order)
+    return y
+
+
+# writing
+def index_put(
+    call: Call, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
+) -> Value:
+    named = {d: v for d, v in enumerate(indices) if v is not None}
+    values = call.cast(values, x.dtype)
+    if any(v.dtype is BOOL for v in named.values()):
+        return _put_where(call, x, named, values, accumulate)
+    axes = list(named)
+    rest = [d for d in range(len(x.shape)) if d not in named]
+    adjacent = axes[-1] - axes[0] == len(axes) - 1
+    rows, shape = _joint_rows(call, list(named.values()))
+    if adjacent:  # where the dimensions of the indices stand in the values
+        front = axes[0]
+        whole = (*x.shape[:front], *shape, *x.shape[front + len(axes) :])
+        order = [
+            *range(front, front + len(shape)), *range(front), *range(front + len(shape), len(whole))
+        ]  # fmt: skip
+    else:
+        whole = (*shape, *(x.shape[d] for d in rest))
+        order = list(range(len(whole)))
+    updates = permuted(call, expanded(call, values, whole), order)
+    count, depth = prod(shape), len(axes)
+    if not count or not x.size:
+        return x
+    target = permuted(call, x, [*axes, *rest])
+    updates = shaped(call, updates, (count, *target.shape[depth:]))
+    rows = shaped(call, rows, (count, depth))
+    compared = target.size if accumulate else prod(target.shape[:depth])
+    known = call.contents(rows)
+    y: Value
+    if known is not None and not accumulate:
+        last = call.constant(last_of_rows(known, target.shape))
+        y = call.add(scatters.put_rows, target, updates, last)
+    elif compared * count > MAX_COMPARISONS or (accumulate and x.dtype is BOOL):
+        call.leave("it has many updates")
+    elif accumulate:
+        y = call.add(scatters.scatter_nd, target, rows, updates, reduction="add")
+    else:
+        last = call.add(scatters.last_row, rows, target)
+        y = call.add(scatters.put_rows, target, updates, last)
+    return permuted(call, y, np.argsort([*axes, *rest]).tolist())
+
+
+def _put_where(
+    call: Call, x: Value, named: Mapping[int, Value], values: Value, accumulate: bool
+) -> Value:
+    """A mask over the first dimensions, and one value for all that it shows."""
+    mask = named.get(0)
+    if len(named) > 1 or mask is None or values.size != 1 or accumulate:
+        call.leave("it writes several values by a mask")
+    mask = shaped(call, mask, mask.shape + (1,) * (len(x.shape) - len(mask.shape)))
+    y: Value = call.add(where, mask, shaped(call, values, ()), x)
+    return y
+
+
+def scatter(call: Call, x: Value, dim: int, ids: Value, source: Term) -> Value:
+    axis, updates = _updates(call, x, dim, ids, source)
+    if not ids.size:
+        return x
+    known = call.contents(ids)
+    y: Value
+    if known is not None:
+        last = call.constant(last_of_axis(known, x.shape, axis))
+        y = call.add(scatters.put_elements, x, updates, last, axis=axis)
+        return y
+    _need_few(call, x, ids, axis)
+    last = call.add(scatters.last_update, ids, x, axis=axis)
+    y = call.add(scatters.put_elements, x, updates, last, axis=axis)
+    return y
+
+
+def scatter_reduce(
+    call: Call, x: Value, dim: int, ids: Value, source: Value, reduce: str = "sum", *,
+    include_self: bool = True,
+) -> Value:  # fmt: skip
+    how = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min"}.get(reduce)
+    if how is None or not include_self or x.dtype is BOOL:
+        call.leave(f"it joins by {reduce!r}, include_self={include_self}")
+    axis, updates = _updates(call, x, dim, ids, source)
+    if not ids.size:
+        return x
+    _need_few(call, x, ids, axis)
+    y: Value = call.add(scatters.scatter_elements, x, ids, updates, axis=axis, reduction=how)
+    return y
+
+
+def _updates(call: Call, x: Value, dim: int, ids: Value, source: Term) -> tuple[int, Value]:
+    """The axis, and updates of the shape of the indices; a source may be larger."""
+    if not x.shape or not ids.shape:
+        call.leave("an operand is a scalar")
+    if not isinstance(source, Value) or not source.shape:
+        return dim % len(x.shape), expanded(call, call.value(source, x.dtype), ids.shape)
+    parts = {d: (0, n, 1) for d, n in enumerate(ids.shape)}
+    return dim % len(x.shape), sliced(call, call.cast(source, x.dtype), parts)
+
+
+def _need_few(call: Call, x: Value, ids: Value, axis: int) -> None:
+    if x.size * ids.shape[axis] > MAX_COMPARISONS:
+        call.leave("it has many updates")
+
+
+# orders
+def top_k(
+    call: Call, x: Value, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> tuple[Value, Value]:
+    if not x.shape:
+        call.leave("its operand is a scalar")
+    axis = dim % len(x.shape)
+    if x.shape[axis] > MAX_TOP_K:
+        call.leave("its axis is long")
+    values, places = call.add(topk.top_k, x, k=k, axis=axis, largest=largest)
+    return values, places
+
+
+def sort(
+    call: Call, x: Value, dim: int = -1, descending: bool = False, *, stable: bool | None = None
+) -> tuple[Value, Value]:
+    count = x.shape[dim] if x.shape else 0
+    return top_k(call, x, count, dim, descending)
+
+
+def fill_where(call: Call, x: Value, mask: Value, value: Number | Value) -> Value:
+    y: Value = call.add(where, mask, call.value(value, x.dtype), x)
+    return y
+
+
+IMPORTERS: Mapping[str, Importer] = {
+    "aten.embedding.default": embedding,
+    "aten.gather.default": gather,
+    "aten.index.Tensor": index,
+    "aten.index_put.default": index_put,
+    "aten.index_select.default": index_select,
+    "aten.masked_fill.Scalar": fill_where,
+    "aten.masked_fill.Tensor": fill_where,
+    "aten.scatter.src": scatter,
+    "aten.scatter.value": scatter,
+    "aten.scatter_add.default": scatter_reduce,
+    "aten.scatter_reduce.two": scatter_reduce,
+    "aten.sort.default": sort,
+    "aten.sort.stable": lambda call, x, *, stable=None, dim=-1, descending=False: sort(
+        call, x, dim, descending
+    ),
+    "aten.topk.default": top_k,
+}

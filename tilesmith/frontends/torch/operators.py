@@ -1,0 +1,38 @@
+"""Which importer reads which ATen operator. A new operator is one function in the file of its
+family and one line in that file's IMPORTERS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tilesmith.frontends.torch import (
+    activation,
+    attention,
+    convolution,
+    elementwise,
+    factories,
+    images,
+    indexing,
+    matmul,
+    movement,
+    normalization,
+    pooling,
+    reduction,
+)
+from tilesmith.frontends.torch.call import Importer
+
+IMPORTERS: Mapping[str, Importer] = {
+    **activation.IMPORTERS,
+    **attention.IMPORTERS,
+    **convolution.IMPORTERS,
+    **elementwise.IMPORTERS,
+    **factories.IMPORTERS,
+    **images.IMPORTERS,
+    **indexing.IMPORTERS,
+    **matmul.IMPORTERS,
+    **movement.IMPORTERS,
+    **normalization.IMPORTERS,
+    **pooling.IMPORTERS,
+    **reduction.IMPORTERS,
+}

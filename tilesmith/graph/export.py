@@ -1,0 +1,83 @@
+"""A compiled model as an exported Library: an Executor in, its calls with all addresses out."""
+
+from __future__ import annotations
+
+from tilesmith.base.errors import GraphError
+from tilesmith.base.target import cpu
+from tilesmith.graph.executor import Executor
+from tilesmith.graph.graph import Value
+from tilesmith.graph.plan import Place
+from tilesmith.graph.program import Program
+from tilesmith.graph.source import first_stage
+from tilesmith.runtime.export.library import Address, Call, Copy, Library, Port, Weights
+
+
+def model_library(model: str, executor: Executor, name: str) -> Library:
+    plan = executor.plan
+    graph = plan.graph
+    weights = Weights()
+    inputs = {x: k for k, x in enumerate(graph.inputs)}
+    outputs = {n: k for k, (n, _) in enumerate(graph.outputs)}
+
+    def address(place: Place) -> Address:
+        match place.kind:
+            case "arena":
+                return Address("arena", place.offset)
+            case "constant":
+                return Address("weights", weights.add(graph.constants[place.name]) + place.offset)
+            case "input":
+                return Address("input", place.offset, inputs[place.name])
+            case _:
+                return Address("output", place.offset, outputs[place.name])
+
+    calls = []
+    for k, (step, kernel) in enumerate(zip(plan.steps, executor.kernels, strict=True)):
+        held = executor.constants(k)
+        where = [
+            Address("weights", weights.add(held[p])) if p in held else address(place)
+            for p, place in enumerate(step.places)
+        ]
+        calls.append(Call(kernel.artifact.symbol, tuple(where)))
+    artifacts = {k.artifact.symbol: k.artifact for k in executor.kernels}
+    returned = [Port(n, graph.values[v].shape, graph.values[v].dtype) for n, v in graph.outputs]
+    copies = (
+        Copy(outputs[n], address(place), returned[outputs[n]].nbytes) for n, place in plan.copies
+    )
+    return Library(
+        name=name,
+        title=f"model {model}",
+        target=next((a.target for a in artifacts.values()), cpu()),
+        inputs=tuple(_port(graph.values[x]) for x in graph.inputs),
+        outputs=tuple(returned),
+        calls=tuple(calls),
+        artifacts=tuple(artifacts.values()),
+        weights=weights,
+        copies=tuple(copies),
+        arena_nbytes=plan.arena.nbytes,
+    )
+
+
+def _port(v: Value) -> Port:
+    return Port(v.name, v.shape, v.dtype)
+
+
+def cannot_export(program: Program) -> GraphError:
+    """Why a model that runs in stages has no library."""
+    if given := [str(s) for s in program.inputs if s.is_open]:
+        return GraphError(
+            f"{program.name} cannot be exported while the sizes of {', '.join(given)} are open; "
+            'give them, as in ts.load_onnx(path, dims={"batch": 1}) or --dim batch=1'
+        )
+    stage = first_stage(program)
+    if stage is not None and stage.host is not None:
+        host = stage.host
+        return GraphError(
+            f"{program.name} cannot be exported: its node {host.op} {host.name!r} runs on the host "
+            f"in Python ({host.reason}); take it out of the model"
+        )
+    after = program.start if stage is None or stage.cursor is None else stage.cursor
+    read = ", ".join(sorted(after.contents))
+    return GraphError(
+        f"{program.name} cannot be exported: it runs in stages, because the contents of {read} "
+        "decide what it computes; make them constants of the model"
+    )

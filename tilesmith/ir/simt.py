@@ -1,0 +1,316 @@
+"""The SIMT interpreter: runs a Function in launch form (ir/nodes.py) as a GPU would, and raises a
+VerifyError for what a GPU would do silently wrong.
+
+All threads run from one Sync or Join to the next. It is an error if
+
+* two threads of a block access one element of shared or global memory without a Sync between them,
+  and one of them writes, even if it writes the same value;
+* two blocks of a launch access one element of global memory, and one of them writes;
+* an access leaves its buffer, or reads what nobody wrote; an output keeps an element that nobody
+  wrote;
+* some threads of a block reach a Sync or a Join and others do not;
+* a local buffer is allocated outside of the threads, or a shared one outside of the blocks.
+
+A Sync orders accesses to shared and to global memory, whatever its scope. A Join orders nothing.
+The arithmetic is that of ir/interpreter.py. One NumPy operation serves all threads of many blocks.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilesmith.base.errors import ArgumentError, VerifyError
+from tilesmith.expr.combiner import join_args
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import (
+    Alloc,
+    Block,
+    Buffer,
+    For,
+    If,
+    Join,
+    Stmt,
+    Store,
+    Sync,
+    Write,
+    statements,
+)
+from tilesmith.ir.pack import in_basis
+from tilesmith.ir.printer import show_statement
+from tilesmith.ir.simt_lanes import Lanes
+from tilesmith.ir.simt_loops import Wide, wide_loops
+from tilesmith.ir.simt_memory import Array, Memory, Shape, Trail, allocate, shape_of
+
+_AXES = ("blockIdx.x", "threadIdx.x")
+_LANES = 1 << 13  # threads that run at once, if a block does not have more
+_POINTS = 1 << 16  # the same, times the iterations that run at once
+
+
+def run_simt(func: Function, *arrays: Any) -> Any:
+    """The output array, or a tuple of them when there are several."""
+    if len(arrays) != len(func.inputs):
+        raise ArgumentError(f"{func.name} takes {len(func.inputs)} arrays, got {len(arrays)}")
+    memory: dict[str, Memory] = {}
+    for b, a in zip(func.inputs, arrays, strict=True):
+        given, shape = np.shape(a), tuple(e.const for e in b.given_shape)
+        if given != shape:
+            raise ArgumentError(f"{b.name} has shape {list(given)}, {func.name} wants {shape}")
+        data = in_basis(b, np.array(a, dtype=b.dtype.numpy))
+        memory[b.name] = Memory(b, shape_of(b), data.ravel(), None)
+    for b in (*func.outputs, *func.buffers):
+        memory[b.name] = _global(b)
+    with np.errstate(all="ignore"):
+        for s in func.body:
+            if isinstance(s, Alloc):
+                memory[s.buffer.name] = _global(s.buffer)
+            else:
+                _Launch(func, s, memory).run()
+    outs = tuple(_output(memory[b.name]) for b in func.outputs)
+    return outs if len(outs) > 1 else outs[0]
+
+
+def _global(b: Buffer) -> Memory:
+    if b.scope in ("local", "shared"):
+        raise VerifyError(f"{b.name} is {b.scope}, but allocated outside of the blocks")
+    return allocate(b, Shape(0, 1, 1))
+
+
+def _output(m: Memory) -> Array:
+    assert m.known is not None
+    if not m.known.all():
+        cell = int(np.argmin(m.known))
+        raise VerifyError(f"{m.name_of(cell)} is an element of an output, but nobody wrote it")
+    return m.data.reshape(m.shape)
+
+
+class _Launch:
+    """Loops over blocks around loops over threads."""
+
+    def __init__(self, func: Function, stmt: Stmt, memory: dict[str, Memory]) -> None:
+        self.memory = memory
+        self.blocks, self.shared, self.threads, self.body = _form(func, stmt)
+        self.numbers: dict[int, int] = {}
+        self.stmts: list[Stmt] = []
+        written = set()
+        for s in statements(self.body):
+            if id(s) not in self.numbers:
+                self.numbers[id(s)] = len(self.stmts)
+                self.stmts.append(s)
+            if isinstance(s, Store):
+                written |= {w.buffer for w in s.writes}
+        self.written = sorted(written & memory.keys())
+        if inputs := [n for n in self.written if memory[n].known is None]:
+            raise VerifyError(f"{func.name} writes its input {inputs[0]}")
+        self.wide = wide_loops(self.body)
+
+    def run(self) -> None:
+        blocks, threads = _count(self.blocks), _count(self.threads)
+        if not blocks or not threads:
+            return
+        for name in self.written:
+            m = self.memory[name]
+            m.trails = [Trail(m.data.size, 1), Trail(m.data.size, threads)]
+        step = max(1, _LANES // threads)
+        for first in range(0, blocks, step):
+            at = Shape(first, min(step, blocks - first), threads)
+            memory = dict(self.memory)
+            for b in self.shared:
+                memory[b.name] = allocate(b, at)
+            lanes = Lanes(at, memory, self.stmts)
+            lanes.env |= _digits(self.blocks, np.arange(first, first + at.blocks)[:, None])
+            lanes.env |= _digits(self.threads, np.arange(threads)[None, :])
+            _Threads(self, lanes).body(self.body, None)
+            for name in self.written:
+                self.memory[name].trails[0].reset()
+        for name in self.written:
+            self.memory[name].trails = []
+
+
+def _form(func: Function, s: Stmt) -> tuple[list[For], list[Buffer], list[For], tuple[Stmt, ...]]:
+    """The loops over blocks, the shared buffers, the loops over threads, and what a thread does."""
+    if not isinstance(s, For) or s.kind not in _AXES:
+        raise VerifyError(f"{func.name} is not in launch form: `{show_statement(s)}` is no launch")
+    body: tuple[Stmt, ...] = (s,)
+    blocks, body = _bound(body, "blockIdx.x")
+    shared = []
+    while body and isinstance(a := body[0], Alloc) and a.buffer.scope == "shared":
+        shared.append(a.buffer)
+        body = body[1:]
+    if len(body) > 1 and isinstance(body[-1], For) and body[-1].kind == "threadIdx.x":
+        raise VerifyError(
+            f"{func.name}: `{show_statement(body[0])}` stands between blocks and threads, where "
+            "only shared buffers are allocated"
+        )
+    threads, body = _bound(body, "threadIdx.x")
+    for f in (*blocks, *threads):
+        if f.extent.const is None:
+            raise VerifyError(f"{func.name}: loop {f.name} has the open extent {f.extent}")
+    return blocks, shared, threads, body
+
+
+def _bound(body: tuple[Stmt, ...], axis: str) -> tuple[list[For], tuple[Stmt, ...]]:
+    """The perfectly nested loops bound to an axis, and what is inside of them."""
+    loops = []
+    while len(body) == 1 and isinstance(f := body[0], For) and f.kind == axis:
+        loops.append(f)
+        body = f.body
+    return loops, body
+
+
+def _count(loops: list[For]) -> int:
+    return prod(f.extent.const or 0 for f in loops)
+
+
+def _digits(loops: list[For], number: Array) -> dict[str, Array]:
+    """The value of each loop; the outermost one counts slowest."""
+    out: dict[str, Array] = {}
+    for f in reversed(loops):
+        number, out[f.name] = np.divmod(number, f.extent.const or 1)
+    return out
+
+
+class _Threads:
+    """Runs the statements of all threads of some blocks. A mask is where they are active; None is
+    everywhere.
+    """
+
+    def __init__(self, launch: _Launch, lanes: Lanes) -> None:
+        self.launch, self.lanes, self.at = launch, lanes, lanes.at
+        self.points, self.axis, self.rank = 1, 0, 0
+
+    def body(self, body: tuple[Stmt, ...], mask: Array | None) -> None:
+        allocated = []
+        for s in body:
+            match s:
+                case For():
+                    self.loop(s, mask)
+                case If():
+                    inner = self.active(s, mask)
+                    if inner is None or inner.any():
+                        self.body(s.body, inner)
+                case Store():
+                    self.begin(s)
+                    self.store(s, mask)
+                case Alloc(buffer=b):
+                    self.alloc(b)
+                    allocated.append(b.name)
+                case Sync():
+                    self.sync(s, mask)
+                case Join():
+                    self.join(s, mask)
+                case Block():
+                    raise VerifyError(f"block {s.name} is not lowered; run_simt takes launch form")
+        for name in allocated:
+            del self.lanes.memory[name]
+
+    def begin(self, s: Stmt) -> None:
+        self.lanes.begin(self.launch.numbers[id(s)])
+
+    def loop(self, s: For, mask: Array | None) -> None:
+        n, env = s.extent.const, self.lanes.env
+        assert n is not None, f"loop {s.name} has the open extent {s.extent}"
+        if s.kind not in ("serial", "unroll", "vectorize"):
+            raise VerifyError(f"loop {s.name} of kind {s.kind} lies inside the threads of a launch")
+        wide = self.launch.wide.get(id(s))
+        before = self.points, self.axis, self.rank
+        if wide is not None and n and self._fits(wide):
+            if self.axis == 0:
+                self.rank = wide.axes
+            env[s.name] = self.lanes.axis(n, self.axis, self.rank)
+            self.points, self.axis = self.points * n, self.axis + 1
+            self.body(s.body, mask)
+        else:
+            for v in range(n):
+                env[s.name] = v
+                self.body(s.body, mask)
+        self.points, self.axis, self.rank = before
+        env.pop(s.name, None)
+
+    def _fits(self, wide: Wide) -> bool:
+        return self.points * wide.points * self.at.blocks * self.at.threads <= _POINTS
+
+    def active(self, s: If, mask: Array | None) -> Array | None:
+        for p in s.conds:
+            yes = np.asarray(self.lanes.integer(p)) >= 0
+            if not yes.all():
+                mask = yes if mask is None else mask & yes
+        return mask
+
+    def store(self, s: Store, mask: Array | None) -> None:
+        names = [n for n, _ in s.tile]
+        for point in product(*(range(self.lanes.integer(e)) for _, e in s.tile)):
+            self.lanes.env.update(zip(names, point, strict=True))
+            values = [self.lanes.value(w.value, mask) for w in s.writes]
+            for w, v in zip(s.writes, values, strict=True):
+                self.lanes.put(w, v, mask)
+
+    def alloc(self, b: Buffer) -> None:
+        if b.scope != "local":
+            raise VerifyError(f"{b.name} is {b.scope}, but each thread allocates it")
+        if b.name in self.lanes.memory:
+            raise VerifyError(f"buffer {b.name} is allocated twice")
+        self.lanes.memory[b.name] = allocate(b, self.at)
+
+    def together(self, s: Stmt, mask: Array | None) -> Array | None:
+        """Which blocks reach a statement that all their threads must reach; None: all of them."""
+        if mask is None:
+            return None
+        at = np.broadcast_to(mask, (self.at.blocks, self.at.threads))
+        some, all_ = at.any(axis=1), at.all(axis=1)
+        if (some & ~all_).any():
+            b = int((some & ~all_).argmax())
+            there, away = int(at[b].argmax()), int(at[b].argmin())
+            raise VerifyError(
+                f"divergent `{show_statement(s)}`: thread {there} of block {b + self.at.first} "
+                f"reaches it, thread {away} does not"
+            )
+        return None if some.all() else np.asarray(some)
+
+    def sync(self, s: Sync, mask: Array | None) -> None:
+        some = self.together(s, mask)
+        away = None if some is None else np.repeat(~some, self.at.threads)
+        for m in self.lanes.memory.values():
+            for trail in m.trails[:1]:  # the second one, of global memory, is for the whole launch
+                trail.reset(away, self.at.first * self.at.threads)
+
+    def join(self, s: Join, mask: Array | None) -> None:
+        self.begin(s)
+        some = self.together(s, mask)
+        on = None if some is None else some[:, None]
+        lanes = (self.at.blocks, self.at.threads)
+        values = [np.broadcast_to(self.lanes.value(x, on), lanes) for x in s.values]
+        for b in {x.buffer for x in s.values}:
+            if not self.lanes.find(b).local:
+                raise VerifyError(f"{b} is joined across threads but not local")
+        out = [v.copy() for v in values]
+        span, threads = s.stride * s.extent, self.at.threads
+        whole = threads // span * span
+        if whole:  # full groups, all at once
+            grid = (self.at.blocks, -1, s.extent, s.stride)
+            group = self._reduced([v[:, :whole].reshape(grid) for v in values], s)
+            for o, g in zip(out, group, strict=True):
+                o[:, :whole] = np.broadcast_to(g, (*g.shape[:2], *grid[2:])).reshape(lanes[0], -1)
+        for first in range(whole, min(whole + s.stride, threads)):
+            members = slice(first, threads, s.stride)
+            group = self._reduced([v[:, None, members, None] for v in values], s)
+            for o, g in zip(out, group, strict=True):
+                o[:, members] = g[:, 0, :, 0]
+        for x, o in zip(s.values, out, strict=True):
+            self.lanes.put(Write(x.buffer, x.index, x), o, on)
+
+    def _reduced(self, parts: list[Array], s: Join) -> list[Array]:
+        """Joins along axis 2 in pairs, as threads do: one half with the other."""
+        while (n := parts[0].shape[2]) > 1:
+            half = n // 2
+            low, high = ([v[:, :, k * half : (k + 1) * half] for v in parts] for k in (0, 1))
+            args = join_args(low, high)
+            new = [np.asarray(self.lanes.value(v, None, args)) for v in s.combiner.values]
+            parts = [
+                np.concatenate([a.astype(v.dtype, copy=False), v[:, :, 2 * half :]], axis=2)
+                for a, v in zip(new, parts, strict=True)
+            ]
+        return parts

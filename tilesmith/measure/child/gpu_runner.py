@@ -1,0 +1,227 @@
+"""GpuRunner: checks the results of kernels on a GPU, and times them, in a run worker.
+
+Outputs and the workspace are poisoned before a check, and lie between bytes of a pattern that must
+not change. Calls are timed in recorded sequences (CUDA graphs), because enqueueing a single kernel
+takes longer than many kernels do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from math import ceil
+from typing import Any
+
+import numpy as np
+
+from tilesmith.base.errors import DeviceError
+from tilesmith.codegen.artifact import Parameter
+from tilesmith.ir.nodes import Buffer
+from tilesmith.ir.pack import pack
+from tilesmith.measure.child.check import Expected, tolerance
+from tilesmith.measure.child.run_worker import failure_of
+from tilesmith.measure.child.task_arrays import TaskArrays
+from tilesmith.measure.messages import REFERENCE, Built, Sample
+from tilesmith.runtime.devices.protocol import MAX_RECORDED, Call, Device, Memory, Module, Recorded
+from tilesmith.task.task import Failure
+
+Array = np.ndarray[Any, Any]
+
+_FLOAT_POISON, _INTEGER_POISON = 0xFF, 0x55  # NaN, and an unlikely integer
+_CANARY = 0xA5
+_GUARD_NBYTES = 4096  # on either side of each array
+_ALIGNMENT = 256
+_MAX_RELAID = 4  # layouts that are kept per parameter
+_MAX_SETS_NBYTES = 2 << 30  # of all buffers between which calls with cold caches rotate
+
+
+@dataclass(slots=True)
+class _Place:
+    """Memory of a parameter or the workspace, between guards. `data` is what an input holds."""
+
+    memory: Memory
+    nbytes: int
+    data: Array | None = None
+
+    @property
+    def pointer(self) -> Any:
+        return self.memory.at(_GUARD_NBYTES, self.nbytes)
+
+
+@dataclass(slots=True)
+class _Loaded:
+    module: Module
+    places: list[tuple[Parameter, _Place]]
+    call: Call
+    scratch: Memory | None
+    workspace_nbytes: int
+    warm: dict[int, Recorded] = field(default_factory=dict)  # by the number of calls
+    cold: Recorded | None = None
+    cold_calls: int = 0
+
+
+class GpuRunner:
+    """With `cold`, every call of a sample uses buffers that are not in the GPU's caches."""
+
+    def __init__(self, task: TaskArrays, device: Device, cold: bool) -> None:
+        self._task, self._device = task, device
+        floats = [x for x in task.inputs if x.dtype.kind not in "biu" and x.size]
+        allowed = tolerance(task.func, signed=all((x < 0).any() for x in floats))
+        self._expected = {
+            b.name: Expected(b.name, want, allowed)
+            for b, want in zip(task.func.outputs, task.outputs, strict=True)
+        }
+        self._places: dict[tuple[str, str], _Place] = {}
+        self._loaded: dict[int, _Loaded] = {}
+        self._is_dirty = False  # whether a kernel may have written where it must not
+        flush_nbytes = 2 * device.target.l2_nbytes if cold else 0
+        self._flush: Memory | None = device.allocate(flush_nbytes) if cold else None
+
+    def load(self, slot: int, built: Built) -> Failure | None:
+        try:
+            self._loaded[slot] = self._link(built)
+        except DeviceError as error:
+            if error.kind == "fault":
+                raise
+            return failure_of(error)
+        return None
+
+    def drop(self, slot: int) -> None:
+        self._loaded.pop(slot, None)
+
+    def _link(self, built: Built) -> _Loaded:
+        device, artifact = self._device, built.artifact
+        module = device.load(artifact)
+        buffers = {b.name: b for b in built.params}
+        places = [(p, self._place(p, buffers.get(p.name))) for p in artifact.parameters]
+        scratch = self._new_scratch(artifact.workspace_nbytes)
+        call = device.call(module, 0, [place.pointer for _, place in places], scratch)
+        return _Loaded(module, places, call, scratch, artifact.workspace_nbytes)
+
+    def _new_scratch(self, nbytes: int) -> Memory | None:
+        """The workspace with a guard behind it; it begins at its first byte."""
+        if not nbytes:
+            return None
+        memory = self._device.allocate(nbytes + _GUARD_NBYTES)
+        self._device.fill(memory, _CANARY)
+        return memory
+
+    def _place(self, p: Parameter, buffer: Buffer | None) -> _Place:
+        """Memory of a parameter in the layout of the kernel; kept for the next kernel with it."""
+        key = (p.name, "")
+        if buffer is not None:
+            key = (p.name, repr((buffer.layout, buffer.basis, buffer.zeros, p.shape)))
+        if key not in self._places:
+            self._make_room(p.name)
+            memory = self._device.allocate(p.nbytes + 2 * _GUARD_NBYTES)
+            place = _Place(memory, p.nbytes)
+            if not p.output and buffer is not None:
+                func = replace(self._task.func, params=(buffer,), num_outputs=0)
+                at = [b.name for b in self._task.func.inputs].index(p.name)
+                packed = pack(func, p.name, self._task.inputs[at])
+                place.data = np.ascontiguousarray(packed)
+            self._restore(place)
+            self._places[key] = place
+        return self._places[key]
+
+    def _restore(self, place: _Place) -> None:
+        """Guards and inputs as they must be."""
+        self._device.fill(place.memory, _CANARY)
+        if place.data is not None:
+            self._device.write(place.memory, place.data, _GUARD_NBYTES)
+
+    def _make_room(self, name: str) -> None:
+        """Frees the oldest layouts of a parameter that no loaded kernel uses."""
+        used = {id(place) for k in self._loaded.values() for _, place in k.places}
+        same = [k for k in self._places if k[0] == name]
+        for key in same[: max(0, len(same) - _MAX_RELAID + 1)]:
+            if id(self._places[key]) not in used:
+                del self._places[key]
+
+    def check(self, slot: int) -> float | Failure:
+        loaded = self._loaded[slot]
+        if self._is_dirty:
+            for place in self._places.values():
+                self._restore(place)
+            self._is_dirty = False
+        try:
+            answer = self._check(loaded)
+        except DeviceError as error:
+            if error.kind == "fault":
+                raise
+            answer = failure_of(error)
+        self._is_dirty = isinstance(answer, Failure)
+        return answer
+
+    def _check(self, loaded: _Loaded) -> float | Failure:
+        device = self._device
+        outputs = [(p, place) for p, place in loaded.places if p.output]
+        for p, place in outputs:
+            poison = _FLOAT_POISON if p.dtype.is_float else _INTEGER_POISON
+            device.fill(place.memory, poison, _GUARD_NBYTES, p.nbytes)
+        if loaded.scratch is not None:
+            device.fill(loaded.scratch, _CANARY)
+            device.fill(loaded.scratch, _FLOAT_POISON, 0, loaded.workspace_nbytes)
+        (seconds,) = device.seconds((loaded.call,))
+        for p, place in loaded.places:
+            if not self._is_intact(place.memory, 0):
+                return Failure("bounds", f"wrote before the begin of {p.name}")
+            if not self._is_intact(place.memory, _GUARD_NBYTES + p.nbytes):
+                return Failure("bounds", f"wrote past the end of {p.name}")
+        scratch = loaded.scratch
+        if scratch is not None and not self._is_intact(scratch, loaded.workspace_nbytes):
+            return Failure("bounds", "wrote past the workspace")
+        for p, place in outputs:
+            got = np.empty(p.shape, p.dtype.numpy)
+            device.read(place.memory, got, _GUARD_NBYTES)
+            text = self._expected[p.name].differs(got)
+            if text is not None:
+                return Failure("wrong", text)
+        return seconds
+
+    def _is_intact(self, memory: Memory, offset: int) -> bool:
+        guard = np.empty(_GUARD_NBYTES, np.uint8)
+        self._device.read(memory, guard, offset)
+        return bool((guard == _CANARY).all())
+
+    def time(self, slot: int, calls: int) -> Sample:
+        loaded, device = self._loaded[slot], self._device
+        if self._flush is not None and slot != REFERENCE:
+            return Sample(self._cold_seconds(loaded, calls, self._flush), 1.0)
+        if calls == 1:
+            return Sample(device.seconds((loaded.call,))[0], 1.0)
+        runs = ceil(calls / MAX_RECORDED)
+        count = ceil(calls / runs)
+        recorded = loaded.warm.get(count)
+        if recorded is None:
+            recorded = loaded.warm[count] = device.record([loaded.call] * count)
+            recorded.run()  # the first run takes longer
+        seconds = sum(recorded.seconds() for _ in range(runs))
+        return Sample(seconds / (runs * count), 1.0)
+
+    def _cold_seconds(self, loaded: _Loaded, calls: int, flush: Memory) -> float:
+        """Each call has buffers of its own, and the caches are overwritten ahead of all."""
+        if loaded.cold is None:
+            loaded.cold_calls, loaded.cold = self._rotating(loaded)
+            loaded.cold.run()
+        spent, done = 0.0, 0
+        while done < calls:
+            self._device.fill(flush, 0)
+            spent += loaded.cold.seconds()
+            done += loaded.cold_calls
+        return spent / done
+
+    def _rotating(self, loaded: _Loaded) -> tuple[int, Recorded]:
+        device = self._device
+        sizes = [-(-max(p.nbytes, 1) // _ALIGNMENT) * _ALIGNMENT for p, _ in loaded.places]
+        count = max(1, min(MAX_RECORDED, _MAX_SETS_NBYTES // max(sum(sizes), 1)))
+        memory = device.allocate(count * sum(sizes))
+        calls, at = [], 0
+        for _ in range(count):
+            pointers = []
+            for (p, place), size in zip(loaded.places, sizes, strict=True):
+                if not p.output:
+                    device.copy(memory, place.memory, p.nbytes, at, _GUARD_NBYTES)
+                pointers.append(memory.at(at, p.nbytes))
+                at += size
+            calls.append(device.call(loaded.module, 0, pointers, loaded.scratch))
+        return count, device.record(calls)

@@ -1,0 +1,289 @@
+"""CudaDevice: an NVIDIA GPU, through the driver.
+
+It uses the device's primary context, so that memory of PyTorch and others can be used in place.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilesmith.base.errors import DeviceError, TargetError
+from tilesmith.base.target import Target
+from tilesmith.codegen.artifact import Artifact
+from tilesmith.runtime.devices import cuda_driver
+from tilesmith.runtime.devices.cuda_driver import CudaDriver, current
+
+Array = np.ndarray[Any, Any]
+
+_STATIC_SHARED_NBYTES = 48 << 10  # more dynamic shared memory per block must be asked for
+
+
+class CudaMemory:
+    """`address` is on the device."""
+
+    def __init__(self, device: CudaDevice, nbytes: int) -> None:
+        self.nbytes = nbytes
+        with device.active():
+            self.address = device.driver.allocate(max(nbytes, 1))
+        _at_end(self, _free, device.driver, device.context, self.address)
+
+    def at(self, offset: int, nbytes: int) -> int:
+        return self.address + offset
+
+
+def _at_end(owner: object, function: Any, *arguments: Any) -> None:
+    """Calls the function when the owner is no more. When the process ends, the driver frees
+    everything itself.
+    """
+    end = weakref.finalize(owner, function, *arguments)
+    end.atexit = False  # type: ignore[misc]
+
+
+def _free(driver: CudaDriver, context: int, address: int) -> None:
+    try:
+        with current(driver, context):
+            driver.free(address)
+    except DeviceError:  # after a fault nothing can be freed, and nothing needs to be
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class _Function:
+    handle: int
+    grid: int
+    threads: int
+    shared_nbytes: int
+    arguments: tuple[str, ...]
+
+
+class CudaModule:
+    """`entries` are the functions of each entry's launches, in stream order."""
+
+    def __init__(self, device: CudaDevice, artifact: Artifact) -> None:
+        driver = device.driver
+        self.artifact = artifact
+        with device.active():
+            handle = driver.load(artifact.code)
+            _at_end(self, _unload, driver, device.context, handle)
+            self.entries = [
+                tuple(self._function(driver, handle, launch) for launch in e.launches)
+                for e in artifact.entries
+            ]
+
+    @staticmethod
+    def _function(driver: CudaDriver, module: int, launch: Any) -> _Function:
+        function = driver.function(module, launch.symbol)
+        if launch.shared_nbytes > _STATIC_SHARED_NBYTES:
+            driver.allow_shared(function, launch.shared_nbytes)
+        return _Function(
+            function, launch.grid, launch.threads, launch.shared_nbytes, launch.arguments
+        )
+
+
+def _unload(driver: CudaDriver, context: int, module: int) -> None:
+    try:
+        with current(driver, context):
+            driver.unload(module)
+    except DeviceError:
+        pass
+
+
+class CudaCall:
+    """Launches with the addresses of their arguments in memory that the driver reads."""
+
+    __slots__ = ("_held", "launches")
+
+    def __init__(
+        self, module: CudaModule, entry: int, pointers: Sequence[int], scratch: CudaMemory | None
+    ) -> None:
+        e = module.artifact.entries[entry]
+        address = dict(zip((p.name for p in e.parameters), pointers, strict=True))
+        if scratch is not None:
+            address |= {name: scratch.address + offset for name, offset in e.scratch}
+        self.launches: list[tuple[int, int, int, int, int]] = []
+        self._held: list[Any] = [module, scratch]
+        for f in module.entries[entry]:
+            count = max(1, len(f.arguments))
+            values = (ctypes.c_uint64 * count)(*(address[name] for name in f.arguments))
+            first = ctypes.addressof(values)
+            array = (ctypes.c_void_p * count)(*(first + 8 * k for k in range(count)))
+            self._held += (values, array)
+            where = ctypes.addressof(array)
+            self.launches.append((f.handle, f.grid, f.threads, f.shared_nbytes, where))
+
+    def enqueue(self, driver: CudaDriver, stream: int) -> None:
+        for function, grid, threads, shared, arguments in self.launches:
+            driver.launch(function, grid, threads, shared, stream, arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class CudaCopy:
+    to: CudaMemory
+    to_offset: int
+    memory: CudaMemory
+    offset: int
+    nbytes: int
+
+    def enqueue(self, driver: CudaDriver, stream: int) -> None:
+        to, address = self.to.address + self.to_offset, self.memory.address + self.offset
+        if self.nbytes:
+            driver.copy(to, address, self.nbytes, stream)
+
+
+Call = CudaCall | CudaCopy
+
+
+class CudaGraph:
+    def __init__(self, device: CudaDevice, calls: Sequence[Call]) -> None:
+        self._device = device
+        driver = device.driver
+        with device.active():
+            driver.begin_capture(device.stream)
+            try:
+                for c in calls:
+                    c.enqueue(driver, device.stream)
+            finally:  # also after an error: the stream must not stay in capture
+                self._graph = driver.end_capture(device.stream)
+        _at_end(self, _free_graph, driver, device.context, self._graph)
+        # A graph holds copies of arguments, but neither code nor memory.
+        self._held = tuple(calls)
+
+    def run(self, stream: int | None = None) -> None:
+        device = self._device
+        with device.active():
+            device.driver.launch_graph(self._graph, device.stream if stream is None else stream)
+
+    def seconds(self) -> float:
+        device = self._device
+        driver, stream = device.driver, device.stream
+        with device.active():
+            begin, end = device.events
+            driver.record(begin, stream)
+            driver.launch_graph(self._graph, stream)
+            driver.record(end, stream)
+            driver.wait(end)
+            return driver.elapsed(begin, end)
+
+
+def _free_graph(driver: CudaDriver, context: int, graph: int) -> None:
+    try:
+        with current(driver, context):
+            driver.free_graph(graph)
+    except DeviceError:
+        pass
+
+
+class CudaDevice:
+    alignment = 16  # what vector loads of generated code need
+
+    def __init__(self, driver: CudaDriver, index: int) -> None:
+        self.driver = driver
+        self.target = cuda_target(driver, index)
+        self.context = driver.context(index)
+        with self.active():
+            self.stream = driver.create_stream()
+            self.events = driver.create_event(), driver.create_event()
+
+    def active(self) -> Any:
+        return current(self.driver, self.context)
+
+    def allocate(self, nbytes: int) -> CudaMemory:
+        return CudaMemory(self, nbytes)
+
+    def write(self, to: CudaMemory, array: Array, offset: int = 0) -> None:
+        if not array.nbytes:
+            return
+        with self.active():
+            self.driver.write(to.address + offset, array.ctypes.data, array.nbytes, self.stream)
+            # The driver may read pinned memory later; then the array must not change yet.
+            self.driver.synchronize(self.stream)
+
+    def read(self, memory: CudaMemory, array: Array, offset: int = 0) -> None:
+        with self.active():
+            if array.nbytes:
+                address = memory.address + offset
+                self.driver.read(array.ctypes.data, address, array.nbytes, self.stream)
+            self.driver.synchronize(self.stream)
+
+    def copy(
+        self, to: CudaMemory, memory: CudaMemory, nbytes: int, to_offset: int = 0, offset: int = 0
+    ) -> None:
+        self.run((CudaCopy(to, to_offset, memory, offset, nbytes),))
+
+    def fill(
+        self, memory: CudaMemory, byte: int, offset: int = 0, nbytes: int | None = None
+    ) -> None:
+        size = memory.nbytes - offset if nbytes is None else nbytes
+        if size:
+            with self.active():
+                self.driver.fill(memory.address + offset, byte, size, self.stream)
+
+    def load(self, artifact: Artifact) -> CudaModule:
+        return CudaModule(self, artifact)
+
+    def call(
+        self, module: CudaModule, entry: int, pointers: Sequence[int], scratch: CudaMemory | None
+    ) -> CudaCall:
+        return CudaCall(module, entry, pointers, scratch)
+
+    def copy_call(
+        self, to: CudaMemory, memory: CudaMemory, nbytes: int, to_offset: int = 0, offset: int = 0
+    ) -> CudaCopy:
+        return CudaCopy(to, to_offset, memory, offset, nbytes)
+
+    def run(self, calls: Sequence[Call], stream: int | None = None) -> None:
+        with self.active():
+            for c in calls:
+                c.enqueue(self.driver, self.stream if stream is None else stream)
+
+    def seconds(self, calls: Sequence[Call]) -> list[float]:
+        driver, (begin, end) = self.driver, self.events
+        out = []
+        with self.active():
+            for c in calls:
+                driver.record(begin, self.stream)
+                c.enqueue(driver, self.stream)
+                driver.record(end, self.stream)
+                driver.wait(end)
+                out.append(driver.elapsed(begin, end))
+        return out
+
+    def record(self, calls: Sequence[Call]) -> CudaGraph:
+        return CudaGraph(self, calls)
+
+    def synchronize(self, stream: int | None = None) -> None:
+        with self.active():
+            self.driver.synchronize(self.stream if stream is None else stream)
+
+
+def cuda_target(driver: CudaDriver, index: int) -> Target:
+    count = driver.count()
+    if not count:
+        raise TargetError("the CUDA driver sees no GPU; is CUDA_VISIBLE_DEVICES empty?")
+    if not 0 <= index < count:
+        have = "GPU 0 only" if count == 1 else f"GPUs 0 to {count - 1}"
+        raise TargetError(f"there is no GPU {index} here; the CUDA driver sees {have}")
+    major, minor = (driver.attribute(index, n) for n in (cuda_driver.MAJOR, cuda_driver.MINOR))
+    # From 9.0 on, some instructions exist only in code for exactly this architecture.
+    arch = f"sm_{major}{minor}{'a' if major >= 9 else ''}"
+    count = driver.attribute(index, cuda_driver.MULTIPROCESSORS)
+    return Target(
+        "cuda",
+        arch,
+        arch,
+        num_cores=count,
+        num_multiprocessors=count,
+        shared_nbytes=driver.attribute(index, cuda_driver.OPT_IN_SHARED_NBYTES),
+        max_threads=driver.attribute(index, cuda_driver.MAX_THREADS),
+        warp_size=driver.attribute(index, cuda_driver.WARP_SIZE),
+        registers_per_block=driver.attribute(index, cuda_driver.MAX_REGISTERS),
+        l2_nbytes=driver.attribute(index, cuda_driver.L2_NBYTES),
+        model=driver.name(index),
+        device=index,
+    )

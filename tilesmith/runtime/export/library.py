@@ -1,0 +1,111 @@
+"""What is exported, as plain data: the arrays that a caller passes, the kernels with the addresses
+of their arguments, and the weights. A model and a single kernel are both described by it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilesmith.base.dtype import DType
+from tilesmith.base.target import Target
+from tilesmith.codegen.artifact import Artifact
+
+Array = np.ndarray[Any, Any]
+
+ALIGNMENT = 64  # of everything in the weights and in the arena
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An array that the caller passes: row-major and contiguous."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType
+    note: str = ""  # what a caller must know of its layout
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) * self.dtype.nbytes
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """So many bytes behind the start of an "input" or an "output" (by its number), of the "arena"
+    or of the "weights".
+    """
+
+    base: str
+    offset: int = 0
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    symbol: str
+    addresses: tuple[Address, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """An output that no kernel writes, and where it lies."""
+
+    output: int
+    source: Address
+    nbytes: int
+
+
+class Weights:
+    """Arrays one behind the other. Equal ones are kept once."""
+
+    def __init__(self) -> None:
+        self.arrays: list[Array] = []  # flat, of bytes
+        self.nbytes = 0
+        self._offsets: dict[bytes, int] = {}
+
+    def add(self, array: Array) -> int:
+        """The offset at which its contents lie."""
+        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        key = hashlib.blake2b(flat.data, digest_size=32).digest()
+        if key not in self._offsets:
+            self._offsets[key] = self.nbytes
+            self.arrays.append(flat)
+            self.nbytes += -(-len(flat) // ALIGNMENT) * ALIGNMENT
+        return self._offsets[key]
+
+
+@dataclass(frozen=True)
+class Library:
+    """`name` is part of the names of files and functions."""
+
+    name: str
+    title: str  # what it computes, in words: "model resnet50"
+    target: Target
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    calls: tuple[Call, ...]
+    artifacts: tuple[Artifact, ...]  # of the calls, each kernel once
+    weights: Weights
+    copies: tuple[Copy, ...] = ()  # after all calls
+    arena_nbytes: int = 0
+
+    @property
+    def workspace_nbytes(self) -> int:
+        return max((a.workspace_nbytes for a in self.artifacts), default=0)
+
+    @property
+    def uses_tiles(self) -> bool:
+        """Whether some kernel uses the tile registers of AMX."""
+        return any("@llvm.x86.tile" in a.source for a in self.artifacts)
+
+    @property
+    def uses_threads(self) -> bool:
+        return any(a.uses_threads for a in self.artifacts)

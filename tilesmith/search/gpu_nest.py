@@ -1,0 +1,203 @@
+"""A statement of a GPU program as terms over a variant's columns: the loops over blocks, threads
+and within a thread, and how the lanes of a warp meet in memory.
+
+The Function is not lowered yet: a copy to shared memory stands inside of the loops over threads,
+which carry it out together, and shared buffers have the shape of the whole tensor.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from tilesmith.expr.ints import ONE
+from tilesmith.ir.nodes import Buffer, For
+from tilesmith.ir.regions import terms_over
+from tilesmith.search.features.graph import Graph, Term
+from tilesmith.search.features.nest import Access, Nest
+
+
+def axis_of(f: For) -> str:
+    """ "block", "thread", "vthread" or "serial"."""
+    if f.note("reduce_across") is not None or f.kind.startswith("threadIdx"):
+        return "thread"
+    if f.kind.startswith("blockIdx"):
+        return "block"
+    return "vthread" if f.kind == "vthread" else "serial"
+
+
+class GpuNest:
+    def __init__(self, nest: Nest) -> None:
+        self.nest, self.graph = nest, nest.graph
+        self.axes = tuple(axis_of(f) for f in nest.path)
+        self.target = nest.func.all_buffers[nest.block.writes[0].buffer]
+
+    def _product(self, *axes: str) -> Term:
+        loops = zip(self.nest.loops, self.axes, strict=False)
+        return self.graph.product([x.extent for x, a in loops if a in axes])
+
+    @cached_property
+    def blocks(self) -> Term:
+        return self._product("block")
+
+    @cached_property
+    def threads(self) -> Term:
+        """Threads that the loops around the statement name."""
+        return self._product("thread")
+
+    @cached_property
+    def first(self) -> int:
+        """The number of loops over blocks, which stand outermost."""
+        return next((k for k, a in enumerate(self.axes) if a != "block"), len(self.axes))
+
+    @cached_property
+    def across(self) -> bool:
+        """Whether the threads reduce together."""
+        return any(f.note("reduce_across") is not None for f in self.nest.path)
+
+    # copies to shared memory
+    @cached_property
+    def own(self) -> int:
+        """The position of the first loop that belongs to the statement itself."""
+        name = self.nest.block.name
+        return next((k for k, f in enumerate(self.nest.path) if f.owner == name), len(self.axes))
+
+    @cached_property
+    def copies(self) -> bool:
+        """Whether all threads of a block carry it out together."""
+        return self.target.scope == "shared" and 0 < self.own < len(self.axes)
+
+    @cached_property
+    def steps(self) -> Term:
+        """How often a block carries out a copy."""
+        loops = list(zip(self.nest.loops, self.axes, strict=False))[: self.own]
+        return self.graph.product([x.extent for x, a in loops if a == "serial"])
+
+    @cached_property
+    def tile(self) -> Term:
+        """Elements of one copy."""
+        return self.nest.inside[self.own]
+
+    @cached_property
+    def width(self) -> Term:
+        """Elements that a thread copies at once."""
+        for f in self.nest.path:
+            if (note := f.note("fetch_width")) is not None:
+                return self.nest.runs.size(note)
+        return self.graph.of(1)
+
+    @cached_property
+    def versions(self) -> Term:
+        """Tiles that a pipelined loop around it holds at once."""
+        for f in self.nest.path:
+            if (note := f.note("pipeline")) is not None:
+                return self.nest.runs.size(note)
+        return self.graph.of(1)
+
+    # within a thread
+    @cached_property
+    def each(self) -> Term:
+        """Instances that one thread computes."""
+        return self._product("vthread", "serial")
+
+    @cached_property
+    def results(self) -> Term:
+        """Elements that one thread computes."""
+        loops = zip(self.nest.loops, self.axes, strict=False)
+        return self.graph.product(
+            [x.extent for x, a in loops if a in ("vthread", "serial") and not x.reducing]
+        )
+
+    @cached_property
+    def written_out(self) -> Term:
+        """Reducing steps that are unrolled."""
+        out = self.graph.of(1)
+        for loop, axis in zip(self.nest.loops, self.axes, strict=False):
+            if loop.reducing and axis == "serial":
+                out = out * loop.is_kind["unroll"].where(loop.extent, 1)
+        return out
+
+    def loaded(self, a: Access) -> Term:
+        """Elements that one thread loads in one reducing step: each once, if the loops that do not
+        move it are unrolled.
+        """
+        out = self.graph.of(1)
+        for loop, axis, moved in zip(self.nest.loops, self.axes, a.moved, strict=False):
+            if moved and not loop.reducing and axis in ("vthread", "serial"):
+                out = out * loop.extent
+        return out
+
+    def vector(self, a: Access, strides: tuple[Term, ...]) -> Term:
+        """Contiguous elements that a thread loads at once, at most 4."""
+        g = self.graph
+        out = g.of(1)
+        for loop, axis, step in zip(self.nest.loops, self.axes, strides, strict=False):
+            if axis == "serial" and not loop.reducing and step.value == 1:
+                two, four = (_divides(loop.extent, n) for n in (2, 4))
+                out = out.maximum(1 + two + 2 * four)
+        return out
+
+    def lanes(self, strides: tuple[Term, ...], warp: int) -> list[tuple[Term, Term]]:
+        """(lanes of a warp, elements from one lane to the next) for each loop over threads, the
+        fastest first.
+        """
+        out = []
+        left = self.graph.of(float(warp))
+        pairs = list(zip(self.nest.loops, self.axes, strides, strict=False))
+        for loop, axis, step in reversed(pairs):
+            if axis == "thread":
+                here = loop.extent.minimum(left)
+                out.append((here, step.maximum(-1 * step)))
+                left = (left / here).maximum(1)
+        return out
+
+    def sectors(self, a: Access, level: int, nbytes: int) -> Term:
+        """Pieces of `nbytes` bytes that hold what the loops from `level` on touch."""
+        number, length = self.nest.runs_of(a.buffer, a.spans[level])
+        return number * (length * (a.nbytes / nbytes)).ceil()
+
+    def shared_strides(self, a: Access, tile: tuple[Term, ...]) -> tuple[Term, ...]:
+        """Elements by which each loop moves in a shared buffer of the shape `tile`."""
+        strides = _physical_strides(self.graph, a.buffer, tile)
+        return tuple(self._step(a, loop.name, strides) for loop in self.nest.loops)
+
+    def _step(self, a: Access, loop: str, strides: tuple[Term, ...]) -> Term:
+        step = self.graph.of(0)
+        for p, width in zip(a.index, strides, strict=True):
+            if loop in p.names:
+                terms = terms_over(p, {loop: ONE})
+                step = step + (self.graph.integer(terms[0][0]) * width if terms else width)
+        return step
+
+
+def _divides(x: Term, n: int) -> Term:
+    """1 where x is a multiple of n."""
+    return 1 - (x - x // n * n).minimum(1)
+
+
+def largest_power(x: Term, most: int) -> Term:
+    """The largest power of two up to `most` that divides x."""
+    out, n = x.graph.of(1), 2
+    while n <= most:
+        out = out + _divides(x, n) * (n // 2)
+        n *= 2
+    return out
+
+
+def _physical_strides(g: Graph, b: Buffer, tile: tuple[Term, ...]) -> tuple[Term, ...]:
+    """The stride of each logical dimension of a tile, in elements: row-major, in the order of the
+    layout if that permutes the dimensions, and padded as `align` says.
+    """
+    order = list(range(len(tile)))
+    if b.layout is not None:
+        names = [p.name or "" for p in b.layout]
+        if sorted(names) == sorted(f"d{k}" for k in order):
+            order = [int(n[1:]) for n in names]
+    out = [g.of(1)] * len(tile)
+    step = g.of(1)
+    for position in range(len(order) - 1, -1, -1):
+        if b.align is not None and b.align[0] == position:
+            _, multiple, offset = b.align
+            step = ((step - offset) / multiple).ceil() * multiple + offset
+        out[order[position]] = step
+        step = step * tile[order[position]]
+    return tuple(out)

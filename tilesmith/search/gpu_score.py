@@ -1,0 +1,167 @@
+"""The analytic score of GPUs: estimates the cycles of a variant's rows without measurements, as
+closed forms over its decision variables.
+
+For each launch, what one block needs of a multiprocessor is added up: instructions, words of shared
+memory with their bank conflicts, sectors of L1, bytes of L2. A multiprocessor computes its share of
+the blocks at the rate of the scarcest of these; but a block also has latencies, which other blocks
+hide that fit beside it. Registers, shared memory and threads decide how many fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+
+import numpy as np
+
+from tilesmith.base.target import Target
+from tilesmith.ir.nodes import walk
+from tilesmith.search.features.graph import Graph, Term
+from tilesmith.search.features.machine import Compiled
+from tilesmith.search.features.nest import Nest, shared_nests
+from tilesmith.search.gpu_constants import GpuConstants
+from tilesmith.search.gpu_needs import gpu_nest, instructions_of, needs_of
+from tilesmith.search.protocol import Scores
+from tilesmith.space.domains import Matrix
+from tilesmith.space.variant import Variant
+
+
+@dataclass(frozen=True)
+class GpuScore:
+    """`constants` describe the GPU; None takes `GpuConstants.of` the task's target."""
+
+    constants: GpuConstants | None = None
+
+    def score(self, variant: Variant, rows: Matrix) -> Scores:
+        """The share of the machine's peak that each row reaches. Higher is better."""
+        return np.exp2(self.predict(variant, rows))
+
+    def predict(self, variant: Variant, rows: Matrix) -> Scores:
+        """log2 of the score, the scale of learned models."""
+        return _compiled(self, variant)(rows)[:, 0].astype(np.float64)
+
+    def term(self, variant: Variant) -> Term:
+        """The same as `predict`, as a closed form."""
+        return _doublings(self, variant)
+
+    def estimates(self, nest: Nest) -> tuple[Term, ...]:
+        """Cycles of a statement in one block: instructions, shared memory and L1, L2, memory."""
+        gpu = self.constants_of(nest.variant.task.target)
+        need = needs_of(gpu, nest)
+        l2, memory = (sum(x.values(), nest.graph.of(0)) for x in (need.l2, need.memory))
+        memory = memory / (gpu.memory_rate * gpu.num_multiprocessors)
+        return need.issued / gpu.issue, need.words + need.sectors, l2 / gpu.l2_rate, memory
+
+    def constants_of(self, target: Target) -> GpuConstants:
+        return GpuConstants.of(target) if self.constants is None else self.constants
+
+
+@lru_cache(maxsize=1024)
+def _compiled(score: GpuScore, variant: Variant) -> Compiled:
+    doublings = _doublings(score, variant)
+    return doublings.graph.compile([doublings])
+
+
+@lru_cache(maxsize=1024)
+def _doublings(score: GpuScore, variant: Variant) -> Term:
+    graph, nests = shared_nests(variant)
+    gpu = score.constants_of(variant.task.target)
+    cycles = graph.of(0)
+    for launch in launches_of(nests):
+        cycles = cycles + _launch(gpu, graph, launch)
+    work = sum(
+        prod(i.extent.const or 1 for i in b.iters) * instructions_of(gpu, b)
+        for _, b in walk(variant.task.func.body)
+    )
+    ideal = work / (gpu.warp_size * gpu.issue * gpu.num_multiprocessors)
+    return (ideal / cycles.maximum(1e-9)).maximum(1e-9).log2()
+
+
+@dataclass(frozen=True, eq=False)
+class Occupancy:
+    """What a launch takes of the multiprocessors."""
+
+    threads: Term  # of a block
+    blocks: Term
+    registers: Term  # of a thread
+    shared: Term  # bytes of a block
+    spills: Term  # 1 where the registers do not suffice
+    resident: Term  # blocks that a multiprocessor holds at once
+    share: Term  # blocks of the busiest multiprocessor
+
+
+@lru_cache(maxsize=1024)  # the score and the features both ask for it
+def occupancy(gpu: GpuConstants, nests: tuple[Nest, ...]) -> Occupancy:
+    """Of the launch that consists of these statements."""
+    g = nests[0].graph
+    threads, blocks, shared, registers = g.of(1), g.of(1), g.of(0), g.of(0)
+    for n in nests:
+        here, need = gpu_nest(n), needs_of(gpu, n)
+        threads, blocks = threads.maximum(here.threads), blocks.maximum(here.blocks)
+        shared, registers = shared + need.shared, registers.maximum(need.registers)
+    registers = registers + gpu.base_registers
+    lanes = (threads / gpu.warp_size).ceil() * gpu.warp_size
+    held = lanes * registers
+    spills = (registers > gpu.most_registers).maximum(held > gpu.registers)
+    resident = (gpu.threads / lanes).minimum(gpu.registers / held)
+    resident = resident.minimum(gpu.shared_nbytes / (shared + 1024))
+    resident = (resident.minimum(gpu.most_blocks) // 1).maximum(1)
+    share = (blocks / gpu.num_multiprocessors).ceil()
+    return Occupancy(threads, blocks, registers, shared, spills, resident, share)
+
+
+def launches_of(nests: Sequence[Nest]) -> list[tuple[Nest, ...]]:
+    """The statements of each launch: those inside of one outermost loop."""
+    launches: dict[str, list[Nest]] = {}
+    for n in nests:
+        launches.setdefault(n.path[0].name if n.path else n.block.name, []).append(n)
+    return [tuple(x) for x in launches.values()]
+
+
+def _launch(gpu: GpuConstants, g: Graph, nests: tuple[Nest, ...]) -> Term:
+    """Cycles of all blocks of a launch, and of starting it."""
+    room = occupancy(gpu, nests)
+    needs = [needs_of(gpu, n) for n in nests]
+    issued, words, latency = (g.of(0) for _ in range(3))
+    ahead, fetched, parallel = g.of(0), g.of(0), g.of(1)
+    l2 = _together(g, [x.l2 for x in needs], float(gpu.l1_nbytes))
+    memory = _together(g, [x.memory for x in needs], float(gpu.l2_nbytes))
+    for x in needs:
+        issued, words = issued + x.issued, words + x.words + x.sectors
+        latency = latency + x.latency
+        ahead, fetched = ahead.maximum(x.ahead), fetched.maximum(x.fetched)
+        parallel = parallel.maximum(x.parallel)
+    warps = (room.threads / gpu.warp_size).ceil()
+    # what a multiprocessor needs for a block among others, and for a block alone
+    issue = issued * room.spills.where(gpu.spill_cost, 1) / gpu.issue
+    busy = _overlapped([issue, words, l2 / gpu.l2_rate])
+    filled = (warps * parallel / (gpu.issue * gpu.fma_latency)).minimum(1)
+    alone = _overlapped([issue / filled, words, l2 / gpu.l2_alone])
+    waits = latency + fetched + (ahead - alone).maximum(0)
+    rounds = (room.share / room.resident).ceil()
+    cycles = (room.share * busy).maximum(rounds * (alone + waits))
+    cycles = cycles + rounds * waits * gpu.overlap_loss
+    memory = memory / (gpu.memory_rate * gpu.num_multiprocessors)
+    return cycles.maximum(memory) + gpu.launch_cycles
+
+
+def _together(g: Graph, parts: list[dict[str, Term]], cache: float) -> Term:
+    """Bytes that come from below a cache: those of several statements once, if they fit."""
+    total = g.of(0)
+    for name in dict.fromkeys(n for part in parts for n in part):
+        of_buffer = [part[name] for part in parts if name in part]
+        most = of_buffer[0]
+        for t in of_buffer[1:]:
+            most = most.maximum(t)
+        total = total + (most > cache).where(sum(of_buffer, g.of(0)), most)
+    return total
+
+
+def _overlapped(parts: list[Term]) -> Term:
+    """The longest of them, and a part of the others."""
+    longest, total = parts[0], parts[0]
+    for t in parts[1:]:
+        longest, total = longest.maximum(t), total + t
+    return longest + (total - longest) * 0.3

@@ -1,0 +1,173 @@
+"""Where a hardware instruction fits a block: which of the block's iterators the instruction's own
+stand for, and which loads are its operands. Extents and memory layouts need not fit; padding and
+packing make them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import permutations, product
+
+from tilesmith.expr.ints import Int, var
+from tilesmith.expr.linear import step_along
+from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Load, Select, Unary
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import Block, Buffer, Intrinsic, Iter, walk
+
+_COMMUTATIVE = ("add", "mul", "max", "min")
+
+Pairs = dict[str, Load]  # what the block accesses, by names of the instruction's operands
+
+
+@dataclass(frozen=True)
+class Match:
+    """`axes` are the block's iterators in the order of the instruction's, with its extents."""
+
+    intrinsic: Intrinsic
+    axes: tuple[tuple[str, int], ...]
+    operands: tuple[tuple[str, Load], ...]
+    output: str  # the name of the instruction's output
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return dict(self.axes)
+
+    def cost(self, b: Block) -> float:
+        """Of the whole block, in vector instructions, with padding."""
+        uses = 1
+        for i in b.iters:
+            n, size = i.extent.const or 1, self.sizes.get(i.name, 1)
+            uses *= -(-n // size)
+        return uses * self.intrinsic.cost
+
+    def padding(self, b: Block) -> tuple[tuple[str, int], ...]:
+        """The iterators whose extents the instruction does not divide, with its extents."""
+        extents = {i.name: i.extent.const or 0 for i in b.iters}
+        return tuple((n, size) for n, size in self.axes if extents[n] % size)
+
+    def order_of(self, operand: str) -> tuple[str, ...]:
+        """The block's iterators along the dimensions of an operand of the instruction."""
+        described = block_of(self.intrinsic)
+        index = _accesses(described)[operand].index
+        by_name = {i.name: n for i, (n, _) in zip(described.iters, self.axes, strict=True)}
+        return tuple(by_name[p.name] for p in index if p.name in by_name)
+
+    def digits_of(self, operand: str) -> tuple[Int, ...]:
+        """How an operand of the instruction lies in memory, over its indices d0, d1, ..."""
+        buffer: Buffer = self.intrinsic.description.all_buffers[operand]
+        plain = tuple(var(f"d{k}") for k in range(len(buffer.shape)))
+        return plain if buffer.layout is None else buffer.layout
+
+    def is_plain(self, operand: str) -> bool:
+        """Whether every axis of an operand has a dimension of its own, so that it can be packed."""
+        load = dict(self.operands)[operand]
+        names = {p.name for p in load.index}
+        return names.issuperset(self.order_of(operand))
+
+    def is_dense(self, func: Function, operand: str) -> bool:
+        """Whether the operand lies in memory as the instruction wants it."""
+        load = dict(self.operands)[operand]
+        buffer = func.all_buffers[load.buffer]
+        want: Buffer = self.intrinsic.description.all_buffers[operand]
+        if buffer.layout is not None or want.layout is not None:
+            return False
+        order = self.order_of(operand)
+        free = order[:1] if operand in self.intrinsic.by_address else ()
+        steps = dict(zip(order, want.strides, strict=True))
+        return all(
+            step_along(n, load.index, buffer.strides) == steps[n] for n in order if n not in free
+        )
+
+
+def block_of(unit: Intrinsic) -> Block:
+    ((_, block),) = walk(unit.description.body)
+    return block
+
+
+def _accesses(described: Block) -> dict[str, Load]:
+    written = {w.buffer: w.held for w in described.writes}
+    return written | {load.buffer: load for load in described.loads}
+
+
+def matches(func: Function, b: Block, unit: Intrinsic) -> list[Match]:
+    """Every way in which the instruction fits, the cheapest first."""
+    d = block_of(unit)
+    if len(b.writes) != 1 or (b.combiner is None) != (d.combiner is None):
+        return []
+    if b.combiner and d.combiner and b.combiner.values != d.combiner.values:
+        return []
+    (w,), (dw,) = b.writes, d.writes
+    out: dict[tuple[tuple[str, int], ...], Match] = {}
+    for pairs in _unify(w.value, dw.value, {}):
+        pairs = {**pairs, dw.buffer: w.held}
+        if not _same_dtypes(func, unit, pairs):
+            continue
+        for axes in _assignments(b, d, pairs):
+            sized = tuple((i.name, e.extent.const or 1) for i, e in zip(axes, d.iters, strict=True))
+            out.setdefault(sized, Match(unit, sized, tuple(pairs.items()), dw.buffer))
+    return sorted(out.values(), key=lambda m: m.cost(b))
+
+
+def _same_dtypes(func: Function, unit: Intrinsic, pairs: Pairs) -> bool:
+    have, want = func.all_buffers, unit.description.all_buffers
+    return all(have[load.buffer].dtype is want[name].dtype for name, load in pairs.items())
+
+
+def _assignments(b: Block, d: Block, pairs: Pairs) -> Iterator[tuple[Iter, ...]]:
+    """The block's iterators that can stand for the instruction's: of the same kind, and they move
+    the same operands, each along a dimension of its own.
+    """
+    wanted = _accesses(d)
+    choices = []
+    for e in d.iters:
+        moved = {name for name, load in wanted.items() if _moves(e.name, load)}
+        fits = [
+            i
+            for i in b.iters
+            if i.kind == e.kind
+            and i.extent.const is not None
+            and i.extent.const > 1
+            and {n for n, load in pairs.items() if _moves(i.name, load)} == moved
+            and all(_steps_along(i.name, load) for load in pairs.values())
+        ]
+        choices.append(fits)
+    for picked in product(*choices):
+        if len({i.name for i in picked}) == len(picked):
+            yield picked
+
+
+def _moves(it: str, load: Load) -> bool:
+    return any(it in p.names for p in load.index)
+
+
+def _steps_along(it: str, load: Load) -> bool:
+    """Whether the iterator moves by equal steps, along one dimension at most."""
+    moved = [p for p in load.index if it in p.names]
+    return len(moved) <= 1 and all(
+        p.coefficient(it).const is not None and it not in (p - var(it) * p.coefficient(it)).names
+        for p in moved
+    )
+
+
+def _unify(e: Expr, d: Expr, pairs: Pairs) -> Iterator[Pairs]:
+    """The ways to read an expression as the instruction's."""
+    match e, d:
+        case Load(), Load():
+            if pairs.get(d.buffer, e) == e:
+                yield {**pairs, d.buffer: e}
+        case Binary(op=p, a=a, b=b), Binary(op=q, a=da, b=db) if p == q:
+            orders = permutations((a, b)) if p in _COMMUTATIVE else iter(((a, b),))
+            for left, right in orders:
+                for first in _unify(left, da, pairs):
+                    yield from _unify(right, db, first)
+        case (Cast(x=x), Cast(x=y)) if e.dtype is d.dtype:
+            yield from _unify(x, y, pairs)
+        case (Unary(op=p, x=x), Unary(op=q, x=y)) if p == q:
+            yield from _unify(x, y, pairs)
+        case Const(), Const() if e == d:
+            yield pairs
+        case Select(), Select():
+            for first in _unify(e.cond, d.cond, pairs):
+                for second in _unify(e.a, d.a, first):
+                    yield from _unify(e.b, d.b, second)

@@ -1,0 +1,193 @@
+"""The rule that tiles a block around a hardware instruction, such as a dot product of bytes.
+
+The block's iterators are padded to the instruction's size and split by it. The inner parts become
+the instruction, the outer parts are tiled like any other block. Operands that do not lie in memory
+as the instruction wants them get another layout: constants ahead of time, intermediate results
+where they are written, other inputs in a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tilesmith.base.errors import ScheduleError
+from tilesmith.base.target import Target
+from tilesmith.ir.dependence import find_block, readers
+from tilesmith.ir.nodes import Intrinsic
+from tilesmith.schedule.cache import CacheRead, CacheWrite
+from tilesmith.schedule.inline import Inline
+from tilesmith.schedule.iterators import SplitIterator
+from tilesmith.schedule.layout import Pad, TransformLayout
+from tilesmith.schedule.location import ReverseComputeAt
+from tilesmith.schedule.sample import SampleLocation
+from tilesmith.schedule.unit import Tensorize
+from tilesmith.space import analysis
+from tilesmith.space.instruction_match import Match, matches
+from tilesmith.space.packing import Unit, packing
+from tilesmith.space.state import Derived, State
+from tilesmith.space.tiling import Tiling
+
+
+def usable(intrinsics: tuple[Intrinsic, ...], target: Target) -> tuple[Intrinsic, ...]:
+    """The instructions that the target has."""
+    return tuple(u for u in intrinsics if u.features <= target.features)
+
+
+_TILING = Tiling("SSRSRRS", "any", max_innermost=16, registers=True, whole=8, ones=True)
+
+
+@dataclass(frozen=True)
+class TileByInstruction:
+    """Sketches in which one of the `intrinsics` computes a block's innermost tile. An element-wise
+    consumer is fused below each of the tile `levels`.
+    """
+
+    intrinsics: tuple[Intrinsic, ...]
+    tiling: Tiling = _TILING
+    levels: tuple[int, ...] = (1, 2)
+    # Instructions that take this much longer than another one, counting padding, are left out.
+    slowest: float = 4.0
+
+    def __call__(self, state: State) -> Derived | None:
+        b = state.block
+        if b.domain or b.tile or not b.reducing or state.levels_of(b.name):
+            return None
+        derived: list[State] = []
+        found = [matches(state.func, b, unit) for unit in self.intrinsics]
+        least = min((m.cost(b) for every in found for m in every), default=0)
+        for every in found:
+            for match in every:  # the cheapest whose operands can be brought into its order
+                try:
+                    states = list(self._derive(state, match))
+                except ScheduleError:
+                    continue
+                if match.cost(b) <= self.slowest * least:
+                    derived += states
+                break
+        return Derived(tuple(derived)) if derived else None
+
+    def _derive(self, state: State, match: Match) -> Iterator[State]:
+        name, consumer, state = _with_room(state, match)
+        match = _again(state, name, match)
+        state, packed, copies = _with_operands(state, name, match)
+        state = state.then(*(SplitIterator(name, n, size) for n, size in match.axes))
+        unit = tuple(f"{n}_inner" for n, _ in match.axes)
+        axis = f"{match.order_of(match.output)[-1]}_outer"
+        others = [i for i in find_block(state.func, name)[1].spatial if i.name not in (*unit, axis)]
+        for turned in (False, True) if any(i.extent.const != 1 for i in others) else (False,):
+            tiled = self.tiling.apply(state, axis, turned, name, unit)
+            b = find_block(tiled.func, name)[1]
+            inner = self.tiling.innermost(b, axis)
+            for operand, buffer, tiles in packed:
+                axes = tuple(f"{n}_inner" for n in match.order_of(operand))
+                taken = Unit(axes, match.digits_of(operand))
+                tiled = tiled.then(*packing(b, buffer, axis, inner if tiles else {}, taken))
+            for fused in self._fused(tiled, name, consumer):
+                placed = _placed(fused, name, copies, axis if turned else None)
+                yield placed.then(Tensorize(f"{name}.{unit[0]}", match.intrinsic))
+
+    def _fused(self, state: State, block: str, consumer: str | None) -> Iterator[State]:
+        if consumer is None:
+            yield state
+            return
+        apart = True
+        for level in self.levels:
+            loops = [x for part in state.levels_of(block)[:level] for x in part]
+            try:
+                yield state.then(ReverseComputeAt(consumer, loops[-1]), done=[consumer])
+                apart = False
+            except ScheduleError:
+                continue
+        if apart:
+            yield state
+
+
+def _with_room(state: State, match: Match) -> tuple[str, str | None, State]:
+    """The state with extents that the instruction divides, and an accumulator that lies as it
+    wants. Returns also the name of the block, and of the element-wise consumer to fuse with it.
+    """
+    func, b = state.func, state.block
+    after = analysis.fusible_consumer(func, b)
+    consumer = None if after is None else after.name
+    name = b.name
+    if padding := match.padding(b):
+        before = [p.name for p in analysis.producers(func, b) if p.combiner is None]
+        state = state.then(Pad(name, padding))
+        for producer in before:  # one copy with both kinds of zeros instead of two
+            if [r.name for r in readers(state.func, producer)] == [f"{producer}.pad"]:
+                state = state.then(Inline(producer))
+        if consumer is None:
+            consumer = name
+        else:  # what reads the result crops it
+            state = state.then(Inline(name))
+        name = f"{name}.pad"
+    elif not match.is_dense(func, match.output) and analysis.is_output(func, b):
+        state = state.then(CacheWrite(name, "local"))
+        consumer, name = name, f"{name}.local"
+    match = _again(state, name, match)
+    if not match.is_dense(state.func, match.output):
+        state = state.then(_accumulator_layout(state, name, match))
+    return name, consumer, state.then(done=[name, *([consumer] if consumer else [])])
+
+
+def _again(state: State, name: str, match: Match) -> Match:
+    """The same match, with the buffers that the block accesses now."""
+    b = find_block(state.func, name)[1]
+    return next(m for m in matches(state.func, b, match.intrinsic) if m.axes == match.axes)
+
+
+def _accumulator_layout(state: State, name: str, match: Match) -> TransformLayout:
+    """Moves what the instruction writes to the end."""
+    write = find_block(state.func, name)[1].writes[0]
+    dims = {p.name: k for k, p in enumerate(write.index)}
+    order, sizes = match.order_of(match.output), match.sizes
+    outer = (f"d{k} // {sizes[n]}" if n in order else f"d{k}" for n, k in dims.items() if n)
+    inner = (f"d{dims[n]} % {sizes[n]}" for n in order)
+    return TransformLayout(write.buffer, (*outer, *inner))
+
+
+Packed = list[tuple[str, str, bool]]  # operand, its buffer, whether it is laid out in tiles
+
+
+def _with_operands(state: State, name: str, match: Match) -> tuple[State, Packed, tuple[str, ...]]:
+    """The state in which every operand may get its own layout. Returns also those that need one,
+    and the copies that have no location yet.
+    """
+    packed: Packed = []
+    copies: list[str] = []
+    params = {p.name: p for p in state.func.params}
+    for operand, load in match.operands:
+        buffer = load.buffer
+        alone = [r.name for r in readers(state.func, buffer)] == [name]
+        if operand == match.output:
+            continue
+        if (
+            buffer in params
+            and params[buffer].scope == "constant"
+            and alone
+            and match.is_plain(operand)
+        ):
+            packed.append((operand, buffer, True))
+        elif match.is_dense(state.func, operand):
+            continue
+        elif not match.is_plain(operand):
+            raise ScheduleError(f"{buffer} cannot be packed for {match.intrinsic.name}")
+        elif buffer not in params and alone:
+            packed.append((operand, buffer, False))
+        else:
+            read = CacheRead(name, buffer)
+            state = state.then(read, done=[read.copy])
+            packed.append((operand, read.copy, True))
+            copies.append(read.copy)
+    return state, packed, tuple(copies)
+
+
+def _placed(state: State, block: str, copies: tuple[str, ...], axis: str | None) -> State:
+    """Adds the locations of packed copies: between two outer levels, or right inside of `axis`."""
+    levels = state.levels_of(block)
+    places = [level[-1] for level in levels[:3] if level]
+    if axis is not None and levels[0]:
+        places.insert(0, f"{block}.{axis}.0")
+    unique = tuple(dict.fromkeys(places))
+    return state.then(*(SampleLocation(c, unique) for c in copies))

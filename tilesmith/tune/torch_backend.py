@@ -1,0 +1,111 @@
+"""The backend "tilesmith" of torch.compile. PyTorch finds it by its entry point, so that no import
+is needed:
+
+    compiled = torch.compile(module, backend="tilesmith", options={"budget_seconds": 60})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from tilesmith.base.errors import ArgumentError
+from tilesmith.base.target import Target
+from tilesmith.frontends.torch.compiled import Building
+from tilesmith.frontends.torch.dynamo import Compiled, compiled
+from tilesmith.frontends.torch.program import TorchProgram
+from tilesmith.graph.graph import Graph
+from tilesmith.graph.model import Model
+from tilesmith.graph.source import OpenGraph
+from tilesmith.records.database import Database
+from tilesmith.records.open import open_database
+from tilesmith.task.task import Budget
+from tilesmith.tune.cache import Cache
+from tilesmith.tune.compile_model import compile_model
+from tilesmith.tune.tune_model import tune_model
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What torch.compile(..., options={...}) takes.
+
+    `budget_seconds` or `trials` tune the first shapes of each graph, at its first call; other
+    shapes take what is known by then. `database` is where records come from and go to: a file, a
+    URL or a ts.Database. `max_shapes` bounds for how many shapes a graph is compiled.
+    """
+
+    budget_seconds: float | None = None
+    trials: int | None = None
+    database: Database | str | Path | None = None
+    target: Target | str | None = None
+    cache: Cache | str | Path | None = "default"
+    max_shapes: int = 16
+    quiet: bool = False
+
+    @property
+    def budget(self) -> Budget | None:
+        if self.budget_seconds is None and self.trials is None:
+            return None
+        return Budget(seconds=self.budget_seconds, trials=self.trials)
+
+    def building(self) -> Building:
+        records = self.database
+        if isinstance(records, str | Path):
+            records = open_database(str(records))
+        target = Target.named(self.target) if isinstance(self.target, str) else self.target
+        if self.max_shapes < 1:
+            raise ArgumentError(f"option max_shapes is {self.max_shapes}; it must be at least 1")
+        budget = self.budget  # a wrong one is told here
+        if budget is not None and records is None:
+            records = open_database(":memory:")
+
+        def build(source: OpenGraph, first: bool) -> Model:
+            settings: dict[str, Any] = {"database": records, "cache": self.cache}
+            graphs = [source] if isinstance(source, Graph) else _graphs(source)
+            if budget is not None and first and graphs:
+                tuned = tune_model(graphs, target, budget=budget, quiet=self.quiet, **settings)
+                if isinstance(source, Graph):
+                    return tuned[0]
+            return compile_model(source, target, progress=False if self.quiet else None, **settings)
+
+        return Building(build, self.max_shapes)
+
+
+def _graphs(source: OpenGraph) -> list[Graph]:
+    """The graphs between what PyTorch runs."""
+    if not isinstance(source, TorchProgram):
+        return []
+    return [g for g in source.graphs() if g.nodes]
+
+
+def options_of(given: Mapping[str, Any] | None) -> Options:
+    known = [f.name for f in fields(Options)]
+    for name in given or {}:
+        if name not in known:
+            raise ArgumentError(
+                f'option {name!r} of torch.compile(backend="tilesmith") is unknown; there are '
+                f"{', '.join(known)}"
+            )
+    return Options(**(given or {}))
+
+
+def tilesmith(
+    module: Any,
+    example_inputs: Any,
+    *,
+    options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
+) -> Compiled:
+    """The entry point: a graph of TorchDynamo and its inputs in, a callable out."""
+
+    def settled() -> Building:
+        if mode not in (None, "default"):
+            raise ArgumentError(
+                f'mode={mode!r} is one of Inductor\'s; with backend="tilesmith" give options, as '
+                '{"budget_seconds": 60}'
+            )
+        return options_of(options).building()
+
+    return compiled(module, example_inputs, settled)
