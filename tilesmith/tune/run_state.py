@@ -108,6 +108,11 @@ class RunState:
         return None if until == inf else until
 
     @property
+    def left(self) -> float | None:
+        """The seconds until measuring must end."""
+        return None if self.until is None else self.until - time.monotonic()
+
+    @property
     def is_spent(self) -> bool:
         """Whether the budget is spent."""
         b = self.budget

@@ -191,7 +191,7 @@ class TaskTuner:
         size = 0 if after._pending or after.finished else after._state.next_size(under_way)
         if isinstance(measuring, Reporting):
             measuring.report_to(state.add)
-        measured = measuring.measure(batch, partial(self._look_ahead, after, size), state.until)
+        measured = measuring.measure(batch, partial(self._look_ahead, after, size), state.left)
         incumbent = measuring.best(self.task) if isinstance(measuring, Judging) else None
         state.end_batch(measured, incumbent)
         self._has_measured = self._has_measured or defender is None
