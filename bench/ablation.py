@@ -8,9 +8,12 @@ share of that after which gradient's latency is as low.
 
 Sharing: two such networks, tuned apart and in one run, until each is as fast as when tuned alone.
 
-Models (`--models`, an hour): ten operators whose programs were recorded (`bench.dataset`), as one
-network, on simulators fitted to the records. One contestant lacks the shared model, one the records
-of similar tasks, one is round robin.
+Accuracy (`--accuracy`, ten minutes): what a model of each task and one of all tasks like best, of
+ten operators whose programs were recorded (`bench.dataset`).
+
+Models (`--models`, ten minutes): five of these operators as one network, on simulators fitted to
+the records; the other five are in the database. One contestant lacks the shared model, one the
+records of similar tasks, one is round robin.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench.ablation_run import compare_accuracy, compare_models, record_run
 from bench.table import arguments
 from tilesmith.testing.recorded_runs import cost_of_sharing, network_of, read_run, share_of_time
 from tilesmith.testing.schedulers import simulated_network
@@ -29,14 +33,6 @@ RUN = Path(__file__).parent.parent / "tests" / "data" / "network_run.json"
 COUNT = 20  # tasks of a network
 
 
-def record(model: str, seconds: float, path: Path) -> None:
-    """A real run of round robin on one core, whose steps go into the file."""
-    # Imported here because nothing else needs a model.
-    from bench.ablation_run import record_run
-
-    record_run(model, seconds, path)
-
-
 def main(words: Sequence[str] | None = None) -> None:
     parser = arguments(__doc__ or "")
     parser.add_argument("--seeds", type=int, default=5)
@@ -44,10 +40,12 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--record", metavar="MODEL.onnx", help="tune it and write --run FILE")
     parser.add_argument("--seconds", type=float, default=600.0, help="of --record")
     parser.add_argument("--models", action="store_true", help="also compare cost models")
-    parser.add_argument("--trials", type=int, default=600, help="of each run of --models")
+    parser.add_argument("--accuracy", action="store_true", help="also compare what models rank")
+    parser.add_argument("--trials", type=int, default=300, help="of each run of --models")
+    parser.add_argument("--records", type=int, default=500, help="of each operator, for --models")
     options = parser.parse_args(words)
     if options.record:
-        record(options.record, options.seconds, options.run)
+        record_run(options.record, options.seconds, options.run)
         return
     tasks = read_run(options.run)
     seeds = range(options.seeds)
@@ -69,10 +67,10 @@ def main(words: Sequence[str] | None = None) -> None:
         assert isinstance(values, list)
         each = ", ".join(f"{v:.2f}" for v in values)
         print(f"{what}: median {statistics.median(values):.2f} ({each})", flush=True)
+    if options.accuracy:
+        figures["accuracy"] = compare_accuracy(options.seeds)
     if options.models:
-        from bench.ablation_run import compare_models
-
-        figures["models"] = compare_models(options.seeds, options.trials)
+        figures["models"] = compare_models(options.seeds, options.trials, options.records)
     if options.json:
         Path(options.json).write_text(json.dumps(figures, indent=1) + "\n")
 

@@ -13,11 +13,16 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import tilesmith as ts
 from bench.dataset import load
 from tilesmith.base.interrupts import noticed
 from tilesmith.measure.replay import ReplayMeasurer, ReplayRun
+from tilesmith.search.data import groups_of
 from tilesmith.search.gbdt import Gbdt
+from tilesmith.search.protocol import Predictor
+from tilesmith.search.score_by_target import ScoreByTarget
 from tilesmith.search.shared_model import SharedModel
 from tilesmith.testing.recorded_runs import RecordedTask, write_run
 from tilesmith.tune import network_run, run_state, task_tuner
@@ -27,6 +32,7 @@ from tilesmith.tune.scheduler import Scheduler, TaskStep
 from tilesmith.tune.similar_records import SimilarTask, similar_tasks
 from tilesmith.tune.task_tuner import TaskTuner
 
+Curves = dict[str, list[list[tuple[float, float]]]]  # (seconds, latency), by contestant and seed
 _TRIAL_SECONDS = 0.06  # of measuring a candidate, beside building it
 
 
@@ -113,11 +119,13 @@ KNOWN = ("matmul_512", "conv2d_28_64_64", "depthwise_56_64", "scores_96_8_48", "
 KNOWN_TRIALS = 96  # records of each of them
 
 
-def compare_models(seeds: int, trials: int) -> dict[str, list[list[tuple[float, float]]]]:
-    """Curves of (seconds, latency) by contestant and seed."""
-    data = load()
+def compare_models(seeds: int, trials: int, most: int) -> Curves:
+    """Curves of (seconds, latency) by contestant and seed. Of each operator's records the first
+    `most` are used: fitting a simulator takes time by the cube of their number.
+    """
+    data = {name: ms[:most] for name, ms in load().items()}
     measurer = ReplayMeasurer([m for ms in data.values() for m in ms], "model")
-    curves: dict[str, list[list[tuple[float, float]]]] = {name: [] for name in CONTESTANTS}
+    curves: Curves = {name: [] for name in CONTESTANTS}
     for seed in range(seeds):
         for name, contestant in CONTESTANTS.items():
             curves[name].append(_run(contestant, data, measurer, seed, trials))
@@ -166,7 +174,7 @@ def _run(
     return curve
 
 
-def _show(curves: dict[str, list[list[tuple[float, float]]]]) -> None:
+def _show(curves: Curves) -> None:
     """Latency over that of the full contestant at the end, and when each is as far as round robin
     is in the end, as a share of its time.
     """
@@ -182,3 +190,58 @@ def _show(curves: dict[str, list[list[tuple[float, float]]]]) -> None:
             f"{name:16} end {statistics.median(ends):.3f} of gradient's, round robin's latency "
             f"after {statistics.median(times):.2f} of its time"
         )
+
+
+ACCURACY_COUNTS = (8, 16, 32, 64, 128)
+_TOP = 8
+
+
+def compare_accuracy(seeds: int, most: int = 700) -> dict[int, dict[str, float]]:
+    """How fast the eight programs are that a model likes best among those never measured: the
+    median of the eight over the fastest, in the geometric mean over tasks and seeds. By the number
+    of programs that were measured of each task, the best by the analytic score with some noise.
+    """
+    data = {name: ms[:most] for name, ms in load().items()}
+    found: dict[int, dict[str, list[float]]] = {}
+    for seed in range(seeds):
+        halves = {name: _halves(ms, seed) for name, ms in data.items()}
+        for count in ACCURACY_COUNTS:
+            every = [m for train, _ in halves.values() for m in train[:count]]
+            shared = Gbdt().fit(every)
+            for train, test in halves.values():
+                own = Gbdt().fit(train[:count])
+                for name, model in (("analytic", None), ("own", own), ("shared", shared)):
+                    values = found.setdefault(count, {}).setdefault(name, [])
+                    values.append(_speed_of_top(model or ScoreByTarget(), test))
+    means = {
+        count: {name: statistics.geometric_mean(v) for name, v in by_name.items()}
+        for count, by_name in found.items()
+    }
+    for count, by_name in means.items():
+        each = ", ".join(f"{n} {x:.3f}" for n, x in by_name.items())
+        print(f"{count:4} programs of each task: {each}", flush=True)
+    return means
+
+
+def _halves(
+    records: Sequence[ts.Measurement], seed: int
+) -> tuple[list[ts.Measurement], list[ts.Measurement]]:
+    """Programs to measure, in the order in which a search might, and programs to choose from."""
+    rng = np.random.default_rng(seed)
+    order = [records[k] for k in rng.permutation(len(records))]
+    train, test = order[: len(order) // 2], order[len(order) // 2 :]
+    scores = _scores(ScoreByTarget(), train) + 0.3 * rng.standard_normal(len(train))
+    return [train[k] for k in np.argsort(-scores)], test
+
+
+def _scores(model: Predictor, records: Sequence[ts.Measurement]) -> Any:
+    scores = np.full(len(records), -np.inf)
+    for g in groups_of(records):
+        scores[g.at] = model.predict(g.variant, g.rows)
+    return scores
+
+
+def _speed_of_top(model: Predictor, records: Sequence[ts.Measurement]) -> float:
+    costs = np.array([m.cost for m in records])
+    top = np.argsort(-_scores(model, records), kind="stable")[:_TOP]
+    return float(costs.min() / np.median(costs[top]))

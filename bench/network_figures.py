@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -88,14 +89,15 @@ def _threads(count: int) -> str:
     return f"{count} thread{'s' * (count > 1)}"
 
 
-def write_page(log: NetworkLog, path: Path) -> None:
-    """Replaces what stands between the two marks of the page."""
+def write_page(log: NetworkLog, path: Path, figure: Path) -> None:
+    """Replaces what stands between the two marks of the page by the figure and the tables."""
     text = path.read_text()
     if BEGIN not in text or END not in text:
         raise SystemExit(f"{path} has no marks {BEGIN} and {END} to write between")
     head, rest = text.split(BEGIN, 1)
     _, tail = rest.split(END, 1)
-    path.write_text(f"{head}{BEGIN}\n{tables(log)}\n{END}{tail}")
+    image = f"![Networks beside the engines]({os.path.relpath(figure, path.parent)})"
+    path.write_text(f"{head}{BEGIN}\n{image}\n\n{tables(log)}\n{END}{tail}")
 
 
 def tables(log: NetworkLog) -> str:

@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,8 @@ class Tuned:
 
     @property
     def estimate(self) -> float:
-        return self.curve[-1][1]
+        """Infinite if the budget was too small for every task to have a kernel."""
+        return self.curve[-1][1] if self.curve else inf
 
     def at(self, seconds: float) -> float | None:
         """The estimate after so many seconds; None if not every task had a kernel then."""

@@ -19,7 +19,8 @@ from tilesmith.cli.main import app
 
 TOUR = "docs/tour.md"
 ROOT = Path(__file__).parent.parent
-PAGES = ["README.md", TOUR, "docs/performance.md"]
+TORCH = "docs/howto_torch.md"
+PAGES = ["README.md", TOUR, "docs/performance.md", TORCH]
 EXTENSIONS = sorted((ROOT / "examples").glob("custom_*.py"))
 SMALLER = {"512": "32", "56": "8", "64": "16"}  # sizes on the command line
 # Budgets: the number of trials ends tuning, however slow the machine; bench does not tune.
@@ -63,6 +64,24 @@ def test_python_runs_from_top_to_bottom(
         exec(compile(block, f"{page}, Python block {number}", "exec"), scope)
     if "db" in scope:
         scope["db"].close()
+
+
+def test_python_of_the_torch_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the backend as `pip install` makes it known, and few trials."""
+    torch = pytest.importorskip("torch")
+    from tilesmith.tune import torch_backend
+
+    if "tilesmith" not in torch._dynamo.list_backends(exclude_tags=()):
+        torch._dynamo.register_backend(compiler_fn=torch_backend.tilesmith, name="tilesmith")
+    few = property(lambda self: None if self.budget_seconds is None else ts.Budget(trials=4))
+    monkeypatch.setattr(torch_backend.Options, "budget", few)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    scope: dict[str, Any] = {"__name__": "document"}
+    for number, block in enumerate(blocks(TORCH, "python"), 1):
+        exec(compile(block, f"{TORCH}, Python block {number}", "exec"), scope)
+    with ts.open_database("torch.db") as db:
+        assert db.tasks()
 
 
 def test_the_first_example_is_short() -> None:

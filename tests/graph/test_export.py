@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from small_graphs import Numbers, assert_close, feeds_of, graph_of
 
 import tilesmith as ts
 from tilesmith.graph.builder import GraphBuilder
+from tilesmith.graph.export import model_library
 from tilesmith.graph.graph import Value
 from tilesmith.graph.oracle import evaluate_graph
-from tilesmith.runtime.export.write import Exported
+from tilesmith.runtime.export.write import Exported, write_library
 
 HERE = ts.cpu().arch
 THERE = "aarch64" if HERE == "x86-64" else "x86-64"
@@ -172,6 +174,20 @@ def test_a_processor_that_lacks_features_is_refused(graph: ts.Graph, tmp_path: P
     emulator = (tools.emulator, "-L", tools.libraries, "-cpu", lacking)
     with pytest.raises(AssertionError, match=f"needs a processor with {needed}, and this one"):
         call(*emulator, program, tmp_path / "model.weights")
+
+
+@pytest.mark.skipif(THERE != "x86-64", reason="the emulator of x86-64 has no tile registers")
+@needs(OTHER[THERE].compiler, OTHER[THERE].emulator)
+def test_tile_registers_are_asked_for(graph: ts.Graph, tmp_path: Path) -> None:
+    """Where there are none, the answer is no, and the library says so."""
+    tools = OTHER[THERE]
+    (executor,) = compiled(graph, ts.Target.named("x86-64")).executors
+    library = model_library("g", executor, "model")
+    with_tiles = [replace(a, source=f"{a.source}; @llvm.x86.tilezero") for a in library.artifacts]
+    files = write_library(replace(library, artifacts=tuple(with_tiles)), tmp_path)
+    emulator = (tools.emulator, "-L", tools.libraries)
+    with pytest.raises(AssertionError, match="needs a processor with amx, and this one"):
+        call(*emulator, example_of(files, tools.compiler), files.weights)
 
 
 @needs("cmake")

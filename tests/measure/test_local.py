@@ -118,7 +118,6 @@ def test_integers_that_index_stay_inside() -> None:
 HERE = ts.cpu()
 OTHER_ARCH = "haswell" if HERE.arch == "aarch64" else "cortex-a53"
 ELSEWHERE = [
-    (ts.Target.named("nvidia-v100"), "not a CPU but cuda"),
     (ts.Target.named(OTHER_ARCH), "the architectures differ"),
     (replace(HERE, model="Other 9000"), "the models differ [(]Other 9000, "),
     (replace(HERE, cpu="other-9000", model=""), "the processors differ [(]other-9000, "),
@@ -134,6 +133,12 @@ def test_targets_that_are_elsewhere_are_refused(target: ts.Target, why: str) -> 
         ts.LocalMeasurer().open(task)
     with ts.LocalMeasurer().open(planted.task()) as run, pytest.raises(ts.MeasureError, match=why):
         run.measure([Candidate(task, ts.Trace())])
+
+
+def test_a_gpu_that_is_not_here_is_refused() -> None:
+    task = Task(planted.task().func, replace(ts.Target.named("nvidia-v100"), model="Pretend 9"))
+    with pytest.raises(ts.MeasureError, match=r"the target is Pretend 9 \(sm_70\)"):
+        ts.LocalMeasurer().open(task)
 
 
 @pytest.mark.parametrize("name", ["cortex-a53", "skylake-avx512"])

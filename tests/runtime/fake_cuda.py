@@ -29,6 +29,7 @@ class FakeCuda:
         self.contexts: list[int] = []
         self.capturing: list[Any] | None = None
         self.fail: DeviceError | None = None  # raised when the device is waited for
+        self.fail_when = ""  # "wait": only where an event is waited for
         self.clock = 0.0
         self.times: dict[int, float] = {}
         self._next = 0x1000
@@ -131,7 +132,7 @@ class FakeCuda:
 
     def synchronize(self, stream: int) -> None:
         self.calls.append(("synchronize", stream))
-        if self.fail is not None:
+        if self.fail is not None and not self.fail_when:
             raise self.fail
 
     def begin_capture(self, stream: int) -> None:

@@ -135,8 +135,22 @@ def test_winograd_refuses():
 
     refuse(f, after_split, "winograd Y", "they were cut; do this first")
 
-    def twice(s):
+    def twice_along_one(s):
         s.winograd("Y", "rw")
-        s.winograd("Y.products", "rh")
+        s.winograd("Y.products", "rw")
 
-    refuse(f, twice, "winograd Y.products", none)
+    refuse(f, twice_along_one, "winograd Y.products", none)
+
+
+@pytest.mark.parametrize(("size", "layout"), [(5, "NHWC"), (8, "NCHW")])
+def test_one_window_after_the_other(size: int, layout: str) -> None:
+    func = conv("conv2d", size, 1, 2, 3, 1, 1, layout=layout)
+    sch = Schedule(func)
+    sch.winograd("Y", "rh", results=4)
+    sch.winograd("Y.products", "rw", results=4)
+    (weights,) = (b for b in sch.func.inputs if b.basis)
+    assert len(weights.basis) == 2
+    assert weights.given_shape == func.all_buffers[weights.name].shape
+    assert_kept(sch)
+    again = sch.func
+    assert function_from_json(function_to_json(again)) == again

@@ -11,7 +11,7 @@ from tilesmith.search.data import groups_of
 from tilesmith.search.metrics import pairwise_accuracy
 from tilesmith.search.protocol import Predictor
 from tilesmith.search.score_by_target import ScoreByTarget
-from tilesmith.search.shared_model import SharedModel
+from tilesmith.search.shared_model import SharedModel, with_shared_model
 from tilesmith.testing.landscape import MANY, matmul_task, measured, seconds_by_tiles
 
 TASKS = [matmul_task(), matmul_task(64, 32, 64), matmul_task(96, 64, 32)]
@@ -87,3 +87,18 @@ def test_searches_ask_for_the_shared_predictor_at_every_batch() -> None:
     )
     drafted: Sequence[ts.Candidate] = by_draft.ask(8)
     assert np.median(costs) < np.median([seconds_by_tiles(c) for c in drafted])
+
+
+def test_a_strategy_gets_a_shared_model_in_place_of_its_trees() -> None:
+    few = with_shared_model(ts.Evolution(population=64), drawn(TASKS[0], 8), 2)
+    assert isinstance(few, ts.Evolution)
+    assert few.population == 64
+    assert isinstance(few.cost_model, SharedModel)
+    assert few.cost_model.fewest == 48
+    assert len(few.cost_model.records) == 8
+    many = with_shared_model(ts.Evolution(), (), 50)
+    assert isinstance(many, ts.Evolution)
+    assert isinstance(many.cost_model, SharedModel)
+    assert many.cost_model.fewest == 192
+    for own in (ts.Random(), ts.Evolution(cost_model=None), ts.Evolution(cost_model=ts.TreeGru())):
+        assert with_shared_model(own, (), 2) is own

@@ -26,11 +26,12 @@ from tilesmith.measure.protocol import Upcoming
 from tilesmith.ops.elementwise import relu
 from tilesmith.ops.matmul import matmul
 from tilesmith.testing.measurers import FakeMeasurer, FakeRun, seconds_by_digest
+from tilesmith.tune import compile_model as compile_model_module
 from tilesmith.tune import network_run, run_state, task_tuner
 from tilesmith.tune import tune_model as tune_model_module
 from tilesmith.tune.build_request import drafts_of
-from tilesmith.tune.network_run import known_steps
 from tilesmith.tune.network_table import NetworkTable
+from tilesmith.tune.task_history import known_steps
 
 ONE_CORE = ts.cpu(1)
 
@@ -420,13 +421,28 @@ def test_mistakes_are_named(given: dict[str, Any], says: str) -> None:
         tune(**given)
 
 
-def test_with_real_kernels(tmp_path: Path) -> None:
+def test_with_real_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is built again when the budget is spent, by this process or by the next one."""
+    cache = tmp_path / "cache"
     with ts.open_database(tmp_path / "r.db") as db:
-        model = ts.tune_model(
-            NET, ONE_CORE, budget=ts.Budget(trials=12), database=db, quiet=True, cache=None
-        )
+        with monkeypatch.context() as patch:
+            patch.setattr(compile_model_module, "build_all", no_build)
+            model = ts.tune_model(
+                NET, ONE_CORE, budget=ts.Budget(trials=12), database=db, quiet=True, cache=cache
+            )
+            again = ts.compile_model(NET, ONE_CORE, database=db, cache=cache)
         assert model.tuning is not None
         assert model.tuning.trials == 12
         assert model.tuning.latency
         assert is_right(model)
+        assert is_right(again)
         assert db.count() >= 12
+        for m in (model, again):
+            kernel = m.executors[0].kernels[0]
+            assert kernel.origin.kind == "record"
+            assert "define" in kernel.source  # generated again: the measurer keeps none
+            assert kernel.assembly
+
+
+def no_build(*_: object) -> None:
+    raise AssertionError("a kernel is built")

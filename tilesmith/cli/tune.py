@@ -20,7 +20,7 @@ from tilesmith.cli.arguments import (
     require_folder,
     require_memory,
 )
-from tilesmith.cli.model_arguments import DimOption, is_model
+from tilesmith.cli.model_arguments import DimOption, Precision, PrecisionOption, is_model
 from tilesmith.cli.operator_arguments import (
     ConstantWeightsOption,
     LayoutOption,
@@ -119,6 +119,7 @@ def tune(
         ),
     ] = 0,
     dim: DimOption = None,
+    precision: PrecisionOption = Precision.float32,
     layout: LayoutOption = None,
     constant_weights: ConstantWeightsOption = False,
     strategy: Annotated[
@@ -188,11 +189,13 @@ def tune(
         budget = Budget(trials=trials or None, seconds=_MODEL_SECONDS if time is None else time)
         tune_model_file(
             what, dim, host, budget, STRATEGIES[strategy](), _measurer(fleet, timeout), db,
-            resume, seed, quiet,
+            resume, seed, quiet, precision.value,
         )  # fmt: skip
         return
     if dim:
         raise ArgumentError("--dim gives sizes to a model's open dimensions; name MODEL.onnx")
+    if precision is not Precision.float32:
+        raise ArgumentError("--precision is for a model; name MODEL.onnx")
     func = function_of(what, shape or [], layout, constant_weights)
     host = machine(target, cores)
     require_memory(func)

@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from tilesmith.base.errors import ArgumentError
-from tilesmith.cli.arguments import count, require_cores
+from tilesmith.cli.arguments import count
 from tilesmith.measure.fleet.offer import ACCEPTS_CODE, NAME, Offer, devices_here, offer_of
 
 _STORE_NBYTES = 100 << 20  # of the node's shared memory, which measuring hardly uses
@@ -91,9 +91,13 @@ def worker(
 def _restrict(cores: int, first: int) -> None:
     """Restricts this process, and so the node and all that it starts, to these cores."""
     usable = sorted(os.sched_getaffinity(0))
-    require_cores("--cores", first + cores)
-    if cores or first:
-        os.sched_setaffinity(0, usable[first : first + cores if cores else None])
+    taken = usable[first : first + cores if cores else None]
+    if len(taken) < max(1, cores):
+        raise ArgumentError(
+            f"--cores {cores} --first-core {first}: this process may use {len(usable)} core"
+            f"{'s' * (len(usable) > 1)} of this machine"
+        )
+    os.sched_setaffinity(0, taken)
 
 
 def _quiet_ray() -> dict[str, str]:

@@ -12,6 +12,7 @@ from tilesmith.base.target import Target
 from tilesmith.codegen.passes.apply_layouts import apply_layouts
 from tilesmith.codegen.passes.compact import compact
 from tilesmith.codegen.passes.form_launches import form_launches
+from tilesmith.codegen.passes.full_vectors import full_vectors
 from tilesmith.codegen.passes.hoist_guards import hoist_guards
 from tilesmith.codegen.passes.insert_syncs import insert_syncs
 from tilesmith.codegen.passes.join_across_threads import join_across_threads
@@ -57,6 +58,7 @@ CPU_PASSES: tuple[Pass, ...] = (
     partition,  # CPU
     transpose_squares,  # CPU
     strip_vectors,  # CPU
+    full_vectors,  # CPU
     spread_prefetches,  # CPU
 )
 

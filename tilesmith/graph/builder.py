@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,8 +24,9 @@ _NUMBER = re.compile(r"(\.\d+)+$")
 class GraphBuilder:
     """Values it returns carry their shape and dtype; `array` tells the contents of a constant."""
 
-    def __init__(self, name: str = "graph") -> None:
-        self.name = name
+    def __init__(self, name: str = "graph", unfolded: Container[Operator] = ()) -> None:
+        """Operators in `unfolded` are kept even if their operands are constants."""
+        self.name, self._unfolded = name, unfolded
         self._numbers = itertools.count()
         self._inputs: list[str] = []
         self._nodes: list[Node] = []
@@ -68,7 +69,9 @@ class GraphBuilder:
         )  # fmt: skip
         arrays = [self._constants.get(v.name) for v in inputs]
         folded = (
-            self._folder.fold(node, [a for a in arrays if a is not None]) if _all(arrays) else None
+            self._folder.fold(node, [a for a in arrays if a is not None])
+            if _all(arrays) and function not in self._unfolded
+            else None
         )
         self.last = node if folded is None else None
         if folded is None:

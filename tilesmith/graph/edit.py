@@ -7,7 +7,7 @@ are made once; transposes and reshapes of each other are joined as they are made
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Container
 from math import prod
 from typing import Any
 
@@ -20,9 +20,11 @@ from tilesmith.ops.views import slice_
 Rule = Callable[["Editor", Node, tuple[Value, ...]], Any]  # a Value, a tuple of them, or None
 
 
-def edited(graph: Graph, rule: Rule) -> Graph:
-    """The graph with every node put through a rule."""
-    editor = Editor(graph)
+def edited(graph: Graph, rule: Rule, unfolded: Container[Operator] = ()) -> Graph:
+    """The graph with every node put through a rule. Operators in `unfolded` are kept even if their
+    operands are constants.
+    """
+    editor = Editor(graph, unfolded)
     for node in graph.nodes:
         inputs = tuple(editor.new[x] for x in node.inputs)
         editor.node = node
@@ -39,9 +41,9 @@ def edited(graph: Graph, rule: Rule) -> Graph:
 class Editor:
     """The new graph as far as it is built."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, unfolded: Container[Operator] = ()) -> None:
         self.graph = graph
-        self.builder = GraphBuilder(graph.name)
+        self.builder = GraphBuilder(graph.name, unfolded)
         self.new: dict[str, Value] = {}  # by the value's name in the old graph
         self.node: Node | None = None  # the one that is being rewritten
         self.done: set[str] = set()  # nodes of the old graph that are rewritten

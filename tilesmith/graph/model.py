@@ -101,6 +101,11 @@ class Model:
         is compiled for another, or the one that `compiler` names. With `shared=False` there is no
         `libmodel.so`, and none is needed.
         """
+        if isinstance(self._run, DeviceExecutor):
+            raise GraphError(
+                f"{self.name} is compiled for {self._run.device.target.model}; what is exported "
+                "runs on a CPU: compile the model for ts.cpu()"
+            )
         if not isinstance(self._run, Executor):
             raise cannot_export(self._run.program)
         return write_library(model_library(self.name, self._run, name), folder, shared, compiler)

@@ -42,9 +42,14 @@ def packed(buf: Buffer, array: Any, taker: str) -> np.ndarray[Any, Any]:
 
 
 def in_basis(buf: Buffer, a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The array, multiplied by the matrices of the parameter's basis, with its zeros appended."""
-    for d, rows in buf.basis:
-        a = np.moveaxis(np.tensordot(np.array(rows, a.dtype), a, (1, d)), 0, d)
+    """The array, multiplied by the matrices of the parameter's basis, which is rounded once, with
+    its zeros appended.
+    """
+    if buf.basis:
+        exact = a.astype(np.float64)
+        for d, rows in buf.basis:
+            exact = np.moveaxis(np.tensordot(np.array(rows), exact, (1, d)), 0, d)
+        a = exact.astype(a.dtype)
     return np.pad(a, [(0, n) for n in buf.zeros]) if buf.zeros else a
 
 

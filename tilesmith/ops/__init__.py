@@ -146,6 +146,9 @@ from tilesmith.ops.quantize import (
     dequantize,
     quantize,
     requantize,
+    to_integers,
+    to_reals,
+    weighted_sum,
 )
 from tilesmith.ops.reduce import (
     reduce_l1,
@@ -372,10 +375,13 @@ __all__ = [
     "tensor_scatter",
     "thresholded_relu",
     "tile",
+    "to_integers",
+    "to_reals",
     "top_k",
     "transpose",
     "transpose_batch_matmul",
     "trilu",
     "trunc_divide",
+    "weighted_sum",
     "where",
 ]

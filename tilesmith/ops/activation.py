@@ -124,7 +124,7 @@ def prelu(X: Tensor, slope: Tensor, name: str = "prelu") -> Tensor:
 
     def body(*i: Value) -> Value:
         x = X[i]
-        return values.where(x < 0, x * read_broadcast(slope, i), x)
+        return values.where(x < 0, x * read_broadcast(slope, i, joint=X.shape_ints), x)
 
     out: Tensor = compute(X.shape_ints, body, name=name)
     return out

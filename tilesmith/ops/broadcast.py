@@ -26,10 +26,17 @@ def broadcast_shape(op: str, *shapes: Sequence[Int]) -> tuple[Int, ...]:
     return tuple(out)
 
 
-def read_broadcast(x: Tensor, index: Sequence[Value], plain: int = 0) -> Value:
-    """The element of x at `index` of the joint shape; the last `plain` indices stay as given."""
+def read_broadcast(
+    x: Tensor, index: Sequence[Value], plain: int = 0, joint: Sequence[Int] = ()
+) -> Value:
+    """The element of x at `index` of the joint shape; the last `plain` indices stay as given.
+
+    Where the `joint` shape has an extent of 1 too, x is read at the index instead of at 0. Both are
+    the same element, but only the first is element for element, and so fused by schedules.
+    """
     first = len(index) - x.ndim
     at: list[Value | int] = []
     for d, extent in enumerate(x.shape_ints):
-        at.append(0 if d < x.ndim - plain and extent == ONE else index[first + d])
+        expands = extent == ONE and not (joint and joint[first + d] == ONE)
+        at.append(0 if d < x.ndim - plain and expands else index[first + d])
     return x[tuple(at)]

@@ -11,7 +11,7 @@ from tilesmith.base.dtype import DType
 from tilesmith.base.errors import ExpressionError
 from tilesmith.expr.dsl import compute, reduce_axis
 from tilesmith.expr.dsl import sum as sum_over
-from tilesmith.expr.values import Tensor, Value, cast
+from tilesmith.expr.values import Number, Tensor, Value, cast
 from tilesmith.ops.arguments import (
     Padding,
     PerDim,
@@ -30,7 +30,8 @@ _NAMES = ("d", "h", "w")
 
 def _convolve(
     op: str, count: int, X: Tensor, W: Tensor, stride: PerDim, padding: Padding,
-    dilation: PerDim, groups: int, layout: str, out_dtype: str | DType | None, name: str,
+    dilation: PerDim, groups: int, layout: str, out_dtype: str | DType | None, fill: Number,
+    name: str,
 ) -> Tensor:  # fmt: skip
     channel, spatial = layout_axes(op, layout, count)
     letters = _NAMES[3 - count :]
@@ -53,7 +54,7 @@ def _convolve(
         output_extent(op, layout[d], n, k, s, p, dil)
         for d, n, k, s, p, dil in zip(spatial, sizes, kernel, strides, pads, dilations, strict=True)
     ]
-    P = padded(X, dict(zip(spatial, pads, strict=True)), 0)
+    P = padded(X, dict(zip(spatial, pads, strict=True)), fill)
     acc, result = sum_dtypes(op, X.dtype, W.dtype, out_dtype)
     # With one input channel per group (depthwise), the sum runs over the kernel only.
     rc = reduce_axis(each, name="rc") if each != 1 else None
@@ -97,35 +98,39 @@ def _check_groups(op: str, channels: int, filters: int, each: int, groups: int) 
 def conv1d(
     X: Tensor, W: Tensor, stride: PerDim = 1, padding: Padding = 0, dilation: PerDim = 1,
     groups: int = 1, layout: str = "NCW", out_dtype: str | DType | None = None,
-    name: str = "conv1d",
+    fill: Number = 0, name: str = "conv1d",
 ) -> Tensor:  # fmt: skip
-    """NCW with weights OIW, or NWC with weights WIO; I counts the input channels of a group."""
+    """NCW with weights OIW, or NWC with weights WIO; I counts the input channels of a group.
+    `fill` is what padding holds.
+    """
     layout = {"NCHW": "NCW", "NHWC": "NWC"}.get(layout, layout)
     return _convolve(
-        "conv1d", 1, X, W, stride, padding, dilation, groups, layout, out_dtype, name
+        "conv1d", 1, X, W, stride, padding, dilation, groups, layout, out_dtype, fill, name
     )  # fmt: skip
 
 
 def conv2d(
     X: Tensor, W: Tensor, stride: PerDim = 1, padding: Padding = 0, dilation: PerDim = 1,
     groups: int = 1, layout: str = "NCHW", out_dtype: str | DType | None = None,
-    name: str = "conv2d",
+    fill: Number = 0, name: str = "conv2d",
 ) -> Tensor:  # fmt: skip
-    """NCHW with weights OIHW, or NHWC with weights HWIO; I counts the input channels of a group."""
+    """NCHW with weights OIHW, or NHWC with weights HWIO; I counts the input channels of a group.
+    `fill` is what padding holds.
+    """
     return _convolve(
-        "conv2d", 2, X, W, stride, padding, dilation, groups, layout, out_dtype, name
+        "conv2d", 2, X, W, stride, padding, dilation, groups, layout, out_dtype, fill, name
     )  # fmt: skip
 
 
 def conv3d(
     X: Tensor, W: Tensor, stride: PerDim = 1, padding: Padding = 0, dilation: PerDim = 1,
     groups: int = 1, layout: str = "NCDHW", out_dtype: str | DType | None = None,
-    name: str = "conv3d",
+    fill: Number = 0, name: str = "conv3d",
 ) -> Tensor:  # fmt: skip
     """NCDHW with weights OIDHW, or NDHWC with weights DHWIO; I as in conv2d."""
     layout = {"NCHW": "NCDHW", "NHWC": "NDHWC"}.get(layout, layout)
     return _convolve(
-        "conv3d", 3, X, W, stride, padding, dilation, groups, layout, out_dtype, name
+        "conv3d", 3, X, W, stride, padding, dilation, groups, layout, out_dtype, fill, name
     )  # fmt: skip
 
 
@@ -138,7 +143,7 @@ def depthwise_conv2d(
     channel, _ = layout_axes(op, layout, 2)
     need_tensor(op, "X", X, " ".join(layout))
     groups = fixed(op, "the channels of X", X.shape_ints[channel])
-    return _convolve(op, 2, X, W, stride, padding, dilation, groups, layout, out_dtype, name)
+    return _convolve(op, 2, X, W, stride, padding, dilation, groups, layout, out_dtype, 0, name)
 
 
 def capsule_conv2d(

@@ -190,8 +190,10 @@ def where(cond: Tensor, A: Term, B: Term, name: str = "where") -> Tensor:
     shape = broadcast_shape("where", *(x.shape_ints for x in tensors))
 
     def body(*index: Value) -> Value:
-        a, b = (read_broadcast(x, index) if isinstance(x, Tensor) else x for x in (A, B))
-        return values.where(read_broadcast(cond, index), a, b)
+        a, b = (
+            read_broadcast(x, index, joint=shape) if isinstance(x, Tensor) else x for x in (A, B)
+        )
+        return values.where(read_broadcast(cond, index, joint=shape), a, b)
 
     out: Tensor = compute(shape, body, name=name)
     return out

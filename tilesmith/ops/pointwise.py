@@ -46,7 +46,9 @@ def joined(op: str, A: Term, B: Term, f: Callable[[Any, Any], Value], name: str)
     shape = broadcast_shape(op, *(x.shape_ints for x in tensors))
 
     def body(*index: Value) -> Value:
-        a, b = (read_broadcast(x, index) if isinstance(x, Tensor) else x for x in (A, B))
+        a, b = (
+            read_broadcast(x, index, joint=shape) if isinstance(x, Tensor) else x for x in (A, B)
+        )
         return f(a, b)
 
     out: Tensor = compute(shape, body, name=name)

@@ -10,9 +10,9 @@ from functools import cache
 
 from tilesmith.base.target import cpu
 
-_ARCH_PRCTL = 158  # the number of the system call on x86-64
-_ARCH_REQ_XCOMP_PERM = 0x1023
-_XFEATURE_XTILEDATA = 18
+ARCH_PRCTL = 158  # the number of the system call on x86-64
+ARCH_REQ_XCOMP_PERM = 0x1023
+XFEATURE_XTILEDATA = 18
 
 
 @cache
@@ -21,4 +21,4 @@ def allow_tiles() -> bool:
     if "amx" not in cpu().features:
         return False
     libc = ctypes.CDLL(None, use_errno=True)
-    return bool(libc.syscall(_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA) == 0)
+    return bool(libc.syscall(ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from math import sqrt
 
 from tilesmith.ir.nodes import Matrix
 
@@ -42,6 +43,21 @@ class Filter:
     def gain(self, places: int) -> float:
         """Multiplications of the direct sum over `places` results, divided by those left here."""
         return self.taps * places / (self.count * -(-places // self.results))
+
+    @property
+    def growth(self) -> float:
+        """How much larger rounding errors are than those of a direct sum (see rounding.py)."""
+        moved = [_norm(i) * _norm(w) for i, w in zip(self.image, self.weights, strict=True)]
+        rows = [self.behind[number // self.stride] for number in range(len(moved))]
+        sums = (
+            sum(m * row[k] ** 2 for m, row in zip(moved, rows, strict=True))
+            for k in range(self.results)
+        )
+        return sqrt(max(sums) / self.taps)
+
+
+def _norm(row: tuple[float, ...]) -> float:
+    return sum(x * x for x in row)
 
 
 def can_filter(results: int, taps: int, stride: int) -> bool:

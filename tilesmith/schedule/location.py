@@ -293,7 +293,10 @@ class ReverseComputeAt(Step):
                     )
                 boxes[n] = box
         for load in b.loads:
+            shape = rest.all_buffers[load.buffer].shape
             for d, span in enumerate(boxes.get(load.buffer, ())):
+                if shape[d].const == 1 and load.index[d].const == 0:
+                    continue  # the only element there is
                 if (span[0].names | span[1].names) & outside:
                     it = self._iterator(rest, b, load, d)
                     new = (span[0], extent(span, rest.rules))

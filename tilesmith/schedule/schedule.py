@@ -26,6 +26,7 @@ from tilesmith.schedule.step import Size, Step
 from tilesmith.schedule.trace import Trace
 from tilesmith.schedule.unit import Blockize, Tensorize
 from tilesmith.schedule.winograd import Winograd
+from tilesmith.schedule.write_out import WriteOut
 from tilesmith.schedule.zeros import SkipZeros
 
 
@@ -154,6 +155,9 @@ class Schedule:
 
     def skip_zeros(self, block: str, *taps: str) -> None:
         self.apply(SkipZeros(block, taps))
+
+    def write_out(self, block: str) -> None:
+        self.apply(WriteOut(block))
 
     def pad(self, block: str, multiples: dict[str, int]) -> str:
         """Returns the name of the block that computes; `block` now crops."""

@@ -33,14 +33,15 @@ from tilesmith.schedule.sample import (
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.unit import Blockize, Tensorize
 from tilesmith.schedule.winograd import Winograd
+from tilesmith.schedule.write_out import WriteOut
 from tilesmith.schedule.zeros import SkipZeros
 
 PRIMITIVES: tuple[type[Step], ...] = (
     Split, Fuse, Reorder, SplitIterator, Parallel, Vectorize, Unroll, Bind, Annotate, Pipeline,
     ComputeAt, ReverseComputeAt, Inline, ReverseInline, CacheRead, CacheWrite, SetScope,
-    StorageAlign, Rfactor, DecomposeReduction, Winograd, SkipZeros, TransformLayout, Pad,
-    Blockize, Tensorize, SampleTile, SampleChoice, SampleLocation, SamplePermutation, AutoParallel,
-    AutoPrefetch, AutoVectorize, AutoUnroll, Require,
+    StorageAlign, Rfactor, DecomposeReduction, Winograd, SkipZeros, WriteOut,
+    TransformLayout, Pad, Blockize, Tensorize, SampleTile, SampleChoice, SampleLocation,
+    SamplePermutation, AutoParallel, AutoPrefetch, AutoVectorize, AutoUnroll, Require,
 )  # fmt: skip
 
 VERSION = 1

@@ -75,7 +75,7 @@ def filtering_of(func: Function, b: Block) -> Filtering | None:
 def _is_prepared(func: Function, weights: Load) -> bool:
     """Whether the weights are an input that only this block reads and the caller can transform."""
     p = next((p for p in func.inputs if p.name == weights.buffer), None)
-    if p is None or p.scope != "constant" or p.layout is not None or p.basis:
+    if p is None or p.scope != "constant" or p.layout is not None:
         return False
     return len(list(readers(func, p.name))) == 1
 
@@ -213,7 +213,7 @@ class _Rewritten:
             return p
         bases = {w.weights_dim: self._filters[w.tap].weights for w in self._windows}
         shape = tuple(of(len(bases[d])) if d in bases else n for d, n in enumerate(p.shape))
-        return replace(p, shape=shape, basis=tuple(sorted(bases.items())))
+        return replace(p, shape=shape, basis=tuple(sorted((dict(p.basis) | bases).items())))
 
     def _before(self) -> Block:
         """The input transform: sums of neighbouring image elements."""

@@ -122,11 +122,19 @@ class Catalogue:
         return (number, *row.tolist()) in self._rows
 
     def some(self, rng: Rng, n: int) -> list[int]:
-        """Numbers of up to n variants that can be lowered, in random order."""
-        numbers = []
+        """Numbers of up to n variants that can be lowered, in random order. One of each sketch
+        comes first, then a second one: a sketch with many structures is not better for that.
+        """
+        turns: dict[int, int] = {}  # structures of each sketch so far
+        order: list[tuple[int, int, int]] = []
         for k in rng.permutation(len(self)):
-            if self.variant(int(k)) is not None:
-                numbers.append(int(k))
+            sketch, _ = self._structures[k]
+            turns[sketch] = turns.get(sketch, 0) + 1
+            order.append((turns[sketch], len(order), int(k)))
+        numbers = []
+        for _, _, k in sorted(order):
+            if self.variant(k) is not None:
+                numbers.append(k)
                 if len(numbers) == n:
                     break
         return numbers

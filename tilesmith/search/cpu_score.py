@@ -15,8 +15,9 @@ from math import gcd, prod
 import numpy as np
 
 from tilesmith.base.target import Target
-from tilesmith.expr.conditions import settled
+from tilesmith.expr.conditions import condition_parts, settled
 from tilesmith.expr.ints import FloorDiv, opaque_atoms, product
+from tilesmith.expr.nodes import Binary, Expr, Select, rewrite
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, Path, walk
 from tilesmith.search.cpu_constants import Cache, CpuConstants
@@ -87,10 +88,25 @@ def _instructions(b: Block, path: Path = ()) -> float:
     if settles := written_out(path, b):
         writes = (replace(w, value=settled(w.value, settles)) for w in b.writes)
         b = replace(b, writes=tuple(writes))
+    b = replace(b, writes=tuple(replace(w, value=_inside(b, w.value)) for w in b.writes))
     counts = operations(b)
     counts["int divmod"] -= _divided_for_rows(b)
     total = sum(c * _COST.get(name.split()[-1], 1.0) for name, c in counts.items())
     return max(1.0, total)
+
+
+def _inside(b: Block, value: Expr) -> Expr:
+    """The value where conditions on rows hold: code generation splits the loops where they end."""
+    lanes = {n for p in b.writes[0].index[-1:] for n in p.names}
+
+    def inside(e: Expr) -> Expr:
+        if isinstance(e, Select) and isinstance(e.cond, Binary):
+            ints, rest = condition_parts(e.cond)
+            if ints and not rest and not any(p.names & lanes for p in ints):
+                return e.a
+        return e
+
+    return rewrite(value, inside)
 
 
 def _divided_for_rows(b: Block) -> int:
@@ -265,14 +281,14 @@ def _operands(n: Nest, a: Access, vectors: Term) -> Term:
 
 def _new_share(n: Nest, a: Access) -> Term:
     """The share of elements read by unrolled steps that no earlier step has read: below 1 where
-    windows overlap.
+    windows overlap, above it where a step reads several elements.
     """
     first = _tile(n)
     read = n.graph.of(1)
     for loop, moved in zip(n.loops[first:], a.moved[first:], strict=True):
         if moved:
             read = read * loop.extent
-    return (a.touched[first] / read).minimum(1)
+    return (a.touched[first] / read).minimum(a.places)
 
 
 def _transfers(cpu: CpuConstants, n: Nest) -> tuple[list[Term], Term]:
@@ -300,15 +316,15 @@ def _transfers(cpu: CpuConstants, n: Nest) -> tuple[list[Term], Term]:
         for a in n.accesses:
             nbytes = a.touched[0] * (a.nbytes * (2 if a.reads and a.writes else 1))
             nbytes = nbytes * _slowed(cpu, n, a, cache.miss_nbytes)
-            times = evicted[a.home]
+            once = times = evicted[a.home]
             for k, loop in enumerate(n.loops):
                 if not a.moved[k]:  # accesses the same elements again: free if still cached
                     away = evicted[k + 1].maximum(_crowded(cpu, n, a, k + 1, cache))
                     times = times * away.where(loop.extent, 1)
-            if a.reads and a.writes:
-                waited = waited + times * nbytes / cache.bandwidth_below
-            else:
-                moved = moved + times * nbytes
+            if a.reads and a.writes:  # stored once, reloaded and stored again every other time
+                waited = waited + (times - once) * nbytes / cache.bandwidth_below
+                times = once
+            moved = moved + times * nbytes
         streamed.append(moved / cache.bandwidth_below)
     return streamed, waited
 

@@ -12,6 +12,9 @@ from tilesmith.search.protocol import Predictor, Strategy
 from tilesmith.task.task import Measurement
 
 _MOST = 3000  # programs in a fit, which then takes about a second
+# Programs that the first fit needs: so many for each task, but no more than this in all. A model of
+# fewer ranks programs worse than the analytic score does (docs/networks.md).
+_FEWEST_EACH, _FEWEST = 24, 192
 
 
 class SharedModel:
@@ -30,7 +33,7 @@ class SharedModel:
         records: Sequence[Measurement] = (),
         *,
         model: Gbdt | None = None,
-        fewest: int = 192,
+        fewest: int = _FEWEST,
         refit: float = 0.25,
     ) -> None:
         self.model = Gbdt(most=_MOST) if model is None else model
@@ -62,9 +65,11 @@ class SharedModel:
         return self._predictor
 
 
-def with_shared_model(strategy: Strategy, records: Sequence[Measurement]) -> Strategy:
-    """The strategy with one model for all its searches, if its cost model is a Gbdt. It starts from
-    these records of other tasks.
+def with_shared_model(
+    strategy: Strategy, records: Sequence[Measurement], num_tasks: int
+) -> Strategy:
+    """The strategy with one model for the searches of so many tasks, if its cost model is a Gbdt.
+    It starts from these records of other tasks.
     """
     own = getattr(strategy, "cost_model", None)
     if not isinstance(own, Gbdt) or not is_dataclass(strategy):
@@ -72,4 +77,5 @@ def with_shared_model(strategy: Strategy, records: Sequence[Measurement]) -> Str
     if all(f.name != "cost_model" for f in fields(strategy)):
         return strategy
     model = replace(own, most=max(own.most, _MOST))
-    return replace(strategy, cost_model=SharedModel(records, model=model))
+    fewest = min(_FEWEST, _FEWEST_EACH * num_tasks)
+    return replace(strategy, cost_model=SharedModel(records, model=model, fewest=fewest))

@@ -5,6 +5,7 @@ steps so far.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from math import prod
 
 from tilesmith.expr.ints import FloorDiv, Int, Unknown, bounds, of, opaque_atoms, var
@@ -12,7 +13,7 @@ from tilesmith.expr.nodes import Expr, Load, Select, Unary, children
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.dependence import find_block, readers, writers, written
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Block, Path
+from tilesmith.ir.nodes import Block, Path, walk
 
 
 def is_output(func: Function, b: Block) -> bool:
@@ -116,6 +117,13 @@ def has_data_reuse(func: Function, b: Block) -> bool:
     return missing >= 2 or (missing >= 1 and bool(b.reducing))
 
 
+def is_epilogue(func: Function, b: Block) -> bool:
+    """Whether it is element-wise in the result of a reduction, such as a sum that is scaled."""
+    if b.combiner is not None:
+        return False
+    return any(p.combiner is not None and elementwise_match(func, p, b) for _, p in walk(func.body))
+
+
 def shared_axes(b: Block) -> frozenset[str]:
     """Spatial iterators that index every operand, such as a batch."""
     axes = frozenset(i.name for i in b.spatial)
@@ -173,13 +181,27 @@ def elementwise_match(func: Function, b: Block, target: Block) -> bool:
             return False
         for load in nxt.loads:
             if load.buffer in written(cur):
-                axes = simple_axes(load, nxt)
+                index = _single(func, load, nxt)
+                axes = simple_axes(replace(load, index=index), nxt)
                 if axes is None or None in axes or not _in_order(axes, nxt, missing=False):
                     return False
-                if any(p.name is None for p in load.index):
+                if any(p.name is None for p in index):
                     return False
         cur = nxt
     return True
+
+
+def _single(func: Function, load: Load, b: Block) -> tuple[Int, ...]:
+    """The index, in which 0 in a dimension of one element is the iterator of the same position, if
+    that has one value only. Broadcasting writes 0 there.
+    """
+    shape, own = func.all_buffers[load.buffer].shape, b.spatial
+    if len(own) != len(shape):
+        return load.index
+    return tuple(
+        var(i.name) if p.const == 0 and n.const == 1 and i.extent.const == 1 else p
+        for p, n, i in zip(load.index, shape, own, strict=True)
+    )
 
 
 def fusible_consumer(func: Function, b: Block) -> Block | None:

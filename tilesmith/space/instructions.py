@@ -34,7 +34,7 @@ def usable(intrinsics: tuple[Intrinsic, ...], target: Target) -> tuple[Intrinsic
     return tuple(u for u in intrinsics if u.features <= target.features)
 
 
-_TILING = Tiling("SSRSRRS", "any", max_innermost=16, registers=True, whole=8)
+_TILING = Tiling("SSRSRRS", "any", max_innermost=16, registers=True, whole=8, ones=True)
 
 
 @dataclass(frozen=True)
@@ -54,15 +54,17 @@ class TileByInstruction:
         if b.domain or b.tile or not b.reducing or state.levels_of(b.name):
             return None
         derived: list[State] = []
-        found = [m for unit in self.intrinsics for m in matches(state.func, b, unit)[:1]]
-        least = min((m.cost(b) for m in found), default=0)
-        for match in found:
-            if match.cost(b) > self.slowest * least:
-                continue
-            try:
-                derived += self._derive(state, match)
-            except ScheduleError:
-                continue
+        found = [matches(state.func, b, unit) for unit in self.intrinsics]
+        least = min((m.cost(b) for every in found for m in every), default=0)
+        for every in found:
+            for match in every:  # the cheapest whose operands can be brought into its order
+                try:
+                    states = list(self._derive(state, match))
+                except ScheduleError:
+                    continue
+                if match.cost(b) <= self.slowest * least:
+                    derived += states
+                break
         return Derived(tuple(derived)) if derived else None
 
     def _derive(self, state: State, match: Match) -> Iterator[State]:
@@ -89,12 +91,16 @@ class TileByInstruction:
         if consumer is None:
             yield state
             return
+        apart = True
         for level in self.levels:
             loops = [x for part in state.levels_of(block)[:level] for x in part]
             try:
                 yield state.then(ReverseComputeAt(consumer, loops[-1]), done=[consumer])
+                apart = False
             except ScheduleError:
                 continue
+        if apart:
+            yield state
 
 
 def _with_room(state: State, match: Match) -> tuple[str, str | None, State]:

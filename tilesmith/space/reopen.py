@@ -29,15 +29,16 @@ def reopen(c: Candidate) -> tuple[Variant, tuple[int, ...]]:
     """A trace without numeric decisions, such as a hand-written one, is the only row of its
     variant.
     """
-    steps = []
-    decided: list[int] = []
-    for s in c.trace:
-        if isinstance(s, NumericSample):
-            decided += s.decided
-            s = replace(s, decision=None)
-        steps.append(s)
-    variant = lowered(c.task, Trace(tuple(steps)))
+    decided = [n for s in c.trace if isinstance(s, NumericSample) for n in s.decided]
+    variant = lowered(c.task, without_numbers(c.trace))
     return variant, tuple(map(int, variant.complete(np.array([decided], np.int32))[0]))
+
+
+def without_numbers(trace: Trace) -> Trace:
+    """The trace of the variant: structural decisions alone. Nothing is lowered for it."""
+    return Trace(
+        tuple(replace(s, decision=None) if isinstance(s, NumericSample) else s for s in trace)
+    )
 
 
 def stacked(rows: list[tuple[int, ...]], variant: Variant) -> Matrix:

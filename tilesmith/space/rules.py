@@ -5,7 +5,7 @@ rule.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
@@ -13,18 +13,14 @@ from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import product
 from tilesmith.ir.dependence import find_block
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Block, walk
+from tilesmith.ir.nodes import walk
 from tilesmith.schedule.cache import CacheRead, CacheWrite
 from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.iterators import SplitIterator
-from tilesmith.schedule.kinds import Unroll
 from tilesmith.schedule.location import ReverseComputeAt
-from tilesmith.schedule.loops import Fuse, Reorder, Split
+from tilesmith.schedule.loops import Reorder, Split
 from tilesmith.schedule.reduction import Rfactor
 from tilesmith.schedule.sample import SampleLocation, SampleTile
-from tilesmith.schedule.step import Step
-from tilesmith.schedule.winograd import Filtering, Window, Winograd, filtering_of
-from tilesmith.schedule.zeros import SkipZeros, edges_of, share_of_zeros
 from tilesmith.space import analysis
 from tilesmith.space.packing import copied, is_across, packing, prepared
 from tilesmith.space.state import Derived, State
@@ -68,115 +64,6 @@ def split_divided(state: State) -> Derived | None:
     except ScheduleError:
         return None
     return Derived((after,), final=analysis.fusible_consumer(func, b) is None)
-
-
-@dataclass(frozen=True)
-class LeaveOutZeros:
-    """Skips the products with padding in sums over windows, along dimensions where they are at
-    least a share `least` of all. The guard stands outside of the register tile, so these dimensions
-    are not part of it. The last dimension is never guarded, and must have at least `room` elements.
-    """
-
-    least: float = 0.04
-    room: int = 14
-
-    def __call__(self, state: State) -> Derived | None:
-        b = state.block
-        if b.domain or state.levels_of(b.name):
-            return None
-        taps = self.taps(state.func, b)
-        return Derived((state.then(SkipZeros(b.name, taps)),), final=True) if taps else None
-
-    def taps(self, func: Function, b: Block, without: Container[str] = ()) -> tuple[str, ...]:
-        """The window iterators along which it pays."""
-        *edges, last = edges_of(func, b) or (None,)
-        extents = {i.name: i.extent.const or 0 for i in b.iters}
-        if last is None or extents[last.place] < self.room:
-            return ()
-        among = [e for e in edges if e is not None and e.tap not in without]
-        return tuple(e.tap for e in among if share_of_zeros(e, extents) >= self.least)
-
-
-@dataclass(frozen=True)
-class FilterWindows:
-    """Winograd's minimal filtering for sums over windows of constant weights. It pays if the
-    transforms are cheap relative to the products: an element must be used in at least `least` sums,
-    of at least `least` terms.
-
-    Windows of three taps and stride 1 are filtered along the `most` dimensions that save most.
-    Longer or strided windows need larger transforms, which pass through memory: they are filtered
-    along one dimension, `results` at a time or as many as `products` allow, and only for sums of at
-    least `longer` terms. Rows of the image along the inner dimensions must hold a vector.
-    """
-
-    most: int = 2
-    least: int = 16
-    gain: float = 1.4  # the least ratio of products saved: plain / filtered
-    results: int = 4
-    products: int = 8  # more have larger rounding errors
-    longer: int = 64
-    zeros: LeaveOutZeros = LeaveOutZeros()  # applied to the other windows, if only one is filtered
-
-    def __call__(self, state: State) -> Derived | None:
-        func, b = state.func, state.block
-        filtering = filtering_of(func, b) if not state.levels_of(b.name) else None
-        if filtering is None:
-            return None
-        short = [w for w in filtering.windows if (w.count, w.stride) == (3, 1)]
-        lanes = state.task.target.lanes(32)
-        step = self._short(b, short) if short else self._long(func, b, filtering, lanes)
-        if step is None or not self._pays(b, filtering, step):
-            return None
-        try:
-            if short:
-                return Derived((state.then(step),))
-            taps = self.zeros.taps(func, b, step.taps)
-            before = [SkipZeros(b.name, taps)] if taps else []
-            (place,) = (w.place for w in filtering.windows if w.tap in step.taps)
-            derived = state.then(*before, step)
-            return Derived((_in_rows(derived, f"{b.name}.tiles", place, *step.taps),))
-        except ScheduleError:
-            return None
-
-    def _short(self, b: Block, windows: list[Window]) -> Winograd:
-        places = {i.name: i.extent.const or 1 for i in b.spatial}
-        best = sorted(windows, key=lambda w: w.filter(2).gain(places[w.place]))[-self.most :]
-        return Winograd(b.name, tuple(w.tap for w in windows if w in best))
-
-    def _long(self, func: Function, b: Block, filtering: Filtering, lanes: int) -> Winograd | None:
-        places = {i.name: i.extent.const or 1 for i in b.spatial}
-        shape = func.all_buffers[filtering.image.buffer].shape
-        best: tuple[float, Winograd | None] = 0.0, None
-        for w in filtering.windows:
-            results = min(self.results, self.products + 1 - -(-w.count // w.stride))
-            row = product(shape[w.image_dim + 1 :]).const or 0
-            if results < 2 or row < lanes:
-                continue
-            gain = w.filter(results).gain(places[w.place])
-            if gain >= best[0]:  # among equal gains the last dimension, with the shortest rows
-                best = gain, Winograd(b.name, (w.tap,), results)
-        return best[1]
-
-    def _pays(self, b: Block, filtering: Filtering, step: Winograd) -> bool:
-        extents = {i.name: i.extent.const or 1 for i in b.iters}
-        seen = {n for p in filtering.image.index for n in p.names}
-        windows = [w for w in filtering.windows if w.tap in step.taps]
-        uses = prod(extents[i.name] for i in b.spatial if i.name not in seen)
-        terms = prod(extents[i.name] for i in b.reducing if i.name not in step.taps)
-        gain = prod(w.filter(step.results).gain(extents[w.place]) for w in windows)
-        least = self.least if all((w.count, w.stride) == (3, 1) for w in windows) else self.longer
-        return uses >= self.least and terms >= least and gain >= self.gain
-
-
-def _in_rows(state: State, block: str, place: str, tap: str) -> State:
-    """Unrolls the loop over products and vectorises each over a row of the image."""
-    names = [i.name for i in find_block(state.func, block)[1].iters]
-    behind = names.index(place) + 1
-    outer = [f"{block}.{n}" for n in names[:behind] if n != tap]
-    row = tuple(f"{block}.{n}" for n in names[behind:])
-    each = f"{block}.{tap}"
-    steps: list[Step] = [Reorder((*outer, each, *row)), Unroll(each)]
-    return state.then(*steps, *([Fuse(row)] if len(row) > 1 else []))
 
 
 @dataclass(frozen=True)
@@ -344,11 +231,14 @@ class TileAndFuse:
     pack: bool = False
     order: bool = False  # both loop orders of the outer levels are sketches
     final: bool = False  # without it, only a cache stage is final
+    epilogues: bool = True  # see Tile
 
     def __call__(self, state: State) -> Derived | None:
         func, b = state.func, state.block
         consumer = analysis.fusible_consumer(func, b)
         if consumer is None or not analysis.has_data_reuse(func, b):
+            return None
+        if not self.epilogues and analysis.is_epilogue(func, b):
             return None
         derived = []
         preferred = []
@@ -379,10 +269,15 @@ class Tile:
     choose_axis: bool = False
     pack: bool = False
     order: bool = False
+    # Also element-wise blocks that read each element of a result once: they are better computed in
+    # the tiles of that result.
+    epilogues: bool = True
 
     def __call__(self, state: State) -> Derived | None:
         b = state.block
         if not analysis.has_data_reuse(state.func, b):
+            return None
+        if not self.epilogues and analysis.is_epilogue(state.func, b):
             return None
         every = [
             tiled

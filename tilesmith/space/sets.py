@@ -7,15 +7,15 @@ from dataclasses import replace
 from tilesmith.base.dtype import FLOAT32
 from tilesmith.base.target import Target
 from tilesmith.ir.intrinsics import INTRINSICS
+from tilesmith.schedule.rounding import ACCURACY
 from tilesmith.space.annotation import CpuAnnotation
 from tilesmith.space.column_sums import TileColumnSums
+from tilesmith.space.filtering import FilterWindows, LeaveOutZeros
 from tilesmith.space.instructions import TileByInstruction, usable
 from tilesmith.space.rules import (
     AddCacheWrite,
     AddRfactor,
-    FilterWindows,
     InlineCheap,
-    LeaveOutZeros,
     Tile,
     TileAndFuse,
     skip,
@@ -25,6 +25,7 @@ from tilesmith.space.rules_gpu import CrossThreadReduction, Fetching, GpuAnnotat
 from tilesmith.space.rules_rows import AnnotateForGpu, FuseRows, SplitSums
 from tilesmith.space.state import Rule
 from tilesmith.space.tiling import Tiling
+from tilesmith.space.windows import WriteOutWindows
 
 
 def ansor_rules(target: Target) -> tuple[Rule, ...]:
@@ -50,9 +51,10 @@ def ansor_rules(target: Target) -> tuple[Rule, ...]:
     )
 
 
-def default_rules(target: Target) -> tuple[Rule, ...]:
+def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...]:
     """Goes beyond Ansor: tiles need not divide, the innermost tile stays in registers, and the
-    vectorised axis, the loop order of the outer levels and packed operands are decisions.
+    vectorised axis, the loop order of the outer levels and packed operands are decisions. Minimal
+    filtering is used where its relative error is at most `accuracy`.
     """
     if target.kind != "cpu":
         fetching = Fetching(widths=(1, 2, 4), pipeline=True)
@@ -74,11 +76,12 @@ def default_rules(target: Target) -> tuple[Rule, ...]:
         InlineCheap(),
         split_divided,
         TileByInstruction(usable(INTRINSICS, target)),
-        FilterWindows(),
+        FilterWindows(accuracy=accuracy),
+        WriteOutWindows(lanes),
         LeaveOutZeros(),
         AddRfactor(policy="any", max_innermost=16 * lanes, shortest=2 * lanes, rows=4),
-        TileAndFuse(tiling, choose_axis=True, pack=True, order=True),
-        Tile(tiling, choose_axis=True, pack=True, order=True),
+        TileAndFuse(tiling, choose_axis=True, pack=True, order=True, epilogues=False),
+        Tile(tiling, choose_axis=True, pack=True, order=True, epilogues=False),
         TileColumnSums(lanes, max_innermost=8 * lanes),
         skip,
         CpuAnnotation(unroll_tiled=False, repeat=False, prefetch=True, rows=8),

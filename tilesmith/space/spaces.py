@@ -13,6 +13,7 @@ from math import gcd, prod
 from typing import Protocol, runtime_checkable
 
 from tilesmith.base.errors import ScheduleError
+from tilesmith.schedule.rounding import ACCURACY, require_accuracy
 from tilesmith.schedule.sample import SampleLocation, SamplePermutation
 from tilesmith.schedule.trace import Trace
 from tilesmith.space.derive import MOST_SKETCHES, derive, described
@@ -105,7 +106,8 @@ def require_traces(returned: object, space: str = "the space") -> tuple[Trace, .
 
 @dataclass(frozen=True)
 class SketchSpace:
-    """Sketches derived by `rules`; None stands for `default_rules` of the task's target.
+    """Sketches derived by `rules`; None stands for `default_rules` of the task's target, with
+    relative errors of at most `accuracy` where sums are computed otherwise than as stated.
 
     At most `most` are derived, fewer for computations with many blocks, so that it takes seconds at
     most. `derive` returns how many branches were left out; `sketches` warns about them.
@@ -113,13 +115,17 @@ class SketchSpace:
 
     rules: tuple[Rule, ...] | None = None
     most: int = MOST_SKETCHES
+    accuracy: float = ACCURACY
 
     def __post_init__(self) -> None:
+        require_accuracy(self.accuracy)
         if self.most < 1:
             raise ScheduleError(f"a space has at least one sketch; most={self.most} is too few")
 
     def derive(self, task: Task) -> Sketches:
-        rules = default_rules(task.target) if self.rules is None else self.rules
+        rules = self.rules
+        if rules is None:
+            rules = default_rules(task.target, self.accuracy)
         derived = derive(task, rules, self.most)
         traces = dict.fromkeys(Trace(state.steps) for state in derived.finished)
         return Sketches(tuple(traces), derived.left_out)

@@ -31,6 +31,7 @@ class Tiling:
     lanes: int = 1
     registers: bool = False  # the innermost tile is unrolled, so that it stays in registers
     whole: int = 0  # batch axes of at most this extent are not tiled
+    ones: bool = False  # nor are axes of extent 1
 
     def __post_init__(self) -> None:
         if not self.structure or set(self.structure) - {"S", "R"}:
@@ -55,7 +56,10 @@ class Tiling:
     def _whole(self, b: Block, vector_axis: str | None) -> frozenset[str]:
         """Axes that are not tiled: their loops are in the outermost level."""
         short = {i.name for i in b.spatial if (i.extent.const or self.whole + 1) <= self.whole}
-        return frozenset(a for a in analysis.batch_axes(b) if a in short and a != vector_axis)
+        short &= analysis.batch_axes(b)
+        if self.ones:
+            short |= {i.name for i in b.spatial if i.extent.const == 1}
+        return frozenset(short - {vector_axis})
 
     def apply(
         self, state: State, vector_axis: str | None = None, turned: bool = False,

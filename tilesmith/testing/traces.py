@@ -38,6 +38,7 @@ from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.unit import Blockize, Tensorize
 from tilesmith.schedule.winograd import Winograd
+from tilesmith.schedule.write_out import WriteOut
 from tilesmith.schedule.zeros import SkipZeros
 
 Rng = np.random.Generator
@@ -60,7 +61,7 @@ MOVING_WEIGHTS: dict[str, float] = {
 GPU_WEIGHTS: dict[str, float] = {**CPU_WEIGHTS, "bind": 2, "parallel": 0, "vectorize": 0.5}
 # Every primitive. Those that need a special program have larger weights.
 EVERY_WEIGHTS: dict[str, float] = {
-    **CPU_WEIGHTS, "bind": 0.5, "split_iterator": 2, "winograd": 4, "skip_zeros": 3,
+    **CPU_WEIGHTS, "bind": 0.5, "split_iterator": 2, "winograd": 4, "skip_zeros": 3, "write_out": 2,
     "tensorize": 3, "auto_parallel": 1, "auto_prefetch": 0.5, "auto_vectorize": 1,
     "auto_unroll": 1, "sample_tile": 0.2, "sample_choice": 0.2, "sample_location": 2,
     "sample_permutation": 1, "require": 0.2,
@@ -355,6 +356,9 @@ class _Draw:
     def skip_zeros(self) -> Step:
         b = self._sum()
         return SkipZeros(b.name, tuple(i.name for i in b.reducing if self.rng.random() < 0.8))
+
+    def write_out(self) -> Step:
+        return WriteOut(self._sum().name)
 
     def _sum(self) -> Block:
         b: Block = self.one_of([b for b in self.blocks if b.reducing] or self.blocks)

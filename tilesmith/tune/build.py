@@ -15,10 +15,12 @@ from tilesmith.codegen.backend import Backend
 from tilesmith.expr.ints import var
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, For, Stmt
+from tilesmith.records.accurate import AccurateRecords
 from tilesmith.records.database import Database
 from tilesmith.runtime.build import build
 from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.runtime.kernel import Kernel, Origin
+from tilesmith.schedule.rounding import ACCURACY, require_accuracy
 from tilesmith.schedule.trace import Trace
 from tilesmith.task.ranking import Ranking
 from tilesmith.task.task import Measurement, Task
@@ -35,12 +37,14 @@ def best_kernel(
     *,
     database: Database | None = None,
     strict: bool = False,
+    accuracy: float = ACCURACY,
     checked: bool = False,
     backend: Backend | None = None,
 ) -> Kernel:
     """A kernel of a Schedule as given, or of a Function with the best schedule in the database.
     Without a record it has the schedule with the best analytic score; with `strict` that is an
-    error.
+    error. `accuracy` is the relative error that a layer may have because it is computed in another
+    way than it is stated (see schedule/rounding.py); 0 allows none.
 
     An index that is loaded from a tensor (`table[ids[i]]`) must lie inside its table. Kernels do
     not check that: an index outside reads arbitrary memory, or crashes. With `checked`, which is
@@ -50,6 +54,7 @@ def best_kernel(
     """
     require_target(target, "build")
     require_database(database, "build")
+    require_accuracy(accuracy)
     if checked or backend is not None:
         return build(what, target, checked=checked, backend=backend)
     if not isinstance(what, Function) or what.sizes or not is_plain(what):
@@ -57,9 +62,11 @@ def best_kernel(
     task = Task(what, cpu() if target is None else target)
     if strict and database is None:
         raise BuildError("build(strict=True) takes recorded kernels only; give a database")
+    if database is not None:
+        database = AccurateRecords(database, accuracy)
     known = tuple(known_schedules(database, task)) if database is not None else ()
     why = "no record of this task is in the database" if database is not None else "no database"
-    result = fulfil(BuildRequest(what, task.target, known, why, drafts=not strict))
+    result = fulfil(BuildRequest(what, task.target, known, why, not strict, accuracy=accuracy))
     if result.artifact is None:
         assert database is not None
         reasons = "; ".join(result.obstacles) or "no record of this task"

@@ -17,6 +17,7 @@ from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import walk
 from tilesmith.runtime.build import compile_function
 from tilesmith.runtime.kernel import Origin
+from tilesmith.schedule.rounding import ACCURACY
 from tilesmith.schedule.trace import Trace
 from tilesmith.search.evolution import Evolution
 from tilesmith.space.spaces import SketchSpace
@@ -24,6 +25,7 @@ from tilesmith.task.task import Candidate, Measurement, Task
 from tilesmith.tune.plain_schedule import plain_schedule
 
 _MAX_DRAFTS = 3  # tried before the plain loop nest
+_VARIANTS = 16  # looked at for a draft: at least one of each sketch, in most cases
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class BuildRequest:
     # Functions of at most so many loop iterations are built as the plain loop nest: they take a few
     # microseconds in any case, and a draft takes longer to find than it would ever save.
     plain_points: int = 0
+    accuracy: float = ACCURACY  # the relative error that drafts may have
 
     @property
     def built(self) -> Function:
@@ -69,7 +72,7 @@ def fulfil(request: BuildRequest) -> BuildResult:
         origin = Origin("naive", why="it is too small for a schedule to matter")
         return BuildResult(_plain(request), origin)
     task = Task(request.func, request.target)
-    for trace in _drafts(task, request.familiar, obstacles):
+    for trace in _drafts(task, request, obstacles):
         origin = Origin("draft", why="; ".join([request.why, *obstacles]))
         if (artifact := _try(trace, request, origin, obstacles)) is not None:
             return BuildResult(artifact, origin, tuple(obstacles))
@@ -86,10 +89,10 @@ def points(func: Function) -> int:
     return sum(prod(i.extent.const or 0 for i in b.iters) for _, b in walk(func.body))
 
 
-def _drafts(task: Task, familiar: tuple[Candidate, ...], obstacles: list[str]) -> Iterator[Trace]:
+def _drafts(task: Task, request: BuildRequest, obstacles: list[str]) -> Iterator[Trace]:
     for n in range(1, _MAX_DRAFTS + 1):
         try:
-            traces = drafts_of(task, n, familiar)
+            traces = drafts_of(task, n, request.familiar, request.accuracy)
         except Exception as error:  # of a rule, or of the search: there is still the plain nest
             obstacles.append(f"drafting failed: {type(error).__name__}: {error}")
             return
@@ -112,13 +115,15 @@ class _Familiar:
 
 
 @lru_cache(maxsize=256)
-def drafts_of(task: Task, n: int = 1, familiar: tuple[Candidate, ...] = ()) -> tuple[Trace, ...]:
+def drafts_of(
+    task: Task, n: int = 1, familiar: tuple[Candidate, ...] = (), accuracy: float = ACCURACY
+) -> tuple[Trace, ...]:
     """The n schedules with the best analytic scores, best first; those similar to what was fast
     for other sizes come before all others.
     """
-    sketches = SketchSpace().sketches(task)
+    sketches = SketchSpace(accuracy=accuracy).sketches(task)
     model = _Familiar(familiar) if familiar else None
-    strategy = Evolution(epsilon=0, cost_model=model, familiar=1.0)
+    strategy = Evolution(epsilon=0, cost_model=model, familiar=1.0, variants=_VARIANTS)
     search = strategy.start(task, sketches, np.random.default_rng(0))
     return tuple(c.trace for _ in range(n) for c in search.ask(1))
 

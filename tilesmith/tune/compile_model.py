@@ -5,7 +5,7 @@ every group and drafts by the analytic score elsewhere.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -13,7 +13,6 @@ from pathlib import Path
 from tilesmith.base.digest import digest
 from tilesmith.base.errors import GraphError
 from tilesmith.base.target import Target, cpu
-from tilesmith.codegen.artifact import Artifact
 from tilesmith.graph.device_executor import DeviceExecutor
 from tilesmith.graph.executor import Executor
 from tilesmith.graph.graph import Graph
@@ -25,10 +24,11 @@ from tilesmith.graph.pipeline import Pass, passes_for, run_passes
 from tilesmith.graph.plan import Plan, Step, plan
 from tilesmith.graph.program import Program
 from tilesmith.ir.function import Function
+from tilesmith.records.accurate import AccurateRecords
 from tilesmith.records.database import Database
-from tilesmith.runtime.build import compile_function
 from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.runtime.kernel import Kernel, Origin
+from tilesmith.schedule.rounding import ACCURACY, require_accuracy
 from tilesmith.schedule.trace import Trace
 from tilesmith.task.task import Candidate, Task, statement_key
 from tilesmith.tune.build import known_schedules, no_record
@@ -38,6 +38,7 @@ from tilesmith.tune.cache import Cache, code_digest, default_folder
 from tilesmith.tune.inputs import require_database, require_target
 from tilesmith.tune.partition_choice import RecordedPartition
 from tilesmith.tune.progress import progress_bar
+from tilesmith.tune.ready_kernels import ReadyKernel, RecordedKernel
 from tilesmith.tune.specialise import no_sizes
 
 PLAIN_POINTS = 2048  # see BuildRequest
@@ -51,6 +52,7 @@ def compile_model(
     *,
     database: Database | None = None,
     strict: bool = False,
+    accuracy: float = ACCURACY,
     passes: Sequence[Pass] | None = None,
     groups: Partition = partition,
     cache: Cache | str | Path | None = "default",
@@ -62,6 +64,10 @@ def compile_model(
     machines with the same features count, too. On a GPU (`ts.cuda()`), weights are uploaded once,
     and a call is one graph of launches. `passes` are by default those for the kind of target.
 
+    `accuracy` is the relative error that a layer may have because it is computed in another way
+    than it is stated: the largest error over the largest value, against float64 (see
+    schedule/rounding.py).
+
     Built kernels and packed weights are kept in `cache`, a folder (by default that of the user, see
     ts.Cache; None keeps nothing), so that the second start is quick. `progress` shows a bar while
     kernels are built; by default on a terminal. With `precision="float16"` float32 weights and
@@ -69,6 +75,7 @@ def compile_model(
     """
     require_target(target, "compile_model")
     require_database(database, "compile_model")
+    require_accuracy(accuracy)
     if not isinstance(graph, Graph | Program):
         raise GraphError(
             f"compile_model is given a {type(graph).__name__}; it takes what ts.load_onnx returns"
@@ -76,8 +83,8 @@ def compile_model(
     machine = cpu() if target is None else target
     passes = with_precision(passes, precision, machine, "compile_model")
     if database is not None:
-        groups = RecordedPartition(groups, database, machine)
-    builder = ModelBuilder(machine, database, strict, cache_of(cache), progress)
+        groups = RecordedPartition(groups, AccurateRecords(database, accuracy), machine)
+    builder = ModelBuilder(machine, database, strict, cache_of(cache), progress, accuracy=accuracy)
 
     def compile_graph(one: Graph) -> Executor:
         return builder.executor(plan_of(one, machine, passes, groups))
@@ -107,39 +114,6 @@ def plan_of(
     return plan(lowered, groups(lowered), ALIGNMENT if target.kind == "cpu" else _GPU_ALIGNMENT)
 
 
-@dataclass(frozen=True)
-class ReadyKernel:
-    """A kernel that was built before, as while tuning: its schedule and its code."""
-
-    trace: Trace
-    artifact: Artifact
-    origin: Origin
-
-
-class RecordedKernel(Kernel):
-    """A kernel whose artifact may lack its source, as those of the measurer do: it is generated
-    again when somebody asks for it.
-    """
-
-    def __init__(self, artifact: Artifact, origin: Origin, func: Function, trace: Trace) -> None:
-        super().__init__(artifact, origin)
-        self._func, self._trace = func, trace
-
-    @cached_property
-    def _whole(self) -> Kernel:
-        if self.artifact.source:
-            return Kernel(self.artifact)
-        return Kernel(compile_function(self._trace.apply(self._func), self.artifact.target))
-
-    @property
-    def source(self) -> str:
-        return self._whole.artifact.source
-
-    @cached_property
-    def assembly(self) -> str:
-        return self._whole.assembly
-
-
 def cache_of(cache: Cache | str | Path | None) -> Cache | None:
     if cache is None or isinstance(cache, Cache):
         return cache
@@ -152,9 +126,11 @@ class ModelBuilder:
     def __init__(
         self, target: Target, database: Database | None, strict: bool, cache: Cache | None,
         progress: bool | None, ready: Mapping[str, ReadyKernel] | None = None,
+        accuracy: float = ACCURACY,
     ) -> None:  # fmt: skip
         """`ready` has kernels by the statement of their task."""
-        self.target, self.database, self.strict = target, database, strict
+        self.target, self.strict, self.accuracy = target, strict, accuracy
+        self.database = None if database is None else AccurateRecords(database, accuracy)
         self.cache, self.progress, self.ready = cache, progress, ready or {}
         self.kernels: dict[str, Kernel] = {}
 
@@ -192,7 +168,7 @@ class ModelBuilder:
     def ready_kernel(self, step: Step) -> Kernel | None:
         """Code that was built for arrays of their own does not fit parts of others."""
         found = self.ready.get(statement_key(step.func, self.target))
-        if found is None or step.stored.digest != step.func.digest:
+        if found is None or self.target.kind != "cpu" or step.stored.digest != step.func.digest:
             return None
         if self.cache is not None:
             key = self.schedule_key(step.func, step.stored, found.trace)
@@ -231,8 +207,9 @@ class ModelBuilder:
         if familiar:
             why += "; similar to records of other tasks where there are any"
         return BuildRequest(
-            func, self.target, known, why, not self.strict, stored, familiar, PLAIN_POINTS
-        )
+            func, self.target, known, why, not self.strict, stored, familiar, PLAIN_POINTS,
+            self.accuracy,
+        )  # fmt: skip
 
     def known(
         self, func: Function, database: Database, most: int | None
@@ -275,7 +252,8 @@ class ModelBuilder:
         if request.known:
             return self.schedule_key(request.func, request.built, request.known[0][0])
         statement = statement_key(request.func, self.target)
-        how = (str(request.drafts), request.why, request.built.digest, str(request.plain_points))
+        how = [str(request.drafts), request.why, request.built.digest]
+        how += [str(request.plain_points), str(request.accuracy)]
         return digest(code_digest(), statement, *how, "similar", *(c.key for c in request.familiar))
 
     def schedule_key(self, func: Function, stored: Function, trace: Trace) -> str:

@@ -11,21 +11,18 @@ from math import inf, isfinite
 
 from tilesmith.base.errors import RecordsError, TilesmithError, TuneError
 from tilesmith.base.interrupts import Interrupts
-from tilesmith.measure.protocol import Judging, Keeping, Measuring
-from tilesmith.runtime.kernel import Origin
+from tilesmith.measure.protocol import Measuring
 from tilesmith.task.network import ModelTuning, TaskTuning
-from tilesmith.task.task import Budget, Measurement
-from tilesmith.tune.compile_model import ReadyKernel
+from tilesmith.task.task import Budget
 from tilesmith.tune.network_tasks import NetworkTask, RivalTasks
 from tilesmith.tune.objectives import NetworkCosts, Objective, slopes
 from tilesmith.tune.partition_choice import WIN
 from tilesmith.tune.scheduler import Scheduler, TaskState, TaskStep
 from tilesmith.tune.similar_records import SimilarTask
+from tilesmith.tune.task_history import FIRST, after_a_step_in_vain, known_steps, stalled
 from tilesmith.tune.task_tuner import TaskTuner
 
-_FIRST = 2  # trials of a task's first step, so that soon every task has a kernel
 _MOST = 32  # trials of any other step, so that the scheduler is asked every few seconds
-_KNOWN_STEP = 16  # trials of a step, for those that a database knew
 _RIVAL_TRIALS = 16  # of each of two ways to divide the same work, before they are compared
 _RIVAL_SHARE = 0.01  # of the latency, from which on another way is tried
 _PEERS = 4  # tasks of the same structure whose best are suggested
@@ -77,7 +74,6 @@ class NetworkRun:
         self._resting: set[int] = set()  # tasks for which too little time is left
         self._histories = [known_steps(t.known, t.best_cost) for t in tuners]
         self._known = [len({m.candidate.key for m in t.known}) for t in tuners]
-        self.ready: dict[str, ReadyKernel] = {}  # see keep_kernels; by the statement of the task
         self._suggested: list[set[str]] = [set() for _ in tuners]  # programs of other tasks
         self._first = [t.best_cost for t in tuners]
         self._curve: list[tuple[float, tuple[float, ...]]] = []
@@ -106,21 +102,6 @@ class NetworkRun:
             if following is None or self._is_done(following) or not self._helps(following):
                 following = self._choose()
             current = following
-
-    def keep_kernels(self, measuring: Measuring, place: str) -> None:
-        """Keeps the code of the best kernels, which the measurer has built already. `place` is
-        where their records are.
-        """
-        if not isinstance(measuring, Keeping) or not isinstance(measuring, Judging):
-            return
-        for t in self.tuners:
-            artifact, incumbent = measuring.artifact(t.task), measuring.best(t.task)
-            if artifact is None or incumbent is None or t.best is None:
-                continue
-            if incumbent.candidate == t.best.candidate:
-                origin = Origin("record", t.best_cost, f"in {place}")
-                trace = t.best.candidate.trace
-                self.ready[t.task.statement] = ReadyKernel(trace, artifact, origin)
 
     def tuning(
         self, network: int, interrupted: bool = False, error: TilesmithError | None = None,
@@ -187,7 +168,7 @@ class NetworkRun:
                 tuner.task.func.name, t.weight, each[k], tuner.task.func.flops, t.bound,
                 t.structure, self._histories[k], self._is_done(k),
             )  # fmt: skip
-            states.append(_after_a_step_in_vain(state) if k == in_flight else state)
+            states.append(after_a_step_in_vain(state) if k == in_flight else state)
         return tuple(states)
 
     def _slopes(self) -> tuple[float, ...]:
@@ -195,12 +176,12 @@ class NetworkRun:
         if self._latency() is None:
             return tuple(float(t.weight) for t in self.tasks)
         reached = tuple(t.best_cost if isfinite(t.best_cost) else 0.0 for t in self.tuners)
-        stalled = tuple(map(_stalled, self._histories))
+        in_vain = tuple(map(stalled, self._histories))
         return slopes(
             self.objective,
             [
                 NetworkCosts(
-                    name, tuple(t.weights[k] for t in self.tasks), reached, reached, stalled
+                    name, tuple(t.weights[k] for t in self.tasks), reached, reached, in_vain
                 )
                 for k, name in enumerate(self.networks)
             ],
@@ -252,7 +233,7 @@ class NetworkRun:
 
     def _step(self, measuring: Measuring, k: int, following: int | None) -> None:
         tuner = self.tuners[k]
-        most = _MOST if self._histories[k] else _FIRST
+        most = _MOST if self._histories[k] else FIRST
         if self.budget.trials is not None:
             most = min(most, self.budget.trials - self.trials - sum(self._known))
         overlaps = following is not None and not self._alone & {k, following}
@@ -337,49 +318,3 @@ class NetworkRun:
             tuner.task, weight, self._first[k], tuner.best_cost, self.tasks[k].bound, tuner.trials,
             tuner.seconds,
         )  # fmt: skip
-
-
-def known_steps(known: Sequence[Measurement], best: float) -> tuple[TaskStep, ...]:
-    """The history of a task that a database knows; none if it never ran."""
-    if not isfinite(best):
-        return ()
-    steps: list[TaskStep] = []
-    seen: set[str] = set()
-    least = inf
-    for m in known:
-        seen.add(m.candidate.key)
-        least = min(least, m.cost)
-        trials = steps[-1].trials if steps else 0
-        if len(seen) >= trials + _KNOWN_STEP and isfinite(least):
-            # The fastest may have been timed badly: the best is what a careful ranking says.
-            steps.append(TaskStep(0.0, len(seen), max(least, best)))
-    return (
-        (*steps[:-1], TaskStep(0.0, len(seen), best))
-        if steps
-        else (TaskStep(0.0, len(seen), best),)
-    )
-
-
-def _after_a_step_in_vain(state: TaskState) -> TaskState:
-    """The state of a task whose step is under way, as if that gained nothing. Otherwise a scheduler
-    that has just chosen it would choose it again.
-    """
-    h = state.history
-    if h:
-        n = max(1, h[-1].trials - h[-2].trials if len(h) > 1 else h[-1].trials)
-        step = TaskStep(h[-1].seconds + n * state.pace, h[-1].trials + n, h[-1].best)
-    else:
-        step = TaskStep(0.0, _FIRST, inf)
-    return TaskState(
-        state.name, state.weight, state.slope, state.flops, state.bound, state.structure,
-        (*h, step), state.finished,
-    )  # fmt: skip
-
-
-def _stalled(history: tuple[TaskStep, ...]) -> int:
-    """The number of steps since the task got faster."""
-    if not history:
-        return 0
-    best = history[-1].best
-    slower = (k for k in range(len(history)) if history[-1 - k].best > (1 + _BETTER) * best)
-    return next(slower, len(history)) - 1

@@ -9,13 +9,18 @@ from dataclasses import dataclass
 from math import inf, log
 
 from tilesmith.records.database import Database
+from tilesmith.schedule.trace import Trace
+from tilesmith.space.reopen import without_numbers
 from tilesmith.task.ranking import Ranking
 from tilesmith.task.task import Candidate, Measurement, Task
 from tilesmith.tune.network_tasks import NetworkTask, least_seconds, structure
 
-# A program of another task costs about as much to look at as one to measure, so the number is
-# bounded: the nearest tasks by size, and of each the fastest programs and some others.
-_MAX_TASKS = 16
+# A variant of another task must be lowered before its programs can be learned from, which takes
+# some 40 ms. So there are few: the nearest tasks by size, and of each the variants of the fastest
+# programs, with the fastest of these and some others.
+_MAX_TASKS = 12
+_MAX_VARIANTS = 3
+_MAX_EXAMINED = 64  # tasks whose structure is worked out, which takes some milliseconds each
 _FASTEST = 32
 _OTHERS = 16
 
@@ -41,16 +46,19 @@ def similar_tasks(database: Database, tasks: Sequence[NetworkTask]) -> list[Simi
     by_structure: dict[str, list[Task]] = {}
     for t in tasks:
         by_structure.setdefault(t.structure, []).append(t.task)
-    found: list[tuple[float, str, Task]] = []
-    for summary in database.tasks():
-        task = summary.task
-        if task.key in own or task.target.fingerprint != machine or summary.best_seconds is None:
-            continue
-        kind = structure(task.func)
-        if kind in by_structure:
-            found.append((_distance(task, by_structure[kind]), kind, task))
-    found.sort(key=lambda f: f[0])
-    similar = (_similar(database, task, kind) for _, kind, task in found[:_MAX_TASKS])
+    others = [
+        s.task
+        for s in database.tasks()
+        if s.best_seconds is not None
+        and s.task.target.fingerprint == machine
+        and s.task.key not in own
+    ]
+    every = [t.task for t in tasks]
+    others.sort(key=lambda t: _distance(t, every))
+    found = [(structure(t.func), t) for t in others[:_MAX_EXAMINED]]
+    alike = [(kind, t) for kind, t in found if kind in by_structure]
+    alike.sort(key=lambda f: _distance(f[1], by_structure[f[0]]))
+    similar = (_similar(database, task, kind) for kind, task in alike[:_MAX_TASKS])
     return [s for s in similar if s is not None]
 
 
@@ -66,6 +74,11 @@ def _similar(database: Database, task: Task, kind: str) -> SimilarTask | None:
     if not ranked:
         return None
     best = ranked[0]
+    variants: dict[Trace, list[Measurement]] = {}
+    for m in ranked:
+        variants.setdefault(without_numbers(m.candidate.trace), []).append(m)
+    few = {id(m) for ms in [*variants.values()][:_MAX_VARIANTS] for m in ms}
+    ranked = [m for m in ranked if id(m) in few]
     slower = ranked[_FASTEST:]
     step = max(1, len(slower) // _OTHERS)
     kept = (*ranked[:_FASTEST], *slower[::step][:_OTHERS])

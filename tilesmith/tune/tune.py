@@ -14,13 +14,16 @@ from tilesmith.base.target import Target, cpu
 from tilesmith.ir.function import Function
 from tilesmith.measure.local import LocalMeasurer
 from tilesmith.measure.protocol import Measurer
+from tilesmith.records.accurate import AccurateRecords
 from tilesmith.records.database import Database
+from tilesmith.schedule.rounding import ACCURACY, require_accuracy
 from tilesmith.search.protocol import Strategy
-from tilesmith.space.spaces import Space
+from tilesmith.space.spaces import SketchSpace, Space
 from tilesmith.task.task import Budget, Task
 from tilesmith.tune.events import Observer
 from tilesmith.tune.inputs import (
     require_budget,
+    require_database,
     require_finite,
     require_function,
     require_observers,
@@ -41,6 +44,7 @@ def tune(
     budget: Budget = _DEFAULT,
     database: Database | None = None,
     space: Space | None = None,
+    accuracy: float = ACCURACY,
     strategy: Strategy | None = None,
     measurer: Measurer | None = None,
     seed: int = 0,
@@ -49,7 +53,8 @@ def tune(
 ) -> Result:
     """The fastest kernel found within the budget. With a database, its records of the task count
     towards the trials and are not measured again, except for the best. That is the first incumbent,
-    so the result has won against it side by side.
+    so the result has won against it side by side. `accuracy` is the relative error that a layer may
+    have because it is computed in another way than it is stated; a `space` of your own has its own.
 
     Ctrl-C ends a run early, with the best so far. So does an error of the measurer or the database
     (see `Result.error`). An exception of a strategy or an observer is raised, with a note of what
@@ -58,14 +63,16 @@ def tune(
     require_function(func)
     require_target(target, "tune")
     require_budget(budget)
+    require_accuracy(accuracy)
+    require_database(database, "tune")
     require_finite(budget)
     require_part(measurer, "open", "measurer", "ts.LocalMeasurer()", "measure/protocol.py")
     require_observers(observers)
     tuner = TaskTuner(
         Task(func, cpu() if target is None else target),
         budget=budget,
-        database=database,
-        space=space,
+        database=None if database is None else AccurateRecords(database, accuracy),
+        space=space or SketchSpace(accuracy=accuracy),
         strategy=strategy,
         seed=seed,
         observers=[*observers] if quiet else [Terminal(), *observers],

@@ -22,12 +22,14 @@ from tilesmith.graph.plan import Plan
 from tilesmith.graph.program import Program
 from tilesmith.measure.local import LocalMeasurer
 from tilesmith.measure.protocol import Measurer
+from tilesmith.records.accurate import AccurateRecords
 from tilesmith.records.database import Database
 from tilesmith.records.open import open_database
+from tilesmith.schedule.rounding import ACCURACY, require_accuracy
 from tilesmith.search.evolution import Evolution
 from tilesmith.search.protocol import Strategy
 from tilesmith.search.shared_model import with_shared_model
-from tilesmith.space.spaces import Space
+from tilesmith.space.spaces import SketchSpace, Space
 from tilesmith.task.task import Budget, Candidate, Task
 from tilesmith.tune.build import place_of
 from tilesmith.tune.build_request import drafts_of
@@ -59,6 +61,7 @@ from tilesmith.tune.objectives import (
     total_latency,
 )
 from tilesmith.tune.partition_choice import RecordedPartition, all_rivals
+from tilesmith.tune.ready_kernels import ReadyKernel, kept_kernels
 from tilesmith.tune.scheduler import Scheduler, gradient, round_robin
 from tilesmith.tune.similar_records import similar_tasks
 from tilesmith.tune.specialise import graphs_for, text_of
@@ -79,6 +82,7 @@ def tune_model(
     objective: Objective = ...,
     seed: int = ...,
     space: Space | None = ...,
+    accuracy: float = ...,
     strategy: Strategy | None = ...,
     measurer: Measurer | None = ...,
     observers: Sequence[NetworkObserver] = ...,
@@ -102,6 +106,7 @@ def tune_model(
     objective: Objective = ...,
     seed: int = ...,
     space: Space | None = ...,
+    accuracy: float = ...,
     strategy: Strategy | None = ...,
     measurer: Measurer | None = ...,
     observers: Sequence[NetworkObserver] = ...,
@@ -124,6 +129,7 @@ def tune_model(
     objective: Objective = total_latency,
     seed: int = 0,
     space: Space | None = None,
+    accuracy: float = ACCURACY,
     strategy: Strategy | None = None,
     measurer: Measurer | None = None,
     observers: Sequence[NetworkObserver] = (),
@@ -151,7 +157,7 @@ def tune_model(
     `objective` smaller soonest. Every task's first kernel is the one that ts.compile_model takes
     without tuning. The run ends when the budget is spent, when nothing is left to measure, or when
     the objective can gain nothing, as when all of ts.latency_targets are met. Building the model
-    comes after that.
+    comes after that. `accuracy` is that of ts.compile_model; a `space` of your own has its own.
 
     With a database every measurement is stored at once. What it knows of a task is where that task
     starts, so a run that was killed goes on where it was, and its records count towards the trials
@@ -165,6 +171,7 @@ def tune_model(
     require_database(database, "tune")
     require_part(measurer, "open", "measurer", "ts.LocalMeasurer()", "measure/protocol.py")
     require_seed(seed)
+    require_accuracy(accuracy)
     require_observers(observers)
     graphs = _graphs(graph)
     _require_callable(scheduler, "scheduler", "ts.gradient()")
@@ -187,10 +194,19 @@ def tune_model(
             records = open_database(":memory:")
             if all(isinstance(g, Graph) for g in graphs):  # others ask it for kernels when called
                 stack.callback(records.close)
-        similar = similar_tasks(records, tasks)
-        how = with_shared_model(strategy or Evolution(), [m for s in similar for m in s.records])
+        known = AccurateRecords(records, accuracy)
+        similar = similar_tasks(known, tasks)
+        others = [m for s in similar for m in s.records]
+        how = with_shared_model(strategy or Evolution(), others, len(tasks))
         tuners = [
-            TaskTuner(t.task, database=records, space=space, strategy=how, seed=seed, drafts=_draft)
+            TaskTuner(
+                t.task,
+                database=known,
+                space=space or SketchSpace(accuracy=accuracy),
+                strategy=how,
+                seed=seed,
+                drafts=partial(_draft, accuracy),
+            )
             for t in tasks
         ]
         watching = [*observers] if quiet else [NetworkTable(), *observers]
@@ -198,12 +214,13 @@ def tune_model(
             [g.name for g in graphs], tasks, tuners, scheduler or gradient(), objective, budget,
             start, watching, similar, rival_tasks,
         )  # fmt: skip
-        interrupted, error = _tuned(run, measurer or LocalMeasurer(), place_of(records))
+        ready: dict[str, ReadyKernel] = {}
+        interrupted, error = _tuned(run, measurer or LocalMeasurer(), place_of(records), ready)
         run.report(finished=True)
         builder = ModelBuilder(
-            machine, records, False, cache_of(cache), False if quiet else None, run.ready
+            machine, records, False, cache_of(cache), False if quiet else None, ready, accuracy
         )
-        best = RecordedPartition(groups, records, machine)
+        best = RecordedPartition(groups, known, machine)
         models = []
         for k, g in enumerate(graphs):
             own = plans[k][0] if isinstance(g, Graph) and not run.divided else None
@@ -240,8 +257,12 @@ def _inputs_of(graphs: Sequence[Graph | Program], inputs: Any, is_one: bool) -> 
     return every
 
 
-def _tuned(run: NetworkRun, measurer: Measurer, place: str) -> tuple[bool, TilesmithError | None]:
-    """Runs it; whether it was interrupted, and what error ended it."""
+def _tuned(
+    run: NetworkRun, measurer: Measurer, place: str, ready: dict[str, ReadyKernel]
+) -> tuple[bool, TilesmithError | None]:
+    """Runs it; whether it was interrupted, and what error ended it. The kernels that were built go
+    into `ready`.
+    """
     if not run.tuners:
         return False, None
     try:
@@ -249,7 +270,7 @@ def _tuned(run: NetworkRun, measurer: Measurer, place: str) -> tuple[bool, Tiles
             try:
                 run.run(measuring, interrupts)
             finally:
-                run.keep_kernels(measuring, place)
+                ready.update(kept_kernels(run.tuners, measuring, place))
     except KeyboardInterrupt:
         return True, None
     except (MeasureError, RecordsError) as error:
@@ -261,9 +282,9 @@ def _tuned(run: NetworkRun, measurer: Measurer, place: str) -> tuple[bool, Tiles
     return False, None
 
 
-def _draft(task: Task) -> list[Candidate]:
+def _draft(accuracy: float, task: Task) -> list[Candidate]:
     """What compile_model takes for a task without a record."""
-    return [Candidate(task, trace) for trace in drafts_of(task)]
+    return [Candidate(task, trace) for trace in drafts_of(task, accuracy=accuracy)]
 
 
 def _graphs(graph: Any) -> list[Graph | Program]:

@@ -55,6 +55,6 @@ def emit_launches(func: Function, dialect: Dialect) -> Emitted:
 def _prologue(texts: list[str], dialect: Dialect) -> list[str]:
     lines = []
     for word, needed in dialect.prologue:
-        if any(re.search(rf"\b{word}\b", t) for t in texts):
+        if any(word in t for t in texts):
             lines.append(needed)
     return ["\n".join(lines)] if lines else []

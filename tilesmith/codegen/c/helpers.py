@@ -50,12 +50,8 @@ _CUDA_EXTREME = """\
 #endif"""
 
 _CUDA_HALVES = {
-    "float16_to_float": ("float", "unsigned short", (
-        'float f;\n  asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(x));\n  return f;'
-    )),
-    "float_to_float16": ("unsigned short", "float", (
-        'unsigned short h;\n  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));\n  return h;'
-    )),
+    "float16_to_float": ("float", "unsigned short", "return __nv_half2float(x);"),
+    "float_to_float16": ("unsigned short", "float", "return __nv_float2half_rn(x);"),
     "double_to_float16": ("unsigned short", "double", (
         'unsigned short h;\n  asm("cvt.rn.f16.f64 %0, %1;" : "=h"(h) : "d"(x));\n  return h;'
     )),
@@ -67,6 +63,12 @@ _CUDA_HALVES = {
         "  return (x != x ? u | 0x400000u : u + 0x7fffu + ((u >> 16) & 1u)) >> 16;\n#endif"
     )),
 }  # fmt: skip
+# Functions of libdevice, which NVRTC links. The header that declares them takes longer to read than
+# a kernel to compile; and unlike `asm`, the compiler moves and merges them.
+_LIBDEVICE = {
+    "__nv_half2float": 'extern "C" __device__ float __nv_half2float(unsigned short);',
+    "__nv_float2half_rn": 'extern "C" __device__ unsigned short __nv_float2half_rn(float);',
+}
 _OPENCL_HALVES = {
     "float16_to_float": ("float", "ushort", "return vload_half(0, (const half*)&x);"),
     "float_to_float16": ("ushort", "float", (
@@ -94,8 +96,9 @@ class Helpers:
         if name not in self.texts:
             kind, args, body = make()
             first = "" if body.startswith("#") else "  "
+            declared = "".join(f"{text}\n" for f, text in _LIBDEVICE.items() if f"{f}(" in body)
             self.texts[name] = (
-                f"{self.dialect.function} {kind} {name}({args}) {{\n{first}{body}\n}}"
+                f"{declared}{self.dialect.function} {kind} {name}({args}) {{\n{first}{body}\n}}"
             )
         return name
 

@@ -125,7 +125,8 @@ class Joins:
         span = extent * stride
         if extent > _SERIAL:
             self._tree(s, arrays, thread, extent, stride, whole)
-            base = f"{thread} - {self._rank(thread, extent, stride)}*{stride}"
+            base = f"{thread} - rank*{stride}" if stride > 1 else f"{thread} - rank"
+            base = base if span < threads else f"{thread} % {stride}" if stride > 1 else "0"
         else:
             outer = "" if span >= threads else f"{thread}/{span}*{span} + "
             base = f"{outer}{thread} % {stride}" if stride > 1 else outer.removesuffix(" + ") or "0"
@@ -160,7 +161,7 @@ class Joins:
     ) -> None:
         position = self.position
         half = 1 << (extent - 1).bit_length() - 1
-        rank = position.fresh("rank")
+        rank = "rank"
         position.write(f"const int {rank} = {self._rank(thread, extent, stride)[1:-1]};")
         with position.braces(f"for (int step = {half}; step > 0; step /= 2)"):
             partner = f"{thread} + step*{stride}" if stride > 1 else f"{thread} + step"

@@ -16,7 +16,7 @@ _WORDS = """
     ptrdiff_t uchar ushort uint ulong quad complex imaginary barrier convert
     threadIdx blockIdx blockDim gridDim warpSize dim3 max min abs exp log sqrt rsqrt tanh erf sin
     cos atan expm1 floor ceil rint trunc fabs pow fmod expf logf sqrtf rsqrtf tanhf erff sinf cosf
-    atanf expm1f floorf ceilf rintf truncf fabsf powf fmodf INFINITY NAN member step
+    atanf expm1f floorf ceilf rintf truncf fabsf powf fmodf INFINITY NAN member step rank
 """
 _RESERVED = frozenset(_WORDS.split())
 _VECTOR = re.compile(r"(?:u?(?:char|short|int|long|longlong)|float|double|half)\d+$")

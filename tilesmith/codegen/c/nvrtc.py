@@ -23,8 +23,9 @@ def compile_cuda(name: str, source: str, arch: str) -> Compiled:
     """`arch` is an architecture such as sm_90a. Raises a BuildError with the compiler's message."""
     nvrtc = _nvrtc()
     # By default divisions and roots are rounded correctly and denormals are kept. A product and a
-    # sum may become one fused multiply-add, as on a CPU.
-    options = [f"--gpu-architecture={arch}".encode(), b"--std=c++17", b"--ptxas-options=-v"]
+    # sum may become one fused multiply-add, as on a CPU. `minimal` leaves out declarations that the
+    # text does not use, a tenth of the time of a small kernel.
+    options = [f"--gpu-architecture={arch}".encode(), b"--minimal", b"--ptxas-options=-v"]
     error, program = nvrtc.nvrtcCreateProgram(source.encode(), f"{name}.cu".encode(), 0, [], [])
     _require(nvrtc, error, name)
     try:

@@ -25,8 +25,10 @@ from tilesmith.ir.nodes import (
 )
 
 # A serial loop of at most so many statements, once unrolled, is the compiler's own choice. Longer
-# ones stay loops: unrolling them costs seconds of compiling, and registers.
+# ones are unrolled a little, so that several loads are under way at once: unrolling all of them
+# would cost seconds of compiling, and registers.
 _FREE_STATEMENTS = 32
+_MOST_COPIES = 8
 
 
 class Statements:
@@ -38,10 +40,12 @@ class Statements:
         self.vectors = Vectors(position, self.integers, self.expressions, self._store)
 
     def body(self, body: tuple[Stmt, ...]) -> None:
+        # A statement that declares variables needs braces unless it stands alone in its block.
+        alone = len(body) == 1 and len(self.position.scopes) > 1
         for s in body:
             match s:
                 case For():
-                    self._loop(s)
+                    self._loop(s, alone)
                 case If():
                     self._guarded(s)
                 case Store():
@@ -56,14 +60,13 @@ class Statements:
                 case _:
                     raise BuildError(f"block {s.name!r} is not lowered")
 
-    def _loop(self, s: For) -> None:
+    def _loop(self, s: For, alone: bool) -> None:
         extent = extent_of(s)
         if s.kind in ("vectorize", "unroll"):
-            if not self._vectorized(s, extent):
+            if not self._vectorized(s, extent, alone):
                 self._plain(s, extent, UNROLL)
         elif s.kind == "serial":
-            long = extent * _num_statements(s.body) > _FREE_STATEMENTS
-            self._plain(s, extent, ROLL if long or _has_barrier(s.body) else "")
+            self._plain(s, extent, _unrolling(s, extent))
         else:
             raise BuildError(
                 f"loop {s.name!r} is {s.kind}, which has no meaning inside of a launch"
@@ -73,7 +76,7 @@ class Statements:
         with self.position.loop(s.name, extent, pragma), self.joins.repeated(s.body):
             self.body(s.body)
 
-    def _vectorized(self, s: For, extent: int) -> bool:
+    def _vectorized(self, s: For, extent: int, alone: bool) -> bool:
         """Emits the loop with vector loads and stores if there are any."""
         body: tuple[Stmt, ...] = s.body
         guards: list[Int] = []
@@ -85,7 +88,7 @@ class Statements:
         plan = self.vectors.plan(s.name, extent, store, guards)
         if plan is None:
             return False
-        self.vectors.emit(s.name, extent, store, plan)
+        self.vectors.emit(s.name, extent, store, plan, alone)
         return True
 
     def _guarded(self, s: If) -> None:
@@ -155,8 +158,15 @@ def size_of(b: Buffer) -> int:
     return max(1, n)
 
 
-def _has_barrier(body: tuple[Stmt, ...]) -> bool:
-    return any(isinstance(s, Sync | Join) for s in statements(body))
+def _unrolling(s: For, extent: int) -> str:
+    """The pragma of a serial loop. One with barriers stays as it is."""
+    if any(isinstance(x, Sync | Join) for x in statements(s.body)):
+        return ROLL
+    each = max(1, _num_statements(s.body))
+    if extent * each <= _FREE_STATEMENTS:
+        return ""
+    copies = min(_MOST_COPIES, max(1, _FREE_STATEMENTS // each))
+    return f"{UNROLL} {1 << copies.bit_length() - 1}"
 
 
 def _num_statements(body: tuple[Stmt, ...]) -> int:

@@ -65,17 +65,20 @@ class Vectors:
         (w,) = s.writes
         memories = self.position.memories
         loads: dict[Load, int] = {}
+        moved = self._is_copy(w)
         certain = _certain_loads(w.value)
         for x in loads_of(w.value):
             if x.buffer == w.buffer and x.index != w.index:
                 return None  # one iteration may read what another one writes
-            if x in certain and memories[x.buffer].scope != "local" and x.buffer != w.buffer:
+            if x in certain and x.buffer != w.buffer:
                 n = self.lanes(x.buffer, x.index, loop, extent)
                 loads |= {x: n} if n else {}
-        moved = self._is_copy(w)
+        far = {b: memories[b].scope != "local" for b in (w.buffer, *(x.buffer for x in loads))}
         written = 0
-        if memories[w.buffer].scope != "local" or (moved and loads):
+        if far[w.buffer] or (moved and any(far[x.buffer] for x in loads)):
             written = self.lanes(w.buffer, w.index, loop, extent)
+        # Registers are read one by one, unless a whole vector of them is stored.
+        loads = {x: n for x, n in loads.items() if far[x.buffer] or (moved and n == written)}
         if not loads and not written:
             return None
         plan = Plan(max(written, *loads.values(), 0), loads, written, guards)
@@ -87,26 +90,26 @@ class Vectors:
     def _dtype(self, name: str) -> DType:
         return self.position.memories[name].dtype
 
-    def emit(self, loop: str, extent: int, s: Store, plan: Plan) -> None:
-        """The loop, `plan.step` iterations at a time."""
+    def emit(self, loop: str, extent: int, s: Store, plan: Plan, alone: bool) -> None:
+        """The loop, `plan.step` iterations at a time. `alone`: no other statement stands beside."""
         step = plan.step
         if extent == step:
-            self._group(loop, ZERO, s, plan)
+            self._group(loop, ZERO, s, plan, alone)
             return
         position = self.position
         with position.loop(f"{loop}.v", extent, UNROLL, step):
-            self._group(loop, var(f"{loop}.v"), s, plan)
+            self._group(loop, var(f"{loop}.v"), s, plan, alone=True)
 
-    def _group(self, loop: str, first: Int, s: Store, plan: Plan) -> None:
+    def _group(self, loop: str, first: Int, s: Store, plan: Plan, alone: bool) -> None:
         """The iterations first .. first + step - 1."""
         if plan.guards:
             conds = [p.substitute({loop: first}) for p in plan.guards]
             with self.position.braces(f"if ({self.integers.conditions(conds)})"):
-                self._moved(loop, first, s, plan)
+                self._moved(loop, first, s, plan, alone=True)
         else:
-            self._moved(loop, first, s, plan)
+            self._moved(loop, first, s, plan, alone)
 
-    def _moved(self, loop: str, first: Int, s: Store, plan: Plan) -> None:
+    def _moved(self, loop: str, first: Int, s: Store, plan: Plan, alone: bool) -> None:
         (w,) = s.writes
         start = {loop: first}
         if self._is_copy(w) and set(plan.loads.values()) == {plan.store} == {plan.step}:
@@ -116,8 +119,7 @@ class Vectors:
             self.position.write(f"{target} = {source};")
             return
         position, step = self.position, plan.step
-        own = first == ZERO and not plan.guards  # else there are braces around already
-        with position.braces("") if own else nullcontext():
+        with nullcontext() if alone else position.braces(""):
             fetched = {x: self._fetch(x, n, start, step) for x, n in plan.loads.items()}
             result = self._array(w.buffer, step) if plan.store else None
             env = {} if first == ZERO else {loop: first + var(loop)}

@@ -28,6 +28,7 @@ from tilesmith.frontends.onnx.sequences import sequence_step
 from tilesmith.graph.builder import GraphBuilder
 from tilesmith.graph.graph import Array, Value
 from tilesmith.graph.program import Cursor, Feeds, HostStep, Signature, Stage
+from tilesmith.ops.quantize import dequantize
 
 Nodes = tuple[OnnxNode, ...]
 
@@ -111,7 +112,8 @@ class _Import:
         self, program: OnnxProgram, cursor: Cursor, types: Mapping[str, Value], arrays: Feeds
     ) -> None:
         self.program, self.cursor = program, cursor
-        self.builder = GraphBuilder(program.name)
+        # A pass turns what is quantised into integer kernels; float weights would hide it.
+        self.builder = GraphBuilder(program.name, unfolded=(dequantize,))
         self.env: dict[str, Value] = {}
         self.inputs = set()
         for name in cursor.reads:

@@ -50,6 +50,16 @@ def softplus(call: Call, x: Value, beta: Number = 1, threshold: Number = 20) -> 
     return y
 
 
+def rrelu(
+    call: Call, x: Value, noise: Value, lower: Number = 0.125, upper: Number = 1 / 3,
+    training: bool = False,
+) -> tuple[Value, None]:  # fmt: skip
+    """In inference the slope is the mean of its bounds."""
+    if training:
+        call.leave("it draws random numbers")
+    return leaky_relu(call, x, (lower + upper) / 2), None
+
+
 IMPORTERS: Mapping[str, Importer] = {
     "aten.elu.default": elu,
     "aten.gelu.default": gelu,
@@ -58,6 +68,7 @@ IMPORTERS: Mapping[str, Importer] = {
     "aten.leaky_relu.default": leaky_relu,
     "aten.mish.default": unary(a.mish),
     "aten.relu.default": unary(e.relu),
+    "aten.rrelu_with_noise_functional.default": rrelu,
     "aten.sigmoid.default": unary(e.sigmoid),
     "aten.silu.default": unary(e.silu),
     "aten.softplus.default": softplus,

@@ -59,10 +59,11 @@ class _Run:
 
     model: Model
     inputs: tuple[tuple[str, int], ...]
+    scalars: Mapping[str, Any]  # outputs that are sizes
 
-    def __call__(self, given: Sequence[Any]) -> dict[str, torch.Tensor]:
+    def __call__(self, given: Sequence[Any]) -> dict[str, Any]:
         arrays = self.model({name: array_of(given[k]) for name, k in self.inputs})
-        return {name: tensor_of(a) for name, a in arrays.items()}
+        return {**self.scalars, **{name: tensor_of(a) for name, a in arrays.items()}}
 
 
 class CompiledGraph:
@@ -105,7 +106,7 @@ class CompiledGraph:
             target.copy_(self._result(node.args[1], values, given))
         return out
 
-    def _result(self, x: Any, values: Mapping[str, torch.Tensor], given: Sequence[Any]) -> Any:
+    def _result(self, x: Any, values: Mapping[str, Any], given: Sequence[Any]) -> Any:
         if not isinstance(x, fx.Node):
             return x
         if x.op == "placeholder":
@@ -164,7 +165,7 @@ class CompiledGraph:
             inputs.append((name, k))
             signatures.append(Signature(name, kind.dtype, kind.shape))
         program = TorchProgram(
-            "torch", self.module, tuple(signatures), self._returned(),
+            "torch_graph", self.module, tuple(signatures), self._returned(),
             {self._placeholders[h.position].name: h.tensor for h in self._held}, numbers,
             self._settled,
         )  # fmt: skip
@@ -174,11 +175,14 @@ class CompiledGraph:
         if not self._told and program.uncovered:
             self._told = True
             tell_uncovered(program, stacklevel=6)
-        return _Run(model, tuple(inputs))
+        sizes = {x.name for x in self._outputs if isinstance(x, fx.Node) and _is_number(x)}
+        return _Run(model, tuple(inputs), {n: r for n, r in program.scalars.items() if n in sizes})
 
     def _returned(self) -> tuple[tuple[str, str], ...]:
         wanted = [*self._outputs, *(n.args[1] for n in self._writes)]
-        names = dict.fromkeys(x.name for x in wanted if isinstance(x, fx.Node))
+        names = dict.fromkeys(
+            x.name for x in wanted if isinstance(x, fx.Node) and not _is_number(x)
+        )
         return tuple((n, n) for n in names if n not in self._position)
 
     def _tell(self, what: str) -> None:
@@ -191,6 +195,11 @@ class CompiledGraph:
             f"a graph was compiled for {len(self._runs)} shapes; PyTorch runs it for further ones. "
             'Pad to fewer shapes, or raise options={"max_shapes": ...}'
         )
+
+
+def _is_number(x: fx.Node) -> bool:
+    val = x.meta.get("val")
+    return isinstance(val, int | float | bool | torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
 def _shape(x: Any) -> Any:

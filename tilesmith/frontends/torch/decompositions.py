@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from tilesmith.frontends.torch import fast_paths
+
 _KEPT = (
     "_scaled_dot_product_flash_attention_for_cpu", "_upsample_bicubic2d_aa",
     "_upsample_bilinear2d_aa", "col2im", "hardsigmoid", "hardswish", "logsumexp", "mish",
@@ -40,4 +42,5 @@ def export_table() -> Table:
 def _without(table: Any, names: tuple[str, ...]) -> Table:
     kept = {getattr(torch.ops.aten, n) for n in names if hasattr(torch.ops.aten, n)}
     overloads = {getattr(packet, o) for packet in kept for o in packet.overloads()}
-    return {op: f for op, f in dict(table).items() if op not in overloads}
+    found = {op: f for op, f in dict(table).items() if op not in overloads}
+    return found | fast_paths.table()

@@ -26,8 +26,11 @@ from tilesmith.graph.program import Cursor, Feeds, Signature, Stage
 
 # Arguments that say where a result lies, which kernels decide by themselves.
 _PLACES = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking"})
-# They compute nothing: checks of what PyTorch has traced already.
-_CHECKS = ("aten._assert", "aten.sym_constrain", "aten._functional_assert", "<built-in function eq")
+# Nodes that compute nothing: checks of what PyTorch has traced already; and writes to inputs at the
+# end of a graph, which whoever calls it does.
+_SKIPPED = (
+    "aten._assert", "aten.sym_constrain", "aten._functional_assert", "aten.copy_.default",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,7 @@ class TorchProgram:
     numbers: Mapping[str, Any] = field(default_factory=dict)
     settled: bool = True  # whether the trace has all shapes
     uncovered: dict[str, Uncovered] = field(default_factory=dict)  # found while stages are made
+    scalars: dict[str, Any] = field(default_factory=dict)  # nodes that compute with sizes, likewise
 
     def __repr__(self) -> str:
         inputs = ", ".join(map(str, self.inputs))
@@ -72,10 +76,20 @@ class TorchProgram:
 
     @cached_property
     def nodes(self) -> tuple[fx.Node, ...]:
-        return tuple(
-            n for n in self.module.graph.nodes
-            if n.op == "call_function" and not str(n.target).startswith(_CHECKS)
-        )  # fmt: skip
+        """Those that an output needs, in order."""
+        needed = {name for _, name in self.returned}
+        found = []
+        for n in reversed(self.module.graph.nodes):
+            if n.name not in needed or n.op != "call_function":
+                continue
+            if not str(n.target).startswith(_SKIPPED):
+                found.append(n)
+                needed.update(x.name for x in n.all_input_nodes)
+        return tuple(reversed(found))
+
+    @cached_property
+    def by_name(self) -> Mapping[str, fx.Node]:
+        return {n.name: n for n in self.module.graph.nodes}
 
     @cached_property
     def start(self) -> Cursor:
@@ -112,6 +126,9 @@ class TorchProgram:
         rest = cursor.state
         if rest is None:
             rest = _Rest(self.nodes, self.results(types))
+            for n, r in rest.results.items():
+                if isinstance(r, int | float | bool):
+                    self.scalars[n.name] = r
         return _Import(self, rest, cursor, types).run()
 
 
@@ -200,7 +217,9 @@ class _Import:
         if not isinstance(result, tuple | list):
             _check(call, made, types[0])
             return made
-        for v, t in zip(made, types, strict=False):
+        for k, (v, t) in enumerate(zip(made, types, strict=False)):
+            if v is None and call.wants(k):
+                raise NotCovered(f"its result {k} is read")
             _check(call, v, t)
         return tuple(made)
 
@@ -283,7 +302,7 @@ class _Import:
             if name in made:
                 shown.append((public, name))
             elif self._is_new(name):
-                outputs[public] = self.value(self._node(name))
+                outputs[public] = self.value(self.program.by_name[name])
         graph = self.builder.finish(outputs)
         if not left and not hosted:
             return Stage(graph, None, None)
@@ -305,9 +324,6 @@ class _Import:
         )  # fmt: skip
         return Stage(graph, host, Cursor(reads, state=_Rest(tuple(left), self.rest.results, known)))
 
-    def _node(self, name: str) -> fx.Node:
-        return next(n for n in self.program.module.graph.nodes if n.name == name)
-
     def _is_new(self, name: str) -> bool:
         """Whether an output becomes known in this stage. Inputs and constants do in the first."""
         if name in self.inputs:
@@ -317,7 +333,7 @@ class _Import:
         return self.first and name in self.program.held
 
     def _can_be_read(self, name: str) -> bool:
-        result = self.rest.results.get(self._node(name))
+        result = self.rest.results.get(self.program.by_name[name])
         return type_of(result) is not None
 
 

@@ -45,10 +45,12 @@ def array_of(x: torch.Tensor) -> Array:
         x = x.detach()
     if x.is_conj() or x.is_neg():
         x = x.resolve_conj().resolve_neg()
+    array: Array
     if x.dtype is torch.bfloat16:  # NumPy itself has none
-        return x.view(torch.int16).numpy().view(_OF_TORCH[torch.bfloat16].numpy)
+        array = x.view(torch.int16).numpy().view(_OF_TORCH[torch.bfloat16].numpy)
+        return array
     try:
-        array: Array = x.numpy()
+        array = x.numpy()
     except TypeError as error:
         raise GraphError(
             f"a tensor of {x.dtype} on {x.device} has no NumPy array: {error}"

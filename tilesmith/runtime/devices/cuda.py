@@ -132,7 +132,8 @@ class CudaCopy:
 
     def enqueue(self, driver: CudaDriver, stream: int) -> None:
         to, address = self.to.address + self.to_offset, self.memory.address + self.offset
-        driver.copy(to, address, self.nbytes, stream)
+        if self.nbytes:
+            driver.copy(to, address, self.nbytes, stream)
 
 
 Call = CudaCall | CudaCopy
@@ -196,6 +197,8 @@ class CudaDevice:
         return CudaMemory(self, nbytes)
 
     def write(self, to: CudaMemory, array: Array, offset: int = 0) -> None:
+        if not array.nbytes:
+            return
         with self.active():
             self.driver.write(to.address + offset, array.ctypes.data, array.nbytes, self.stream)
             # The driver may read pinned memory later; then the array must not change yet.
@@ -203,15 +206,15 @@ class CudaDevice:
 
     def read(self, memory: CudaMemory, array: Array, offset: int = 0) -> None:
         with self.active():
-            address = memory.address + offset
-            self.driver.read(array.ctypes.data, address, array.nbytes, self.stream)
+            if array.nbytes:
+                address = memory.address + offset
+                self.driver.read(array.ctypes.data, address, array.nbytes, self.stream)
             self.driver.synchronize(self.stream)
 
     def copy(
         self, to: CudaMemory, memory: CudaMemory, nbytes: int, to_offset: int = 0, offset: int = 0
     ) -> None:
-        with self.active():
-            self.driver.copy(to.address + to_offset, memory.address + offset, nbytes, self.stream)
+        self.run((CudaCopy(to, to_offset, memory, offset, nbytes),))
 
     def fill(
         self, memory: CudaMemory, byte: int, offset: int = 0, nbytes: int | None = None

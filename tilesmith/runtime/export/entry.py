@@ -56,7 +56,7 @@ def entry_source(library: Library) -> str:
         _sizes("out", [p.dtype.nbytes if p.nbytes else 0 for p in library.outputs]),
         reading_source(values),
         opening_source(values),
-        processor_source(library.target),
+        processor_source(library.target, library.uses_tiles),
         plan_source(library),
     ]
     if threaded:

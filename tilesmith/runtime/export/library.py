@@ -102,5 +102,10 @@ class Library:
         return max((a.workspace_nbytes for a in self.artifacts), default=0)
 
     @property
+    def uses_tiles(self) -> bool:
+        """Whether some kernel uses the tile registers of AMX."""
+        return any("@llvm.x86.tile" in a.source for a in self.artifacts)
+
+    @property
     def uses_threads(self) -> bool:
         return any(a.uses_threads for a in self.artifacts)

@@ -5,6 +5,7 @@ kernels were compiled for. Without it, the first kernel would end the program.
 from __future__ import annotations
 
 from tilesmith.base.target import Target
+from tilesmith.runtime.amx import ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
 from tilesmith.runtime.export.text import text_constant
 
 # Bits of the words that `_WORDS` reads. On ARM these are AT_HWCAP and AT_HWCAP2 of Linux. On x86-64
@@ -48,7 +49,9 @@ _COMPARE = """
   %a.all = icmp eq i64 %a.have, $A
   %b.have = and i64 %b, $B
   %b.all = icmp eq i64 %b.have, $B
-  %all = and i1 %a.all, %b.all
+  %words = and i1 %a.all, %b.all
+  %tiles = call i1 @tiles_are_allowed()
+  %all = and i1 %words, %tiles
   br i1 %all, label %yes, label %no
 yes:
   ret i1 true
@@ -57,18 +60,30 @@ no:
   ret i1 false
 }
 """
-_NOTHING_NEEDED = "\ndefine internal i1 @processor_fits() nounwind {\n  ret i1 true\n}\n"
+
+# Linux wants to be asked for the tile registers of AMX, see `runtime/amx.py`, and says no where
+# there are none.
+_TILES = f"""
+declare i64 @syscall(i64, ...)
+define internal i1 @tiles_are_allowed() nounwind {{
+  %r = call i64 (i64, ...) @syscall(
+      i64 {ARCH_PRCTL}, i64 {ARCH_REQ_XCOMP_PERM}, i64 {XFEATURE_XTILEDATA})
+  %granted = icmp eq i64 %r, 0
+  ret i1 %granted
+}}
+"""
+_NO_TILES = "\ndefine internal i1 @tiles_are_allowed() nounwind {\n  ret i1 true\n}\n"
 
 
-def processor_source(target: Target) -> str:
+def processor_source(target: Target, uses_tiles: bool) -> str:
     known = _BITS[target.arch]
+    features = target.features & known.keys()
     words = [0, 0]
-    for feature in target.features & known.keys():
+    for feature in features:
         word, bits = known[feature]
         words[word] |= bits
-    if words == [0, 0]:
-        return _NOTHING_NEEDED
-    needs = ", ".join(sorted(target.features & known.keys()))
+    needs = ", ".join(sorted(features | {"amx"} if uses_tiles else features))
     text = f"this library needs a processor with {needs}, and this one lacks some of that"
     compare = _COMPARE.replace("$A", str(words[0])).replace("$B", str(words[1]))
-    return "\n".join([text_constant("text.processor", text), _WORDS[target.arch] + compare])
+    tiles = _TILES if uses_tiles else _NO_TILES
+    return "\n".join([text_constant("text.processor", text), tiles, _WORDS[target.arch] + compare])

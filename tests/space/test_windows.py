@@ -1,0 +1,59 @@
+"""Windows that share nothing but their overlap are written out, and such candidates are right."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tilesmith as ts
+from tilesmith.cli.operators import operator
+from tilesmith.schedule.write_out import WriteOut
+from tilesmith.space.spaces import SketchSpace, variants
+from tilesmith.testing.meaning import assert_close
+
+
+def written_out(task: ts.Task) -> list[ts.Trace]:
+    sketches = SketchSpace().sketches(task)
+    return [s for s in sketches if any(isinstance(x, WriteOut) for x in s.steps)]
+
+
+def max_pool(size: int, channels: int, kernel: int, stride: int, pad: int) -> ts.Function:
+    x = ts.placeholder((1, size, size, channels), name="x")
+    y = ts.ops.max_pool2d(x, kernel, stride, pad, layout="NHWC", name="y")
+    return ts.function([x, y])
+
+
+CASES = [
+    operator("depthwise-conv2d", (9, 20, 3, 1, 1), "NHWC"),
+    operator("depthwise-conv2d", (10, 18, 3, 2, 1), "NHWC"),
+    operator("depthwise-conv2d", (8, 16, 5, 1, 2), "NHWC"),
+    max_pool(9, 20, 3, 2, 1),
+]
+
+
+@pytest.mark.parametrize("func", CASES, ids=lambda f: f.name)
+def test_candidates_match_the_oracle(func: ts.Function) -> None:
+    task = ts.Task(func, ts.cpu(2))
+    rng = np.random.default_rng(3)
+    arrays = [rng.standard_normal([n.const or 0 for n in b.shape], np.float32) for b in func.inputs]
+    want = ts.evaluate(func, *arrays)
+    sketches = written_out(task)
+    assert sketches
+    for sketch in sketches:
+        for v in list(variants(task, sketch))[:2]:
+            for row in v.sample(rng, 2):
+                kernel = ts.build(v.function(row), task.target)
+                given = [kernel.pack(b.name, a) for b, a in zip(func.inputs, arrays, strict=True)]
+                assert_close(kernel(*given), want, f"{v.decided(row)}")
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "layout"),
+    [
+        ("conv2d", (8, 16, 16, 3, 1, 1), "NHWC"),  # channels share the image
+        ("depthwise-conv2d", (9, 20, 3, 1, 1), "NCHW"),  # windows move along the vectors
+        ("depthwise-conv2d", (9, 2, 3, 1, 1), "NHWC"),  # no vector is full
+    ],
+)
+def test_others_are_not(name: str, shape: tuple[int, ...], layout: str) -> None:
+    assert not written_out(ts.Task(operator(name, shape, layout), ts.cpu(1)))
