@@ -62,23 +62,19 @@ class Collecting(Protocol):
     """
 
     @property
-    def under_way(self) -> int:
-        """The number of candidates that were submitted and not collected."""
-
-    @property
     def capacity(self) -> int:
-        """How many candidates may be under way before more of them would wait in vain."""
+        """How many candidates keep all devices busy."""
+
+    def under_way(self, task: Task) -> int:
+        """The number of candidates that were submitted and not collected."""
 
     def submit(self, candidates: Sequence[Candidate]) -> None:
         """Takes candidates to be measured, without waiting."""
 
-    def collect(self, seconds: float | None = None) -> list[Measurement]:
-        """What is measured since the last call, as soon as there is anything; nothing if nothing
-        is under way, or `seconds` are over.
+    def collect(self, task: Task, seconds: float | None = None) -> list[Measurement]:
+        """What is measured of the task since the last call, as soon as there is anything; nothing
+        if nothing is under way, or `seconds` are over.
         """
-
-    def withdraw(self) -> None:
-        """Gives up what is under way."""
 
 
 @runtime_checkable

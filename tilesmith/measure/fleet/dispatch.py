@@ -91,8 +91,8 @@ class Dispatcher:
 
     @property
     def capacity(self) -> int:
-        """What all devices together take, and as much again, so that none of them waits."""
-        return 2 * _REQUESTS * _MOST * max(1, len(self._devices))
+        """How many candidates keep all devices busy."""
+        return _REQUESTS * _MOST // 2 * max(1, len(self._devices))
 
     def submit(self, candidate: Candidate) -> None:
         self._inbox.put(Job(candidate))

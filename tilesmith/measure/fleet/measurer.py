@@ -82,10 +82,10 @@ class FleetRun:
     def report_to(self, listener: Listener) -> None:
         self._listener = listener
 
-    @property
-    def under_way(self) -> int:
+    def under_way(self, task: Task) -> int:
         """The number of candidates that were submitted and not collected."""
-        return len(self._under_way) + len(self._held)
+        flying = sum(c.task == task for c in self._under_way.values())
+        return flying + sum(m.candidate.task == task for m in self._held.values())
 
     @property
     def capacity(self) -> int:
@@ -100,22 +100,21 @@ class FleetRun:
                 self._under_way[c.key] = c
                 self._dispatcher.submit(c)
 
-    def collect(self, seconds: float | None = None) -> list[Measurement]:
-        """What is measured since the last call, as soon as there is anything; nothing if nothing
-        is under way, or `seconds` are over.
+    def collect(self, task: Task, seconds: float | None = None) -> list[Measurement]:
+        """What is measured of the task since the last call, as soon as there is anything; nothing
+        if nothing is under way, or `seconds` are over.
         """
         self._require_open()
-        if not self._held and self._under_way:
-            self._receive(inf if seconds is None else seconds)
-        measured, self._held = list(self._held.values()), {}
+        end = inf if seconds is None else time.monotonic() + seconds
+        while True:
+            own = [key for key, m in self._held.items() if m.candidate.task == task]
+            flying = any(c.task == task for c in self._under_way.values())
+            if own or not flying or time.monotonic() > end:
+                break
+            self._receive(end - time.monotonic())
+        measured = [self._held.pop(key) for key in own]
         self._report(measured)
         return measured
-
-    def withdraw(self) -> None:
-        """Gives up what no worker has begun. What is under way is ignored."""
-        self._dispatcher.withdraw()
-        self._under_way.clear()
-        self._held.clear()
 
     def measure(
         self,
@@ -146,9 +145,7 @@ class FleetRun:
             if not left or now >= until:
                 break
             self._receive(until - now)
-        for key in left:
-            self._under_way.pop(key, None)
-        if left:
+        if left:  # the time is up
             self._dispatcher.withdraw()
             self._under_way.clear()
         if error is not None:
