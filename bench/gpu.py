@@ -119,8 +119,7 @@ def check(options: argparse.Namespace, target: ts.Target, table: Table) -> None:
             try:
                 drawn = random_candidates(task, rules, options.candidates, options.seed)
                 sampled = time.monotonic() - began
-                until = time.monotonic() + table.left - _FINISH_SECONDS
-                measured = run.measure(drawn, until=until)
+                measured = run.measure(drawn, seconds=table.left - _FINISH_SECONDS)
             except ts.TilesmithError as error:
                 table.add(name, error=f"{type(error).__name__}: {error}")
                 continue
