@@ -41,6 +41,30 @@ def main(n: int = 32) -> None:
     text = sch.trace.to_json()
     assert ts.Trace.from_json(text, intrinsics=(*ts.INTRINSICS, ROW_BY_MATRIX)) == sch.trace
     print(f"{n} x 4 product by {ROW_BY_MATRIX.name}: right")
+    search(n)
+
+
+def search(n: int) -> None:
+    """The same without a schedule: a rule finds where the instruction fits, and tiles around it.
+    Extents and layouts need not fit, so that any product will do.
+    """
+    a, b = ts.placeholder((n + 1, n), name="A"), ts.placeholder((n, n + 2), name="B")
+    func = ts.function([a, b, ts.ops.matmul(a, b, name="C")], constants=[b])
+    target = ts.cpu(num_cores=1)
+    space = ts.SketchSpace(
+        rules=(ts.TileByInstruction((ROW_BY_MATRIX,)), *ts.default_rules(target))
+    )
+    task = ts.Task(func, target)
+    found = [s for s in space.sketches(task) if ROW_BY_MATRIX.name in str(s)]
+    rng = np.random.default_rng(0)
+    x, y = (rng.standard_normal(shape, dtype=np.float32) for shape in ((n + 1, n), (n, n + 2)))
+    for sketch in found:
+        variant = next(iter(ts.variants(task, sketch)))
+        kernel = ts.build(variant.function(variant.sample(rng, 1)[0]), target)
+        np.testing.assert_allclose(kernel(x, kernel.pack("B", y)), x @ y, rtol=1e-3, atol=1e-4)
+    result = ts.tune(func, target, budget=ts.Budget(trials=4), space=space, quiet=True)
+    print(f"{len(found)} sketches of a {n + 1} x {n + 2} product use it: right")
+    print(f"the best of {result.trials} trials: {result.best.seconds[0] * 1e6:.1f} us")
 
 
 if __name__ == "__main__":

@@ -103,6 +103,7 @@ from tilesmith.ir.serialize import function_to_json
 from tilesmith.measure.local import LocalMeasurer
 from tilesmith.measure.protocol import Measurer, Measuring
 from tilesmith.measure.replay import ReplayMeasurer
+from tilesmith.measure.several_gpus import SeveralGpus
 from tilesmith.records.database import Database
 from tilesmith.records.lines import read_records
 from tilesmith.records.open import open_database
@@ -130,6 +131,7 @@ from tilesmith.search.recorded import Recorded, RecordedSpace
 from tilesmith.search.score_by_target import ScoreByTarget
 from tilesmith.search.transfer import Transfer
 from tilesmith.search.tree_gru import TreeGru
+from tilesmith.space.instructions import TileByInstruction
 from tilesmith.space.sets import ansor_rules, default_rules
 from tilesmith.space.spaces import SketchSpace, TemplateSpace, UnionSpace, variants
 from tilesmith.space.state import Derived, State
@@ -235,6 +237,7 @@ __all__ = [
     "ScheduleError",
     "Scheduler",
     "ScoreByTarget",
+    "SeveralGpus",
     "SketchSpace",
     "State",
     "StatementFeatures",
@@ -249,6 +252,7 @@ __all__ = [
     "TemplateSchedule",
     "TemplateSpace",
     "Tensor",
+    "TileByInstruction",
     "TilesmithError",
     "Tiling",
     "Trace",

@@ -13,7 +13,7 @@ from tilesmith.graph.graph import Graph, verify
 from tilesmith.graph.passes.batch_norm import fold_batch_norm
 from tilesmith.graph.passes.bias import bias_as_add
 from tilesmith.graph.passes.concat import join_in_place
-from tilesmith.graph.passes.integers import integer_kernels
+from tilesmith.graph.passes.integers import integer_kernels, integer_kernels_for
 from tilesmith.graph.passes.layouts import channels_last
 from tilesmith.graph.passes.movement import sink_movement
 from tilesmith.graph.passes.patterns import exporters_patterns
@@ -45,7 +45,9 @@ GPU_PASSES: tuple[Pass, ...] = (
 
 
 def passes_for(target: Target) -> tuple[Pass, ...]:
-    return PASSES if target.kind == "cpu" else GPU_PASSES
+    if target.kind != "cpu":
+        return GPU_PASSES
+    return tuple(integer_kernels_for(target) if p is integer_kernels else p for p in PASSES)
 
 
 def run_passes(graph: Graph, passes: Sequence[Pass] = PASSES) -> Graph:

@@ -11,14 +11,14 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import Self
 
 from tilesmith.base.errors import MeasureError
 from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.ir.function import Function
-from tilesmith.measure.messages import Build
+from tilesmith.measure.messages import Build, ready_artifact
 from tilesmith.measure.parent.batch import Batch
 from tilesmith.measure.parent.incumbents import Incumbents
 from tilesmith.measure.parent.outbox import Outbox
@@ -31,6 +31,7 @@ from tilesmith.measure.protocol import Listener, Upcoming
 from tilesmith.measure.wire import Gone
 from tilesmith.runtime.build import compile_function
 from tilesmith.schedule.trace import Trace
+from tilesmith.schedule.unit import Tensorize
 from tilesmith.task.inputs import require_memory
 from tilesmith.task.task import Candidate, Failure, Measurement, Task
 
@@ -45,7 +46,8 @@ class LocalMeasurer:
     With `confirm`, a winner must win again in a fresh process. `builder` turns a scheduled Function
     into an Artifact; worker processes must be able to import it. `seed` determines the order of
     kernels in races. `arrays_nbytes` bounds the inputs and expected outputs that are kept of tasks
-    measured before; dropped ones are evaluated again when needed.
+    measured before; dropped ones are evaluated again when needed. `builder_cores` are those
+    that build for a GPU, by default all.
     """
 
     timeout: float = 10.0
@@ -56,6 +58,7 @@ class LocalMeasurer:
     rules: TimingRules = field(default_factory=TimingRules)
     seed: int = 0
     arrays_nbytes: int = 2 << 30
+    builder_cores: tuple[int, ...] = ()
 
     def open(self, task: Task) -> LocalRun:
         return LocalRun(self, task)
@@ -93,8 +96,9 @@ class LocalRun:
         self._listener: Listener | None = None
         self._lock = threading.Lock()
         self._pool = WorkerPool(
-            settings.timeout, settings.memory_nbytes, settings.arrays_nbytes, settings.cold
-        )
+            settings.timeout, settings.memory_nbytes, settings.arrays_nbytes, settings.cold,
+            settings.builder_cores,
+        )  # fmt: skip
 
     def report_to(self, listener: Listener) -> None:
         self._listener = listener
@@ -207,6 +211,8 @@ class LocalRun:
 
     def _job(self, c: Candidate) -> Build | Failure:
         func, target = c.task.func, c.task.target
+        if _emits_in_script(c.trace):
+            return self._built_here(c)
         packed = _portable(c.trace)
         if packed is None:  # other processes cannot import its steps
             try:
@@ -214,6 +220,18 @@ class LocalRun:
             except Exception as error:
                 return Failure("schedule", f"{type(error).__name__}: {error}".splitlines()[0])
         return Build(func, target, packed, self._builder)
+
+    def _built_here(self, c: Candidate) -> Build | Failure:
+        """A job for a kernel that only this process can build: the other only loads it."""
+        stage = "schedule"
+        try:
+            func = c.trace.apply(c.task.func)
+            stage = "build"
+            artifact = self._settings.builder(func, c.task.target)
+        except Exception as error:
+            return Failure(stage, f"{type(error).__name__}: {error}".splitlines()[0])
+        ready = pickle.dumps(partial(ready_artifact, artifact))
+        return Build(replace(func, body=()), c.task.target, None, ready)
 
     def best(self, task: Task) -> Measurement | None:
         """The incumbent: no other candidate of this task has beaten it side by side."""
@@ -245,6 +263,19 @@ class LocalRun:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def _emits_in_script(trace: Trace) -> bool:
+    """Whether the code of an instruction is defined where other processes cannot import it."""
+    units = [s.intrinsic for s in trace if isinstance(s, Tensorize)]
+    emitters = [emit for unit in units for emit in unit.emitters.values()]
+    if any(getattr(emit, "__module__", "") == "__main__" for emit in emitters):
+        return True
+    try:
+        pickle.dumps(emitters)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return True
+    return False
 
 
 def _portable(trace: Trace) -> bytes | None:

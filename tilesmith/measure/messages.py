@@ -109,6 +109,11 @@ class Build:
     builder: bytes  # a pickled callable
 
 
+def ready_artifact(artifact: Artifact, _: Function, __: Target) -> Artifact:
+    """A builder for a kernel that is built already."""
+    return artifact
+
+
 @dataclass(frozen=True, slots=True)
 class Built:
     """A kernel with its parameters, whose layouts the schedule may have changed."""

@@ -148,6 +148,7 @@ from tilesmith.ops.quantize import (
     requantize,
     to_integers,
     to_reals,
+    weighted_sum,
 )
 from tilesmith.ops.reduce import (
     reduce_l1,
@@ -381,5 +382,6 @@ __all__ = [
     "transpose_batch_matmul",
     "trilu",
     "trunc_divide",
+    "weighted_sum",
     "where",
 ]

@@ -53,14 +53,17 @@ def _spread(op: str, what: str, t: Tensor, X: Tensor, axis: int, block: int) -> 
     return lambda i: t[(*i[:a], i[a] // block, *i[a + 1 :])]
 
 
-def _saturated(rounded: Value, zero: Value | None, to: DType) -> Value:
-    """A whole number of float32 plus the zero point, brought into the range of `to`."""
+def _saturated(x: Value, zero: Value | None, to: DType) -> Value:
+    """x in float32, rounded to a whole number, plus the zero point, within the range of `to`.
+
+    The range is a whole number at both ends, so it may be applied before rounding, which processors
+    do together with the conversion to an integer.
+    """
     low, high = float(to.lowest()), float(to.highest())
     if zero is None:
-        return cast(cast(maximum(minimum(rounded, high), low), INT32), to)
-    # These differences are exact in float32, and so is the sum in int32.
-    away = cast(zero, FLOAT32)
-    whole = cast(maximum(minimum(rounded, high - away), low - away), INT32)
+        return cast(cast(round_(maximum(minimum(x, high), low)), INT32), to)
+    away = cast(zero, FLOAT32)  # the differences are exact
+    whole = cast(round_(maximum(minimum(x, high - away), low - away)), INT32)
     return cast(whole + cast(zero, INT32), to)
 
 
@@ -82,7 +85,7 @@ def quantize(
 
     def body(*i: Value) -> Value:
         quotient = cast(widen(cast(X[i], held)) / widen(cast(by(i), held)), held)
-        return _saturated(round_(widen(quotient)), at[0](i) if at else None, to)
+        return _saturated(widen(quotient), at[0](i) if at else None, to)
 
     out: Tensor = compute(X.shape_ints, body, name=name)
     return out
@@ -160,10 +163,37 @@ def quantization_range(X: Tensor, name: str = "quantization") -> tuple[Tensor, T
 
     def zero_of() -> Value:
         place = 0.0 - minimum(low[()], 0.0) / scale[()]
-        return _saturated(round_(place), None, dtype_named("uint8"))
+        return _saturated(place, None, dtype_named("uint8"))
 
     zero: Tensor = compute((), zero_of, name=f"{name}_zero")
     return scale, zero
+
+
+def weighted_sum(
+    A: Tensor, B: Tensor, of_a: Tensor, of_b: Tensor, shift: Tensor,
+    dtype: str | DType = "uint8", name: str = "weighted_sum",
+) -> Tensor:  # fmt: skip
+    """round(a * of_a + b * of_b + shift) as `dtype`: the sum of two quantised tensors of one shape,
+    if the factors are their scales by that of the result, and the shift is what remains of all
+    zero points.
+    """
+    op = "weighted_sum"
+    need_tensor(op, "A", A)
+    need_tensor(op, "B", B)
+    to = _small(op, dtype)
+    if A.shape_ints != B.shape_ints:
+        raise ExpressionError(
+            f"{op}: A has shape {show_shape(A.shape)}, B {show_shape(B.shape)}; they must be equal"
+        )
+    _alike(A, op, of_a, of_b, shift)
+
+    def body(*i: Value) -> Value:
+        one, two, rest = (cast(t[(0,) * t.ndim], FLOAT32) for t in (of_a, of_b, shift))
+        whole = cast(B[i], FLOAT32) * two + (cast(A[i], FLOAT32) * one + rest)
+        return _saturated(whole, None, to)
+
+    out: Tensor = compute(A.shape_ints, body, name=name)
+    return out
 
 
 def requantize(
@@ -183,7 +213,7 @@ def requantize(
 
     def body(*i: Value) -> Value:
         scaled = cast(S[i], FLOAT32) * cast(read_broadcast(factor, i), FLOAT32)
-        return _saturated(round_(scaled), read_broadcast(zero[0], i) if zero else None, to)
+        return _saturated(scaled, read_broadcast(zero[0], i) if zero else None, to)
 
     out: Tensor = compute(S.shape_ints, body, name=name)
     return out

@@ -13,7 +13,7 @@ from tilesmith.expr.nodes import Expr, Load, Select, Unary, children
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.dependence import find_block, readers, writers, written
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Block, Path
+from tilesmith.ir.nodes import Block, Path, walk
 
 
 def is_output(func: Function, b: Block) -> bool:
@@ -115,6 +115,13 @@ def has_data_reuse(func: Function, b: Block) -> bool:
     axes = [i.name for i in b.spatial if i.extent.const != 1]
     missing = sum(1 for names in reads.values() if any(a not in names for a in axes))
     return missing >= 2 or (missing >= 1 and bool(b.reducing))
+
+
+def is_epilogue(func: Function, b: Block) -> bool:
+    """Whether it is element-wise in the result of a reduction, such as a sum that is scaled."""
+    if b.combiner is not None:
+        return False
+    return any(p.combiner is not None and elementwise_match(func, p, b) for _, p in walk(func.body))
 
 
 def shared_axes(b: Block) -> frozenset[str]:

@@ -22,7 +22,7 @@ from tilesmith.schedule.loops import Reorder, Split
 from tilesmith.schedule.reduction import Rfactor
 from tilesmith.schedule.sample import SampleLocation, SampleTile
 from tilesmith.space import analysis
-from tilesmith.space.packing import copied, is_across, packing, prepared
+from tilesmith.space.packing import copied, gathered, is_across, packing, prepared, spread
 from tilesmith.space.state import Derived, State
 from tilesmith.space.tiling import Tiling
 
@@ -193,15 +193,17 @@ def tiled_states(
     name = state.block.name
     constants = prepared(state) if pack else []
     operands = copied(state, axis) if pack else []
+    parted = spread(state, axis) if pack else []
+    scattered = gathered(state, axis) if pack else []
     needed = tuple(x for x in operands if is_across(state.block, x, axis))
     # A packed copy pays if the operand does not fit L1.
     large = any(_nbytes(state.func, x) > state.task.target.l1_nbytes for x in operands)
     best = tuple(operands) if large else needed
     for turned in orders(state, axis, order):
-        for chosen in dict.fromkeys((needed, tuple(operands))):
+        for chosen in dict.fromkeys((needed, tuple(operands), (*needed, *scattered))):
             reads = [CacheRead(name, operand) for operand in chosen]
             copies = tuple(r.copy for r in reads)
-            tiled = tiling.apply(state.then(*reads, done=copies), axis, turned)
+            tiled = tiling.apply(state.then(*parted, *reads, done=copies), axis, turned)
             tiled = packed(tiled, name, tiling, axis, (*constants, *copies))
             out.append(Tiled(tiled, axis, turned, copies, not turned and chosen == best))
     return out
@@ -231,11 +233,14 @@ class TileAndFuse:
     pack: bool = False
     order: bool = False  # both loop orders of the outer levels are sketches
     final: bool = False  # without it, only a cache stage is final
+    epilogues: bool = True  # see Tile
 
     def __call__(self, state: State) -> Derived | None:
         func, b = state.func, state.block
         consumer = analysis.fusible_consumer(func, b)
         if consumer is None or not analysis.has_data_reuse(func, b):
+            return None
+        if not self.epilogues and analysis.is_epilogue(func, b):
             return None
         derived = []
         preferred = []
@@ -266,10 +271,15 @@ class Tile:
     choose_axis: bool = False
     pack: bool = False
     order: bool = False
+    # Also element-wise blocks that read each element of a result once: they are better computed in
+    # the tiles of that result.
+    epilogues: bool = True
 
     def __call__(self, state: State) -> Derived | None:
         b = state.block
         if not analysis.has_data_reuse(state.func, b):
+            return None
+        if not self.epilogues and analysis.is_epilogue(state.func, b):
             return None
         every = [
             tiled

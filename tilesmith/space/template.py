@@ -317,10 +317,20 @@ class TemplateSchedule(Schedule):
         if isinstance(step, _KNOWN_ONLY) or prefetch:
             return int(value)
         if p.name is not None:
-            return p.name
+            return self._only_value(p.name) or p.name
         if isinstance(step, Split) and nonnegative(p - 1) and not step.exact:
             return str(p)
         return int(value)
+
+    def _only_value(self, column: str) -> int | None:
+        """The value of a tile's factor that is always the same: a number in the program, so that a
+        hardware instruction of that size fits.
+        """
+        columns, table = self._tables.get(column, ((), None))
+        if table is None:
+            return None
+        values = np.unique(table[:, columns.index(column)])
+        return int(values[0]) if len(values) == 1 else None
 
     def split(self, loop: str, factors: Sequence[Any], *, exact: bool = False) -> tuple[str, ...]:
         """Factors may be knobs, or computed from knobs: `split(i, [None, 2*x])`."""

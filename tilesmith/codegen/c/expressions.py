@@ -19,7 +19,19 @@ from tilesmith.codegen.c.position import Position
 from tilesmith.codegen.passes.check_indices import number_of
 from tilesmith.codegen.select_scopes import Scopes, Unconditional
 from tilesmith.expr.dynamic import below
-from tilesmith.expr.nodes import Arg, Binary, Cast, Const, Expr, IntValue, Load, Select, Unary
+from tilesmith.expr.ints import Int, of
+from tilesmith.expr.nodes import (
+    COMPARISONS,
+    Arg,
+    Binary,
+    Cast,
+    Const,
+    Expr,
+    IntValue,
+    Load,
+    Select,
+    Unary,
+)
 from tilesmith.expr.walk import postorder, run_deep
 
 Steps = Generator[Expr, Piece, Piece]
@@ -117,6 +129,8 @@ class Expressions:
                 raise BuildError("kernels whose indices are checked run on CPUs only")
             case Unary(op=op, x=x):
                 v = self.operations.unary(op, (yield x), e.dtype)
+            case Binary(op=op, a=a, b=b) if (p := _difference(op, a, b)) is not None:
+                v = self.integers.comparison(op, p)
             case Binary(op=op, a=a, b=b):
                 left = yield a
                 v = self.operations.binary(op, left, (yield b), a.dtype)
@@ -195,6 +209,18 @@ class Expressions:
         if not set(text) & {".", "e"}:
             text += ".0"
         return _literal(text if d.bits == 64 else f"{text}f")
+
+
+def _difference(op: str, a: Expr, b: Expr) -> Int | None:
+    """a - b, if a comparison of the two is one of integers over loops."""
+    if op not in COMPARISONS or (isinstance(a, Const) and isinstance(b, Const)):
+        return None
+    both = [
+        x.value if isinstance(x, IntValue) else of(int(x.value))
+        for x in (a, b)
+        if isinstance(x, IntValue) or (isinstance(x, Const) and x.dtype.is_int)
+    ]
+    return both[0] - both[1] if len(both) == 2 else None
 
 
 def _literal(text: str) -> Piece:

@@ -11,7 +11,14 @@ from tilesmith.codegen.artifact import Check
 from tilesmith.codegen.llvm.addressing import Addressing
 from tilesmith.codegen.llvm.builder import I64, PTR, Type, V
 from tilesmith.codegen.llvm.loads import Loads
-from tilesmith.codegen.llvm.operations import binary, cast, floordiv, unary
+from tilesmith.codegen.llvm.operations import (
+    binary,
+    cast,
+    floordiv,
+    rounded_to_int32,
+    rounds_to,
+    unary,
+)
 from tilesmith.codegen.llvm.position import Lane, Position
 from tilesmith.codegen.llvm.register_cache import RegisterCache
 from tilesmith.codegen.llvm.storage import compute_type
@@ -177,6 +184,8 @@ class Expressions:
                 v = binary(self.builder, op, *self.match((yield a), (yield b)), a.dtype)
             case Select(cond=c, a=a, b=b):
                 v = yield from self._select(c, a, b)
+            case Cast(x=Unary(op="round", x=x)) if rounds_to(self.builder, x.dtype, e.dtype):
+                v = rounded_to_int32(self.builder, (yield x))
             case Cast(x=x):
                 v = cast(self.builder, (yield x), x.dtype, e.dtype)
             case _:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 
-from tilesmith.base.dtype import BFLOAT16, BOOL, DType
+from tilesmith.base.dtype import BFLOAT16, BOOL, FLOAT32, INT32, DType
 from tilesmith.base.errors import BuildError
 from tilesmith.codegen.llvm import vecmath
 from tilesmith.codegen.llvm.builder import Builder, Type, V, is_nan
@@ -265,3 +265,16 @@ def constants(v: V) -> set[int]:
 
 # 7, <i64 0, i64 1>, splat (i8 7)
 _NUMBER = re.compile(r"(?:^|(?<= ))-?\d+\b")
+
+
+def rounds_to(b: Builder, have: DType, want: DType) -> bool:
+    """Whether one instruction rounds to the nearest and converts."""
+    return b.arch == "aarch64" and have is FLOAT32 and want is INT32
+
+
+def rounded_to_int32(b: Builder, v: V) -> V:
+    """A float32 as the nearest int32, which saturates as `cast` does."""
+    if v.type.lanes not in (1, 2, 4):  # not one register
+        return cast(b, unary(b, "round", v, FLOAT32), FLOAT32, INT32)
+    to = v.type.of("i32")
+    return b.call("llvm.aarch64.neon.fcvtns", to, v, overload=f"{to.suffix}.{v.type.suffix}")

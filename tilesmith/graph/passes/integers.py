@@ -12,13 +12,23 @@ from typing import Any
 
 import numpy as np
 
+from tilesmith.base.dtype import FLOAT32, UINT8, DType
+from tilesmith.base.dtype import dtype as dtype_named
+from tilesmith.base.target import Target
 from tilesmith.graph.edit import Editor, edited
 from tilesmith.graph.graph import Array, Graph, Node, Value
 from tilesmith.ops.conv import conv1d, conv2d, conv3d
-from tilesmith.ops.elementwise import bias_add, maximum, relu
+from tilesmith.ops.elementwise import add, bias_add, maximum, relu
 from tilesmith.ops.matmul import batch_matmul, matmul
 from tilesmith.ops.pool import max_pool, max_pool2d
-from tilesmith.ops.quantize import dequantize, quantize, requantize, to_integers, to_reals
+from tilesmith.ops.quantize import (
+    dequantize,
+    quantize,
+    requantize,
+    to_integers,
+    to_reals,
+    weighted_sum,
+)
 from tilesmith.ops.transform import reshape, transpose
 
 _CONVOLUTIONS = (conv1d, conv2d, conv3d)
@@ -52,15 +62,36 @@ class Scaled:
         )
 
 
-def integer_kernels(graph: Graph) -> Graph:
-    if not any(n.function is dequantize for n in graph.nodes):
-        return graph
-    # Weights that remain as floats are folded by the next pass.
-    return edited(graph, _Rule(), unfolded=(dequantize, transpose))
+@dataclass(frozen=True)
+class IntegerKernels:
+    """The pass. `activations` is the type, int8 or uint8, that results inside of the network get,
+    with their zero points moved: the one that the target's instructions multiply by int8. Empty
+    leaves them as they are.
+    """
+
+    activations: str = ""
+
+    def __call__(self, graph: Graph) -> Graph:
+        if not any(n.function is dequantize for n in graph.nodes):
+            return graph
+        # Weights that remain as floats are folded by the next pass.
+        return edited(graph, _Rule(self.activations), unfolded=(dequantize, transpose))
+
+
+integer_kernels = IntegerKernels()
+
+
+def integer_kernels_for(target: Target) -> IntegerKernels:
+    if "amx" in target.features:  # takes both
+        return integer_kernels
+    if {"vnni", "avxvnni"} & target.features:
+        return IntegerKernels("uint8")
+    return IntegerKernels("int8") if "dotprod" in target.features else integer_kernels
 
 
 @dataclass
 class _Rule:
+    activations: str = ""
     constants: dict[str, Scaled] = field(default_factory=dict)  # by what they were dequantized to
 
     def __call__(self, e: Editor, node: Node, inputs: tuple[Value, ...]) -> Value | None:
@@ -70,9 +101,14 @@ class _Rule:
         if node.function is transpose and inputs[0].name in self.constants:
             return self._transposed(e, node, inputs[0])
         if node.function is quantize:
-            done = self._quantized(e, node, inputs)
-            return done if done is not None else _any_order(e, node, inputs)
-        return _any_order(e, node, inputs)
+            target = self._target(e, node, inputs)
+            if target is None:
+                return None
+            done = self._quantized(e, inputs[0], target)
+            return done if done is not None else _in_any_order(e, inputs, target)
+        if node.function is dequantize and (found := _scaled(e, inputs, node)) is not None:
+            return _real_in_any_order(e, inputs, found)
+        return None
 
     def _known(self, value: Value, found: Scaled) -> Value:
         self.constants[value.name] = found
@@ -106,18 +142,34 @@ class _Rule:
             return replace(inner, value=e.transpose(inner.value, node.setting("axes")))
         return replace(inner, value=e.add(node.function, inner.value, **dict(node.settings)))
 
-    def _quantized(self, e: Editor, node: Node, inputs: tuple[Value, ...]) -> Value | None:
-        """What a quantize node makes, from integers; None if that cannot be said."""
-        target = _target(e, node, inputs)
-        if target is None:
+    def _target(self, e: Editor, node: Node, inputs: tuple[Value, ...]) -> Scaled | None:
+        """What a quantize node writes, if it has one constant scale and zero point."""
+        out = e.graph.values[node.outputs[0]]
+        scale = e.array(inputs[1])
+        zero = e.array(inputs[2]) if len(inputs) > 2 else np.zeros(1, out.dtype.numpy)
+        if scale is None or zero is None or scale.size != 1 or zero.size != 1:
             return None
-        if (source := self._source(e, inputs[0])) is not None and source.is_like(target):
+        if scale.dtype != np.float32 or node.setting("precision") not in (None, "float32"):
+            return None
+        if out.dtype.bits != 8 or inputs[0].dtype is not FLOAT32:
+            return None
+        readers = e.graph.consumers.get(out.name, ())
+        inside = out.name not in e.graph.returned and all(n.function is dequantize for n in readers)
+        kind = dtype_named(self.activations) if self.activations and inside else out.dtype
+        value = Value(out.name, out.shape, kind)
+        return Scaled(value, scale.reshape(-1), _moved(zero, kind))
+
+    def _quantized(self, e: Editor, x: Value, target: Scaled) -> Value | None:
+        """What a quantize node makes of x, from integers; None if that cannot be said."""
+        if (source := self._source(e, x)) is not None and source.is_like(target):
             return source.value  # moved or compared only
-        chain, v = list[Node](), inputs[0]
+        chain, v = list[Node](), x
         while (maker := e.maker(v)) is not None and e.is_inside(v, chain):
             chain.append(maker)
             if maker.function in (*_CONVOLUTIONS, *_PRODUCTS):
                 return self._sum(e, chain, target)
+            if maker.function is add:
+                return self._added(e, chain, target)
             if maker.function not in (relu, reshape, bias_add):
                 return None
             v = e.builder.value(maker.inputs[0])
@@ -156,14 +208,28 @@ class _Rule:
         factor = (x.scale * scale / target.scale).astype(np.float32)
         rank = len(total.shape)
         factor = factor.reshape(-1, *(1,) * (rank - 1 - axis % rank)) if factor.size > 1 else factor
-        zero = target.zero.reshape(())
+        zero = target.zero.astype(np.float32).reshape(())
         y: Value = e.add(
             requantize, total, e.constant(factor.reshape(factor.shape if factor.size > 1 else ())),
             e.constant(zero), dtype=target.value.dtype.name,
         )  # fmt: skip
-        if any(n.function is relu for n in after) and zero > target.value.dtype.lowest():
-            y = e.add(maximum, y, e.constant(zero))
-        return y
+        return _floored(e, y, target) if any(n.function is relu for n in after) else y
+
+    def _added(self, e: Editor, chain: list[Node], target: Scaled) -> Value | None:
+        """The sum of two quantised tensors of one shape."""
+        *after, root = chain
+        terms = [self._source(e, e.builder.value(name)) for name in root.inputs]
+        a, b = terms if len(terms) == 2 else (None, None)
+        if a is None or b is None or any(n.function is not relu for n in after):
+            return None
+        if not a.is_uniform or not b.is_uniform or a.value.shape != b.value.shape:
+            return None
+        wide = [t.scale.astype(np.float64) / target.scale for t in (a, b)]
+        shift = target.zero - wide[0] * a.zero - wide[1] * b.zero
+        numbers = (e.constant(x.astype(np.float32).reshape(())) for x in (*wide, shift))
+        dtype = target.value.dtype
+        y: Value = e.add(weighted_sum, a.value, b.value, *numbers, dtype=dtype.name)
+        return _floored(e, y, target) if after else y
 
     def _bias(self, e: Editor, v: Value, scale: Array) -> Array | None:
         """A bias in units of the sum."""
@@ -178,6 +244,15 @@ class _Rule:
         return units.astype(np.int64) if np.abs(units).max(initial=0) < 2**30 else None
 
 
+def _floored(e: Editor, y: Value, target: Scaled) -> Value:
+    """The larger of y and what stands for 0."""
+    zero = target.zero.reshape(())
+    if zero <= target.value.dtype.lowest():
+        return y
+    out: Value = e.add(maximum, y, e.constant(zero))
+    return out
+
+
 def _scaled(e: Editor, inputs: tuple[Value, ...], node: Node) -> Scaled | None:
     """What a dequantize node reads, if scale and zero point are constants."""
     scale = e.array(inputs[1])
@@ -187,37 +262,33 @@ def _scaled(e: Editor, inputs: tuple[Value, ...], node: Node) -> Scaled | None:
     if scale.ndim > 1 or zero.ndim > 1 or node.setting("dtype") not in (None, "float32"):
         return None
     axis = node.setting("axis", 1) % max(1, len(inputs[0].shape))
+    if inputs[0].dtype.bits == 8:
+        zero = _moved(zero, inputs[0].dtype)
     return Scaled(inputs[0], scale.reshape(-1), zero.reshape(-1), axis)
 
 
-def _any_order(e: Editor, node: Node, inputs: tuple[Value, ...]) -> Value | None:
-    """A node with one scale and zero point, as an operator for which dimensions have no order: then
-    transposes can pass it.
-    """
-    if node.function not in (quantize, dequantize) or any(v.size != 1 for v in inputs[1:]):
-        return None
-    settings = dict(node.settings)
-    if settings.get("precision") or (node.function is dequantize and settings.get("dtype")):
-        return None
-    kind = inputs[0].dtype if node.function is dequantize else e.graph.values[node.outputs[0]].dtype
-    zero = inputs[2] if len(inputs) > 2 else e.constant(np.zeros((), kind.numpy))
-    if node.function is dequantize:
-        out: Value = e.add(to_reals, inputs[0], inputs[1], zero)
-        return out
-    y: Value = e.add(to_integers, inputs[0], inputs[1], zero, dtype=kind.name)
-    return y
+def _moved(zero: Array, kind: DType) -> Array:
+    """Zero points of int8 or uint8 for the same numbers in the other of both types."""
+    if zero.dtype == kind.numpy or zero.dtype.itemsize != 1:
+        return zero.reshape(-1)
+    by = 128 if kind is UINT8 else -128
+    return (zero.reshape(-1).astype(np.int16) + by).astype(kind.numpy)
 
 
-def _target(e: Editor, node: Node, inputs: tuple[Value, ...]) -> Scaled | None:
-    """What a quantize node writes, if it has one constant scale and zero point."""
-    out = e.graph.values[node.outputs[0]]
-    scale = e.array(inputs[1])
-    zero = e.array(inputs[2]) if len(inputs) > 2 else np.zeros(1, out.dtype.numpy)
-    if scale is None or zero is None or scale.size != 1 or zero.size != 1 or out.dtype.bits != 8:
+def _in_any_order(e: Editor, inputs: tuple[Value, ...], target: Scaled) -> Value:
+    """quantize, as an operator for which dimensions have no order: transposes can pass it."""
+    zero = e.constant(target.zero.reshape(()))
+    out: Value = e.add(to_integers, inputs[0], inputs[1], zero, dtype=target.value.dtype.name)
+    return out
+
+
+def _real_in_any_order(e: Editor, inputs: tuple[Value, ...], found: Scaled) -> Value | None:
+    """The same for dequantize, if it has one scale and zero point."""
+    if not found.is_uniform:
         return None
-    if scale.dtype != np.float32 or node.setting("precision") not in (None, "float32"):
-        return None
-    return Scaled(out, scale.reshape(-1), zero.reshape(-1))
+    zero = e.constant(found.zero.reshape(()))
+    out: Value = e.add(to_reals, inputs[0], inputs[1], zero)
+    return out
 
 
 def _product(
