@@ -284,3 +284,29 @@ def test_a_barrier_names_the_memory_that_threads_meet_in():
     lowered = GpuCheck(func, H200).run(replace(scheduled, buffers=buffers, body=body))
     scopes = {s.scope for s in statements(lowered.body) if isinstance(s, Sync)}
     assert scopes == {"global"}
+
+
+def test_threads_that_share_a_copy_fill_it_once():
+    """The copy has a loop over threads of its own, inside of one that it does not depend on."""
+    x = ts.placeholder((2, 3), name="X")
+    func = ts.function([x, ts.compute((2, 3), lambda i, j: x[1 - i, j] + 1.0, name="Y")])
+    sch = Schedule(func)
+    sch.cache_read("Y", "X", "shared")
+    sch.compute_at("X.shared", "Y.i")
+    sch.bind("Y.i", "threadIdx.x")
+    GpuCheck(func, H200).run(sch.func)
+    (inner, *_) = [f.name for f in statements(sch.func.body) if isinstance(f, For)][2:]
+    sch.bind(inner, "threadIdx.x")
+    GpuCheck(func, H200).run(sch.func)
+
+
+def test_threads_whose_windows_overlap_in_shared_memory_are_refused():
+    x = ts.placeholder((10,), name="X")
+    func = ts.function([x, ts.compute((8,), lambda i: x[i] + x[i + 2], name="Y")])
+    sch = Schedule(func)
+    sch.cache_read("Y", "X", "shared")
+    sch.split("Y.i", [None, 4])
+    sch.compute_at("X.shared", "Y.i.1")
+    sch.bind("Y.i.1", "threadIdx.x")
+    with pytest.raises(BuildError, match=r"several threads write the same elements of X.shared"):
+        launch_form(sch.func, H200)

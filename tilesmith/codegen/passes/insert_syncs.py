@@ -105,6 +105,8 @@ class _Launch:
                     open_ = [replace(u, shift=tuple(n for n in u.shift if n != s.name))
                              for u in open_]  # fmt: skip
                 continue
+            for u in mine:
+                self._require_apart(u)
             open_ = self._ordered(s, open_)
             if self._clash(open_, mine):
                 wide = self._clash([u for u in open_ if self._is_global(u)], mine)
@@ -151,6 +153,22 @@ class _Launch:
             for u in first
             for v in second
         )
+
+    def _require_apart(self, u: _Use) -> None:
+        """Raises if threads of one statement write the same elements, as far as that is known."""
+        if not u.access.write:
+            return
+        inner = {**self.threads, **{f.name: f.extent for f in u.access.path}}
+        at = linear(u.access.index, self.buffers[u.access.buffer].strides)
+        at = Int({m: c for m, c in at.terms.items() if any(_names(a) & inner.keys() for a in m)})
+        digits = self._digits(at, inner)
+        if digits is None or not any(name for _, _, name in digits):
+            return
+        if not _distinct([(c, e) for c, e, _ in digits], 0):
+            raise BuildError(
+                f"several threads write the same elements of {u.access.buffer}; compute it outside "
+                "of the loops over threads, or keep it private to each"
+            )
 
     def _slots_differ(self, u: _Use, v: _Use) -> bool:
         """Whether the first indices are e % n and (e + c) % n, with c no multiple of n."""
