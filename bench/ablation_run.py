@@ -95,7 +95,7 @@ class TimedReplay(ReplayRun):
         super().__init__(settings)
         self._clock = clock
 
-    def measure(self, candidates: Any, upcoming: Any = None, until: Any = None) -> Any:
+    def measure(self, candidates: Any, upcoming: Any = None, seconds: Any = None) -> Any:
         measured = super().measure(candidates, upcoming)
         self._clock.now += sum(m.build_seconds + _TRIAL_SECONDS for m in measured)
         return measured

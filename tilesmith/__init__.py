@@ -101,6 +101,7 @@ from tilesmith.ir.lower import function
 from tilesmith.ir.nodes import Intrinsic
 from tilesmith.ir.pack import pack
 from tilesmith.ir.serialize import function_to_json
+from tilesmith.measure.fleet.measurer import FleetMeasurer
 from tilesmith.measure.local import LocalMeasurer
 from tilesmith.measure.protocol import Measurer, Measuring
 from tilesmith.measure.replay import ReplayMeasurer
@@ -205,6 +206,7 @@ __all__ = [
     "Evolution",
     "ExpressionError",
     "Failure",
+    "FleetMeasurer",
     "Function",
     "Gbdt",
     "Genetic",

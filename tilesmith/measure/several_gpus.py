@@ -8,6 +8,7 @@ was compared on one device.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -70,8 +71,9 @@ class SeveralRuns:
         self,
         candidates: Sequence[Candidate],
         upcoming: Upcoming | None = None,
-        until: float | None = None,
+        seconds: float | None = None,
     ) -> list[Measurement]:
+        until = None if seconds is None else time.monotonic() + seconds
         known = {c.key: c for c in candidates}
         ahead = cache(upcoming) if upcoming is not None else None
         proposing = threading.Lock()
@@ -97,7 +99,7 @@ class SeveralRuns:
                 run.report_to(report)
         shares = [self._share(candidates, k) for k in range(len(self._runs))]
         jobs = [
-            lambda run=run, share=share, k=k: run.measure(share, coming(k), until)
+            lambda run=run, share=share, k=k: run.measure(share, coming(k), seconds)
             for k, (run, share) in enumerate(zip(self._runs, shares, strict=True))
         ]
         found = {m.candidate.key: m for ms in self._together(jobs) for m in ms}
@@ -148,7 +150,8 @@ class SeveralRuns:
             if first is None or other.cost <= _NEAR * first.cost:
                 fresh.append(Candidate(_on(task, self._devices[0]), other.candidate.trace))
         self._seen |= {c.key for c in fresh}
-        return self._runs[0].measure(fresh, None, until) if fresh else []
+        left = None if until is None else until - time.monotonic()
+        return self._runs[0].measure(fresh, None, left) if fresh else []
 
     def best(self, task: Task) -> Measurement | None:
         """The incumbent of the first GPU; of another one as long as that has none."""

@@ -5,7 +5,7 @@ rule.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 
@@ -245,22 +245,27 @@ class TileAndFuse:
         derived = []
         preferred = []
         for axis in vector_axes(state, self.choose_axis):
-            for level in self.levels:
-                if self.tiling.structure[level - 1] != "S":
-                    continue
-                for tiled in tiled_states(state, self.tiling, axis, self.pack, self.order):
-                    loops = [x for part in tiled.state.levels_of(b.name)[:level] for x in part]
-                    fuse = ReverseComputeAt(consumer.name, loops[-1])
-                    try:
-                        fused = tiled.state.then(fuse, done=[consumer.name])
-                    except ScheduleError:
-                        continue
-                    derived.append(tiled.placed(fused, b.name))
-                    preferred.append(tiled.preferred)
+            for tiled, fused in self.fused(state, consumer.name, axis):
+                derived.append(fused)
+                preferred.append(tiled.preferred)
         if not derived:
             return None
         final = self.final or b.name.endswith(".local")
         return Derived(tuple(derived), final, _first(preferred))
+
+    def fused(self, state: State, consumer: str, axis: str | None) -> Iterator[tuple[Tiled, State]]:
+        """The current block tiled with vectors along `axis`, and its consumer in its loops."""
+        name = state.block.name
+        for level in self.levels:
+            if self.tiling.structure[level - 1] != "S":
+                continue
+            for tiled in tiled_states(state, self.tiling, axis, self.pack, self.order):
+                loops = [x for part in tiled.state.levels_of(name)[:level] for x in part]
+                try:
+                    fused = tiled.state.then(ReverseComputeAt(consumer, loops[-1]), done=[consumer])
+                except ScheduleError:
+                    continue
+                yield tiled, tiled.placed(fused, name)
 
 
 @dataclass(frozen=True)
