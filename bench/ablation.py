@@ -11,9 +11,9 @@ Sharing: two such networks, tuned apart and in one run, until each is as fast as
 Accuracy (`--accuracy`, ten minutes): what a model of each task and one of all tasks like best, of
 ten operators whose programs were recorded (`bench.dataset`).
 
-Models (`--models`, ten minutes): five of these operators as one network, on simulators fitted to the
-records; the other five are in the database. One contestant lacks the shared model, one the records
-of similar tasks, one is round robin.
+Models (`--models`, ten minutes): five of these operators as one network, on simulators fitted to
+the records; the other five are in the database. One contestant lacks the shared model, one the
+records of similar tasks, one is round robin.
 """
 
 from __future__ import annotations

@@ -32,6 +32,7 @@ from tilesmith.tune.scheduler import Scheduler, TaskStep
 from tilesmith.tune.similar_records import SimilarTask, similar_tasks
 from tilesmith.tune.task_tuner import TaskTuner
 
+Curves = dict[str, list[list[tuple[float, float]]]]  # (seconds, latency), by contestant and seed
 _TRIAL_SECONDS = 0.06  # of measuring a candidate, beside building it
 
 
@@ -94,7 +95,7 @@ class TimedReplay(ReplayRun):
         super().__init__(settings)
         self._clock = clock
 
-    def measure(self, candidates: Any, upcoming: Any = None, until: Any = None) -> Any:
+    def measure(self, candidates: Any, upcoming: Any = None, seconds: Any = None) -> Any:
         measured = super().measure(candidates, upcoming)
         self._clock.now += sum(m.build_seconds + _TRIAL_SECONDS for m in measured)
         return measured
@@ -118,15 +119,13 @@ KNOWN = ("matmul_512", "conv2d_28_64_64", "depthwise_56_64", "scores_96_8_48", "
 KNOWN_TRIALS = 96  # records of each of them
 
 
-def compare_models(
-    seeds: int, trials: int, most: int
-) -> dict[str, list[list[tuple[float, float]]]]:
+def compare_models(seeds: int, trials: int, most: int) -> Curves:
     """Curves of (seconds, latency) by contestant and seed. Of each operator's records the first
     `most` are used: fitting a simulator takes time by the cube of their number.
     """
     data = {name: ms[:most] for name, ms in load().items()}
     measurer = ReplayMeasurer([m for ms in data.values() for m in ms], "model")
-    curves: dict[str, list[list[tuple[float, float]]]] = {name: [] for name in CONTESTANTS}
+    curves: Curves = {name: [] for name in CONTESTANTS}
     for seed in range(seeds):
         for name, contestant in CONTESTANTS.items():
             curves[name].append(_run(contestant, data, measurer, seed, trials))
@@ -175,7 +174,7 @@ def _run(
     return curve
 
 
-def _show(curves: dict[str, list[list[tuple[float, float]]]]) -> None:
+def _show(curves: Curves) -> None:
     """Latency over that of the full contestant at the end, and when each is as far as round robin
     is in the end, as a share of its time.
     """

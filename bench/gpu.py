@@ -1,6 +1,7 @@
 """GPUs: are kernels right, how many are measured in a second, are faults survived, and how fast are
 tuned kernels and whole networks beside PyTorch?
 
+    python -m bench.gpu smoke
     python -m bench.gpu check   [--candidates 40] [--ops GMM,C2D] [--shapes 1]
     python -m bench.gpu rates   [--seconds 30]
     python -m bench.gpu faults
@@ -27,9 +28,10 @@ from typing import Any
 import numpy as np
 
 import tilesmith as ts
+from bench.gpu_cases import cases_of, device
 from bench.gpu_faults import FAULTS, build_planted, planted
-from tilesmith.cli.arguments import machine
-from tilesmith.cli.bench import cases_of
+from bench.gpu_smoke import smoke
+from tilesmith.graph.device_executor import DeviceExecutor
 from tilesmith.measure.parent.timing import TimingRules
 from tilesmith.report.compare import Case
 from tilesmith.space.spaces import SketchSpace, variants
@@ -72,11 +74,6 @@ class Table:
             part.replace(self._path)
 
 
-def cases(options: argparse.Namespace) -> list[Case]:
-    """Batch 1 and channels first."""
-    return cases_of(options.ops, 1, options.shapes, ["NCHW"])
-
-
 def name_of(case: Case) -> str:
     return f"{case.op} {','.join(map(str, case.shape))}"
 
@@ -108,7 +105,7 @@ def check(options: argparse.Namespace, target: ts.Target, table: Table) -> None:
     measurer = ts.LocalMeasurer(confirm=False, rules=_QUICK, timeout=options.timeout)
     todo = [
         (f"{name_of(case)} {label}", Task(case.plain, target), rules)
-        for case in cases(options)
+        for case in cases_of(options.ops, options.shapes)
         for label, rules in (("default", ts.default_rules), ("ansor", ts.ansor_rules))
     ]
     todo = [t for t in todo if not table.has(t[0])]
@@ -122,8 +119,7 @@ def check(options: argparse.Namespace, target: ts.Target, table: Table) -> None:
             try:
                 drawn = random_candidates(task, rules, options.candidates, options.seed)
                 sampled = time.monotonic() - began
-                until = time.monotonic() + table.left - _FINISH_SECONDS
-                measured = run.measure(drawn, until=until)
+                measured = run.measure(drawn, seconds=table.left - _FINISH_SECONDS)
             except ts.TilesmithError as error:
                 table.add(name, error=f"{type(error).__name__}: {error}")
                 continue
@@ -148,7 +144,7 @@ def check(options: argparse.Namespace, target: ts.Target, table: Table) -> None:
 def rates(options: argparse.Namespace, target: ts.Target, table: Table) -> None:
     """Trials a second of a plain tuning run, and where the time goes."""
     for op, shape in (("GMM", "4"), ("C2D", "3")):
-        (case,) = cases_of(op, 1, shape, ["NCHW"])
+        (case,) = cases_of(op, shape)
         name = f"rate {name_of(case)}"
         if table.has(name) or table.is_over:
             continue
@@ -236,9 +232,9 @@ class Torch:
 
 def suite(options: argparse.Namespace, target: ts.Target, table: Table) -> None:
     peer = Torch() if target.kind == "cuda" else None
-    database = ts.open_database(options.db or ":memory:")
+    database = ts.open_database(options.db) if options.db else None
     try:
-        for case in cases(options):
+        for case in cases_of(options.ops, options.shapes):
             name = name_of(case)
             if table.has(name):
                 continue
@@ -261,7 +257,8 @@ def suite(options: argparse.Namespace, target: ts.Target, table: Table) -> None:
             mean = statistics.geometric_mean(ratios)
             table.add("geometric mean", cases=len(ratios), mean=round(mean, 3))
     finally:
-        database.close()
+        if database is not None:
+            database.close()
         if peer is not None:
             peer.close()
 
@@ -288,52 +285,74 @@ def _tuned(
 
 def models(options: argparse.Namespace, target: ts.Target, table: Table) -> None:
     """Whole networks: the error against float64, and the time of a call on the device."""
-    from tilesmith.testing.networks import catalogue
-    from tilesmith.testing.networks.export import export
-
     peer = Torch() if target.kind == "cuda" else None
-    folder = Path(options.folder)
-    for name in options.networks.split(","):
-        if table.has(name) or table.is_over:
-            continue
-        net = catalogue.network(name, options.small)
-        path = folder / f"{name}{'-small' if options.small else ''}.onnx"
-        if not path.exists():
-            export(name, path, small=options.small)
-        graph = ts.load_onnx(path)
-        database = ts.open_database(options.db or ":memory:")
-        began = time.monotonic()
-        if options.seconds > 0:
-            seconds = min(options.seconds, max(1.0, table.left - 60))
-            budget = ts.Budget(seconds=seconds)
-            model = ts.tune_model(graph, target, budget=budget, database=database, quiet=True)
-        else:
-            model = ts.compile_model(graph, target, database=database)
-        built = time.monotonic() - began
-        feeds = net.inputs()
-        got = model(feeds)
-        want = catalogue.in_float64(net, net.module(), feeds)
-        errors = {
-            k: float(np.linalg.norm(got[k] - want[k]) / np.linalg.norm(want[k])) for k in want
-        }
-        row: dict[str, Any] = {"error_norms": errors, "build_seconds": round(built, 1)}
-        (executor,) = model.executors
-        times = sorted(executor.seconds() for _ in range(20)) if target.kind != "cpu" else [0.0]
-        row["us"] = times[len(times) // 2] * 1e6
-        row["kernels"] = len(executor.kernels)
-        row["origins"] = Counter(k.origin.kind for k in executor.kernels)
-        slowest = sorted(model.profile(feeds, runs=3).kernels, key=lambda k: -k.seconds)[:8]
-        row["slowest"] = [[k.name, round(k.seconds * 1e6, 1)] for k in slowest]
+    try:
+        for name in options.networks.split(","):
+            if table.has(name) or table.is_over:
+                continue
+            try:
+                row = _model(name, options, target, table)
+            except ts.TilesmithError as error:
+                table.add(name, error=f"{type(error).__name__}: {error}")
+                continue
+            if peer is not None:
+                answer = peer.ask(network=name, small=options.small)
+                row |= {f"torch_{k}": v for k, v in answer.items()}
+            table.add(name, **row)
+    finally:
         if peer is not None:
-            answer = peer.ask(network=name, small=options.small)
-            row |= {f"torch_{k}": v for k, v in answer.items()}
-        table.add(name, **row)
+            peer.close()
+
+
+def _model(
+    name: str, options: argparse.Namespace, target: ts.Target, table: Table
+) -> dict[str, Any]:
+    import torch
+
+    from tilesmith.testing.networks import catalogue
+
+    net = catalogue.network(name, options.small)
+    module, inputs = net.module(), net.inputs()
+    graph = ts.from_torch(module, tuple(torch.from_numpy(a) for a in inputs.values()), name=name)
+    database = ts.open_database(options.db) if options.db else None
+    began = time.monotonic()
+    if options.seconds > 0:
+        budget = ts.Budget(seconds=min(options.seconds, max(1.0, table.left - 60)))
+        model = ts.tune_model(graph, target, budget=budget, database=database, quiet=True)
+    else:
+        model = ts.compile_model(graph, target, database=database)
+    row: dict[str, Any] = {"build_seconds": round(time.monotonic() - began, 1)}
+    feeds = {s.name: a for s, a in zip(model.inputs, inputs.values(), strict=True)}
+    got = dict(zip(net.outputs, model(feeds).values(), strict=True))
+    want = catalogue.in_float64(net, module, inputs)
+    row["error_norms"] = {
+        k: float(np.linalg.norm(got[k] - want[k]) / np.linalg.norm(want[k])) for k in want
+    }
+    (executor,) = model.executors
+    assert isinstance(executor, DeviceExecutor)
+    row["us"] = statistics.median(executor.seconds() for _ in range(20)) * 1e6
+    row["kernels"] = len(executor.kernels)
+    row["origins"] = Counter(k.origin.kind for k in executor.kernels)
+    row["why_naive"] = sorted({k.origin.why for k in executor.kernels if k.origin.kind == "naive"})
+    slowest = sorted(model.profile(feeds, runs=3).kernels, key=lambda k: -k.seconds)[:12]
+    row["slowest"] = [[k.name, round(k.seconds * 1e6, 1), round(k.gflops, 1)] for k in slowest]
+    if database is not None:
         database.close()
-    if peer is not None:
-        peer.close()
+    return row
 
 
-COMMANDS = {"check": check, "rates": rates, "faults": faults, "suite": suite, "models": models}
+def first_minute(options: argparse.Namespace, target: ts.Target, table: Table) -> None:
+    smoke(target, table.add)
+
+
+COMMANDS = {
+    "smoke": first_minute,
+    "check": check,
+    "rates": rates,
+    "faults": faults,
+    "suite": suite,
+    "models": models,
+}
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -351,12 +370,11 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--networks", default="resnet50,bert-base")
     parser.add_argument("--small", action="store_true", help="small versions of the networks")
-    parser.add_argument("--folder", default="build/networks", help="where ONNX files are kept")
     options = parser.parse_args(words)
     if options.seconds is None:
         options.seconds = {"rates": 30.0, "models": 0.0}.get(options.command, 60.0)
     table = Table(options.json, options.limit)
-    COMMANDS[options.command](options, machine(options.target), table)
+    COMMANDS[options.command](options, device(options.target), table)
 
 
 if __name__ == "__main__":

@@ -46,13 +46,13 @@ def graph_us(torch: Any, call: Callable[[], Any]) -> float:
 
 def operator_calls(torch: Any, operator: str, shape: list[int]) -> dict[str, Callable[[], Any]]:
     """The ways in which PyTorch computes an operator of the suite, by name."""
-    from tilesmith.cli.bench import case_of
     from tilesmith.cli.operators import numbers
+    from tilesmith.cli.operators import operator as made
     from tilesmith.report.compare import inputs_of
     from tilesmith.report.problems import Convolution, question_of
 
-    case = case_of(operator, tuple(shape), 1, ["NCHW"])
-    problem = question_of(operator, numbers(operator, shape), inputs_of(case.plain)).problem
+    inputs = inputs_of(made(operator, tuple(shape)))
+    problem = question_of(operator, numbers(operator, shape), inputs).problem
     f = torch.nn.functional
     if not isinstance(problem, Convolution):
         t = [torch.from_numpy(a).cuda() for a in problem.inputs]

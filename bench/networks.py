@@ -16,6 +16,7 @@ import hashlib
 import os
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -75,29 +76,33 @@ def tune(case: Case, path: Path, database: str, log: NetworkLog, quiet: bool) ->
     noted = time.monotonic()
     curve = list(earlier.curve)
 
-    def state(p: NetworkProgress, done: bool) -> Tuned:
-        seconds, trials = earlier.seconds + p.seconds, earlier.trials + p.trials
-        return Tuned(case, seconds, trials, len(p.tasks), tuple(curve), done)
-
     def note(p: NetworkProgress) -> None:
         nonlocal noted
         (latency,) = p.latency
+        seconds, trials = earlier.seconds + p.seconds, earlier.trials + p.trials
         if np.isfinite(latency) and (not curve or latency < curve[-1][1]):
-            curve.append((earlier.seconds + p.seconds, latency))
-        if p.finished or (curve and time.monotonic() - noted >= _NOTE_SECONDS):
+            curve.append((seconds, latency))
+        if p.finished or time.monotonic() - noted >= _NOTE_SECONDS:
             noted = time.monotonic()
-            log.add(state(p, p.finished))
+            count = sum(t.weight > 0 for t in p.tasks)
+            log.add(Tuned(case, seconds, trials, count, tuple(curve), done=False))
 
     graph = load_onnx(path)
     assert isinstance(graph, Graph), "the networks have no open sizes"
     left = Budget(seconds=max(1.0, case.budget - earlier.seconds))
     with open_database(database) as records:
-        tune_model(
+        model = tune_model(
             graph, cpu(case.threads), budget=left, database=records, observers=[note], quiet=quiet,
             cache=None,
         )  # fmt: skip
+    assert model.tuning is not None
+    if model.tuning.interrupted:
+        raise KeyboardInterrupt
+    if model.tuning.error is not None:
+        raise model.tuning.error
     tuned = log.tuned(case)
     assert tuned is not None
+    log.add(replace(tuned, done=True))
     return tuned
 
 
@@ -115,19 +120,32 @@ def compare(case: Case, path: Path, options: argparse.Namespace) -> ModelRow:
     return compare_ours(model, engines, cpu(case.threads), database, reference, turns)
 
 
-def run(options: argparse.Namespace, log: NetworkLog) -> None:
-    folder = options.cache or cache_folder()
+def run(options: argparse.Namespace, log: NetworkLog) -> list[str]:
+    """What went wrong: that case is left out, and the next run tries it again."""
+    wrong = []
     for count in threads_of(options.threads):
         for name in options.only:
             case = Case(name, count, options.budget)
-            path = exported(name, options.batch, options.small, folder)
-            tuned = log.tuned(case)
-            if options.budget and (tuned is None or not tuned.done):
-                tuned = tune(case, path, options.db, log, options.quiet)
-                print(f"{name}, {count}: tuned to {1e3 * tuned.estimate:.2f} ms", file=sys.stderr)
-            if log.compared(case) is None or options.again:
-                log.add(Compared(case, compare(case, path, options)))
-                print(line_of(log.results[-1].row), file=sys.stderr, flush=True)
+            try:
+                run_case(case, options, log)
+            except Exception as error:  # of an engine, an export, a full disk: the rest goes on
+                traceback.print_exc()
+                wrong.append(f"{name}, {count}: {type(error).__name__}: {error}")
+    return wrong
+
+
+def run_case(case: Case, options: argparse.Namespace, log: NetworkLog) -> None:
+    folder = options.cache or cache_folder()
+    path = exported(case.network, options.batch, options.small, folder)
+    tuned = log.tuned(case)
+    if case.budget and (tuned is None or not tuned.done):
+        tuned = tune(case, path, options.db, log, options.quiet)
+        text = f"{case.network}, {case.threads}: tuned to {1e3 * tuned.estimate:.2f} ms"
+        print(text, file=sys.stderr, flush=True)
+    if log.compared(case) is None or options.again:
+        done = Compared(case, compare(case, path, options))
+        log.add(done)
+        print(line_of(done.row), file=sys.stderr, flush=True)
 
 
 def threads_of(text: str) -> list[int]:
@@ -164,8 +182,10 @@ def main(words: Sequence[str] | None = None) -> None:
     Path(options.db).parent.mkdir(parents=True, exist_ok=True)
     log = NetworkLog(Path(options.json))
     if not options.replot:
-        run(options, log)
+        wrong = run(options, log)
         print(text_of([r.row for r in log.results], None))
+        if wrong:
+            raise SystemExit("\n".join(["not done; run it again:", *wrong]))
         return
     # Imported here because only drawing needs matplotlib.
     from bench.network_figures import draw, write_page

@@ -24,11 +24,12 @@ class CoolDownRun:
     def __init__(self, inner, pause):
         self.inner, self.pause = inner, pause
 
-    def measure(self, candidates, upcoming=None, until=None):
-        """`upcoming` gives the next batch, to be built ahead; `until` is when the time is up."""
-        left = float("inf") if until is None else until - time.monotonic()
-        time.sleep(max(0.0, min(self.pause, left)))
-        return self.inner.measure(candidates, upcoming, until)
+    def measure(self, candidates, upcoming=None, seconds=None):
+        """`upcoming` gives the next batch, to be built ahead; after `seconds` the time is up."""
+        pause = self.pause if seconds is None else max(0.0, min(self.pause, seconds))
+        time.sleep(pause)
+        left = None if seconds is None else seconds - pause
+        return self.inner.measure(candidates, upcoming, left)
 
     def best(self, task):  # optional: the winner of races side by side
         return self.inner.best(task)

@@ -22,8 +22,9 @@ from tilesmith.base.errors import (
 from tilesmith.base.target import Target, cpu
 from tilesmith.codegen.artifact import Artifact, Entry
 from tilesmith.codegen.backend import Backend
+from tilesmith.codegen.c.backends import CudaBackend, OpenclBackend
 from tilesmith.codegen.llvm.backend import LlvmBackend
-from tilesmith.codegen.pipeline import CPU_PASSES, PLAIN_PASSES, lower
+from tilesmith.codegen.pipeline import CPU_PASSES, GPU_PASSES, PLAIN_PASSES, lower
 from tilesmith.expr.dsl import (
     amax,
     amin,
@@ -100,9 +101,11 @@ from tilesmith.ir.lower import function
 from tilesmith.ir.nodes import Intrinsic
 from tilesmith.ir.pack import pack
 from tilesmith.ir.serialize import function_to_json
+from tilesmith.measure.fleet.measurer import FleetMeasurer
 from tilesmith.measure.local import LocalMeasurer
 from tilesmith.measure.protocol import Measurer, Measuring
 from tilesmith.measure.replay import ReplayMeasurer
+from tilesmith.measure.several_gpus import SeveralGpus
 from tilesmith.records.database import Database
 from tilesmith.records.lines import read_records
 from tilesmith.records.open import open_database
@@ -174,6 +177,7 @@ __all__ = [
     "AVX512_DOT_U8S8",
     "CPU_PASSES",
     "DTYPES",
+    "GPU_PASSES",
     "GRAPH_PASSES",
     "INTRINSICS",
     "NEON_DOT_S8S8",
@@ -192,6 +196,7 @@ __all__ = [
     "ChangeDecisions",
     "CpuConstants",
     "CpuScore",
+    "CudaBackend",
     "DType",
     "Database",
     "Derived",
@@ -201,6 +206,7 @@ __all__ = [
     "Evolution",
     "ExpressionError",
     "Failure",
+    "FleetMeasurer",
     "Function",
     "Gbdt",
     "Genetic",
@@ -221,6 +227,7 @@ __all__ = [
     "NetworkCosts",
     "NetworkProgress",
     "Node",
+    "OpenclBackend",
     "Program",
     "Progress",
     "Random",
@@ -236,6 +243,7 @@ __all__ = [
     "ScheduleError",
     "Scheduler",
     "ScoreByTarget",
+    "SeveralGpus",
     "SketchSpace",
     "State",
     "StatementFeatures",

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tilesmith as ts
 from tilesmith.cli import bench_model as bench_model_module
 from tilesmith.cli.main import app
 from tilesmith.cli.run import file_names
@@ -157,6 +158,18 @@ def test_tune_a_model_and_go_on(
     status, text, err = run(capsys, *words, "--trials", 6, "--time", "5m", "--resume", "--quiet")
     assert (status, err) == (0, "")
     assert text.splitlines()[1].startswith("  1 task, 2 trials in ")
+
+
+@pytest.mark.skipif(not ts.cpu().features & {"fp16", "f16c"}, reason="no half precision here")
+def test_half_precision(capsys: pytest.CaptureFixture[str], model: Path) -> None:
+    words = ["run", model, "--dim", "rows=8", "--random", "--cores", 1]
+    status, whole, err = run(capsys, *words)
+    assert status == 0, err
+    status, half, err = run(capsys, *words, "--precision", "float16")
+    assert status == 0, err
+    assert whole.split(",")[0] == half.split(",")[0]  # the same name, dtype and shape
+    status, _, err = run(capsys, "tune", "matmul", 8, 8, 8, "--precision", "float16")
+    assert (status, "--precision is for a model" in err) == (2, True)
 
 
 def test_bench_of_a_model_for_real(

@@ -37,18 +37,20 @@ SHAPES = {
 
 
 def candidates(func, target, rules, rows, rng):
-    """Random rows of every sketch, `rows` in all or one of each variant."""
+    """One random row each of so many sketches, or as many of one sketch if there are fewer."""
     task = ts.Task(func, target)
-    variants = []
-    for sketch in SketchSpace(RULES[rules](target)).sketches(task):
-        for trace in structured(sketch):
-            try:
-                variants.append(lower(task, trace))
-            except ScheduleError:
-                continue
-    for v in variants:
-        for row in v.sample(rng, -(-rows // len(variants))):
+    traces = [t for s in SketchSpace(RULES[rules](target)).sketches(task) for t in structured(s)]
+    count = 0
+    for k in rng.permutation(len(traces)):
+        try:
+            v = lower(task, traces[k])
+        except ScheduleError:
+            continue
+        for row in v.sample(rng, -(-rows // len(traces))):
             yield v.function(row)
+            count += 1
+        if count >= rows:
+            return
 
 
 @pytest.mark.parametrize("target", [H200, OPENCL], ids=["h200", "opencl"])
@@ -250,3 +252,35 @@ def test_a_private_copy_that_virtual_threads_share():
     lowered = GpuCheck(func, H200).run(sch.func)
     (copy,) = [s.buffer for s in statements(lowered.body) if isinstance(s, Alloc)]
     assert copy.scope == "local"
+
+
+def windows():
+    """Each thread reads what it and its neighbour wrote."""
+    x = ts.placeholder((3, 9), name="X")
+    a = ts.compute((3, 9), lambda b, i: x[b, i] * 2.0, name="A")
+    y = ts.compute((3, 8), lambda b, i: a[b, i + 1] * a[b, i], name="Y")
+    func = ts.function([x, y])
+    sch = Schedule(func)
+    sch.compute_at("A", "Y.b")
+    sch.set_scope("A", "shared")
+    sch.bind("Y.b", "blockIdx.x")
+    sch.bind("Y.i", "threadIdx.x")
+    sch.bind("A.i", "threadIdx.x")
+    return func, sch.func
+
+
+def test_a_barrier_between_neighbours():
+    """They differ by a constant in the index, not in the loops."""
+    func, scheduled = windows()
+    lowered = GpuCheck(func, H200).run(scheduled)
+    assert [s.scope for s in statements(lowered.body) if isinstance(s, Sync)] == ["shared"]
+
+
+def test_a_barrier_names_the_memory_that_threads_meet_in():
+    """Without loops over blocks, a stage in global memory belongs to one launch as well."""
+    func, scheduled = windows()
+    buffers = tuple(replace(b, scope="global") for b in scheduled.buffers)
+    body = tuple(replace(s, kind="serial") for s in scheduled.body)
+    lowered = GpuCheck(func, H200).run(replace(scheduled, buffers=buffers, body=body))
+    scopes = {s.scope for s in statements(lowered.body) if isinstance(s, Sync)}
+    assert scopes == {"global"}

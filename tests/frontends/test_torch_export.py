@@ -98,6 +98,16 @@ def test_sizes_that_depend_on_contents_run_in_pytorch() -> None:
     np.testing.assert_allclose(got["output_1"], np.exp(2 * x.numpy()), rtol=1e-6)
 
 
+def test_recurrent_modules_along_many_steps_run_in_pytorch() -> None:
+    """Unrolled, each step would be kernels of its own."""
+    module = nn.LSTM(2, 3).eval()
+    x = torch.randn(200, 1, 2)
+    with pytest.warns(UserWarning, match=r"aten\.lstm\.input"):
+        program = ts.from_torch(module, {"input": x})
+    got = run(program, input=x)
+    np.testing.assert_allclose(got["output_0"], module(x)[0].detach().numpy(), atol=1e-5)
+
+
 def test_state_is_refused() -> None:
     with pytest.raises(ts.GraphError, match=r"writes its buffer 'keys'.*torch\.compile"):
         ts.from_torch(StaticDecoder().eval(), (torch.tensor([[1]]), torch.tensor([0])))

@@ -105,9 +105,10 @@ class SlowRun(FakeRun):
         self,
         candidates: Sequence[ts.Candidate],
         upcoming: Upcoming | None = None,
-        until: float | None = None,
+        seconds: float | None = None,
     ) -> list[ts.Measurement]:
-        assert until is not None
+        assert seconds is not None
+        until = self._slow.clock.now + seconds
         super().measure([], upcoming)
         out = []
         for c in candidates:

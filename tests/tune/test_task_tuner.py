@@ -53,7 +53,7 @@ class WatchedRun(FakeRun):
         self,
         candidates: Sequence[ts.Candidate],
         upcoming: Upcoming | None = None,
-        until: float | None = None,
+        seconds: float | None = None,
     ) -> list[ts.Measurement]:
         announced: list[ts.Candidate] = []
         if upcoming is not None:

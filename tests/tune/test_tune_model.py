@@ -81,12 +81,12 @@ class WatchedRun(FakeRun):
         self,
         candidates: Sequence[ts.Candidate],
         upcoming: Upcoming | None = None,
-        until: float | None = None,
+        seconds: float | None = None,
     ) -> list[ts.Measurement]:
         if len(self.settings.batches) == self.settings.fails:
             raise self.settings.error
         self.settings.batches.append(list(candidates))
-        return super().measure(candidates, upcoming, until)
+        return super().measure(candidates, upcoming, seconds)
 
 
 def is_right(model: ts.Model, graph: ts.Graph = NET) -> bool:
@@ -227,8 +227,8 @@ def test_a_budget_of_seconds_is_kept(
         monkeypatch.setattr(module, "time", clock)
 
     class Slow(FakeRun):
-        def measure(self, candidates: Any, upcoming: Any = None, until: Any = None) -> Any:
-            reached = []
+        def measure(self, candidates: Any, upcoming: Any = None, seconds: Any = None) -> Any:
+            reached, until = [], clock.now + seconds
             for c in candidates:
                 if clock.now + 0.1 > until:
                     break
@@ -288,10 +288,10 @@ def test_a_task_that_cannot_be_measured_does_not_stop_the_rest() -> None:
             return ChoosyRun(self)
 
     class ChoosyRun(FakeRun):
-        def measure(self, candidates: Any, upcoming: Any = None, until: Any = None) -> Any:
+        def measure(self, candidates: Any, upcoming: Any = None, seconds: Any = None) -> Any:
             if candidates[0].task.func.flops < 4000:
                 raise MeasureError("the oracle says no")
-            return super().measure(candidates, upcoming, until)
+            return super().measure(candidates, upcoming, seconds)
 
     with pytest.warns(UserWarning, match="is not tuned: the oracle says no"):
         model = tune(measurer=Choosy())

@@ -25,6 +25,7 @@ from tilesmith.cli.export import EXPORT_HELP, export
 from tilesmith.cli.run import RUN_HELP, run
 from tilesmith.cli.show import show
 from tilesmith.cli.tune import TUNE_HELP, tune
+from tilesmith.cli.worker import WORKER_HELP, worker
 
 _INTERRUPTED = 130  # what shells use for Ctrl-C
 _DEBUG = "TILESMITH_TRACEBACK"
@@ -133,6 +134,7 @@ app.command(epilog=EXPORT_HELP)(export)
 app.add_typer(show, name="show")
 app.add_typer(db, name="db")
 app.command()(doctor)
+app.command(epilog=WORKER_HELP)(worker)
 
 
 def _print_version(wanted: bool) -> None:

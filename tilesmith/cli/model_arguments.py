@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +20,19 @@ from tilesmith.report.model_inputs import random_inputs
 
 Array = np.ndarray[Any, Any]
 
+
+class Precision(StrEnum):
+    float32 = "float32"
+    float16 = "float16"
+
+
+PrecisionOption = Annotated[
+    Precision,
+    typer.Option(
+        help="float16: weights and activations of half the width, sums in float32, where the "
+        "processor has it"
+    ),
+]
 DimOption = Annotated[
     list[str] | None,
     typer.Option(

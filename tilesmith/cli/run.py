@@ -13,7 +13,14 @@ import numpy as np
 import typer
 
 from tilesmith.cli.arguments import count, machine, require_database, require_folder
-from tilesmith.cli.model_arguments import DimOption, arrays_of, loaded, require_model
+from tilesmith.cli.model_arguments import (
+    DimOption,
+    Precision,
+    PrecisionOption,
+    arrays_of,
+    loaded,
+    require_model,
+)
 from tilesmith.records.open import open_database
 from tilesmith.report.model_inputs import signatures_of
 from tilesmith.tune.compile_model import compile_model
@@ -45,6 +52,7 @@ def run(
         typer.Option("--random", help="fill inputs that are not given with random numbers"),
     ] = False,
     dim: DimOption = None,
+    precision: PrecisionOption = Precision.float32,
     cores: Annotated[
         int, typer.Option(metavar="N", parser=count, help="cores to run on; 0: all of them")
     ] = 0,
@@ -73,7 +81,7 @@ def run(
         if db:
             require_database(db)
             records = stack.enter_context(open_database(db))
-        compiled = compile_model(graph, host, database=records)
+        compiled = compile_model(graph, host, database=records, precision=precision.value)
         compiled(feeds)
         start = time.perf_counter()
         results = compiled(feeds)

@@ -20,7 +20,7 @@ from tilesmith.cli.arguments import (
     require_folder,
     require_memory,
 )
-from tilesmith.cli.model_arguments import DimOption, is_model
+from tilesmith.cli.model_arguments import DimOption, Precision, PrecisionOption, is_model
 from tilesmith.cli.operator_arguments import (
     ConstantWeightsOption,
     LayoutOption,
@@ -31,7 +31,9 @@ from tilesmith.cli.operator_help import explain
 from tilesmith.cli.operators import OPERATORS
 from tilesmith.cli.tune_folder import write_folder
 from tilesmith.cli.tune_model import tune_model_file
+from tilesmith.measure.fleet.measurer import FleetMeasurer
 from tilesmith.measure.local import LocalMeasurer
+from tilesmith.measure.protocol import Measurer
 from tilesmith.records.open import open_database
 from tilesmith.search.annealing import Annealing
 from tilesmith.search.evolution import Evolution
@@ -106,7 +108,7 @@ def tune(
         typer.Option(
             metavar="NAME",
             help="what to tune for: cpu, or a GPU of this machine as cuda or opencl (cuda:1 is "
-            "the second one); candidates are measured here",
+            "the second one); candidates are measured here, or on --fleet",
         ),
     ] = "cpu",
     cores: Annotated[
@@ -117,6 +119,7 @@ def tune(
         ),
     ] = 0,
     dim: DimOption = None,
+    precision: PrecisionOption = Precision.float32,
     layout: LayoutOption = None,
     constant_weights: ConstantWeightsOption = False,
     strategy: Annotated[
@@ -160,6 +163,14 @@ def tune(
             "a Python file that builds it again",
         ),
     ] = None,
+    fleet: Annotated[
+        str,
+        typer.Option(
+            metavar="ADDRESS",
+            help="measure on the workers of the Ray cluster at this address (see tilesmith worker) "
+            "instead of here; auto: the cluster that this machine belongs to",
+        ),
+    ] = "",
     quiet: Annotated[
         bool, typer.Option("--quiet", help="show no progress, only the result")
     ] = False,
@@ -177,12 +188,14 @@ def tune(
         host = machine(target, cores)
         budget = Budget(trials=trials or None, seconds=_MODEL_SECONDS if time is None else time)
         tune_model_file(
-            what, dim, host, budget, STRATEGIES[strategy](), LocalMeasurer(timeout=timeout), db,
-            resume, seed, quiet,
+            what, dim, host, budget, STRATEGIES[strategy](), _measurer(fleet, timeout), db,
+            resume, seed, quiet, precision.value,
         )  # fmt: skip
         return
     if dim:
         raise ArgumentError("--dim gives sizes to a model's open dimensions; name MODEL.onnx")
+    if precision is not Precision.float32:
+        raise ArgumentError("--precision is for a model; name MODEL.onnx")
     func = function_of(what, shape or [], layout, constant_weights)
     host = machine(target, cores)
     require_memory(func)
@@ -202,7 +215,7 @@ def tune(
             budget=Budget(trials=trials or None, seconds=_SECONDS if time is None else time),
             database=database,
             strategy=STRATEGIES[strategy](),
-            measurer=LocalMeasurer(timeout=timeout),
+            measurer=_measurer(fleet, timeout),
             seed=seed,
             quiet=quiet,
         )
@@ -213,6 +226,12 @@ def tune(
     if out is not None:
         write_folder(out, result)
         print(f"  the kernel is in {out}: python {out / 'kernel.py'} builds and times it")
+
+
+def _measurer(fleet: str, timeout: float) -> Measurer:
+    if fleet:
+        return FleetMeasurer(address=fleet, timeout=timeout)
+    return LocalMeasurer(timeout=timeout)
 
 
 def _require_records(database: SqlDatabase, task: Task) -> None:

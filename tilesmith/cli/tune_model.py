@@ -33,7 +33,7 @@ _MIN_RUNS, _MAX_RUNS = 5, 200
 
 def tune_model_file(
     path: str, dim: Sequence[str] | None, host: Target, budget: Budget, strategy: Strategy,
-    measurer: Measurer, db: str, resume: bool, seed: int, quiet: bool,
+    measurer: Measurer, db: str, resume: bool, seed: int, quiet: bool, precision: str = "float32",
 ) -> None:  # fmt: skip
     """Prints the result."""
     graph, _ = loaded(path, dim)
@@ -46,7 +46,8 @@ def tune_model_file(
             require_database(db)
             records = stack.enter_context(open_database(db))
         parts = graphs_for(graph, feeds)
-        tasks = [task for part in parts for task, _ in extract_tasks(part, host)]
+        found = (extract_tasks(part, host, precision=precision) for part in parts)
+        tasks = [task for one in found for task, _ in one]
         if resume and records is not None and not any(records.count(t) for t in tasks):
             raise ArgumentError(
                 f"--resume: {records.place} holds no measurement of a task of {path} for this "
@@ -55,8 +56,9 @@ def tune_model_file(
         tuned = tune_model(
             graph, host, budget=budget, database=records, strategy=strategy, measurer=measurer,
             seed=seed, quiet=quiet, inputs=None if isinstance(graph, Graph) else feeds,
+            precision=precision,
         )  # fmt: skip
-        untuned = compile_model(graph, host, progress=False if quiet else None)
+        untuned = compile_model(graph, host, progress=False if quiet else None, precision=precision)
     before, after = compared(untuned, tuned, feeds)
     print(
         f"{path}: {1e3 * before:.2f} ms untuned, {1e3 * after:.2f} ms tuned: "

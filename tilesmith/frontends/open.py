@@ -37,7 +37,8 @@ def from_torch(
     dynamic_shapes: Any = None,
     name: str | None = None,
 ) -> OpenGraph:
-    """A PyTorch module, as it computes in inference, from the inputs that it is called with.
+    """A PyTorch module, as it computes in inference, from the inputs that it is called with: a
+    tuple, or a dict by the names of the arguments.
 
     Inputs have the names of the arguments of forward; outputs those of the places in what it
     returns: "output" for one tensor, "output_0" in a tuple, "logits" in a dict. Parameters are

@@ -9,7 +9,8 @@ from __future__ import annotations
 import pickle
 import random
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Self
@@ -35,7 +36,9 @@ from tilesmith.schedule.unit import Tensorize
 from tilesmith.task.inputs import require_memory
 from tilesmith.task.task import Candidate, Failure, Measurement, Task
 
-_GPU_LIMIT = 0.5
+# Seconds after which a kernel on a GPU times out: if another one was much faster, and if none has
+# run yet.
+_GPU_LIMIT, _GPU_FIRST_LIMIT = 0.5, 3.0
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,8 @@ class LocalMeasurer:
     With `confirm`, a winner must win again in a fresh process. `builder` turns a scheduled Function
     into an Artifact; worker processes must be able to import it. `seed` determines the order of
     kernels in races. `arrays_nbytes` bounds the inputs and expected outputs that are kept of tasks
-    measured before; dropped ones are evaluated again when needed.
+    measured before; dropped ones are evaluated again when needed. `builder_cores` are those
+    that build for a GPU, by default all.
     """
 
     timeout: float = 10.0
@@ -57,6 +61,7 @@ class LocalMeasurer:
     rules: TimingRules = field(default_factory=TimingRules)
     seed: int = 0
     arrays_nbytes: int = 2 << 30
+    builder_cores: tuple[int, ...] = ()
 
     def open(self, task: Task) -> LocalRun:
         return LocalRun(self, task)
@@ -66,7 +71,9 @@ class LocalMeasurer:
         GPU that hangs is noticed sooner, because its calls are short.
         """
         if target.kind != "cpu":
-            return replace(self.rules, min_limit=min(_GPU_LIMIT, self.rules.min_limit))
+            limit = min(_GPU_LIMIT, self.rules.min_limit)
+            first = min(_GPU_FIRST_LIMIT, self.rules.first_limit)
+            return replace(self.rules, min_limit=limit, first_limit=first)
         return replace(self.rules, sample_seconds=0.0, min_seconds=0.0) if self.cold else self.rules
 
 
@@ -92,21 +99,29 @@ class LocalRun:
         self._slots = 0
         self._closed = False
         self._listener: Listener | None = None
+        self._given: dict[str, bytes] = {}  # pickled builders, by the key of their candidate
         self._lock = threading.Lock()
         self._pool = WorkerPool(
-            settings.timeout, settings.memory_nbytes, settings.arrays_nbytes, settings.cold
-        )
+            settings.timeout, settings.memory_nbytes, settings.arrays_nbytes, settings.cold,
+            settings.builder_cores,
+        )  # fmt: skip
 
     def report_to(self, listener: Listener) -> None:
         self._listener = listener
+
+    def give(self, builders: Mapping[str, Callable[[Function, Target], Artifact]]) -> None:
+        """Builders of single candidates by their keys, in place of those given before. A candidate
+        that was compiled elsewhere has one that returns its code.
+        """
+        self._given = {key: pickle.dumps(builder) for key, builder in builders.items()}
 
     def measure(
         self,
         candidates: Sequence[Candidate],
         upcoming: Upcoming | None = None,
-        until: float | None = None,
+        seconds: float | None = None,
     ) -> list[Measurement]:
-        end = float("inf") if until is None else until
+        end = float("inf") if seconds is None else time.monotonic() + seconds
         ahead = None if upcoming is None else cache(upcoming)
         with self._lock:
             by_task: dict[str, list[Candidate]] = {}
@@ -216,7 +231,7 @@ class LocalRun:
                 func = c.trace.apply(func)
             except Exception as error:
                 return Failure("schedule", f"{type(error).__name__}: {error}".splitlines()[0])
-        return Build(func, target, packed, self._builder)
+        return Build(func, target, packed, self._given.get(c.key, self._builder))
 
     def _built_here(self, c: Candidate) -> Build | Failure:
         """A job for a kernel that only this process can build: the other only loads it."""

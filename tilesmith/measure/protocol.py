@@ -24,14 +24,14 @@ class Measuring(Protocol):
         self,
         candidates: Sequence[Candidate],
         upcoming: Upcoming | None = None,
-        until: float | None = None,
+        seconds: float | None = None,
     ) -> list[Measurement]:
         """One measurement per candidate, in the order given. Candidates may be of several tasks.
         One that cannot be measured gets a failure; an exception means that measuring is broken.
 
         `upcoming` returns the candidates of the next batch, which may be built ahead. It is called
         once, perhaps in another thread, when that disturbs no measurement. Its errors are raised
-        here. `until` is a time on time.monotonic(); candidates not reached by then are left out.
+        here. Candidates not reached within `seconds` from now are left out.
         """
 
     def close(self) -> None:
@@ -52,6 +52,28 @@ class Reporting(Protocol):
         """From now on `listener` gets every measurement once, in small groups, before `measure`
         returns it or raises. It may also get the failure of a candidate of an earlier batch, which
         ran well then.
+        """
+
+
+@runtime_checkable
+class Collecting(Protocol):
+    """A run whose devices are elsewhere: candidates are handed out, and their measurements come in
+    any order. So a search goes on with what is there, while a slow device is busy.
+    """
+
+    @property
+    def capacity(self) -> int:
+        """How many candidates keep all devices busy."""
+
+    def under_way(self, task: Task) -> int:
+        """The number of candidates that were submitted and not collected."""
+
+    def submit(self, candidates: Sequence[Candidate]) -> None:
+        """Takes candidates to be measured, without waiting."""
+
+    def collect(self, task: Task, seconds: float | None = None) -> list[Measurement]:
+        """What is measured of the task since the last call, as soon as there is anything; nothing
+        if nothing is under way, or `seconds` are over.
         """
 
 

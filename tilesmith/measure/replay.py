@@ -107,7 +107,7 @@ class ReplayRun:
         self,
         candidates: Sequence[Candidate],
         upcoming: Upcoming | None = None,
-        until: float | None = None,
+        seconds: float | None = None,
     ) -> list[Measurement]:
         if self._closed:
             raise MeasureError("this run of a measurer is closed; open another one")

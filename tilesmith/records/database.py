@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from tilesmith.ir.intrinsics import INTRINSICS
 from tilesmith.ir.nodes import Intrinsic
@@ -128,3 +128,21 @@ class Database(Protocol):
 
     def close(self) -> None:
         """May be called twice. All other methods raise a RecordsError afterwards."""
+
+
+@runtime_checkable
+class Followed(Protocol):
+    """A database in which several tuners work at a time: each follows what the others add."""
+
+    def since(
+        self,
+        task: Task,
+        mark: int | None,
+        besides: str = "",
+        primitives: Sequence[type[Step]] = PRIMITIVES,
+        intrinsics: Sequence[Intrinsic] = INTRINSICS,
+    ) -> tuple[list[Measurement], int]:
+        """The measurements of a task that were added after a mark by other runs than `besides`, and
+        the next mark. Some from shortly before the mark may be among them, because those that are
+        added at the same time become visible in any order. With None, only the present mark.
+        """

@@ -30,6 +30,8 @@ from tilesmith.task.task import (
     standing_of,
 )
 
+_MACHINE = "machine"  # beside the versions: the machine of a fleet that took the measurement
+
 
 class TaskRow(NamedTuple):
     statement: str
@@ -122,7 +124,10 @@ def run_of(row: RunRow) -> TuningRun:
 
 
 def record_row(m: Measurement) -> RecordRow:
-    return row_of(m, m.candidate.key, m.candidate.trace.to_json(), versions())
+    made_by = versions()
+    if m.machine:
+        made_by = json.dumps({**json.loads(made_by), _MACHINE: _clean(m.machine)}, sort_keys=True)
+    return row_of(m, m.candidate.key, m.candidate.trace.to_json(), made_by)
 
 
 def row_of(m: Measurement, candidate: str, trace: str, made_by: str) -> RecordRow:
@@ -181,10 +186,15 @@ def measurement(
         when=row.at,
         references=tuple(json.loads(row.reference_samples)),
         moment=None if run is None else Moment(run, row.run_seconds or 0.0, row.trial or 0),
+        machine=_machine_of(row.versions),
     )
     if m.seconds and not m.cost < math.inf:
         raise ValueError(f"its seconds are {row.samples}")
     return m
+
+
+def _machine_of(made_by: str) -> str:
+    return str(json.loads(made_by).get(_MACHINE, "")) if _MACHINE in made_by else ""
 
 
 # What reading a row may raise: the content may come from anywhere.

@@ -26,12 +26,13 @@ class GpuConstants:
     threads: int
     registers: int
     most_blocks: int = 32
+    l1_nbytes: int = 64 << 10  # what data of a block may take of L1
     l2_nbytes: int = 60 << 20
     issue: float = 4.0  # warp instructions
     math_cost: float = 8.0  # instructions of a function such as exp, of which part is on slow units
     divide_cost: float = 10.0
     fma_latency: float = 4.0
-    shared_latency: float = 30.0
+    shared_latency: float = 30.0  # cycles, as are the next three
     global_latency: float = 600.0
     sync_cycles: float = 40.0
     launch_cycles: float = 1500.0  # from one kernel of a graph to the next
@@ -44,8 +45,10 @@ class GpuConstants:
     most_registers: int = 255  # of a thread
     base_registers: int = 24  # addresses and loop counters
     spill_cost: float = 4.0  # slowdown of code whose registers do not suffice
-    # Instructions of a loop that is not unrolled, per iteration: counter, test, addresses.
-    loop_cost: float = 6.0
+    # Instructions of a loop that is not unrolled, per iteration: counter, test, and the addresses
+    # that unrolled code has as constants.
+    loop_cost: float = 24.0
+    overlap_loss: float = 0.2  # share of a block's latencies that other blocks do not hide
     copy_cost: float = 6.0  # instructions to copy an element or a vector to shared memory
 
     @staticmethod

@@ -49,6 +49,11 @@ class GpuNest:
         """The number of loops over blocks, which stand outermost."""
         return next((k for k, a in enumerate(self.axes) if a != "block"), len(self.axes))
 
+    @cached_property
+    def across(self) -> bool:
+        """Whether the threads reduce together."""
+        return any(f.note("reduce_across") is not None for f in self.nest.path)
+
     # copies to shared memory
     @cached_property
     def own(self) -> int:

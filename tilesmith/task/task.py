@@ -168,6 +168,7 @@ class Measurement:
     references: tuple[float, ...] = ()
     # When it was taken, if in a run: equal measurements may come from different runs.
     moment: Moment | None = field(default=None, compare=False)
+    machine: str = field(default="", compare=False)  # of a fleet; empty if it was taken here
 
     def __repr__(self) -> str:
         c = self.candidate

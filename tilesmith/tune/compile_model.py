@@ -83,7 +83,7 @@ def compile_model(
     machine = cpu() if target is None else target
     passes = with_precision(passes, precision, machine, "compile_model")
     if database is not None:
-        groups = RecordedPartition(groups, database, machine)
+        groups = RecordedPartition(groups, AccurateRecords(database, accuracy), machine)
     builder = ModelBuilder(machine, database, strict, cache_of(cache), progress, accuracy=accuracy)
 
     def compile_graph(one: Graph) -> Executor:

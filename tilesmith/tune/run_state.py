@@ -10,7 +10,7 @@ from dataclasses import replace
 from math import inf, isfinite
 
 from tilesmith.base.errors import TilesmithError, TuneError
-from tilesmith.records.database import Database
+from tilesmith.records.database import Database, Followed
 from tilesmith.search.protocol import Resumable, Search
 from tilesmith.task.curve import Curve, curve_of
 from tilesmith.task.ranking import Ranking, is_as_reliable
@@ -24,6 +24,7 @@ from tilesmith.tune.result import Result
 # the same candidates.
 _BATCHES = ((0, 4), (4, 8), (12, 16), (44, 32), (140, 64), (460, 128))
 
+_LOOK_SECONDS = 0.5  # between two looks for what other tuners have stored
 _SEARCH_STATE = "search"  # the name of the search's state in the database
 _MAX_EARLIER = 3  # candidates of other code generators that are measured first
 _MAX_DEFENDERS = 3  # known candidates that are measured again until one of them still works
@@ -47,6 +48,11 @@ class RunState:
         self.deadline = inf  # of the present step, on time.monotonic(); besides the budget's
         self._busy = 0.0  # seconds of the steps so far
         self._step_start: float | None = None
+        self._mark = 0  # of what other tuners have stored
+        self._looked = self.start  # when that was looked for last
+        self._others: set[str] = set()  # candidates that they have measured meanwhile
+        if isinstance(database, Followed):
+            _, self._mark = database.since(task, None)
         self.known = database.of(task) if database is not None else []
         self.num_known = len({m.candidate.key for m in self.known})
         self.trials = 0
@@ -63,6 +69,7 @@ class RunState:
         self._ranking = Ranking()
         self._best_trial = 0  # number of the trial that measured the best
         self._defenders: set[str] = set()  # known candidates that were measured again
+        self._tries = 0  # how many of them were tried in vain
         self._has_defender = False  # whether one of them still works
         for m in self.known:
             self._count(m)
@@ -106,6 +113,11 @@ class RunState:
         seconds = inf if self.budget.seconds is None else self.budget.seconds
         until = min(self.start + seconds, self.deadline)
         return None if until == inf else until
+
+    @property
+    def left(self) -> float | None:
+        """The seconds until measuring must end."""
+        return None if self.until is None else self.until - time.monotonic()
 
     @property
     def is_spent(self) -> bool:
@@ -162,13 +174,36 @@ class RunState:
         this run, so that whatever is the best afterwards has won against it side by side. If it no
         longer works, the next best. None when there is an incumbent, or none is left to try.
         """
-        if self._has_defender or len(self._defenders) >= _MAX_DEFENDERS:
+        if self._has_defender or self._tries >= _MAX_DEFENDERS:
             return None
         for m in self._rivals:
             if m.candidate.key not in self._defenders:
+                self._tries += 1
                 self._defenders.add(m.candidate.key)
                 return m.candidate
         return None
+
+    def learn_of_others(self) -> list[Measurement]:
+        """What other tuners have stored of this task since the last call. It counts as known: it
+        is not measured again, except for what is better than the best of this run, which is to be
+        measured beside it.
+        """
+        now = time.monotonic()
+        if not isinstance(self.database, Followed) or now - self._looked < _LOOK_SECONDS:
+            return []
+        self._looked = now
+        found, self._mark = self.database.since(self.task, self._mark, self.run.key)
+        own = {m.candidate.key for m in (*self.known, *self.measured)}
+        fresh = [m for m in found if m.candidate.key not in own | self._others]
+        self._others.update(m.candidate.key for m in fresh)
+        self.num_known += len({m.candidate.key for m in fresh})
+        for m in fresh:
+            self._count(m)
+        timed = [m for m in fresh if isfinite(m.normal_cost)]
+        first = min(timed, key=trust, default=None)
+        if first is not None and (self.best is None or trust(first) < trust(self.best)):
+            self._rivals, self._has_defender, self._tries = [first], False, 0
+        return fresh
 
     def take_earlier(self) -> list[Candidate]:
         """The best candidates of other versions of the code generator, if this version has no
@@ -271,6 +306,10 @@ class RunState:
         unless that is more reliable.
         """
         old = self.best
+        if old is not None and self.trials and old.candidate != m.candidate:
+            if trust(m) < trust(old):  # it is another tuner's best
+                self._set_best(m)
+            return
         if old is None or old.candidate != m.candidate or is_as_reliable(m, old):
             self._set_best(m)
 

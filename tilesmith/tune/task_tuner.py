@@ -15,7 +15,7 @@ import numpy as np
 
 from tilesmith.base.errors import TilesmithError
 from tilesmith.base.target import Target
-from tilesmith.measure.protocol import Judging, Measuring, Reporting
+from tilesmith.measure.protocol import Collecting, Judging, Measuring, Reporting
 from tilesmith.records.database import Database
 from tilesmith.search.evolution import Evolution
 from tilesmith.search.protocol import Search, Strategy, Suggestible
@@ -38,6 +38,7 @@ from tilesmith.tune.run_state import RunState
 from tilesmith.tune.settings_text import settings_text
 
 _UNLIMITED = Budget()
+_GRACE_SECONDS = 15.0  # for devices elsewhere that have measured nothing when the time is up
 Drafts = Callable[[Task], Sequence[Candidate]]
 
 
@@ -156,7 +157,7 @@ class TaskTuner:
         try:
             for tuner in {self, after}:
                 tuner._state.deadline = inf if until is None else until
-            return self._step(measuring, n, after)
+            return self._step(measuring, n, after, following is None)
         except BaseException:
             self._state.rescue()
             raise
@@ -177,11 +178,16 @@ class TaskTuner:
         """How many candidates were measured and whether they are stored, in one line."""
         return self._state.summary()
 
-    def _step(self, measuring: Measuring, n: int | None, after: TaskTuner) -> list[Measurement]:
+    def _step(
+        self, measuring: Measuring, n: int | None, after: TaskTuner, alone: bool
+    ) -> list[Measurement]:
         if self.finished:
             return []
         state, search = self._state, self._started()
+        self._learn_of_others(search)
         defender = state.next_defender()
+        if defender is None and alone and isinstance(measuring, Collecting):
+            return self._collect(measuring, search, n)
         batch = self._take(n) if defender is None else [defender]
         if not batch:
             self._finished = self._exhausted or state.deadline == inf
@@ -191,7 +197,7 @@ class TaskTuner:
         size = 0 if after._pending or after.finished else after._state.next_size(under_way)
         if isinstance(measuring, Reporting):
             measuring.report_to(state.add)
-        measured = measuring.measure(batch, partial(self._look_ahead, after, size), state.until)
+        measured = measuring.measure(batch, partial(self._look_ahead, after, size), state.left)
         incumbent = measuring.best(self.task) if isinstance(measuring, Judging) else None
         state.end_batch(measured, incumbent)
         self._has_measured = self._has_measured or defender is None
@@ -199,6 +205,44 @@ class TaskTuner:
         state.save_search(search)
         state.report(tuple(measured))
         return measured
+
+    def _collect(self, measuring: Collecting, search: Search, n: int | None) -> list[Measurement]:
+        """Hands out candidates before the devices run out of them, and takes what is measured. So
+        the search does not wait for the slowest device.
+        """
+        state, task = self._state, self.task
+        if isinstance(measuring, Reporting):
+            measuring.report_to(state.add)
+        flying = measuring.under_way(task)
+        while 2 * flying < max(measuring.capacity, state.next_size()):
+            if not self._pending:
+                self._ask(state.next_size(flying))
+            batch, self._pending = self._pending[:n], self._pending[n:] if n is not None else []
+            if not batch:
+                break
+            measuring.submit(batch)
+            flying += len(batch)
+        left = state.left
+        if left is not None and not self._has_measured:
+            left = max(left, _GRACE_SECONDS)
+        measured = measuring.collect(task, left)
+        if not measured:
+            self._finished = not flying and (self._exhausted or state.deadline == inf)
+            self._finished = self._finished or state.is_spent
+            return []
+        state.end_batch(measured, None)
+        self._has_measured = True
+        search.tell(measured)
+        state.save_search(search)
+        state.report(tuple(measured))
+        return measured
+
+    def _learn_of_others(self, search: Search) -> None:
+        """Tells the search what other tuners have stored of this task meanwhile."""
+        if fresh := self._state.learn_of_others():
+            search.tell(fresh)
+            known = {m.candidate.key for m in fresh}
+            self._pending = [c for c in self._pending if c.key not in known]
 
     def _started(self) -> Search:
         """The search, which is told the database's records when it starts."""

@@ -220,7 +220,7 @@ def tune_model(
         builder = ModelBuilder(
             machine, records, False, cache_of(cache), False if quiet else None, ready, accuracy
         )
-        best = RecordedPartition(groups, records, machine)
+        best = RecordedPartition(groups, known, machine)
         models = []
         for k, g in enumerate(graphs):
             own = plans[k][0] if isinstance(g, Graph) and not run.divided else None

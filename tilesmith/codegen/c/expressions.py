@@ -1,7 +1,8 @@
 """Emits value expressions: the C text of an Expr.
 
-A node that is used more than once becomes a variable. A select is `c ? a : b`, or an `if` where a
-side needs variables of its own, so that each side loads only where it is taken.
+A node that is used more than once becomes a variable, and so does a long text. A select is
+`c ? a : b`, or an `if` where a side needs variables of its own, so that each side loads only where
+it is taken.
 """
 
 from __future__ import annotations
@@ -19,10 +20,24 @@ from tilesmith.codegen.c.position import Position
 from tilesmith.codegen.passes.check_indices import number_of
 from tilesmith.codegen.select_scopes import Scopes, Unconditional
 from tilesmith.expr.dynamic import below
-from tilesmith.expr.nodes import Arg, Binary, Cast, Const, Expr, IntValue, Load, Select, Unary
+from tilesmith.expr.ints import Int, of
+from tilesmith.expr.nodes import (
+    COMPARISONS,
+    Arg,
+    Binary,
+    Cast,
+    Const,
+    Expr,
+    IntValue,
+    Load,
+    Select,
+    Unary,
+)
 from tilesmith.expr.walk import postorder, run_deep
 
 Steps = Generator[Expr, Piece, Piece]
+# A text longer than this becomes a variable: compilers limit how deep parentheses are nested.
+_LONG = 300
 _SMALL = (Const, Arg, IntValue, Load)
 
 
@@ -117,6 +132,8 @@ class Expressions:
                 raise BuildError("kernels whose indices are checked run on CPUs only")
             case Unary(op=op, x=x):
                 v = self.operations.unary(op, (yield x), e.dtype)
+            case Binary(op=op, a=a, b=b) if (p := _difference(op, a, b)) is not None:
+                v = self.integers.comparison(op, p)
             case Binary(op=op, a=a, b=b):
                 left = yield a
                 v = self.operations.binary(op, left, (yield b), a.dtype)
@@ -126,7 +143,8 @@ class Expressions:
                 v = yield from self._select(e, c, a, b)
             case _:
                 raise AssertionError(e)
-        return self._keep(e, v) if self._uses.get(id(e), 1) > 1 else v
+        shared = self._uses.get(id(e), 1) > 1
+        return self._keep(e, v) if shared or len(v.text) > _LONG else v
 
     def _keep(self, e: Expr, v: Piece) -> Piece:
         """A variable for a value that is used again."""
@@ -195,6 +213,18 @@ class Expressions:
         if not set(text) & {".", "e"}:
             text += ".0"
         return _literal(text if d.bits == 64 else f"{text}f")
+
+
+def _difference(op: str, a: Expr, b: Expr) -> Int | None:
+    """a - b, if a comparison of the two is one of integers over loops."""
+    if op not in COMPARISONS or (isinstance(a, Const) and isinstance(b, Const)):
+        return None
+    both = [
+        x.value if isinstance(x, IntValue) else of(int(x.value))
+        for x in (a, b)
+        if isinstance(x, IntValue) or (isinstance(x, Const) and x.dtype.is_int)
+    ]
+    return both[0] - both[1] if len(both) == 2 else None
 
 
 def _literal(text: str) -> Piece:

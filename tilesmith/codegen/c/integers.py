@@ -20,6 +20,8 @@ from tilesmith.expr.linear import linear
 from tilesmith.expr.nodes import Expr
 
 _LIMIT = (1 << 31) - 1
+_SIGNS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+_MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
 Range = tuple[int, int]
 Part = tuple[bool, Piece]  # whether it is subtracted
 
@@ -222,22 +224,27 @@ class Integers:
         return first.text
 
     def condition(self, p: Int) -> Piece:
-        """p >= 0, with every term on the side where it is positive."""
+        """p >= 0."""
+        return self.comparison("ge", p)
+
+    def comparison(self, op: str, p: Int) -> Piece:
+        """p compared with 0, with every term on the side where it is positive."""
         p = self.form(p)
         small, const = self.is_small(p), p.terms.get((), 0)
         more = [(m, c) for m, c in self._ordered(p) if m and c > 0]
         less = [(m, -c) for m, c in self._ordered(p) if m and c < 0]
+        if less and not more:  # -x + c >= 0 is x <= c
+            more, less, const, op = less, more, -const, _MIRRORED[op]
         if not less:
-            return piece.operation(">=", self._joined(more, 0, small), Piece(str(-const)))
-        left = self._joined(less, 0, small)
-        if not more and const == 0 and all(type(a) is str for m, _ in less for a in m):
-            return piece.operation("==", left, Piece("0"))  # loops are never negative
-        if not more:
-            return piece.operation("<", left, Piece(str(const + 1)))
-        if const <= 0:
-            left = self._joined(less, -const, small)
-            return piece.operation("<=", left, self._joined(more, 0, small))
-        return piece.operation("<=", left, self._joined(more, const, small))
+            if op == "le" and const == 0 and all(type(a) is str for m, _ in more for a in m):
+                op = "eq"  # loops are never negative
+            elif op in ("le", "gt"):  # as a person counts: x < n rather than x <= n - 1
+                op, const = {"le": "lt", "gt": "ge"}[op], const - 1
+            right = self._joined([], -const, small)
+        else:
+            right = self._joined(less, max(0, -const), small)
+        left = self._joined(more, max(0, const) if less else 0, small)
+        return piece.operation(_SIGNS[op], left, right)
 
 
 def _summed(parts: list[Part]) -> Piece:

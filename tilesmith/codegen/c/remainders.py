@@ -44,11 +44,11 @@ def with_remainders(p: Int) -> Int:
 def _replace(terms: dict[Monomial, int], d: FloorDiv, c: int) -> bool:
     """Replaces the remainder that ends with `c*d`, if all of it is there."""
     n = d.b.const
-    if n is None or n <= 0 or c % n:
+    if n is None or n <= 0:
         return False
     scale = -c // n
     parts = d.a.terms
-    if any(terms.get(m) != scale * k for m, k in parts.items() if m):
+    if c % n or any(terms.get(m) != scale * k for m, k in parts.items() if m):
         return _replace_digit(terms, d, n, c)
     for m, k in ((d,), c), *((m, scale * k) for m, k in parts.items()):
         left = terms.get(m, 0) - k

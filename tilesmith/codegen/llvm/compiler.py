@@ -48,6 +48,10 @@ _NEEDS: tuple[tuple[str, str, set[str]], ...] = (
 )
 
 
+# AVX-VNNI has the short forms of what AVX-512 introduced, under LLVM's same names.
+_ALSO = {f"llvm.x86.avx512.vpdpbusd.{n}": {"avx2", "avxvnni"} for n in (128, 256)}
+
+
 @dataclass(frozen=True, slots=True)
 class _Machine:
     """LLVM's TargetMachine, and the triple, processor and features it was created for."""
@@ -100,7 +104,9 @@ def _require_features(name: str, source: str, target: Target) -> None:
         arch, needs = next((a, n) for a, pattern, n in _NEEDS if re.match(pattern, called))
         if arch != target.arch:
             raise BuildError(f"{name!r} uses {called} of {arch}, and the target is {target.arch}")
-        if missing := needs - target.features:
+        other = _ALSO.get(called, needs)  # another extension that has it
+        missing = needs - target.features
+        if missing and not other <= target.features:
             raise BuildError(
                 f"{name!r} uses {called}, which needs {', '.join(sorted(missing))}; the target "
                 f"{target.cpu} has {', '.join(sorted(target.features)) or 'no features'}"

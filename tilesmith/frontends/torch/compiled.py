@@ -165,7 +165,7 @@ class CompiledGraph:
             inputs.append((name, k))
             signatures.append(Signature(name, kind.dtype, kind.shape))
         program = TorchProgram(
-            "torch", self.module, tuple(signatures), self._returned(),
+            "torch_graph", self.module, tuple(signatures), self._returned(),
             {self._placeholders[h.position].name: h.tensor for h in self._held}, numbers,
             self._settled,
         )  # fmt: skip

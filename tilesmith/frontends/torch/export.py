@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -24,6 +25,10 @@ from tilesmith.frontends.torch.tensors import dtype_of
 from tilesmith.graph.program import Signature
 from tilesmith.graph.source import OpenGraph, closed
 
+# Each step of a recurrent operator is some kernels of its own, which have to be built and called.
+MAX_STEPS = 128
+_WALKS = tuple(f"aten.{n}.input" for n in ("lstm", "gru", "rnn_tanh", "rnn_relu"))
+
 
 def from_torch(
     module: Any,
@@ -39,8 +44,10 @@ def from_torch(
             f"from_torch is given a {type(module).__name__}; it takes a torch.nn.Module. For "
             'functions there is torch.compile(function, backend="tilesmith")'
         )
-    inputs = _inputs(example_inputs)
-    exported = _exported(module, inputs, dict(kwargs or {}), dynamic_shapes)
+    named = dict(kwargs or {})
+    if isinstance(example_inputs, Mapping):
+        example_inputs, named = (), {**example_inputs, **named}
+    exported = _exported(module, _inputs(example_inputs), named, dynamic_shapes)
     program = _program(exported, name or type(module).__name__, module)
     source = closed(program)
     tell_uncovered(program)
@@ -53,7 +60,7 @@ def _inputs(given: Any) -> tuple[Any, ...]:
     if not isinstance(given, Sequence):
         raise GraphError(
             f"from_torch is given {type(given).__name__} as example inputs; give a tuple of what "
-            "the module is called with"
+            "the module is called with, or a dict of its arguments by name"
         )
     return tuple(given)
 
@@ -61,24 +68,45 @@ def _inputs(given: Any) -> tuple[Any, ...]:
 def _exported(
     module: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any
 ) -> torch.export.ExportedProgram:
-    try:
-        with torch.no_grad():
-            exported = torch.export.export(
+    with torch.no_grad():
+        with _about(module):
+            traced = torch.export.export(
                 module, inputs, kwargs or None, dynamic_shapes=dynamic_shapes
             )
-            return exported.run_decompositions(export_table())
-    except Exception as error:  # of torch.export, which raises anything
+        walks = _long_walks(traced.graph)
+        table = {op: f for op, f in export_table().items() if op not in walks}
+        with _about(module):
+            return traced.run_decompositions(table)
+
+
+@contextmanager
+def _about(module: nn.Module) -> Iterator[None]:
+    """torch.export raises anything, with many lines."""
+    try:
+        yield
+    except Exception as error:
         first = str(error).strip().split("\n", 1)[0]
         raise GraphError(
             f"torch.export cannot trace {type(module).__name__}: {type(error).__name__}: {first}"
         ) from error
 
 
+def _long_walks(graph: torch.fx.Graph) -> set[Any]:
+    """Recurrent operators along many steps, which PyTorch shall run."""
+    found = set()
+    for node in graph.nodes:
+        if str(node.target) in _WALKS:
+            steps = node.args[0].meta["val"].shape[1 if node.args[-1] else 0]
+            if not isinstance(steps, int) or steps > MAX_STEPS:
+                found.add(node.target)
+    return found
+
+
 def _program(exported: torch.export.ExportedProgram, name: str, module: nn.Module) -> TorchProgram:
     signature = exported.graph_signature
     held: dict[str, torch.Tensor] = {}
     inputs = []
-    nodes = {n.name: n for n in exported.graph.nodes}
+    nodes = {n.name: n for n in exported.graph.nodes if n.op != "output"}
     for spec in signature.input_specs:
         match spec.arg, spec.kind:
             case ConstantArgument(), _:

@@ -48,12 +48,17 @@ class TaskWorkers:
 
 
 class WorkerPool:
-    """`arrays_nbytes` bounds the arrays that are kept; the task used longest ago is dropped first.
+    """`builder_cores` build, by default all cores. `arrays_nbytes` bounds the arrays that are kept;
+    the task used longest ago is dropped first.
     The task being measured is always kept.
     """
 
-    def __init__(self, timeout: float, memory_nbytes: int, arrays_nbytes: int, cold: bool) -> None:
+    def __init__(
+        self, timeout: float, memory_nbytes: int, arrays_nbytes: int, cold: bool,
+        builder_cores: tuple[int, ...] = (),
+    ) -> None:  # fmt: skip
         self._timeout, self._memory_nbytes, self._cold = timeout, memory_nbytes, cold
+        self._builder_cores = list(builder_cores) or usable_cores()
         self._arrays_nbytes = arrays_nbytes
         self.fork_server: ForkServerClient | None = ForkServerClient()
         self._builders: Builders | None = None
@@ -83,7 +88,7 @@ class WorkerPool:
         if task.target.kind != "cpu":
             server.preload(task.target.kind)
         if builders is None:
-            builders = Builders(server, usable_cores(), self._timeout, self._memory_nbytes)
+            builders = Builders(server, self._builder_cores, self._timeout, self._memory_nbytes)
             self._builders = builders
         self._drop_for(server, task)
         self._evaluate(server, task, until)
@@ -106,7 +111,7 @@ class WorkerPool:
 
     def _start_gpu(self, server: ForkServerClient, builders: Builders, task: Task) -> TaskWorkers:
         """One worker for the GPU. All cores may build, but for one that feeds the GPU."""
-        target, usable = task.target, usable_cores()
+        target, usable = task.target, self._builder_cores
         cores = Cores((), tuple(usable[1:] if len(usable) > 2 else usable))
         slack = task.func.nbytes / _CHECK_RATE
         if target.kind == "opencl":
@@ -114,7 +119,7 @@ class WorkerPool:
         reference = self._references.get(target.fingerprint)
         if reference is None:
             reference = self._references[target.fingerprint] = self._reference(builders, task)
-        limits = Limits(tuple(usable), UNLIMITED)
+        limits = Limits(tuple(usable_cores()), UNLIMITED)
         runner = Runner(server, task.statement, limits, self._cold, builders, slack, reference)
         workers = self._tasks[task.statement] = TaskWorkers(task, cores, builders, runner)
         return workers
@@ -123,7 +128,7 @@ class WorkerPool:
         """The reference kernel of a GPU, built by a build worker."""
         name = "the reference kernel"
         builders.want({name: Build(task.func, task.target, None, pickle.dumps(build_reference))})
-        builders.allow(usable_cores(), ())
+        builders.allow(self._builder_cores, ())
         taken = builders.take(_REFERENCE_SECONDS)
         outcome = Failure("timeout", "no answer") if taken is None else taken[1]
         if isinstance(outcome, Failure):

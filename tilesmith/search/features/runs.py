@@ -7,14 +7,16 @@ from __future__ import annotations
 from functools import cached_property
 
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import COPY_LANES, For, If, Stmt
+from tilesmith.ir.nodes import COPY_LANES, For, If, Stmt, walk
 from tilesmith.search.features.graph import Graph, Term
 
 _TOO_MANY = 1e9
 
 
 class LoopRuns:
-    """The same rules as `codegen/passes/resolve_notes.py`, as closed forms."""
+    """The same rules as `codegen/passes/resolve_notes.py`, as closed forms. On GPUs, loops that
+    index private buffers are unrolled as well (`codegen/passes/unroll_registers.py`).
+    """
 
     def __init__(self, graph: Graph, func: Function) -> None:
         self.graph, self.func = graph, func
@@ -26,6 +28,21 @@ class LoopRuns:
         for s in self.func.body:
             self._copies(s, self.graph.of(0), out)
         return out
+
+    @cached_property
+    def _registers(self) -> frozenset[str]:
+        """The loops that index private buffers of GPU threads."""
+        paths = list(walk(self.func.body))
+        if not any("Idx" in f.kind for path, _ in paths for f in path):
+            return frozenset()
+        local = {b.name for b in self.func.buffers if b.scope == "local"}
+        names: set[str] = set()
+        for _, b in paths:
+            accessed = [(w.buffer, w.index) for w in b.writes]
+            accessed += [(x.buffer, x.index) for x in b.loads]
+            iters = {n for name, ix in accessed if name in local for p in ix for n in p.names}
+            names |= {n for i in b.iters if i.name in iters for n in i.bind.names}
+        return frozenset(names)
 
     def _copies(self, s: Stmt, depth: Term, out: dict[str, Term]) -> Term:
         """The number of copies of what is inside `s`. Loops are unrolled from the innermost
@@ -47,7 +64,7 @@ class LoopRuns:
         if f.kind == "vectorize":
             return inside * g.integer(f.extent).maximum(COPY_LANES) / COPY_LANES
         copies = inside * g.integer(f.extent)
-        if f.kind == "unroll":
+        if f.kind in ("unroll", "vthread") or (f.kind == "serial" and f.name in self._registers):
             out[f.name] = g.of(1)
             return copies
         if f.kind == "serial":

@@ -18,6 +18,8 @@ from tilesmith.search.features.graph import Term
 from tilesmith.search.features.machine import Compiled, Values
 from tilesmith.search.features.nest import KINDS, LINE, Access, Loop, Nest, shared_nests
 from tilesmith.search.features.operations import OPERATIONS, operations
+from tilesmith.search.gpu_constants import GpuConstants
+from tilesmith.search.gpu_score import launches_of, occupancy
 from tilesmith.search.protocol import AnalyticScore, Scores
 from tilesmith.search.score_by_target import ScoreByTarget
 from tilesmith.space.domains import Matrix
@@ -41,6 +43,7 @@ ACCESS = (
 TILE = (
     "accumulators", "vectors", "vector fill", "loads a step", "steps", "useful", "copies", "parts",
 )  # fmt: skip
+GPU = ("shared bytes", "registers", "blocks at once", "rounds")  # of the whole launch
 ESTIMATES = ("computing", "second cache", "third cache", "memory")
 NAMES = (
     *OPERATIONS,
@@ -51,6 +54,7 @@ NAMES = (
     "allocated", "allocations", "allocations outside", "allocations inside",
     "iterations", "loops", "unroll depth", "fetched ahead",
     *(f"tile: {what}" for what in TILE),
+    *(f"launch: {what}" for what in GPU),
     *(f"estimate: {what}" for what in ESTIMATES),
     "analytic score",
 )  # fmt: skip
@@ -115,6 +119,7 @@ def _statement(score: AnalyticScore, n: Nest, nests: tuple[Nest, ...]) -> list[T
     loops = [loop.moves for loop in n.loops]
     out += [n.iterations.log(), sum(loops, g.of(0)), n.unroll_depth.log(), n.fetched_ahead]
     out += _tile(n)
+    out += _launch(n, nests)
     return out + [cycles.log() for cycles in score.estimates(n)]
 
 
@@ -151,9 +156,26 @@ def _bindings(n: Nest) -> list[Term]:
     g = n.graph
     lengths = []
     for axis in AXES:
-        bound = [loop.extent for loop in n.loops if loop.kind == axis]
+        bound = [loop.extent for loop in n.loops if _axis(n, loop) == axis]
         lengths.append(g.product(bound).log() if bound else g.of(0))
-    return [g.of(float(any(loop.kind in AXES for loop in n.loops))), *lengths]
+    return [g.of(float(any(_axis(n, loop) in AXES for loop in n.loops))), *lengths]
+
+
+def _axis(n: Nest, loop: Loop) -> str:
+    """The kind of a loop; one that is reduced across threads counts as theirs."""
+    note = next((f.note("reduce_across") for f in n.path if f.name == loop.name), None)
+    return loop.kind if note is None else str(note)
+
+
+def _launch(n: Nest, nests: tuple[Nest, ...]) -> list[Term]:
+    """What the GPU launch around the statement takes of a multiprocessor."""
+    target = n.variant.task.target
+    if target.kind == "cpu":
+        return [n.graph.of(0)] * len(GPU)
+    launch = next(x for x in launches_of(nests) if n in x)
+    room = occupancy(GpuConstants.of(target), launch)
+    rounds = (room.share / room.resident).ceil()
+    return [room.shared.log(), room.registers.log(), room.resident.log(), rounds.log()]
 
 
 def _access(n: Nest, a: Access, nests: tuple[Nest, ...]) -> Iterator[Term]:
@@ -302,9 +324,10 @@ def _tile(n: Nest) -> list[Term]:
             loads = loads + each
     parts = g.of(1)
     for loop in n.loops:
-        parts = parts * loop.is_kind["parallel"].where(loop.extent, 1)
+        whole = loop.kind.startswith("blockIdx")
+        parts = parts * (loop.extent if whole else loop.is_kind["parallel"].where(loop.extent, 1))
     useful = g.product([g.integer(i.extent) for i in n.block.iters]) / n.iterations
-    cores = float(target.num_cores)
+    cores = float(target.num_multiprocessors or target.num_cores)
     balance = parts / ((parts / cores).ceil() * cores)
     return [
         (held * vectors).log(), vectors.log(), wide / (vectors * lanes), loads.log(), steps.log(),

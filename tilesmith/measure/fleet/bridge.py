@@ -1,0 +1,166 @@
+"""The process that connects a tuner to a Ray cluster: `python -m tilesmith.measure.fleet.bridge FD
+ADDRESS`. It passes calls on to the devices' actors, and answers back.
+
+A node that `tilesmith worker` has started has a resource for each of its devices. A DeviceHost is
+an actor that takes one of them, so there is one for each device, which all tuners share. It is
+started by the tuner that needs it first, and lives as long as its node.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from tilesmith.measure.fleet.host import DeviceHost
+from tilesmith.measure.fleet.offer import PREFIX
+from tilesmith.measure.wire import Channel, Gone, adopt
+
+_LOOK_SECONDS = 1.0  # between two looks for new nodes
+_HEAD_SECONDS = 15.0  # a head that does not answer this long is gone
+_CALLS = 64  # of one device at the same time, most of which wait
+
+
+class Bridge:
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._lock = threading.Lock()  # of what follows, and of sending
+        self._actors: dict[str, Any] = {}  # by device
+        self._offers: dict[str, str] = {}
+        self._told: dict[str, str] | None = None
+        self._looked = time.monotonic()
+
+    def run(self) -> None:
+        """Until the tuner closes the channel."""
+        threading.Thread(target=self._look, daemon=True).start()
+        threading.Thread(target=self._watch, daemon=True).start()
+        while True:
+            ticket, device, method, args = self._channel.receive()
+            with self._lock:
+                actor = self._actors.get(device)
+            if actor is None:
+                self._send((ticket, None, "it has left the fleet"))
+                continue
+            future: Future[Any] = getattr(actor, method).remote(*args).future()
+            future.add_done_callback(partial(self._done, ticket, device))
+
+    def _done(self, ticket: int, device: str, future: Future[Any]) -> None:
+        try:
+            self._send((ticket, future.result(), ""))
+        except Exception as error:  # its process, its node or the network
+            with self._lock:
+                self._actors.pop(device, None)
+                self._offers.pop(device, None)
+            self._send((ticket, None, _first_line(error)))
+
+    def _send(self, message: tuple[int, Any, str]) -> None:
+        with self._lock:
+            try:
+                self._channel.send(message)
+            except Gone:
+                return
+
+    def _look(self) -> None:
+        """Finds devices, and tells the tuner of every change."""
+        while True:
+            try:
+                self._find()
+            except Exception:  # the head does not answer now; see _watch
+                time.sleep(_LOOK_SECONDS)
+                continue
+            self._looked = time.monotonic()
+            time.sleep(_LOOK_SECONDS)
+
+    def _watch(self) -> None:
+        while time.monotonic() - self._looked < _HEAD_SECONDS:
+            time.sleep(_LOOK_SECONDS)
+        self._send((0, None, "its head does not answer"))
+
+    def _find(self) -> None:
+        present: set[str] = set()
+        for node in ray.nodes():
+            for resource in node["Resources"] if node["Alive"] else ():
+                if resource.startswith(PREFIX):
+                    present.add(f"{node['NodeID']}/{resource}")
+        with self._lock:
+            known = set(self._actors)
+        for device in present - known:
+            self._start(device)
+        with self._lock:
+            for device in known - present:
+                self._actors.pop(device, None)
+                self._offers.pop(device, None)
+            offers = dict(self._offers)
+        if offers != self._told:
+            self._told = offers
+            self._send((0, offers, ""))
+
+    def _start(self, device: str) -> None:
+        node, _, resource = device.partition("/")
+        kind, _, _ = resource.removeprefix(PREFIX).rpartition(":")
+        actor = (
+            ray.remote(DeviceHost)
+            .options(
+                name=device, namespace="tilesmith", lifetime="detached", get_if_exists=True,
+                num_cpus=0, resources={resource: 1}, max_concurrency=_CALLS, max_restarts=0,
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+            )
+            .remote(kind)
+        )  # fmt: skip
+        with self._lock:
+            self._actors[device] = actor
+        future: Future[str] = actor.describe.remote().future()
+        future.add_done_callback(partial(self._described, device))
+
+    def _described(self, device: str, future: Future[str]) -> None:
+        try:
+            offer = future.result()
+        except Exception:  # it is tried again
+            with self._lock:
+                self._actors.pop(device, None)
+            return
+        with self._lock:
+            if device in self._actors:
+                self._offers[device] = offer
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def _connect(address: str) -> None:
+    host = address.partition(":")[0]
+    # Ray on a loopback address is found only if that is named.
+    own = {"_node_ip_address": host} if host.startswith("127.") and host != "127.0.0.1" else {}
+    ray.init(
+        address=address, namespace="tilesmith", log_to_driver=False,
+        logging_level=logging.ERROR, configure_logging=False, **own,
+    )  # fmt: skip
+
+
+def main() -> None:
+    channel = adopt(int(sys.argv[1]))
+    try:
+        _connect(sys.argv[2])
+    except Exception as error:
+        channel.send(_first_line(error))
+        return
+    channel.send("")
+    try:
+        Bridge(channel).run()
+    except Gone:
+        pass
+    finally:
+        ray.shutdown()
+
+
+if __name__ == "__main__":
+    main()

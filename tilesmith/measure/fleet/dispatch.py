@@ -1,0 +1,295 @@
+"""Dispatcher: hands candidates out to the devices of a fleet, in a thread of its own.
+
+A device has at most two requests of a tuner: one that it measures, and one that it builds
+meanwhile. So tuners that share a device take turns, and a slow device gets less to do than a fast
+one. What a lost device had not answered is handed out again. Later answers to it are ignored, so
+that no candidate is measured twice.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from secrets import token_hex
+from typing import Any
+
+from tilesmith.base.errors import MeasureError
+from tilesmith.codegen.artifact import Artifact
+from tilesmith.measure.fleet.messages import (
+    UNREADABLE,
+    Settings,
+    read_measurement,
+    write_request,
+)
+from tilesmith.measure.fleet.offer import Offer, why_not
+from tilesmith.measure.fleet.pool import Answer, Lost, Pool
+from tilesmith.measure.fleet.tuner_builds import TunerBuilds
+from tilesmith.task.task import Candidate, Failure, Measurement, Task
+
+_TICK = 0.02  # seconds between two looks for new candidates
+_POLL_SECONDS = 1.0  # how long a device waits for a measurement before it answers that it has none
+_MOST = 8  # candidates of a request
+_REQUESTS = 2  # that a device has
+_BAN_SECONDS = 60.0  # for a device that did not answer
+
+
+@dataclass(slots=True)
+class Job:
+    candidate: Candidate
+    losses: int = 0  # devices that were lost while they measured it
+    artifact: Artifact | None = None
+
+
+@dataclass(slots=True)
+class _Device:
+    name: str
+    offer: Offer
+    requests: dict[str, dict[str, Job]] = field(default_factory=dict)  # by number, then by key
+    asked: float | None = None  # when the call of `collect` that it has not answered was sent
+    refuses: dict[str, str] = field(default_factory=dict)  # why, by statement of the task
+
+    @property
+    def load(self) -> int:
+        return sum(map(len, self.requests.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Seconds to wait for a first device, and for an answer of one; and how many devices may be
+    lost with a candidate before it has failed.
+    """
+
+    first: float
+    answer: float
+    losses: int
+
+
+class Dispatcher:
+    """`results` gets every measurement, and at the end perhaps the error that ended it all."""
+
+    def __init__(
+        self, pool: Pool, settings: Settings, patience: Patience, builds: TunerBuilds | None
+    ) -> None:
+        self._pool, self._settings, self._patience, self._builds = pool, settings, patience, builds
+        self._tuner = token_hex(8)
+        self._inbox: SimpleQueue[Job] = SimpleQueue()
+        self.results: SimpleQueue[Measurement | MeasureError] = SimpleQueue()
+        self._waiting: deque[Job] = deque()
+        self._devices: dict[str, _Device] = {}
+        self._listed: dict[str, Offer] = {}
+        self._banned: dict[str, float] = {}  # until when
+        self._tickets: dict[int, tuple[str, str]] = {}  # device, and number of a request or ""
+        self._alone: float | None = None  # since when there is no device for what is waiting
+        self._measured: dict[str, Candidate] = {}
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="tilesmith-fleet", daemon=True)
+        self._thread.start()
+
+    @property
+    def capacity(self) -> int:
+        """How many candidates keep all devices busy."""
+        return _REQUESTS * _MOST // 2 * max(1, len(self._devices))
+
+    def submit(self, candidate: Candidate) -> None:
+        self._inbox.put(Job(candidate))
+
+    def withdraw(self) -> None:
+        """Forgets what was not handed out yet."""
+        self._inbox.put(_WITHDRAW)
+
+    def close(self) -> None:
+        self._closing.set()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        try:
+            while not self._closing.is_set():
+                self._receive_jobs()
+                self._note_devices()
+                self._hand_out()
+                self._poll()
+                for answer in self._pool.wait(_TICK):
+                    self._take(answer)
+                self._notice_silence()
+            for name in self._devices:
+                self._pool.call(name, "leave", self._tuner)
+        except MeasureError as error:
+            self.results.put(error)
+        except Exception as error:
+            self.results.put(MeasureError(f"the fleet cannot be used: {error!r}"))
+        finally:
+            self._pool.close()
+            if self._builds is not None:
+                self._builds.close()
+
+    def _receive_jobs(self) -> None:
+        while True:
+            try:
+                job = self._inbox.get_nowait()
+            except Empty:
+                break
+            if job is _WITHDRAW:
+                self._waiting.clear()
+                if self._builds is not None:
+                    self._builds.clear()
+            elif self._builds is not None:
+                self._builds.begin(job.candidate)
+            else:
+                self._waiting.append(job)
+        if self._builds is not None:
+            for candidate, outcome in self._builds.finished():
+                if isinstance(outcome, Failure):
+                    self._answer(Measurement(candidate, failure=outcome))
+                else:
+                    self._waiting.append(Job(candidate, artifact=outcome))
+
+    def _note_devices(self) -> None:
+        found = self._pool.devices()
+        if found is not None:
+            self._listed = {name: Offer.from_json(text) for name, text in found.items()}
+            for name in self._devices.keys() - self._listed.keys():
+                self._lose(name, "it has left the fleet")
+        now = time.monotonic()
+        for name, offer in self._listed.items():
+            if name not in self._devices and self._banned.get(name, 0.0) <= now:
+                self._devices[name] = _Device(name, offer)
+
+    def _hand_out(self) -> None:
+        tasks = dict.fromkeys(job.candidate.task for job in self._waiting)
+        for task in tasks:
+            able = [d for d in self._devices.values() if self._obstacle(d, task) is None]
+            if not able:
+                self._wait_for_one(task)
+                continue
+            self._alone = None
+            own = [job for job in self._waiting if job.candidate.task == task]
+            size = min(_MOST, max(1, -(-len(own) // (_REQUESTS * len(able)))))
+            while own:
+                device = min(able, key=lambda d: (len(d.requests), d.load))
+                if len(device.requests) >= _REQUESTS:
+                    break
+                self._send(device, own[:size])
+                own = own[size:]
+        if not tasks:
+            self._alone = None
+
+    def _obstacle(self, device: _Device, task: Task) -> str | None:
+        if task.statement in device.refuses:
+            return device.refuses[task.statement]
+        why = why_not(task.target, device.offer)
+        if why is None and self._builds is not None and not device.offer.accepts_code:
+            why = "it runs only what it has compiled itself (see tilesmith worker --accept-code)"
+        if why is not None:
+            device.refuses[task.statement] = why
+        return why
+
+    def _wait_for_one(self, task: Task) -> None:
+        now = time.monotonic()
+        self._alone = now if self._alone is None else self._alone
+        if now - self._alone < self._patience.first:
+            return
+        t = task.target
+        offers = "; ".join(f"{d.offer}: {self._obstacle(d, task)}" for d in self._devices.values())
+        raise MeasureError(
+            f"no worker of the fleet measures {task.func.name} for {t.arch} {t.model or t.cpu}: "
+            f"{offers or 'there is no worker'}. Start one there with tilesmith worker"
+        )
+
+    def _send(self, device: _Device, jobs: list[Job]) -> None:
+        number = token_hex(8)
+        own = {job.candidate.key: job for job in jobs}
+        chosen = {id(job) for job in jobs}
+        self._waiting = deque(job for job in self._waiting if id(job) not in chosen)
+        device.requests[number] = own
+        artifacts = {key: job.artifact for key, job in own.items() if job.artifact is not None}
+        text, code = write_request(
+            self._tuner, number, self._settings, [job.candidate for job in own.values()], artifacts
+        )
+        ticket = self._pool.call(device.name, "submit", text, code)
+        self._tickets[ticket] = device.name, number
+
+    def _poll(self) -> None:
+        """Every device that has something to do has one call that waits for its answers."""
+        for device in self._devices.values():
+            if device.requests and device.asked is None:
+                device.asked = time.monotonic()
+                ticket = self._pool.call(device.name, "collect", self._tuner, _POLL_SECONDS)
+                self._tickets[ticket] = device.name, ""
+
+    def _take(self, answer: Answer) -> None:
+        name, number = self._tickets.pop(answer.ticket, ("", ""))
+        device = self._devices.get(name)
+        if device is None:
+            return
+        if isinstance(answer.value, Lost):
+            self._lose(name, answer.value.why)
+        elif number:
+            if answer.value:
+                self._refused(device, number, str(answer.value))
+        else:
+            device.asked = None
+            try:
+                for data in json.loads(answer.value):
+                    self._take_one(device, data)
+            except UNREADABLE as error:
+                self._lose(name, f"its answer cannot be read: {error}")
+
+    def _take_one(self, device: _Device, data: dict[str, Any]) -> None:
+        number = data["number"]
+        jobs = device.requests.get(number)
+        if jobs is None:  # of a request that was handed out again
+            return
+        if "error" in data or "done" in data:
+            del device.requests[number]
+            why = str(data.get("error", "it has not answered"))
+            self._again(jobs, why, broken="error" in data)
+            return
+        key = data["key"]
+        job = jobs.pop(key, None)
+        candidate = self._measured.get(key) if job is None else job.candidate
+        if candidate is not None:  # else a failure of what another tuner measured
+            self._answer(read_measurement(data, candidate, str(device.offer)))
+
+    def _answer(self, m: Measurement) -> None:
+        self._measured[m.candidate.key] = m.candidate
+        self.results.put(m)
+
+    def _refused(self, device: _Device, number: str, why: str) -> None:
+        for job in device.requests.pop(number, {}).values():
+            device.refuses[job.candidate.task.statement] = why
+            self._waiting.appendleft(job)
+
+    def _notice_silence(self) -> None:
+        now = time.monotonic()
+        for device in list(self._devices.values()):
+            if device.asked is not None and now - device.asked > self._patience.answer:
+                self._banned[device.name] = now + _BAN_SECONDS
+                self._lose(device.name, f"it did not answer for {self._patience.answer:g} s")
+
+    def _lose(self, name: str, why: str) -> None:
+        """Hands out again what a device had. Only what it was measuring may be to blame."""
+        device = self._devices.pop(name)
+        if name not in self._banned:  # else it may come back
+            self._listed.pop(name, None)
+        for place, jobs in enumerate(device.requests.values()):
+            self._again(jobs, f"{device.offer}: {why}", blamed=place == 0)
+
+    def _again(
+        self, jobs: dict[str, Job], why: str, blamed: bool = True, broken: bool = False
+    ) -> None:
+        for job in reversed(jobs.values()):
+            job.losses += blamed
+            if job.losses <= self._patience.losses:
+                self._waiting.appendleft(job)
+            elif broken:  # it is not a candidate that has failed, but measuring
+                raise MeasureError(why)
+            else:
+                text = f"{job.losses} workers were lost while they measured it; the last: {why}"
+                self._answer(Measurement(job.candidate, failure=Failure("error", text)))
+
+
+_WITHDRAW: Any = object()

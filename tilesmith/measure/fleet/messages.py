@@ -1,0 +1,200 @@
+"""What travels between a tuner and the workers of a fleet: JSON text and bytes, never objects.
+
+A request has candidates of one task. The computation and the traces are JSON, and the worker checks
+that their keys come out the same there. Code that was compiled elsewhere comes with its digest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from typing import Any
+
+from tilesmith.base.errors import MeasureError, TilesmithError
+from tilesmith.base.target import Target
+from tilesmith.codegen.artifact import Artifact, Check, Entry, Launch, Resources, parameters_of
+from tilesmith.ir.deserialize import function_from_json
+from tilesmith.ir.function import Function
+from tilesmith.ir.serialize import function_to_json
+from tilesmith.measure.parent.timing import TimingRules
+from tilesmith.schedule.trace import Trace
+from tilesmith.task.task import CODEGEN_VERSION, FAILURES, Candidate, Failure, Measurement, Task
+
+VERSION = 1
+# What reading a message may raise: it may come from anywhere.
+UNREADABLE = (TilesmithError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of LocalMeasurer that a tuner chooses for its requests."""
+
+    timeout: float
+    cold: bool
+    memory_nbytes: int
+    confirm: bool
+    seed: int
+    rules: TimingRules
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """Code that was compiled elsewhere, as a builder for the scheduled Function: the parameters are
+    the Function's, the rest is what was sent.
+    """
+
+    target: Target
+    entry: Entry  # without parameters
+    code: bytes
+    cpu: str
+    features: str
+    language: str
+
+    def __call__(self, func: Function, target: Target) -> Artifact:
+        e = self.entry
+        entry = Entry(
+            e.name, e.symbol, parameters_of(func), e.workspace_nbytes, e.uses_threads, e.checks,
+            e.launches, e.scratch,
+        )  # fmt: skip
+        return Artifact(
+            e.name, target, (entry,), "", self.code, self.cpu, self.features, self.language
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    tuner: str
+    number: str  # of the request, unique
+    settings: Settings
+    candidates: tuple[Candidate, ...]
+    compiled: Mapping[str, Compiled]  # by candidate key
+
+
+def write_request(
+    tuner: str, number: str, settings: Settings, candidates: Sequence[Candidate],
+    artifacts: Mapping[str, Artifact],
+) -> tuple[str, list[bytes]]:  # fmt: skip
+    """The text of a request for candidates of one task, and the code of those already compiled."""
+    task = candidates[0].task
+    sent = [(c.key, artifacts[c.key]) for c in candidates if c.key in artifacts]
+    text = json.dumps({
+        "version": VERSION, "tuner": tuner, "number": number, "codegen": CODEGEN_VERSION,
+        "settings": asdict(settings),
+        "func": function_to_json(task.func), "target": task.target.to_json(),
+        "statement": task.statement,
+        "traces": {c.key: c.trace.to_json() for c in candidates},
+        "code": {key: _described(a) for key, a in sent},
+    })  # fmt: skip
+    return text, [a.code for _, a in sent]
+
+
+def read_request(text: str, code: Sequence[bytes]) -> Request:
+    """Raises a MeasureError that says why this is no request, or not one for this version."""
+    try:
+        data = dict(json.loads(text))
+        if data["version"] != VERSION or data["codegen"] != CODEGEN_VERSION:
+            raise MeasureError(
+                f"it is of version {data['version']} for code generator {data['codegen']}; here "
+                f"they are {VERSION} and {CODEGEN_VERSION}"
+            )
+        task = Task(function_from_json(data["func"]), Target.from_json(data["target"]))
+        if task.statement != data["statement"]:
+            raise MeasureError("the computation is not what its key says")
+        candidates = []
+        for key, trace in dict(data["traces"]).items():
+            candidates.append(Candidate(task, Trace.from_json(trace)))
+            if candidates[-1].key != key:
+                raise MeasureError("a schedule is not what its key says")
+        described = dict(data["code"])
+        if len(described) != len(code):
+            raise MeasureError(f"it has {len(code)} of {len(described)} pieces of code")
+        compiled = {
+            key: _compiled(task, d, blob)
+            for (key, d), blob in zip(described.items(), code, strict=True)
+        }
+        return Request(
+            str(data["tuner"]), str(data["number"]), _settings(data["settings"]),
+            tuple(candidates), compiled,
+        )  # fmt: skip
+    except MeasureError:
+        raise
+    except UNREADABLE as error:
+        raise MeasureError(f"it cannot be read: {error}") from None
+
+
+def write_measurement(number: str, m: Measurement) -> dict[str, Any]:
+    """Durations only: the clocks of two machines differ."""
+    return {
+        "number": number,
+        "key": m.candidate.key,
+        "seconds": m.seconds,
+        "references": m.references,
+        "failure": None if m.failure is None else [m.failure.kind, m.failure.text],
+        "contended": m.contended,
+        "confirmed": m.confirmed,
+        "build_seconds": m.build_seconds,
+    }
+
+
+def read_measurement(data: Mapping[str, Any], candidate: Candidate, machine: str) -> Measurement:
+    """May raise one of UNREADABLE."""
+    failure = None
+    if data["failure"] is not None:
+        kind, text = data["failure"]
+        failure = Failure(kind if kind in FAILURES else "error", str(text))
+    return Measurement(
+        candidate,
+        tuple(map(float, data["seconds"])),
+        failure,
+        bool(data["contended"]),
+        bool(data["confirmed"]),
+        float(data["build_seconds"]),
+        references=tuple(map(float, data["references"])),
+        machine=machine,
+    )
+
+
+def _settings(data: Mapping[str, Any]) -> Settings:
+    rules: dict[str, Any] = dict(data["rules"])
+    rules["cutoffs"] = tuple(rules["cutoffs"])
+    return Settings(
+        float(data["timeout"]), bool(data["cold"]), int(data["memory_nbytes"]),
+        bool(data["confirm"]), int(data["seed"]), TimingRules(**rules),
+    )  # fmt: skip
+
+
+def _described(a: Artifact) -> dict[str, Any]:
+    (entry,) = a.entries
+    return {
+        "sha256": sha256(a.code).hexdigest(), "target": a.target.to_json(), "cpu": a.cpu,
+        "features": a.features, "language": a.language, "name": entry.name,
+        "symbol": entry.symbol, "workspace_nbytes": entry.workspace_nbytes,
+        "uses_threads": entry.uses_threads, "checks": [asdict(c) for c in entry.checks],
+        "launches": [asdict(launch) for launch in entry.launches], "scratch": entry.scratch,
+    }  # fmt: skip
+
+
+def _compiled(task: Task, d: Mapping[str, Any], code: bytes) -> Compiled:
+    if sha256(code).hexdigest() != d["sha256"]:
+        raise MeasureError("code was damaged on its way: its digest differs")
+    target = Target.from_json(d["target"])
+    if target != task.target:
+        raise MeasureError(
+            f"code is for {target.model or target.cpu}, and its task for "
+            f"{task.target.model or task.target.cpu}"
+        )
+    launches = [
+        Launch(**{
+            **launch, "arguments": tuple(launch["arguments"]),
+            "resources": None if launch["resources"] is None else Resources(**launch["resources"]),
+        })
+        for launch in d["launches"]
+    ]  # fmt: skip
+    entry = Entry(
+        str(d["name"]), str(d["symbol"]), (), int(d["workspace_nbytes"]), bool(d["uses_threads"]),
+        tuple(Check(**c) for c in d["checks"]), tuple(launches),
+        tuple((str(name), int(at)) for name, at in d["scratch"]),
+    )  # fmt: skip
+    return Compiled(target, entry, code, str(d["cpu"]), str(d["features"]), str(d["language"]))

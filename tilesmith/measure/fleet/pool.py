@@ -1,0 +1,140 @@
+"""The devices of a fleet as a tuner sees them: it calls methods of DeviceHost on other machines and
+waits for the answers. RayPool is the one that is used; tests have one in their own process.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tilesmith.base.errors import MeasureError
+from tilesmith.measure.wire import Gone, pair, ready
+
+_MODULE = "tilesmith.measure.fleet.bridge"
+_START_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """In place of an answer: the device is gone."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    ticket: int  # of the call
+    value: Any
+
+
+class Pool(Protocol):
+    def devices(self) -> Mapping[str, str] | None:
+        """The offers of all devices, as JSON, by the ids of the devices; None if nothing changed
+        since the last call.
+        """
+
+    def call(self, device: str, method: str, *args: Any) -> int:
+        """Calls a method of a DeviceHost, without waiting; returns a ticket."""
+
+    def wait(self, seconds: float) -> list[Answer]:
+        """Answers to calls, as soon as there are any, and after `seconds` at the latest. Raises a
+        MeasureError if the fleet as a whole is gone.
+        """
+
+    def close(self) -> None: ...
+
+
+class RayPool:
+    """Ray runs in a process beside this one (`bridge.py`): when a cluster goes away, Ray may end
+    the process that uses it, and must not end the user's.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._channel, theirs = pair()
+        path = os.pathsep.join(p or os.getcwd() for p in sys.path)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", _MODULE, str(theirs.fileno()), address],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+                env={**os.environ, "PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0"},
+            )
+        finally:
+            theirs.close()
+        self._tickets = 0
+        self._devices: Mapping[str, str] | None = None
+        self._is_up = False
+        self._started = time.monotonic()
+
+    def _connect(self, seconds: float) -> None:
+        """Waits up to `seconds` for the connection, which takes some seconds."""
+        if not ready([self._channel], seconds):
+            if time.monotonic() - self._started > _START_SECONDS:
+                raise MeasureError(
+                    f"no answer from the Ray cluster at {self._address!r} within "
+                    f"{_START_SECONDS:.0f} s; is its head running there?"
+                )
+            return
+        try:
+            why = self._channel.receive()
+        except Gone:
+            why = "the process that connects to it ended"
+        if why:
+            raise MeasureError(f"the Ray cluster at {self._address!r} cannot be used: {why}")
+        self._is_up = True
+
+    def devices(self) -> Mapping[str, str] | None:
+        found, self._devices = self._devices, None
+        return found
+
+    def call(self, device: str, method: str, *args: Any) -> int:
+        self._tickets += 1
+        self._send((self._tickets, device, method, args))
+        return self._tickets
+
+    def wait(self, seconds: float) -> list[Answer]:
+        until = time.monotonic() + seconds
+        answers: list[Answer] = []
+        if not self._is_up:
+            self._connect(seconds)
+            return answers
+        while ready([self._channel], 0.0 if answers else until - time.monotonic()):
+            try:
+                ticket, value, why = self._channel.receive()
+            except Gone:
+                raise self._gone() from None
+            if ticket:
+                answers.append(Answer(ticket, Lost(why) if why else value))
+            elif why:
+                raise MeasureError(f"the Ray cluster at {self._address!r} is gone: {why}")
+            else:
+                self._devices = value
+        return answers
+
+    def _send(self, message: object) -> None:
+        try:
+            self._channel.send(message)
+        except Gone:
+            raise self._gone() from None
+
+    def _gone(self) -> MeasureError:
+        return MeasureError(
+            f"the connection to the Ray cluster at {self._address!r} has ended; did its head stop?"
+        )
+
+    def close(self) -> None:
+        self._channel.close()
+        try:
+            self._process.wait(2.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()

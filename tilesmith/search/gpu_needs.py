@@ -1,0 +1,181 @@
+"""What one block of a GPU launch needs for a statement, as closed forms over a variant's columns:
+instructions, shared memory with its bank conflicts, sectors of L1, bytes of L2, latencies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tilesmith.ir.nodes import Block
+from tilesmith.search.features.graph import Term
+from tilesmith.search.features.nest import Access, Nest, shared_nests
+from tilesmith.search.features.operations import operations
+from tilesmith.search.gpu_constants import GpuConstants
+from tilesmith.search.gpu_nest import GpuNest, largest_power
+
+
+@dataclass(frozen=True, eq=False)
+class Needs:
+    """What one block needs for a statement."""
+
+    issued: Term  # warp instructions
+    words: Term  # cycles of shared memory
+    sectors: Term  # cycles of L1
+    l2: dict[str, Term]  # bytes, by buffer
+    memory: dict[str, Term]  # bytes of all blocks together, each once, by buffer
+    latency: Term  # cycles of a thread that nothing in it hides
+    fetched: Term  # cycles to wait for a copy; copies of one step wait together
+    ahead: Term  # the same for pipelined copies, which arithmetic of the block may hide
+    parallel: Term  # independent instructions of a thread
+    registers: Term  # of a thread
+    shared: Term  # bytes
+
+
+def instructions_of(gpu: GpuConstants, b: Block) -> float:
+    """Instructions of one instance of a block, without loads and stores."""
+    cost = {"divmod": gpu.divide_cost, "math": gpu.math_cost}
+    counts = operations(b)
+    return max(1.0, sum(c * cost.get(name.split()[-1], 1.0) for name, c in counts.items()))
+
+
+@lru_cache(maxsize=4096)  # the score and the features both ask for them
+def gpu_nest(n: Nest) -> GpuNest:
+    return GpuNest(n)
+
+
+@lru_cache(maxsize=4096)
+def needs_of(gpu: GpuConstants, n: Nest) -> Needs:
+    here = gpu_nest(n)
+    return _copied(gpu, here) if here.copies else _computed(gpu, here)
+
+
+def _copied(gpu: GpuConstants, n: GpuNest) -> Needs:
+    """All threads of the block copy a tile to shared memory."""
+    g = n.graph
+    zero = g.of(0)
+    turns = (n.tile / (n.threads * n.width)).ceil()
+    each = turns * n.steps  # instructions of a thread
+    warps = (n.threads / gpu.warp_size).ceil()
+    sectors = zero
+    l2: dict[str, Term] = {}
+    memory: dict[str, Term] = {}
+    for a in n.nest.accesses:
+        if a.buffer.scope != "shared":
+            here = n.sectors(a, n.own, gpu.sector_nbytes)
+            sectors = sectors + here
+            l2[a.buffer.name] = here * n.steps * float(gpu.sector_nbytes)
+            memory[a.buffer.name] = a.touched[0] * a.nbytes
+    # L1 serves a request per cycle, of a quarter of a warp if each thread asks for 16 bytes
+    requests = (each * warps * n.width / 4).maximum(sectors * n.steps / gpu.l1_sectors)
+    nbytes = n.target.dtype.nbytes
+    words = n.tile * n.steps * (nbytes / 4 / gpu.banks)
+    waits = n.steps * gpu.global_latency
+    pipelined = n.versions > 1
+    return Needs(
+        issued=each * warps * gpu.copy_cost,
+        words=words,
+        sectors=requests,
+        l2=l2,
+        memory=memory,
+        latency=n.steps * gpu.sync_cycles,
+        fetched=pipelined.where(0, waits),
+        ahead=pipelined.where(waits, 0),
+        parallel=zero + 1,
+        registers=pipelined.where(turns * n.width, 0),
+        shared=n.tile * float(nbytes) * n.versions,
+    )
+
+
+def _computed(gpu: GpuConstants, n: GpuNest) -> Needs:
+    """Each thread computes its elements."""
+    g, nest = n.graph, n.nest
+    reducing = bool(nest.block.reducing)
+    warps = (n.threads / gpu.warp_size).ceil()
+    results = n.results if reducing else n.each
+    steps = n.each / results
+    loads, words, sectors, operands, waits = (g.of(0) for _ in range(5))
+    l2: dict[str, Term] = {}
+    memory: dict[str, Term] = {}
+    for a in nest.accesses:
+        again = a.reads and a.writes  # a sum: it stays in registers only if these are its own
+        if a.buffer.scope == "local" or (again and n.across):
+            continue
+        count = n.loaded(a) * steps * (2 if again else 1)
+        if a.buffer.scope == "shared":
+            strides = n.shared_strides(a, _tile_of(nest, a))
+            wide = n.vector(a, strides)
+            instructions = count / wide
+            words = words + instructions * warps * _wavefronts(gpu, n, strides, wide)
+        else:
+            instructions = count
+            sectors = sectors + instructions * warps * _coalesced(gpu, n, a) / gpu.l1_sectors
+            touched = n.sectors(a, n.first, gpu.sector_nbytes)
+            l2[a.buffer.name] = touched * float(gpu.sector_nbytes)
+            if again:  # L1 writes through
+                l2[a.buffer.name] = count * n.threads * (a.nbytes / 2)
+            memory[a.buffer.name] = a.touched[0] * a.nbytes
+            if a.reads:
+                waits = waits.maximum(steps / (1 if again else n.written_out.minimum(16)))
+        loads = loads + instructions
+        operands = operands + n.loaded(a)
+    work = n.each * instructions_of(gpu, nest.block)
+    loop = steps / n.written_out * gpu.loop_cost
+    shared = steps / n.written_out * gpu.shared_latency if reducing else g.of(0)
+    latency = waits * gpu.global_latency * 0.5 + shared
+    return Needs(
+        issued=(work + loads + loop) * warps,
+        words=words,
+        sectors=sectors,
+        l2=l2,
+        memory=memory,
+        latency=latency + _joined(gpu, n),
+        fetched=g.of(0),
+        ahead=g.of(0),
+        parallel=results.minimum(16),
+        registers=(results + operands.minimum(64) if reducing else operands.minimum(64)),
+        shared=g.of(0),
+    )
+
+
+def _joined(gpu: GpuConstants, n: GpuNest) -> Term:
+    """Cycles of the joins across threads: shuffles within a warp, then once more across warps."""
+    if not n.across:
+        return n.graph.of(0)
+    several = n.threads > gpu.warp_size
+    one = 5 * gpu.shared_latency
+    return n.results * (one + several * (one + 2 * gpu.sync_cycles))
+
+
+def _tile_of(nest: Nest, a: Access) -> tuple[Term, ...]:
+    """The shape that a shared buffer has after lowering: what its copy fills at once."""
+    _, nests = shared_nests(nest.variant)
+    for other in nests:
+        here = gpu_nest(other)
+        if here.copies and here.target.name == a.buffer.name:
+            written = next(x for x in other.accesses if x.buffer.name == a.buffer.name)
+            return written.spans[here.own]
+    return a.spans[0]
+
+
+def _wavefronts(gpu: GpuConstants, n: GpuNest, strides: tuple[Term, ...], wide: Term) -> Term:
+    """Cycles in which shared memory answers one load of a warp. Lanes that read the same word share
+    it; different words of one bank come one after the other.
+    """
+    g = n.graph
+    distinct, worst = g.of(1), g.of(1)
+    for lanes, step in n.lanes(strides, gpu.warp_size):
+        moves = step.minimum(1)
+        distinct = distinct * moves.where(lanes, 1)
+        same_bank = lanes * largest_power(step, gpu.banks) / (gpu.banks * wide)
+        worst = worst * moves.where(same_bank.maximum(1), 1)
+    return (distinct * wide / gpu.banks).maximum(1).maximum(worst.minimum(distinct) * wide)
+
+
+def _coalesced(gpu: GpuConstants, n: GpuNest, a: Access) -> Term:
+    """Sectors that one access of a warp touches."""
+    out = n.graph.of(1)
+    for lanes, step in n.lanes(a.strides, gpu.warp_size):
+        reach = (lanes * step * (a.nbytes / gpu.sector_nbytes)).minimum(lanes)
+        out = out * reach.maximum(1)
+    return out
