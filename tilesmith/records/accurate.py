@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tilesmith.ir.intrinsics import INTRINSICS
 from tilesmith.ir.nodes import Intrinsic
-from tilesmith.records.database import Database, RunSummary, TaskSummary
+from tilesmith.records.database import Database, Followed, RunSummary, TaskSummary
 from tilesmith.schedule.rounding import filtering_error
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import PRIMITIVES
@@ -39,6 +39,19 @@ class AccurateRecords:
     ) -> list[Measurement]:
         every = self.database.of(task, primitives, intrinsics)
         return [m for m in every if self.allows(m.candidate)]
+
+    def since(
+        self,
+        task: Task,
+        mark: int | None,
+        besides: str = "",
+        primitives: Sequence[type[Step]] = PRIMITIVES,
+        intrinsics: Sequence[Intrinsic] = INTRINSICS,
+    ) -> tuple[list[Measurement], int]:
+        if not isinstance(self.database, Followed):
+            return [], 0
+        every, mark = self.database.since(task, mark, besides, primitives, intrinsics)
+        return [m for m in every if self.allows(m.candidate)], mark
 
     def best(
         self,

@@ -143,6 +143,5 @@ class Followed(Protocol):
         intrinsics: Sequence[Intrinsic] = INTRINSICS,
     ) -> tuple[list[Measurement], int]:
         """The measurements of a task that were added after a mark by other runs than `besides`, and
-        the next mark. Some from shortly before the mark may be among them, because those that are
-        added at the same time become visible in any order. With None, only the present mark.
+        the next mark. With None, only the present mark.
         """

@@ -55,7 +55,6 @@ _RECORD = [records.c[name] for name in RecordRow._fields]
 # The order of `trust`, and of the index `tilesmith_records_best`.
 _TRUST = (records.c.standing, records.c.normal_cost, records.c.id)
 _REASONS = 20  # refused lines of an import for which a reason is kept
-_OVERLAP = 256  # rows before a mark that are read again, see `Followed`
 _BATCH = 1000  # rows per transaction of a large transfer, so that other writers get their turn
 
 
@@ -98,13 +97,14 @@ class SqlDatabase:
         primitives: Sequence[type[Step]] = PRIMITIVES,
         intrinsics: Sequence[Intrinsic] = INTRINSICS,
     ) -> tuple[list[Measurement], int]:
+        # Rows become visible in the order of their numbers, see `Transactions.writing`.
         with self._at.reading(one_moment=True) as c:
             stated = _stated(c, task.key)
             which = _among(stated), records.c.run.is_distinct_from(besides)
             latest = c.execute(sa.select(sa.func.max(records.c.id)).where(*which)).scalar() or 0
             if mark is None or latest <= mark:
                 return [], latest if mark is None else mark
-            rows = list(_records(c, sa.and_(*which, records.c.id > mark - _OVERLAP)))
+            rows = list(_records(c, sa.and_(*which, records.c.id > mark)))
             made_by = _by_key(_runs(c, _among(stated)))
         reader = Reader(task, stated, primitives, intrinsics, made_by)
         read = (reader.read(k, row) for k, row in rows)

@@ -24,7 +24,7 @@ from tilesmith.tune.result import Result
 # the same candidates.
 _BATCHES = ((0, 4), (4, 8), (12, 16), (44, 32), (140, 64), (460, 128))
 
-_LOOK_SECONDS = 0.5  # between two looks for what other tuners have stored
+_LOOK_SECONDS = 0.2  # between two looks for what other tuners have stored
 _SEARCH_STATE = "search"  # the name of the search's state in the database
 _MAX_EARLIER = 3  # candidates of other code generators that are measured first
 _MAX_DEFENDERS = 3  # known candidates that are measured again until one of them still works
@@ -69,6 +69,7 @@ class RunState:
         self._ranking = Ranking()
         self._best_trial = 0  # number of the trial that measured the best
         self._defenders: set[str] = set()  # known candidates that were measured again
+        self._challenged = -1  # the trials when another tuner's best was last taken up
         self._tries = 0  # how many of them were tried in vain
         self._has_defender = False  # whether one of them still works
         for m in self.known:
@@ -128,6 +129,13 @@ class RunState:
         if b.patience is not None and self._trials_since_best >= b.patience:
             return True
         return b.seconds is not None and self.seconds >= b.seconds
+
+    @property
+    def room(self) -> int | None:
+        """The trials that are left of the budget; None if there is no limit."""
+        if self.budget.trials is None:
+            return None
+        return max(0, self.budget.trials - self.trials - self.num_known)
 
     @property
     def _trials_since_best(self) -> int:
@@ -201,8 +209,11 @@ class RunState:
             self._count(m)
         timed = [m for m in fresh if isfinite(m.normal_cost)]
         first = min(timed, key=trust, default=None)
-        if first is not None and (self.best is None or trust(first) < trust(self.best)):
+        better = first is not None and (self.best is None or trust(first) < trust(self.best))
+        # Not twice in a row: a run among many others must also measure candidates of its own.
+        if first is not None and better and self.trials > self._challenged:
             self._rivals, self._has_defender, self._tries = [first], False, 0
+            self._challenged = self.trials
         return fresh
 
     def take_earlier(self) -> list[Candidate]:

@@ -242,7 +242,7 @@ class TaskTuner:
         if fresh := self._state.learn_of_others():
             search.tell(fresh)
             known = {m.candidate.key for m in fresh}
-            self._pending = [c for c in self._pending if c.key not in known]
+            self._pending = [c for c in self._pending if c.key not in known][: self._state.room]
 
     def _started(self) -> Search:
         """The search, which is told the database's records when it starts."""

@@ -9,6 +9,7 @@ started by the tuner that needs it first, and lives as long as its node.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 import time
@@ -137,7 +138,8 @@ def _first_line(error: Exception) -> str:
 
 
 def _connect(address: str) -> None:
-    host = address.partition(":")[0]
+    given = os.environ.get("RAY_ADDRESS", "") if address == "auto" else address
+    host = given.partition(":")[0]
     # Ray on a loopback address is found only if that is named.
     own = {"_node_ip_address": host} if host.startswith("127.") and host != "127.0.0.1" else {}
     ray.init(

@@ -1,0 +1,77 @@
+"""Two tuners of one task on one database share their records while they run."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import pytest
+
+import tilesmith as ts
+from tilesmith.measure.protocol import Upcoming
+from tilesmith.testing.measurers import FakeMeasurer, FakeRun
+from tilesmith.tune import run_state
+
+A, B = ts.placeholder((32, 32), name="A"), ts.placeholder((32, 32), name="B")
+TASK = ts.Task(ts.function([A, B, ts.ops.matmul(A, B, name="C")], name="matmul"), ts.cpu(1))
+
+
+class InTurns(FakeMeasurer):
+    """Two tuners measure their batches at the same time."""
+
+    def open(self, task: ts.Task) -> FakeRun:
+        return InTurnsRun(self)
+
+
+class InTurnsRun(FakeRun):
+    both = threading.Barrier(2)
+
+    def measure(
+        self,
+        candidates: Sequence[ts.Candidate],
+        upcoming: Upcoming | None = None,
+        seconds: float | None = None,
+    ) -> list[ts.Measurement]:
+        with suppress(threading.BrokenBarrierError):  # the other one has finished
+            self.both.wait(5.0)
+        return super().measure(candidates, upcoming, seconds)
+
+
+def test_they_share_the_work(new_place: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_state, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(InTurnsRun, "both", threading.Barrier(2))
+    place = new_place()
+    ts.open_database(place).close()
+    results: dict[int, ts.Result] = {}
+
+    def tuner(seed: int) -> None:
+        own = ts.open_database(place)
+        try:
+            results[seed] = ts.tune(
+                TASK.func, TASK.target, measurer=InTurns(), database=own, quiet=True,
+                budget=ts.Budget(trials=60), strategy=ts.Random(), seed=seed,
+            )  # fmt: skip
+        finally:
+            own.close()
+            InTurnsRun.both.abort()
+
+    threads = [threading.Thread(target=tuner, args=(seed,)) for seed in (1, 2)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    database = ts.open_database(place)
+    records = database.of(TASK)
+    database.close()
+    one, two = results[1], results[2]
+    own = [m for m in records if m.moment is not None and m.moment.trial > 0]
+    keys = Counter(m.candidate.key for m in own)
+    assert min(one.trials, two.trials) >= 12
+    # The budget counts what both have measured. The last batches are under way at the same time.
+    assert 60 <= one.trials + two.trials <= 60 + 2 * 32
+    assert max(one.trials, two.trials) < 60
+    assert len(keys) >= 0.8 * (one.trials + two.trials)
+    fastest = min(m.cost for m in records)
+    assert min(one.best.cost, two.best.cost) == fastest

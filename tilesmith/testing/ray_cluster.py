@@ -1,0 +1,93 @@
+"""A real Ray cluster on this machine, on a loopback address: a head, and workers as `tilesmith
+worker` starts them. Every process inherits a mark in its environment, by which it is found and
+ended, whatever became of its parents.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from secrets import token_hex
+
+from tilesmith.measure.fleet.offer import NAME
+
+HOST = "127.0.0.2"  # Ray takes 127.0.0.1 for the machine's own address in its network
+_MARK = "TILESMITH_TEST_CLUSTER"
+
+
+class Cluster:
+    def __init__(self) -> None:
+        self.token = token_hex(8)
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self.folder = tempfile.mkdtemp(prefix="tsr-")  # short, because sockets are in it
+        with socket.socket() as s:
+            s.bind((HOST, 0))
+            self.address = f"{HOST}:{s.getsockname()[1]}"
+        self.log = Path(self.folder) / "log.txt"
+        config = '{"health_check_period_ms": 1000, "health_check_failure_threshold": 3}'
+        self._start(
+            "head",
+            *("-m", "ray.scripts.scripts", "start", "--head", "--block", "--system-config", config),
+            *("--node-ip-address", HOST, "--port", self.address.partition(":")[2]),
+            *("--num-cpus", "0", "--include-dashboard", "false", "--disable-usage-stats"),
+            *("--temp-dir", self.folder, "--object-store-memory", "80000000"),
+            *("--include-log-monitor", "false"),
+        )
+        self._wait_for_head()
+
+    def _start(self, name: str, *arguments: str) -> None:
+        environment = {
+            **os.environ, _MARK: self.token, NAME: name, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path),
+            "RAY_USAGE_STATS_ENABLED": "0",
+        }  # fmt: skip
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, *arguments], env=environment, stdin=subprocess.DEVNULL,
+                stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+            self._processes.append(process)
+
+    def _wait_for_head(self) -> None:
+        host, _, port = self.address.partition(":")
+        until = time.monotonic() + 120
+        while time.monotonic() < until:
+            with suppress(OSError), socket.create_connection((host, int(port)), 1.0):
+                return
+            time.sleep(0.2)
+        raise TimeoutError(f"Ray's head did not start: {self.log.read_text()[-2000:]}")
+
+    def worker(self, name: str, cores: int = 1, first_core: int = 0) -> None:
+        code = "from tilesmith.cli.main import app; app()"
+        self._start(
+            name, "-c", code, "worker", "--address", self.address, "--node-ip", HOST,
+            "--devices", "cpu", "--cores", str(cores), "--first-core", str(first_core),
+            "--name", name,
+        )  # fmt: skip
+
+    def kill(self, name: str | None = None) -> int:
+        """Ends the processes of one node at once, or of the whole cluster; their number."""
+        marks = [f"{_MARK}={self.token}".encode()]
+        marks += [f"{NAME}={name}".encode()] if name is not None else []
+        count = 0
+        for path in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                own = (path / "environ").read_bytes().split(b"\0")
+                if int(path.name) != os.getpid() and all(m in own for m in marks):
+                    os.kill(int(path.name), signal.SIGKILL)
+                    count += 1
+        return count
+
+    def close(self) -> None:
+        while self.kill():  # some may just have been started
+            time.sleep(0.1)
+            for process in self._processes:
+                process.poll()
+        shutil.rmtree(self.folder, ignore_errors=True)
