@@ -125,6 +125,7 @@ from tilesmith.search.features.context import RelationFeatures
 from tilesmith.search.features.statements import StatementFeatures
 from tilesmith.search.gbdt import Gbdt
 from tilesmith.search.genetic import Genetic
+from tilesmith.search.gpu_score import GpuScore
 from tilesmith.search.grid import Grid
 from tilesmith.search.mutators import ChangeDecisions
 from tilesmith.search.random import Random, RandomSearch
@@ -210,6 +211,7 @@ __all__ = [
     "Function",
     "Gbdt",
     "Genetic",
+    "GpuScore",
     "Graph",
     "GraphError",
     "Grid",
