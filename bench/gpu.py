@@ -1,6 +1,7 @@
 """GPUs: are kernels right, how many are measured in a second, are faults survived, and how fast are
 tuned kernels and whole networks beside PyTorch?
 
+    python -m bench.gpu smoke
     python -m bench.gpu check   [--candidates 40] [--ops GMM,C2D] [--shapes 1]
     python -m bench.gpu rates   [--seconds 30]
     python -m bench.gpu faults
@@ -29,6 +30,7 @@ import numpy as np
 import tilesmith as ts
 from bench.gpu_cases import cases_of, device
 from bench.gpu_faults import FAULTS, build_planted, planted
+from bench.gpu_smoke import smoke
 from tilesmith.graph.device_executor import DeviceExecutor
 from tilesmith.measure.parent.timing import TimingRules
 from tilesmith.report.compare import Case
@@ -339,7 +341,18 @@ def _model(
     return row
 
 
-COMMANDS = {"check": check, "rates": rates, "faults": faults, "suite": suite, "models": models}
+def first_minute(options: argparse.Namespace, target: ts.Target, table: Table) -> None:
+    smoke(target, table.add)
+
+
+COMMANDS = {
+    "smoke": first_minute,
+    "check": check,
+    "rates": rates,
+    "faults": faults,
+    "suite": suite,
+    "models": models,
+}
 
 
 def main(words: Sequence[str] | None = None) -> None:

@@ -22,8 +22,9 @@ from tilesmith.base.errors import (
 from tilesmith.base.target import Target, cpu
 from tilesmith.codegen.artifact import Artifact, Entry
 from tilesmith.codegen.backend import Backend
+from tilesmith.codegen.c.backends import CudaBackend, OpenclBackend
 from tilesmith.codegen.llvm.backend import LlvmBackend
-from tilesmith.codegen.pipeline import CPU_PASSES, PLAIN_PASSES, lower
+from tilesmith.codegen.pipeline import CPU_PASSES, GPU_PASSES, PLAIN_PASSES, lower
 from tilesmith.expr.dsl import (
     amax,
     amin,
@@ -176,6 +177,7 @@ __all__ = [
     "AVX512_DOT_U8S8",
     "CPU_PASSES",
     "DTYPES",
+    "GPU_PASSES",
     "GRAPH_PASSES",
     "INTRINSICS",
     "NEON_DOT_S8S8",
@@ -194,6 +196,7 @@ __all__ = [
     "ChangeDecisions",
     "CpuConstants",
     "CpuScore",
+    "CudaBackend",
     "DType",
     "Database",
     "Derived",
@@ -224,6 +227,7 @@ __all__ = [
     "NetworkCosts",
     "NetworkProgress",
     "Node",
+    "OpenclBackend",
     "Program",
     "Progress",
     "Random",

@@ -91,6 +91,8 @@ MISTAKES = [
     ("tune matmul 8 8 8 --target gpu", "--target 'gpu' is unknown"),
     ("tune matmul 8 8 8 --target neoverse_n1", "did you mean neoverse-n1"),
     ("tune matmul 8 8 8 --target nvidia-v100 --trials 1", ""),
+    ("tune matmul 8 8 8 --target opencl --cores 2", "--cores 2: a GPU is used as a whole"),
+    ("tune matmul 8 8 8 --target cuda:99 --trials 1", ""),
     ("show sketches matmul 8 8 8 --target skylake", "did you mean skylake-avx512"),
     ("show sketches matmul 8 8 8 --rules good", "'--rules'"),
     ("bench matmul 8 8 8 --seconds soon", "'--seconds' / '--time': 'soon' is not a time"),

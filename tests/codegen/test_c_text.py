@@ -24,14 +24,15 @@ from launch_programs import (
 )
 
 import tilesmith as ts
-from tilesmith.base.dtype import FLOAT32
+from tilesmith.base.dtype import BOOL, FLOAT32
 from tilesmith.codegen.c.backends import CudaBackend, OpenclBackend
 from tilesmith.codegen.c.dialect import CUDA, OPENCL, Dialect
 from tilesmith.codegen.c.emit import emit_launches
 from tilesmith.codegen.c.nvrtc import compile_cuda, resources_of
+from tilesmith.codegen.c.opencl_syntax import require_valid
 from tilesmith.expr.dynamic import Dynamic
 from tilesmith.expr.ints import atom, of, var
-from tilesmith.expr.nodes import Const
+from tilesmith.expr.nodes import Binary, Const, Expr, Select
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, If, Stmt
 from tilesmith.ir.simt import run_simt
@@ -232,6 +233,29 @@ def test_names_that_c_reserves() -> None:
         assert "k2d_max_kernel(" in text
         assert {"float_", "A_b", "A_b_1", "kernel_"} <= set(re.findall(r"\w+", text))
     compiles(func)
+
+
+def test_deep_expressions_are_written_in_pieces() -> None:
+    """Compilers limit the depth of parentheses, to 256 for instance."""
+    x, y = buffer("x", 4), buffer("y", 4)
+    value: Expr = load(x, var("t"))
+    positive = Binary("gt", value, Const(0.0, FLOAT32), BOOL)
+    for k in range(700):
+        step = Binary("sub", Const(float(k % 3 + 1), FLOAT32), value, FLOAT32)
+        value = Select(positive, step, value, FLOAT32) if k % 100 == 99 else step
+    func = Function("f", (x, y), 1, (), (launch(1, 4, store(y, (var("t"),), value)),))
+    for dialect in DIALECTS:
+        text = emit_launches(func, dialect).source
+        assert max(map(len, text.splitlines())) < 1000
+    compiles(func)
+
+
+def test_a_mistake_in_opencl_text_is_found_before_it_is_loaded() -> None:
+    if not any(t.kind == "opencl" for t in devices()):
+        pytest.skip("no OpenCL device is here")
+    require_valid("good", emit_launches(tiled_matmul(), OPENCL).source, 0)
+    with pytest.raises(ts.BuildError, match=r"does not compile 'bad':\n.*undeclared"):
+        require_valid("bad", "__kernel void k(__global float* x) { x[0] = y; }", 0)
 
 
 def test_launches_get_what_they_use() -> None:

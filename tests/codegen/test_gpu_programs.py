@@ -37,18 +37,20 @@ SHAPES = {
 
 
 def candidates(func, target, rules, rows, rng):
-    """Random rows of every sketch, `rows` in all or one of each variant."""
+    """One random row each of so many sketches, or as many of one sketch if there are fewer."""
     task = ts.Task(func, target)
-    variants = []
-    for sketch in SketchSpace(RULES[rules](target)).sketches(task):
-        for trace in structured(sketch):
-            try:
-                variants.append(lower(task, trace))
-            except ScheduleError:
-                continue
-    for v in variants:
-        for row in v.sample(rng, -(-rows // len(variants))):
+    traces = [t for s in SketchSpace(RULES[rules](target)).sketches(task) for t in structured(s)]
+    count = 0
+    for k in rng.permutation(len(traces)):
+        try:
+            v = lower(task, traces[k])
+        except ScheduleError:
+            continue
+        for row in v.sample(rng, -(-rows // len(traces))):
             yield v.function(row)
+            count += 1
+        if count >= rows:
+            return
 
 
 @pytest.mark.parametrize("target", [H200, OPENCL], ids=["h200", "opencl"])
@@ -250,3 +252,92 @@ def test_a_private_copy_that_virtual_threads_share():
     lowered = GpuCheck(func, H200).run(sch.func)
     (copy,) = [s.buffer for s in statements(lowered.body) if isinstance(s, Alloc)]
     assert copy.scope == "local"
+
+
+def windows():
+    """Each thread reads what it and its neighbour wrote."""
+    x = ts.placeholder((3, 9), name="X")
+    a = ts.compute((3, 9), lambda b, i: x[b, i] * 2.0, name="A")
+    y = ts.compute((3, 8), lambda b, i: a[b, i + 1] * a[b, i], name="Y")
+    func = ts.function([x, y])
+    sch = Schedule(func)
+    sch.compute_at("A", "Y.b")
+    sch.set_scope("A", "shared")
+    sch.bind("Y.b", "blockIdx.x")
+    sch.bind("Y.i", "threadIdx.x")
+    sch.bind("A.i", "threadIdx.x")
+    return func, sch.func
+
+
+def test_a_barrier_between_neighbours():
+    """They differ by a constant in the index, not in the loops."""
+    func, scheduled = windows()
+    lowered = GpuCheck(func, H200).run(scheduled)
+    assert [s.scope for s in statements(lowered.body) if isinstance(s, Sync)] == ["shared"]
+
+
+def test_a_barrier_names_the_memory_that_threads_meet_in():
+    """Without loops over blocks, a stage in global memory belongs to one launch as well."""
+    func, scheduled = windows()
+    buffers = tuple(replace(b, scope="global") for b in scheduled.buffers)
+    body = tuple(replace(s, kind="serial") for s in scheduled.body)
+    lowered = GpuCheck(func, H200).run(replace(scheduled, buffers=buffers, body=body))
+    scopes = {s.scope for s in statements(lowered.body) if isinstance(s, Sync)}
+    assert scopes == {"global"}
+
+
+def test_threads_that_share_a_copy_fill_it_once():
+    """The copy has a loop over threads of its own, inside of one that it does not depend on."""
+    x = ts.placeholder((2, 3), name="X")
+    func = ts.function([x, ts.compute((2, 3), lambda i, j: x[1 - i, j] + 1.0, name="Y")])
+    sch = Schedule(func)
+    sch.cache_read("Y", "X", "shared")
+    sch.compute_at("X.shared", "Y.i")
+    sch.bind("Y.i", "threadIdx.x")
+    GpuCheck(func, H200).run(sch.func)
+    (inner, *_) = [f.name for f in statements(sch.func.body) if isinstance(f, For)][2:]
+    sch.bind(inner, "threadIdx.x")
+    GpuCheck(func, H200).run(sch.func)
+
+
+def test_threads_whose_windows_overlap_in_shared_memory_are_refused():
+    x = ts.placeholder((10,), name="X")
+    func = ts.function([x, ts.compute((8,), lambda i: x[i] + x[i + 2], name="Y")])
+    sch = Schedule(func)
+    sch.cache_read("Y", "X", "shared")
+    sch.split("Y.i", [None, 4])
+    sch.compute_at("X.shared", "Y.i.1")
+    sch.bind("Y.i.1", "threadIdx.x")
+    with pytest.raises(BuildError, match=r"several threads write the same elements of X.shared"):
+        launch_form(sch.func, H200)
+
+
+def test_virtual_threads_keep_the_layout_of_a_private_buffer():
+    x = ts.placeholder((7, 5), name="X")
+    func = ts.function([x, ts.compute((7, 5), lambda i, j: x[i, j] * 2.0, name="Y")])
+    sch = Schedule(func)
+    sch.cache_write("Y", "local")
+    sch.compute_at("Y.local", "Y.i")
+    sch.bind("Y.i", "vthread")
+    sch.transform_layout("Y.local", ["d0", "d1 // 3", "d1 % 3"])
+    GpuCheck(func, H200).run(sch.func)
+
+
+def test_virtual_threads_whose_windows_begin_outside():
+    """The first window of each virtual thread begins before the buffer; a guard skips that part."""
+    x = ts.placeholder((6, 3), name="X")
+    a = ts.compute((6, 3), lambda i, j: x[i, j] * 2.0, name="A")
+    r = ts.reduce_axis(3, name="r")
+    y = ts.compute(
+        (6, 3),
+        lambda i, j: ts.sum(ts.where((j + r >= 1) & (j + r < 4), a[i, j + r - 1], 0.0), axis=r),
+        name="Y",
+    )
+    func = ts.function([x, y])
+    sch = Schedule(func)
+    sch.split("Y.j", [None, 2])
+    sch.reorder("Y.i", "Y.j.0", "Y.j.1", "Y.r")
+    sch.compute_at("A", "Y.j.1")
+    sch.set_scope("A", "local")
+    sch.bind("Y.j.0", "vthread")
+    GpuCheck(func, H200).run(sch.func)

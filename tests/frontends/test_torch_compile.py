@@ -155,6 +155,20 @@ def test_what_has_no_kernel_runs_in_pytorch_and_is_said_once() -> None:
         torch.testing.assert_close(fast(x), f(x), **CLOSE)
 
 
+def test_what_no_kernel_can_read_waits_for_one() -> None:
+    """Complex numbers of PyTorch meet a result of a later kernel."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        c = torch.fft.fft(x)
+        gain = (c.abs() + 1).log().exp()
+        return (c * gain).real.relu() + x
+
+    x = torch.randn(2, 8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.testing.assert_close(compiled(f)(x), f(x), **CLOSE)
+
+
 def test_shapes_are_specialised_up_to_a_bound() -> None:
     module = nn.Sequential(nn.Linear(3, 2), nn.ReLU())
     fast = torch.compile(

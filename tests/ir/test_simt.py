@@ -19,7 +19,7 @@ from tilesmith.ir.parse import parse_int
 from tilesmith.ir.simt import run_simt
 from tilesmith.ir.verify import verify
 
-SYNC = Sync("shared")
+SYNC, WIDE_SYNC = Sync("shared"), Sync("global")
 
 
 # a short notation for launch form
@@ -179,13 +179,29 @@ def test_a_block_sees_its_own_global_writes_after_a_sync():
             2,
             4,
             store("s", "4*b + t", load("x", "4*b + t")),
-            SYNC,
+            WIDE_SYNC,
             store("y", "4*b + t", load("s", "4*b + 3 - t")),
         ),
         scratch=[buffer("s", 8)],
     )
     x = data(8)
     np.testing.assert_array_equal(run_simt(func, x), x.reshape(2, 4)[:, ::-1].ravel())
+
+
+def test_a_barrier_of_shared_memory_does_not_order_global_memory():
+    """As in OpenCL, whose barriers name the memory."""
+    func = program(
+        [buffer("x", 4), buffer("y", 4)],
+        launch(
+            1,
+            4,
+            store("s", "t", load("x", "t")),
+            SYNC,
+            store("y", "t", load("s", "3 - t")),
+        ),
+        scratch=[buffer("s", 4)],
+    )
+    fails(func, r"race: s\[\d\] is written by thread", data(4))
 
 
 def test_many_blocks_run_in_chunks(monkeypatch):
@@ -420,7 +436,7 @@ def test_a_race_between_blocks_is_not_cured_by_a_sync():
             2,
             4,
             store("s", "4*b + t", load("x", "4*b + t")),
-            SYNC,
+            WIDE_SYNC,
             store("y", "4*b + t", load("s", "7 - 4*b - t")),
         ),
         scratch=[buffer("s", 8)],

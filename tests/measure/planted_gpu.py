@@ -14,7 +14,7 @@ N = planted.N
 RIGHT = "if (i < 1000) Y[i] = 2 * X[i] + 1;"
 BODIES = {
     "": RIGHT,
-    "slow": "float a = 0; for (int k = 0; k < 300000; k++) a = a * 0.5f + 1; " + RIGHT
+    "slow": "float a = 0; for (int k = 0; k < 30000; k++) a = a * 0.5f + 1; " + RIGHT
     + " if (a > 9) Y[0] = 0;",
     "hang": "volatile __global float *p = Y; while (p[0] != 12345.0f) {}",
     "segfault": "if (i == 7) *(volatile __global float *)16 = 1;",

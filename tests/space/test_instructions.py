@@ -106,9 +106,9 @@ CASES = {
     "constant_odd": lambda left: matmul(6, 9, 7, left, constant=True),
     "transposed": lambda left: matmul(5, 8, 12, left, turned="AB"),
     "batch": lambda left: matmul(4, 6, 5, left, batch=3),
-    "conv": lambda left: conv(5, 8, 8, 3, 1, 1, left=left, fill=3),
-    "conv_of_3_channels": lambda left: conv(6, 3, 5, 3, 2, 1, left=left, fill=7),
-    "conv_channels_first": lambda left: conv(5, 5, 6, 3, 1, 1, left=left, layout="NCHW"),
+    "conv": lambda left: conv(4, 4, 8, 3, 1, 1, left=left, fill=3),
+    "conv_of_3_channels": lambda left: conv(5, 3, 5, 3, 2, 1, left=left, fill=7),
+    "conv_channels_first": lambda left: conv(4, 5, 4, 2, 1, 1, left=left, layout="NCHW"),
 }
 
 

@@ -188,7 +188,7 @@ def test_gradient_is_sooner_than_round_robin() -> None:
     for seed in range(5):
         tasks = simulated_network(seed)
         plain = simulate(ts.round_robin(), tasks, 20 * len(tasks))
-        steps = simulate(ts.gradient(), tasks, 14 * len(tasks))
+        steps = simulate(ts.gradient(), tasks, 40 * len(tasks))
         needed = steps.reached(plain.latency[-1])
         shares.append(needed / len(plain.chosen))
         times.append(steps.seconds[needed - 1] / plain.seconds[-1])

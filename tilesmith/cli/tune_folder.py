@@ -7,8 +7,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from tilesmith.base.target import Target
 from tilesmith.cli.schedule_text import schedule_lines
 from tilesmith.ir.serialize import function_to_json
+from tilesmith.runtime.kernel import Kernel
 from tilesmith.tune.result import Result
 
 _SCRIPT = '''"""{title}: builds the tuned kernel again and times it.
@@ -28,12 +30,30 @@ import tilesmith as ts
 HERE = Path(__file__).parent
 func = ts.function_from_json((HERE / "function.json").read_text())
 trace = ts.Trace.from_json((HERE / "trace.json").read_text())
-kernel = ts.build(trace.apply(func), ts.cpu(num_cores={cores}))
+kernel = ts.build(trace.apply(func), {target})
 
 if __name__ == "__main__":
     print("inputs:", *(f"{{p.name}} {{p.shape}} {{p.dtype}}" for p in kernel.artifact.inputs))
     print("one call:", kernel.time())
 '''
+
+
+def _expression(target: Target) -> str:
+    """What names this target in Python."""
+    if target.kind == "cpu":
+        return f"ts.cpu(num_cores={target.num_cores})"
+    return f"ts.{target.kind}({target.device or ''})"
+
+
+def _code(kernel: Kernel, target: Target) -> list[tuple[str, str]]:
+    """The files of the generated code."""
+    match target.kind:
+        case "cpu":
+            return [("kernel.ll", kernel.source), ("kernel.s", kernel.assembly)]
+        case "cuda":
+            return [("kernel.cu", kernel.source)]
+        case _:
+            return [("kernel.cl", kernel.source)]
 
 
 def write_folder(folder: Path, result: Result) -> None:
@@ -44,7 +64,7 @@ def write_folder(folder: Path, result: Result) -> None:
     script = _SCRIPT.format(
         title=task.func.name,
         schedule=schedule.replace("\\", "\\\\").replace('"""', "'''"),
-        cores=task.target.num_cores,
+        target=_expression(task.target),
     )
     summary = {
         "function": task.func.name,
@@ -66,8 +86,7 @@ def write_folder(folder: Path, result: Result) -> None:
     for name, text in (
         ("function.json", function_to_json(task.func)),
         ("trace.json", best.candidate.trace.to_json()),
-        ("kernel.ll", kernel.source),
-        ("kernel.s", kernel.assembly),
+        *_code(kernel, task.target),
         ("kernel.py", script),
         ("measurements.json", json.dumps(summary, indent=1) + "\n"),
     ):

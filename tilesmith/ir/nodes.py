@@ -24,7 +24,8 @@ use like any other loop. With an `intrinsic`, one hardware instruction carries o
 
 *Store* is a block after lowering: its values are computed, then all are written. *If* runs its body
 when all its Ints are >= 0. *Alloc* creates a buffer that lives until the end of the statement list
-it stands in. *Sync* is a barrier among the threads that share the buffers of a scope. *Join* is
+it stands in. *Sync* is a barrier among the threads of a GPU block; it orders accesses to shared
+memory if its scope is "shared", and to global memory as well if it is "global". *Join* is
 carried out by all threads of a GPU block together: afterwards, each thread holds in its elements
 the reduction over the elements of all threads of its group.
 

@@ -11,8 +11,9 @@ All threads run from one Sync or Join to the next. It is an error if
 * some threads of a block reach a Sync or a Join and others do not;
 * a local buffer is allocated outside of the threads, or a shared one outside of the blocks.
 
-A Sync orders accesses to shared and to global memory, whatever its scope. A Join orders nothing.
-The arithmetic is that of ir/interpreter.py. One NumPy operation serves all threads of many blocks.
+A Sync orders accesses to shared memory, and to global memory too if that is its scope. A Join
+orders nothing. The arithmetic is that of ir/interpreter.py. One NumPy operation serves all threads
+of many blocks.
 """
 
 from __future__ import annotations
@@ -274,6 +275,8 @@ class _Threads:
         some = self.together(s, mask)
         away = None if some is None else np.repeat(~some, self.at.threads)
         for m in self.lanes.memory.values():
+            if s.scope == "shared" != m.buffer.scope:
+                continue
             for trail in m.trails[:1]:  # the second one, of global memory, is for the whole launch
                 trail.reset(away, self.at.first * self.at.threads)
 

@@ -36,7 +36,9 @@ from tilesmith.schedule.unit import Tensorize
 from tilesmith.task.inputs import require_memory
 from tilesmith.task.task import Candidate, Failure, Measurement, Task
 
-_GPU_LIMIT = 0.5
+# Seconds after which a kernel on a GPU times out: if another one was much faster, and if none has
+# run yet.
+_GPU_LIMIT, _GPU_FIRST_LIMIT = 0.5, 3.0
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,9 @@ class LocalMeasurer:
         GPU that hangs is noticed sooner, because its calls are short.
         """
         if target.kind != "cpu":
-            return replace(self.rules, min_limit=min(_GPU_LIMIT, self.rules.min_limit))
+            limit = min(_GPU_LIMIT, self.rules.min_limit)
+            first = min(_GPU_FIRST_LIMIT, self.rules.first_limit)
+            return replace(self.rules, min_limit=limit, first_limit=first)
         return replace(self.rules, sample_seconds=0.0, min_seconds=0.0) if self.cold else self.rules
 
 

@@ -53,13 +53,16 @@ def _spread(op: str, what: str, t: Tensor, X: Tensor, axis: int, block: int) -> 
     return lambda i: t[(*i[:a], i[a] // block, *i[a + 1 :])]
 
 
-def _saturated(x: Value, zero: Value | None, to: DType) -> Value:
+def _saturated(x: Value, zero: Value | None, to: DType, real: bool = False) -> Value:
     """x in float32, rounded to a whole number, plus the zero point, within the range of `to`.
 
     The range is a whole number at both ends, so it may be applied before rounding, which processors
-    do together with the conversion to an integer.
+    do together with the conversion to an integer. With `real`, the whole number stays a float32.
     """
     low, high = float(to.lowest()), float(to.highest())
+    if real:
+        away = cast(0.0 if zero is None else zero, FLOAT32)
+        return round_(maximum(minimum(x, high - away), low - away)) + away
     if zero is None:
         return cast(cast(round_(maximum(minimum(x, high), low)), INT32), to)
     away = cast(zero, FLOAT32)  # the differences are exact
@@ -197,10 +200,12 @@ def weighted_sum(
 
 
 def requantize(
-    S: Tensor, factor: Tensor, *zero: Tensor, dtype: str | DType = "uint8",
+    S: Tensor, factor: Tensor, *zero: Tensor, dtype: str | DType = "uint8", real: bool = False,
     name: str = "requantize",
 ) -> Tensor:  # fmt: skip
-    """round(s * factor) + zero as `dtype`, of sums in int32; factor and zero are broadcast."""
+    """round(s * factor) + zero as `dtype`, of sums in int32; factor and zero are broadcast. With
+    `real`, these whole numbers are float32, for an operator in the same kernel.
+    """
     op = "requantize"
     need_tensor(op, "S", S)
     to = _small(op, dtype)
@@ -213,7 +218,7 @@ def requantize(
 
     def body(*i: Value) -> Value:
         scaled = cast(S[i], FLOAT32) * cast(read_broadcast(factor, i), FLOAT32)
-        return _saturated(scaled, read_broadcast(zero[0], i) if zero else None, to)
+        return _saturated(scaled, read_broadcast(zero[0], i) if zero else None, to, real)
 
     out: Tensor = compute(S.shape_ints, body, name=name)
     return out

@@ -5,6 +5,7 @@ in which the tile reads them sequentially.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from tilesmith.expr.ints import Int, exact_quotient, var
 from tilesmith.ir.dependence import readers
@@ -14,6 +15,8 @@ from tilesmith.schedule.layout import TransformLayout
 from tilesmith.schedule.step import Step
 from tilesmith.space.state import State
 
+_USES = 64  # of each element, from which on a copy of what is read element by element may pay
+_LINE = 64  # bytes of a cache line
 _OUTSIDE, _SUMMED, _HELD, _VECTOR = range(4)
 
 
@@ -45,6 +48,27 @@ def copied(state: State, axis: str | None) -> list[str]:
     return buffers
 
 
+def gathered(state: State, axis: str | None) -> list[str]:
+    """Inputs that are read element by element, from short pieces: the vectorised axis does not
+    index them, and their last dimension is a reduced axis shorter than a cache line, such as the
+    width of a filter. A packed copy, in which the elements of a tile lie together, may pay if each
+    is used for at least a few vectors.
+    """
+    b = state.block
+    inputs = {p.name: p for p in state.func.inputs if p.scope != "constant"}
+    extents = {i.name: i.extent.const or 0 for i in b.iters}
+    reduced = {i.name for i in b.reducing}
+    buffers = []
+    for name, indices in _reads(b).items():
+        used = {n for index in indices for p in index for n in p.names}
+        uses = prod(extents[i.name] for i in b.spatial if i.name not in used)
+        if name in inputs and axis not in used and len(indices) == 1 and uses >= _USES:
+            last = indices[0][-1].name
+            if last in reduced and 1 < extents[last] * inputs[name].dtype.nbytes < _LINE:
+                buffers.append(name)
+    return buffers
+
+
 def is_across(b: Block, buffer: str, axis: str | None) -> bool:
     """Whether the vectorised axis indexes a dimension other than the last. Vectors would then be
     loaded element by element; a packed copy does that once.
@@ -55,6 +79,26 @@ def is_across(b: Block, buffer: str, axis: str | None) -> bool:
         for p in index[:-1]
         if axis is not None and axis in p.names
     )
+
+
+def spread(state: State, axis: str | None) -> list[Step]:
+    """Steps that part an intermediate buffer by the stride of its windows, so that vectors along
+    `axis` are loaded from neighbouring elements. It is written in that order for nothing.
+
+        pad[2*w + r]    ->    [d0 % 2, d0 // 2], read at [r % 2, w + r // 2]
+    """
+    b, steps = state.block, list[Step]()
+    for buffer in state.func.buffers:
+        places = _reads(b).get(buffer.name, [])
+        if len(places) != 1 or buffer.layout is not None or axis is None:
+            continue
+        stride = places[0][-1].coefficient(axis).const or 0
+        only = [r.name for r in readers(state.func, buffer.name)] == [b.name]
+        if stride > 1 and only and not any(axis in p.names for p in places[0][:-1]):
+            *outer, last = (f"d{k}" for k in range(len(buffer.shape)))
+            layout = (*outer, f"{last} % {stride}", f"{last} // {stride}")
+            steps.append(TransformLayout(buffer.name, layout))
+    return steps
 
 
 def prepared(state: State) -> list[str]:

@@ -5,7 +5,7 @@ rule.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 
@@ -22,7 +22,7 @@ from tilesmith.schedule.loops import Reorder, Split
 from tilesmith.schedule.reduction import Rfactor
 from tilesmith.schedule.sample import SampleLocation, SampleTile
 from tilesmith.space import analysis
-from tilesmith.space.packing import copied, is_across, packing, prepared
+from tilesmith.space.packing import copied, gathered, is_across, packing, prepared, spread
 from tilesmith.space.state import Derived, State
 from tilesmith.space.tiling import Tiling
 
@@ -193,15 +193,17 @@ def tiled_states(
     name = state.block.name
     constants = prepared(state) if pack else []
     operands = copied(state, axis) if pack else []
+    parted = spread(state, axis) if pack else []
+    scattered = gathered(state, axis) if pack else []
     needed = tuple(x for x in operands if is_across(state.block, x, axis))
     # A packed copy pays if the operand does not fit L1.
     large = any(_nbytes(state.func, x) > state.task.target.l1_nbytes for x in operands)
     best = tuple(operands) if large else needed
     for turned in orders(state, axis, order):
-        for chosen in dict.fromkeys((needed, tuple(operands))):
+        for chosen in dict.fromkeys((needed, tuple(operands), (*needed, *scattered))):
             reads = [CacheRead(name, operand) for operand in chosen]
             copies = tuple(r.copy for r in reads)
-            tiled = tiling.apply(state.then(*reads, done=copies), axis, turned)
+            tiled = tiling.apply(state.then(*parted, *reads, done=copies), axis, turned)
             tiled = packed(tiled, name, tiling, axis, (*constants, *copies))
             out.append(Tiled(tiled, axis, turned, copies, not turned and chosen == best))
     return out
@@ -243,22 +245,27 @@ class TileAndFuse:
         derived = []
         preferred = []
         for axis in vector_axes(state, self.choose_axis):
-            for level in self.levels:
-                if self.tiling.structure[level - 1] != "S":
-                    continue
-                for tiled in tiled_states(state, self.tiling, axis, self.pack, self.order):
-                    loops = [x for part in tiled.state.levels_of(b.name)[:level] for x in part]
-                    fuse = ReverseComputeAt(consumer.name, loops[-1])
-                    try:
-                        fused = tiled.state.then(fuse, done=[consumer.name])
-                    except ScheduleError:
-                        continue
-                    derived.append(tiled.placed(fused, b.name))
-                    preferred.append(tiled.preferred)
+            for tiled, fused in self.fused(state, consumer.name, axis):
+                derived.append(fused)
+                preferred.append(tiled.preferred)
         if not derived:
             return None
         final = self.final or b.name.endswith(".local")
         return Derived(tuple(derived), final, _first(preferred))
+
+    def fused(self, state: State, consumer: str, axis: str | None) -> Iterator[tuple[Tiled, State]]:
+        """The current block tiled with vectors along `axis`, and its consumer in its loops."""
+        name = state.block.name
+        for level in self.levels:
+            if self.tiling.structure[level - 1] != "S":
+                continue
+            for tiled in tiled_states(state, self.tiling, axis, self.pack, self.order):
+                loops = [x for part in tiled.state.levels_of(name)[:level] for x in part]
+                try:
+                    fused = tiled.state.then(ReverseComputeAt(consumer, loops[-1]), done=[consumer])
+                except ScheduleError:
+                    continue
+                yield tiled, tiled.placed(fused, name)
 
 
 @dataclass(frozen=True)

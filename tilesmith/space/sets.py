@@ -8,6 +8,7 @@ from tilesmith.base.dtype import FLOAT32
 from tilesmith.base.target import Target
 from tilesmith.ir.intrinsics import INTRINSICS
 from tilesmith.schedule.rounding import ACCURACY
+from tilesmith.space.across import TileAcross
 from tilesmith.space.annotation import CpuAnnotation
 from tilesmith.space.column_sums import TileColumnSums
 from tilesmith.space.filtering import FilterWindows, LeaveOutZeros
@@ -80,6 +81,7 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
         WriteOutWindows(lanes),
         LeaveOutZeros(),
         AddRfactor(policy="any", max_innermost=16 * lanes, shortest=2 * lanes, rows=4),
+        TileAcross(TileAndFuse(tiling, pack=True, epilogues=False)),
         TileAndFuse(tiling, choose_axis=True, pack=True, order=True, epilogues=False),
         Tile(tiling, choose_axis=True, pack=True, order=True, epilogues=False),
         TileColumnSums(lanes, max_innermost=8 * lanes),

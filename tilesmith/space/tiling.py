@@ -103,7 +103,13 @@ class Tiling:
             if i.name in asked and not vector:
                 most = 1
             policy = "vector" if vector and self.policy == "any" else self.policy
-            sample = SampleTile(loop, count, policy, most, self.lanes if vector else 1)
+            listed: tuple[tuple[int, ...], ...] = ()
+            if i.kind == "R" and i.name in asked and i.extent.const:
+                # A guard inside of the sums that registers hold would force these to memory.
+                listed = ((i.extent.const, *(1,) * (count - 1)),)
+            sample = SampleTile(
+                loop, count, policy, most, self.lanes if vector else 1, candidates=listed
+            )
             split = Split(loop, sample.columns, exact=sample.exact)
             steps += [sample, split]
             parts[i.name] = split.parts

@@ -25,7 +25,8 @@ from tilesmith.task.task import Candidate, Measurement, Task
 from tilesmith.tune.plain_schedule import plain_schedule
 
 _MAX_DRAFTS = 3  # tried before the plain loop nest
-_VARIANTS = 16  # looked at for a draft: at least one of each sketch, in most cases
+_VARIANTS = 12  # looked at for a draft: at least one of each sketch, in most cases
+_ROWS = 256  # of a population for one draft: scoring is cheap compared to lowering the variants
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def drafts_of(
     """
     sketches = SketchSpace(accuracy=accuracy).sketches(task)
     model = _Familiar(familiar) if familiar else None
-    strategy = Evolution(epsilon=0, cost_model=model, familiar=1.0, variants=_VARIANTS)
+    strategy = Evolution(epsilon=0, cost_model=model, familiar=1.0, variants=_VARIANTS, each=_ROWS)
     search = strategy.start(task, sketches, np.random.default_rng(0))
     return tuple(c.trace for _ in range(n) for c in search.ask(1))
 

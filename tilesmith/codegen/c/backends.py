@@ -41,10 +41,17 @@ class OpenclBackend:
     """OpenCL C. The driver of a device compiles the text when the kernel is loaded."""
 
     passes: tuple[Pass, ...] = GPU_PASSES
+    # Have the driver of the target's device read the text, so that a mistake is found here.
+    check_syntax: bool = False
     kind: ClassVar[str] = "opencl"
 
     def compile(self, func: Function, target: Target, *, checked: bool = False) -> Artifact:
-        return emit_artifact(func, target, OPENCL, self.passes, checked)
+        artifact = emit_artifact(func, target, OPENCL, self.passes, checked)
+        if self.check_syntax:
+            from tilesmith.codegen.c.opencl_syntax import require_valid
+
+            require_valid(func.name, artifact.source, target.device)
+        return artifact
 
 
 def emit_artifact(

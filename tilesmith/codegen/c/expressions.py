@@ -1,7 +1,8 @@
 """Emits value expressions: the C text of an Expr.
 
-A node that is used more than once becomes a variable. A select is `c ? a : b`, or an `if` where a
-side needs variables of its own, so that each side loads only where it is taken.
+A node that is used more than once becomes a variable, and so does a long text. A select is
+`c ? a : b`, or an `if` where a side needs variables of its own, so that each side loads only where
+it is taken.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ from tilesmith.expr.nodes import (
 from tilesmith.expr.walk import postorder, run_deep
 
 Steps = Generator[Expr, Piece, Piece]
+# A text longer than this becomes a variable: compilers limit how deep parentheses are nested.
+_LONG = 300
 _SMALL = (Const, Arg, IntValue, Load)
 
 
@@ -140,7 +143,8 @@ class Expressions:
                 v = yield from self._select(e, c, a, b)
             case _:
                 raise AssertionError(e)
-        return self._keep(e, v) if self._uses.get(id(e), 1) > 1 else v
+        shared = self._uses.get(id(e), 1) > 1
+        return self._keep(e, v) if shared or len(v.text) > _LONG else v
 
     def _keep(self, e: Expr, v: Piece) -> Piece:
         """A variable for a value that is used again."""

@@ -19,7 +19,11 @@ _WORDS = """
     atanf expm1f floorf ceilf rintf truncf fabsf powf fmodf INFINITY NAN member step rank
 """
 _RESERVED = frozenset(_WORDS.split())
-_VECTOR = re.compile(r"(?:u?(?:char|short|int|long|longlong)|float|double|half)\d+$")
+# Vector types and helper functions.
+_PATTERN = re.compile(
+    r"(?:(?:u?(?:char|short|int|long|longlong)|float|double|half)\d+|\w+_to_\w+"
+    r"|(?:floordiv|mod|truncdiv|fmod|shl|shr|max|min|abs|sigmoid)_\w+)$"
+)
 
 
 class Names:
@@ -33,7 +37,7 @@ class Names:
         base = re.sub(r"\W", "_", hint, flags=re.ASCII).strip("_") or "x"
         if base[0].isdigit():
             base = f"x{base}"
-        if base in _RESERVED or _VECTOR.match(base):
+        if base in _RESERVED or _PATTERN.match(base):
             base += "_"
         name, n = base, 0
         while name in self.taken:

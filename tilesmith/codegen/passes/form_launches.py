@@ -82,7 +82,8 @@ def _launch(
         along[a] = (rest % n if n < left else rest, n)
         rest, left = (rest // n, left // n) if n < left else (ZERO, 1)
     ranges = {f.name: f.extent for f in (*blocks, *threads)}
-    place = _Place(dropped, along, ranges, inside=not total)
+    around = {} if total else {n: var(n) for n in names}
+    place = _Place(dropped, around, along, ranges, inside=not total)
     done = _Threads(tid, num, names, scopes).body(inner, place)
     stmts: tuple[Stmt, ...] = (*local, *done)
     for f in reversed(threads):
@@ -164,7 +165,8 @@ def _extent(body: tuple[Stmt, ...], axis: str) -> int:
 class _Place:
     """Where a statement stands, as seen by one thread."""
 
-    env: dict[str, Int]  # values of the loops over threads that were replaced
+    env: dict[str, Int]  # values of loops that were replaced
+    threads: dict[str, Int]  # values of the loops over threads around it, replaced or not
     along: dict[str, tuple[Int, int]]  # per axis, the thread's number in its group, and their count
     ranges: dict[str, Int]  # the loops around it, after the replacement
     guards: tuple[Int, ...] = ()  # hold for the threads that take part
@@ -197,8 +199,7 @@ class _Threads:
                 assert isinstance(new, Join)
                 out.append(self._join(new, at))
             else:
-                (new,) = substitute_body((s,), at.env)
-                out += self._leaf(new, at)
+                out += self._leaf(s, at)
         return tuple(out)
 
     def _open(self, s: For | If) -> bool:
@@ -218,7 +219,8 @@ class _Threads:
         if _number(f) * inner < count:
             guards = (*guards, f.extent - 1 - value)
         along = {**at.along, f.kind: (number - inner * value, inner)}
-        return _Place({**at.env, f.name: value}, along, at.ranges, guards, True)
+        env, threads = {**at.env, f.name: value}, {**at.threads, f.name: value}
+        return _Place(env, threads, along, at.ranges, guards, True)
 
     def _join(self, s: Join, at: _Place) -> Join:
         """Idle threads hold the identity and join in, if that leaves no group without a result."""
@@ -232,14 +234,17 @@ class _Threads:
         return s
 
     def _leaf(self, s: Stmt, at: _Place) -> tuple[Stmt, ...]:
+        used = {n for a in accesses((s,)) if a.write for p in a.index for n in p.names}
+        (s,) = substitute_body((s,), at.env)
         written = {self.scopes[a.buffer] for a in accesses((s,)) if a.write}
         if written <= {"local"} and not at.inside:
             return (s,)
         by_thread = any(self.names & p.names for a in accesses((s,)) for p in a.index if a.write)
         if at.inside and (written != {"shared"} or by_thread):
             guards = at.guards
-            if written != {"local"}:  # one of the threads that are alike to the loops around
+            if written != {"local"}:  # of threads that would write the same, one does
                 guards += tuple(-number for number, count in at.along.values() if count > 1)
+                guards += tuple(-value for n, value in at.threads.items() if n not in used)
             return (If(guards, (s,)),) if guards else (s,)
         reads = {self.scopes[a.buffer] for a in accesses((s,)) if not a.write}
         done = None if "local" in reads else spread(s, self.tid, self.num, at.ranges)

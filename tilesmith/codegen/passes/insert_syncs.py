@@ -3,7 +3,7 @@ has accessed since the last one.
 
 Statements run in order, and loops once more with the next value of their variable, which shows what
 one iteration leaves to the next. Barriers are never placed below a condition that depends on the
-thread.
+thread. A barrier orders shared memory only, unless global memory is what the threads meet in.
 """
 
 from __future__ import annotations
@@ -58,22 +58,22 @@ class _Launch:
         written = {a.buffer for a in accesses(body) if a.write}
         self.memory = {n for n in written if buffers[n].scope != "local"}
         self.stmts = body
-        self.before: set[int] = set()  # ids of the statements that a barrier precedes
+        self.before: dict[int, str] = {}  # the scope of the barrier before a statement, by its id
 
     def body(self) -> tuple[Stmt, ...]:
         if not self.memory or all(n.const == 1 for n in self.threads.values()):
             return self.stmts
         while True:  # until no further barrier is needed
-            count = len(self.before)
+            known = dict(self.before)
             self._run(self.stmts, [], (), ())
-            if len(self.before) == count:
+            if self.before == known:
                 return self._placed(self.stmts)
 
     def _placed(self, stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         out: list[Stmt] = []
         for s in stmts:
             if id(s) in self.before:
-                out.append(Sync("shared"))
+                out.append(Sync(self.before[id(s)]))
             if isinstance(s, For | If) and any(id(t) in self.before for t in statements(s.body)):
                 s = replace(s, body=self._placed(s.body))
             out.append(s)
@@ -105,13 +105,27 @@ class _Launch:
                     open_ = [replace(u, shift=tuple(n for n in u.shift if n != s.name))
                              for u in open_]  # fmt: skip
                 continue
-            if id(s) in self.before:
-                open_ = []
-            elif self._clash(open_, mine):
-                self.before.add(id(s))
-                open_ = []
+            for u in mine:
+                self._require_apart(u)
+            open_ = self._ordered(s, open_)
+            if self._clash(open_, mine):
+                wide = self._clash([u for u in open_ if self._is_global(u)], mine)
+                self.before[id(s)] = "global" if wide else "shared"
+                open_ = self._ordered(s, open_)
             open_ = [*open_, *mine]
         return open_
+
+    def _ordered(self, s: Stmt, open_: list[_Use]) -> list[_Use]:
+        """The accesses that the barrier before a statement, if any, leaves unordered."""
+        match self.before.get(id(s)):
+            case None:
+                return open_
+            case "global":
+                return []
+        return [u for u in open_ if self._is_global(u)]
+
+    def _is_global(self, u: _Use) -> bool:
+        return self.buffers[u.access.buffer].scope != "shared"
 
     def _meets_itself(self, s: For | If, mine: list[_Use]) -> bool:
         """Whether its threads need barriers inside, within an iteration or between two."""
@@ -139,6 +153,22 @@ class _Launch:
             for u in first
             for v in second
         )
+
+    def _require_apart(self, u: _Use) -> None:
+        """Raises if threads of one statement write the same elements, as far as that is known."""
+        if not u.access.write:
+            return
+        inner = {**self.threads, **{f.name: f.extent for f in u.access.path}}
+        at = linear(u.access.index, self.buffers[u.access.buffer].strides)
+        at = Int({m: c for m, c in at.terms.items() if any(_names(a) & inner.keys() for a in m)})
+        digits = self._digits(at, inner)
+        if digits is None or not any(name for _, _, name in digits):
+            return
+        if not _distinct([(c, e) for c, e, _ in digits], 0):
+            raise BuildError(
+                f"several threads write the same elements of {u.access.buffer}; compute it outside "
+                "of the loops over threads, or keep it private to each"
+            )
 
     def _slots_differ(self, u: _Use, v: _Use) -> bool:
         """Whether the first indices are e % n and (e + c) % n, with c no multiple of n."""
@@ -185,7 +215,7 @@ class _Launch:
         ranges_a = {**self.threads, **{f.name: f.extent for f in u.loops}, **dict(u.access.tile)}
         ranges_b = {**self.threads, **{f.name: f.extent for f in v.loops}, **dict(v.access.tile)}
         digits_a, digits_b = self._digits(a, ranges_a), self._digits(b, ranges_b)
-        if digits_a is None or digits_a != digits_b:
+        if digits_a is None or digits_a != digits_b or a.terms.get(()) != b.terms.get(()):
             return False
         threads = {n for n, e in self.threads.items() if e.const != 1}
         if {n for _, _, n in digits_a if n} != threads:

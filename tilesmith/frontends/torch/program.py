@@ -4,8 +4,7 @@ what is known becomes the graph of a stage; then PyTorch runs what it waits for;
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import getitem
@@ -14,18 +13,16 @@ from typing import Any
 import torch
 from torch import fx
 
-from tilesmith.base.errors import TilesmithError
-from tilesmith.frontends.torch.call import Call, NotCovered, Type
+from tilesmith.frontends.torch.call import NotCovered, Type
 from tilesmith.frontends.torch.host import host_step
+from tilesmith.frontends.torch.importing import Importing, shown
 from tilesmith.frontends.torch.operators import IMPORTERS
 from tilesmith.frontends.torch.shapes import UNKNOWN, Results, attribute, propagated, traced
-from tilesmith.frontends.torch.tensors import array_of, dtype_of, type_of
+from tilesmith.frontends.torch.tensors import type_of
 from tilesmith.graph.builder import GraphBuilder
 from tilesmith.graph.graph import Array, Graph, Value
 from tilesmith.graph.program import Cursor, Feeds, Signature, Stage
 
-# Arguments that say where a result lies, which kernels decide by themselves.
-_PLACES = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking"})
 # Nodes that compute nothing: checks of what PyTorch has traced already; and writes to inputs at the
 # end of a graph, which whoever calls it does.
 _SKIPPED = (
@@ -43,11 +40,12 @@ class Uncovered:
 
 @dataclass(frozen=True)
 class _Rest:
-    """Where a program goes on: the nodes that are left, and constants that were computed."""
+    """Where a program goes on: the nodes that are left, and what is known."""
 
     nodes: tuple[fx.Node, ...]
     results: Results
     known: Mapping[str, Array] = field(default_factory=dict)
+    outside: frozenset[str] = frozenset()  # results of PyTorch that no kernel can read
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -141,112 +139,30 @@ class _Import:
         self.program, self.rest, self.types = program, rest, types
         self.first = cursor.state is None
         self.builder = GraphBuilder(program.name)
-        self.bases: dict[str, Value] = {}
-        self.env: dict[str, Any] = {}  # by the names of nodes: values, or tuples of them
+        self.nodes = Importing(
+            program.module, self.builder, rest.results, program.held, program.numbers, rest.known,
+            rest.outside,
+        )  # fmt: skip
         self.inputs: dict[str, Value] = {}
         for name in cursor.reads:
             v = types[name]
-            self.inputs[name] = self.env[name] = self.builder.input(name, v.shape, v.dtype)
+            self.inputs[name] = self.nodes.env[name] = self.builder.input(name, v.shape, v.dtype)
 
     def run(self) -> Stage:
         left: list[fx.Node] = []
         failed: dict[str, Uncovered] = {}
         for node in self.rest.nodes:
-            if not all(self.is_there(n) for n in node.all_input_nodes):
+            if not all(self.nodes.is_there(n) for n in node.all_input_nodes):
                 left.append(node)
                 continue
             try:
-                self.env[node.name] = self.imported(node)
+                self.nodes.env[node.name] = self.nodes.imported(node)
             except NotCovered as why:
                 failed[node.name] = Uncovered(str(node.target), str(why))
                 left.append(node)
         hosted = self.hosted(left, failed)
         self.program.uncovered.update(failed)
         return self.end([n for n in left if n not in hosted], hosted)
-
-    # values
-    def is_there(self, node: fx.Node) -> bool:
-        return (
-            node.name in self.env or node.name in self.rest.known or node.op == "get_attr"
-            or node.name in self.program.held or node.name in self.program.numbers
-            or isinstance(self.rest.results.get(node), int | float | bool)
-        )  # fmt: skip
-
-    def value(self, node: fx.Node) -> Any:
-        """A node's result: a value, several, or a number."""
-        found = self.env.get(node.name)
-        if found is not None:
-            return found
-        result = self.rest.results.get(node, UNKNOWN)
-        if isinstance(result, int | float | bool):
-            return result
-        array = self.rest.known.get(node.name)
-        if array is None:
-            tensor = self.program.held.get(node.name)
-            if tensor is None and node.op == "get_attr":
-                tensor = attribute(self.program.module, str(node.target))
-            if not isinstance(tensor, torch.Tensor) or type_of(tensor) is None:
-                raise NotCovered(f"there are no kernels for {_shown(tensor)}")
-            array = array_of(tensor)
-        self.env[node.name] = self.builder.constant(array, node.name)
-        return self.env[node.name]
-
-    def imported(self, node: fx.Node) -> Any:
-        result = self.rest.results.get(node, UNKNOWN)
-        if node.target is getitem:
-            whole, k = self.env.get(node.args[0].name), node.args[1]
-            if not isinstance(whole, tuple) or whole[k] is None:
-                raise NotCovered("it is not computed here")
-            return whole[k]
-        if isinstance(result, int | float | bool) or result is None:
-            return result
-        if result is UNKNOWN:
-            raise NotCovered("the size of its result depends on what it reads")
-        importer = IMPORTERS.get(str(node.target))
-        if importer is None:
-            raise NotCovered("no kernel is known for it")
-        several = result if isinstance(result, tuple | list) else (result,)
-        types = [type_of(r) for r in several]
-        for r, t in zip(several, types, strict=True):
-            if isinstance(r, torch.Tensor) and t is None:
-                raise NotCovered(f"there are no kernels for {_shown(r)}")
-        call = Call(
-            f"{node.target} {node.name}", node.name, self.builder, types, _wanted(node), self.bases
-        )
-        made = self._called(importer, call, node)
-        if not isinstance(result, tuple | list):
-            _check(call, made, types[0])
-            return made
-        for k, (v, t) in enumerate(zip(made, types, strict=False)):
-            if v is None and call.wants(k):
-                raise NotCovered(f"its result {k} is read")
-            _check(call, v, t)
-        return tuple(made)
-
-    def _called(self, importer: Callable[..., Any], call: Call, node: fx.Node) -> Any:
-        args = [self.argument(a) for a in node.args]
-        kwargs = {k: self.argument(a) for k, a in node.kwargs.items() if k not in _PLACES}
-        try:
-            inspect.signature(importer).bind(call, *args, **kwargs)
-        except TypeError as error:
-            raise NotCovered(f"its arguments have no kernel: {error}") from None
-        try:
-            return importer(call, *args, **kwargs)
-        except TilesmithError as error:
-            raise NotCovered(str(error)) from error
-
-    def argument(self, a: Any) -> Any:
-        match a:
-            case fx.Node():
-                return self.value(a)
-            case list() | tuple():
-                return tuple(self.argument(x) for x in a)
-            case torch.dtype():
-                kind = dtype_of(a)
-                if kind is None:
-                    raise NotCovered(f"there are no kernels for {a}")
-                return kind
-        return a
 
     # what PyTorch runs
     def hosted(self, left: Sequence[fx.Node], failed: dict[str, Uncovered]) -> list[fx.Node]:
@@ -255,7 +171,7 @@ class _Import:
         found = []
         for node in left:
             inputs = node.all_input_nodes
-            if not all(self.is_there(n) or n.name in there for n in inputs):
+            if not all(self.nodes.is_there(n) or n.name in there for n in inputs):
                 continue
             why = self._never(node, there)
             if node.name in failed or why:
@@ -277,7 +193,7 @@ class _Import:
         for n in (node, *node.all_input_nodes):
             v = self.rest.results.get(n)
             if isinstance(v, torch.Tensor) and type_of(v) is None:
-                return f"there are no kernels for {_shown(v)}"
+                return f"there are no kernels for {shown(v)}"
         return ""
 
     # the end of a stage
@@ -288,8 +204,8 @@ class _Import:
         wanted = later | {n.name for node in hosted for n in node.all_input_nodes}
         outputs: dict[str, Value] = {}
         known: dict[str, Array] = dict(self.rest.known)
-        for name in sorted(wanted & self.env.keys()):
-            v = self.env[name]
+        for name in sorted(wanted & self.nodes.env.keys()):
+            v = self.nodes.env[name]
             if not isinstance(v, Value) or name in self.inputs:
                 continue
             a = self.builder.array(v)
@@ -297,12 +213,12 @@ class _Import:
                 outputs[name] = v
             elif name not in self.program.held:
                 known[name] = a
-        shown: list[tuple[str, str]] = []
+        public_names: list[tuple[str, str]] = []
         for public, name in self.program.returned:
             if name in made:
-                shown.append((public, name))
+                public_names.append((public, name))
             elif self._is_new(name):
-                outputs[public] = self.value(self.program.by_name[name])
+                outputs[public] = self.nodes.value(self.program.by_name[name])
         graph = self.builder.finish(outputs)
         if not left and not hosted:
             return Stage(graph, None, None)
@@ -314,7 +230,7 @@ class _Import:
                 if n.name in wanted and isinstance(r, int | float | bool)
             }  # fmt: skip
             host = host_step(
-                self.program.module, hosted, later, shown, held, numbers, known,
+                self.program.module, hosted, later, public_names, held, numbers, known,
                 {n: self.program.uncovered[n].why for n in made if n in self.program.uncovered},
             )  # fmt: skip
         reads = tuple(
@@ -322,44 +238,21 @@ class _Import:
             if (n in self.inputs or n in outputs or n in made) and n not in known
             and self._can_be_read(n)
         )  # fmt: skip
-        return Stage(graph, host, Cursor(reads, state=_Rest(tuple(left), self.rest.results, known)))
+        outside = self.rest.outside | {n for n in made if not self._can_be_read(n)}
+        rest = _Rest(tuple(left), self.rest.results, known, outside)
+        return Stage(graph, host, Cursor(reads, state=rest))
 
     def _is_new(self, name: str) -> bool:
         """Whether an output becomes known in this stage. Inputs and constants do in the first."""
         if name in self.inputs:
             return self.first and name in {s.name for s in self.program.inputs}
-        if name in self.env:
+        if name in self.nodes.env:
             return not (name in self.rest.known or name in self.program.held) or self.first
         return self.first and name in self.program.held
 
     def _can_be_read(self, name: str) -> bool:
         result = self.rest.results.get(self.program.by_name[name])
         return type_of(result) is not None
-
-
-def _check(call: Call, made: Any, wanted: Type | None) -> None:
-    """An importer that computes something else is a bug, which must not stay unseen."""
-    if made is None or wanted is None:
-        return
-    if made.shape != wanted.shape or made.dtype is not wanted.dtype:
-        raise AssertionError(
-            f"{call.origin}: imported as {made.dtype}{list(made.shape)}, but PyTorch says "
-            f"{wanted.dtype}{list(wanted.shape)}"
-        )
-
-
-def _wanted(node: fx.Node) -> frozenset[int]:
-    """Which results of a node are read."""
-    parts = [u for u in node.users if u.target is getitem and u.args[0] is node]
-    if len(parts) < len(node.users):
-        return frozenset(range(64))
-    return frozenset(int(u.args[1]) for u in parts if u.users)
-
-
-def _shown(t: Any) -> str:
-    if isinstance(t, torch.Tensor):
-        return f"{t.dtype} on {t.device}".replace("torch.", "")
-    return type(t).__name__
 
 
 def uncovered(program: TorchProgram) -> tuple[Uncovered, ...]:

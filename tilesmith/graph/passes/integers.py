@@ -228,16 +228,33 @@ class _Rule:
         shift = target.zero - wide[0] * a.zero - wide[1] * b.zero
         numbers = (e.constant(x.astype(np.float32).reshape(())) for x in (*wide, shift))
         dtype = target.value.dtype
-        y: Value = e.add(weighted_sum, a.value, b.value, *numbers, dtype=dtype.name)
+        left, right = (self._unrounded(e, t.value, chain) for t in (a, b))
+        y: Value = e.add(weighted_sum, left, right, *numbers, dtype=dtype.name)
         return _floored(e, y, target) if after else y
+
+    def _unrounded(self, e: Editor, v: Value, chain: list[Node]) -> Value:
+        """A sum that only this addition reads stays in float32: converting it costs as much as all
+        the rest.
+        """
+        node = e.maker(v)
+        made = (e.maker(e.builder.value(name)) for name in chain[-1].inputs)
+        if node is None or node.function is not requantize:
+            return v
+        if not e.is_inside(v, [*chain, *(n for n in made if n is not None)]):
+            return v
+        inputs = (e.builder.value(x) for x in node.inputs)
+        out: Value = e.add(requantize, *inputs, **dict(node.settings), real=True)
+        return out
 
     def _bias(self, e: Editor, v: Value, scale: Array) -> Array | None:
         """A bias in units of the sum."""
-        if (known := self.constants.get(v.name)) is not None and not known.zero.any():
-            held = e.array(known.value)
-            if held is not None and np.allclose(known.scale, scale, rtol=_SAME_SCALE, atol=0):
-                return held.astype(np.int64)
-        real = e.array(v)
+        real, known = e.array(v), self.constants.get(v.name)
+        held = None if known is None else e.array(known.value)
+        if known is not None and held is not None:
+            whole = held.astype(np.int64) - known.zero
+            if np.allclose(known.scale, scale, rtol=_SAME_SCALE, atol=0):
+                return whole
+            real = whole * known.scale.astype(np.float64)
         if real is None or not np.all(scale > 0):
             return None
         units = np.rint(real.astype(np.float64) / scale.astype(np.float64))

@@ -30,6 +30,9 @@ _FLOAT_POISON, _INTEGER_POISON = 0xFF, 0x55  # NaN, and an unlikely integer
 _CANARY = 0xA5
 _GUARD_NBYTES = 4096  # on either side of each array
 _ALIGNMENT = 256
+# Calls of the reference kernel in a sample: the host takes some 5 us to enqueue them, and that time
+# varies, which is too much beside a single call.
+_REFERENCE_CALLS = 3
 _MAX_RELAID = 4  # layouts that are kept per parameter
 _MAX_SETS_NBYTES = 2 << 30  # of all buffers between which calls with cold caches rotate
 
@@ -187,6 +190,8 @@ class GpuRunner:
         loaded, device = self._loaded[slot], self._device
         if self._flush is not None and slot != REFERENCE:
             return Sample(self._cold_seconds(loaded, calls, self._flush), 1.0)
+        if slot == REFERENCE:
+            calls = max(calls, _REFERENCE_CALLS)
         if calls == 1:
             return Sample(device.seconds((loaded.call,))[0], 1.0)
         runs = ceil(calls / MAX_RECORDED)

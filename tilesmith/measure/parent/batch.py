@@ -197,7 +197,8 @@ class Batch:
         rest = self.until - time.monotonic()
         if not self._in_time or (self._reached and rest < _FINISH * best < inf):
             return inf
-        patience = min(self.timeout, max(self.rules.min_limit, _PATIENCE * best))
+        expected = _PATIENCE * best if best < inf else self.rules.first_limit
+        patience = min(self.timeout, max(self.rules.min_limit, expected))
         deaths: Counter[int] = Counter()
         while True:
             limit = min(patience, self._end - time.monotonic())

@@ -13,7 +13,7 @@ import statistics
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil
+from math import ceil, inf
 from typing import Protocol
 
 from tilesmith.measure.messages import REFERENCE, Sample
@@ -59,6 +59,7 @@ class TimingRules:
     margin: float = 0.005  # relative; a winner must be faster by more
     confirm_rounds: int = 9
     min_limit: float = 1.0  # seconds after which a kernel times out at the earliest
+    first_limit: float = inf  # seconds after which it does if no other kernel has a time
     # Count processor time instead of wall-clock time: for single-threaded kernels on a machine that
     # is never idle.
     processor_time: bool = False

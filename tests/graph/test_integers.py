@@ -1,0 +1,132 @@
+"""Quantised graphs as exporters state them: dequantize, an operator in float32, quantize. The pass
+makes integer kernels of them, within one unit of what the float graph says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import tilesmith as ts
+from tilesmith.graph.builder import GraphBuilder
+from tilesmith.graph.graph import Graph, Value
+from tilesmith.graph.oracle import evaluate_graph
+from tilesmith.graph.passes.integers import IntegerKernels, integer_kernels_for
+from tilesmith.graph.pipeline import PASSES, passes_for, run_passes
+from tilesmith.ops.quantize import dequantize, quantize
+
+RNG = np.random.default_rng
+
+
+class Quantized:
+    """A graph with float inputs that are quantised first, and results that are dequantised."""
+
+    def __init__(self, kind: str) -> None:
+        self.g = GraphBuilder("quantized", unfolded=(dequantize,))
+        self.kind = np.dtype(kind)
+
+    def number(self, x: float) -> Value:
+        return self.g.constant(np.float32(x))
+
+    def zero(self, x: int, kind: str = "") -> Value:
+        return self.g.constant(np.array(x, kind or self.kind))
+
+    def quantized(self, x: Value, scale: float, zero: int) -> Value:
+        """x as what stands for it: quantised and dequantised."""
+        s, z = self.number(scale), self.zero(zero)
+        q = self.g.add(quantize, x, s, z, dtype=self.kind.name)
+        return self.g.add(dequantize, q, s, z)
+
+    def weights(self, shape: tuple[int, ...], axis: int | None = None) -> Value:
+        w = self.g.constant(RNG(1).integers(-127, 128, shape).astype(np.int8))
+        if axis is None:
+            return self.g.add(dequantize, w, self.number(0.02), self.zero(0, "int8"))
+        scale = RNG(2).uniform(0.01, 0.03, shape[axis]).astype(np.float32)
+        zeros = np.zeros(shape[axis], np.int8)
+        return self.g.add(dequantize, w, self.g.constant(scale), self.g.constant(zeros), axis=axis)
+
+    def bias(self, count: int, scale: float) -> Value:
+        b = self.g.constant(RNG(3).integers(-500, 500, count).astype(np.int32))
+        return self.g.add(dequantize, b, self.number(scale), self.zero(0, "int32"))
+
+
+ZERO = {"int8": -5, "uint8": 120}
+
+
+def convolution(kind: str, axis: int | None) -> Graph:
+    q = Quantized(kind)
+    x = q.quantized(q.g.input("x", (1, 6, 7, 7), "float32"), 0.03, ZERO[kind])
+    y = q.g.add(ts.ops.conv2d, x, q.weights((5, 6, 3, 3), axis), padding=((1, 1), (1, 1)), stride=2)
+    y = q.g.add(ts.ops.bias_add, y, q.bias(5, 0.0006), axis=1)
+    return q.g.finish({"y": q.quantized(q.g.add(ts.ops.relu, y), 0.05, ZERO[kind])})
+
+
+def residual(kind: str, _: int | None) -> Graph:
+    """Two convolutions and their sum, then pooling and a product: a small network."""
+    q = Quantized(kind)
+    x = q.quantized(q.g.input("x", (1, 4, 6, 6), "float32"), 0.03, ZERO[kind])
+    one = q.quantized(q.g.add(ts.ops.conv2d, x, q.weights((4, 4, 1, 1))), 0.04, 3)
+    two = q.g.add(ts.ops.conv2d, one, q.weights((4, 4, 3, 3)), padding=((1, 1), (1, 1)))
+    total = q.g.add(ts.ops.add, q.quantized(two, 0.2, 1), one)
+    y = q.quantized(q.g.add(ts.ops.relu, total), 0.15, ZERO[kind])
+    y = q.quantized(q.g.add(ts.ops.max_pool2d, y, kernel=2), 0.15, ZERO[kind])
+    y = q.g.add(ts.ops.reshape, y, shape=(1, 36))
+    return q.g.finish({"y": q.quantized(q.g.add(ts.ops.matmul, y, q.weights((36, 3))), 1.5, 2)})
+
+
+CASES: dict[str, Callable[[str, int | None], Graph]] = {
+    "convolution": convolution, "residual": residual,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["int8", "uint8"])
+@pytest.mark.parametrize("activations", ["", "int8", "uint8"])
+@pytest.mark.parametrize("name", CASES)
+def test_the_same_within_one_unit(name: str, activations: str, kind: str) -> None:
+    graph = CASES[name](kind, 0)
+    x = {"x": RNG(0).standard_normal(graph.values["x"].shape).astype(np.float32)}
+    want = evaluate_graph(graph, x)["y"]
+    done = run_passes(graph, (IntegerKernels(activations), *PASSES[1:]))
+    got = evaluate_graph(done, x)["y"]
+    unit = {"convolution": 0.05, "residual": 1.5}[name]
+    assert want.any()
+    assert np.abs(got - want).max() <= 1.001 * unit
+    assert np.mean(np.abs(got - want) > unit / 2) < 0.05
+    sums = [n for n in done.nodes if n.op in ("conv2d", "matmul")]
+    inside = activations or kind
+    assert sums
+    for n in sums:
+        types = [done.values[v].dtype.name for v in (*n.inputs, *n.outputs)]
+        assert types == [inside, "int8", "int32"]
+    assert not any(n.op in ("dequantize", "quantize") for n in done.nodes)
+
+
+def test_a_network_runs_as_kernels() -> None:
+    graph = residual("int8", None)
+    x = RNG(0).standard_normal(graph.values["x"].shape).astype(np.float32)
+    model = ts.compile_model(graph, ts.cpu(num_cores=1), cache=None)
+    want = evaluate_graph(run_passes(graph, passes_for(ts.cpu())), {"x": x})["y"]
+    np.testing.assert_allclose(model({"x": x})["y"], want, atol=1.501)
+
+
+def test_weights_alone_become_floats() -> None:
+    """Nothing quantises the input, so the product is one of floats, with folded weights."""
+    q = Quantized("int8")
+    x = q.g.input("x", (2, 36), "float32")
+    graph = q.g.finish({"y": q.g.add(ts.ops.matmul, x, q.weights((36, 3)))})
+    done = run_passes(graph)
+    assert [n.op for n in done.nodes] == ["matmul"]
+    a = {"x": RNG(0).standard_normal((2, 36)).astype(np.float32)}
+    want, got = evaluate_graph(graph, a)["y"], evaluate_graph(done, a)["y"]
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_the_sign_follows_the_target() -> None:
+    def sign(name: str) -> str:
+        return integer_kernels_for(ts.Target.named(name)).activations
+
+    assert sign("neoverse-n1") == "int8"
+    assert sign("cascadelake") == "uint8"
+    assert sign("sapphirerapids") == sign("haswell") == ""

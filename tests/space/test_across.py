@@ -1,0 +1,94 @@
+"""Results stored across, strided windows parted, and weights packed in the kernel: where they are
+offered, and that such candidates are right.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tilesmith as ts
+from tilesmith.base.target import Target
+from tilesmith.cli.operators import operator
+from tilesmith.schedule.cache import CacheRead, CacheWrite
+from tilesmith.schedule.layout import TransformLayout
+from tilesmith.schedule.sample import SampleTile
+from tilesmith.schedule.zeros import SkipZeros
+from tilesmith.space.spaces import SketchSpace, structural_counts, with_structure
+from tilesmith.space.variant import lower
+from tilesmith.testing.meaning import assert_close
+
+SHORT_ROWS = operator("conv2d", (7, 6, 20, 3, 1, 1), "NCHW")
+STRIDED = operator("conv2d", (15, 6, 20, 5, 2, 2), "NCHW")
+
+
+def sketches(func: ts.Function, target: str = "neoverse-n1") -> tuple[ts.Trace, ...]:
+    return SketchSpace().sketches(ts.Task(func, Target.named(target).with_cores(1)))
+
+
+def across(sketch: ts.Trace) -> bool:
+    return CacheWrite("Y", "local") in sketch.steps
+
+
+@pytest.mark.parametrize("func", [SHORT_ROWS, STRIDED], ids=["short rows", "strided"])
+def test_candidates_match_the_oracle(func: ts.Function) -> None:
+    task = ts.Task(func, ts.cpu(1))
+    rng = np.random.default_rng(5)
+    arrays = [rng.standard_normal([n.const or 0 for n in b.shape], np.float32) for b in func.inputs]
+    want = ts.evaluate(func, *arrays)
+    for sketch in SketchSpace().sketches(task):
+        v = lower(task, with_structure(sketch, [0] * len(structural_counts(sketch))))
+        for row in v.sample(rng, 1):
+            got = ts.build(v.function(row), task.target)(*arrays)
+            assert_close(got, want, f"{v.decided(row)}")
+
+
+@pytest.mark.parametrize(
+    ("size", "target", "offered"),
+    [
+        (7, "neoverse-n1", True),  # eight lanes for seven results
+        (8, "neoverse-n1", False),
+        (28, "neoverse-n1", False),
+        (28, "skylake-avx512", True),  # two vectors of sixteen for 28 results
+        (32, "skylake-avx512", False),
+    ],
+)
+def test_vectors_lie_across_short_rows(size: int, target: str, offered: bool) -> None:
+    func = operator("conv2d", (size, 6, 32, 3, 1, 1), "NCHW")
+    found = sketches(func, target)
+    assert any(map(across, found)) == offered
+    assert not all(map(across, found))
+
+
+def test_channels_last_fill_vectors_already() -> None:
+    assert not any(map(across, sketches(operator("conv2d", (7, 6, 20, 3, 1, 1), "NHWC"))))
+
+
+def test_weights_given_as_arguments_may_be_packed() -> None:
+    packed = [
+        CacheRead("Y", "W") in s.steps
+        for s in sketches(operator("conv2d", (28, 6, 20, 3, 1, 1), "NCHW"))
+    ]
+    assert {*packed} == {False, True}
+
+
+def test_strided_windows_are_parted() -> None:
+    buffers = {
+        s.buffer for t in sketches(STRIDED) for s in t.steps if isinstance(s, TransformLayout)
+    }
+    pads = [b.name for b in STRIDED.buffers]
+    assert buffers & {*pads}
+    plain = operator("conv2d", (15, 6, 20, 5, 1, 2), "NCHW")
+    unparted = [s for t in sketches(plain) for s in t.steps if isinstance(s, TransformLayout)]
+    assert not any(s.buffer in {b.name for b in plain.buffers} for s in unparted)
+
+
+def test_a_guarded_tap_is_the_outermost_reduced_loop() -> None:
+    func = operator("conv2d", (28, 3, 20, 7, 2, 3), "NCHW")
+    guarded = [t for t in sketches(func) if any(isinstance(s, SkipZeros) for s in t.steps)]
+    assert guarded
+    for sketch in guarded:
+        (taps,) = {x for s in sketch.steps if isinstance(s, SkipZeros) for x in s.taps}
+        tiles = [s for s in sketch.steps if isinstance(s, SampleTile)]
+        (tile,) = (s for s in tiles if s.loop.endswith(f".{taps}"))
+        assert tile.candidates == ((7, 1, 1),)

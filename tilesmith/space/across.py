@@ -1,0 +1,82 @@
+"""The rule for products whose results are contiguous along an axis that fills vectors badly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilesmith.base.errors import ScheduleError
+from tilesmith.ir.nodes import Iter
+from tilesmith.schedule.cache import CacheWrite
+from tilesmith.schedule.layout import TransformLayout
+from tilesmith.space import analysis
+from tilesmith.space.rules import TileAndFuse
+from tilesmith.space.state import Derived, State
+
+
+@dataclass(frozen=True)
+class TileAcross:
+    """Tiles a block with data reuse with vectors along another axis than its results are contiguous
+    along, such as the channels of a convolution in NCHW with rows of 14 results. The results of a
+    tile are kept with that axis innermost, and stored across: by the element-wise consumer, or by a
+    copy.
+
+    It pays if rows leave lanes unused: a row takes `waste` times as many lanes as it has elements.
+    """
+
+    fuse: TileAndFuse
+    waste: float = 1.1
+
+    def __call__(self, state: State) -> Derived | None:
+        func, b = state.func, state.block
+        if b.combiner is None or state.levels_of(b.name) or len(b.writes) != 1:
+            return None
+        if not analysis.has_data_reuse(func, b) or b.name.endswith(".local"):
+            return None
+        axis = self._axis(state)
+        if axis is None:
+            return None
+        try:
+            if analysis.is_output(func, b):
+                state = state.then(CacheWrite(b.name, "local"), done=[b.name])
+            here = state.block
+            buffer, index = here.writes[0].buffer, here.writes[0].index
+            dims = sorted(range(len(index)), key=lambda d: index[d].name == axis)
+            state = state.then(TransformLayout(buffer, tuple(f"d{d}" for d in dims)))
+        except ScheduleError:
+            return None
+        consumer = analysis.fusible_consumer(state.func, state.block)
+        if consumer is None:
+            return None
+        fused = [s for _, s in self.fuse.fused(state, consumer.name, axis)]
+        return Derived(tuple(fused)) if fused else None
+
+    def _axis(self, state: State) -> str | None:
+        """The axis to vectorise along instead; None if rows fill vectors, or no axis does better.
+        Windows do not move along it, and it indexes one operand of two.
+        """
+        func, b = state.func, state.block
+        lanes = state.task.target.lanes(b.writes[0].value.dtype.bits)
+        by_name = {i.name: i for i in b.spatial}
+        rows = [by_name[a] for a in analysis.contiguous_axes(func, b) if a in by_name]
+        if not rows or min(_wasted(i, lanes) for i in rows) < self.waste:
+            return None
+        if b.writes[0].index[-1].name not in {i.name for i in rows}:
+            return None
+        alone = {
+            n
+            for load in b.loads
+            for p in load.index
+            if (n := p.name) is not None and n not in analysis.shared_axes(b)
+        }
+        others = [i for i in b.spatial if i.name in alone and i not in rows]
+        best = min(others, key=lambda i: _wasted(i, lanes), default=None)
+        if best is None or (best.extent.const or 0) < lanes:
+            return None
+        gain = min(_wasted(i, lanes) for i in rows) / _wasted(best, lanes)
+        return best.name if gain >= self.waste else None
+
+
+def _wasted(i: Iter, lanes: int) -> float:
+    """Lanes that vectors along it take, per element."""
+    n = i.extent.const or 1
+    return -(-n // lanes) * lanes / n
