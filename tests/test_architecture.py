@@ -19,7 +19,7 @@ STAGES = (
 # What only one leaf file may import: llvmlite loads 60 MB, the others more.
 HEAVY = {
     "llvmlite", "xgboost", "torch", "onnx", "onnxruntime", "sqlalchemy", "ray", "scipy",
-    "matplotlib", "openvino", "MNN", "onnxscript", "cuda", "pyopencl",
+    "matplotlib", "plotly", "openvino", "MNN", "onnxscript", "cuda", "pyopencl",
 }  # fmt: skip
 # codegen knows ir, and nothing of how a Function was found.
 FORBIDDEN = {"codegen": {"schedule", "task", "space", "search"}, "search": {"measure", "records"}}

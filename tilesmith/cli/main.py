@@ -22,6 +22,7 @@ from tilesmith.cli.bench import BENCH_HELP, bench
 from tilesmith.cli.db import db
 from tilesmith.cli.doctor import doctor
 from tilesmith.cli.export import EXPORT_HELP, export
+from tilesmith.cli.report import REPORT_HELP, report
 from tilesmith.cli.run import RUN_HELP, run
 from tilesmith.cli.show import show
 from tilesmith.cli.tune import TUNE_HELP, tune
@@ -121,6 +122,7 @@ app = Commands(
     "  tilesmith doctor                                   what this machine can do\n"
     "  tilesmith tune matmul 512 512 512 --time 30s --db tune.db\n"
     "  tilesmith show records matmul --db tune.db         what was measured\n"
+    "  tilesmith report tune.db -o report.html            as a page of charts\n"
     "  tilesmith run model.onnx --random                  run it on random numbers\n"
     "  tilesmith show graph model.onnx                    its groups and tasks\n"
     "  tilesmith tune model.onnx --time 10m --db tune.db  make it fast\n"
@@ -133,6 +135,7 @@ app.command(epilog=RUN_HELP)(run)
 app.command(epilog=EXPORT_HELP)(export)
 app.add_typer(show, name="show")
 app.add_typer(db, name="db")
+app.command(epilog=REPORT_HELP)(report)
 app.command()(doctor)
 app.command(epilog=WORKER_HELP)(worker)
 

@@ -16,11 +16,11 @@ import typer
 
 from tilesmith.base.errors import ArgumentError
 from tilesmith.cli.arguments import count, require_database
-from tilesmith.cli.machine_name import machine_and_cores
-from tilesmith.cli.schedule_text import schedule_lines
 from tilesmith.cli.table import microseconds, table
 from tilesmith.records.database import TaskSummary
 from tilesmith.records.open import open_database
+from tilesmith.report.machine_name import machine_and_cores
+from tilesmith.report.schedule_text import schedule_lines
 from tilesmith.runtime.build import build
 from tilesmith.task.ranking import Ranking
 from tilesmith.task.task import Measurement, Standing, failures_by_kind, standing_of, trust

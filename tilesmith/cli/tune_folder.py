@@ -8,8 +8,8 @@ import json
 from pathlib import Path
 
 from tilesmith.base.target import Target
-from tilesmith.cli.schedule_text import schedule_lines
 from tilesmith.ir.serialize import function_to_json
+from tilesmith.report.schedule_text import schedule_lines
 from tilesmith.runtime.kernel import Kernel
 from tilesmith.tune.result import Result
 

@@ -1,0 +1,271 @@
+"""`tilesmith report`: the page of a small database, its bounds, and wrong input."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tilesmith as ts
+from tilesmith.cli.main import app
+from tilesmith.report import records_page as page_module
+from tilesmith.report import records_view as view_module
+from tilesmith.report.decisions import decisions_of, evenly
+from tilesmith.report.records_page import records_page
+from tilesmith.report.records_script import SCRIPT
+from tilesmith.report.records_view import records_view
+from tilesmith.schedule.sample import SampleTile
+from tilesmith.task.task import Moment, TuningRun
+
+pytest.importorskip("plotly", reason="the page needs plotly: pip install 'tilesmith[report]'")
+
+VOID = {"meta", "br", "link", "img", "input"}
+
+
+class Page(HTMLParser):
+    """Checks that the elements are nested, and keeps the addresses and the text of scripts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.addresses: list[str] = []
+        self.ids: set[str] = set()
+        self.data = ""
+        self._in_data = False
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.addresses += [found[a] or "" for a in ("src", "href") if a in found]
+        assert tag not in ("link", "iframe", "object")
+        if "id" in found:
+            assert found["id"] not in self.ids
+            self.ids.add(found["id"] or "")
+        self._in_data = found.get("id") == "data"
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._in_data and self.open[-1:] == ["script"]:
+            self.data += data
+
+
+def task_of(n: int, name: str) -> ts.Task:
+    a, b = ts.placeholder((n, n), name="A"), ts.placeholder((n, n), name="B")
+    return ts.Task(ts.function([a, b, ts.ops.matmul(a, b, name="C")], name=name), ts.cpu(1))
+
+
+def candidate(task: ts.Task, rows: int) -> ts.Candidate:
+    sch = ts.Schedule(task.func)
+    i, j, _ = sch.loops("C")
+    sch.split(i, [None, rows])
+    sch.vectorize(sch.split(j, [None, 8])[1])
+    size = 16 if task.func.name == "small" else 32
+    tile = SampleTile("C.i", 2, decision=(size // rows, rows))
+    return ts.Candidate(task, ts.Trace((tile, *sch.trace)))
+
+
+def fill(place: Path, factor: float = 1.0) -> str:
+    small, large = task_of(16, "small"), task_of(32, "large")
+    run = TuningRun("r", "genetic </script>", "", 7, ts.Budget(trials=4), 1.0, "m")
+    with ts.open_database(place) as d:
+        d.add(
+            [
+                replace(
+                    ts.Measurement(candidate(small, rows), (factor * cost,) * 3),
+                    moment=Moment(run, 0.5 * trial, trial),
+                )
+                for trial, (rows, cost) in enumerate([(1, 4e-6), (2, 2e-6), (4, 3e-6)], 1)
+            ]
+        )
+        d.add([ts.Measurement(candidate(large, 2), failure=ts.Failure("crash", "<b>signal 4"))])
+        d.add([ts.Measurement(candidate(large, 4), (8e-6,) * 3)])
+    return str(place)
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as left:
+        app(["report", *words])
+    printed = capsys.readouterr()
+    assert isinstance(left.value.code, int)
+    return left.value.code, printed.out, printed.err
+
+
+def without_plotly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its 5 MB take Python's parser seconds; its text is not ours to test."""
+    monkeypatch.setattr(page_module, "_plotly", lambda: "var Plotly;")
+
+
+def written(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, *places: str
+) -> tuple[Page, dict[str, Any]]:
+    file = tmp_path / "out" / "page.html"
+    status, out, err = run(capsys, *places, "-o", str(file))
+    assert (status, err) == (0, "")
+    assert str(file) in out
+    page = Page(file.read_text())
+    return page, json.loads(page.data)
+
+
+def test_the_page_holds_what_was_measured(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_plotly(monkeypatch)
+    page, data = written(capsys, tmp_path, fill(tmp_path / "t.db"))
+    assert page.addresses == []
+    large, small = data["tasks"]  # the slowest first
+    assert (large["name"], small["name"]) == ("large", "small")
+    assert (large["best"], small["best"]) == (pytest.approx(8), pytest.approx(2))
+    assert small["gflops"] == pytest.approx(2 * 16**3 / 2e-6 / 1e9)
+    (curve,) = small["curves"]
+    assert curve["label"] == "genetic </script>, seed 7"
+    assert curve["seconds"] == [0.5, 1.0, 1.5]
+    assert curve["trials"] == [1, 2, 3]
+    assert curve["best"] == pytest.approx([4, 2, 2])
+    assert large["failures"] == [{"kind": "crash", "count": 1, "text": "<b>signal 4"}]
+    assert small["decisions"]["times"] == pytest.approx([2, 3, 4])
+    assert [2, 4, 1] in [c["values"] for c in small["decisions"]["columns"]]
+    assert "split" in small["text"]["schedule"]
+    changes = small["text"]["schedule_changes"].splitlines()
+    assert any(line.startswith("+") and "2" in line for line in changes[2:])
+    assert "define" in small["text"]["source"]
+    assert data["comparison"] is None
+    assert page.ids >= set(re.findall(r"at\('([a-z-]+)'\)", SCRIPT)) - {"comparison"}
+
+
+def test_two_databases_are_compared_by_task(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_plotly(monkeypatch)
+    mine, other = fill(tmp_path / "t.db"), fill(tmp_path / "o.db", factor=3.0)
+    page, data = written(capsys, tmp_path, mine, other)
+    ratios = {r["name"]: r["ratio"] for r in data["comparison"]["ratios"]}
+    assert ratios == {"small": pytest.approx(3.0), "large": pytest.approx(1.0)}
+    assert data["comparison"]["mean"] == pytest.approx(3**0.5)
+    assert "comparison" in page.ids
+
+
+def test_the_file_has_plotly_inside(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    assert run(capsys, fill(tmp_path / "t.db"), "-o", str(file))[0] == 0
+    text = file.read_text()
+    assert "plotly.js v" in text
+    assert text.count("<script") - text.count('"<script') >= 3
+    assert not re.search(r"<(script|link|img)[^>]*(src|href)=\"?https?:", text)
+    assert len(text) < 10e6
+
+
+# Elements without a screen: enough to run the script, which then draws with a recorder.
+NODE = r"""
+const element = id => ({id, style: {}, value: '', textContent: '', children: [], listeners: {},
+  replaceChildren(...c) { this.children = c; if (c.length) this.value = String(c[0].value); },
+  append(c) { this.children.push(c); },
+  addEventListener(name, f) { this.listeners[name] = f; }});
+const all = {}, drawn = [];
+globalThis.document = {createElement: element,
+  getElementById: id => all[id] ??= element(id)};
+globalThis.Plotly = {react: (id, traces) => drawn.push([id, traces])};
+document.getElementById('data').textContent = require('fs').readFileSync(0, 'utf8');
+"""
+
+
+def test_the_script_draws_every_chart_and_follows_the_menus(tmp_path: Path) -> None:
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("needs node to run the script of the page")
+    with ts.open_database(fill(tmp_path / "t.db")) as d:
+        text = records_page(records_view(d, "t.db", d, "t.db"))
+    data = re.search(r'id="data">(.*?)</script>', text, re.DOTALL)
+    assert data is not None
+    end = (
+        "\nall.task.value = '1'; all.task.listeners.change();"
+        "\nall.column.listeners.change(); console.log(JSON.stringify(drawn));"
+    )
+    file = tmp_path / "script.js"
+    file.write_text(NODE + SCRIPT.replace("'use strict';", "") + end)
+    done = subprocess.run([node, str(file)], input=data.group(1), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    drawn = json.loads(done.stdout)
+    first = {}
+    for name, traces in drawn:
+        first.setdefault(name, traces)
+    charts = {"time", "trials", "shares", "roofline", "failures", "decision", "comparison"}
+    assert first.keys() == charts
+    assert first["shares"][0]["y"] == ["large", "small"]
+    assert first["failures"][0]["x"] == ["crash"]
+    last = dict(drawn)  # after `small` was chosen, which has no failure
+    assert last["failures"] == []
+    assert sorted(last["decision"][0]["y"]) == pytest.approx([2, 3, 4])
+
+
+def test_points_are_thinned_and_the_fastest_kept() -> None:
+    task = task_of(16, "small")
+    base = candidate(task, 2)
+    many = [ts.Measurement(base, (1e-6 * (1 + k),)) for k in range(5000)]
+    kept = decisions_of(many, 100)
+    assert kept.total == 5000
+    assert len(kept.times) == 100
+    assert list(kept.times[:50]) == pytest.approx([1.0 + k for k in range(50)])
+    assert kept.times[-1] == pytest.approx(5000)
+    assert evenly(range(10), 4) == [0, 3, 6, 9]
+    assert evenly(range(3), 4) == [0, 1, 2]
+    assert evenly(range(3), 1) == [0]
+    assert evenly(range(3), 0) == []
+
+
+def test_the_number_of_tasks_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(view_module, "MAX_TASKS", 1)
+    with ts.open_database(fill(tmp_path / "t.db")) as d:
+        view = records_view(d, "t.db")
+    assert [t.name for t in view.tasks] == ["large"]
+    assert view.notes == ("1 of 2 tasks are shown, the slowest ones.",)
+
+
+def test_wrong_input_is_one_line_and_status_2(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file, empty = str(tmp_path / "page.html"), str(tmp_path / "empty.db")
+    ts.open_database(empty).close()
+    full = fill(tmp_path / "t.db")
+    for words, named in (
+        ((str(tmp_path / "none.db"), "-o", file), "there is no database"),
+        ((empty, "-o", file), "holds no task"),
+        ((full, str(tmp_path / "none.db"), "-o", file), "there is no database"),
+        ((str(tmp_path), "-o", file), "is a folder"),
+        (("none.db", "-o", "/dev/null/sub/page.html"), "--output /dev/null/sub/page.html cannot"),
+        ((full, "-o", str(tmp_path)), "is a folder"),
+    ):
+        status, out, err = run(capsys, *words)
+        assert (status, out) == (2, "")
+        assert named in err
+        assert len(err.splitlines()) == 1
+    assert not Path(file).exists()
+
+
+def test_chromium_loads_it_without_an_error(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+    if browser is None:
+        pytest.skip("needs chromium")
+    file = tmp_path / "page.html"
+    assert run(capsys, fill(tmp_path / "t.db"), "-o", str(file))[0] == 0
+    words = ("--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom")
+    profile = f"--user-data-dir={tmp_path / 'profile'}"
+    done = subprocess.run(
+        [browser, *words, profile, file.as_uri()], capture_output=True, text=True, timeout=60
+    )
+    assert "CONSOLE" not in done.stderr
+    assert done.stdout.count("js-plotly-plot") >= 6
