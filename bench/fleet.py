@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
+import sys
 import time
 
 import numpy as np
@@ -20,6 +22,7 @@ import tilesmith as ts
 from tilesmith.testing.ray_cluster import Cluster
 
 _SIZE = 64
+_JOIN_SECONDS = 300.0
 
 
 def task(cores: int) -> ts.Task:
@@ -36,15 +39,19 @@ def rate(workers: int, cores: int, seconds: float, candidates: list[ts.Candidate
             cluster.worker(f"worker{k}", cores, k * cores)
         which = candidates[0].task
         with ts.FleetMeasurer(cluster.address, wait=300.0).open(which) as run:
-            at = 0
-            seen: set[str] = set()
-            while len(seen) < workers or at < 8 * workers:  # all have joined and measured
-                run.submit(candidates[at : at + 8 * workers])
-                at += 8 * workers
-                while run.under_way(which):
-                    seen |= {m.machine for m in run.collect(which, 300.0)}
+            run.submit(candidates[:1])
+            run.collect(which)
+            until = time.monotonic() + _JOIN_SECONDS
+            while run.devices < workers:
+                if time.monotonic() > until:
+                    raise TimeoutError(f"{run.devices} of {workers} workers have joined")
+                time.sleep(0.1)
+            at = 1 + 16 * workers
+            run.submit(candidates[1:at])
+            while run.under_way(which):
+                run.collect(which)
             began, done = time.monotonic(), 0
-            while time.monotonic() - began < seconds:
+            while time.monotonic() - began < seconds and at < len(candidates):
                 if run.under_way(which) < 2 * run.capacity:
                     run.submit(candidates[at : at + run.capacity])
                     at += run.capacity
@@ -64,6 +71,7 @@ def draw(which: ts.Task, count: int) -> list[ts.Candidate]:
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # clusters are closed in any case
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", default="1,2,4,8")
     parser.add_argument("--seconds", type=float, default=20.0)

@@ -91,6 +91,10 @@ class Dispatcher:
         self._thread.start()
 
     @property
+    def devices(self) -> int:
+        return len(self._devices)
+
+    @property
     def capacity(self) -> int:
         """How many candidates keep all devices busy."""
         return _REQUESTS * _MOST // 2 * max(1, len(self._devices))

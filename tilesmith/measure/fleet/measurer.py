@@ -88,6 +88,11 @@ class FleetRun:
         return flying + sum(m.candidate.task == task for m in self._held.values())
 
     @property
+    def devices(self) -> int:
+        """The number of devices that this run knows of."""
+        return self._dispatcher.devices
+
+    @property
     def capacity(self) -> int:
         return self._dispatcher.capacity
 
