@@ -8,7 +8,9 @@ import shutil
 import subprocess
 from dataclasses import replace
 from html.parser import HTMLParser
+from http.client import HTTPConnection
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ from tilesmith.report import records_view as view_module
 from tilesmith.report.decisions import decisions_of, evenly
 from tilesmith.report.records_page import records_page
 from tilesmith.report.records_script import SCRIPT
+from tilesmith.report.records_server import PageServer
 from tilesmith.report.records_view import records_view
 from tilesmith.schedule.sample import SampleTile
 from tilesmith.task.task import Moment, TuningRun
@@ -176,6 +179,7 @@ const element = id => ({id, style: {}, value: '', textContent: '', children: [],
 const all = {}, drawn = [];
 globalThis.document = {createElement: element,
   getElementById: id => all[id] ??= element(id)};
+globalThis.location = {hash: ''};
 globalThis.Plotly = {react: (id, traces) => drawn.push([id, traces])};
 document.getElementById('data').textContent = require('fs').readFileSync(0, 'utf8');
 """
@@ -246,6 +250,8 @@ def test_wrong_input_is_one_line_and_status_2(
         ((str(tmp_path), "-o", file), "is a folder"),
         (("none.db", "-o", "/dev/null/sub/page.html"), "--output /dev/null/sub/page.html cannot"),
         ((full, "-o", str(tmp_path)), "is a folder"),
+        ((str(tmp_path / "none.db"), "--watch"), "there is no database"),
+        ((full, "--watch", "--port", "70000"), "--port 70000 cannot be used"),
     ):
         status, out, err = run(capsys, *words)
         assert (status, out) == (2, "")
@@ -269,3 +275,39 @@ def test_chromium_loads_it_without_an_error(
     )
     assert "CONSOLE" not in done.stderr
     assert done.stdout.count("js-plotly-plot") >= 6
+
+
+def test_the_server_shows_what_is_new_to_this_machine_only(tmp_path: Path) -> None:
+    place = tmp_path / "t.db"
+
+    def page() -> str:
+        with ts.open_database(place) as d:
+            return " ".join(t.name for t in records_view(d, "t.db").tasks)
+
+    with PageServer(page, seconds=0.0) as server:
+        assert server.server_address[0] == "127.0.0.1"
+        thread = Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            assert "holds no task" in get(server)[1]
+            fill(place)
+            server._until = 0.0
+            status, text = get(server)
+            assert status == 200
+            assert text.startswith("large small")
+            assert "location.reload()" in text
+            assert get(server, host="example.org")[0] == 403
+            assert get(server, path="/etc/passwd")[0] == 404
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def get(server: PageServer, path: str = "/", host: str = "127.0.0.1") -> tuple[int, str]:
+    connection = HTTPConnection("127.0.0.1", server.server_port, timeout=30)
+    try:
+        connection.request("GET", path, headers={"Host": f"{host}:{server.server_port}"})
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
