@@ -51,9 +51,8 @@ def search(n: int) -> None:
     a, b = ts.placeholder((n + 1, n), name="A"), ts.placeholder((n, n + 2), name="B")
     func = ts.function([a, b, ts.ops.matmul(a, b, name="C")], constants=[b])
     target = ts.cpu(num_cores=1)
-    space = ts.SketchSpace(
-        rules=(ts.TileByInstruction((ROW_BY_MATRIX,)), *ts.default_rules(target))
-    )
+    rule = ts.TileByInstruction((ROW_BY_MATRIX,))
+    space = ts.SketchSpace(rules=(rule, *ts.default_rules(target)))
     task = ts.Task(func, target)
     found = [s for s in space.sketches(task) if ROW_BY_MATRIX.name in str(s)]
     rng = np.random.default_rng(0)

@@ -101,6 +101,7 @@ from tilesmith.ir.lower import function
 from tilesmith.ir.nodes import Intrinsic
 from tilesmith.ir.pack import pack
 from tilesmith.ir.serialize import function_to_json
+from tilesmith.ir.simt import run_simt
 from tilesmith.measure.fleet.measurer import FleetMeasurer
 from tilesmith.measure.local import LocalMeasurer
 from tilesmith.measure.protocol import Measurer, Measuring
@@ -125,6 +126,7 @@ from tilesmith.search.features.context import RelationFeatures
 from tilesmith.search.features.statements import StatementFeatures
 from tilesmith.search.gbdt import Gbdt
 from tilesmith.search.genetic import Genetic
+from tilesmith.search.gpu_score import GpuScore
 from tilesmith.search.grid import Grid
 from tilesmith.search.mutators import ChangeDecisions
 from tilesmith.search.random import Random, RandomSearch
@@ -210,6 +212,7 @@ __all__ = [
     "Function",
     "Gbdt",
     "Genetic",
+    "GpuScore",
     "Graph",
     "GraphError",
     "Grid",
@@ -341,6 +344,7 @@ __all__ = [
     "round",
     "round_robin",
     "rsqrt",
+    "run_simt",
     "sigmoid",
     "sign",
     "sin",

@@ -46,14 +46,14 @@ def check(func: ts.Function, scheduled: ts.Function, seed: int, on: list[ts.Targ
 @pytest.mark.parametrize("rules", RULES)
 @pytest.mark.parametrize("name", SHAPES)
 def test_candidates_of_an_operator(name: str, rules: str) -> None:
-    """A kernel takes PoCL half a second, so every other operator runs there by each set."""
+    """A kernel takes PoCL half a second, so a third of them run there."""
     seed = list(SHAPES).index(name) + list(RULES).index(rules)
     rng = np.random.default_rng(seed)
     task = ts.Task(operator(name, SHAPES[name]), H200)
     sketches = SketchSpace(RULES[rules](H200)).sketches(task)
     every = [v for s in sketches for v in islice(variants(task, s), 4)]
     v = every[seed % len(every)]
-    check(task.func, v.function(v.sample(rng, 1)[0]), seed, [] if seed % 2 else devices())
+    check(task.func, v.function(v.sample(rng, 1)[0]), seed, [] if seed % 3 else devices())
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -310,3 +310,34 @@ def test_threads_whose_windows_overlap_in_shared_memory_are_refused():
     sch.bind("Y.i.1", "threadIdx.x")
     with pytest.raises(BuildError, match=r"several threads write the same elements of X.shared"):
         launch_form(sch.func, H200)
+
+
+def test_virtual_threads_keep_the_layout_of_a_private_buffer():
+    x = ts.placeholder((7, 5), name="X")
+    func = ts.function([x, ts.compute((7, 5), lambda i, j: x[i, j] * 2.0, name="Y")])
+    sch = Schedule(func)
+    sch.cache_write("Y", "local")
+    sch.compute_at("Y.local", "Y.i")
+    sch.bind("Y.i", "vthread")
+    sch.transform_layout("Y.local", ["d0", "d1 // 3", "d1 % 3"])
+    GpuCheck(func, H200).run(sch.func)
+
+
+def test_virtual_threads_whose_windows_begin_outside():
+    """The first window of each virtual thread begins before the buffer; a guard skips that part."""
+    x = ts.placeholder((6, 3), name="X")
+    a = ts.compute((6, 3), lambda i, j: x[i, j] * 2.0, name="A")
+    r = ts.reduce_axis(3, name="r")
+    y = ts.compute(
+        (6, 3),
+        lambda i, j: ts.sum(ts.where((j + r >= 1) & (j + r < 4), a[i, j + r - 1], 0.0), axis=r),
+        name="Y",
+    )
+    func = ts.function([x, y])
+    sch = Schedule(func)
+    sch.split("Y.j", [None, 2])
+    sch.reorder("Y.i", "Y.j.0", "Y.j.1", "Y.r")
+    sch.compute_at("A", "Y.j.1")
+    sch.set_scope("A", "local")
+    sch.bind("Y.j.0", "vthread")
+    GpuCheck(func, H200).run(sch.func)

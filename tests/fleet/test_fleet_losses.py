@@ -15,8 +15,9 @@ from fleet_pools import LocalFleet, LocalPool, Machine, fleet
 
 import tilesmith as ts
 from tilesmith.measure.fleet.host import DeviceHost
-from tilesmith.measure.fleet.messages import Settings, write_request
+from tilesmith.measure.fleet.messages import Settings, read_request, write_request
 from tilesmith.measure.fleet.offer import ACCEPTS_CODE, Offer
+from tilesmith.measure.fleet.tuner_builds import TunerBuilds
 from tilesmith.measure.parent.timing import TimingRules
 from tilesmith.testing.measurers import seconds_by_digest, small_task, split_by
 
@@ -197,3 +198,25 @@ def test_an_offer_is_read_as_written() -> None:
     assert offer.target == ts.cpu()
     with pytest.raises(ts.MeasureError, match="not the offer"):
         Offer.from_json("{}")
+
+
+def test_code_for_another_architecture_travels_as_data() -> None:
+    """The tuner compiles for a machine that is not this one; its worker rebuilds the artifact."""
+    other = ts.Task(TASK.func, ts.Target.named("skylake-avx512" if _is_arm() else "neoverse-v1"))
+    candidate = replace(split_by(4, TASK), task=other)
+    builds = TunerBuilds(60.0, 1 << 30)
+    try:
+        builds.begin(candidate)
+        until = time.monotonic() + 60
+        while not (done := list(builds.finished())) and time.monotonic() < until:
+            time.sleep(0.01)
+    finally:
+        builds.close()
+    ((built, artifact),) = done
+    assert built == candidate
+    assert isinstance(artifact, ts.Artifact)
+    text, code = write_request("t", "1", SETTINGS, [candidate], {candidate.key: artifact})
+    request = read_request(text, code)
+    assert request.candidates == (candidate,)
+    func = candidate.trace.apply(TASK.func)
+    assert request.compiled[candidate.key](func, other.target) == artifact

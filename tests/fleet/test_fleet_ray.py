@@ -123,5 +123,5 @@ def test_a_head_that_dies_is_an_error_that_says_so(cluster: Cluster) -> None:
         with pytest.raises(ts.MeasureError, match="the Ray cluster at"):
             run.measure([split_by(n, task) for n in range(3, 40)])
         assert time.monotonic() - began < 120
-    with pytest.raises(ts.MeasureError, match="closed|Ray cluster"):
+    with pytest.raises(ts.MeasureError, match=r"closed|Ray cluster"):
         run.measure([split_by(2, task)])

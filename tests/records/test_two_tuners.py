@@ -75,3 +75,21 @@ def test_they_share_the_work(new_place: Callable[[], str], monkeypatch: pytest.M
     assert len(keys) >= 0.8 * (one.trials + two.trials)
     fastest = min(m.cost for m in records)
     assert min(one.best.cost, two.best.cost) == fastest
+
+
+def test_what_others_have_added_since_a_mark(new_place: Callable[[], str]) -> None:
+    place = new_place()
+    database, other = ts.open_database(place), ts.open_database(place)
+    settings = {"measurer": FakeMeasurer(), "strategy": ts.Random(), "quiet": True}
+    _, start = database.since(TASK, None)
+    assert database.since(TASK, start) == ([], start)
+    first = ts.tune(TASK.func, TASK.target, database=other, budget=ts.Budget(trials=4), **settings)
+    found, mark = database.since(TASK, start)
+    assert found == database.of(TASK)
+    assert len(found) == 4
+    assert database.since(TASK, start, first.run.key)[0] == []
+    ts.tune(TASK.func, TASK.target, database=other, budget=ts.Budget(trials=6), **settings)
+    more, _ = database.since(TASK, mark)
+    assert more == database.of(TASK)[4:]
+    for d in (database, other):
+        d.close()

@@ -44,13 +44,11 @@ class Cluster:
         self._wait_for_head()
 
     def _start(self, name: str, *arguments: str) -> None:
-        environment = {
-            **os.environ, _MARK: self.token, NAME: name, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path),
-            "RAY_USAGE_STATS_ENABLED": "0",
-        }  # fmt: skip
+        path = os.pathsep.join(p or os.getcwd() for p in sys.path)
+        own = {_MARK: self.token, NAME: name, "PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0"}
         with self.log.open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, *arguments], env=environment, stdin=subprocess.DEVNULL,
+                [sys.executable, *arguments], env={**os.environ, **own}, stdin=subprocess.DEVNULL,
                 stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
             self._processes.append(process)

@@ -25,7 +25,7 @@ from tilesmith.task.task import Candidate, Measurement, Task
 from tilesmith.tune.plain_schedule import plain_schedule
 
 _MAX_DRAFTS = 3  # tried before the plain loop nest
-_VARIANTS = 16  # looked at for a draft: at least one of each sketch, in most cases
+_VARIANTS = 12  # looked at for a draft: at least one of each sketch, in most cases
 _ROWS = 256  # of a population for one draft: scoring is cheap compared to lowering the variants
 
 

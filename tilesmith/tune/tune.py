@@ -72,7 +72,7 @@ def tune(
         Task(func, cpu() if target is None else target),
         budget=budget,
         database=None if database is None else AccurateRecords(database, accuracy),
-        space=space or SketchSpace(accuracy=accuracy),
+        space=SketchSpace(accuracy=accuracy) if space is None else space,
         strategy=strategy,
         seed=seed,
         observers=[*observers] if quiet else [Terminal(), *observers],

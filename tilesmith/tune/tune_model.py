@@ -202,7 +202,7 @@ def tune_model(
             TaskTuner(
                 t.task,
                 database=known,
-                space=space or SketchSpace(accuracy=accuracy),
+                space=SketchSpace(accuracy=accuracy) if space is None else space,
                 strategy=how,
                 seed=seed,
                 drafts=partial(_draft, accuracy),

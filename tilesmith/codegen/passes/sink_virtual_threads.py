@@ -16,9 +16,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilesmith.base.target import Target
-from tilesmith.codegen.passes.accesses import accesses, map_access
+from tilesmith.codegen.passes.accesses import Access, accesses, map_access
 from tilesmith.expr.dynamic import below
-from tilesmith.expr.ints import ONE, ZERO, Int, var
+from tilesmith.expr.ints import ONE, ZERO, Int, Unknown, bounds, nonnegative, var
 from tilesmith.expr.nodes import own_ints
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
@@ -45,19 +45,54 @@ def sink_virtual_threads(func: Function, _: Target) -> Function:
         if a.buffer in private:
             here = tuple(f.name for f in a.path if f.name in virtual)
             own[a.buffer] = tuple(v for v in own.get(a.buffer, here) if v in here)
+    buffers = {b.name: b for b in func.buffers}
+    # A guard may be all that keeps an index inside of its buffer, and it does not move along.
+    moves = dict.fromkeys(own, True)
+    for a in accesses(body):
+        if a.buffer in own:
+            moves[a.buffer] &= _stays_inside(a, buffers[a.buffer], own[a.buffer])
 
     def move(name: str, index: tuple[Int, ...]) -> tuple[Int, ...]:
         mine = own.get(name, ())
-        zero = dict.fromkeys(mine, ZERO)
+        zero = dict.fromkeys(mine, ZERO) if moves.get(name) else {}
         return (*map(var, mine), *(p.substitute(zero) for p in index))
 
     def go(s: Stmt) -> tuple[Stmt, ...]:
         return (map_access(s, move),) if isinstance(s, Store | Join) else (s,)
 
     def wide(b: Buffer) -> Buffer:
-        return replace(b, shape=(*(virtual[v] for v in own.get(b.name, ())), *b.shape))
+        return _with_dimensions(b, tuple(virtual[v] for v in own.get(b.name, ())))
 
     return replace(func, body=rewrite(body, go), buffers=tuple(map(wide, func.buffers)))
+
+
+def _stays_inside(a: Access, b: Buffer, virtual: tuple[str, ...]) -> bool:
+    """Whether an index inside of the buffer stays so with 0 for the loops `virtual`."""
+    zero = dict.fromkeys(virtual, ZERO)
+    ranges = {f.name: f.extent for f in a.path} | dict(a.tile)
+    for p, n in zip(a.index, b.shape, strict=True):
+        moved = p.substitute(zero)
+        try:
+            low, high = bounds(moved, ranges)
+            less, _ = bounds(p - moved, ranges)
+        except Unknown:
+            return False
+        if not nonnegative(low) or not (nonnegative(less) or nonnegative(n - 1 - high)):
+            return False
+    return True
+
+
+def _with_dimensions(b: Buffer, extents: tuple[Int, ...]) -> Buffer:
+    """The buffer with further dimensions in front."""
+    count = len(extents)
+    layout, align = b.layout, b.align
+    if layout is not None:
+        names = {f"d{k}": var(f"d{k + count}") for k in range(len(b.shape))}
+        lead = (var(f"d{k}") for k in range(count))
+        layout = (*lead, *(p.substitute(names) for p in layout))
+    if align is not None:
+        align = (align[0] + count, *align[1:])
+    return replace(b, shape=(*extents, *b.shape), layout=layout, align=align)
 
 
 def _sink(

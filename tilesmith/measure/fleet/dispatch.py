@@ -81,6 +81,7 @@ class Dispatcher:
         self._waiting: deque[Job] = deque()
         self._devices: dict[str, _Device] = {}
         self._listed: dict[str, Offer] = {}
+        self._connected = False  # whether the pool has said which devices there are
         self._banned: dict[str, float] = {}  # until when
         self._tickets: dict[int, tuple[str, str]] = {}  # device, and number of a request or ""
         self._alone: float | None = None  # since when there is no device for what is waiting
@@ -150,6 +151,7 @@ class Dispatcher:
     def _note_devices(self) -> None:
         found = self._pool.devices()
         if found is not None:
+            self._connected = True
             self._listed = {name: Offer.from_json(text) for name, text in found.items()}
             for name in self._devices.keys() - self._listed.keys():
                 self._lose(name, "it has left the fleet")
@@ -188,6 +190,8 @@ class Dispatcher:
         return why
 
     def _wait_for_one(self, task: Task) -> None:
+        if not self._connected:
+            return
         now = time.monotonic()
         self._alone = now if self._alone is None else self._alone
         if now - self._alone < self._patience.first:

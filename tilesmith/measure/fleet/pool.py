@@ -10,13 +10,14 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, Protocol
 
 from tilesmith.base.errors import MeasureError
 from tilesmith.measure.wire import Gone, pair, ready
 
 _MODULE = "tilesmith.measure.fleet.bridge"
-_START_SECONDS = 120.0
+_START_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,8 @@ class RayPool:
     """
 
     def __init__(self, address: str) -> None:
+        if find_spec("ray") is None:
+            raise MeasureError("a fleet needs the package ray; pip install 'tilesmith[fleet]'")
         self._address = address
         self._channel, theirs = pair()
         path = os.pathsep.join(p or os.getcwd() for p in sys.path)
@@ -89,7 +92,10 @@ class RayPool:
         except Gone:
             why = "the process that connects to it ended"
         if why:
-            raise MeasureError(f"the Ray cluster at {self._address!r} cannot be used: {why}")
+            raise MeasureError(
+                f"the Ray cluster at {self._address!r} cannot be used: {why}. Is its head running, "
+                "and is this machine a node of it (ray start --address)?"
+            )
         self._is_up = True
 
     def devices(self) -> Mapping[str, str] | None:
