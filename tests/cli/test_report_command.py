@@ -229,6 +229,29 @@ def test_points_are_thinned_and_the_fastest_kept() -> None:
     assert evenly(range(3), 0) == []
 
 
+def test_a_decision_that_matters_comes_first() -> None:
+    """And one with a different value for each candidate explains nothing. Times without reference
+    times are left out where others have them.
+    """
+    task = task_of(32, "large")
+
+    def taken(k: int, rows: int, seconds: float, references: tuple[float, ...]) -> ts.Measurement:
+        single = SampleTile("C.j", 1, decision=(k + 1,))
+        trace = ts.Trace((single, *candidate(task, rows).trace))
+        return ts.Measurement(ts.Candidate(task, trace), (seconds,), references=references)
+
+    normal = [
+        taken(k, rows, 1e-6 * rows * (1 + 0.01 * k), (2e-4,))
+        for k, rows in enumerate((1, 2, 4, 1, 2, 4, 1, 2, 4))
+    ]
+    found = decisions_of([*normal, taken(99, 8, 1e-9, ())], 100)
+    assert found.total == 9
+    assert sorted(found.times) == pytest.approx(sorted(m.cost * 1e6 for m in normal), rel=1e-4)
+    assert [c.name for c in found.columns] == ["#C.i.0", "#C.i.1", "#C.j.0"]
+    assert found.columns[0].share > 0.9
+    assert found.columns[2].share == 0.0
+
+
 def test_the_number_of_tasks_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(view_module, "MAX_TASKS", 1)
     with ts.open_database(fill(tmp_path / "t.db")) as d:

@@ -66,7 +66,8 @@ def report(
     view = _view(place, other)
     text = records_page(view)
     output.write_text(text, encoding="utf-8")
-    print(f"{output}: {len(view.tasks)} tasks, {len(text) / 1e6:.1f} MB; open it in a browser")
+    tasks = "1 task" if len(view.tasks) == 1 else f"{len(view.tasks)} tasks"
+    print(f"{output}: {tasks}, {len(text) / 1e6:.1f} MB; open it in a browser")
 
 
 def _view(place: str, other: str) -> RecordsView:
