@@ -180,12 +180,14 @@ const all = {}, drawn = [];
 globalThis.document = {createElement: element,
   getElementById: id => all[id] ??= element(id)};
 globalThis.location = {hash: ''};
-globalThis.Plotly = {react: (id, traces) => drawn.push([id, traces])};
+globalThis.Plotly = {react: (id, traces, layout) => drawn.push([id, traces, layout])};
 document.getElementById('data').textContent = require('fs').readFileSync(0, 'utf8');
 """
 
 
 def test_the_script_draws_every_chart_and_follows_the_menus(tmp_path: Path) -> None:
+    from plotly.graph_objects import Figure
+
     node = shutil.which("node")
     if node is None:
         pytest.skip("needs node to run the script of the page")
@@ -203,13 +205,16 @@ def test_the_script_draws_every_chart_and_follows_the_menus(tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr
     drawn = json.loads(done.stdout)
     first = {}
-    for name, traces in drawn:
+    for name, traces, layout in drawn:
+        Figure(traces, layout)  # raises for a property that plotly does not have
         first.setdefault(name, traces)
     charts = {"time", "trials", "shares", "roofline", "failures", "decision", "comparison"}
     assert first.keys() == charts
     assert first["shares"][0]["y"] == ["large", "small"]
     assert first["failures"][0]["x"] == ["crash"]
-    last = dict(drawn)  # after `small` was chosen, which has no failure
+    last = {
+        name: traces for name, traces, _ in drawn
+    }  # after `small` was chosen, which has no failure
     assert last["failures"] == []
     assert sorted(last["decision"][0]["y"]) == pytest.approx([2, 3, 4])
 
