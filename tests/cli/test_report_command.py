@@ -8,7 +8,9 @@ import shutil
 import subprocess
 from dataclasses import replace
 from html.parser import HTMLParser
+from http.client import HTTPConnection
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ from tilesmith.report import records_view as view_module
 from tilesmith.report.decisions import decisions_of, evenly
 from tilesmith.report.records_page import records_page
 from tilesmith.report.records_script import SCRIPT
+from tilesmith.report.records_server import PageServer
 from tilesmith.report.records_view import records_view
 from tilesmith.schedule.sample import SampleTile
 from tilesmith.task.task import Moment, TuningRun
@@ -176,12 +179,15 @@ const element = id => ({id, style: {}, value: '', textContent: '', children: [],
 const all = {}, drawn = [];
 globalThis.document = {createElement: element,
   getElementById: id => all[id] ??= element(id)};
-globalThis.Plotly = {react: (id, traces) => drawn.push([id, traces])};
+globalThis.location = {hash: ''};
+globalThis.Plotly = {react: (id, traces, layout) => drawn.push([id, traces, layout])};
 document.getElementById('data').textContent = require('fs').readFileSync(0, 'utf8');
 """
 
 
 def test_the_script_draws_every_chart_and_follows_the_menus(tmp_path: Path) -> None:
+    from plotly.graph_objects import Figure
+
     node = shutil.which("node")
     if node is None:
         pytest.skip("needs node to run the script of the page")
@@ -199,13 +205,16 @@ def test_the_script_draws_every_chart_and_follows_the_menus(tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr
     drawn = json.loads(done.stdout)
     first = {}
-    for name, traces in drawn:
+    for name, traces, layout in drawn:
+        Figure(traces, layout)  # raises for a property that plotly does not have
         first.setdefault(name, traces)
     charts = {"time", "trials", "shares", "roofline", "failures", "decision", "comparison"}
     assert first.keys() == charts
     assert first["shares"][0]["y"] == ["large", "small"]
     assert first["failures"][0]["x"] == ["crash"]
-    last = dict(drawn)  # after `small` was chosen, which has no failure
+    last = {
+        name: traces for name, traces, _ in drawn
+    }  # after `small` was chosen, which has no failure
     assert last["failures"] == []
     assert sorted(last["decision"][0]["y"]) == pytest.approx([2, 3, 4])
 
@@ -223,6 +232,29 @@ def test_points_are_thinned_and_the_fastest_kept() -> None:
     assert evenly(range(3), 4) == [0, 1, 2]
     assert evenly(range(3), 1) == [0]
     assert evenly(range(3), 0) == []
+
+
+def test_a_decision_that_matters_comes_first() -> None:
+    """And one with a different value for each candidate explains nothing. Times without reference
+    times are left out where others have them.
+    """
+    task = task_of(32, "large")
+
+    def taken(k: int, rows: int, seconds: float, references: tuple[float, ...]) -> ts.Measurement:
+        single = SampleTile("C.j", 1, decision=(k + 1,))
+        trace = ts.Trace((single, *candidate(task, rows).trace))
+        return ts.Measurement(ts.Candidate(task, trace), (seconds,), references=references)
+
+    normal = [
+        taken(k, rows, 1e-6 * rows * (1 + 0.01 * k), (2e-4,))
+        for k, rows in enumerate((1, 2, 4, 1, 2, 4, 1, 2, 4))
+    ]
+    found = decisions_of([*normal, taken(99, 8, 1e-9, ())], 100)
+    assert found.total == 9
+    assert sorted(found.times) == pytest.approx(sorted(m.cost * 1e6 for m in normal), rel=1e-4)
+    assert [c.name for c in found.columns] == ["#C.i.0", "#C.i.1", "#C.j.0"]
+    assert found.columns[0].share > 0.9
+    assert found.columns[2].share == 0.0
 
 
 def test_the_number_of_tasks_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,6 +278,8 @@ def test_wrong_input_is_one_line_and_status_2(
         ((str(tmp_path), "-o", file), "is a folder"),
         (("none.db", "-o", "/dev/null/sub/page.html"), "--output /dev/null/sub/page.html cannot"),
         ((full, "-o", str(tmp_path)), "is a folder"),
+        ((str(tmp_path / "none.db"), "--watch"), "there is no database"),
+        ((full, "--watch", "--port", "70000"), "--port 70000 cannot be used"),
     ):
         status, out, err = run(capsys, *words)
         assert (status, out) == (2, "")
@@ -269,3 +303,39 @@ def test_chromium_loads_it_without_an_error(
     )
     assert "CONSOLE" not in done.stderr
     assert done.stdout.count("js-plotly-plot") >= 6
+
+
+def test_the_server_shows_what_is_new_to_this_machine_only(tmp_path: Path) -> None:
+    place = tmp_path / "t.db"
+
+    def page() -> str:
+        with ts.open_database(place) as d:
+            return " ".join(t.name for t in records_view(d, "t.db").tasks)
+
+    with PageServer(page, seconds=0.0) as server:
+        assert server.server_address[0] == "127.0.0.1"
+        thread = Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            assert "holds no task" in get(server)[1]
+            fill(place)
+            server._until = 0.0
+            status, text = get(server)
+            assert status == 200
+            assert text.startswith("large small")
+            assert "location.reload()" in text
+            assert get(server, host="example.org")[0] == 403
+            assert get(server, path="/etc/passwd")[0] == 404
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def get(server: PageServer, path: str = "/", host: str = "127.0.0.1") -> tuple[int, str]:
+    connection = HTTPConnection("127.0.0.1", server.server_port, timeout=30)
+    try:
+        connection.request("GET", path, headers={"Host": f"{host}:{server.server_port}"})
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tilesmith.cli.arguments import require_file
+from tilesmith.base.errors import ArgumentError
+from tilesmith.cli.arguments import count, require_file
 from tilesmith.cli.show_records import existing
 from tilesmith.report.records_page import records_page, require_plotly
-from tilesmith.report.records_view import records_view
+from tilesmith.report.records_server import PageServer
+from tilesmith.report.records_view import RecordsView, records_view
 
 REPORT_HELP = (
     "\b\nExamples:\n"
     "  tilesmith report tune.db -o report.html\n"
-    "  tilesmith report tune.db yesterday.db -o report.html"
+    "  tilesmith report tune.db yesterday.db -o report.html\n"
+    "  tilesmith report tune.db --watch"
 )
 
 
@@ -33,6 +36,20 @@ def report(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="the HTML file to write")
     ] = Path("report.html"),
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch",
+            help="write no file, but show the page to browsers on this machine, and keep it up to "
+            "date while a run goes on",
+        ),
+    ] = False,
+    port: Annotated[
+        int,
+        typer.Option(
+            metavar="N", parser=count, help="the port of --watch on 127.0.0.1; 0: any free one"
+        ),
+    ] = 0,
 ) -> None:
     """Write a page of charts about the records of a database.
 
@@ -40,12 +57,32 @@ def report(
     of each task, a roofline, what failed, which decisions matter, and the schedule and code of the
     best candidates. With many records it shows a part of the points, so that it stays small.
     """
-    require_file("--output", output)
     require_plotly()
+    if watch:
+        existing(place).close()
+        _serve(place, other, port)
+        return
+    require_file("--output", output)
+    view = _view(place, other)
+    text = records_page(view)
+    output.write_text(text, encoding="utf-8")
+    tasks = "1 task" if len(view.tasks) == 1 else f"{len(view.tasks)} tasks"
+    print(f"{output}: {tasks}, {len(text) / 1e6:.1f} MB; open it in a browser")
+
+
+def _view(place: str, other: str) -> RecordsView:
     with ExitStack() as stack:
         db = stack.enter_context(existing(place))
         compared = stack.enter_context(existing(other)) if other else None
-        view = records_view(db, db.place, compared, compared.place if compared else "")
-    text = records_page(view)
-    output.write_text(text, encoding="utf-8")
-    print(f"{output}: {len(view.tasks)} tasks, {len(text) / 1e6:.1f} MB; open it in a browser")
+        return records_view(db, db.place, compared, compared.place if compared else "")
+
+
+def _serve(place: str, other: str, port: int) -> None:
+    try:
+        server = PageServer(lambda: records_page(_view(place, other)), port)
+    except (OSError, OverflowError) as e:
+        raise ArgumentError(f"--port {port} cannot be used: {e}") from None
+    with server:
+        print(f"{server.url} shows {place}; Ctrl-C ends it", flush=True)
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()

@@ -162,7 +162,10 @@ function drawTask() {
   drawCurves(); drawFailures(); drawDecision(); drawText();
 }
 options(at('task'), [['all', 'all tasks'], ...data.tasks.map((t, k) => [k, t.name])]);
-at('task').addEventListener('change', drawTask);
+// The address keeps the task, so that it is still chosen when the page is loaded again.
+const wanted = location.hash.slice(1);
+if (data.tasks[+wanted] && wanted) at('task').value = wanted;
+at('task').addEventListener('change', () => { location.hash = at('task').value; drawTask(); });
 at('column').addEventListener('change', drawDecision);
 drawTask(); drawShares(); drawRoofline(); drawComparison();
 """

@@ -153,7 +153,7 @@ def _task_view(
         None if best is None else flops / best.cost / 1e9,
         flops / max(1, task.func.nbytes),
         _curves(measured, max(2, points // _RUNS)),
-        tuple(FailureCount(k, n, _cut(text, 300)) for k, (n, text) in
+        tuple(FailureCount(k, n, _cut(text, 150)) for k, (n, text) in
               failures_by_kind(measured).items()),
         decisions_of(measured, min(2000, points)),
         _text(ranking.ranked[:2]) if with_code and best is not None else None,
