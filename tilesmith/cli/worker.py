@@ -23,7 +23,7 @@ _STORE_NBYTES = 100 << 20  # of the node's shared memory, which measuring hardly
 WORKER_HELP = (
     "\b\nExamples:\n"
     "  ray start --head --port 6379              the fleet's head, once\n"
-    "  tilesmith worker --address 10.0.0.1:6379  on each machine that measures\n"
+    "  tilesmith worker --address 10.0.0.1:6379  on each that measures\n"
     "  tilesmith tune matmul 512 512 512 --fleet 10.0.0.1:6379"
 )
 
