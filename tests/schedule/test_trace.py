@@ -115,7 +115,7 @@ def test_a_users_primitive():
         ('{"version": 1, "steps": [["unroll", {}]]}', "unroll: .*loop"),
         (
             '{"version": 1, "steps": [["tensorize", {"loop": "i", "intrinsic": "x"}]]}',
-            "unknown intrinsic 'x'; known are avx512",
+            "unknown intrinsic 'x'; known are amx",
         ),
     ],
 )

@@ -218,6 +218,13 @@ def column_sums() -> ts.Function:
     return ts.function([A, total], name="column_sums")
 
 
+def integer_product() -> ts.Function:
+    """What dot-product instructions are for."""
+    a, b = ts.placeholder((32, 64), "int8", name="A"), ts.placeholder((64, 48), "int8", name="B")
+    c = ts.ops.matmul(a, b, out_dtype="int32", name="C")
+    return ts.function([a, b, c], name="integer_product", constants=[b])
+
+
 PREPARED: dict[str, tuple[int, ...]] = {
     "conv2d": (28, 16, 20, 3, 1, 1),
     "dilated-conv2d": (14, 3, 17, 3, 1, 2),
@@ -235,6 +242,8 @@ def test_every_rule_is_reached(rules: str, target: Target) -> None:
         for name, shape in PREPARED.items()
     ]
     tasks.append(ts.Task(column_sums(), target))
+    tasks.append(ts.Task(integer_product(), target))
+    tasks.append(ts.Task(operator("depthwise-conv2d", (9, 20, 3, 1, 1), "NHWC"), target))
     for task in tasks:
         own: Any = recorded(RULES[rules](target), fired)
         assert (

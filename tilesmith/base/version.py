@@ -4,7 +4,6 @@ tree, or from the metadata of an installed package.
 
 from __future__ import annotations
 
-import tomllib
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -13,6 +12,8 @@ from pathlib import Path
 @cache
 def version() -> str:
     """The version of the running code: a source tree takes precedence over an installed copy."""
+    import tomllib  # only when somebody asks: `import tilesmith` loads little
+
     root = Path(__file__).parents[2]
     try:
         project = tomllib.loads((root / "pyproject.toml").read_text())["project"]

@@ -88,11 +88,15 @@ def _instructions(b: Block, path: Path = ()) -> float:
     if settles := written_out(path, b):
         writes = (replace(w, value=settled(w.value, settles)) for w in b.writes)
         b = replace(b, writes=tuple(writes))
-    b = replace(b, writes=tuple(replace(w, value=_inside(b, w.value)) for w in b.writes))
+    if not b.reducing and sum(1 for _ in b.loads) >= _WINDOW:
+        b = replace(b, writes=tuple(replace(w, value=_inside(b, w.value)) for w in b.writes))
     counts = operations(b)
     counts["int divmod"] -= _divided_for_rows(b)
     total = sum(c * _COST.get(name.split()[-1], 1.0) for name, c in counts.items())
     return max(1.0, total)
+
+
+_WINDOW = 4  # loads of a block that is a sum over a window, written out
 
 
 def _inside(b: Block, value: Expr) -> Expr:
