@@ -127,6 +127,14 @@ class Walk:
     def stride(self, path: Path, b: Block, buffer: str, loop: str) -> int:
         """Where the first access goes when the loop makes its first step."""
         index = self.indices(b, buffer)[0]
+        layout = self.func.all_buffers[buffer].layout
+        kind = next(f.kind for f in path if f.name == loop)
+        if layout is not None and kind == "vectorize":  # which makes vectors contiguous
+            last = {int(n[1:]) for n in layout[-1].names if n[0] == "d"}
+            single = next(f.extent.const for f in path if f.name == loop) == 1
+            dims = range(len(index)) if single else last  # with one lane the layout shows no vector
+            if any(loop in index[d].names for d in dims):
+                return 1
         ends = []
         for at in (0, 1):
             env = {f.name: at if f.name == loop else 0 for f in path}

@@ -108,9 +108,16 @@ class Walk:
         moving = [(name, n) for name, n, _ in self.loops if n > 1]
         if not moving:
             return 0
-        shape = [n.const or 0 for n in self.func.all_buffers[buffer].shape]
+        held = self.func.all_buffers[buffer]
+        shape = [n.const or 0 for n in held.shape]
         zero = {n: 0 for n, _, _ in self.loops}
         index = self.indices[buffer][0]
+        kind = next(kind for name, _, kind in self.loops if name == moving[-1][0])
+        if held.layout is not None and kind == "vectorize":  # which makes vectors contiguous
+            bound = [p.substitute(self.block.binding) for p in index]
+            last = {int(n[1:]) for n in held.layout[-1].names if n[0] == "d"}
+            if any(moving[-1][0] in bound[d].names for d in last):
+                return 1
 
         def address(where: dict[str, int]) -> int:
             out = 0
