@@ -28,43 +28,32 @@ def emit(b: Any, operands: dict[str, Any]) -> Any:
 ROW_BY_MATRIX = ts.Intrinsic("row_by_matrix", row_by_matrix(), emitters={"llvm": emit})
 
 
-def main(n: int = 32) -> None:
+def by_hand(n: int) -> None:
     a, b = ts.placeholder((n, n), name="A"), ts.placeholder((n, 4), name="B")
     sch = ts.Schedule(ts.function([a, b, ts.ops.matmul(a, b, name="C")]))
     i, j, k = sch.loops("C")
     k0, k1 = sch.split(k, [None, 4])
     sch.reorder(i, k0, j, k1)
     sch.tensorize(j, ROW_BY_MATRIX)
-    rng = np.random.default_rng(0)
-    x, y = (rng.standard_normal(shape, dtype=np.float32) for shape in ((n, n), (n, 4)))
-    np.testing.assert_allclose(ts.build(sch)(x, y), x @ y, rtol=1e-4, atol=1e-4)
+    x, y = np.random.rand(n, n).astype("float32"), np.random.rand(n, 4).astype("float32")
+    np.testing.assert_allclose(ts.build(sch)(x, y), x @ y, rtol=1e-4)
     text = sch.trace.to_json()
     assert ts.Trace.from_json(text, intrinsics=(*ts.INTRINSICS, ROW_BY_MATRIX)) == sch.trace
-    print(f"{n} x 4 product by {ROW_BY_MATRIX.name}: right")
-    search(n)
 
 
-def search(n: int) -> None:
-    """The same without a schedule: a rule finds where the instruction fits, and tiles around it.
-    Extents and layouts need not fit, so that any product will do.
-    """
+def by_search(n: int) -> None:
+    """A rule finds where the instruction fits, pads to its size and tiles around it."""
     a, b = ts.placeholder((n + 1, n), name="A"), ts.placeholder((n, n + 2), name="B")
     func = ts.function([a, b, ts.ops.matmul(a, b, name="C")], constants=[b])
-    target = ts.cpu(num_cores=1)
-    rule = ts.TileByInstruction((ROW_BY_MATRIX,))
-    space = ts.SketchSpace(rules=(rule, *ts.default_rules(target)))
-    task = ts.Task(func, target)
-    found = [s for s in space.sketches(task) if ROW_BY_MATRIX.name in str(s)]
-    rng = np.random.default_rng(0)
-    x, y = (rng.standard_normal(shape, dtype=np.float32) for shape in ((n + 1, n), (n, n + 2)))
-    for sketch in found:
-        variant = next(iter(ts.variants(task, sketch)))
-        kernel = ts.build(variant.function(variant.sample(rng, 1)[0]), target)
-        np.testing.assert_allclose(kernel(x, kernel.pack("B", y)), x @ y, rtol=1e-3, atol=1e-4)
-    result = ts.tune(func, target, budget=ts.Budget(trials=4), space=space, quiet=True)
-    print(f"{len(found)} sketches of a {n + 1} x {n + 2} product use it: right")
-    print(f"the best of {result.trials} trials: {result.best.seconds[0] * 1e6:.1f} us")
+    rules = (ts.TileByInstruction((ROW_BY_MATRIX,)), *ts.default_rules(ts.cpu(1)))
+    space = ts.SketchSpace(rules=rules)
+    assert any("row_by_matrix" in str(s) for s in space.sketches(ts.Task(func, ts.cpu(1))))
+    result = ts.tune(func, ts.cpu(1), budget=ts.Budget(trials=4), space=space, quiet=True)
+    x, y = np.random.rand(n + 1, n).astype("float32"), np.random.rand(n, n + 2).astype("float32")
+    np.testing.assert_allclose(result.kernel(x, result.kernel.pack("B", y)), x @ y, rtol=1e-3)
+    print(f"{ROW_BY_MATRIX.name}: right by hand, and in {result.trials} trials of a search")
 
 
 if __name__ == "__main__":
-    main()
+    by_hand(32)
+    by_search(32)

@@ -86,4 +86,4 @@ def test_the_demo_works_without_optional_packages(tmp_path: Path) -> None:
 def test_an_extension_is_short(name: str) -> None:
     text = (ROOT / "examples" / f"{name}.py").read_text().split('"""', 2)[2]
     code = [line for line in text.splitlines() if line.strip()]
-    assert len(code) < 55
+    assert len(code) < 45

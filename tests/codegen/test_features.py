@@ -15,14 +15,18 @@ from tilesmith.base.target import LLVM_FEATURES, NAMED
 from tilesmith.codegen.llvm.compiler import assembly, compile_ir, is_known_cpu
 from tilesmith.ir.intrinsics import INTRINSICS, Intrinsic
 
-# Products of whole tiles have tests of their own (test_amx_tiles.py).
-DOTS = [u for u in INTRINSICS if len(u.description.outputs[0].shape) == 1]
 CPUS = {name: t for name, t in NAMED.items() if t.kind == "cpu"}
 
 
 def tensorized(unit: Intrinsic) -> ts.Schedule:
     """One tile of the instruction."""
     (out,) = unit.description.outputs
+    if len(out.shape) == 2:  # a product of whole tiles, in layouts of its own
+        sch = ts.Schedule(unit.description)
+        loop = sch.loops(out.name)[0]
+        sch.decompose_reduction(out.name, loop)
+        sch.tensorize(loop, unit)
+        return sch
     lanes = int(out.shape[0].const or 0)
     left, right = (b.dtype.name for b in unit.description.inputs)
     a, b = ts.placeholder((5, 4), left, name="a"), ts.placeholder((lanes, 4), right, name="b")
@@ -38,7 +42,7 @@ def tensorized(unit: Intrinsic) -> ts.Schedule:
     return sch
 
 
-@pytest.mark.parametrize("unit", DOTS, ids=lambda u: u.name)
+@pytest.mark.parametrize("unit", INTRINSICS, ids=lambda u: u.name)
 @pytest.mark.parametrize("name", CPUS)
 def test_an_instruction_is_built_or_refused(name: str, unit: Intrinsic) -> None:
     target, sch = CPUS[name], tensorized(unit)
@@ -49,7 +53,7 @@ def test_an_instruction_is_built_or_refused(name: str, unit: Intrinsic) -> None:
             ts.build(sch, target)
 
 
-@pytest.mark.parametrize("unit", DOTS, ids=lambda u: u.name)
+@pytest.mark.parametrize("unit", INTRINSICS, ids=lambda u: u.name)
 @pytest.mark.parametrize("name", ["x86-64", "haswell", "cortex-a53", "neoverse-n1"])
 def test_features_that_are_added_reach_llvm(name: str, unit: Intrinsic) -> None:
     """A processor that has the instruction although its name does not say so."""
@@ -62,7 +66,7 @@ def test_features_that_are_added_reach_llvm(name: str, unit: Intrinsic) -> None:
             ts.build(tensorized(unit), more)
 
 
-@pytest.mark.parametrize("unit", DOTS, ids=lambda u: u.name)
+@pytest.mark.parametrize("unit", INTRINSICS, ids=lambda u: u.name)
 @pytest.mark.parametrize("name", CPUS)
 def test_an_instruction_that_hides_what_it_needs(name: str, unit: Intrinsic) -> None:
     """As a user's own may: LLVM would end the process."""

@@ -9,6 +9,7 @@ from tilesmith.ir.serialize import function_to_json
 
 OPS = ts.ops
 ids, truth, rows = "ids", "truth", "rows"  # stand for arrays that are no float32
+byte, some_bytes = "byte", "some bytes"
 
 # operator -> [(shapes of the inputs, settings)], tiny because the interpreter walks every element
 CASES = {
@@ -213,11 +214,11 @@ CASES |= {
     "tensor_scatter": [([(3, 4, 2), (3, 1, 2), ids], {}),
                        ([(3, 2, 2), (3, 2, 2), ids], {"circular": True})],
     "tile": [([(2, 3)], {"repeats": (2, 1)})],
-    "to_integers": [],  # scales and zero points of their own: tests/graph/test_integers.py
-    "to_reals": [],
+    "to_integers": [([(2, 3), (), byte], {}), ([(4,), (), byte], {"dtype": "uint8"})],
+    "to_reals": [([some_bytes, (), byte], {})],
     "top_k": [],  # two results: tests/ops/test_ops_indices.py
     "trilu": [([(3, 3)], {}), ([(2, 3)], {"k": -1, "upper": False})],
-    "weighted_sum": [],  # as to_integers
+    "weighted_sum": [([some_bytes, some_bytes, (), (), ()], {})],
 }  # fmt: skip
 
 
@@ -232,6 +233,10 @@ def _array(rng, shape):
         return np.array([1, 0, 1], np.int64)
     if shape == rows:
         return np.array([[1], [0], [-1]], np.int64)
+    if shape == byte:
+        return np.array(3, np.uint8)
+    if shape == some_bytes:
+        return np.array([0, 200, 255], np.uint8)
     if shape == truth:
         return np.array([[True, False, True], [False, False, True]])
     return np.asarray(rng.random(shape) - 0.3, np.float32)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -192,12 +194,19 @@ def test_two_answers_that_exclude_each_other_leave_nothing():
     assert [len(v.sample(np.random.default_rng(0), 9)) for v in found] == [9, 9]
     assert sum("parallel" in str(v.func) for v in found) == 1
 
-    def never(sch: ts.TemplateSchedule) -> None:
-        tiles = [sch.sample_tile(loop, parts=3)[1] for loop in ("C.i", "C.j", "C.k", "D.i0")]
-        if tiles[0] * tiles[1] * tiles[2] * tiles[3] > 10**9:
-            sch.parallel("C.i")
+    # The four middle factors are at most 12, 10, 9 and 12, so one row alone reaches their product.
+    most = 12 * 10 * 9 * 12
 
-    assert ["parallel" in str(v.func) for v in made(never)] == [False]
+    def rarely(above: int) -> Callable[[ts.TemplateSchedule], None]:
+        def template(sch: ts.TemplateSchedule) -> None:
+            tiles = [sch.sample_tile(loop, parts=3)[1] for loop in ("C.i", "C.j", "C.k", "D.i0")]
+            if tiles[0] * tiles[1] * tiles[2] * tiles[3] > above:
+                sch.parallel("C.i")
+
+        return template
+
+    assert ["parallel" in str(v.func) for v in made(rarely(most))] == [False]
+    assert ["parallel" in str(v.func) for v in made(rarely(most - 1))] == [True, False]
 
 
 def test_steps_that_need_numbers_get_them():

@@ -278,7 +278,7 @@ def test_a_dead_task_does_not_stop_the_rest() -> None:
     dead = [t for t in model.tuning.tasks if t.best == inf]
     assert len(dead) == 1
     assert model.tuning.latency
-    assert sum(t.trials for t in model.tuning.tasks if t not in dead) > 40
+    assert all(t.trials > 4 for t in model.tuning.tasks if t not in dead)
 
 
 def test_a_task_that_cannot_be_measured_does_not_stop_the_rest() -> None:

@@ -90,8 +90,8 @@ class Target:
 FEATURES = {
     "avx2": "avx2", "fma": "fma", "f16c": "f16c", "avx512f": "avx512f", "avx512vl": "avx512vl",
     "avx512bw": "avx512bw", "avx512_vnni": "vnni", "avx512_fp16": "fp16", "avx512_bf16": "bf16",
-    "avx_vnni": "avxvnni", "amx_int8": "amx", "asimd": "neon", "asimddp": "dotprod",
-    "asimdhp": "fp16", "i8mm": "i8mm", "bf16": "bf16", "sve": "sve",
+    "avx_vnni": "avxvnni", "amx_int8": "amx", "amx_bf16": "amxbf16", "asimd": "neon",
+    "asimddp": "dotprod", "asimdhp": "fp16", "i8mm": "i8mm", "bf16": "bf16", "sve": "sve",
 }  # fmt: skip
 
 # The same features by LLVM's names.
@@ -99,7 +99,8 @@ LLVM_FEATURES = {
     "x86-64": {
         "avx2": "avx2", "fma": "fma", "f16c": "f16c", "avx512f": "avx512f",
         "avx512vl": "avx512vl", "avx512bw": "avx512bw", "vnni": "avx512vnni",
-        "fp16": "avx512fp16", "bf16": "avx512bf16", "amx": "amx-int8", "avxvnni": "avxvnni",
+        "fp16": "avx512fp16", "bf16": "avx512bf16", "amx": "amx-int8", "amxbf16": "amx-bf16",
+        "avxvnni": "avxvnni",
     },
     "aarch64": {
         "neon": "neon", "dotprod": "dotprod", "fp16": "fullfp16", "i8mm": "i8mm", "bf16": "bf16",
@@ -209,10 +210,10 @@ NAMED = {
     "cascadelake": _x86("cascadelake", 18, _AVX512 | {"vnni"}, 1024, 24),
     "icelake-server": _x86("icelake-server", 32, _AVX512 | {"vnni"}, 1280, 48, 48),
     "sapphirerapids": _x86(
-        "sapphirerapids", 16, _AVX512 | {"vnni", "fp16", "bf16", "amx"}, 2048, 60, 48
+        "sapphirerapids", 16, _AVX512 | {"vnni", "fp16", "bf16", "amx", "amxbf16"}, 2048, 60, 48
     ),
     "emeraldrapids": _x86(
-        "emeraldrapids", 16, _AVX512 | {"vnni", "fp16", "bf16", "amx"}, 2048, 160, 48
+        "emeraldrapids", 16, _AVX512 | {"vnni", "fp16", "bf16", "amx", "amxbf16"}, 2048, 160, 48
     ),
     "cortex-a53": _arm("cortex-a53", 4, frozenset(), 512, 0),
     "cortex-a76": _arm("cortex-a76", 4, frozenset({"dotprod", "fp16"}), 512, 4),

@@ -71,7 +71,7 @@ def _tiles(rows: int, columns: int, steps: int, left: str, right: str) -> Intrin
     return Intrinsic(
         f"amx.{name}",
         replace(described, params=params),
-        frozenset({"amx", "bf16"} if left == "bfloat16" else {"amx"}),
+        frozenset({"amx", "amxbf16"} if left == "bfloat16" else {"amx"}),
         # A product takes 16 cycles, as 32 vector instructions do; then the result is moved.
         cost=32 * products * steps + 40 * products,
         by_address=frozenset({"A", "C"}),

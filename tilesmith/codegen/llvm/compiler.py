@@ -43,6 +43,7 @@ _NEEDS: tuple[tuple[str, str, set[str]], ...] = (
     ("x86-64", r"llvm\.x86\.(avx2|avx)\.", {"avx2"}),
     ("x86-64", r"llvm\.x86\.fma\.", {"fma"}),
     ("x86-64", r"llvm\.x86\.vcvtp[hs]2p[hs]", {"f16c"}),
+    ("x86-64", r"llvm\.x86\.tdpbf16", {"amx", "amxbf16"}),
     ("x86-64", r"llvm\.x86\.(tile|tdp)", {"amx"}),
     ("x86-64", r"llvm\.x86\.", set()),
 )
