@@ -12,7 +12,9 @@ from tilesmith.ir.dependence import find_block
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, walk
 from tilesmith.schedule.automatic import AutoUnroll
+from tilesmith.schedule.cache import CacheWrite, SetScope
 from tilesmith.schedule.inline import Inline
+from tilesmith.schedule.iterators import SplitIterator
 from tilesmith.schedule.kinds import Annotate, Bind
 from tilesmith.schedule.location import ComputeAt
 from tilesmith.schedule.loops import Fuse, Split
@@ -162,6 +164,22 @@ def _across(state: State, b: Block, column: str) -> list[Step]:
     return [*steps, split, Annotate(split.parts[1], "reduce_across", "threadIdx.x")]
 
 
+def split_interleaved(state: State) -> Derived | None:
+    """Splits the iterators by which an element-wise block interleaves the parts of a sum, such as
+    the phases of a transposed convolution. It then permutes axes, so that the threads which sum can
+    write the result themselves.
+    """
+    func, b = state.func, state.block
+    parts = analysis.producers(func, b)
+    divided = analysis.division(b) if b.combiner is None else None
+    if divided is None or len(parts) != 1 or not analysis.has_data_reuse(func, parts[0]):
+        return None
+    try:
+        return Derived((state.then(SplitIterator(b.name, *divided)),), final=True)
+    except ScheduleError:
+        return None
+
+
 @dataclass(frozen=True)
 class SplitSums:
     """Splits the reduction of a block with data reuse over blocks, if its results alone are too few
@@ -197,16 +215,23 @@ class SplitSums:
         return Derived(tuple(derived)) if derived else None
 
     def _finished(self, state: State, name: str) -> State:
-        """The sum of the parts, computed where its element-wise consumer uses it."""
+        """The sum of the parts, in registers: computed where its element-wise consumer uses it, or
+        else a copy of it.
+        """
         b = analysis.block(state.func, name)
-        consumer = analysis.fusible_consumer(state.func, b)
-        if consumer is not None:
+        consumer = analysis.fusible_consumer(state.func, b, permuted=True)
+        try:
+            if consumer is None:
+                kept = CacheWrite(name, "local")
+                path, _ = find_block((state := state.then(kept)).func, name)
+                at = ComputeAt(kept.copy, path[-1].name)
+                return state.then(at, done=[name, kept.copy])
             path, _ = find_block(state.func, consumer.name)
-            try:
-                return state.then(ComputeAt(name, path[-1].name), done=[name, consumer.name])
-            except ScheduleError:
-                pass
-        return state.then(done=[name])
+            local = SetScope(b.writes[0].buffer, "local")
+            at = ComputeAt(name, path[-1].name)
+            return state.then(at, local, done=[name, consumer.name])
+        except ScheduleError:
+            return state.then(done=[name])
 
 
 @dataclass(frozen=True)
