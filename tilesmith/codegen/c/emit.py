@@ -12,7 +12,8 @@ from tilesmith.codegen.c.helpers import Helpers
 from tilesmith.codegen.c.launches import emit_launch
 from tilesmith.codegen.c.nest import nest_of
 from tilesmith.codegen.c.statements import size_of
-from tilesmith.codegen.c.tensor import emit_tensor_launch, is_tensor_nest
+from tilesmith.codegen.c.tensor import emit_tensor_launch
+from tilesmith.codegen.c.tensor_plan import is_tensor_nest
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Buffer
 

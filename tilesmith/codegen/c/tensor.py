@@ -7,92 +7,36 @@ is full, compute with it, and set it free. Two barriers in shared memory per sta
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from math import prod
+from collections.abc import Callable, Mapping
+from functools import partial
 
-from tilesmith.base.errors import BuildError
-from tilesmith.codegen.artifact import Launch, TensorMap
+from tilesmith.codegen.artifact import Launch
 from tilesmith.codegen.c.dialect import Dialect
 from tilesmith.codegen.c.helpers import Helpers
 from tilesmith.codegen.c.names import Names
 from tilesmith.codegen.c.nest import Nest, parameter, unflatten
 from tilesmith.codegen.c.position import ROLL, UNROLL, Position
-from tilesmith.codegen.c.statements import Statements, extent_of, size_of
+from tilesmith.codegen.c.statements import Statements, extent_of
+from tilesmith.codegen.c.tensor_plan import TILE_ALIGNMENT, Plan, is_product, plan_of, with_loop
 from tilesmith.codegen.c.tensor_text import HELPERS, bulk_copy, instruction
 from tilesmith.codegen.passes.accesses import accesses
-from tilesmith.expr.ints import ONE, ZERO, Int, of
+from tilesmith.expr.ints import ZERO, Int, of, var
 from tilesmith.expr.linear import linear
-from tilesmith.expr.nodes import Load
-from tilesmith.ir.nodes import Buffer, For, If, Stmt, Store, Sync, statements
-from tilesmith.ir.tensor_cores import BULK_COPY, RUN, WARPGROUP
+from tilesmith.expr.nodes import Load, map_ints
+from tilesmith.ir.nodes import Buffer, For, Store, Write
+from tilesmith.ir.tensor_cores import RUN, WARPGROUP
 
-_TILE_ALIGNMENT = 1024  # bytes, of swizzled tiles
-_MOST_BOX, _MOST_RANK = 256, 5  # of the copy engine
 # Registers of a thread that copies and of one that computes, by the number of groups that compute.
 # All together they are at most those of a multiprocessor.
 _REGISTERS = {2: (40, 232), 3: (32, 160)}
-
-
-@dataclass(frozen=True, slots=True)
-class _Copy:
-    """A box of a tensor and where it goes. Boxes wider than a run are copied in `chunks`."""
-
-    tensor: TensorMap
-    start: tuple[Int, ...]  # the first element, fastest dimension first
-    to: str
-    chunks: int
-    chunk_nbytes: int  # from one to the next in shared memory
-
-    @property
-    def nbytes(self) -> int:
-        return 2 * prod(self.tensor.box) * self.chunks
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    loop: For  # over stages
-    used: tuple[Stmt, ...]  # what is done with a stage
-    copies: tuple[_Copy, ...]
-    offsets: dict[str, int]  # of the tiles in a stage
-    stage_nbytes: int
-    stages: int
-    in_flight: int  # stages whose instructions may run at the same time
-    resident: int  # blocks that are launched at most, each for several tiles; 0: one for each
-
-
-def is_tensor_nest(nest: Nest) -> bool:
-    return any(_is_product(s) for s in statements(nest.body))
-
-
-def _is_product(s: Stmt) -> bool:
-    return isinstance(s, Store) and s.intrinsic is not None and s.intrinsic.fragment is not None
-
-
-def _is_copy(s: Stmt) -> bool:
-    return isinstance(s, Store) and s.intrinsic is BULK_COPY
-
-
-def _with_loop(nest: Nest) -> Nest:
-    """Simplifying drops a loop over one stage; here it is again."""
-    inside = [
-        k
-        for k, s in enumerate(nest.body)
-        if any(_is_copy(t) or _is_product(t) for t in statements((s,)))
-    ]
-    if len(inside) < 2:
-        return nest
-    first, last = inside[0], inside[-1] + 1
-    once = For("stage", ONE, nest.body[first:last])
-    return replace(nest, body=(*nest.body[:first], once, *nest.body[last:]))
 
 
 def emit_tensor_launch(
     nest: Nest, symbol: str, buffers: dict[str, Buffer], dialect: Dialect, helpers: Helpers
 ) -> tuple[str, Launch]:
     """The text of one kernel. `buffers` are those in global memory, in calling order."""
-    nest = _with_loop(nest)
-    plan = _plan(nest, buffers, dialect)
+    nest = with_loop(nest)
+    plan = plan_of(nest, buffers, dialect)
     helpers.texts.setdefault("tensor", HELPERS)
     position = Position(dialect, helpers, Names(), nest.num_threads)
     maps = tuple(c.tensor for c in plan.copies)
@@ -111,16 +55,16 @@ def emit_tensor_launch(
     lines = (f"  {x}" for x in position.scopes[0].lines)
     text = "\n".join([f"{head}({', '.join(params)}) {{", *lines, "}"])
     grid = min(nest.grid, plan.resident or nest.grid)
-    nbytes = _TILE_ALIGNMENT + plan.stages * (plan.stage_nbytes + 16)
+    nbytes = TILE_ALIGNMENT + plan.stages * (plan.stage_nbytes + 16)
     names = tuple(b.name for b in arguments)
     return text, Launch(symbol, grid, threads, names, nbytes, maps=maps)
 
 
 class _Writer:
-    def __init__(self, position: Position, nest: Nest, plan: _Plan) -> None:
+    def __init__(self, position: Position, nest: Nest, plan: Plan) -> None:
         self.position, self.nest, self.plan = position, nest, plan
         self.maps = [position.fresh(f"{c.tensor.buffer}_map") for c in plan.copies]
-        self.statements = _Statements(position, plan)
+        self.statements = _Statements(position, nest, plan)
 
     def write(self) -> None:
         p, plan, consumers = self.position, self.plan, self.nest.num_threads
@@ -180,9 +124,9 @@ class _Writer:
 
 
 class _Statements(Statements):
-    def __init__(self, position: Position, plan: _Plan) -> None:
+    def __init__(self, position: Position, nest: Nest, plan: Plan) -> None:
         super().__init__(position)
-        self.plan = plan
+        self.nest, self.plan = nest, plan
         self.inside = False
 
     def _loop(self, s: For, alone: bool) -> None:
@@ -190,8 +134,56 @@ class _Statements(Statements):
             self._stages(s)
         elif self.inside:
             self._plain(s, extent_of(s), UNROLL)
+        elif (quads := self._quads(s)) is not None:
+            self._exchange(s, *quads)
         else:
             super()._loop(s, alone)
+
+    def _quads(self, s: For) -> tuple[str, Write, Int] | None:
+        """The loop over a thread's pairs of 16-bit results, if those of four threads are 16 bytes
+        in a row: the loop within a pair, what is written, and where the first thread's are.
+        """
+        if len(s.body) != 1 or not isinstance(inner := s.body[0], For) or extent_of(s) % 4:
+            return None
+        if extent_of(inner) != 2 or len(inner.body) != 1 or len(self.nest.threads) != 1:
+            return None
+        store = inner.body[0]
+        if not isinstance(store, Store) or len(store.writes) != 1 or store.tile:
+            return None
+        (w,) = store.writes
+        memory = self.position.memories[w.buffer]
+        if memory.scope != "global" or memory.dtype.bits != 16:
+            return None
+        t = var(self.nest.threads[0].name)
+        at = linear(w.index, memory.strides) - (t * 2 - t // 4 * 8)
+        steps = at.coefficient(s.name), at.coefficient(inner.name)
+        start = at.substitute({s.name: ZERO, inner.name: ZERO})
+        if [x.const for x in steps] != [8, 1] or any(c % 8 for c in start.terms.values()):
+            return None
+        return (inner.name, w, at) if at == start + var(s.name) * 8 + var(inner.name) else None
+
+    def _exchange(self, s: For, inner: str, w: Write, at: Int) -> None:
+        """Threads of a quad exchange results, so that each stores 16 bytes of its own."""
+        p, memory = self.position, self.position.memories[w.buffer]
+        first, member = f"{s.name}.v", f"{s.name}.lane"
+        with p.loop(first, extent_of(s), UNROLL, 4):
+            quad = p.fresh("quad")
+            p.write(f"__align__(16) unsigned {quad}[4];")
+            with p.loop(member, 4, UNROLL) as k:
+                halves = []
+                for half in (0, 1):
+                    env = {s.name: var(first) + var(member), inner: of(half)}
+                    value = map_ints(w.value, partial(_put, env))
+                    halves.append(self.expressions.stored(value, memory.dtype).text)
+                low, high = (f"(unsigned)({x})" for x in halves)
+                p.write(f"{quad}[{k}] = {low} | {high} << 16;")
+            p.write(f"transpose_quad({quad});")
+            base = at.substitute({s.name: var(first), inner: ZERO})
+            place = self.integers.integer(base).text
+            p.write(
+                f"*(uint4*)({memory.name} + ({place}) + 8*(threadIdx.x % 4)) = "
+                f"*(const uint4*){quad};"
+            )
 
     def _stages(self, s: For) -> None:
         p, plan = self.position, self.plan
@@ -219,7 +211,7 @@ class _Statements(Statements):
             p.write("release(empty + 8*previous);")
 
     def _store(self, s: Store) -> None:
-        if not _is_product(s):
+        if not is_product(s):
             super()._store(s)
             return
         assert s.intrinsic is not None
@@ -246,76 +238,5 @@ class _Statements(Statements):
         return f"tile_descriptor(tile + {at.text}, {rest:#x}ull)", turned
 
 
-def _plan(nest: Nest, buffers: dict[str, Buffer], dialect: Dialect) -> _Plan:
-    loops = [s for s in nest.body if isinstance(s, For) and any(map(_is_copy, statements(s.body)))]
-    if dialect.name != "cuda" or len(loops) != 1:
-        raise BuildError(f"matrix instructions have no {dialect.name} code here")
-    (loop,) = loops
-    others = [t for s in nest.body if s is not loop for t in statements((s,))]
-    if any(isinstance(t, Sync) for t in others) or nest.num_threads % WARPGROUP:
-        raise BuildError("threads meet beside the loop of a matrix instruction")
-    tiles = {b.name: b for b in nest.shared}
-    copies: list[_Copy] = []
-    used: list[Stmt] = []
-    for s in loop.body:
-        inner = s.body[0] if isinstance(s, If) and len(s.body) == 1 else s
-        if isinstance(inner, Store) and inner.intrinsic is BULK_COPY:
-            copies.append(_copy(inner, buffers, tiles))
-        elif not isinstance(s, Sync):
-            used.append(s)
-    offsets: dict[str, int] = {}
-    nbytes = 0
-    for name, b in tiles.items():
-        offsets[name] = nbytes
-        nbytes += -(-size_of(b) * b.dtype.nbytes // _TILE_ALIGNMENT) * _TILE_ALIGNMENT
-    if {c.to for c in copies} != tiles.keys():
-        raise BuildError("a tile of a matrix instruction is not filled by the copy engine")
-    return _Plan(
-        loop, tuple(used), tuple(copies), offsets, nbytes, _number(loop, "pipeline", 2),
-        _number(loop, "in_flight", 1), _number(loop, "resident", 0),
-    )  # fmt: skip
-
-
-def _number(f: For, key: str, default: int) -> int:
-    note = f.note(key)
-    return note if isinstance(note, int) else default
-
-
-def _copy(s: Store, buffers: dict[str, Buffer], tiles: dict[str, Buffer]) -> _Copy:
-    """Raises if no box of the tensor has the order of the tile."""
-    (w,) = s.writes
-    load = w.value
-    assert isinstance(load, Load)
-    source, extents = buffers[load.buffer], {n: e.const or 1 for n, e in s.tile}
-    zero: dict[str, Int] = dict.fromkeys(extents, ZERO)
-    place = linear(w.index, tiles[w.buffer].strides)
-
-    def distance(name: str, steps: int = 1) -> int | None:
-        return place.substitute({**zero, name: of(steps)}).const
-
-    box, chunks, chunk, inner = [], 1, 0, 1
-    for d, p in enumerate(reversed(load.index)):
-        moving = [n for n in extents if n in p.names]
-        if not moving:
-            box.append(1)
-            continue
-        (name, *more) = moving
-        size = extents[name]
-        if more or p.coefficient(name).const != 1 or distance(name) != inner:
-            raise _no_box(load)
-        if d == 0 and size > RUN:
-            chunks, chunk, size = size // RUN, 2 * (distance(name, RUN) or 0), RUN
-        box.append(size)
-        inner *= size
-    shape = tuple(reversed([e.const or 0 for e in source.shape]))
-    strides = tuple(prod(shape[:d]) * source.dtype.nbytes for d in range(1, len(shape)))
-    fits = box[0] == RUN and max(box) <= _MOST_BOX and len(box) <= _MOST_RANK
-    if not fits or any(n % 16 for n in strides) or extents.keys() - place.names:
-        raise _no_box(load)
-    tensor = TensorMap(load.buffer, source.dtype.name, shape, strides, tuple(box))
-    start = tuple(p.substitute(zero) for p in reversed(load.index))
-    return _Copy(tensor, start, w.buffer, chunks, chunk)
-
-
-def _no_box(load: Load) -> BuildError:
-    return BuildError(f"the copy engine has no box of {load.buffer} in the order of its tile")
+def _put(env: Mapping[str, Int], p: Int) -> Int:
+    return p.substitute(env)

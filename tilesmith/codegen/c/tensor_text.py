@@ -41,6 +41,18 @@ __device__ __forceinline__ void release(unsigned barrier) {
 __device__ __forceinline__ unsigned long long tile_descriptor(unsigned address,
                                                               unsigned long long rest) {
   return (unsigned long long)((address & 0x3ffff) >> 4) | rest;
+}
+__device__ __forceinline__ void transpose_quad(unsigned* v) {
+  const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
+  unsigned x;
+  x = __shfl_xor_sync(~0u, odd ? v[0] : v[1], 1);
+  if (odd) v[0] = x; else v[1] = x;
+  x = __shfl_xor_sync(~0u, odd ? v[2] : v[3], 1);
+  if (odd) v[2] = x; else v[3] = x;
+  x = __shfl_xor_sync(~0u, high ? v[0] : v[2], 2);
+  if (high) v[0] = x; else v[2] = x;
+  x = __shfl_xor_sync(~0u, high ? v[1] : v[3], 2);
+  if (high) v[1] = x; else v[3] = x;
 }"""
 
 
