@@ -56,6 +56,7 @@ def _wgmma(columns: int, dtype: str) -> Intrinsic:
     return Intrinsic(
         f"cuda.{name}",
         _product(ROWS, columns, DEPTH, dtype, name),
+        frozenset({"wgmma"}),
         # The tensor cores of a multiprocessor do 2048 multiply-adds per cycle.
         cost=columns / 2,
         fragment=_fragment(columns),
