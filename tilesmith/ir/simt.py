@@ -248,7 +248,7 @@ class _Threads:
             some = self.together(s, mask)
             run_group(self.lanes, s, s.intrinsic.fragment, some)
             return
-        if s.intrinsic is BULK_COPY:
+        if s.intrinsic is not None and s.intrinsic.name == BULK_COPY.name:
             run_copy(self.lanes, s, mask)
             return
         names = [n for n, _ in s.tile]

@@ -58,7 +58,7 @@ def is_product(s: Stmt) -> bool:
 
 
 def is_copy(s: Stmt) -> bool:
-    return isinstance(s, Store) and s.intrinsic is BULK_COPY
+    return isinstance(s, Store) and s.intrinsic is not None and s.intrinsic.name == BULK_COPY.name
 
 
 def with_loop(nest: Nest) -> Nest:
@@ -88,7 +88,7 @@ def plan_of(nest: Nest, buffers: dict[str, Buffer], dialect: Dialect) -> Plan:
     used: list[Stmt] = []
     for s in loop.body:
         inner = s.body[0] if isinstance(s, If) and len(s.body) == 1 else s
-        if isinstance(inner, Store) and inner.intrinsic is BULK_COPY:
+        if isinstance(inner, Store) and is_copy(inner):
             copies.append(_copy(inner, buffers, tiles))
         elif not isinstance(s, Sync):
             used.append(s)
