@@ -49,9 +49,21 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Trace:
+    """The steps of a schedule as a value: it prints like the code one would write, converts to and
+    from JSON, and replays on a Function.
+
+    Example:
+
+        sch = ts.Schedule(func)
+        sch.vectorize(sch.loops("C")[1])
+        text = sch.trace.to_json()
+        assert ts.Trace.from_json(text).apply(func) == sch.func
+    """
+
     steps: tuple[Step, ...] = ()
 
     def apply(self, func: Function) -> Function:
+        """The Function after all steps."""
         for step in self.resolved:
             func = step.apply(func)
         return func
@@ -84,6 +96,7 @@ class Trace:
         return Trace(tuple(s.decide(decided) for s in self.steps)) if decided else self
 
     def to_json(self) -> str:
+        """The text that `from_json` reads."""
         return json.dumps({"version": VERSION, "steps": [s.to_json() for s in self.steps]})
 
     @staticmethod

@@ -53,10 +53,12 @@ class Task:
 
     @cached_property
     def key(self) -> str:
+        """A hash of the computation and the target, without names: under it records are found."""
         return task_key(self.func, self.target)
 
     @cached_property
     def statement(self) -> str:
+        """A hash with names, which traces refer to."""
         return statement_key(self.func, self.target)
 
     def __repr__(self) -> str:
@@ -80,6 +82,7 @@ class Candidate:
 
     @cached_property
     def key(self) -> str:
+        """A hash of the task and the trace."""
         return digest(self.task.statement, self.trace.to_json())
 
     def __repr__(self) -> str:
@@ -106,9 +109,15 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The limits of a run: measured candidates (`trials`), wall-clock `seconds`, or both.
+    """The limits of a run; give at least one of the first two.
 
-    `patience` ends a run after so many measured candidates without an improvement.
+    - `trials`: measured candidates.
+    - `seconds`: wall-clock time.
+    - `patience`: the run also ends after so many measured candidates without an improvement.
+
+    Example:
+
+        ts.Budget(trials=500, seconds=60)
     """
 
     trials: int | None = None
@@ -187,6 +196,7 @@ class Measurement:
 
     @property
     def confidence(self) -> tuple[float, float]:
+        """A 95 % interval of the median of `seconds`."""
         return _confidence(self.seconds)
 
     @property
@@ -213,6 +223,7 @@ class Measurement:
 
     @property
     def normal_confidence(self) -> tuple[float, float]:
+        """A 95 % interval of the median of `normal_seconds`."""
         return _confidence(self.normal_seconds)
 
     @property

@@ -16,9 +16,10 @@ from tilesmith.task.task import Measurement, Task, TuningRun
 
 @dataclass(frozen=True)
 class Result:
-    """The outcome of a run. `curve` has (seconds, trials, best cost) at every improvement, see
-    `curve_of`; a database gives the same curve for `run`. A run that was `interrupted`, or ended by
-    an `error` of the measurer or the database, holds what was measured until then.
+    """The outcome of `ts.tune`: `best` is the best Measurement and `kernel` is built from it.
+    `curve` has (seconds, trials, best cost) at every improvement; a database gives the same curve
+    for `run`. A run that was `interrupted`, or ended by an `error` of the measurer or the database,
+    holds what was measured until then.
     """
 
     task: Task
@@ -46,10 +47,12 @@ class Result:
 
     @cached_property
     def kernel(self) -> Kernel:
+        """The kernel of the best candidate, built at first use."""
         return build(self.best.candidate.trace.apply(self.task.func), self.task.target)
 
     @property
     def gflops(self) -> float:
+        """Billions of operations per second of the best candidate."""
         return self.task.func.flops / self.best.cost / 1e9
 
     @property
