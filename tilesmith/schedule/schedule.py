@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilesmith.base.errors import ScheduleError
+from tilesmith.base.html import html_folded, html_text
 from tilesmith.expr.ints import Int, var
 from tilesmith.ir.dependence import find_block, find_loop
 from tilesmith.ir.function import Function
@@ -275,6 +276,14 @@ class Schedule:
 
     def __str__(self) -> str:
         return str(self.func)
+
+    def __repr__(self) -> str:
+        return f"<Schedule of {self.func.name}, {len(self._steps)} steps>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the program, and the steps that made it."""
+        steps = html_folded(f"{len(self._steps)} steps", str(self.trace)) if self._steps else ""
+        return html_text(str(self.func)) + steps
 
 
 def _size(factor: Any) -> Size | None:

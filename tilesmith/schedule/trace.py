@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilesmith.base.errors import TraceError
+from tilesmith.base.html import html_text
 from tilesmith.ir.function import Function
 from tilesmith.ir.intrinsics import INTRINSICS
 from tilesmith.ir.nodes import Intrinsic
@@ -146,3 +147,7 @@ class Trace:
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.resolved.steps))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return html_text(str(self) or "no steps")

@@ -14,6 +14,7 @@ from math import inf
 
 from tilesmith.base.digest import digest
 from tilesmith.base.errors import TuneError
+from tilesmith.base.html import html_folded, html_pairs
 from tilesmith.base.target import Target
 from tilesmith.ir.function import Function
 from tilesmith.ir.rename import structure_of
@@ -188,6 +189,23 @@ class Measurement:
         text += ", confirmed" if self.confirmed else ""
         text += ", contended" if self.contended else ""
         return f"<Measurement {c.key[:8]} of {c.task.func.name}: {text}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        if self.failure is not None:
+            pairs = [("failed", self.failure.kind), ("message", self.failure.text[:300])]
+        else:
+            low, high = (1e6 * s for s in self.confidence)
+            pairs = [
+                ("median", f"{self.cost * 1e6:.4g} us of {len(self.seconds)} samples"),
+                ("95 % interval", f"{low:.4g} to {high:.4g} us"),
+                ("confirmed", "yes" if self.confirmed else "no"),
+            ]
+        if self.machine:
+            pairs.append(("machine", self.machine))
+        schedule = str(self.candidate.trace) or "the loops as stated"
+        title = f"Measurement of {self.candidate.task.func.name}"
+        return html_pairs(title, pairs) + html_folded("schedule", schedule)
 
     @property
     def cost(self) -> float:

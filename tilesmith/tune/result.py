@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tilesmith.base.errors import TilesmithError
+from tilesmith.base.html import html_folded, html_pairs
 from tilesmith.runtime.build import build
 from tilesmith.runtime.kernel import Kernel
 from tilesmith.task.curve import Curve
@@ -44,6 +45,20 @@ class Result:
         if self.error is not None:
             parts.append(f"ended by {type(self.error).__name__}: {self.error}")
         return f"<Result {', '.join(parts)}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        target = self.task.target
+        best = f"{self.best.cost * 1e6:.4g} us"
+        if self.task.func.flops:
+            best += f", {self.gflops:.1f} GFLOP/s"
+        pairs = [("best", best), ("trials", f"{self.trials} in {self.seconds:.1f} s")]
+        pairs += [(f"failed: {kind}", f"{n}") for kind, (n, _) in self.failures.items()]
+        if self.interrupted or self.error is not None:
+            pairs.append(("ended early", str(self.error or "interrupted")))
+        title = f"{self.task.func.name} for {target.model or target.cpu}"
+        schedule = str(self.best.candidate.trace) or "the loops as stated"
+        return html_pairs(title, pairs) + html_folded("schedule", schedule)
 
     @cached_property
     def kernel(self) -> Kernel:
