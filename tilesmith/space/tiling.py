@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilesmith.expr.ints import Int, Unknown, bounds
+from tilesmith.expr.intervals import Unknown, bounds
+from tilesmith.expr.ints import Int
 from tilesmith.ir.nodes import Block
 from tilesmith.schedule.kinds import Unroll, Vectorize
 from tilesmith.schedule.loops import Reorder, Split
