@@ -49,6 +49,11 @@ class GpuConstants:
     # that unrolled code has as constants.
     loop_cost: float = 24.0
     overlap_loss: float = 0.2  # share of a block's latencies that other blocks do not hide
+    # Warps per scheduler at which half of its cycles issue an instruction; fewer than one leave
+    # schedulers without work.
+    half_busy: float = 0.6
+    # Instructions to find the place of an element in a padded image, and whether it is inside.
+    padded_cost: float = 40.0
     copy_cost: float = 6.0  # instructions to copy an element or a vector to shared memory
 
     @staticmethod

@@ -76,7 +76,7 @@ def _copied(gpu: GpuConstants, n: GpuNest) -> Needs:
     waits = n.steps * gpu.global_latency
     pipelined = n.versions > 1
     return Needs(
-        issued=each * warps * gpu.copy_cost,
+        issued=each * warps * (gpu.copy_cost + n.padded * gpu.padded_cost),
         words=words,
         sectors=requests,
         l2=l2,

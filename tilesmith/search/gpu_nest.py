@@ -11,6 +11,7 @@ from functools import cached_property
 
 from tilesmith.expr.ints import ONE, opaque_atoms
 from tilesmith.expr.linear import linear, row_major
+from tilesmith.expr.nodes import Load
 from tilesmith.ir.nodes import Buffer, For, walk
 from tilesmith.ir.regions import terms_over
 from tilesmith.search.features.graph import Graph, Term
@@ -91,11 +92,19 @@ class GpuNest:
 
     @cached_property
     def width(self) -> Term:
-        """Elements that a thread copies at once."""
+        """Elements that a thread copies at once: only of plain copies, and of rows that it
+        divides.
+        """
         for f in self.nest.path:
-            if (note := f.note("fetch_width")) is not None:
-                return self.nest.runs.size(note)
+            if (note := f.note("fetch_width")) is not None and not self.padded:
+                fits = largest_power(self.nest.loops[-1].extent, 4)
+                return self.nest.runs.size(note).minimum(fits)
         return self.graph.of(1)
+
+    @cached_property
+    def padded(self) -> bool:
+        """Whether it does not only copy, but computes: conditions of padding, as a rule."""
+        return not isinstance(self.nest.block.writes[0].value, Load)
 
     @cached_property
     def versions(self) -> Term:

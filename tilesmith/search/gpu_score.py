@@ -120,15 +120,22 @@ def _launch(gpu: GpuConstants, g: Graph, nests: tuple[Nest, ...]) -> Term:
     warps = (room.threads / gpu.warp_size).ceil()
     # what a multiprocessor needs for a block among others, and for a block alone
     issue = issued * room.spills.where(gpu.spill_cost, 1) / gpu.issue
-    busy = _overlapped([issue, words, l2 / gpu.l2_rate])
-    filled = (warps * parallel / (gpu.issue * gpu.fma_latency)).minimum(1)
-    alone = _overlapped([issue / filled, words, l2 / gpu.l2_alone])
+    together = room.resident.minimum(room.share)
+    busy = _overlapped([issue / _filled(gpu, warps * together, parallel), words, l2 / gpu.l2_rate])
+    alone = _overlapped([issue / _filled(gpu, warps, parallel), words, l2 / gpu.l2_alone])
     waits = latency + fetched + (ahead - alone).maximum(0)
     rounds = (room.share / room.resident).ceil()
     cycles = (room.share * busy).maximum(rounds * (alone + waits))
     cycles = cycles + rounds * waits * gpu.overlap_loss
     memory = memory / (gpu.memory_rate * gpu.num_multiprocessors)
     return cycles.maximum(memory) + gpu.launch_cycles
+
+
+def _filled(gpu: GpuConstants, warps: Term, parallel: Term) -> Term:
+    """The share of its cycles in which a multiprocessor with so many warps issues instructions."""
+    each = warps / gpu.issue
+    share = each / (each.maximum(1) + gpu.half_busy)
+    return share.minimum(each * parallel / gpu.fma_latency)
 
 
 def _together(g: Graph, parts: list[dict[str, Term]], cache: float) -> Term:
