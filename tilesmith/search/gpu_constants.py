@@ -26,7 +26,7 @@ class GpuConstants:
     threads: int
     registers: int
     most_blocks: int = 32
-    l1_nbytes: int = 64 << 10  # what data of a block may take of L1
+    l1_nbytes: int = 128 << 10  # what data of all blocks may take of L1
     l2_nbytes: int = 60 << 20
     issue: float = 4.0  # warp instructions
     math_cost: float = 8.0  # instructions of a function such as exp, of which part is on slow units
