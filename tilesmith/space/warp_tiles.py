@@ -151,15 +151,13 @@ def _own_elements(state: State, name: str, block: str, axes: tuple[str, str]) ->
 
 def _with_operands(state: State, name: str, at: str) -> State:
     """Copies operands to shared memory in each step; those that are padded there."""
-    params = {p.name for p in state.func.params}
+    before = state.task.func.all_buffers
     for load in find_block(state.func, name)[1].loads:
-        copy = load.buffer
-        if copy not in params and copy.endswith(".pad"):
-            state = state.then(ComputeAt(copy, at), SetScope(copy, "shared"), done=[copy])
-        else:
-            read = CacheRead(name, load.buffer, "shared")
-            copy = read.copy
-            state = state.then(read, ComputeAt(copy, at), done=[copy])
+        read = CacheRead(name, load.buffer, "shared")
+        copy = read.copy
+        state = state.then(read, ComputeAt(copy, at), done=[copy])
+        if load.buffer not in before:  # padded: the copy puts zeros where nothing is
+            state = state.then(Inline(load.buffer))
         outer = next(f for f in find_block(state.func, copy)[0] if f.owner == copy)
         state = state.then(Annotate(outer.name, "fetch_width", _WIDTH))
         if len(load.index) > 1:
