@@ -78,6 +78,9 @@ class LocalPool:
         self._told = found
         return dict(found)
 
+    def troubles(self) -> dict[str, str]:
+        return {}
+
     def call(self, device: str, method: str, *args: Any) -> int:
         _require_plain(args)
         self._tickets += 1

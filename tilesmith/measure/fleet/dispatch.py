@@ -12,6 +12,7 @@ import json
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from secrets import token_hex
@@ -48,8 +49,13 @@ class Job:
 class _Device:
     name: str
     offer: Offer
+    # By which it knows this tuner. A device that comes back gets a new one, since it may still have
+    # requests of the old one, which were handed out again.
+    tuner: str = field(default_factory=lambda: token_hex(8))
     requests: dict[str, dict[str, Job]] = field(default_factory=dict)  # by number, then by key
     asked: float | None = None  # when the call of `collect` that it has not answered was sent
+    submitted: dict[str, float] = field(default_factory=dict)  # when, without an answer, by number
+    taken: dict[str, float] = field(default_factory=dict)  # when it has taken a request, by number
     refuses: dict[str, str] = field(default_factory=dict)  # why, by statement of the task
 
     @property
@@ -75,12 +81,12 @@ class Dispatcher:
         self, pool: Pool, settings: Settings, patience: Patience, builds: TunerBuilds | None
     ) -> None:
         self._pool, self._settings, self._patience, self._builds = pool, settings, patience, builds
-        self._tuner = token_hex(8)
         self._inbox: SimpleQueue[Job] = SimpleQueue()
         self.results: SimpleQueue[Measurement | MeasureError] = SimpleQueue()
         self._waiting: deque[Job] = deque()
         self._devices: dict[str, _Device] = {}
         self._listed: dict[str, Offer] = {}
+        self._unread: dict[str, str] = {}  # why, by device
         self._connected = False  # whether the pool has said which devices there are
         self._banned: dict[str, float] = {}  # until when
         self._tickets: dict[int, tuple[str, str]] = {}  # device, and number of a request or ""
@@ -120,8 +126,8 @@ class Dispatcher:
                 for answer in self._pool.wait(_TICK):
                     self._take(answer)
                 self._notice_silence()
-            for name in self._devices:
-                self._pool.call(name, "leave", self._tuner)
+            for device in self._devices.values():
+                self._pool.call(device.name, "leave", device.tuner)
         except MeasureError as error:
             self.results.put(error)
         except Exception as error:
@@ -156,13 +162,21 @@ class Dispatcher:
         found = self._pool.devices()
         if found is not None:
             self._connected = True
-            self._listed = {name: Offer.from_json(text) for name, text in found.items()}
+            self._listed = dict(self._read(found))
             for name in self._devices.keys() - self._listed.keys():
                 self._lose(name, "it has left the fleet")
         now = time.monotonic()
         for name, offer in self._listed.items():
             if name not in self._devices and self._banned.get(name, 0.0) <= now:
                 self._devices[name] = _Device(name, offer)
+
+    def _read(self, found: Mapping[str, str]) -> Iterator[tuple[str, Offer]]:
+        self._unread.clear()
+        for name, text in found.items():
+            try:
+                yield name, Offer.from_json(text)
+            except MeasureError as error:
+                self._unread[name] = str(error)
 
     def _hand_out(self) -> None:
         tasks = dict.fromkeys(job.candidate.task for job in self._waiting)
@@ -201,7 +215,11 @@ class Dispatcher:
         if now - self._alone < self._patience.first:
             return
         t = task.target
-        offers = "; ".join(f"{d.offer}: {self._obstacle(d, task)}" for d in self._devices.values())
+        why = {str(d.offer): self._obstacle(d, task) for d in self._devices.values()}
+        offers = "; ".join(
+            f"{name}: {text}"
+            for name, text in {**why, **self._unread, **self._pool.troubles()}.items()
+        )
         raise MeasureError(
             f"no worker of the fleet measures {task.func.name} for {t.arch} {t.model or t.cpu}: "
             f"{offers or 'there is no worker'}. Start one there with tilesmith worker"
@@ -215,9 +233,10 @@ class Dispatcher:
         device.requests[number] = own
         artifacts = {key: job.artifact for key, job in own.items() if job.artifact is not None}
         text, code = write_request(
-            self._tuner, number, self._settings, [job.candidate for job in own.values()], artifacts
+            device.tuner, number, self._settings, [job.candidate for job in own.values()], artifacts
         )
         ticket = self._pool.call(device.name, "submit", text, code)
+        device.submitted[number] = time.monotonic()
         self._tickets[ticket] = device.name, number
 
     def _poll(self) -> None:
@@ -225,7 +244,7 @@ class Dispatcher:
         for device in self._devices.values():
             if device.requests and device.asked is None:
                 device.asked = time.monotonic()
-                ticket = self._pool.call(device.name, "collect", self._tuner, _POLL_SECONDS)
+                ticket = self._pool.call(device.name, "collect", device.tuner, _POLL_SECONDS)
                 self._tickets[ticket] = device.name, ""
 
     def _take(self, answer: Answer) -> None:
@@ -236,15 +255,28 @@ class Dispatcher:
         if isinstance(answer.value, Lost):
             self._lose(name, answer.value.why)
         elif number:
-            if answer.value:
+            if device.submitted.pop(number, None) is not None and not answer.value:
+                device.taken[number] = time.monotonic()
+            elif answer.value:
                 self._refused(device, number, str(answer.value))
         else:
-            device.asked = None
+            asked, device.asked = device.asked, None
             try:
-                for data in json.loads(answer.value):
+                answers = json.loads(answer.value)
+                for data in answers["answers"]:
                     self._take_one(device, data)
+                self._compare(device, asked or 0.0, answers["has"])
+                if answers["hangs"]:
+                    self._ban(device, str(answers["hangs"]))
             except UNREADABLE as error:
-                self._lose(name, f"its answer cannot be read: {error}")
+                self._ban(device, f"its answer cannot be read: {error}")
+
+    def _compare(self, device: _Device, asked: float, has: Sequence[str]) -> None:
+        """Hands out again what a device had taken before it was asked, and does not have."""
+        for number, since in list(device.taken.items()):
+            if since < asked and number not in has:
+                del device.taken[number]
+                self._again(device.requests.pop(number, {}), "", blamed=False)
 
     def _take_one(self, device: _Device, data: dict[str, Any]) -> None:
         number = data["number"]
@@ -253,6 +285,7 @@ class Dispatcher:
             return
         if "error" in data or "done" in data:
             del device.requests[number]
+            device.taken.pop(number, None)
             why = str(data.get("error", "it has not answered"))
             self._again(jobs, why, broken="error" in data)
             return
@@ -272,16 +305,22 @@ class Dispatcher:
             self._waiting.appendleft(job)
 
     def _notice_silence(self) -> None:
-        now = time.monotonic()
+        now, limit = time.monotonic(), self._patience.answer
         for device in list(self._devices.values()):
-            if device.asked is not None and now - device.asked > self._patience.answer:
-                self._banned[device.name] = now + _BAN_SECONDS
-                self._lose(device.name, f"it did not answer for {self._patience.answer:g} s")
+            since = min([*device.submitted.values(), device.asked or now])
+            if now - since > limit:
+                self._ban(device, f"it did not answer for {limit:g} s")
+
+    def _ban(self, device: _Device, why: str) -> None:
+        """It may come back later."""
+        self._banned[device.name] = time.monotonic() + _BAN_SECONDS
+        if device.name in self._devices:
+            self._lose(device.name, why)
 
     def _lose(self, name: str, why: str) -> None:
         """Hands out again what a device had. Only what it was measuring may be to blame."""
         device = self._devices.pop(name)
-        if name not in self._banned:  # else it may come back
+        if self._banned.get(name, 0.0) <= time.monotonic():  # else it may come back
             self._listed.pop(name, None)
         for place, jobs in enumerate(device.requests.values()):
             self._again(jobs, f"{device.offer}: {why}", blamed=place == 0)
