@@ -104,11 +104,13 @@ class TaskViews:
 
 def _view(db: Database, summary: TaskSummary, detail: Detail) -> tuple[TaskView, TaskHistory]:
     task, measured = summary.task, db.of(summary.task)
-    ranked = _two_best(Ranking(measured).ranked)
+    every = Ranking(measured).ranked
+    ranked = _two_best(every)
     best = ranked[0] if ranked else None
     flops = task.func.flops
     has_code = detail.has_code and best is not None
-    predictions = predictions_of(measured, detail.predictions) if detail.predictions else None
+    most = detail.predictions
+    predictions = predictions_of(measured, every, most) if most else None
     view = TaskView(
         name="",
         key=summary.key,
@@ -129,7 +131,8 @@ def _view(db: Database, summary: TaskSummary, detail: Detail) -> tuple[TaskView,
         predictions=predictions,
         text=_text(ranked) if has_code else None,
     )
-    return view, history_of(measured, network_uses(db, task))
+    uses = network_uses(db, task)
+    return view, history_of(measured if uses else (), uses)
 
 
 def _two_best(ranked: Sequence[Measurement]) -> list[Measurement]:
