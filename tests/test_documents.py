@@ -20,7 +20,7 @@ from tilesmith.cli.main import app
 TOUR = "docs/tour.md"
 ROOT = Path(__file__).parent.parent
 TORCH = "docs/howto_torch.md"
-PAGES = ["README.md", TOUR, "docs/performance.md", TORCH, "docs/howto_fleet.md"]
+PAGES = ["README.md", TOUR, *(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
 EXTENSIONS = sorted((ROOT / "examples").glob("custom_*.py"))
 SMALLER = {"512": "32", "56": "8", "64": "16"}  # sizes on the command line
 # Budgets: the number of trials ends tuning, however slow the machine; bench does not tune.

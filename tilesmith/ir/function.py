@@ -45,14 +45,17 @@ class Function:
 
     @property
     def inputs(self) -> tuple[Buffer, ...]:
+        """The input parameters."""
         return self.params[: len(self.params) - self.num_outputs]
 
     @property
     def outputs(self) -> tuple[Buffer, ...]:
+        """The output parameters."""
         return self.params[len(self.params) - self.num_outputs :]
 
     @property
     def all_buffers(self) -> dict[str, Buffer]:
+        """Parameters and intermediate buffers by name."""
         return {b.name: b for b in (*self.params, *self.buffers)}
 
     @property
