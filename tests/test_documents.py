@@ -1,5 +1,5 @@
-"""What README.md and docs/ show is true: the code of README and tour runs, commands exist, and so do
-the names, files and links that pages mention. The tour covers every folder.
+"""What README.md and docs/ show is true: the code of README and tour runs, commands exist, and so
+do the names, files and links that pages mention. The tour covers every folder.
 """
 
 from __future__ import annotations
