@@ -142,8 +142,10 @@ def _members(thing: type) -> list[str]:
             text, label = inspect.getdoc(plain), _signature(name, plain)
         else:
             continue
-        if text:
-            lines += [f"#### `{name}(...)`" if "\n" in label else f"#### `{label}`", "", text, ""]
+        if text and "\n" in label:
+            lines += [f"#### `{name}(...)`", "", "```python", label, "```", "", text, ""]
+        elif text:
+            lines += [f"#### `{label}`", "", text, ""]
     return lines
 
 
