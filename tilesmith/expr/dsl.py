@@ -16,7 +16,8 @@ from tilesmith.base.errors import ExpressionError
 from tilesmith.expr import nodes
 from tilesmith.expr.combiner import Combiner, map_args, plain_combiner
 from tilesmith.expr.dynamic import fitted
-from tilesmith.expr.ints import Int, IntLike, Unknown, bounds, is_size, nonnegative, of, var
+from tilesmith.expr.intervals import Unknown, bounds
+from tilesmith.expr.ints import Int, IntLike, is_size, nonnegative, of, var
 from tilesmith.expr.nodes import Arg, Const, Expr, IntValue, Load, Select
 from tilesmith.expr.values import (
     Axis,

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.expr.ints import Int, Rules, loops_of, proves
+from tilesmith.expr.intervals import Rules, proves
+from tilesmith.expr.ints import Int, loops_of
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, For, Path, Stmt, walk
 from tilesmith.ir.regions import THREAD_LOOPS, Box, box_of, inner_ranges, separate, written_box

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from tilesmith.base.digest import digest
 from tilesmith.base.errors import ArgumentError, TilesmithError
-from tilesmith.expr.ints import Int, Monomial, Rules, of, product
+from tilesmith.expr.intervals import Rules
+from tilesmith.expr.ints import Int, Monomial, of, product
 from tilesmith.expr.nodes import Load
 from tilesmith.ir import count, printer, serialize
 from tilesmith.ir.initial import split_init

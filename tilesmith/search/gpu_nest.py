@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cached_property
 
 from tilesmith.expr.ints import ONE
-from tilesmith.ir.nodes import Buffer, For
+from tilesmith.ir.nodes import Buffer, For, walk
 from tilesmith.ir.regions import terms_over
 from tilesmith.search.features.graph import Graph, Term
 from tilesmith.search.features.nest import Access, Nest
@@ -53,6 +53,17 @@ class GpuNest:
     def across(self) -> bool:
         """Whether the threads reduce together."""
         return any(f.note("reduce_across") is not None for f in self.nest.path)
+
+    @cached_property
+    def lanes_of_group(self) -> int:
+        """The threads that each of those threads stands for: a matrix instruction of the same
+        launch is carried out by groups.
+        """
+        for path, b in walk(self.nest.func.body):
+            here = bool(path) and path[0].name == self.nest.path[0].name
+            if here and b.intrinsic is not None and b.intrinsic.fragment is not None:
+                return b.intrinsic.fragment.threads
+        return 1
 
     # copies to shared memory
     @cached_property

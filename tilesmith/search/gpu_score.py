@@ -14,37 +14,24 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
-import numpy as np
-
 from tilesmith.base.target import Target
 from tilesmith.ir.nodes import walk
+from tilesmith.search.closed_form import ClosedForm
 from tilesmith.search.features.graph import Graph, Term
-from tilesmith.search.features.machine import Compiled
 from tilesmith.search.features.nest import Nest, shared_nests
 from tilesmith.search.gpu_constants import GpuConstants
 from tilesmith.search.gpu_needs import gpu_nest, instructions_of, needs_of
-from tilesmith.search.protocol import Scores
 from tilesmith.search.tensor_score import tensor_cycles
-from tilesmith.space.domains import Matrix
 from tilesmith.space.variant import Variant
 
 
 @dataclass(frozen=True)
-class GpuScore:
+class GpuScore(ClosedForm):
     """`constants` describe the GPU; None takes `GpuConstants.of` the task's target."""
 
     constants: GpuConstants | None = None
 
-    def score(self, variant: Variant, rows: Matrix) -> Scores:
-        """The share of the machine's peak that each row reaches. Higher is better."""
-        return np.exp2(self.predict(variant, rows))
-
-    def predict(self, variant: Variant, rows: Matrix) -> Scores:
-        """log2 of the score, the scale of learned models."""
-        return _compiled(self, variant)(rows)[:, 0].astype(np.float64)
-
     def term(self, variant: Variant) -> Term:
-        """The same as `predict`, as a closed form."""
         return _doublings(self, variant)
 
     def estimates(self, nest: Nest) -> tuple[Term, ...]:
@@ -57,12 +44,6 @@ class GpuScore:
 
     def constants_of(self, target: Target) -> GpuConstants:
         return GpuConstants.of(target) if self.constants is None else self.constants
-
-
-@lru_cache(maxsize=1024)
-def _compiled(score: GpuScore, variant: Variant) -> Compiled:
-    doublings = _doublings(score, variant)
-    return doublings.graph.compile([doublings])
 
 
 @lru_cache(maxsize=1024)

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from math import prod
 
-from tilesmith.expr.ints import FloorDiv, Int, Unknown, bounds, of, opaque_atoms, var
+from tilesmith.expr.intervals import Unknown, bounds
+from tilesmith.expr.ints import FloorDiv, Int, of, opaque_atoms, var
 from tilesmith.expr.nodes import Expr, Load, Select, Unary, children
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.dependence import find_block, readers, writers, written

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tilesmith.base.dtype import FLOAT32
 from tilesmith.base.target import Target
 from tilesmith.ir.intrinsics import INTRINSICS
-from tilesmith.ir.tensor_cores import tensor_intrinsics
+from tilesmith.ir.tensor_cores import group_intrinsics, warp_intrinsics
 from tilesmith.schedule.rounding import ACCURACY
 from tilesmith.space.across import TileAcross
 from tilesmith.space.annotation import CpuAnnotation
@@ -28,6 +28,7 @@ from tilesmith.space.rules_rows import AnnotateForGpu, FuseRows, SplitSums
 from tilesmith.space.state import Rule
 from tilesmith.space.tensor_cores import TileByTensorCores
 from tilesmith.space.tiling import Tiling
+from tilesmith.space.warp_tiles import TileByWarps
 from tilesmith.space.windows import WriteOutWindows
 
 
@@ -65,7 +66,8 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
             InlineCheap(always=True),
             FuseRows(),
             SplitSums(),
-            TileByTensorCores(tensor_intrinsics(target)),
+            TileByTensorCores(group_intrinsics(target)),
+            TileByWarps(warp_intrinsics(target)),
             AddCacheWrite(final=True),
             TileForGpu(
                 Tiling("SSSRRSRS", max_innermost=16),

@@ -91,7 +91,7 @@ class TileByTensorCores:
         state = state.then(ReverseComputeAt(last, tile.parts[3]))
         state = state.then(*(Bind(x, "blockIdx.x") for x in order[: len(others) + 3]))
         state = state.then(Bind(tile.parts[2], "vthread"), Bind(tile.parts[3], "threadIdx.x"))
-        state = state.then(*_own_elements(state.func, last, match))
+        state = state.then(*_own_elements(state.func, name, last, match))
         for operand, load in match.operands:
             if operand != match.output:
                 read = CacheRead(name, load.buffer, "shared")
@@ -144,18 +144,34 @@ def _fits(func: Function, state: State, match: Match) -> bool:
     return True
 
 
-def _own_elements(func: Function, block: str, match: Match) -> list[Step]:
+def result_loops(
+    func: Function, name: str, block: str, axes: tuple[str, str]
+) -> tuple[tuple[str, ...], str, str]:
+    """The loops of the block that stores what `name` computes: those over the two axes, after
+    all others.
+    """
+    write = find_block(func, name)[1].writes[0]
+    path, b = find_block(func, block)
+    load = next(x for x in b.loads if x.buffer == write.buffer)
+    own = [f.name for f in path if f.owner == block]
+    found = []
+    for axis in axes:
+        parts = (f"{axis}_outer", f"{axis}_inner")
+        d = next(d for d, p in enumerate(write.index) if p.names & set(parts))
+        bind = b.binding[load.index[d].name or ""]
+        found.append(next(x for x in own if x in bind.names))
+    return tuple(x for x in own if x not in found), found[0], found[1]
+
+
+def _own_elements(func: Function, name: str, block: str, match: Match) -> list[Step]:
     """Gives each thread the elements that it holds, as the instruction's fragment says."""
-    path, _ = find_block(func, block)
-    own = [f for f in path if f.owner == block]
-    columns = dict(match.axes)[match.axes[1][0]]
-    rows, cols = (f.name for f in own[-2:])
+    (m, _), (n, columns), _ = match.axes
+    outside, rows, cols = result_loops(func, name, block, (m, n))
     by_row = Split(rows, (4, 2, 8), exact=True)
     by_column = Split(cols, (columns // 8, 4, 2), exact=True)
     warp, half, row = by_row.parts
     chunk, quad, pair = by_column.parts
     lanes = (warp, row, quad)
-    outside = tuple(f.name for f in own[:-2])
     return [
         by_row,
         by_column,

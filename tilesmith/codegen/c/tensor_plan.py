@@ -54,7 +54,9 @@ def is_tensor_nest(nest: Nest) -> bool:
 
 
 def is_product(s: Stmt) -> bool:
-    return isinstance(s, Store) and s.intrinsic is not None and s.intrinsic.fragment is not None
+    """Whether it is a matrix instruction of several warps."""
+    fragment = s.intrinsic.fragment if isinstance(s, Store) and s.intrinsic is not None else None
+    return fragment is not None and fragment.threads == WARPGROUP
 
 
 def is_copy(s: Stmt) -> bool:

@@ -16,7 +16,7 @@ from tilesmith.expr.ints import ZERO, Int
 from tilesmith.expr.nodes import Load
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, statements
-from tilesmith.ir.tensor_cores import BULK_COPY
+from tilesmith.ir.tensor_cores import BULK_COPY, WARPGROUP
 
 
 def bulk_copies(func: Function, _: Target) -> Function:
@@ -29,13 +29,13 @@ def bulk_copies(func: Function, _: Target) -> Function:
 
 
 def tiles_of(body: tuple[Stmt, ...]) -> frozenset[str]:
-    """The buffers that matrix instructions read."""
+    """The buffers that matrix instructions of several warps read, in tiles of their own kind."""
     return frozenset(
         x.buffer
         for s in statements(body)
         if isinstance(s, Store) and s.intrinsic is not None and s.intrinsic.fragment is not None
         for name, x in s.operands
-        if name != s.intrinsic.output
+        if name != s.intrinsic.output and s.intrinsic.fragment.threads == WARPGROUP
     )
 
 
