@@ -143,9 +143,9 @@ def test_two_tuners_share_a_device_in_turns() -> None:
     for run in runs:
         run.close()
     close(measurer)
-    half = machine.order[len(machine.order) // 4 : len(machine.order) // 2]
+    half = machine.order[: len(machine.order) // 2]
     share = half.count(tasks[0].func.name) / len(half)
-    assert 0.2 < share < 0.8
+    assert 0.2 <= share <= 0.8
 
 
 def test_without_a_worker_for_the_target_the_error_says_what_there_is() -> None:
@@ -208,7 +208,7 @@ def test_code_for_another_architecture_travels_as_data() -> None:
     candidate = replace(split_by(4, TASK), task=other)
     builds = TunerBuilds(60.0, 1 << 30)
     try:
-        builds.begin(candidate)
+        builds.begin([candidate])
         until = time.monotonic() + 60
         while not (done := list(builds.finished())) and time.monotonic() < until:
             time.sleep(0.01)
