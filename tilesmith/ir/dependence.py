@@ -300,7 +300,7 @@ def check_concurrent(
 
 
 # Kinds of loops whose iterations each have a buffer of their own, by scope of the buffer.
-_PRIVATE = {"local": ("blockIdx", "threadIdx"), "shared": ("blockIdx",)}
+_PRIVATE = {"local": ("blockIdx", "threadIdx"), "shared": ("blockIdx",), "fragment": ("blockIdx",)}
 
 
 def check_scopes(func: Function, why: str) -> None:

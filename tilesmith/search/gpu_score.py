@@ -24,6 +24,7 @@ from tilesmith.search.features.nest import Nest, shared_nests
 from tilesmith.search.gpu_constants import GpuConstants
 from tilesmith.search.gpu_needs import gpu_nest, instructions_of, needs_of
 from tilesmith.search.protocol import Scores
+from tilesmith.search.tensor_score import tensor_cycles
 from tilesmith.space.domains import Matrix
 from tilesmith.space.variant import Variant
 
@@ -122,6 +123,8 @@ def launches_of(nests: Sequence[Nest]) -> list[tuple[Nest, ...]]:
 
 def _launch(gpu: GpuConstants, g: Graph, nests: tuple[Nest, ...]) -> Term:
     """Cycles of all blocks of a launch, and of starting it."""
+    if (cycles := tensor_cycles(gpu, g, nests)) is not None:
+        return cycles
     room = occupancy(gpu, nests)
     needs = [needs_of(gpu, n) for n in nests]
     issued, words, latency = (g.of(0) for _ in range(3))

@@ -5,7 +5,6 @@ warning is a bound that may be exceeded: the program is then correct but probabl
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from tilesmith.expr.code_cost import code_cost
 from tilesmith.expr.conditions import settled
@@ -14,6 +13,8 @@ from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, Buffer, For, Path, walk
 from tilesmith.ir.regions import Box, box_of, extent, inner_ranges, union
 from tilesmith.space.analysis import points, written_out
+from tilesmith.space.limit import Limit
+from tilesmith.space.tensor_limits import product_of, tensor_limits
 from tilesmith.task.task import Task
 
 # Operations in the unrolled code of one block. Twice as many take seconds to compile (partial tiles
@@ -25,16 +26,6 @@ _MOST_TILE_CODE = 640
 # Registers that one vector of a tile may span; further registers are better used along another
 # axis.
 _MOST_VECTORS = 8
-
-
-@dataclass(frozen=True)
-class Limit:
-    """`value` must lie in [least, most]; both bounds are numbers."""
-
-    name: str
-    value: Int
-    most: int
-    least: int = 0
 
 
 def limits_of(task: Task, func: Function) -> list[Limit]:
@@ -134,10 +125,14 @@ _MOST_FETCHED = 32  # elements that a thread fetches ahead of their use
 def _gpu_limits(task: Task, func: Function) -> Iterator[Limit]:
     target = task.target
     for k, root in enumerate(func.body):
+        blocks = list(walk((root,)))
+        if product_of(blocks) is not None:
+            yield from tensor_limits(func, target, k, blocks)
+            continue
         axes = {"threadIdx.x": of(1), "threadIdx.y": of(1), "threadIdx.z": of(1), "vthread": of(1)}
         shared, work = of(0), 0
         tiles: list[tuple[Path, Block]] = []
-        for path, b in walk((root,)):
+        for path, b in blocks:
             for axis in axes:
                 bound = product(f.extent for f in path if f.kind == axis)
                 axes[axis] = axes[axis] if bound.const == 1 else bound

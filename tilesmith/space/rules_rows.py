@@ -230,7 +230,7 @@ class AnnotateForGpu:
             if spatial and not across:
                 state = state.then(*self._bind(state, b, spatial))
         for _, b in list(walk(state.func.body)):
-            if b.reducing:
+            if b.reducing and b.intrinsic is None:
                 column = f"#{b.name}.unroll"
                 state = state.then(SampleChoice(column, self.unroll), AutoUnroll(b.name, column))
         return state

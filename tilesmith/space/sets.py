@@ -7,6 +7,7 @@ from dataclasses import replace
 from tilesmith.base.dtype import FLOAT32
 from tilesmith.base.target import Target
 from tilesmith.ir.intrinsics import INTRINSICS
+from tilesmith.ir.tensor_cores import tensor_intrinsics
 from tilesmith.schedule.rounding import ACCURACY
 from tilesmith.space.across import TileAcross
 from tilesmith.space.annotation import CpuAnnotation
@@ -25,6 +26,7 @@ from tilesmith.space.rules import (
 from tilesmith.space.rules_gpu import CrossThreadReduction, Fetching, GpuAnnotation, TileForGpu
 from tilesmith.space.rules_rows import AnnotateForGpu, FuseRows, SplitSums
 from tilesmith.space.state import Rule
+from tilesmith.space.tensor_cores import TileByTensorCores
 from tilesmith.space.tiling import Tiling
 from tilesmith.space.windows import WriteOutWindows
 
@@ -63,6 +65,7 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
             InlineCheap(always=True),
             FuseRows(),
             SplitSums(),
+            TileByTensorCores(tensor_intrinsics(target)),
             AddCacheWrite(final=True),
             TileForGpu(
                 Tiling("SSSRRSRS", max_innermost=16),

@@ -25,7 +25,8 @@ from tilesmith.schedule.sample import (
 )
 from tilesmith.schedule.trace import Trace
 from tilesmith.space.domains import Domain, Matrix, Rng, domain_of
-from tilesmith.space.limits import Limit, limits_of, warnings_of
+from tilesmith.space.limit import Limit
+from tilesmith.space.limits import limits_of, warnings_of
 from tilesmith.task.task import Candidate, Task
 
 Column = np.ndarray[Any, Any]

@@ -108,6 +108,11 @@ class TaskTuner:
         return self._finished or (self._has_measured and self._state.is_spent)
 
     @property
+    def run(self) -> TuningRun:
+        """What its measurements refer to."""
+        return self._state.run
+
+    @property
     def best(self) -> Measurement | None:
         return self._state.best
 

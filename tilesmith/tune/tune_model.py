@@ -50,6 +50,7 @@ from tilesmith.tune.inputs import (
     require_seed,
     require_target,
 )
+from tilesmith.tune.network_notes import NetworkNotes
 from tilesmith.tune.network_run import NetworkObserver, NetworkRun
 from tilesmith.tune.network_table import NetworkTable
 from tilesmith.tune.network_tasks import merged, with_rivals
@@ -214,6 +215,8 @@ def tune_model(
             [g.name for g in graphs], tasks, tuners, scheduler or gradient(), objective, budget,
             start, watching, similar, rival_tasks,
         )  # fmt: skip
+        if database is not None:
+            run.observers = [*watching, NetworkNotes(run, database)]
         ready: dict[str, ReadyKernel] = {}
         interrupted, error = _tuned(run, measurer or LocalMeasurer(), place_of(records), ready)
         run.report(finished=True)

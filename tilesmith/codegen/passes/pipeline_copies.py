@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import accesses, map_access, substitute_body
+from tilesmith.codegen.passes.bulk_copies import tiles_of
 from tilesmith.codegen.passes.simplify import simplify_body
 from tilesmith.expr.ints import ZERO, Int, of, product, var
 from tilesmith.expr.linear import linear, row_major
@@ -51,6 +52,8 @@ def pipeline_copies(func: Function, _: Target) -> Function:
     def go(s: Stmt) -> tuple[Stmt, ...]:
         stages = s.note(NOTE) if isinstance(s, For) else None
         if not isinstance(s, For) or not isinstance(stages, int) or stages < 2:
+            return (s,)
+        if tiles_of(s.body):  # the emitter lets the copy engine run ahead
             return (s,)
         done = _pipelined(s, buffers, func)
         if done is None:

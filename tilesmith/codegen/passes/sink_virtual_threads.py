@@ -39,7 +39,7 @@ def sink_virtual_threads(func: Function, _: Target) -> Function:
         body += new
     if not virtual:
         return func
-    private = {b.name for b in func.buffers if b.scope == "local"}
+    private = {b.name for b in func.buffers if b.scope in ("local", "fragment")}
     own: dict[str, tuple[str, ...]] = {}  # the virtual threads around all uses of a private buffer
     for a in accesses(body):
         if a.buffer in private:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from tilesmith.codegen.passes.accesses import substitute_body
 from tilesmith.codegen.passes.simplify import simplify_body
 from tilesmith.expr.dynamic import loads_of
-from tilesmith.expr.ints import Int, of, var
+from tilesmith.expr.ints import ZERO, Int, of, var
 from tilesmith.ir.nodes import For, If, Stmt, Store
 from tilesmith.ir.regions import separate
 
@@ -62,7 +62,8 @@ def spread(s: Stmt, tid: Int, num: int, ranges: dict[str, Int]) -> Stmt | None:
     for f, n in zip(loops, extents, strict=True):
         whole = stride
         stride //= n
-        env[f.name] = (number % whole if whole < total else number) // stride
+        digit = (number % whole if whole < total else number) // stride
+        env[f.name] = digit if n > 1 else ZERO
     if width > 1:
         env[loops[-1].name] = env[loops[-1].name] * width + var(lane)
     (done,) = substitute_body(inner, env)
