@@ -110,7 +110,15 @@ def test_a_head_that_dies_ends_the_run_with_what_there_is() -> None:
         )  # fmt: skip
     close(measurer)
     assert "head" in str(result.error)
-    assert database.count(MATMUL) == result.trials > 20
+    before = database.count(MATMUL)
+    assert before == result.trials > 20
+    again = ts.tune(
+        MATMUL.func, MATMUL.target, measurer=fleet([Machine("b", 0.0)]), database=database,
+        quiet=True, budget=ts.Budget(trials=before + 16), strategy=ts.Random(),
+    )  # fmt: skip
+    assert again.error is None
+    keys = [m.candidate.key for m in database.of(MATMUL)]
+    assert len(set(keys)) == before + 16  # what was measured before counts
 
 
 def test_tuning_counts_every_trial_once_and_does_not_wait_for_a_slow_device() -> None:
