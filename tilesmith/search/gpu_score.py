@@ -76,7 +76,7 @@ class Occupancy:
 
 @lru_cache(maxsize=1024)  # the score and the features both ask for it
 def occupancy(gpu: GpuConstants, nests: tuple[Nest, ...]) -> Occupancy:
-    """Of the launch that consists of these statements."""
+    """The occupancy of the launch that consists of these statements."""
     g = nests[0].graph
     threads, blocks, shared, registers = g.of(1), g.of(1), g.of(0), g.of(0)
     for n in nests:
