@@ -40,7 +40,7 @@ class GpuConstants:
     banks: int = 32  # of 4 bytes; each delivers one word per cycle
     sector_nbytes: int = 32  # what L2 delivers at least
     l1_sectors: float = 3.0  # per cycle
-    l2_rate: float = 36.0  # bytes per cycle while all multiprocessors read
+    l2_rate: float = 30.0  # bytes per cycle while all multiprocessors read
     l2_alone: float = 64.0  # the most that one of them gets
     memory_rate: float = 17.0  # 4.5 TB/s over 132 multiprocessors at 1.98 GHz
     most_registers: int = 255  # of a thread
@@ -52,7 +52,7 @@ class GpuConstants:
     overlap_loss: float = 0.1  # share of a block's latencies that other blocks do not hide
     # Warps per scheduler at which half of its cycles issue an instruction; fewer than one leave
     # schedulers without work.
-    half_busy: float = 1.2
+    half_busy: float = 1.0
     # Instructions to find the place of an element in a padded image, and whether it is inside.
     padded_cost: float = 70.0
     copy_cost: float = 6.0  # instructions to copy an element or a vector to shared memory
