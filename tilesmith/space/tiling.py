@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilesmith.expr.intervals import Unknown, bounds
+from tilesmith.expr.ints import Int
 from tilesmith.ir.nodes import Block, Iter
 from tilesmith.schedule.kinds import Unroll, Vectorize
 from tilesmith.schedule.loops import Reorder, Split
@@ -92,7 +94,7 @@ class Tiling:
                 batch = [a for a in others if a in analysis.shared_axes(b)]
                 outward = [*batch, vector_axis, *(a for a in others if a not in batch)]
         # guards of the block stay outside of the register tile
-        asked = {n for p in b.domain for n in p.names}
+        asked = {n for p in b.domain if not _always(p, b) for n in p.names}
         steps: list[Step] = []
         parts: dict[str, tuple[str, ...]] = {}
         for i in (i for i in b.iters if i.name not in unit):
@@ -151,3 +153,12 @@ def _is_rough(extent: int | None) -> bool:
         while left % p == 0:
             left //= p
     return left > 1
+
+
+def _always(p: Int, b: Block) -> bool:
+    """Whether the ranges of iterators, where these are numbers, make a condition `p >= 0` hold."""
+    try:
+        low, _ = bounds(p, {i.name: i.extent for i in b.iters})
+    except Unknown:
+        return False
+    return low.const is not None and low.const >= 0
