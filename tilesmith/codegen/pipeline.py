@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tilesmith.base.target import Target
+from tilesmith.codegen.passes.append_scalars import append_scalars
 from tilesmith.codegen.passes.apply_layouts import apply_layouts
 from tilesmith.codegen.passes.bulk_copies import bulk_copies
 from tilesmith.codegen.passes.compact import compact
@@ -68,6 +69,7 @@ CPU_PASSES: tuple[Pass, ...] = (
 # "GPU" marks what only GPUs have. The result is in launch form, see ir/nodes.py.
 GPU_PASSES: tuple[Pass, ...] = (
     join_across_threads,  # GPU
+    append_scalars,  # GPU
     lower_blocks,
     place_buffers,  # GPU
     sink_virtual_threads,  # GPU

@@ -1,7 +1,8 @@
 """The constants of a GPU that the analytic score needs, derived from a Target.
 
-Rates are per multiprocessor and cycle. The defaults are those of an H200, measured or from NVIDIA's
-documents; other GPUs differ in size more than in proportion.
+Rates are per multiprocessor and cycle. The defaults are those of an H200: from NVIDIA's documents,
+measured, or fitted to recorded measurements (tests/data/gpu). Other GPUs differ in size more than
+in proportion.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class GpuConstants:
     launch_cycles: float = 1500.0  # from one kernel of a graph to the next
     banks: int = 32  # of 4 bytes; each delivers one word per cycle
     sector_nbytes: int = 32  # what L2 delivers at least
-    l1_sectors: float = 4.0  # per cycle
-    l2_rate: float = 24.0  # bytes per cycle while all multiprocessors read
+    l1_sectors: float = 3.0  # per cycle
+    l2_rate: float = 36.0  # bytes per cycle while all multiprocessors read
     l2_alone: float = 64.0  # the most that one of them gets
     memory_rate: float = 17.0  # 4.5 TB/s over 132 multiprocessors at 1.98 GHz
     most_registers: int = 255  # of a thread
@@ -48,12 +49,12 @@ class GpuConstants:
     # Instructions of a loop that is not unrolled, per iteration: counter, test, and the addresses
     # that unrolled code has as constants.
     loop_cost: float = 24.0
-    overlap_loss: float = 0.2  # share of a block's latencies that other blocks do not hide
+    overlap_loss: float = 0.1  # share of a block's latencies that other blocks do not hide
     # Warps per scheduler at which half of its cycles issue an instruction; fewer than one leave
     # schedulers without work.
-    half_busy: float = 0.6
+    half_busy: float = 1.2
     # Instructions to find the place of an element in a padded image, and whether it is inside.
-    padded_cost: float = 40.0
+    padded_cost: float = 70.0
     copy_cost: float = 6.0  # instructions to copy an element or a vector to shared memory
 
     @staticmethod

@@ -5,12 +5,15 @@ in shared memory that all threads fill; reductions across threads.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from tilesmith.base.errors import ScheduleError
+from tilesmith.expr.nodes import Select
 from tilesmith.ir.dependence import find_block
 from tilesmith.ir.nodes import Block, walk
 from tilesmith.schedule.automatic import AutoUnroll
 from tilesmith.schedule.cache import CacheRead, SetScope, StorageAlign
+from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.kinds import Annotate, Bind
 from tilesmith.schedule.layout import TransformLayout
 from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
@@ -131,6 +134,32 @@ class TileForGpu:
         after = bind_levels(after, b.name)
         states = {add_cache_reads(after, b.name, how): None for how in self.fetching}
         return Derived(tuple(states), final=True)
+
+
+@dataclass(frozen=True)
+class KeepPadding:
+    """Pads an image in a launch of its own, as an alternative to padding whenever a tile is copied:
+    for sums of so many terms that the launch hardly counts. Copies of tiles then need no conditions
+    and may move vectors.
+    """
+
+    terms: int = 1 << 29
+    uses: int = 256  # of each element, at least
+
+    def __call__(self, state: State) -> Derived | None:
+        func, b = state.func, state.block
+        if b.combiner is not None or analysis.is_output(func, b):
+            return None
+        if not any(isinstance(w.value, Select) for w in b.writes):
+            return None
+        work = max(prod(analysis.points(o)) for _, o in walk(func.body))
+        if work < self.terms or work < self.uses * analysis.points(b)[0]:
+            return None
+        try:
+            inlined = state.then(Inline(b.name))
+        except ScheduleError:
+            return None
+        return Derived((inlined, state.then(done=[b.name])), final=True, preferred=1)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,13 @@ from tilesmith.space.rules import (
     skip,
     split_divided,
 )
-from tilesmith.space.rules_gpu import CrossThreadReduction, Fetching, GpuAnnotation, TileForGpu
+from tilesmith.space.rules_gpu import (
+    CrossThreadReduction,
+    Fetching,
+    GpuAnnotation,
+    KeepPadding,
+    TileForGpu,
+)
 from tilesmith.space.rules_rows import AnnotateForGpu, FuseRows, SplitSums, split_interleaved
 from tilesmith.space.state import Rule
 from tilesmith.space.tensor_cores import TileByTensorCores
@@ -63,6 +69,7 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
     if target.kind != "cpu":
         fetching = Fetching(widths=(1, 2, 4), pipeline=True)
         return (
+            KeepPadding(),
             InlineCheap(always=True),
             split_interleaved,
             FuseRows(),

@@ -1,0 +1,107 @@
+"""What the default space has on GPUs beyond Ansor's, found in its sketches."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import tilesmith as ts
+from tilesmith.cli.operators import operator
+from tilesmith.codegen.pipeline import GPU_PASSES, lower
+from tilesmith.ir.evaluate import evaluate
+from tilesmith.ir.nodes import Alloc, For, Join, Stmt, Store, statements
+from tilesmith.space.spaces import SketchSpace, variants
+from tilesmith.testing.meaning import assert_close
+from tilesmith.testing.programs import random_inputs
+
+H200 = ts.Target.named("nvidia-h200")
+
+
+def variants_of(name: str, *shape: int) -> list[ts.Variant]:
+    task = ts.Task(operator(name, shape), H200)
+    sketches = SketchSpace(ts.default_rules(H200)).sketches(task)
+    return [v for s in sketches for v in variants(task, s)]
+
+
+def some_rows(v: ts.Variant, count: int) -> list[ts.Function]:
+    return [v.function(row) for row in v.sample(np.random.default_rng(0), count)]
+
+
+def is_shared(v: ts.Variant) -> bool:
+    return any(b.scope == "shared" for b in v.func.buffers)
+
+
+def launches(func: ts.Function) -> list[Stmt]:
+    return [s for s in lower(func, H200, GPU_PASSES).body if not isinstance(s, Alloc)]
+
+
+def test_operands_are_copied_to_shared_memory_or_read_where_they_are() -> None:
+    assert {is_shared(v) for v in variants_of("depthwise-conv2d", 28, 32, 3, 2, 1)} == {True, False}
+
+
+def test_the_parts_of_a_split_sum_are_tiled_like_a_whole_one() -> None:
+    """The guard of a split that divides holds always, and is no reason to leave loops whole."""
+    split = [v for v in variants_of("matmul", 64, 32, 512) if "C.rf" in str(v.func)]
+    assert split
+    for v in split:
+        assert max(d.size for d in v.domains if d.columns[0].startswith("#C.rf.local.k.1")) > 5
+
+
+def test_a_transposed_convolution_is_one_launch() -> None:
+    whole = [
+        v for v in variants_of("conv2d-transpose", 4, 16, 8, 4, 2, 1) if ".rf" not in str(v.func)
+    ]
+    assert whole
+    for v in whole:
+        assert [len(launches(f)) for f in some_rows(v, 2)] == [1, 1]
+
+
+def test_a_norm_is_two_launches_and_its_root_part_of_the_second() -> None:
+    found = {len(launches(f)) for v in variants_of("norm", 40, 300) for f in some_rows(v, 3)}
+    assert found <= {1, 2}
+
+
+def test_large_sums_may_be_padded_ahead() -> None:
+    large, small = ((14, 256, 256, 3, 1, 1, 16), (14, 16, 16, 3, 1, 1))
+    kept = ["\n  pad = global" in f"\n{v.func}" for v in variants_of("conv2d", *large)]
+    assert {*kept} == {True, False}
+    assert not any("pad = global" in str(v.func) for v in variants_of("conv2d", *small))
+
+
+def written_out(body: tuple[Stmt, ...]) -> int:
+    """Statements after unrolling."""
+    total = 0
+    for s in body:
+        inner = written_out(s.body) if hasattr(s, "body") else isinstance(s, Store | Join)
+        total += inner * ((s.extent.const or 1) if isinstance(s, For) and s.kind == "unroll" else 1)
+    return total
+
+
+def test_unrolled_code_is_bounded_before_it_is_built() -> None:
+    counts = []
+    for v in variants_of("conv2d", 16, 32, 32, 3, 1, 1)[:3]:
+        counts += [written_out(lower(f, H200, GPU_PASSES).body) for f in some_rows(v, 6)]
+    assert max(counts) < 3 * 4096
+    assert max(counts) > 64
+
+
+def held(func: ts.Function) -> bool:
+    return any(isinstance(s, Alloc) and ".held" in s.buffer.name for s in statements(func.body))
+
+
+def test_rows_that_fit_stay_in_registers() -> None:
+    (v,) = variants_of("softmax", 5, 256)
+    rows = v.sample(np.random.default_rng(0), 60)
+    at = {c: k for k, c in enumerate(v.columns)}
+    rng, seen = np.random.default_rng(1), set()
+    for row in rows:
+        key = tuple(int(row[at[f"#Y.{n}"]]) for n in ("threads", "width", "held"))
+        if key in seen:
+            continue
+        seen.add(key)
+        threads, width, most = key
+        lowered = lower(v.function(row), H200, GPU_PASSES)
+        exact = 256 % (threads * width) == 0
+        assert held(lowered) == (exact and 0 < 256 // threads <= most)
+        arrays = random_inputs(v.task.func, rng)
+        assert_close(ts.run_simt(lowered, *arrays), evaluate(v.task.func, *arrays), "", v.task.func)
+    assert len(seen) > 10
