@@ -298,6 +298,35 @@ def test_threads_that_only_a_guard_keeps_in_their_row_are_apart():
     assert "X.shared[Y.w, 6*Y.f + Y.h] = " in str(lowered)
 
 
+@pytest.mark.parametrize(("turns", "outer"), [(2, 1), (2, 3), (3, 1), (3, 2)])
+def test_a_pipelined_loop(turns, outer):
+    """Each thread adds up a row whose tiles all threads fetch, one tile ahead. Every barrier is
+    needed, and their number is the least.
+    """
+    x = ts.placeholder((6, 3 * turns * outer), name="X")
+    k = ts.reduce_axis(3 * turns * outer, name="k")
+    func = ts.function([x, ts.compute((6,), lambda i: ts.sum(x[5 - i, k], axis=k), name="S")])
+    sch = Schedule(func)
+    sch.cache_write("S", "local")
+    sch.compute_at("S.local", "S.i")
+    sch.bind("S.i", "threadIdx.x")
+    sch.split("S.local.k", [outer, turns, 3])
+    sch.cache_read("S.local", "X", "shared")
+    sch.compute_at("X.shared", "S.local.k.1")
+    sch.annotate("S.local.k.1", "pipeline", 2)
+    check = GpuCheck(func, H200)
+    lowered = check.run(sch.func)
+    (tile,) = [s.buffer for s in statements(lowered.body)
+               if isinstance(s, Alloc) and s.buffer.scope == "shared"]  # fmt: skip
+    assert tile.shape[0].const == 2
+    loops = [f.name for f in statements(lowered.body) if isinstance(f, For)]
+    assert ("S.local.k.1" in loops) == (turns > 2), "two turns are written out"
+    racy = list(without_each_sync(lowered))
+    # one per turn that is written; if the last tile lies where the next first one goes, one more
+    assert len(racy) == (2 if turns == 2 else 1) + (turns > 2 and outer > 1)
+    assert all("race" in check.race_without(sch.func, r) for r in racy)
+
+
 def test_virtual_threads_keep_the_layout_of_a_private_buffer():
     x = ts.placeholder((7, 5), name="X")
     func = ts.function([x, ts.compute((7, 5), lambda i, j: x[i, j] * 2.0, name="Y")])

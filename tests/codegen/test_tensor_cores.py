@@ -25,7 +25,8 @@ from tilesmith.space.variant import Variant, lower
 from tilesmith.task.task import Task
 from tilesmith.testing.gpu_programs import GpuCheck, without_each_sync
 
-H200 = ts.Target.named("nvidia-h200")
+H200, A100 = ts.Target.named("nvidia-h200"), ts.Target.named("nvidia-a100")
+OLD = replace(A100, arch="sm_75", cpu="sm_75")
 
 
 def product(
@@ -47,6 +48,21 @@ def by_instruction(func: Function, target: ts.Target = H200) -> list[Variant]:
     return [lower(task, Trace(s.steps)) for s in units]
 
 
+def unit_of(variant: Variant) -> ts.Intrinsic:
+    return next(x.intrinsic for x in variant.trace.steps if isinstance(x, Tensorize))
+
+
+def by_groups(func: Function, target: ts.Target = H200) -> list[Variant]:
+    """The variants whose instructions are those of several warps."""
+    return [v for v in by_instruction(func, target) if "wgmma" in unit_of(v).name]
+
+
+def convolution(size: int, kernel: int) -> Function:
+    x = ts.placeholder((1, 16, size, size), "float16", name="X")
+    w = ts.placeholder((32, 16, kernel, kernel), "float16", name="W")
+    return ts.function([x, w, ts.ops.conv2d(x, w, padding=kernel // 2)], name="conv")
+
+
 def with_bias() -> Function:
     a, w = ts.placeholder((64, 64), "float16", name="A"), ts.placeholder((64, 64), "float16")
     bias = ts.placeholder((64,), "float16", name="bias")
@@ -59,6 +75,8 @@ CASES = {
     "float32": product((128, 128, 64), out="float32", turned=(False, True)),
     "batch": product((64, 64, 64), batch=3),
     "epilogue": with_bias(),
+    "padded": product((100, 80, 56), "bfloat16", turned=(False, True)),
+    "padded float32": product((70, 64, 120), out="float32"),
 }
 
 
@@ -67,7 +85,7 @@ def test_every_sketch_computes_the_same_and_compiles(name: str) -> None:
     pytest.importorskip("cuda.bindings", reason="NVRTC compiles CUDA")
     rng = np.random.default_rng(0)
     check = GpuCheck(CASES[name], H200)
-    variants = by_instruction(CASES[name])
+    variants = by_groups(CASES[name])
     assert variants
     for k, variant in enumerate(variants):
         (row,) = variant.sample(rng, 1)
@@ -81,10 +99,36 @@ def test_every_sketch_computes_the_same_and_compiles(name: str) -> None:
             assert launch.shared_nbytes <= H200.shared_nbytes
 
 
+BY_WARPS = {
+    "plain": product((64, 64, 64)),
+    "turned": product((32, 48, 32), "bfloat16", turned=(True, True)),
+    "padded": product((50, 40, 24)),
+    "padded float32": product((50, 40, 24), out="float32", turned=(False, True)),
+    "batch": product((32, 32, 32), batch=2),
+    "1x1": convolution(14, 1),
+    "3x3": convolution(7, 3),
+}
+
+
+@pytest.mark.parametrize("name", BY_WARPS)
+def test_instructions_of_a_warp_pad_and_convolve(name: str) -> None:
+    pytest.importorskip("cuda.bindings", reason="NVRTC compiles CUDA")
+    check = GpuCheck(BY_WARPS[name], A100)
+    (variant,) = by_instruction(BY_WARPS[name], A100)
+    for k, row in enumerate(variant.sample(np.random.default_rng(0), 3)):
+        func = variant.function(row)
+        lowered = check.run(func)
+        for broken in without_each_sync(lowered):
+            assert "race" in check.race_without(func, broken)
+        if k == 0:
+            text = CudaBackend().compile(func, A100).source
+            assert "mma.sync.aligned.m16n8k16" in text
+
+
 def test_a_missing_barrier_is_a_race() -> None:
     func = CASES["plain"]
     check = GpuCheck(func, H200)
-    variant = by_instruction(func)[0]
+    variant = by_groups(func)[0]
     (row,) = variant.sample(np.random.default_rng(1), 1)
     scheduled = variant.function(row)
     broken = list(without_each_sync(check.run(scheduled)))
@@ -94,7 +138,7 @@ def test_a_missing_barrier_is_a_race() -> None:
 
 
 def test_shared_tiles_are_filled_by_the_copy_engine_and_results_stay_in_registers() -> None:
-    variant = by_instruction(CASES["plain"])[0]
+    variant = by_groups(CASES["plain"])[0]
     (row,) = variant.sample(np.random.default_rng(2), 1)
     func = variant.function(row)
     for step in GPU_PASSES:
@@ -118,22 +162,25 @@ def test_a_fragment_has_each_element_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "func",
+    ("func", "fits"),
     [
-        product((100, 64, 64)),  # rows do not divide
-        product((64, 64, 72)),
-        product((64, 64, 64), "float32"),
-        product((64, 36, 64)),  # rows of B are no multiple of 16 bytes
+        (product((64, 64, 64)), {"wgmma", "mma"}),
+        (product((100, 64, 64)), {"wgmma", "mma"}),  # rows do not divide
+        (product((80, 64, 72)), {"mma"}),  # too much padding for the larger one
+        (product((64, 36, 64)), {"mma"}),  # rows of B are no multiple of 16 bytes
+        (product((64, 64, 64), "float32"), set()),
+        (product((3, 64, 64)), set()),  # most of it would be padding
     ],
 )
-def test_what_does_not_fit_has_the_ordinary_sketches_only(func: Function) -> None:
-    assert not by_instruction(func)
-    assert derive(Task(func, H200), default_rules(H200)).finished
+def test_which_instructions_fit(func: Function, fits: set[str]) -> None:
+    found = {unit_of(v).name.split(".")[1].split("_")[0] for v in by_instruction(func)}
+    assert found == fits
+    every = derive(Task(func, H200), default_rules(H200)).finished
+    assert any(not any(isinstance(x, Tensorize) for x in s.steps) for s in every)
 
 
 def test_other_targets_and_ansors_rules_have_none() -> None:
-    a100 = ts.Target.named("nvidia-a100")
-    assert not by_instruction(CASES["plain"], a100)
+    assert not by_instruction(CASES["plain"], OLD)
     sketches = derive(Task(CASES["plain"], H200), ansor_rules(H200)).finished
     assert not any(isinstance(x, Tensorize) for s in sketches for x in s.steps)
 
@@ -141,7 +188,7 @@ def test_other_targets_and_ansors_rules_have_none() -> None:
 def test_rows_within_limits_fit_the_machine() -> None:
     small = replace(H200, shared_nbytes=100 << 10)
     for target in (H200, small):
-        for variant in by_instruction(product((512, 256, 512)), target):
+        for variant in by_groups(product((512, 256, 512)), target):
             for row in variant.sample(np.random.default_rng(3), 2):
                 func = variant.function(row)
                 artifact = emit_artifact(func, target, CUDA, GPU_PASSES, checked=False)

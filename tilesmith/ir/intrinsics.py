@@ -15,7 +15,7 @@ from tilesmith.expr.values import cast
 from tilesmith.ir.function import Function
 from tilesmith.ir.lower import function
 from tilesmith.ir.nodes import Intrinsic
-from tilesmith.ir.tensor_cores import WGMMA
+from tilesmith.ir.tensor_cores import MMA, WGMMA
 
 
 def _dot(lanes: int, left: str, right: str, name: str) -> Function:
@@ -86,4 +86,4 @@ AMX_TILES = tuple(
     for steps in (16, 4, 1)
 )
 
-INTRINSICS = (AVX512_DOT_U8S8, AVX_DOT_U8S8, NEON_DOT_S8S8, NEON_DOT_U8U8, *AMX_TILES, *WGMMA)
+INTRINSICS = (AVX512_DOT_U8S8, AVX_DOT_U8S8, NEON_DOT_S8S8, NEON_DOT_U8U8, *AMX_TILES, *WGMMA, *MMA)

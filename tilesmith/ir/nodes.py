@@ -67,7 +67,8 @@ from typing import Any
 from tilesmith.base.dtype import DType
 from tilesmith.expr.combiner import COMBINERS, Combiner
 from tilesmith.expr.dynamic import loads_of, map_loads
-from tilesmith.expr.ints import Int, bounds, of
+from tilesmith.expr.intervals import bounds
+from tilesmith.expr.ints import Int, of
 from tilesmith.expr.linear import row_major
 from tilesmith.expr.nodes import Binary, Expr, Load, map_ints
 

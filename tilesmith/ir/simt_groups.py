@@ -46,10 +46,13 @@ def run_group(lanes: Lanes, s: Store, fragment: Fragment, blocks: Array | None) 
     on = None if blocks is None else blocks[:, None]
     rows, columns, depth = (e.const or 1 for _, e in s.tile)
     count = (lanes.at.blocks, threads // group)
-    a = np.broadcast_to(one.value(sums.b.a, on), (rows, 1, depth, *count))
-    b = np.broadcast_to(one.value(sums.b.b, on), (1, columns, depth, *count))
-    total = np.einsum("mkbg,nkbg->mnbg", a[:, 0], b[0])[:, :, None]
     (m, _), (n, _), _ = s.tile
+    left, right = sums.b.a, sums.b.b
+    if not any(m in p.names for x in loads_of(left) for p in x.index):
+        left, right = right, left
+    a = np.broadcast_to(one.value(left, on), (rows, 1, depth, *count))
+    b = np.broadcast_to(one.value(right, on), (1, columns, depth, *count))
+    total = np.einsum("mkbg,nkbg->mnbg", a[:, 0], b[0])[:, :, None]
     one.env |= {"d0": one.env[m], "d1": one.env[n]}
     memory = lanes.find(w.buffer)
     if not memory.local or memory.known is None:

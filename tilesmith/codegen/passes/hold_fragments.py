@@ -93,9 +93,9 @@ class _Rewriting:
         out: list[Stmt] = []
         for s in body:
             if isinstance(s, For):
-                filled = _filled(s, self.kept)
-                if filled is not None:
-                    out.append(_filling(*filled))
+                filling = _filling(s, self.kept, ranges)
+                if filling is not None:
+                    out.append(filling)
                     continue
                 inner = (*threads, s.name) if s.kind == "threadIdx.x" else threads
                 done = self.body(s.body, {**ranges, s.name: s.extent}, inner)
@@ -156,33 +156,32 @@ class _Rewriting:
         return plain
 
 
-def _filled(s: For, kept: Mapping[str, _Held]) -> tuple[_Held, Write] | None:
-    """The fragment that a nest fills with a constant."""
-    inner: Stmt = s
+def _filling(s: For, kept: Mapping[str, _Held], ranges: Mapping[str, Int]) -> Stmt | None:
+    """The loop over registers for one over rows and columns that fills a fragment by a constant."""
     loops: list[For] = []
-    while isinstance(inner, For) and len(inner.body) == 1:
-        loops.append(inner)
+    inner: Stmt = s
+    conds: list[Int] = []
+    while isinstance(inner, For | If) and len(inner.body) == 1:
+        if isinstance(inner, For):
+            loops.append(inner)
+        else:
+            conds += inner.conds
         inner = inner.body[0]
-    if not isinstance(inner, Store) or len(inner.writes) != 1:
+    if len(loops) != 2 or not isinstance(inner, Store) or len(inner.writes) != 1:
         return None
     (write,) = inner.writes
     if write.buffer not in kept or not isinstance(write.value, Const):
         return None
     held = kept[write.buffer]
-    if prod(f.extent.const or 0 for f in loops) != prod(e.const or -1 for e in held.buffer.shape):
+    around = {**ranges, **{f.name: f.extent for f in loops}}
+    whole = tuple(f.extent.const for f in loops) == held.size
+    if not whole or not all(_always(p, around) for p in conds):
         raise BuildError(f"a part of the fragment {write.buffer} is filled")
-    return held, write
-
-
-def _filling(held: _Held, write: Write) -> Stmt:
-    shape = held.registers.shape
-    names = [f"{write.buffer}.part{d}" for d in range(len(shape))]
-    index = tuple(ZERO if e.const == 1 else var(n) for n, e in zip(names, shape, strict=True))
-    stmt: Stmt = Store((Write(write.buffer, index, write.value),))
-    for n, e in reversed(list(zip(names, shape, strict=True))):
-        if e.const != 1:
-            stmt = For(n, e, (stmt,), "unroll")
-    return stmt
+    start = tuple(p.substitute({f.name: ZERO for f in loops}) for p in write.index)
+    name = f"{write.buffer}.register"
+    index = (*held.parts(start)[0][:-1], var(name))
+    store = Store((Write(write.buffer, index, write.value),))
+    return For(name, of(held.fragment.registers), (store,), "unroll")
 
 
 def _points(p: Int, ranges: Mapping[str, Int]) -> dict[str, Any] | None:

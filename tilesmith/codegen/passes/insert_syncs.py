@@ -13,18 +13,8 @@ from dataclasses import dataclass, replace
 from tilesmith.base.errors import BuildError
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import Access, accesses
-from tilesmith.expr.ints import (
-    ONE,
-    ZERO,
-    FloorDiv,
-    Int,
-    Unknown,
-    atom,
-    bounds,
-    of,
-    opaque_atoms,
-    var,
-)
+from tilesmith.expr.intervals import Unknown, bounds
+from tilesmith.expr.ints import ONE, ZERO, FloorDiv, Int, atom, of, opaque_atoms, var
 from tilesmith.expr.linear import linear
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Buffer, For, If, Join, Stmt, Sync, statements
@@ -190,8 +180,15 @@ class _Launch:
             )
 
     def _slots_differ(self, u: _Use, v: _Use) -> bool:
-        """Whether the first indices are e % n and (e + c) % n, with c no multiple of n."""
-        a, b = (_modulo(_shifted(x.access.index[:1], x.shift)) for x in (u, v))
+        """Whether the first indices are different numbers, or e % n and (e + c) % n with c no
+        multiple of n.
+        """
+        first, other = (_shifted(x.access.index[:1], x.shift) for x in (u, v))
+        if first is None or other is None:
+            return False
+        if first.const is not None and other.const is not None:
+            return first.const != other.const
+        a, b = _modulo(first), _modulo(other)
         if a is None or b is None or a[1] != b[1]:
             return False
         # The same iteration of all loops around both: those that share their names.
@@ -298,10 +295,8 @@ def _shifted(index: tuple[Int, ...], shift: tuple[str, ...]) -> Int | None:
     return index[0].substitute({n: var(n) + 1 for n in shift})
 
 
-def _modulo(p: Int | None) -> tuple[Int, int] | None:
+def _modulo(p: Int) -> tuple[Int, int] | None:
     """(e, n) for an index of the form e % n."""
-    if p is None:
-        return None
     for a in opaque_atoms(p):
         if isinstance(a, FloorDiv) and (n := a.b.const) is not None:
             whole = p + atom(a) * n

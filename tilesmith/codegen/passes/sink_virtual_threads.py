@@ -18,7 +18,8 @@ from dataclasses import replace
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import Access, accesses, map_access
 from tilesmith.expr.dynamic import below
-from tilesmith.expr.ints import ONE, ZERO, Int, Unknown, bounds, nonnegative, var
+from tilesmith.expr.intervals import Unknown, bounds
+from tilesmith.expr.ints import ONE, ZERO, Int, nonnegative, var
 from tilesmith.expr.nodes import own_ints
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function

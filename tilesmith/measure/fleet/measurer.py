@@ -29,15 +29,24 @@ _GRACE_SECONDS = 15.0  # for a run that has measured nothing when its time is up
 
 @dataclass(frozen=True)
 class FleetMeasurer:
-    """`address` is that of a Ray cluster, as "10.0.0.1:6379"; "auto" is the one that this machine
-    belongs to. `timeout`, `cold`, `memory_nbytes`, `confirm`, `rules` and `seed` are as in
-    LocalMeasurer. `build` says where candidates are compiled: on the "worker" that measures them,
-    on the "tuner", which takes workers that accept code, or, with "auto", for each worker that
-    accepts code where it is faster.
+    """Measures on the devices that the workers of a Ray cluster offer (`tilesmith worker`). It
+    needs `tilesmith[fleet]`.
 
-    A candidate is measured elsewhere if its worker is lost, and has failed when that has happened
-    more than `retries` times. A worker is lost when it has not answered for `patience` seconds.
-    `wait` is how long there may be no worker for the target.
+    - `address`: that of a Ray cluster, as "10.0.0.1:6379"; "auto" is the one that this machine
+      belongs to.
+    - `timeout`, `cold`, `memory_nbytes`, `confirm`, `rules`, `seed`: as in LocalMeasurer.
+    - `build`: where candidates are compiled: on the "worker" that measures them, on the "tuner",
+      which takes workers that accept code, or, with "auto", for each worker that accepts code where
+      it is faster.
+    - `retries`: a candidate is measured elsewhere if its worker is lost, and has failed when that
+      has happened more often than this.
+    - `patience`: a worker is lost when it has not answered for so many seconds.
+    - `wait`: for how many seconds there may be no worker for the target.
+
+    Example:
+
+        measurer = ts.FleetMeasurer(address="auto")    # of the cluster that this machine is part of
+        result = ts.tune(func, ts.cpu(num_cores=1), measurer=measurer)
     """
 
     address: str = "auto"
@@ -59,9 +68,11 @@ class FleetMeasurer:
             )
 
     def open(self, task: Task) -> FleetRun:
+        """Joins the cluster; the task is the first that will be measured."""
         return FleetRun(self, self.pool())
 
     def pool(self) -> Pool:
+        """The connection to the cluster."""
         return RayPool(self.address)
 
 
