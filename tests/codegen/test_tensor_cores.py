@@ -75,6 +75,8 @@ CASES = {
     "float32": product((128, 128, 64), out="float32", turned=(False, True)),
     "batch": product((64, 64, 64), batch=3),
     "epilogue": with_bias(),
+    "padded": product((100, 80, 56), "bfloat16", turned=(False, True)),
+    "padded float32": product((70, 64, 120), out="float32"),
 }
 
 
@@ -163,8 +165,8 @@ def test_a_fragment_has_each_element_once() -> None:
     ("func", "fits"),
     [
         (product((64, 64, 64)), {"wgmma", "mma"}),
-        (product((100, 64, 64)), {"mma"}),  # rows do not divide
-        (product((64, 64, 72)), {"mma"}),
+        (product((100, 64, 64)), {"wgmma", "mma"}),  # rows do not divide
+        (product((80, 64, 72)), {"mma"}),  # too much padding for the larger one
         (product((64, 36, 64)), {"mma"}),  # rows of B are no multiple of 16 bytes
         (product((64, 64, 64), "float32"), set()),
         (product((3, 64, 64)), set()),  # most of it would be padding

@@ -16,20 +16,21 @@ from tilesmith.ir.dependence import find_block
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Intrinsic
 from tilesmith.ir.tensor_cores import DEPTH, RUN
-from tilesmith.schedule.cache import CacheRead, CacheWrite, SetScope
 from tilesmith.schedule.iterators import SplitIterator
 from tilesmith.schedule.kinds import Annotate, Bind, Vectorize
 from tilesmith.schedule.layout import TransformLayout
-from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
+from tilesmith.schedule.location import ReverseComputeAt
 from tilesmith.schedule.loops import Reorder, Split
 from tilesmith.schedule.sample import SampleChoice, SampleTile
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.unit import Tensorize
-from tilesmith.space import analysis
+from tilesmith.space.fragments import read_shared, result_loops, share_of_work, with_room
 from tilesmith.space.instruction_match import Match, matches
 from tilesmith.space.state import Derived, State
 
 _MANY = 1 << 20  # blocks: no bound
+# Of what is computed, padding counted: at least, and compared to another instruction.
+_LEAST_WORK, _LEAST_OF_BEST = 0.4, 0.8
 _MOST_RANK = 5  # dimensions of a tensor that the copy engine knows
 
 
@@ -47,9 +48,14 @@ class TileByTensorCores:
         if state.func.all_buffers[b.writes[0].buffer].scope != "global":
             return None
         derived: list[State] = []
-        for unit in self.intrinsics:
-            for match in matches(state.func, b, unit):
-                if not _fits(state.func, state, match):
+        found = [
+            [m for m in matches(state.func, b, unit) if _fits(state.func, state, m)]
+            for unit in self.intrinsics
+        ]
+        shares = [share_of_work(state, _sizes(m)) for every in found for m in every]
+        for every in found:
+            for match in every:
+                if share_of_work(state, _sizes(match)) < _LEAST_OF_BEST * max(shares):
                     continue
                 try:
                     derived += self._derive(state, match)
@@ -59,18 +65,8 @@ class TileByTensorCores:
         return Derived(tuple(derived)) if derived else None
 
     def _derive(self, state: State, match: Match) -> Iterator[State]:
-        b = state.block
-        name = b.name
         (m, rows), (n, columns), (k, _) = match.axes
-        consumer = analysis.fusible_consumer(state.func, b)
-        if consumer is None:
-            if not analysis.is_output(state.func, b):
-                return
-            state = state.then(CacheWrite(name, "fragment"))
-            last, name = name, f"{name}.fragment"
-        else:
-            last = consumer.name
-            state = state.then(SetScope(b.writes[0].buffer, "fragment"))
+        state, name, last = with_room(state, _sizes(match))
         state = state.then(
             SplitIterator(name, m, rows), SplitIterator(name, n, columns),
             SplitIterator(name, k, DEPTH),
@@ -92,11 +88,10 @@ class TileByTensorCores:
         state = state.then(*(Bind(x, "blockIdx.x") for x in order[: len(others) + 3]))
         state = state.then(Bind(tile.parts[2], "vthread"), Bind(tile.parts[3], "threadIdx.x"))
         state = state.then(*_own_elements(state.func, name, last, match))
-        for operand, load in match.operands:
-            if operand != match.output:
-                read = CacheRead(name, load.buffer, "shared")
-                state = state.then(read, ComputeAt(read.copy, steps.parts[0]), done=[read.copy])
-                state = state.then(*_tiled(load.index[-1].name == k, len(load.index), read.copy))
+        for load in find_block(state.func, name)[1].loads:
+            state, copy = read_shared(state, name, load.buffer, steps.parts[0])
+            by_depth = f"{k}_outer" in load.index[-1].names
+            state = state.then(*_tiled(by_depth, len(load.index), copy))
         state = state.then(
             *self._decisions(name, steps.parts[0], state.task.target.num_multiprocessors),
             Tensorize(inner[0], match.intrinsic),
@@ -116,14 +111,18 @@ class TileByTensorCores:
         return out
 
 
+def _sizes(match: Match) -> dict[str, int]:
+    """The iterators' extents are padded to multiples of these."""
+    return {**match.sizes, match.axes[2][0]: RUN}
+
+
 def _fits(func: Function, state: State, match: Match) -> bool:
-    """Whether tiles divide, and the copy engine can read the operands: matrices whose rows are
-    multiples of 16 bytes, in any order of dimensions.
+    """Whether the copy engine can read the operands, which are matrices whose rows are multiples of
+    16 bytes, in any order of dimensions; and padding leaves enough work.
     """
     b = state.block
-    sizes = dict(match.axes)
-    sizes[match.axes[2][0]] = RUN
-    if any((i.extent.const or 1) % sizes[i.name] for i in b.iters if i.name in sizes):
+    sizes = _sizes(match)
+    if share_of_work(state, sizes) < _LEAST_WORK:
         return False
     if b.writes[0].index[-1].name != match.axes[1][0]:  # a quad of threads stores 16 bytes
         return False
@@ -142,25 +141,6 @@ def _fits(func: Function, state: State, match: Match) -> bool:
         if [x.buffer for x in b.loads].count(load.buffer) > 1:
             return False
     return True
-
-
-def result_loops(
-    func: Function, name: str, block: str, axes: tuple[str, str]
-) -> tuple[tuple[str, ...], str, str]:
-    """The loops of the block that stores what `name` computes: those over the two axes, after
-    all others.
-    """
-    write = find_block(func, name)[1].writes[0]
-    path, b = find_block(func, block)
-    load = next(x for x in b.loads if x.buffer == write.buffer)
-    own = [f.name for f in path if f.owner == block]
-    found = []
-    for axis in axes:
-        parts = (f"{axis}_outer", f"{axis}_inner")
-        d = next(d for d, p in enumerate(write.index) if p.names & set(parts))
-        bind = b.binding[load.index[d].name or ""]
-        found.append(next(x for x in own if x in bind.names))
-    return tuple(x for x in own if x not in found), found[0], found[1]
 
 
 def _own_elements(func: Function, name: str, block: str, match: Match) -> list[Step]:

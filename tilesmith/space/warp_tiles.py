@@ -13,20 +13,18 @@ from dataclasses import dataclass
 from tilesmith.base.errors import ScheduleError
 from tilesmith.ir.dependence import find_block
 from tilesmith.ir.nodes import Intrinsic
-from tilesmith.schedule.cache import CacheRead, CacheWrite, SetScope, StorageAlign
-from tilesmith.schedule.inline import Inline
+from tilesmith.schedule.cache import StorageAlign
 from tilesmith.schedule.iterators import SplitIterator
 from tilesmith.schedule.kinds import Annotate, Bind, Unroll, Vectorize
-from tilesmith.schedule.layout import Pad
-from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
+from tilesmith.schedule.location import ReverseComputeAt
 from tilesmith.schedule.loops import Reorder, Split
 from tilesmith.schedule.sample import SampleChoice, SampleTile
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.unit import Tensorize
 from tilesmith.space import analysis
+from tilesmith.space.fragments import read_shared, result_loops, share_of_work, with_room
 from tilesmith.space.instruction_match import Match, matches
 from tilesmith.space.state import Derived, State
-from tilesmith.space.tensor_cores import result_loops
 
 # Rows of shared memory are padded to 16 bytes more than a multiple of 32: eight of them then lie in
 # different banks.
@@ -62,7 +60,7 @@ class TileByWarps:
         return Derived(tuple(derived)) if derived else None
 
     def _derive(self, state: State, match: Match) -> Iterator[State]:
-        state, name, last = _with_room(state, match)
+        state, name, last = with_room(state, match.sizes)
         (m, rows), (n, columns), (k, depth) = match.axes
         state = state.then(
             SplitIterator(name, m, rows), SplitIterator(name, n, columns),
@@ -100,37 +98,11 @@ class TileByWarps:
 
 def _fits(state: State, match: Match) -> bool:
     b = state.block
-    work = 1.0
-    for i in b.iters:
-        n, size = i.extent.const or 1, match.sizes.get(i.name, 1)
-        work *= n / (-(-n // size) * size)
     if b.writes[0].index[-1].name != match.axes[1][0]:
         return False
     buffers = [x.buffer for x in b.loads]
+    work = share_of_work(state, match.sizes)
     return work >= _LEAST_WORK and len(set(buffers)) == len(buffers)
-
-
-def _with_room(state: State, match: Match) -> tuple[State, str, str]:
-    """The state with extents that the instruction divides and results in fragments; the names of
-    the block and of the one that stores its results.
-    """
-    func, b = state.func, state.block
-    consumer = analysis.fusible_consumer(func, b)
-    name, padding = b.name, match.padding(b)
-    if padding:
-        state = state.then(Pad(name, padding))
-        if consumer is not None:  # what reads the result crops it
-            state = state.then(Inline(name))
-        last, name = (name if consumer is None else consumer.name), f"{name}.pad"
-    elif consumer is None:
-        if not analysis.is_output(func, b):
-            raise ScheduleError(f"{name} has several readers")
-        state = state.then(CacheWrite(name, "fragment"))
-        return state, f"{name}.fragment", name
-    else:
-        last = consumer.name
-    made = find_block(state.func, name)[1].writes[0].buffer
-    return state.then(SetScope(made, "fragment")), name, last
 
 
 def _own_elements(state: State, name: str, block: str, axes: tuple[str, str]) -> list[Step]:
@@ -151,15 +123,8 @@ def _own_elements(state: State, name: str, block: str, axes: tuple[str, str]) ->
 
 def _with_operands(state: State, name: str, at: str) -> State:
     """Copies operands to shared memory in each step; those that are padded there."""
-    params = {p.name for p in state.func.params}
     for load in find_block(state.func, name)[1].loads:
-        copy = load.buffer
-        if copy not in params and copy.endswith(".pad"):
-            state = state.then(ComputeAt(copy, at), SetScope(copy, "shared"), done=[copy])
-        else:
-            read = CacheRead(name, load.buffer, "shared")
-            copy = read.copy
-            state = state.then(read, ComputeAt(copy, at), done=[copy])
+        state, copy = read_shared(state, name, load.buffer, at)
         outer = next(f for f in find_block(state.func, copy)[0] if f.owner == copy)
         state = state.then(Annotate(outer.name, "fetch_width", _WIDTH))
         if len(load.index) > 1:

@@ -12,6 +12,7 @@ from tilesmith.codegen.artifact import TensorMap
 from tilesmith.codegen.c.dialect import Dialect
 from tilesmith.codegen.c.nest import Nest
 from tilesmith.codegen.c.statements import size_of
+from tilesmith.codegen.passes.bulk_copies import source_of
 from tilesmith.expr.ints import ONE, ZERO, Int, of
 from tilesmith.expr.linear import linear
 from tilesmith.expr.nodes import Load
@@ -115,8 +116,8 @@ def _number(f: For, key: str, default: int) -> int:
 def _copy(s: Store, buffers: dict[str, Buffer], tiles: dict[str, Buffer]) -> Copy:
     """Raises if no box of the tensor has the order of the tile."""
     (w,) = s.writes
-    load = w.value
-    assert isinstance(load, Load)
+    load = source_of(w.value)
+    assert load is not None
     source, extents = buffers[load.buffer], {n: e.const or 1 for n, e in s.tile}
     zero: dict[str, Int] = dict.fromkeys(extents, ZERO)
     place = linear(w.index, tiles[w.buffer].strides)
