@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench docs clean
 
 demo: $(VENV)/run.stamp
 	$(BIN)/python examples/tune_matmul.py
@@ -13,12 +13,16 @@ test: lint
 	$(BIN)/python -m pytest tests -n 2 --dist worksteal
 
 lint: $(VENV)/test.stamp
-	$(BIN)/ruff check tilesmith tests bench examples
-	$(BIN)/ruff format --check tilesmith tests bench examples
+	$(BIN)/ruff check tilesmith tests bench examples docs
+	$(BIN)/ruff format --check tilesmith tests bench examples docs
 	$(BIN)/mypy
 
 bench: $(VENV)/bench.stamp
 	$(BIN)/python -m bench.kernels
+
+docs: $(VENV)/docs.stamp
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "open build/site/index.html"
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -37,6 +41,10 @@ $(VENV)/test.stamp: $(VENV)/bin/python pyproject.toml
 $(VENV)/bench.stamp: $(VENV)/bin/python pyproject.toml
 	@echo "Installing Tilesmith and the libraries it is compared with into $(VENV): PyTorch, ONNX Runtime (about 600 MB)"
 	$(PIP) -e '.[peers]'
+	touch $@ $(VENV)/run.stamp
+
+$(VENV)/docs.stamp: $(VENV)/bin/python pyproject.toml
+	$(PIP) -e '.[docs]'
 	touch $@ $(VENV)/run.stamp
 
 clean:

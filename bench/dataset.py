@@ -207,6 +207,7 @@ def _short(m: ts.Measurement) -> ts.Measurement:
     return replace(
         m,
         seconds=(float(f"{m.cost:.4g}"),) if m.seconds else (),
+        references=(),  # of single calls, which are left out
         failure=None if m.failure is None else ts.Failure(m.failure.kind, m.failure.text[:80]),
         build_seconds=0.0,
         when=float(int(m.when // 3600 * 3600)),

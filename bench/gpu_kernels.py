@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from bench.gpu_programs import RULES, SHAPES, candidates
 from tilesmith.base.errors import BuildError, TargetError
 from tilesmith.base.target import Target
 from tilesmith.cli.operators import operator
@@ -25,6 +24,7 @@ from tilesmith.ir.function import Function
 from tilesmith.ir.pack import packed
 from tilesmith.runtime.build import build, compile_function
 from tilesmith.runtime.devices.open import cuda, opencl
+from tilesmith.testing.gpu_suite import RULES, SHAPES, candidates
 from tilesmith.testing.meaning import assert_close
 from tilesmith.testing.programs import random_inputs, random_program
 from tilesmith.testing.traces import GPU_WEIGHTS, random_trace

@@ -9,52 +9,21 @@ from __future__ import annotations
 import argparse
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
-from tilesmith.base.errors import BuildError, TilesmithError
+from tilesmith.base.errors import BuildError
 from tilesmith.base.target import Target
 from tilesmith.cli.operators import operator
 from tilesmith.ir.function import Function
-from tilesmith.space.sets import ansor_rules, default_rules
-from tilesmith.space.spaces import SketchSpace, structured
-from tilesmith.space.variant import Variant, lower
-from tilesmith.task.task import Task
 from tilesmith.testing.gpu_programs import OPENCL, GpuCheck, without_each_sync
+from tilesmith.testing.gpu_suite import RULES, SHAPES, candidates
 from tilesmith.testing.programs import random_program
 from tilesmith.testing.traces import GPU_WEIGHTS, random_trace
 from tilesmith.testing.wide_programs import random_wide_program
 
-# Small, odd, and with divisors to choose from.
-SHAPES: dict[str, tuple[int, ...]] = {
-    "matmul": (27, 35, 15), "conv1d": (21, 6, 9, 3, 2, 1), "conv2d": (9, 6, 9, 3, 2, 1),
-    "conv3d": (5, 3, 6, 3, 1, 1, 3), "group-conv2d": (6, 6, 9, 3, 1, 1, 3),
-    "dilated-conv2d": (9, 3, 6, 3, 1, 2), "depthwise-conv2d": (9, 9, 3, 1, 1),
-    "conv2d-transpose": (3, 6, 9, 4, 2, 1), "capsule-conv2d": (5, 3, 3, 3, 2, 1, 2),
-    "norm": (9, 45), "softmax": (6, 45), "conv2d-bn-relu": (6, 3, 9, 3, 1, 1),
-    "transpose-batch-matmul": (9, 3, 15),
-}  # fmt: skip
 TARGETS = {"h200": Target.named("nvidia-h200"), "opencl": OPENCL}
-RULES = {"ansor": ansor_rules, "default": default_rules}
-
-
-def candidates(
-    func: Function, target: Target, rules: str, rows: int, rng: np.random.Generator
-) -> Iterator[Function]:
-    """Random candidates of every sketch and variant, at least `rows` in all where there are."""
-    task = Task(func, target)
-    variants: list[Variant] = []
-    for sketch in SketchSpace(RULES[rules](target)).sketches(task):
-        for trace in structured(sketch):
-            try:
-                variants.append(lower(task, trace))
-            except TilesmithError:
-                continue
-    each = -(-rows // max(1, len(variants)))
-    for v in variants:
-        for row in v.sample(rng, each):
-            yield v.function(row)
 
 
 class Tally:

@@ -127,7 +127,7 @@ def test_doctor_says_what_is_missing_and_how_to_get_it(
         monkeypatch.setattr(module, "find_spec", lambda n: None if n in missing else found(n))
     doctor_module.doctor()
     text = " ".join(capsys.readouterr().out.split())
-    assert "torch not installed: a library that `bench` compares with" in text
+    assert "torch not installed: PyTorch models; a library that `bench` compares with" in text
     for extra in ("peers", "postgres", "report"):
         assert f"pip install 'tilesmith[{extra}]'" in text
     assert "bench compares with numpy; pip install 'tilesmith[peers]' for more" in text

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
+import socket
 from dataclasses import replace
 from html.parser import HTMLParser
 from http.client import HTTPConnection
@@ -20,10 +19,11 @@ from tilesmith.cli.main import app
 from tilesmith.report import records_page as page_module
 from tilesmith.report import records_view as view_module
 from tilesmith.report.decisions import decisions_of, evenly
-from tilesmith.report.records_page import records_page
+from tilesmith.report.records_charts import CHARTS
 from tilesmith.report.records_script import SCRIPT
 from tilesmith.report.records_server import PageServer
-from tilesmith.report.records_view import records_view
+from tilesmith.report.records_view import RecordsView, records_view
+from tilesmith.report.task_view import TaskViews
 from tilesmith.schedule.sample import SampleTile
 from tilesmith.task.task import Moment, TuningRun
 
@@ -49,7 +49,8 @@ class Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         found = dict(attrs)
         self.addresses += [found[a] or "" for a in ("src", "href") if a in found]
-        assert tag not in ("link", "iframe", "object")
+        assert tag not in ("iframe", "object", "img")
+        assert tag != "link" or found == {"rel": "icon", "href": "data:,"}
         if "id" in found:
             assert found["id"] not in self.ids
             self.ids.add(found["id"] or "")
@@ -127,11 +128,13 @@ def test_the_page_holds_what_was_measured(
 ) -> None:
     without_plotly(monkeypatch)
     page, data = written(capsys, tmp_path, fill(tmp_path / "t.db"))
-    assert page.addresses == []
+    assert all(a.startswith(("#", "data:")) for a in page.addresses)
+    assert page.ids >= {a[1:] for a in page.addresses if a.startswith("#")}
     large, small = data["tasks"]  # the slowest first
     assert (large["name"], small["name"]) == ("large", "small")
     assert (large["best"], small["best"]) == (pytest.approx(8), pytest.approx(2))
-    assert small["gflops"] == pytest.approx(2 * 16**3 / 2e-6 / 1e9)
+    assert small["second"] == pytest.approx(3)
+    assert small["flops"] == 2 * 16**3
     (curve,) = small["curves"]
     assert curve["label"] == "genetic </script>, seed 7"
     assert curve["seconds"] == [0.5, 1.0, 1.5]
@@ -145,7 +148,9 @@ def test_the_page_holds_what_was_measured(
     assert any(line.startswith("+") and "2" in line for line in changes[2:])
     assert "define" in small["text"]["source"]
     assert data["comparison"] is None
-    assert page.ids >= set(re.findall(r"at\('([a-z-]+)'\)", SCRIPT)) - {"comparison"}
+    assert data["networks"] == []
+    used = set(re.findall(r"(?:at|draw|bars|show|rows)\('([a-z-]+)'", SCRIPT + CHARTS))
+    assert page.ids >= used - {"comparison"}
 
 
 def test_two_databases_are_compared_by_task(
@@ -155,6 +160,9 @@ def test_two_databases_are_compared_by_task(
     mine, other = fill(tmp_path / "t.db"), fill(tmp_path / "o.db", factor=3.0)
     page, data = written(capsys, tmp_path, mine, other)
     ratios = {r["name"]: r["ratio"] for r in data["comparison"]["ratios"]}
+    assert {r["name"]: (r["here"], r["other"]) for r in data["comparison"]["ratios"]} == {
+        "small": (pytest.approx(2), pytest.approx(6)), "large": (pytest.approx(8),) * 2
+    }  # fmt: skip
     assert ratios == {"small": pytest.approx(3.0), "large": pytest.approx(1.0)}
     assert data["comparison"]["mean"] == pytest.approx(3**0.5)
     assert "comparison" in page.ids
@@ -168,55 +176,6 @@ def test_the_file_has_plotly_inside(capsys: pytest.CaptureFixture[str], tmp_path
     assert text.count("<script") - text.count('"<script') >= 3
     assert not re.search(r"<(script|link|img)[^>]*(src|href)=\"?https?:", text)
     assert len(text) < 10e6
-
-
-# Elements without a screen: enough to run the script, which then draws with a recorder.
-NODE = r"""
-const element = id => ({id, style: {}, value: '', textContent: '', children: [], listeners: {},
-  replaceChildren(...c) { this.children = c; if (c.length) this.value = String(c[0].value); },
-  append(c) { this.children.push(c); },
-  addEventListener(name, f) { this.listeners[name] = f; }});
-const all = {}, drawn = [];
-globalThis.document = {createElement: element,
-  getElementById: id => all[id] ??= element(id)};
-globalThis.location = {hash: ''};
-globalThis.Plotly = {react: (id, traces, layout) => drawn.push([id, traces, layout])};
-document.getElementById('data').textContent = require('fs').readFileSync(0, 'utf8');
-"""
-
-
-def test_the_script_draws_every_chart_and_follows_the_menus(tmp_path: Path) -> None:
-    from plotly.graph_objects import Figure
-
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("needs node to run the script of the page")
-    with ts.open_database(fill(tmp_path / "t.db")) as d:
-        text = records_page(records_view(d, "t.db", d, "t.db"))
-    data = re.search(r'id="data">(.*?)</script>', text, re.DOTALL)
-    assert data is not None
-    end = (
-        "\nall.task.value = '1'; all.task.listeners.change();"
-        "\nall.column.listeners.change(); console.log(JSON.stringify(drawn));"
-    )
-    file = tmp_path / "script.js"
-    file.write_text(NODE + SCRIPT.replace("'use strict';", "") + end)
-    done = subprocess.run([node, str(file)], input=data.group(1), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    drawn = json.loads(done.stdout)
-    first = {}
-    for name, traces, layout in drawn:
-        Figure(traces, layout)  # raises for a property that plotly does not have
-        first.setdefault(name, traces)
-    charts = {"time", "trials", "shares", "roofline", "failures", "decision", "comparison"}
-    assert first.keys() == charts
-    assert first["shares"][0]["y"] == ["large", "small"]
-    assert first["failures"][0]["x"] == ["crash"]
-    last = {
-        name: traces for name, traces, _ in drawn
-    }  # after `small` was chosen, which has no failure
-    assert last["failures"] == []
-    assert sorted(last["decision"][0]["y"]) == pytest.approx([2, 3, 4])
 
 
 def test_points_are_thinned_and_the_fastest_kept() -> None:
@@ -288,45 +247,39 @@ def test_wrong_input_is_one_line_and_status_2(
     assert not Path(file).exists()
 
 
-def test_chromium_loads_it_without_an_error(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+def test_the_server_shows_what_is_new_to_this_machine_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
-    if browser is None:
-        pytest.skip("needs chromium")
-    file = tmp_path / "page.html"
-    assert run(capsys, fill(tmp_path / "t.db"), "-o", str(file))[0] == 0
-    words = ("--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom")
-    profile = f"--user-data-dir={tmp_path / 'profile'}"
-    done = subprocess.run(
-        [browser, *words, profile, file.as_uri()], capture_output=True, text=True, timeout=60
-    )
-    assert "CONSOLE" not in done.stderr
-    assert done.stdout.count("js-plotly-plot") >= 6
-
-
-def test_the_server_shows_what_is_new_to_this_machine_only(tmp_path: Path) -> None:
+    without_plotly(monkeypatch)
     place = tmp_path / "t.db"
+    views = TaskViews()
 
-    def page() -> str:
+    def view() -> RecordsView:
         with ts.open_database(place) as d:
-            return " ".join(t.name for t in records_view(d, "t.db").tasks)
+            return records_view(d, "t.db", views=views)
 
-    with PageServer(page, seconds=0.0) as server:
+    with PageServer(view, seconds=0.0) as server:
         assert server.server_address[0] == "127.0.0.1"
         thread = Thread(target=server.serve_forever, daemon=True)
         thread.start()
+        # A browser opens connections that it may not use; they must not keep others waiting.
+        idle = socket.create_connection(("127.0.0.1", server.server_port))
         try:
             assert "holds no task" in get(server)[1]
+            assert "holds no task" in json.loads(get(server, "/data")[1])["error"]
             fill(place)
             server._until = 0.0
             status, text = get(server)
             assert status == 200
-            assert text.startswith("large small")
-            assert "location.reload()" in text
+            assert "const live = 0.100;" in text
+            assert json.loads(Page(text).data)["place"] == "t.db"
+            server._until = 0.0
+            data = json.loads(get(server, "/data")[1])
+            assert [t["name"] for t in data["tasks"]] == ["large", "small"]
             assert get(server, host="example.org")[0] == 403
             assert get(server, path="/etc/passwd")[0] == 404
         finally:
+            idle.close()
             server.shutdown()
             thread.join()
 

@@ -11,59 +11,27 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
-from tilesmith.base.errors import BuildError, ScheduleError
+from tilesmith.base.errors import BuildError
 from tilesmith.cli.operators import operator
 from tilesmith.codegen.passes.accesses import accesses
 from tilesmith.ir.nodes import Alloc, For, If, Join, Sync, statements
 from tilesmith.schedule.schedule import Schedule
-from tilesmith.space.spaces import SketchSpace, structured
-from tilesmith.space.variant import lower
 from tilesmith.testing.gpu_programs import OPENCL, GpuCheck, launch_form, without_each_sync
+from tilesmith.testing.gpu_suite import RULES, SHAPES, candidates
 from tilesmith.testing.programs import random_program
 from tilesmith.testing.traces import GPU_WEIGHTS, random_trace
 from tilesmith.testing.wide_programs import random_wide_program
 
 H200 = ts.Target.named("nvidia-h200")
-RULES = {"ansor": ts.ansor_rules, "default": ts.default_rules}
-# Small, odd, and with divisors to choose from.
-SHAPES = {
-    "matmul": (27, 35, 15), "conv1d": (21, 6, 9, 3, 2, 1), "conv2d": (9, 6, 9, 3, 2, 1),
-    "conv3d": (5, 3, 6, 3, 1, 1, 3), "group-conv2d": (6, 6, 9, 3, 1, 1, 3),
-    "dilated-conv2d": (9, 3, 6, 3, 1, 2), "depthwise-conv2d": (9, 9, 3, 1, 1),
-    "conv2d-transpose": (3, 6, 9, 4, 2, 1), "capsule-conv2d": (5, 3, 3, 3, 2, 1, 2),
-    "norm": (9, 45), "softmax": (6, 45), "conv2d-bn-relu": (6, 3, 9, 3, 1, 1),
-    "transpose-batch-matmul": (9, 3, 15),
-}  # fmt: skip
 
 
-def candidates(func, target, rules, rows, rng):
-    """One random row each of so many sketches, or as many of one sketch if there are fewer."""
-    task = ts.Task(func, target)
-    traces = [t for s in SketchSpace(RULES[rules](target)).sketches(task) for t in structured(s)]
-    count = 0
-    for k in rng.permutation(len(traces)):
-        try:
-            v = lower(task, traces[k])
-        except ScheduleError:
-            continue
-        for row in v.sample(rng, -(-rows // len(traces))):
-            yield v.function(row)
-            count += 1
-        if count >= rows:
-            return
-
-
-@pytest.mark.parametrize("target", [H200, OPENCL], ids=["h200", "opencl"])
 @pytest.mark.parametrize("rules", RULES)
 @pytest.mark.parametrize("name", SHAPES)
-def test_candidates_of_an_operator(name, rules, target):
-    check = GpuCheck(operator(name, SHAPES[name]), target)
-    rng = np.random.default_rng(len(name))
-    found = 0
-    for scheduled in candidates(check.func, target, rules, 3 if target is H200 else 1, rng):
-        check.run(scheduled)
-        found += 1
-    assert found
+def test_a_candidate_for_small_blocks(name, rules):
+    """test_gpu_suite.py has many candidates for a large GPU."""
+    check = GpuCheck(operator(name, SHAPES[name]), OPENCL)
+    (scheduled,) = candidates(check.func, OPENCL, rules, 1, np.random.default_rng(len(name)))
+    check.run(scheduled)
 
 
 @pytest.mark.parametrize("name", ["matmul", "depthwise-conv2d", "conv2d-bn-relu"])
@@ -310,6 +278,53 @@ def test_threads_whose_windows_overlap_in_shared_memory_are_refused():
     sch.bind("Y.i.1", "threadIdx.x")
     with pytest.raises(BuildError, match=r"several threads write the same elements of X.shared"):
         launch_form(sch.func, H200)
+
+
+def test_threads_that_only_a_guard_keeps_in_their_row_are_apart():
+    """A tile of 9 x 2 that is stored the other way round: threads [f, h, w] write element
+    [w, 6f + h] if there is one.
+    """
+    x = ts.placeholder((9, 6), name="X")
+    y = ts.compute((9, 6, 2, 3), lambda f, h, w, b: x[8 - f, 2 * b + w] + 1.0, name="Y")
+    func = ts.function([x, y])
+    sch = Schedule(func)
+    for loop in ("Y.f", "Y.h", "Y.w"):
+        sch.bind(loop, "threadIdx.x")
+    sch.cache_read("Y", "X", "shared")
+    sch.compute_at("X.shared", "Y.b")
+    sch.annotate("X.shared.ax0", "fetch_width", 1)
+    sch.transform_layout("X.shared", ["d1", "d0"])
+    lowered = GpuCheck(func, H200).run(sch.func)
+    assert "X.shared[Y.w, 6*Y.f + Y.h] = " in str(lowered)
+
+
+@pytest.mark.parametrize(("turns", "outer"), [(2, 1), (2, 3), (3, 1), (3, 2)])
+def test_a_pipelined_loop(turns, outer):
+    """Each thread adds up a row whose tiles all threads fetch, one tile ahead. Every barrier is
+    needed, and their number is the least.
+    """
+    x = ts.placeholder((6, 3 * turns * outer), name="X")
+    k = ts.reduce_axis(3 * turns * outer, name="k")
+    func = ts.function([x, ts.compute((6,), lambda i: ts.sum(x[5 - i, k], axis=k), name="S")])
+    sch = Schedule(func)
+    sch.cache_write("S", "local")
+    sch.compute_at("S.local", "S.i")
+    sch.bind("S.i", "threadIdx.x")
+    sch.split("S.local.k", [outer, turns, 3])
+    sch.cache_read("S.local", "X", "shared")
+    sch.compute_at("X.shared", "S.local.k.1")
+    sch.annotate("S.local.k.1", "pipeline", 2)
+    check = GpuCheck(func, H200)
+    lowered = check.run(sch.func)
+    (tile,) = [s.buffer for s in statements(lowered.body)
+               if isinstance(s, Alloc) and s.buffer.scope == "shared"]  # fmt: skip
+    assert tile.shape[0].const == 2
+    loops = [f.name for f in statements(lowered.body) if isinstance(f, For)]
+    assert ("S.local.k.1" in loops) == (turns > 2), "two turns are written out"
+    racy = list(without_each_sync(lowered))
+    # one per turn that is written; if the last tile lies where the next first one goes, one more
+    assert len(racy) == (2 if turns == 2 else 1) + (turns > 2 and outer > 1)
+    assert all("race" in check.race_without(sch.func, r) for r in racy)
 
 
 def test_virtual_threads_keep_the_layout_of_a_private_buffer():

@@ -60,5 +60,6 @@ def test_features_that_lack_are_named() -> None:
 
 def test_the_built_in_ones_all_have_code_and_travel() -> None:
     for unit in ts.INTRINSICS:
-        assert unit.name in EMITTERS
+        # a back end of GPUs emits those that threads carry out together
+        assert unit.name in EMITTERS or unit.fragment is not None
         assert pickle.loads(pickle.dumps(unit)).name == unit.name

@@ -7,15 +7,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from tilesmith.expr.intervals import Unknown, bounds, proves, reduce_modulo
 from tilesmith.expr.ints import (
     ONE,
     ZERO,
     FloorDiv,
     Maximum,
     Opaque,
-    Unknown,
     atom,
-    bounds,
     evaluate_int,
     exact_quotient,
     floordiv,
@@ -27,8 +26,6 @@ from tilesmith.expr.ints import (
     of,
     opaque_atoms,
     product,
-    proves,
-    reduce_modulo,
     var,
 )
 

@@ -22,18 +22,22 @@ class DType:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of an element in an array."""
         return self.bits // 8
 
     @property
     def is_float(self) -> bool:
+        """Whether it is a floating-point type."""
         return self.kind == "f"
 
     @property
     def is_int(self) -> bool:
+        """Whether it is an integer type."""
         return self.kind in "iu"
 
     @property
     def numpy(self) -> np.dtype[Any]:
+        """The same type of NumPy (or of ml_dtypes)."""
         return _numpy(self.name)
 
     def lowest(self) -> int | float | bool:

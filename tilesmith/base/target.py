@@ -20,6 +20,15 @@ from tilesmith.base.errors import TargetError
 
 @dataclass(frozen=True, slots=True)
 class Target:
+    """A description of hardware: all that may change generated code or its speed. `ts.cpu()`,
+    `ts.cuda()` and `ts.opencl()` describe what is here; `ts.Target.named` describes machines that
+    need not be.
+
+    Example:
+
+        print(ts.Target.named("neoverse-n1").lanes(32))
+    """
+
     kind: str  # "cpu" | "cuda" | "opencl"
     arch: str  # "x86-64", "aarch64", "sm_90a"
     cpu: str  # LLVM's name of the processor; "native" is this machine's
@@ -43,6 +52,7 @@ class Target:
 
     @property
     def fingerprint(self) -> str:
+        """A hash of all fields except for `device`; part of the key of every record."""
         fields = (repr(sorted(v)) if isinstance(v, frozenset) else repr(v) for v in self._values())
         return digest(*fields)
 
@@ -50,6 +60,7 @@ class Target:
         return [getattr(self, name) for name in self.__dataclass_fields__ if name != "device"]
 
     def to_json(self) -> str:
+        """The text that `from_json` reads."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "device"}
         values["features"] = sorted(self.features)
         return json.dumps(values, separators=(",", ":"))
@@ -81,6 +92,7 @@ class Target:
         return NAMED[name]
 
     def with_cores(self, num_cores: int) -> Target:
+        """The same machine with another number of cores."""
         if num_cores < 1:
             raise TargetError(f"num_cores is {num_cores}; a target has at least one core")
         return replace(self, num_cores=num_cores)
@@ -110,7 +122,14 @@ LLVM_FEATURES = {
 
 
 def cpu(num_cores: int | None = None) -> Target:
-    """This machine's processor, with all cores this process may use, or `num_cores` of them."""
+    """This machine's processor, with all cores this process may use, or `num_cores` of them. A
+    kernel runs on as many threads as its target has cores.
+
+    Example:
+
+        one = ts.cpu(num_cores=1)
+        print(one.vector_bits, one.l2_nbytes, sorted(one.features))
+    """
     detected = _detect()
     return detected if num_cores is None else detected.with_cores(num_cores)
 

@@ -47,13 +47,15 @@ PACKAGES = (
     Package("ml_dtypes", "bfloat16 arrays"),
     Package("sqlalchemy", "databases of measurements"),
     Package("xgboost", "the learned cost model of the search"),
-    Package("torch", "a library that `bench` compares with; the TreeGru cost model", "peers"),
-    Package("onnxruntime", "a library that `bench` compares with", "peers"),
     Package("onnx", "reads models; needed by `bench` to compare with onnxruntime", "onnx"),
+    Package("torch", "PyTorch models; a library that `bench` compares with", "torch"),
+    Package("onnxruntime", "a library that `bench` compares with", "peers"),
     Package("openvino", "an engine that `bench MODEL.onnx` compares with", "peers"),
     Package("MNN", "an engine that `bench MODEL.onnx` compares with", "peers"),
     Package("pyopencl", "kernels on OpenCL devices", "opencl"),
+    Package("ray", "measuring on many machines", "fleet"),
     Package("psycopg", "databases on a PostgreSQL server", "postgres"),
+    Package("plotly", "the page of `tilesmith report`", "report"),
     Package("matplotlib", "charts of `bench --chart` and `--page`", "report"),
 )
 

@@ -14,6 +14,7 @@ from tilesmith.cli.show_records import existing
 from tilesmith.report.records_page import records_page, require_plotly
 from tilesmith.report.records_server import PageServer
 from tilesmith.report.records_view import RecordsView, records_view
+from tilesmith.report.task_view import TaskViews
 
 REPORT_HELP = (
     "\b\nExamples:\n"
@@ -53,9 +54,10 @@ def report(
 ) -> None:
     """Write a page of charts about the records of a database.
 
-    It is one file that loads nothing from the network. It shows how each run got faster, the time
-    of each task, a roofline, what failed, which decisions matter, and the schedule and code of the
-    best candidates. With many records it shows a part of the points, so that it stays small.
+    It is one file that loads nothing from the network. It shows how each task and each network got
+    faster, the share of each task, a roofline, measured against predicted times, which decisions
+    matter, what failed, and the schedule and code of the best candidates. With many records it
+    shows a part of the points, so that it stays small.
     """
     require_plotly()
     if watch:
@@ -65,21 +67,22 @@ def report(
     require_file("--output", output)
     view = _view(place, other)
     text = records_page(view)
-    output.write_text(text, encoding="utf-8")
+    output.write_text(text, encoding="utf-8", errors="replace")
     tasks = "1 task" if len(view.tasks) == 1 else f"{len(view.tasks)} tasks"
     print(f"{output}: {tasks}, {len(text) / 1e6:.1f} MB; open it in a browser")
 
 
-def _view(place: str, other: str) -> RecordsView:
+def _view(place: str, other: str, views: TaskViews | None = None) -> RecordsView:
     with ExitStack() as stack:
         db = stack.enter_context(existing(place))
         compared = stack.enter_context(existing(other)) if other else None
-        return records_view(db, db.place, compared, compared.place if compared else "")
+        return records_view(db, db.place, compared, compared.place if compared else "", views)
 
 
 def _serve(place: str, other: str, port: int) -> None:
+    views = TaskViews()  # of tasks that have not changed since the last look
     try:
-        server = PageServer(lambda: records_page(_view(place, other)), port)
+        server = PageServer(lambda: _view(place, other, views), port)
     except (OSError, OverflowError) as e:
         raise ArgumentError(f"--port {port} cannot be used: {e}") from None
     with server:

@@ -10,15 +10,21 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from typing import Annotated
 
 import typer
 
-from tilesmith.base.errors import ArgumentError
+from tilesmith.base.errors import ArgumentError, MeasureError
 from tilesmith.cli.arguments import count
 from tilesmith.measure.fleet.offer import ACCEPTS_CODE, NAME, Offer, devices_here, offer_of
 
+_END_SECONDS = 15.0  # for a node that is asked to end
 _STORE_NBYTES = 100 << 20  # of the node's shared memory, which measuring hardly uses
 WORKER_HELP = (
     "\b\nExamples:\n"
@@ -85,7 +91,15 @@ def worker(
         code = "its own and the tuners' code" if accept_code else "code that it compiles itself"
         print(f"offers {offer}; runs {code}")
     sys.stdout.flush()
-    raise typer.Exit(_run(_command(address, node_ip, offers), environment))
+    own = offers[0].machine
+    with _folder() as folder:
+        command = _command(address, node_ip, offers, folder)
+        status = _run(command, environment, f"{own} has joined the fleet at {address}")
+    if status:
+        raise MeasureError(
+            f"the node of worker {own} has ended; is a head of Ray running at {address}, of the "
+            "same version of Ray and of Python?"
+        )
 
 
 def _restrict(cores: int, first: int) -> None:
@@ -110,32 +124,66 @@ def _quiet_ray() -> dict[str, str]:
     }
 
 
-def _command(address: str, node_ip: str, offers: list[Offer]) -> list[str]:
+def _command(address: str, node_ip: str, offers: list[Offer], folder: str) -> list[str]:
+    """With a folder and ports of its own: nodes that start at the same moment on one machine would
+    take the same names of sockets and the same ports, and all but one of them would end.
+    """
     resources = json.dumps({offer.resource: 1 for offer in offers})
     own = ["--node-ip-address", node_ip] if node_ip else []
     return [
         *(sys.executable, "-m", "ray.scripts.scripts", "start", "--address", address, *own),
         *("--num-cpus", "0", "--num-gpus", "0", "--resources", resources, "--block"),
         *("--object-store-memory", str(_STORE_NBYTES), "--include-log-monitor", "false"),
+        *("--temp-dir", folder, "--min-worker-port", "0", "--max-worker-port", "0"),
         *("--disable-usage-stats", "--log-style", "record", "--log-color", "false"),
     ]
 
 
-def _run(command: list[str], environment: dict[str, str]) -> int:
-    """Runs the node until it ends, or this process is asked to end."""
+@contextmanager
+def _folder() -> Iterator[str]:
+    """For logs and sockets of the node. The names of sockets have a limit of about 100 characters,
+    half of which Ray uses.
+    """
+    own = tempfile.gettempdir()
+    with tempfile.TemporaryDirectory(
+        prefix="tsw-", dir=own if len(own) < 30 else "/tmp", ignore_cleanup_errors=True
+    ) as folder:
+        yield folder
+
+
+def _run(command: list[str], environment: dict[str, str], joined: str) -> int:
+    """Runs the node until it ends, or this process is asked to end; says when it has joined. The
+    node is in a session of its own, so that Ctrl-C reaches only this process, which ends it.
+    """
     node = subprocess.Popen(
-        command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-    )
+        command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        start_new_session=True,
+    )  # fmt: skip
+    asked = False
 
     def end(*_: object) -> None:
+        nonlocal asked
+        asked = True
         node.terminate()
 
-    before = {s: signal.signal(s, end) for s in (signal.SIGTERM, signal.SIGINT)}
+    def read() -> None:
+        assert node.stdout is not None
+        for line in node.stdout:
+            if b"Ray runtime started" in line:
+                print(joined, flush=True)
+
+    signals = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before = {s: signal.signal(s, end) for s in signals}
+    threading.Thread(target=read, daemon=True).start()
     try:
-        status = node.wait()
+        while not asked and node.poll() is None:
+            time.sleep(0.1)
+        with suppress(subprocess.TimeoutExpired):
+            node.wait(_END_SECONDS)
     finally:
-        if node.poll() is None:
-            node.kill()
+        with suppress(ProcessLookupError):  # what the node has started and not ended
+            os.killpg(node.pid, signal.SIGKILL)
+        status = node.wait()
         for s, handler in before.items():
             signal.signal(s, handler)
-    return 0 if status in (0, -signal.SIGTERM) else 1
+    return 0 if asked or status in (0, -signal.SIGTERM) else 1

@@ -61,9 +61,22 @@ class Resources:
 
 
 @dataclass(frozen=True, slots=True)
+class TensorMap:
+    """A tensor as NVIDIA's copy engine sees it, the fastest dimension first. One copy moves a box
+    of it to shared memory, in rows of 128 bytes that are swizzled.
+    """
+
+    buffer: str
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]  # in bytes, of all dimensions but the first
+    box: tuple[int, ...]  # elements
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
-    """One launch of a GPU function. Its arguments are pointers to the named buffers: parameters of
-    the entry, or buffers in its workspace. All must be aligned to 16 bytes.
+    """One launch of a GPU function. Its arguments are its tensor maps, then pointers to the named
+    buffers: parameters of the entry, or buffers in its workspace. All must be aligned to 16 bytes.
     """
 
     symbol: str  # the function's name in the module
@@ -72,6 +85,7 @@ class Launch:
     arguments: tuple[str, ...]
     shared_nbytes: int = 0  # dynamic shared memory per block
     resources: Resources | None = None  # where the compiler tells
+    maps: tuple[TensorMap, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

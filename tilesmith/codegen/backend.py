@@ -14,6 +14,10 @@ from tilesmith.ir.function import Function
 
 
 class Backend(Protocol):
+    """The protocol of a code generator: `kind` is the kind of target that it is for, and `compile`
+    turns a scheduled Function into an Artifact.
+    """
+
     @property
     def kind(self) -> str:
         """The kind of target it is for: "cpu", "cuda" ..."""

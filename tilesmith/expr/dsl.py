@@ -16,7 +16,8 @@ from tilesmith.base.errors import ExpressionError
 from tilesmith.expr import nodes
 from tilesmith.expr.combiner import Combiner, map_args, plain_combiner
 from tilesmith.expr.dynamic import fitted
-from tilesmith.expr.ints import Int, IntLike, Unknown, bounds, is_size, nonnegative, of, var
+from tilesmith.expr.intervals import Unknown, bounds
+from tilesmith.expr.ints import Int, IntLike, is_size, nonnegative, of, var
 from tilesmith.expr.nodes import Arg, Const, Expr, IntValue, Load, Select
 from tilesmith.expr.values import (
     Axis,
@@ -70,12 +71,23 @@ def _check_name(name: str) -> str:
 def placeholder(
     shape: Sequence[IntLike] | IntLike, dtype: str | DType = "float32", name: str = "x"
 ) -> Tensor:
-    """An input tensor."""
+    """An input tensor of a shape and a dtype. `name` is what printed programs and errors call it.
+
+    Example:
+
+        A = ts.placeholder((512, 512), dtype="float16", name="A")
+    """
     return Tensor(_check_name(name), _shape(shape, name), dtype_named(dtype))
 
 
 def reduce_axis(extent: IntLike, name: str = "k") -> Axis:
-    """An axis to reduce over, in sum(..., axis=k)."""
+    """An axis to reduce over, with values 0 to extent - 1, for `ts.sum(..., axis=k)` and the other
+    reductions.
+
+    Example:
+
+        k = ts.reduce_axis(512, name="k")
+    """
     return Axis(_extent(extent, f"reduce axis {name}"), _check_name(name))
 
 
@@ -130,19 +142,30 @@ def _plain(name: str, op: str, x: Operand, axis: Axes) -> Value:
 
 
 def sum(x: Operand, axis: Axes) -> Value:
-    """The sum over an axis or several, in the dtype of x."""
+    """The sum over an axis or a tuple of axes, in the dtype of x. To add up in a wider dtype, cast
+    first.
+
+    Example:
+
+        X = ts.placeholder((8, 100), name="X")
+        k = ts.reduce_axis(100, name="k")
+        S = ts.compute((8,), lambda i: ts.sum(X[i, k], axis=k), name="S")
+    """
     return _plain("sum", "add", x, axis)
 
 
 def prod(x: Operand, axis: Axes) -> Value:
+    """The product over an axis or a tuple of axes, in the dtype of x."""
     return _plain("prod", "mul", x, axis)
 
 
 def amax(x: Operand, axis: Axes) -> Value:
+    """The maximum over an axis or a tuple of axes; NaN if one of the values is NaN."""
     return _plain("amax", "max", x, axis)
 
 
 def amin(x: Operand, axis: Axes) -> Value:
+    """The minimum over an axis or a tuple of axes; NaN if one of the values is NaN."""
     return _plain("amin", "min", x, axis)
 
 
@@ -224,8 +247,19 @@ def compute(
     """A tensor whose element at (i, j, ...) is body(i, j, ...); a tuple of tensors if the body
     returns several values.
 
-    The axes are named after the body's parameters; `axes` names those of a body that takes
-    `*index`.
+    - `shape`: the extents, a tuple of whole numbers; () for a single number.
+    - `body`: a function that is called once, with symbolic indices. It reads tensors by index, and
+      combines what it reads with operators, functions such as `ts.maximum`, and reductions.
+    - `name`: what the tensor and its block of loops are called in schedules, programs and errors.
+    - `axes`: the names of the axes, by default those of the body's parameters. A body that takes
+      `*index` needs them.
+
+    Example:
+
+        A, B = ts.placeholder((64, 32), name="A"), ts.placeholder((32, 48), name="B")
+        k = ts.reduce_axis(32, name="k")
+        C = ts.compute((64, 48), lambda i, j: ts.sum(A[i, k] * B[k, j], axis=k), name="C")
+        D = ts.compute((64, 48), lambda i, j: ts.maximum(C[i, j], 0), name="D")
     """
     _check_name(name)
     extents = _shape(shape, name)

@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tilesmith.base.dtype import INT64, DType
-from tilesmith.expr.ints import ZERO, Int, Opaque, Unknown, atom, bounds, map_atoms, opaque_atoms
+from tilesmith.expr.intervals import Unknown, bounds
+from tilesmith.expr.ints import ZERO, Int, Opaque, atom, map_atoms, opaque_atoms
 from tilesmith.expr.nodes import (
     Binary,
     Cast,

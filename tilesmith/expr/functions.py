@@ -18,14 +18,17 @@ def minimum(a: Operand, b: Operand) -> Value:
 
 
 def exp(x: Operand) -> Value:
+    """e to the power of x."""
     return unary("exp", x)
 
 
 def log(x: Operand) -> Value:
+    """The natural logarithm of x."""
     return unary("log", x)
 
 
 def sqrt(x: Operand) -> Value:
+    """The square root of x."""
     return unary("sqrt", x)
 
 
@@ -35,26 +38,32 @@ def rsqrt(x: Operand) -> Value:
 
 
 def tanh(x: Operand) -> Value:
+    """The hyperbolic tangent of x."""
     return unary("tanh", x)
 
 
 def sigmoid(x: Operand) -> Value:
+    """The logistic function, 1 / (1 + exp(-x))."""
     return unary("sigmoid", x)
 
 
 def erf(x: Operand) -> Value:
+    """The error function of x."""
     return unary("erf", x)
 
 
 def sin(x: Operand) -> Value:
+    """The sine of x, in radians."""
     return unary("sin", x)
 
 
 def cos(x: Operand) -> Value:
+    """The cosine of x, in radians."""
     return unary("cos", x)
 
 
 def atan(x: Operand) -> Value:
+    """The angle in radians whose tangent is x."""
     return unary("atan", x)
 
 
@@ -64,14 +73,17 @@ def expm1(x: Operand) -> Value:
 
 
 def absolute(x: Operand) -> Value:
+    """The absolute value of x."""
     return unary("abs", x)
 
 
 def floor(x: Operand) -> Value:
+    """The largest whole number that is at most x."""
     return unary("floor", x)
 
 
 def ceil(x: Operand) -> Value:
+    """The smallest whole number that is at least x."""
     return unary("ceil", x)
 
 
@@ -111,14 +123,17 @@ def bitwise_and(a: Operand, b: Operand) -> Value:
 
 
 def bitwise_or(a: Operand, b: Operand) -> Value:
+    """The bitwise or of two integers, or the logical or of two conditions."""
     return bitwise("bitor", a, b)
 
 
 def bitwise_xor(a: Operand, b: Operand) -> Value:
+    """The bitwise exclusive or of two integers, or of two conditions."""
     return bitwise("bitxor", a, b)
 
 
 def bitwise_not(x: Operand) -> Value:
+    """An integer with every bit inverted, or the negation of a condition."""
     return unary("bitnot", x)
 
 
@@ -133,10 +148,12 @@ def right_shift(a: Operand, b: Operand) -> Value:
 
 
 def isnan(x: Operand) -> Value:
+    """Whether x is not a number."""
     v = as_value(x)
     return binary("ne", v, v)
 
 
 def isinf(x: Operand) -> Value:
+    """Whether x is infinite, positive or negative."""
     v = as_value(x)
     return absolute(v) == math.inf if v.dtype.is_float else binary("ne", v, v)

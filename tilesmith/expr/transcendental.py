@@ -35,18 +35,22 @@ def _odd(f: Callable[[Value], Value]) -> Callable[[Value], Value]:
 
 
 def tan(x: Operand) -> Value:
+    """The tangent of x, in radians."""
     return _precisely(lambda v: sin(v) / cos(v), x)
 
 
 def asin(x: Operand) -> Value:
+    """The angle in radians whose sine is x."""
     return _precisely(lambda v: atan(v / sqrt((1.0 - v) * (1.0 + v))), x)
 
 
 def acos(x: Operand) -> Value:
+    """The angle in radians whose cosine is x."""
     return _precisely(lambda v: 2.0 * atan(sqrt((1.0 - v) / (1.0 + v))), x)
 
 
 def sinh(x: Operand) -> Value:
+    """The hyperbolic sine of x."""
     return _precisely(_odd(_sinh), x)
 
 
@@ -58,6 +62,7 @@ def _sinh(a: Value) -> Value:
 
 
 def cosh(x: Operand) -> Value:
+    """The hyperbolic cosine of x."""
     return _precisely(_cosh, x)
 
 
@@ -78,6 +83,7 @@ def _log1p(v: Value) -> Value:
 
 
 def asinh(x: Operand) -> Value:
+    """The number whose hyperbolic sine is x."""
     return _precisely(_odd(_asinh), x)
 
 
@@ -92,6 +98,7 @@ def _log1p_of_sum(a: Value, b: Value) -> Value:
 
 
 def acosh(x: Operand) -> Value:
+    """The number, at least 0, whose hyperbolic cosine is x; NaN below 1."""
     return _precisely(_acosh, x)
 
 
@@ -101,4 +108,5 @@ def _acosh(v: Value) -> Value:
 
 
 def atanh(x: Operand) -> Value:
+    """The number whose hyperbolic tangent is x."""
     return _precisely(_odd(lambda a: 0.5 * _log1p(2.0 * a / (1.0 - a))), x)

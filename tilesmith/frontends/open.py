@@ -12,11 +12,18 @@ from tilesmith.graph.source import OpenGraph
 
 
 def load_onnx(model: Any, dims: Mapping[str, int] | None = None) -> OpenGraph:
-    """A model from a file's path or from an onnx.ModelProto.
+    """A model from a file's path or from an onnx.ModelProto. It needs `tilesmith[onnx]`.
 
-    `dims` gives numbers to open dimensions by their names, as {"batch": 1}. The result is a Graph;
-    where sizes stay open, or depend on what the model computes, it is a Program, whose parts become
-    graphs at the first call with new shapes.
+    - `model`: the path, or the proto. Files are checked and not trusted.
+    - `dims`: numbers for open dimensions by their names, as {"batch": 1}.
+
+    The result is a Graph; where sizes stay open, or depend on what the model computes, it is a
+    Program, whose parts become graphs at the first call with new shapes.
+
+    Example:
+
+        graph = ts.load_onnx("model.onnx", dims={"batch": 1})
+        model = ts.compile_model(graph)
     """
     try:
         from tilesmith.frontends.onnx.load import load
@@ -37,15 +44,28 @@ def from_torch(
     dynamic_shapes: Any = None,
     name: str | None = None,
 ) -> OpenGraph:
-    """A PyTorch module, as it computes in inference, from the inputs that it is called with: a
-    tuple, or a dict by the names of the arguments.
+    """A PyTorch module, as it computes in inference, as a graph. It needs `tilesmith[torch]`.
+
+    - `module`: the torch.nn.Module.
+    - `example_inputs`: what it is called with, a tuple, or a dict by the names of the arguments.
+    - `kwargs`: further arguments by name.
+    - `dynamic_shapes`: the sizes that stay open, see torch.export.export.
+    - `name`: the graph's name, by default the module's class.
 
     Inputs have the names of the arguments of forward; outputs those of the places in what it
     returns: "output" for one tensor, "output_0" in a tuple, "logits" in a dict. Parameters are
     shared with the module, not copied; kernels whose weights are packed ahead keep a copy in that
-    form. The result is a Graph. With `dynamic_shapes` (see torch.export.export) or where PyTorch
-    has to run an operator it is a Program, whose parts become graphs at the first call with new
-    shapes; which operators those are is said in a warning.
+    form. The result is a Graph. With `dynamic_shapes` or where PyTorch has to run an operator it is
+    a Program, whose parts become graphs at the first call with new shapes; which operators those
+    are is said in a warning.
+
+    Example:
+
+        import torch
+
+        module = torch.nn.Linear(8, 4).eval()
+        graph = ts.from_torch(module, (torch.zeros(2, 8),))
+        outputs = ts.compile_model(graph)({"input": torch.ones(2, 8)})
     """
     try:
         from tilesmith.frontends.torch.export import from_torch as load

@@ -85,6 +85,7 @@ class Graph:
 
     @cached_property
     def producer(self) -> Mapping[str, Node]:
+        """The node that computes each value, by the name of the value."""
         return {out: n for n in self.nodes for out in n.outputs}
 
     @cached_property
@@ -102,6 +103,7 @@ class Graph:
         return frozenset(value for _, value in self.outputs)
 
     def is_constant(self, value: str) -> bool:
+        """Whether a value is known, as weights are."""
         return value in self.constants
 
     def __str__(self) -> str:

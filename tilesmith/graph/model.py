@@ -22,7 +22,17 @@ CompileGraph = Callable[[Graph], Executor]
 
 
 class Model:
-    """Calls may come from several threads at once."""
+    """A compiled model: call it with a dict of arrays by name, and it returns a dict of arrays by
+    name. Calls may come from several threads at once.
+
+    Example:
+
+        model = ts.compile_model(ts.load_onnx("model.onnx", dims={"batch": 1}))
+        feeds = {"x": np.zeros((1, 8), np.float32)}
+        y = model(feeds)["y"]
+        print(model.summary())                 # what runs where, and the memory
+        print(model.profile(feeds))            # seconds of each kernel in place
+    """
 
     def __init__(self, source: Graph | Program, compile_graph: CompileGraph) -> None:
         self.name = source.name

@@ -44,6 +44,7 @@ class Group:
 
     @property
     def name(self) -> str:
+        """The names of its operators, joined."""
         return "_".join(dict.fromkeys(n.op for n in self.nodes))[:60]
 
 

@@ -34,7 +34,14 @@ _COPIED_ELEMENTS = 1 << 24
 
 
 def evaluate(func: Function, *arrays: Any) -> Any:
-    """The output array, or a tuple of them when there are several."""
+    """What a Function computes, by NumPy: the output array, or a tuple of them when there are
+    several. It is the reference that kernels are checked against, and ignores the schedule.
+
+    Example:
+
+        want = ts.evaluate(func, a, b)
+        np.testing.assert_allclose(ts.build(func)(a, b), want, rtol=1e-4)
+    """
     if len(arrays) != len(func.inputs):
         raise ArgumentError(
             f"{func.name} takes {len(func.inputs)} inputs "

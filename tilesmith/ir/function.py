@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from tilesmith.base.digest import digest
 from tilesmith.base.errors import ArgumentError, TilesmithError
-from tilesmith.expr.ints import Int, Monomial, Rules, of, product
+from tilesmith.expr.intervals import Rules
+from tilesmith.expr.ints import Int, Monomial, of, product
 from tilesmith.expr.nodes import Load
 from tilesmith.ir import count, printer, serialize
 from tilesmith.ir.initial import split_init
@@ -44,14 +45,17 @@ class Function:
 
     @property
     def inputs(self) -> tuple[Buffer, ...]:
+        """The input parameters."""
         return self.params[: len(self.params) - self.num_outputs]
 
     @property
     def outputs(self) -> tuple[Buffer, ...]:
+        """The output parameters."""
         return self.params[len(self.params) - self.num_outputs :]
 
     @property
     def all_buffers(self) -> dict[str, Buffer]:
+        """Parameters and intermediate buffers by name."""
         return {b.name: b for b in (*self.params, *self.buffers)}
 
     @property

@@ -1,6 +1,6 @@
-"""Hardware instructions of CPUs for `tensorize`. Each states what it computes, in the DSL, how its
-operands lie in memory, and which features a target needs. The back ends emit the code
-(codegen/llvm/intrinsics.py).
+"""Hardware instructions for `tensorize`: those of CPUs here, those of GPUs in tensor_cores.py. Each
+states what it computes, in the DSL, how its operands lie in memory, and which features a target
+needs. The back ends emit the code (codegen/llvm/intrinsics.py, codegen/c/tensor_text.py).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from tilesmith.expr.values import cast
 from tilesmith.ir.function import Function
 from tilesmith.ir.lower import function
 from tilesmith.ir.nodes import Intrinsic
+from tilesmith.ir.tensor_cores import MMA, WGMMA
 
 
 def _dot(lanes: int, left: str, right: str, name: str) -> Function:
@@ -85,4 +86,4 @@ AMX_TILES = tuple(
     for steps in (16, 4, 1)
 )
 
-INTRINSICS = (AVX512_DOT_U8S8, AVX_DOT_U8S8, NEON_DOT_S8S8, NEON_DOT_U8U8, *AMX_TILES)
+INTRINSICS = (AVX512_DOT_U8S8, AVX_DOT_U8S8, NEON_DOT_S8S8, NEON_DOT_U8U8, *AMX_TILES, *WGMMA, *MMA)

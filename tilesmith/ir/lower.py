@@ -17,10 +17,18 @@ from tilesmith.ir.verify import verify
 def function(
     tensors: Sequence[Tensor], name: str = "main", constants: Sequence[Tensor] = ()
 ) -> Function:
-    """The Function that computes the stages among `tensors` from the placeholders among them.
+    """The Function that computes tensors from placeholders: one plain loop nest for each stage.
 
-    `constants` are inputs that stay the same from call to call, such as weights. Tuning may choose
-    their memory layout; `kernel.pack` converts an array to it, once.
+    - `tensors`: the parameters in calling order, inputs first, then outputs.
+    - `name`: the name of the kernel.
+    - `constants`: inputs that stay the same from call to call, such as weights. Tuning may choose
+      their memory layout; `kernel.pack` converts an array to it, once.
+
+    Example:
+
+        X = ts.placeholder((4, 4), name="X")
+        Y = ts.compute((4, 4), lambda i, j: X[j, i], name="Y")
+        print(ts.function([X, Y], name="transpose"))
     """
     for t in tensors:
         if not isinstance(t, Tensor):

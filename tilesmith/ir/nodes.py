@@ -30,9 +30,10 @@ carried out by all threads of a GPU block together: afterwards, each thread hold
 the reduction over the elements of all threads of its group.
 
 A buffer's `scope` says where it lives: "global" (memory), "local" (private to a thread, registers
-if they suffice), "shared" (private to a GPU block), or, for an input, "constant" (memory whose
-contents stay the same from call to call, so that the caller may convert them to any layout ahead of
-time). Distinct buffers never overlap.
+if they suffice), "shared" (private to a GPU block), "fragment" (spread over the registers of a
+group of GPU threads, which fill it by an instruction that they carry out together), or, for an
+input, "constant" (memory whose contents stay the same from call to call, so that the caller may
+convert them to any layout ahead of time). Distinct buffers never overlap.
 
 GPU programs
 ------------
@@ -66,7 +67,8 @@ from typing import Any
 from tilesmith.base.dtype import DType
 from tilesmith.expr.combiner import COMBINERS, Combiner
 from tilesmith.expr.dynamic import loads_of, map_loads
-from tilesmith.expr.ints import Int, bounds, of
+from tilesmith.expr.intervals import bounds
+from tilesmith.expr.ints import Int, of
 from tilesmith.expr.linear import row_major
 from tilesmith.expr.nodes import Binary, Expr, Load, map_ints
 
@@ -161,6 +163,19 @@ def joined(writes: Sequence[Write], combiner: Combiner) -> list[Write]:
     return [replace(w, value=v) for w, v in zip(writes, values, strict=True)]
 
 
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """How a group of GPU threads holds the result of an instruction that they carry out together.
+
+    Element (d0, d1) is in the register number `register` of the group's thread number `lane`.
+    """
+
+    threads: int  # of a group
+    lane: Int
+    register: Int
+    registers: int  # of a thread
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Intrinsic:
     """A hardware instruction: what it computes, as a Function of one block over fixed extents, and
@@ -180,6 +195,8 @@ class Intrinsic:
     # If not empty, the instruction reads and writes memory: an emitter gets addresses, not vectors.
     # The rows of these operands may be any number of elements apart.
     by_address: frozenset[str] = frozenset()
+    # GPUs: the threads that carry it out together; None: each thread by itself.
+    fragment: Fragment | None = None
 
     @property
     def output(self) -> str:

@@ -9,21 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from tilesmith.expr.dynamic import Dynamic
+from tilesmith.expr.intervals import Rules, Unknown, bounds, proves, reduce_modulo
 from tilesmith.expr.ints import (
     ONE,
     ZERO,
     Int,
     Opaque,
-    Rules,
-    Unknown,
-    bounds,
     exact_quotient,
     loops_of,
     maximum,
     nonnegative,
     opaque_atoms,
-    proves,
-    reduce_modulo,
 )
 from tilesmith.ir.nodes import Block, Path
 

@@ -36,6 +36,7 @@ VERSION = 1
 
 
 def function_to_json(func: Program) -> str:
+    """The text of a Function, which `ts.function_from_json` reads again."""
     writer = _Writer(frozenset(b.name for _, b in walk(func.body)))
     params = [writer.buffer(b) for b in func.params]
     buffers = [writer.buffer(b) for b in func.buffers]

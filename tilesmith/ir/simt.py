@@ -42,9 +42,11 @@ from tilesmith.ir.nodes import (
 )
 from tilesmith.ir.pack import in_basis
 from tilesmith.ir.printer import show_statement
+from tilesmith.ir.simt_groups import run_copy, run_group
 from tilesmith.ir.simt_lanes import Lanes
 from tilesmith.ir.simt_loops import Wide, wide_loops
 from tilesmith.ir.simt_memory import Array, Memory, Shape, Trail, allocate, shape_of
+from tilesmith.ir.tensor_cores import BULK_COPY
 
 _AXES = ("blockIdx.x", "threadIdx.x")
 _LANES = 1 << 13  # threads that run at once, if a block does not have more
@@ -242,6 +244,13 @@ class _Threads:
         return mask
 
     def store(self, s: Store, mask: Array | None) -> None:
+        if s.intrinsic is not None and s.intrinsic.fragment is not None:
+            some = self.together(s, mask)
+            run_group(self.lanes, s, s.intrinsic.fragment, some)
+            return
+        if s.intrinsic is not None and s.intrinsic.name == BULK_COPY.name:
+            run_copy(self.lanes, s, mask)
+            return
         names = [n for n, _ in s.tile]
         for point in product(*(range(self.lanes.integer(e)) for _, e in s.tile)):
             self.lanes.env.update(zip(names, point, strict=True))

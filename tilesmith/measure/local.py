@@ -43,14 +43,24 @@ _GPU_LIMIT, _GPU_FIRST_LIMIT = 0.5, 3.0
 
 @dataclass(frozen=True)
 class LocalMeasurer:
-    """`timeout` is in seconds, once for building a candidate and once for a call of it. With
-    `cold`, caches are flushed before every call (on a GPU, every call of a sample has buffers of
-    its own). `memory_nbytes` is what a kernel may allocate.
-    With `confirm`, a winner must win again in a fresh process. `builder` turns a scheduled Function
-    into an Artifact; worker processes must be able to import it. `seed` determines the order of
-    kernels in races. `arrays_nbytes` bounds the inputs and expected outputs that are kept of tasks
-    measured before; dropped ones are evaluated again when needed. `builder_cores` are those
-    that build for a GPU, by default all.
+    """Measures on this machine's CPU, or on its GPUs, in processes of its own.
+
+    - `timeout`: seconds, once for building a candidate and once for a call of it.
+    - `cold`: caches are flushed before every call (on a GPU, every call of a sample has buffers of
+      its own).
+    - `memory_nbytes`: what a kernel may allocate.
+    - `confirm`: a winner must win again in a fresh process.
+    - `builder`: turns a scheduled Function into an Artifact; worker processes must be able to
+      import it.
+    - `rules`: how many samples are taken, and how long they are.
+    - `seed`: determines the order of kernels in races.
+    - `arrays_nbytes`: bounds the inputs and expected outputs that are kept of tasks measured
+      before; dropped ones are evaluated again when needed.
+    - `builder_cores`: those that build for a GPU, by default all.
+
+    Example:
+
+        result = ts.tune(func, measurer=ts.LocalMeasurer(timeout=3), budget=ts.Budget(trials=100))
     """
 
     timeout: float = 10.0
@@ -64,6 +74,7 @@ class LocalMeasurer:
     builder_cores: tuple[int, ...] = ()
 
     def open(self, task: Task) -> LocalRun:
+        """Starts the processes; the task is the first that will be measured."""
         return LocalRun(self, task)
 
     def timing_rules(self, target: Target) -> TimingRules:

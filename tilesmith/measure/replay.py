@@ -35,6 +35,8 @@ MISSING = ("fail", "nearest", "model")
 
 @dataclass(frozen=True)
 class ReplayMeasurer:
+    """A measurer that answers from records: nothing is built or run."""
+
     records: Sequence[Measurement]
     missing: str = "fail"
 
@@ -44,6 +46,7 @@ class ReplayMeasurer:
             raise MeasureError(f"missing={self.missing!r} is unknown; known are {choices}")
 
     def open(self, task: Task) -> ReplayRun:
+        """The run; `measure` answers from the records of the task."""
         return ReplayRun(self)
 
     @cached_property

@@ -33,6 +33,7 @@ class SeveralGpus:
     each: Measurer = field(default_factory=LocalMeasurer)
 
     def open(self, task: Task) -> SeveralRuns:
+        """Opens a run on each GPU; the task is the first that will be measured."""
         if task.target.kind == "cpu" or not self.devices:
             raise MeasureError("SeveralGpus measures on GPUs; name them, as devices=(0, 1)")
         runs: list[Measuring] = []

@@ -19,14 +19,17 @@ from tilesmith.ops.pointwise import Term, each, joined, smooth
 
 # operators of two tensors, or of a tensor and a number
 def add(A: Term, B: Term, name: str = "add") -> Tensor:
+    """A + B, element by element."""
     return joined("add", A, B, lambda a, b: values.binary("add", a, b), name)
 
 
 def subtract(A: Term, B: Term, name: str = "subtract") -> Tensor:
+    """A - B, element by element."""
     return joined("subtract", A, B, lambda a, b: values.binary("sub", a, b), name)
 
 
 def multiply(A: Term, B: Term, name: str = "multiply") -> Tensor:
+    """A * B, element by element."""
     return joined("multiply", A, B, lambda a, b: values.binary("mul", a, b), name)
 
 
@@ -36,14 +39,17 @@ def divide(A: Term, B: Term, name: str = "divide") -> Tensor:
 
 
 def maximum(A: Term, B: Term, name: str = "maximum") -> Tensor:
+    """The larger of two elements; NaN if one of them is NaN."""
     return joined("maximum", A, B, functions.maximum, name)
 
 
 def minimum(A: Term, B: Term, name: str = "minimum") -> Tensor:
+    """The smaller of two elements; NaN if one of them is NaN."""
     return joined("minimum", A, B, functions.minimum, name)
 
 
 def power(A: Term, B: Term, name: str = "power") -> Tensor:
+    """A to the power of B, element by element."""
     return joined("power", A, B, values.power, name)
 
 
@@ -60,26 +66,32 @@ def bias_add(X: Tensor, bias: Tensor, axis: int = 1, name: str = "bias_add") -> 
 
 # operators of one tensor
 def cast(X: Tensor, dtype: str | DType, name: str = "cast") -> Tensor:
+    """Each element converted to another dtype."""
     return each("cast", X, lambda x: values.cast(x, dtype), name)
 
 
 def negative(X: Tensor, name: str = "negative") -> Tensor:
+    """-X."""
     return each("negative", X, lambda x: -x, name)
 
 
 def absolute(X: Tensor, name: str = "absolute") -> Tensor:
+    """The absolute value of each element."""
     return each("absolute", X, functions.absolute, name)
 
 
 def exp(X: Tensor, name: str = "exp") -> Tensor:
+    """e to the power of each element."""
     return each("exp", X, functions.exp, name)
 
 
 def log(X: Tensor, name: str = "log") -> Tensor:
+    """The natural logarithm of each element."""
     return each("log", X, functions.log, name)
 
 
 def sqrt(X: Tensor, name: str = "sqrt") -> Tensor:
+    """The square root of each element."""
     return each("sqrt", X, functions.sqrt, name)
 
 
@@ -89,14 +101,17 @@ def rsqrt(X: Tensor, name: str = "rsqrt") -> Tensor:
 
 
 def reciprocal(X: Tensor, name: str = "reciprocal") -> Tensor:
+    """1 / X."""
     return each("reciprocal", X, lambda x: 1 / x, name)
 
 
 def floor(X: Tensor, name: str = "floor") -> Tensor:
+    """Each element rounded down."""
     return each("floor", X, functions.floor, name)
 
 
 def ceil(X: Tensor, name: str = "ceil") -> Tensor:
+    """Each element rounded up."""
     return each("ceil", X, functions.ceil, name)
 
 
@@ -126,18 +141,22 @@ def sign(X: Tensor, name: str = "sign") -> Tensor:
 
 
 def erf(X: Tensor, name: str = "erf") -> Tensor:
+    """The error function of each element."""
     return each("erf", X, functions.erf, name)
 
 
 def tanh(X: Tensor, name: str = "tanh") -> Tensor:
+    """The hyperbolic tangent of each element."""
     return each("tanh", X, functions.tanh, name)
 
 
 def sigmoid(X: Tensor, name: str = "sigmoid") -> Tensor:
+    """The logistic function of each element, 1 / (1 + exp(-x))."""
     return each("sigmoid", X, functions.sigmoid, name)
 
 
 def relu(X: Tensor, name: str = "relu") -> Tensor:
+    """max(X, 0)."""
     return each("relu", X, lambda x: functions.maximum(x, 0), name)
 
 

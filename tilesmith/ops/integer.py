@@ -78,14 +78,17 @@ def integer_power(A: Term, B: Term, name: str = "integer_power") -> Tensor:
 
 
 def bitwise_and(A: Term, B: Term, name: str = "bitwise_and") -> Tensor:
+    """The bitwise and of integers."""
     return _bits("bitwise_and", A, B, name)
 
 
 def bitwise_or(A: Term, B: Term, name: str = "bitwise_or") -> Tensor:
+    """The bitwise or of integers."""
     return _bits("bitwise_or", A, B, name)
 
 
 def bitwise_xor(A: Term, B: Term, name: str = "bitwise_xor") -> Tensor:
+    """The bitwise exclusive or of integers."""
     return _bits("bitwise_xor", A, B, name)
 
 
@@ -100,6 +103,7 @@ def right_shift(A: Term, B: Term, name: str = "right_shift") -> Tensor:
 
 
 def bitwise_not(X: Tensor, name: str = "bitwise_not") -> Tensor:
+    """Integers with every bit inverted."""
     _need_ints("bitwise_not", X)
     return each("bitwise_not", X, functions.bitwise_not, name)
 

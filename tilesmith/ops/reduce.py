@@ -85,12 +85,14 @@ def _number(x: Value) -> Value:
 def reduce_sum(
     X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_sum"
 ) -> Tensor:
+    """The sum over some axes, by default over all; `keepdims` keeps them with extent 1."""
     return _reduced("reduce_sum", X, axes, keepdims, name, dsl.sum, _number)
 
 
 def reduce_prod(
     X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_prod"
 ) -> Tensor:
+    """The product over some axes, by default over all; `keepdims` keeps them with extent 1."""
     return _reduced("reduce_prod", X, axes, keepdims, name, dsl.prod, _number)
 
 

@@ -55,8 +55,17 @@ class RunSummary:
 
 
 class Database(Protocol):
-    """Safe for use by several threads. Every method either does all of its work or raises a
+    """The records of tuning: what `ts.open_database` returns, and what one of your own must do.
+    Safe for use by several threads. Every method either does all of its work or raises a
     RecordsError and does nothing.
+
+    Example:
+
+        db = ts.open_database(":memory:")
+        for summary in db.tasks():
+            print(summary.task, summary.count, summary.best_seconds)
+        for m in db.of(ts.Task(func, ts.cpu())):
+            print(m.seconds, m.failure, m.candidate.trace)
     """
 
     def add(self, measurements: Sequence[Measurement]) -> None:
@@ -124,7 +133,8 @@ class Database(Protocol):
     def save_state(self, task: Task, name: str, data: bytes) -> None:
         """Stores the state of a search under a name, in place of an earlier one."""
 
-    def load_state(self, task: Task, name: str) -> bytes | None: ...
+    def load_state(self, task: Task, name: str) -> bytes | None:
+        """What `save_state` stored under the name; None if there is nothing."""
 
     def close(self) -> None:
         """May be called twice. All other methods raise a RecordsError afterwards."""

@@ -10,9 +10,17 @@ if TYPE_CHECKING:
 
 
 def open_database(place: str | os.PathLike[str]) -> SqlDatabase:
-    """`place` is a SQLite file, which is created if missing, or the URL of a server,
-    `postgresql://user@host/name`. ":memory:" is a database that ends with the process. A file
-    without write permission is opened for reading.
+    """A database of measurements.
+
+    - `place`: a SQLite file, which is created if missing, or the URL of a server,
+      `postgresql://user@host/name`. ":memory:" is a database that ends with the process. A file
+      without write permission is opened for reading.
+
+    Example:
+
+        with ts.open_database("tune.db") as db:
+            ts.tune(func, budget=ts.Budget(trials=100), database=db)
+            print(db.best(ts.Task(func, ts.cpu())))
     """
     # Imported late: SQLAlchemy takes up to a second, which only those who keep records should pay.
     from tilesmith.records.sql import SqlDatabase

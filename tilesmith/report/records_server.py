@@ -1,45 +1,74 @@
-"""Serves the page of a database to browsers on this machine, made anew while a run goes on."""
+"""Serves the page of a database to browsers on this machine, and new data while a run goes on."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from html import escape
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Lock
 
 from tilesmith.base.errors import TilesmithError
+from tilesmith.report.records_page import records_json, records_page
+from tilesmith.report.records_view import RecordsView
 
 _LOCAL = "127.0.0.1"
-_SECONDS = 5.0  # between two pages, and at least four times what it takes to make one
+_SECONDS = 3.0  # between two looks at the database, and at least four times what one takes
 
 
-class PageServer(HTTPServer):
-    """`page` makes the text; an error, such as an empty database, is shown instead of it. Port 0 is
-    any free one. Only this machine can connect.
+class PageServer(ThreadingHTTPServer):
+    """`view` reads the database; an error, such as an empty one, is shown instead of the page. Port
+    0 is any free one. Only this machine can connect. Every connection has a thread, because
+    browsers open some that they do not use.
     """
 
-    def __init__(self, page: Callable[[], str], port: int = 0, seconds: float = _SECONDS) -> None:
+    daemon_threads = True
+
+    def __init__(
+        self, view: Callable[[], RecordsView], port: int = 0, seconds: float = _SECONDS
+    ) -> None:
         super().__init__((_LOCAL, port), _Handler)
-        self.page, self.seconds = page, seconds
-        self._text, self._until = "", 0.0
+        self.view, self.seconds = view, seconds
+        self._lock = Lock()
+        self._last: RecordsView | TilesmithError | None = None
+        self._until = 0.0
 
     @property
     def url(self) -> str:
         return f"http://{_LOCAL}:{self.server_port}/"
 
-    def text(self) -> str:
-        """The page, at most some seconds old, which loads itself again."""
-        began = time.monotonic()
-        if began >= self._until:
-            try:
-                page = self.page()
-            except TilesmithError as e:
-                page = f"<!DOCTYPE html>\n<title>Tilesmith</title>\n<p>{escape(str(e))}</p>\n"
-            took = time.monotonic() - began
-            wait = max(self.seconds, 4 * took)
-            again = f"<script>setTimeout(() => location.reload(), {1000 * wait:.0f})</script>\n"
-            self._text, self._until = page + again, time.monotonic() + wait
-        return self._text
+    def page(self) -> str:
+        """The page, which asks for `data` every few seconds."""
+        match self._latest():
+            case RecordsView() as view:
+                return records_page(view, max(0.1, self.seconds))
+            case error:
+                again = f'<meta http-equiv="refresh" content="{max(1, round(self.seconds))}">'
+                return (
+                    f'<!DOCTYPE html>\n<html lang="en"><meta charset="utf-8">{again}\n'
+                    f"<title>Tilesmith</title>\n<p>{escape(str(error))}</p>\n"
+                    "<p>This page shows the records as soon as there are some.</p>\n</html>\n"
+                )
+
+    def data(self) -> str:
+        match self._latest():
+            case RecordsView() as view:
+                return records_json(view)
+            case error:
+                return json.dumps({"error": str(error)})
+
+    def _latest(self) -> RecordsView | TilesmithError:
+        with self._lock:
+            began = time.monotonic()
+            if self._last is None or began >= self._until:
+                try:
+                    self._last = self.view()
+                except TilesmithError as e:
+                    self._last = e
+                now = time.monotonic()
+                self._until = now + max(self.seconds, 4 * (now - began))
+            return self._last
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -50,16 +79,27 @@ class _Handler(BaseHTTPRequestHandler):
         host = self.headers.get("Host", "").rsplit(":", 1)[0]
         if host not in (_LOCAL, "localhost"):
             self.send_error(403)
-        elif self.path != "/":
-            self.send_error(404)
+        elif self.path == "/":
+            self._answer("text/html", self.server.page())
+        elif self.path == "/data":
+            self._answer("application/json", self.server.data())
         else:
-            body = self.server.text().encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "text/html; charset=utf-8")
-            self.send_header("Content-Length", str(len(body)))
-            self.send_header("Cache-Control", "no-store")
-            self.end_headers()
-            self.wfile.write(body)
+            self.send_error(404)
+
+    def _answer(self, kind: str, text: str) -> None:
+        body = text.encode(errors="replace")
+        self.send_response(200)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
         """Nothing is printed for a request."""
+
+    def handle(self) -> None:
+        try:
+            super().handle()
+        except ConnectionError:  # the browser has gone
+            self.close_connection = True

@@ -96,10 +96,18 @@ def _expected(p: Parameter) -> _Expected:
 
 
 class Kernel:
-    """Call it with one array per input; it returns the output, or a tuple of outputs.
+    """A compiled computation: call it with one array per input; it returns the output, or a tuple
+    of outputs. Arrays are NumPy's, or anything with `__dlpack__`.
 
     `out=` gives the memory to write to. It may be called from several threads at once, and releases
     the GIL while it computes. `origin` says where the schedule comes from.
+
+    Example:
+
+        kernel = ts.build(func, ts.cpu(num_cores=1))
+        out = kernel(a, b)
+        kernel(a, b, out=out)
+        print(kernel.time(a, b).median, len(kernel.source))
     """
 
     def __init__(self, artifact: Artifact, origin: Origin = AS_GIVEN) -> None:
@@ -135,6 +143,7 @@ class Kernel:
 
     @property
     def name(self) -> str:
+        """The name of the Function."""
         return self.artifact.name
 
     @property

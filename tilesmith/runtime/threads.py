@@ -234,16 +234,12 @@ done:
   ret void
 }
 
-; Removes the caller's core from the affinity of all workers, unless it is the only one.
-define internal void @leave_core(i32 %cpu) nounwind noinline {
+; The number of cores that this process may use, and in `mask`, which they are.
+define internal i64 @cores(ptr %mask) nounwind {
 entry:
-  %mask = alloca [128 x i8], align 8
-  store i32 %cpu, ptr @caller_core
   call void @llvm.memset.p0.i64(ptr %mask, i8 0, i64 128, i1 false)
   %e0 = call i32 @sched_getaffinity(i32 0, i64 128, ptr %mask)
-  %count = load i64, ptr @workers
-  %named = icmp ult i32 %cpu, 1024
-  br i1 %named, label %tally, label %done
+  br label %tally
 tally:
   %word = phi i64 [0, %entry], [%word.next, %tally]
   %sum = phi i64 [0, %entry], [%sum.next, %tally]
@@ -253,9 +249,22 @@ tally:
   %sum.next = add i64 %sum, %ones
   %word.next = add i64 %word, 1
   %counted = icmp eq i64 %word.next, 16
-  br i1 %counted, label %known, label %tally
+  br i1 %counted, label %done, label %tally
+done:
+  ret i64 %sum.next
+}
+
+; Removes the caller's core from the affinity of all workers, unless it is the only one.
+define internal void @leave_core(i32 %cpu) nounwind noinline {
+entry:
+  %mask = alloca [128 x i8], align 8
+  store i32 %cpu, ptr @caller_core
+  %sum = call i64 @cores(ptr %mask)
+  %count = load i64, ptr @workers
+  %named = icmp ult i32 %cpu, 1024
+  br i1 %named, label %known, label %done
 known:
-  %several = icmp ugt i64 %sum.next, 1
+  %several = icmp ugt i64 %sum, 1
   %some = icmp ne i64 %count, 0
   %apart = and i1 %several, %some
   br i1 %apart, label %clear, label %done

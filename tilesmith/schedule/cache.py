@@ -36,7 +36,7 @@ from tilesmith.ir.nodes import (
 from tilesmith.schedule.location import fresh, loop_names, nest, trivial_index
 from tilesmith.schedule.step import Step
 
-SCOPES = ("global", "local", "shared")
+SCOPES = ("global", "local", "shared", "fragment")
 
 
 def find_buffer(func: Function, name: str) -> Buffer:

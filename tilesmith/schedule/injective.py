@@ -13,15 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from tilesmith.expr.intervals import Unknown, bounds
 from tilesmith.expr.ints import (
     ZERO,
     Atom,
     FloorDiv,
     Int,
     Opaque,
-    Unknown,
     atom,
-    bounds,
     evaluate_int,
     exact_quotient,
     nonnegative,

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.expr.ints import FloorDiv, Int, Unknown, atom, bounds, of, product, var
+from tilesmith.expr.intervals import Unknown, bounds
+from tilesmith.expr.ints import FloorDiv, Int, atom, of, product, var
 from tilesmith.ir.dependence import find_block, is_own_loop
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, For, Iter, Stmt, map_bindings, map_writes, rewrite

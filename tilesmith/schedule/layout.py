@@ -10,16 +10,8 @@ from typing import ClassVar
 from tilesmith.base.dtype import BOOL, INT64
 from tilesmith.base.errors import ScheduleError, TraceError
 from tilesmith.expr.dynamic import Dynamic
-from tilesmith.expr.ints import (
-    Int,
-    Unknown,
-    bounds,
-    is_size,
-    nonnegative,
-    of,
-    opaque_atoms,
-    var,
-)
+from tilesmith.expr.intervals import Unknown, bounds
+from tilesmith.expr.ints import Int, is_size, nonnegative, of, opaque_atoms, var
 from tilesmith.expr.nodes import Binary, Cast, Const, Expr, IntValue, Load, Select, children
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.dependence import find_block, readers, require_only_writer, written

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilesmith.base.errors import ScheduleError
+from tilesmith.base.html import html_folded, html_text
 from tilesmith.expr.ints import Int, var
 from tilesmith.ir.dependence import find_block, find_loop
 from tilesmith.ir.function import Function
@@ -31,7 +32,25 @@ from tilesmith.schedule.zeros import SkipZeros
 
 
 class Schedule:
-    """`func` is the current Function; `trace` holds the steps that lead to it from `origin`."""
+    """A Function and the changes to its loops, made by hand. Every method is one primitive: it is
+    checked, applied at once to `func`, and recorded in `trace`. Loops and blocks are given by name;
+    a block has the name of the tensor that it computes. An illegal change raises a ScheduleError
+    that says why, and leaves the schedule as it was.
+
+    `func` is the current Function; `trace` holds the steps that lead to it from `origin`.
+
+    Example:
+
+        sch = ts.Schedule(func)
+        i, j, k = sch.loops("C")
+        i0, i1 = sch.split(i, [None, 4])
+        j0, j1 = sch.split(j, [None, 16])
+        sch.reorder(i0, j0, k, i1, j1)
+        sch.unroll(i1)
+        sch.vectorize(j1)
+        sch.parallel(i0)
+        kernel = ts.build(sch)
+    """
 
     def __init__(self, func: Function) -> None:
         self.origin = func
@@ -40,6 +59,7 @@ class Schedule:
 
     @property
     def trace(self) -> Trace:
+        """The steps so far, as a value that can be stored and replayed."""
         return Trace(tuple(self._steps))
 
     def apply(self, step: Step) -> None:
@@ -53,6 +73,7 @@ class Schedule:
     # queries
     @property
     def blocks(self) -> tuple[str, ...]:
+        """The names of the blocks, in the order of the program."""
         return tuple(b.name for _, b in walk(self.func.body))
 
     def loops(self, block: str) -> tuple[str, ...]:
@@ -69,45 +90,66 @@ class Schedule:
     def split(
         self, loop: str, factors: Sequence[Size | None], *, exact: bool = False
     ) -> tuple[str, ...]:
+        """Replaces a loop by several nested ones, outermost first, and returns their names.
+        `factors` are their extents; one may be None, which stands for what is left. They need not
+        divide the extent: the last tile is then guarded. `exact` promises that they do.
+        """
         step = Split(loop, tuple(map(_size, factors)), exact)
         self.apply(step)
         return step.parts
 
     def fuse(self, *loops: str) -> str:
+        """Replaces perfectly nested loops by one, and returns its name."""
         step = Fuse(loops)
         self.apply(step)
         return step.fused
 
     def reorder(self, *loops: str) -> None:
+        """Puts loops of one perfect nest into this order. Those that are not named stay where they
+        are.
+        """
         self.apply(Reorder(loops))
 
     def split_iterator(self, block: str, iterator: str, factor: int) -> tuple[str, str]:
-        """Returns the names of the two loops."""
+        """Splits an iterator that a block divides by `factor` into two, so that its indices need no
+        division. Returns the names of the two loops.
+        """
         step = SplitIterator(block, iterator, factor)
         self.apply(step)
         outer, inner = step.parts
         return f"{block}.{outer}", f"{block}.{inner}"
 
     def parallel(self, *loops: str) -> None:
-        """Several perfectly nested loops run as a single parallel one."""
+        """Runs the iterations on several threads. Several perfectly nested loops run as a single
+        one.
+        """
         for loop in loops:
             self.apply(Parallel(loop))
 
     def vectorize(self, loop: str) -> None:
+        """Runs the iterations in the lanes of vector registers."""
         self.apply(Vectorize(loop))
 
     def unroll(self, *loops: str) -> None:
+        """Writes the body out once per iteration, so that what it uses can stay in registers."""
         for loop in loops:
             self.apply(Unroll(loop))
 
     def bind(self, loop: str, axis: str) -> None:
+        """Runs the iterations on an axis of a GPU: "blockIdx.x", "threadIdx.y", "vthread" and so
+        on.
+        """
         self.apply(Bind(loop, axis))
 
     def annotate(self, loop: str, key: str, value: str | int | Sequence[str | int]) -> None:
+        """Attaches a note for the code generator to a loop. Unknown notes have no effect."""
         plain = value if isinstance(value, str | int) else tuple(value)
         self.apply(Annotate(loop, key, plain))
 
     def pipeline(self, loop: str, stages: int = 2) -> None:
+        """Software pipelining on GPUs: the copies at the head of the body run `stages` - 1
+        iterations ahead of the rest.
+        """
         self.apply(Pipeline(loop, stages))
 
     def prefetch(self, loop: str, buffer: str, distance: int) -> None:
@@ -116,63 +158,98 @@ class Schedule:
 
     # blocks
     def compute_at(self, block: str, loop: str) -> None:
+        """Computes a producer inside a loop of its consumer: only the part that one iteration
+        needs, directly before its use.
+        """
         self.apply(ComputeAt(block, loop))
 
     def reverse_compute_at(self, block: str, loop: str) -> None:
+        """Computes a consumer inside a loop of its producer: only the part that one iteration has
+        produced, directly after it.
+        """
         self.apply(ReverseComputeAt(block, loop))
 
     def inline(self, block: str) -> None:
+        """Computes a producer's element wherever it is read, instead of storing it."""
         self.apply(Inline(block))
 
     def reverse_inline(self, block: str) -> None:
+        """Computes an element-wise consumer within its producer, which then writes the consumer's
+        buffer.
+        """
         self.apply(ReverseInline(block))
 
     def cache_read(self, block: str, buffer: str, scope: str = "local") -> str:
+        """Makes a block read a buffer through a copy in another scope ("local", "shared", ...).
+        Returns the name of the block that copies; compute_at moves it to where a part of it is
+        needed.
+        """
         step = CacheRead(block, buffer, scope)
         self.apply(step)
         return step.copy
 
     def cache_write(self, block: str, scope: str = "local") -> str:
-        """Returns the name of the block that computes; `block` now copies."""
+        """Makes a block compute into a buffer of its own, in another scope. Returns the name of the
+        block that computes; `block` now copies.
+        """
         step = CacheWrite(block, scope)
         self.apply(step)
         return step.copy
 
     def rfactor(self, loop: str) -> str:
-        """Returns the name of the block of partial results."""
+        """Turns a reducing loop into an axis of partial results, which a second block reduces, so
+        that they can be computed in parallel. Returns the name of the block of partial results.
+        """
         before = set(self.blocks)
         self.apply(Rfactor(loop))
         return next(n for n in self.blocks if n not in before)
 
     def decompose_reduction(self, block: str, loop: str) -> str:
+        """Sets a reduction to its start value by a block of its own, directly before a loop.
+        Returns the name of that block.
+        """
         self.apply(DecomposeReduction(block, loop))
         return f"{block}.init"
 
     def winograd(self, block: str, *taps: str, results: int = 2) -> tuple[str, str]:
-        """Returns the names of the blocks that read the image and that sum products."""
+        """Rewrites a sum over windows of constant weights by Winograd's minimal filtering: fewer
+        products, slightly different rounding. Returns the names of the blocks that read the image
+        and that sum products.
+        """
         self.apply(Winograd(block, taps, results))
         return f"{block}.tiles", f"{block}.products"
 
     def skip_zeros(self, block: str, *taps: str) -> None:
+        """Leaves out the taps of a sum over windows that fall on zeros around an image."""
         self.apply(SkipZeros(block, taps))
 
     def write_out(self, block: str) -> None:
+        """Replaces a reduction by an expression of all its terms."""
         self.apply(WriteOut(block))
 
     def pad(self, block: str, multiples: dict[str, int]) -> str:
-        """Returns the name of the block that computes; `block` now crops."""
+        """Rounds the extents of a block's iterators up to multiples, by zeros behind its operands.
+        Returns the name of the block that computes; `block` now crops.
+        """
         self.apply(Pad(block, tuple(multiples.items())))
         return f"{block}.pad" if f"{block}.pad" in self.blocks else block
 
     # buffers
     def set_scope(self, buffer: str, scope: str) -> None:
+        """Moves an intermediate buffer to another scope: "local", "shared", "global"."""
         self.apply(SetScope(buffer, scope))
 
     def storage_align(self, buffer: str, dim: int, multiple: int, offset: int = 0) -> None:
+        """Pads the stride of a dimension to `offset` modulo `multiple` elements, so that rows do
+        not fall on the same cache sets or shared-memory banks.
+        """
         self.apply(StorageAlign(buffer, dim, multiple, offset))
 
     def transform_layout(self, buffer: str, layout: Callable[..., Any] | Sequence[str]) -> None:
-        """`layout` maps indices to a position: `lambda k, j: (j // 16, k, j % 16)`."""
+        """Sets where the elements of a buffer lie in memory. `layout` maps indices to a position:
+        `lambda k, j: (j // 16, k, j % 16)`. An array in the layout of an input comes from
+        `kernel.pack`.
+        """
         if callable(layout):
             rank = len(inspect.signature(layout).parameters)
             buf = self.func.all_buffers.get(buffer)
@@ -186,13 +263,27 @@ class Schedule:
 
     # units
     def blockize(self, loop: str) -> None:
+        """Makes the loops from this one down to the block part of the block. Later primitives leave
+        them alone.
+        """
         self.apply(Blockize(loop))
 
     def tensorize(self, loop: str, intrinsic: Intrinsic) -> None:
+        """Maps the loop nest from this loop down to a hardware instruction that computes the same.
+        `ts.INTRINSICS` has the built-in ones.
+        """
         self.apply(Tensorize(loop, intrinsic))
 
     def __str__(self) -> str:
         return str(self.func)
+
+    def __repr__(self) -> str:
+        return f"<Schedule of {self.func.name}, {len(self._steps)} steps>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the program, and the steps that made it."""
+        steps = html_folded(f"{len(self._steps)} steps", str(self.trace)) if self._steps else ""
+        return html_text(str(self.func)) + steps
 
 
 def _size(factor: Any) -> Size | None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilesmith.base.errors import TraceError
+from tilesmith.base.html import html_text
 from tilesmith.ir.function import Function
 from tilesmith.ir.intrinsics import INTRINSICS
 from tilesmith.ir.nodes import Intrinsic
@@ -56,9 +57,21 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Trace:
+    """The steps of a schedule as a value: it prints like the code one would write, converts to and
+    from JSON, and replays on a Function.
+
+    Example:
+
+        sch = ts.Schedule(func)
+        sch.vectorize(sch.loops("C")[1])
+        text = sch.trace.to_json()
+        assert ts.Trace.from_json(text).apply(func) == sch.func
+    """
+
     steps: tuple[Step, ...] = ()
 
     def apply(self, func: Function) -> Function:
+        """The Function after all steps."""
         for step in self.resolved:
             func = step.apply(func)
         return func
@@ -91,6 +104,7 @@ class Trace:
         return Trace(tuple(s.decide(decided) for s in self.steps)) if decided else self
 
     def to_json(self) -> str:
+        """The text that `from_json` reads."""
         return json.dumps({"version": VERSION, "steps": [s.to_json() for s in self.steps]})
 
     @staticmethod
@@ -140,3 +154,7 @@ class Trace:
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.resolved.steps))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return html_text(str(self) or "no steps")

@@ -50,6 +50,7 @@ class Annealing:
     score: AnalyticScore = field(default_factory=ScoreByTarget)
 
     def start(self, task: Task, sketches: Sequence[Trace], rng: Rng) -> AnnealingSearch:
+        """The search of one task, which is asked for candidates and told measurements."""
         return AnnealingSearch(self, Catalogue(task, sketches), rng)
 
 

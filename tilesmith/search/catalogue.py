@@ -40,6 +40,10 @@ class Individual:
 
 
 class Catalogue:
+    """The variants of a task's sketches by number, and which candidates were proposed: a help for
+    strategies of your own, so that none is proposed twice.
+    """
+
     def __init__(self, task: Task, sketches: Sequence[Trace]) -> None:
         self.task = task
         self.sketches = require_traces(sketches)
@@ -119,6 +123,7 @@ class Catalogue:
             yield number, self.lowered(number).adapt(np.array(matrix, np.int32))
 
     def seen(self, number: int, row: Matrix) -> bool:
+        """Whether a row of a variant was proposed."""
         return (number, *row.tolist()) in self._rows
 
     def some(self, rng: Rng, n: int) -> list[int]:

@@ -12,22 +12,18 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd, prod
 
-import numpy as np
-
 from tilesmith.base.target import Target
 from tilesmith.expr.conditions import condition_parts, settled
 from tilesmith.expr.ints import FloorDiv, opaque_atoms, product
 from tilesmith.expr.nodes import Binary, Expr, Select, rewrite
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, Path, walk
+from tilesmith.search.closed_form import ClosedForm
 from tilesmith.search.cpu_constants import LANE_OPERANDS, Cache, CpuConstants
 from tilesmith.search.features.graph import Graph, Term
-from tilesmith.search.features.machine import Compiled
 from tilesmith.search.features.nest import Access, Loop, Nest, shared_nests
 from tilesmith.search.features.operations import operations
-from tilesmith.search.protocol import Scores
 from tilesmith.space.analysis import written_out
-from tilesmith.space.domains import Matrix
 from tilesmith.space.variant import Variant
 
 # Instructions per operation, by kind; mathematical functions are polynomials.
@@ -35,21 +31,12 @@ _COST = {"divmod": 6.0, "math": 12.0}
 
 
 @dataclass(frozen=True)
-class CpuScore:
+class CpuScore(ClosedForm):
     """`constants` describe the machine; None takes `CpuConstants.of` the task's target."""
 
     constants: CpuConstants | None = None
 
-    def score(self, variant: Variant, rows: Matrix) -> Scores:
-        """The share of the machine's peak that each row reaches. Higher is better."""
-        return np.exp2(self.predict(variant, rows))
-
-    def predict(self, variant: Variant, rows: Matrix) -> Scores:
-        """log2 of the score, the scale of learned models."""
-        return _compiled(self, variant)(rows)[:, 0].astype(np.float64)
-
     def term(self, variant: Variant) -> Term:
-        """The same as `predict`, as a closed form."""
         return _doublings(self, variant)
 
     def estimates(self, nest: Nest) -> tuple[Term, ...]:
@@ -58,12 +45,6 @@ class CpuScore:
 
     def constants_of(self, target: Target) -> CpuConstants:
         return CpuConstants.of(target) if self.constants is None else self.constants
-
-
-@lru_cache(maxsize=1024)
-def _compiled(score: CpuScore, variant: Variant) -> Compiled:
-    doublings = _doublings(score, variant)
-    return doublings.graph.compile([doublings])
 
 
 @lru_cache(maxsize=1024)

@@ -50,6 +50,7 @@ class Ensemble:
     seed: int = 0
 
     def fit(self, measurements: Sequence[Measurement]) -> EnsemblePredictor | None:
+        """A predictor that has learned from the measurements; None if there are too few."""
         groups = groups_of(measurements)
         rng = np.random.default_rng(self.seed)
         fitted = []

@@ -41,7 +41,10 @@ _ATTEMPTS = 4  # populations without a new candidate after which the rest is dra
 
 @dataclass(frozen=True)
 class Evolution:
-    """One round has a first generation of `population` rows. A share `measured` of them are the
+    """The default strategy: an evolutionary search that a cost model guides. `cost_model` is the
+    setting to swap; the others rarely need a change.
+
+    One round has a first generation of `population` rows. A share `measured` of them are the
     fastest measured so far. The others are the best by the analytic `score` among `drafts` times as
     many random rows. Until the cost model is fitted, half of those are evolved for the analytic
     score alone, for `refined` generations. For a small batch the population is smaller: `each` rows
@@ -91,6 +94,7 @@ class Evolution:
         checked.require_mutators(self.mutators)
 
     def start(self, task: Task, sketches: Sequence[Trace], rng: Rng) -> EvolutionSearch:
+        """The search of one task, which is asked for candidates and told measurements."""
         return EvolutionSearch(self, Catalogue(task, sketches), rng)
 
 

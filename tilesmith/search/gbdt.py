@@ -68,6 +68,7 @@ class Gbdt:
             )
 
     def fit(self, measurements: Sequence[Measurement]) -> GbdtPredictor | None:
+        """A predictor that has learned from the measurements; None if there are too few."""
         rng = np.random.default_rng(self.seed)
         groups = self._bounded(groups_of(measurements), rng)
         labels = [y for g in groups for y in g.labels]

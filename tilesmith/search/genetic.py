@@ -37,6 +37,7 @@ class Genetic:
     mutation: float = 0.1
 
     def start(self, task: Task, sketches: Sequence[Trace], rng: Rng) -> GeneticSearch:
+        """The search of one task, which is asked for candidates and told measurements."""
         return GeneticSearch(self, Catalogue(task, sketches), rng)
 
 

@@ -47,16 +47,19 @@ def gpu_nest(n: Nest) -> GpuNest:
 @lru_cache(maxsize=4096)
 def needs_of(gpu: GpuConstants, n: Nest) -> Needs:
     here = gpu_nest(n)
-    return _copied(gpu, here) if here.copies else _computed(gpu, here)
+    if here.copies:
+        return _copied(gpu, here)
+    return _computed(gpu, here) if n.block.intrinsic is None else _multiplied(gpu, here)
 
 
 def _copied(gpu: GpuConstants, n: GpuNest) -> Needs:
     """All threads of the block copy a tile to shared memory."""
     g = n.graph
     zero = g.of(0)
-    turns = (n.tile / (n.threads * n.width)).ceil()
+    threads = n.threads * float(n.lanes_of_group)
+    turns = (n.tile / (threads * n.width)).ceil()
     each = turns * n.steps  # instructions of a thread
-    warps = (n.threads / gpu.warp_size).ceil()
+    warps = (threads / gpu.warp_size).ceil()
     sectors = zero
     l2: dict[str, Term] = {}
     memory: dict[str, Term] = {}
@@ -73,7 +76,7 @@ def _copied(gpu: GpuConstants, n: GpuNest) -> Needs:
     waits = n.steps * gpu.global_latency
     pipelined = n.versions > 1
     return Needs(
-        issued=each * warps * gpu.copy_cost,
+        issued=each * warps * (gpu.copy_cost + n.padded * gpu.padded_cost),
         words=words,
         sectors=requests,
         l2=l2,
@@ -109,8 +112,9 @@ def _computed(gpu: GpuConstants, n: GpuNest) -> Needs:
             words = words + instructions * warps * _wavefronts(gpu, n, strides, wide)
         else:
             instructions = count
-            sectors = sectors + instructions * warps * _coalesced(gpu, n, a) / gpu.l1_sectors
-            touched = n.sectors(a, n.first, gpu.sector_nbytes)
+            asked = instructions * warps * _coalesced(gpu, n, a)
+            sectors = sectors + asked / gpu.l1_sectors
+            touched = n.sectors(a, n.first, gpu.sector_nbytes).minimum(asked)
             l2[a.buffer.name] = touched * float(gpu.sector_nbytes)
             if again:  # L1 writes through
                 l2[a.buffer.name] = count * n.threads * (a.nbytes / 2)
@@ -134,6 +138,36 @@ def _computed(gpu: GpuConstants, n: GpuNest) -> Needs:
         ahead=g.of(0),
         parallel=results.minimum(16),
         registers=(results + operands.minimum(64) if reducing else operands.minimum(64)),
+        shared=g.of(0),
+    )
+
+
+def _multiplied(gpu: GpuConstants, n: GpuNest) -> Needs:
+    """Warps compute tiles by matrix instructions, from operands in shared memory."""
+    g, nest = n.graph, n.nest
+    unit = nest.block.intrinsic
+    assert unit is not None
+    assert unit.fragment is not None
+    results, warps = n.results, n.threads
+    steps = n.each / results
+    operands = g.of(0)  # tiles that a warp loads in a step
+    for a in nest.accesses:
+        if a.buffer.scope == "shared":
+            operands = operands + n.loaded(a)
+    loads = operands * steps * warps
+    # Each of a multiprocessor's four parts has tensor cores, which one warp keeps half busy.
+    busy = n.each * warps * unit.cost * gpu.issue
+    return Needs(
+        issued=busy * (8 / warps).maximum(1) + loads * 4,
+        words=loads * 4,
+        sectors=g.of(0),
+        l2={},
+        memory={},
+        latency=steps * gpu.shared_latency,
+        fetched=g.of(0),
+        ahead=g.of(0),
+        parallel=g.of(16),
+        registers=results * float(unit.fragment.registers) + operands * 4,
         shared=g.of(0),
     )
 
@@ -175,7 +209,7 @@ def _wavefronts(gpu: GpuConstants, n: GpuNest, strides: tuple[Term, ...], wide: 
 def _coalesced(gpu: GpuConstants, n: GpuNest, a: Access) -> Term:
     """Sectors that one access of a warp touches."""
     out = n.graph.of(1)
-    for lanes, step in n.lanes(a.strides, gpu.warp_size):
+    for lanes, step in n.lanes(n.global_strides(a), gpu.warp_size):
         reach = (lanes * step * (a.nbytes / gpu.sector_nbytes)).minimum(lanes)
         out = out * reach.maximum(1)
     return out

@@ -26,6 +26,7 @@ class Grid:
     patience: int = 1 << 26
 
     def start(self, task: Task, sketches: Sequence[Trace], rng: Rng) -> GridSearch:
+        """The search of one task, which is asked for candidates and told measurements."""
         return GridSearch(Catalogue(task, sketches), self.patience)
 
 

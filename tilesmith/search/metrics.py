@@ -41,3 +41,22 @@ def peak_curve(scores: Numbers, labels: Numbers, most: int) -> Numbers:
     """The best label among the first 1, 2, ... programs in the order of the scores."""
     order = np.argsort(-scores, kind="stable")[:most]
     return np.maximum.accumulate(labels[order])
+
+
+def rank_correlation(scores: Numbers, labels: Numbers) -> float | None:
+    """Spearman's: from -1 (opposite order) to 1 (the same order). Equal numbers share their ranks.
+    None if there are fewer than three, or if all of one kind are equal.
+    """
+    if len(labels) < 3:
+        return None
+    a, b = _ranks(scores), _ranks(labels)
+    a, b = a - a.mean(), b - b.mean()
+    size = float(np.sqrt((a * a).sum() * (b * b).sum()))
+    return float((a * b).sum()) / size if size > 0 else None
+
+
+def _ranks(values: Numbers) -> Numbers:
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    middle: Numbers = ends - (counts - 1) / 2
+    return middle[place]

@@ -19,6 +19,7 @@ class ChangeDecisions:
     share: float = 1.0
 
     def mutate(self, variant: Variant, rng: Rng, rows: Matrix) -> Matrix:
+        """Rows with some decisions changed."""
         if self.share >= 1:
             return variant.mutate(rng, rows)
         chosen = rng.random(len(rows)) < self.share

@@ -22,6 +22,7 @@ class Random:
     """All variants are equally likely, and so are the rows of each."""
 
     def start(self, task: Task, sketches: Sequence[Trace], rng: Rng) -> RandomSearch:
+        """The search of one task, which is asked for candidates and told measurements."""
         return RandomSearch(Catalogue(task, sketches), rng)
 
 
@@ -36,6 +37,7 @@ class RandomSearch:
         self._missed = 0
 
     def ask(self, n: int) -> list[Candidate]:
+        """The next candidates."""
         out: list[Candidate] = []
         while len(out) < n and self._missed < _ROUNDS:
             drawn = self._draw(n - len(out))
@@ -44,6 +46,7 @@ class RandomSearch:
         return out + self._rest.ask(n - len(out))
 
     def tell(self, measurements: Sequence[Measurement]) -> None:
+        """Nothing is learned."""
         for m in measurements:
             self.catalogue.adopt(m.candidate)
 

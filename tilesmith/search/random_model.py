@@ -23,9 +23,12 @@ Words = np.ndarray[Any, np.dtype[np.uint64]]
 
 @dataclass(frozen=True)
 class RandomModel:
+    """A cost model that predicts random scores: what others have to beat."""
+
     seed: int = 0
 
     def fit(self, measurements: Sequence[Measurement]) -> RandomPredictor:
+        """A predictor that ignores the measurements."""
         return RandomPredictor(self.seed)
 
 

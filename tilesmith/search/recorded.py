@@ -29,6 +29,7 @@ class RecordedSpace:
     records: Sequence[Measurement]
 
     def sketches(self, task: Task) -> tuple[Trace, ...]:
+        """The sketches that the records of the task belong to."""
         by_variant = rows_by_variant(
             (m.candidate, m) for m in self.records if m.candidate.task == task
         )
@@ -37,10 +38,15 @@ class RecordedSpace:
 
 @dataclass(frozen=True)
 class Recorded:
+    """A strategy that proposes recorded candidates only: those nearest to what another strategy
+    proposes. With `ts.ReplayMeasurer` it repeats a run without measuring.
+    """
+
     strategy: Strategy
     records: Sequence[Measurement]
 
     def start(self, task: Task, sketches: Sequence[Trace], rng: Rng) -> RecordedSearch:
+        """The search of one task."""
         pairs = ((m.candidate, m.candidate) for m in self.records if m.candidate.task == task)
         return RecordedSearch(
             self.strategy.start(task, sketches, rng), rows_by_variant(dict(pairs).items())

@@ -40,6 +40,7 @@ class Transfer:
         return self.shared.fit(self.records)
 
     def familiar(self) -> list[Candidate]:
+        """The fastest recorded candidates of each other task, which a search begins with."""
         by_task: dict[str, list[Measurement]] = {}
         for m in self.records:
             if m.failure is None:
@@ -51,6 +52,7 @@ class Transfer:
         ]
 
     def fit(self, measurements: Sequence[Measurement]) -> Predictor | None:
+        """A predictor that has learned from the measurements; None if there are too few."""
         model = self._global_model
         if model is None:
             return self.local.fit(measurements)

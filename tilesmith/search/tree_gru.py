@@ -49,6 +49,7 @@ class TreeGru:
                 raise TuneError(f"{name} is {getattr(self, name)}; it must be at least 1")
 
     def fit(self, measurements: Sequence[Measurement]) -> Predictor | None:
+        """A predictor that has learned from the measurements; None if there are too few."""
         if find_spec("torch") is None:
             raise TuneError(
                 "TreeGru needs PyTorch, which is not installed: pip install 'tilesmith[torch]'"

@@ -7,6 +7,7 @@ from dataclasses import replace
 from tilesmith.base.dtype import FLOAT32
 from tilesmith.base.target import Target
 from tilesmith.ir.intrinsics import INTRINSICS
+from tilesmith.ir.tensor_cores import group_intrinsics, warp_intrinsics
 from tilesmith.schedule.rounding import ACCURACY
 from tilesmith.space.across import TileAcross
 from tilesmith.space.annotation import CpuAnnotation
@@ -23,9 +24,11 @@ from tilesmith.space.rules import (
     split_divided,
 )
 from tilesmith.space.rules_gpu import CrossThreadReduction, Fetching, GpuAnnotation, TileForGpu
-from tilesmith.space.rules_rows import AnnotateForGpu, FuseRows, SplitSums
+from tilesmith.space.rules_rows import AnnotateForGpu, FuseRows, SplitSums, split_interleaved
 from tilesmith.space.state import Rule
+from tilesmith.space.tensor_cores import TileByTensorCores
 from tilesmith.space.tiling import Tiling
+from tilesmith.space.warp_tiles import TileByWarps
 from tilesmith.space.windows import WriteOutWindows
 
 
@@ -61,12 +64,20 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
         fetching = Fetching(widths=(1, 2, 4), pipeline=True)
         return (
             InlineCheap(always=True),
+            split_interleaved,
             FuseRows(),
             SplitSums(),
-            AddCacheWrite(final=True),
+            TileByTensorCores(group_intrinsics(target)),
+            TileByWarps(warp_intrinsics(target)),
+            AddCacheWrite(final=True, permuted=True),
             TileForGpu(
-                Tiling("SSSRRSRS", max_innermost=16),
-                fetching=(fetching, replace(fetching, turned=True)),
+                Tiling("SSSRRSRS", max_innermost=16, whole=16),
+                fetching=(
+                    fetching,
+                    replace(fetching, turned=True),
+                    replace(fetching, shared=(False, False)),
+                ),
+                permuted=True,
             ),
             skip,
             AnnotateForGpu(),

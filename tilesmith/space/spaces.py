@@ -106,11 +106,19 @@ def require_traces(returned: object, space: str = "the space") -> tuple[Trace, .
 
 @dataclass(frozen=True)
 class SketchSpace:
-    """Sketches derived by `rules`; None stands for `default_rules` of the task's target, with
-    relative errors of at most `accuracy` where sums are computed otherwise than as stated.
+    """Programs that rules derive from what a computation reads and writes: no template is needed.
 
-    At most `most` are derived, fewer for computations with many blocks, so that it takes seconds at
-    most. `derive` returns how many branches were left out; `sketches` warns about them.
+    - `rules`: None stands for `ts.default_rules` of the task's target.
+    - `most`: at most so many sketches are derived, fewer for computations with many blocks, so that
+      it takes seconds at most. `derive` returns how many branches were left out; `sketches` warns
+      about them.
+    - `accuracy`: the relative error allowed where sums are computed otherwise than as stated.
+
+    Example:
+
+        task = ts.Task(func, ts.cpu())
+        for sketch in ts.SketchSpace(rules=ts.ansor_rules(task.target)).sketches(task):
+            print(sketch)
     """
 
     rules: tuple[Rule, ...] | None = None
@@ -123,6 +131,7 @@ class SketchSpace:
             raise ScheduleError(f"a space has at least one sketch; most={self.most} is too few")
 
     def derive(self, task: Task) -> Sketches:
+        """The sketches of a task, and how many branches were left out."""
         rules = self.rules
         if rules is None:
             rules = default_rules(task.target, self.accuracy)
@@ -131,13 +140,28 @@ class SketchSpace:
         return Sketches(tuple(traces), derived.left_out)
 
     def sketches(self, task: Task) -> tuple[Trace, ...]:
+        """The sketches of a task, in a stable order."""
         return _warned(self.derive(task), task)
 
 
 @dataclass(frozen=True)
 class TemplateSpace:
-    """A schedule function with open decisions. Each combination of its structural decisions is one
-    sketch; those for which it raises a ScheduleError are left out.
+    """The programs that a schedule function of yours can make. The function gets a
+    `ts.TemplateSchedule`, and leaves decisions to the tuner by its `sample_...` methods. Each
+    combination of structural decisions is one sketch; those for which the function raises a
+    ScheduleError are left out.
+
+    Example:
+
+        def blocked(sch):
+            i, j, k = sch.loops("C")
+            i0, i1 = sch.split(i, sch.sample_tile(i, parts=2, max_innermost=8))
+            j0, j1 = sch.split(j, sch.sample_tile(j, parts=2, max_innermost=32))
+            sch.reorder(i0, j0, k, i1, j1)
+            sch.unroll(i1)
+            sch.vectorize(j1)
+
+        result = ts.tune(func, space=ts.TemplateSpace(blocked))
     """
 
     template: Callable[[TemplateSchedule], None]
@@ -150,6 +174,7 @@ class TemplateSpace:
             )
 
     def sketches(self, task: Task) -> tuple[Trace, ...]:
+        """The sketches of a task, in a stable order."""
         return tuple(dict.fromkeys(structures(task, self._checked)))
 
     @property
@@ -167,7 +192,7 @@ class TemplateSpace:
 
 
 class UnionSpace:
-    """The union of the sketches of several spaces."""
+    """The union of the sketches of several spaces, as derived ones and those of a template."""
 
     def __init__(self, *spaces: Space) -> None:
         if not spaces:
@@ -175,11 +200,13 @@ class UnionSpace:
         self.spaces = spaces
 
     def derive(self, task: Task) -> Sketches:
+        """The sketches of a task, and how many branches were left out."""
         parts = [sketches_of(s, task) for s in self.spaces]
         traces = dict.fromkeys(t for f in parts for t in f.traces)
         return Sketches(tuple(traces), sum(f.left_out for f in parts))
 
     def sketches(self, task: Task) -> tuple[Trace, ...]:
+        """The sketches of a task, in a stable order."""
         return _warned(self.derive(task), task)
 
 

@@ -82,9 +82,15 @@ class TemplateSchedule(Schedule):
         candidates: Sequence[Sequence[int]] = (),
         where: Callable[[tuple[int, ...]], bool] | None = None,
     ) -> tuple[Knob, ...]:
-        """The factors of a split, outermost first. `max_factor` bounds all but the outermost (0: no
-        bound), `no_tail` allows only tuples that multiply to the extent, and `where` only tuples
-        for which it is true. The other arguments are those of SampleTile.
+        """The factors of a split, outermost first, as knobs.
+
+        - `parts`: how many loops the split makes.
+        - `policy`: "divisors" of the extent, "powers" of two, "both" of these, or "any" number.
+        - `max_innermost`, `max_factor`: bound the innermost factor, and all but the outermost (0:
+          no bound).
+        - `no_tail`: allows only tuples that multiply to the extent.
+        - `candidates`: lists the tuples explicitly instead.
+        - `where`: allows only tuples for which it is true.
         """
         listed = tuple(tuple(map(_whole, c)) for c in candidates)
         step = SampleTile(
@@ -340,6 +346,7 @@ class TemplateSchedule(Schedule):
         return step.parts
 
     def annotate(self, loop: str, key: str, value: Any) -> None:
+        """As Schedule.annotate; the value may be a knob."""
         plain = tuple(value) if isinstance(value, list) else value
         self.apply(Annotate(loop, key, plain))
 
@@ -365,12 +372,14 @@ class TemplateSchedule(Schedule):
 
     # primitives that accept decisions
     def compute_at(self, block: str, loop: str) -> None:
+        """As Schedule.compute_at; at "root" the block stays, and "inline" inlines it."""
         if loop == "inline":
             self.inline(block)
         elif loop != "root":
             super().compute_at(block, loop)
 
     def reverse_compute_at(self, block: str, loop: str) -> None:
+        """As Schedule.reverse_compute_at; at "root" the block stays."""
         if loop != "root":
             super().reverse_compute_at(block, loop)
 

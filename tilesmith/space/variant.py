@@ -25,7 +25,8 @@ from tilesmith.schedule.sample import (
 )
 from tilesmith.schedule.trace import Trace
 from tilesmith.space.domains import Domain, Matrix, Rng, domain_of
-from tilesmith.space.limits import Limit, limits_of, warnings_of
+from tilesmith.space.limit import Limit
+from tilesmith.space.limits import limits_of, warnings_of
 from tilesmith.task.task import Candidate, Task
 
 Column = np.ndarray[Any, Any]
@@ -34,6 +35,17 @@ _CHUNK = 8192  # rows processed at a time, so that intermediate results stay in 
 
 @dataclass(frozen=True, eq=False)
 class Variant:
+    """A sketch whose structural decisions are made, so that only numbers are open. Its candidates
+    are the rows of an integer matrix with one column for each number.
+
+    Example:
+
+        task = ts.Task(func, ts.cpu())
+        variant = next(iter(ts.variants(task, ts.SketchSpace().sketches(task)[0])))
+        rows = variant.sample(np.random.default_rng(0), 100)
+        kernel = ts.build(variant.function(rows[0]), task.target)
+    """
+
     task: Task
     trace: Trace  # numeric decisions open
     func: Function  # symbolic
@@ -267,9 +279,11 @@ class Variant:
 
     # one row
     def decided(self, row: Matrix) -> Trace:
+        """The trace with the numbers of a row."""
         return self.trace.decide({c: int(v) for c, v in zip(self.columns, row, strict=True)})
 
     def candidate(self, row: Matrix) -> Candidate:
+        """The candidate of a row."""
         return Candidate(self.task, self.decided(row))
 
     def function(self, row: Matrix) -> Function:

@@ -14,6 +14,7 @@ from math import inf
 
 from tilesmith.base.digest import digest
 from tilesmith.base.errors import TuneError
+from tilesmith.base.html import html_folded, html_pairs
 from tilesmith.base.target import Target
 from tilesmith.ir.function import Function
 from tilesmith.ir.rename import structure_of
@@ -53,10 +54,12 @@ class Task:
 
     @cached_property
     def key(self) -> str:
+        """A hash of the computation and the target, without names: under it records are found."""
         return task_key(self.func, self.target)
 
     @cached_property
     def statement(self) -> str:
+        """A hash with names, which traces refer to."""
         return statement_key(self.func, self.target)
 
     def __repr__(self) -> str:
@@ -80,6 +83,7 @@ class Candidate:
 
     @cached_property
     def key(self) -> str:
+        """A hash of the task and the trace."""
         return digest(self.task.statement, self.trace.to_json())
 
     def __repr__(self) -> str:
@@ -106,9 +110,15 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The limits of a run: measured candidates (`trials`), wall-clock `seconds`, or both.
+    """The limits of a run; give at least one of the first two.
 
-    `patience` ends a run after so many measured candidates without an improvement.
+    - `trials`: measured candidates.
+    - `seconds`: wall-clock time.
+    - `patience`: the run also ends after so many measured candidates without an improvement.
+
+    Example:
+
+        ts.Budget(trials=500, seconds=60)
     """
 
     trials: int | None = None
@@ -180,6 +190,23 @@ class Measurement:
         text += ", contended" if self.contended else ""
         return f"<Measurement {c.key[:8]} of {c.task.func.name}: {text}>"
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        if self.failure is not None:
+            pairs = [("failed", self.failure.kind), ("message", self.failure.text[:300])]
+        else:
+            low, high = (1e6 * s for s in self.confidence)
+            pairs = [
+                ("median", f"{self.cost * 1e6:.4g} us of {len(self.seconds)} samples"),
+                ("95 % interval", f"{low:.4g} to {high:.4g} us"),
+                ("confirmed", "yes" if self.confirmed else "no"),
+            ]
+        if self.machine:
+            pairs.append(("machine", self.machine))
+        schedule = str(self.candidate.trace) or "the loops as stated"
+        title = f"Measurement of {self.candidate.task.func.name}"
+        return html_pairs(title, pairs) + html_folded("schedule", schedule)
+
     @property
     def cost(self) -> float:
         """The median in seconds; infinite without samples, or if one is not a positive number."""
@@ -187,6 +214,7 @@ class Measurement:
 
     @property
     def confidence(self) -> tuple[float, float]:
+        """A 95 % interval of the median of `seconds`."""
         return _confidence(self.seconds)
 
     @property
@@ -213,6 +241,7 @@ class Measurement:
 
     @property
     def normal_confidence(self) -> tuple[float, float]:
+        """A 95 % interval of the median of `normal_seconds`."""
         return _confidence(self.normal_seconds)
 
     @property

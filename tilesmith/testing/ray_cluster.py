@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
@@ -26,14 +27,14 @@ _MARK = "TILESMITH_TEST_CLUSTER"
 class Cluster:
     def __init__(self) -> None:
         self.token = token_hex(8)
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self.nodes: dict[str, subprocess.Popen[bytes]] = {}  # by name
         self.folder = tempfile.mkdtemp(prefix="tsr-")  # short, because sockets are in it
         with socket.socket() as s:
             s.bind((HOST, 0))
             self.address = f"{HOST}:{s.getsockname()[1]}"
         self.log = Path(self.folder) / "log.txt"
         config = '{"health_check_period_ms": 1000, "health_check_failure_threshold": 3}'
-        self._start(
+        self.start(
             "head",
             *("-m", "ray.scripts.scripts", "start", "--head", "--block", "--system-config", config),
             *("--node-ip-address", HOST, "--port", self.address.partition(":")[2]),
@@ -43,15 +44,20 @@ class Cluster:
         )
         self._wait_for_head()
 
-    def _start(self, name: str, *arguments: str) -> None:
+    def start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        """Starts Python as a node, or as whatever else belongs to this cluster."""
         path = os.pathsep.join(p or os.getcwd() for p in sys.path)
-        own = {_MARK: self.token, NAME: name, "PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0"}
+        own = {
+            _MARK: self.token, NAME: name, "PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0",
+            "TMPDIR": self.folder,
+        }  # fmt: skip
         with self.log.open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, *arguments], env={**os.environ, **own}, stdin=subprocess.DEVNULL,
                 stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
-            self._processes.append(process)
+            self.nodes[name] = process
+        return process
 
     def _wait_for_head(self) -> None:
         host, _, port = self.address.partition(":")
@@ -62,30 +68,59 @@ class Cluster:
             time.sleep(0.2)
         raise TimeoutError(f"Ray's head did not start: {self.log.read_text()[-2000:]}")
 
-    def worker(self, name: str, cores: int = 1, first_core: int = 0) -> None:
-        code = "from tilesmith.cli.main import app; app()"
-        self._start(
+    def worker(
+        self, name: str, *options: str, cores: Sequence[int] = ()
+    ) -> subprocess.Popen[bytes]:
+        """Starts `tilesmith worker` on these cores, by default on one."""
+        own = cores or sorted(os.sched_getaffinity(0))[:1]
+        code = (
+            f"import os; os.sched_setaffinity(0, {list(own)}); "
+            "from tilesmith.cli.main import app; app()"
+        )
+        devices = () if "--devices" in options else ("--devices", "cpu")
+        return self.start(
             name, "-c", code, "worker", "--address", self.address, "--node-ip", HOST,
-            "--devices", "cpu", "--cores", str(cores), "--first-core", str(first_core),
-            "--name", name,
+            "--name", name, *devices, *options,
         )  # fmt: skip
 
-    def kill(self, name: str | None = None) -> int:
-        """Ends the processes of one node at once, or of the whole cluster; their number."""
+    def require_running(self) -> None:
+        """Raises if a node has ended that nobody has killed."""
+        for name, process in self.nodes.items():
+            if process.poll() is not None:
+                text = self.log.read_text()[-2000:]
+                raise RuntimeError(f"{name} has ended with status {process.returncode}: {text}")
+
+    def processes(self, name: str | None = None) -> list[int]:
+        """The processes of one node, or of the whole cluster."""
         marks = [f"{_MARK}={self.token}".encode()]
         marks += [f"{NAME}={name}".encode()] if name is not None else []
-        count = 0
+        found = []
         for path in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
                 own = (path / "environ").read_bytes().split(b"\0")
                 if int(path.name) != os.getpid() and all(m in own for m in marks):
-                    os.kill(int(path.name), signal.SIGKILL)
-                    count += 1
-        return count
+                    found.append(int(path.name))
+        return found
+
+    def send(self, which: signal.Signals, name: str | None = None) -> int:
+        """Sends a signal to all processes of a node, or of the cluster; returns their number."""
+        found = self.processes(name)
+        for pid in found:
+            with suppress(ProcessLookupError):
+                os.kill(pid, which)
+        return len(found)
+
+    def kill(self, name: str | None = None) -> None:
+        """Ends the processes of one node at once, or of the whole cluster."""
+        for known in [*self.nodes] if name is None else [name]:
+            if (process := self.nodes.pop(known, None)) is not None:
+                process.kill()
+        while self.send(signal.SIGKILL, name):  # some may just have been started
+            time.sleep(0.05)
 
     def close(self) -> None:
-        while self.kill():  # some may just have been started
-            time.sleep(0.1)
-            for process in self._processes:
-                process.poll()
+        started = list(self.nodes.values())
+        self.kill()
+        for process in started:
+            process.wait(10.0)
         shutil.rmtree(self.folder, ignore_errors=True)

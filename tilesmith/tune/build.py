@@ -41,16 +41,27 @@ def best_kernel(
     checked: bool = False,
     backend: Backend | None = None,
 ) -> Kernel:
-    """A kernel of a Schedule as given, or of a Function with the best schedule in the database.
-    Without a record it has the schedule with the best analytic score; with `strict` that is an
-    error. `accuracy` is the relative error that a layer may have because it is computed in another
-    way than it is stated (see schedule/rounding.py); 0 allows none.
+    """A kernel at once, without tuning: of a Function with the best schedule in the database, or of
+    a Schedule as it is.
 
-    An index that is loaded from a tensor (`table[ids[i]]`) must lie inside its table. Kernels do
-    not check that: an index outside reads arbitrary memory, or crashes. With `checked`, which is
-    slow and meant for debugging, the argument is built as given, and its kernel raises an
-    ArgumentError that names the table and the index. With your own `backend`, too, the argument is
-    built as given.
+    - `what`: a Function or a Schedule.
+    - `target`: the machine, by default `ts.cpu()`.
+    - `database`: the records. Without one of this task, the schedule with the best analytic score
+      is taken; `kernel.origin` says which it was.
+    - `strict`: without a record raises a BuildError instead.
+    - `accuracy`: the relative error that a layer may have because it is computed in another way
+      than it is stated (see schedule/rounding.py); 0 allows none.
+    - `checked`: for debugging, and slow. An index that is loaded from a tensor (`table[ids[i]]`)
+      must lie inside its table. Kernels do not check that: an index outside reads arbitrary memory,
+      or crashes. A checked kernel is built as given, and raises an ArgumentError that names the
+      table and the index.
+    - `backend`: a code generator of your own; the argument is built as given.
+
+    Example:
+
+        kernel = ts.build(func, ts.cpu(num_cores=1))
+        out = kernel(a, b)
+        print(kernel.origin, kernel.time(a, b))
     """
     require_target(target, "build")
     require_database(database, "build")

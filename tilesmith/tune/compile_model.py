@@ -59,19 +59,31 @@ def compile_model(
     progress: bool | None = None,
     precision: str = "float32",
 ) -> Model:
-    """A Model with the best known kernels, and with drafts by the analytic score where the database
-    has no record; with `strict`, that is an error. For a target that is only named, records of
-    machines with the same features count, too. On a GPU (`ts.cuda()`), weights are uploaded once,
-    and a call is one graph of launches. `passes` are by default those for the kind of target.
+    """A Model that runs a graph, without tuning: with the best known kernels, and with drafts by
+    the analytic score where the database has no record.
 
-    `accuracy` is the relative error that a layer may have because it is computed in another way
-    than it is stated: the largest error over the largest value, against float64 (see
-    schedule/rounding.py).
+    - `graph`: what `ts.load_onnx` or `ts.from_torch` returns.
+    - `target`: the machine, by default `ts.cpu()`. On a GPU (`ts.cuda()`), weights are uploaded
+      once, and a call is one graph of launches.
+    - `database`: the records. For a target that is only named, records of machines with the same
+      features count, too.
+    - `strict`: a task without a record is an error.
+    - `cache`: the folder for built kernels and packed weights, so that the second start is quick.
+      By default it is that of the user, see `ts.Cache`; None keeps nothing.
+    - `progress`: shows a bar while kernels are built; by default on a terminal.
+    - `passes`, `groups`: your own graph passes and partition; by default those for the kind of
+      target.
+    - `accuracy`: the relative error that a layer may have because it is computed in another way
+      than it is stated: the largest error over the largest value, against float64 (see
+      schedule/rounding.py).
+    - `precision`: with "float16" float32 weights and activations become float16, with sums in
+      float32; inputs and outputs stay as they are.
 
-    Built kernels and packed weights are kept in `cache`, a folder (by default that of the user, see
-    ts.Cache; None keeps nothing), so that the second start is quick. `progress` shows a bar while
-    kernels are built; by default on a terminal. With `precision="float16"` float32 weights and
-    activations become float16, with sums in float32; inputs and outputs stay as they are.
+    Example:
+
+        model = ts.compile_model(ts.load_onnx("model.onnx", dims={"batch": 1}))
+        outputs = model({"x": np.zeros((1, 8), np.float32)})
+        print(model.summary())
     """
     require_target(target, "compile_model")
     require_database(database, "compile_model")
@@ -270,7 +282,14 @@ def extract_tasks(
     groups: Partition = partition,
     precision: str = "float32",
 ) -> list[tuple[Task, int]]:
-    """The tasks of a graph, each with the number of times it occurs."""
+    """The tasks of a graph, each with the number of times it occurs. The arguments are those of
+    `ts.compile_model`.
+
+    Example:
+
+        for task, count in ts.extract_tasks(ts.load_onnx("model.onnx", dims={"batch": 1})):
+            print(count, task)
+    """
     require_target(target, "extract_tasks")
     machine = cpu() if target is None else target
     passes = with_precision(passes, precision, machine, "extract_tasks")

@@ -1,5 +1,5 @@
-"""Shows how a network is tuned: on a terminal a table that is rewritten after every step, elsewhere
-a plain line every 5 s, and the tasks at the end.
+"""Shows how a network is tuned: on a terminal and in a notebook a table that is rewritten after
+every step, elsewhere a plain line every 5 s, and the tasks at the end.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TextIO
 
 from tilesmith.task.network import TaskTuning
 from tilesmith.tune.network_run import NetworkProgress
+from tilesmith.tune.notebook import NotebookOutput, notebook_output
 
 _EVERY_SECONDS = 5.0  # between plain lines
 _SIZE = 80, 24  # columns and lines without a terminal
@@ -23,10 +24,16 @@ _NUMBERS = 45  # columns of a row beside the name
 @dataclass
 class NetworkTable:
     stream: TextIO = field(default_factory=lambda: sys.stderr)
+    notebook: NotebookOutput | None = field(default_factory=notebook_output)
     _last: float = -1e9
     _drawn: int = 0  # lines of the table on the screen
 
     def __call__(self, p: NetworkProgress) -> None:
+        if self.notebook is not None:
+            columns, height = self._size
+            lines = [_headline(p), *_table(p, columns, None if p.finished else height - 4)]
+            self.notebook.write("\n".join(lines), last=p.finished)
+            return
         if self.stream.isatty():
             self._draw(p)
         elif p.finished:

@@ -1,4 +1,4 @@
-"""A progress bar on a terminal, for work whose parts are counted."""
+"""A progress bar on a terminal or in a notebook, for work whose parts are counted."""
 
 from __future__ import annotations
 
@@ -6,10 +6,16 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from tilesmith.tune.notebook import notebook_output
+
 
 @contextmanager
 def progress_bar(what: str, show: bool | None = None) -> Iterator[Callable[[int, int], None]]:
-    """Gives a function of (done, all). By default the bar shows on a terminal only."""
+    """Gives a function of (done, all). By default it shows on a terminal and in a notebook."""
+    notebook = None if show is False else notebook_output()
+    if notebook is not None:
+        yield lambda done, total: notebook.write(f"{what}: {done} of {total}", done == total)
+        return
     if show is False or (show is None and not sys.stderr.isatty()):
         yield lambda done, total: None
         return

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tilesmith.base.errors import TilesmithError
+from tilesmith.base.html import html_folded, html_pairs
 from tilesmith.runtime.build import build
 from tilesmith.runtime.kernel import Kernel
 from tilesmith.task.curve import Curve
@@ -16,9 +17,10 @@ from tilesmith.task.task import Measurement, Task, TuningRun
 
 @dataclass(frozen=True)
 class Result:
-    """The outcome of a run. `curve` has (seconds, trials, best cost) at every improvement, see
-    `curve_of`; a database gives the same curve for `run`. A run that was `interrupted`, or ended by
-    an `error` of the measurer or the database, holds what was measured until then.
+    """The outcome of `ts.tune`: `best` is the best Measurement and `kernel` is built from it.
+    `curve` has (seconds, trials, best cost) at every improvement; a database gives the same curve
+    for `run`. A run that was `interrupted`, or ended by an `error` of the measurer or the database,
+    holds what was measured until then.
     """
 
     task: Task
@@ -44,12 +46,28 @@ class Result:
             parts.append(f"ended by {type(self.error).__name__}: {self.error}")
         return f"<Result {', '.join(parts)}>"
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        target = self.task.target
+        best = f"{self.best.cost * 1e6:.4g} us"
+        if self.task.func.flops:
+            best += f", {self.gflops:.1f} GFLOP/s"
+        pairs = [("best", best), ("trials", f"{self.trials} in {self.seconds:.1f} s")]
+        pairs += [(f"failed: {kind}", f"{n}") for kind, (n, _) in self.failures.items()]
+        if self.interrupted or self.error is not None:
+            pairs.append(("ended early", str(self.error or "interrupted")))
+        title = f"{self.task.func.name} for {target.model or target.cpu}"
+        schedule = str(self.best.candidate.trace) or "the loops as stated"
+        return html_pairs(title, pairs) + html_folded("schedule", schedule)
+
     @cached_property
     def kernel(self) -> Kernel:
+        """The kernel of the best candidate, built at first use."""
         return build(self.best.candidate.trace.apply(self.task.func), self.task.target)
 
     @property
     def gflops(self) -> float:
+        """Billions of operations per second of the best candidate."""
         return self.task.func.flops / self.best.cost / 1e9
 
     @property

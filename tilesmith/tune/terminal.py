@@ -1,5 +1,5 @@
-"""Shows progress: on a terminal one line that is rewritten, elsewhere a plain line every 5 s, and a
-curve at the end.
+"""Shows progress: on a terminal and in a notebook one line that is rewritten, elsewhere a plain
+line every 5 s, and a curve at the end.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TextIO
 from tilesmith.base.target import cpu
 from tilesmith.measure.peak import peak_of
 from tilesmith.tune.events import Progress
+from tilesmith.tune.notebook import NotebookOutput, notebook_output
 
 _EVERY_SECONDS = 5.0  # between plain lines
 _COLUMNS = 80  # width of a line without a terminal
@@ -21,11 +22,16 @@ _MIN_NAME = 16  # columns that a function's name keeps before other parts are le
 @dataclass
 class Terminal:
     stream: TextIO = field(default_factory=lambda: sys.stderr)
+    notebook: NotebookOutput | None = field(default_factory=notebook_output)
     _last: float = -1e9
     _curve: list[tuple[float, float]] = field(default_factory=list)
 
     def __call__(self, p: Progress) -> None:
         self._curve.append((p.seconds, p.gflops))
+        if self.notebook is not None:
+            text = self._line(p) + ("\n" + self._plot() if p.finished else "")
+            self.notebook.write(text.rstrip("\n"), last=p.finished)
+            return
         live = self.stream.isatty()
         if p.finished:
             if live:

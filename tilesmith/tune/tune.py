@@ -51,14 +51,34 @@ def tune(
     observers: Sequence[Observer] = (),
     quiet: bool = False,
 ) -> Result:
-    """The fastest kernel found within the budget. With a database, its records of the task count
-    towards the trials and are not measured again, except for the best. That is the first incumbent,
-    so the result has won against it side by side. `accuracy` is the relative error that a layer may
-    have because it is computed in another way than it is stated; a `space` of your own has its own.
+    """Searches for the fastest kernel of a Function within a budget.
+
+    - `func`: what `ts.function` made.
+    - `target`: the machine, by default `ts.cpu()`, all cores of this one.
+    - `budget`: the limits of the run, by default 60 seconds.
+    - `database`: where measurements are kept. Its records of the task count towards the trials and
+      are not measured again, except for the best. That is the first incumbent, so the result has
+      won against it side by side.
+    - `space`: the programs to search, by default `ts.SketchSpace()`; `ts.TemplateSpace` is one of
+      your own.
+    - `accuracy`: the relative error that a layer may have because it is computed in another way
+      than it is stated. A `space` of your own has its own.
+    - `strategy`: what to measure next, by default `ts.Evolution()`.
+    - `measurer`: where and how, by default `ts.LocalMeasurer()`; `ts.FleetMeasurer` uses many
+      machines.
+    - `seed`: of everything random in the search.
+    - `observers`: functions that get a `ts.Progress` after each batch.
+    - `quiet`: no progress display.
 
     Ctrl-C ends a run early, with the best so far. So does an error of the measurer or the database
     (see `Result.error`). An exception of a strategy or an observer is raised, with a note of what
     was measured and stored until then.
+
+    Example:
+
+        result = ts.tune(func, budget=ts.Budget(trials=200, seconds=30), seed=0)
+        print(result.best, result.trials, result.failures)
+        out = result.kernel(a, b)
     """
     require_function(func)
     require_target(target, "tune")

@@ -50,6 +50,7 @@ from tilesmith.tune.inputs import (
     require_seed,
     require_target,
 )
+from tilesmith.tune.network_notes import NetworkNotes
 from tilesmith.tune.network_run import NetworkObserver, NetworkRun
 from tilesmith.tune.network_table import NetworkTable
 from tilesmith.tune.network_tasks import merged, with_rivals
@@ -140,29 +141,41 @@ def tune_model(
     inputs: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
     precision: str = "float32",
 ) -> Model | list[Model]:
-    """A Model whose kernels were tuned within the budget; for a list of graphs, a list of them.
-    Equal tasks of several graphs are tuned once. `model.tuning` says how the latency fell.
+    """Tunes all tasks of a graph within one budget, and returns its Model; for a list of graphs, a
+    list of them. Equal tasks of several graphs are tuned once. `model.tuning` says how the latency
+    fell.
 
-    A model with open sizes is tuned for `inputs`, arrays by name: what it becomes for their shapes,
-    and no other. It runs with other shapes too, by drafts (see `model.tuning.sizes`).
+    - `graph`: what `ts.load_onnx` or `ts.from_torch` returns, or a list of that.
+    - `budget`: the limits of the whole run, by default 600 seconds. Building the model comes after
+      that.
+    - `database`: every measurement is stored at once. What it knows of a task is where that task
+      starts, so a run that was killed goes on where it was, and its records count towards the
+      trials of the budget.
+    - `scheduler`: chooses, batch by batch, the task that is next; by default `ts.gradient()`, which
+      takes the one that makes the objective smaller soonest.
+    - `objective`: what is to become small, by default `ts.total_latency`.
+    - `inputs`: arrays by name, for a model with open sizes. It is tuned for their shapes, and runs
+      with others by drafts (see `model.tuning.sizes`).
+    - `target`, `seed`, `space`, `strategy`, `measurer`, `observers`, `quiet`: as in `ts.tune`.
+    - `passes`, `groups`, `cache`, `accuracy`, `precision`: as in `ts.compile_model`.
 
-    `precision` is as in ts.compile_model. Where a group may be one kernel or two, as a product with
-    gelu behind it, both ways are measured and the faster stays; the records tell compile_model.
+    Where a group may be one kernel or two, as a product with gelu behind it, both ways are measured
+    and the faster stays; the records tell compile_model. All searches share one cost model, which
+    also learns from the database's records of similar tasks, and each begins with what is fast in
+    those. A strategy whose cost model is not a ts.Gbdt keeps its own. Every task's first kernel is
+    the one that ts.compile_model takes without tuning.
 
-    All searches share one cost model, which also learns from the database's records of similar
-    tasks, and each begins with what is fast in those. A strategy whose cost model is not a ts.Gbdt
-    keeps its own.
+    The run ends when the budget is spent, when nothing is left to measure, or when the objective
+    can gain nothing, as when all of ts.latency_targets are met. Ctrl-C ends it early, with the best
+    so far; so does an error of the measurer or the database (see `model.tuning`). A task that
+    cannot be measured keeps its draft.
 
-    The `scheduler` (by default ts.gradient()) chooses, batch by batch, the task that makes the
-    `objective` smaller soonest. Every task's first kernel is the one that ts.compile_model takes
-    without tuning. The run ends when the budget is spent, when nothing is left to measure, or when
-    the objective can gain nothing, as when all of ts.latency_targets are met. Building the model
-    comes after that. `accuracy` is that of ts.compile_model; a `space` of your own has its own.
+    Example:
 
-    With a database every measurement is stored at once. What it knows of a task is where that task
-    starts, so a run that was killed goes on where it was, and its records count towards the trials
-    of the budget. Ctrl-C ends a run early, with the best so far; so does an error of the measurer
-    or the database (see `model.tuning`). A task that cannot be measured keeps its draft.
+        db = ts.open_database("tune.db")
+        graph = ts.load_onnx("model.onnx", dims={"batch": 1})
+        model = ts.tune_model(graph, budget=ts.Budget(seconds=60), database=db)
+        print(model.tuning)
     """
     start = time.monotonic()
     require_target(target, "tune_model")
@@ -214,6 +227,8 @@ def tune_model(
             [g.name for g in graphs], tasks, tuners, scheduler or gradient(), objective, budget,
             start, watching, similar, rival_tasks,
         )  # fmt: skip
+        if database is not None:
+            run.observers = [*watching, NetworkNotes(run, database)]
         ready: dict[str, ReadyKernel] = {}
         interrupted, error = _tuned(run, measurer or LocalMeasurer(), place_of(records), ready)
         run.report(finished=True)

@@ -23,6 +23,7 @@ class CudaBackend:
     kind: ClassVar[str] = "cuda"
 
     def compile(self, func: Function, target: Target, *, checked: bool = False) -> Artifact:
+        """CUDA C of a Function, compiled by NVRTC."""
         # Imported late, because `import tilesmith` imports this file and must not load NVRTC.
         from tilesmith.codegen.c.nvrtc import compile_cuda
 
@@ -46,6 +47,7 @@ class OpenclBackend:
     kind: ClassVar[str] = "opencl"
 
     def compile(self, func: Function, target: Target, *, checked: bool = False) -> Artifact:
+        """OpenCL C of a Function, which the device's driver compiles."""
         artifact = emit_artifact(func, target, OPENCL, self.passes, checked)
         if self.check_syntax:
             from tilesmith.codegen.c.opencl_syntax import require_valid

@@ -9,8 +9,11 @@ from tilesmith.base.errors import BuildError
 from tilesmith.codegen.artifact import Launch
 from tilesmith.codegen.c.dialect import Dialect
 from tilesmith.codegen.c.helpers import Helpers
-from tilesmith.codegen.c.launches import emit_launch, nest_of
+from tilesmith.codegen.c.launches import emit_launch
+from tilesmith.codegen.c.nest import nest_of
 from tilesmith.codegen.c.statements import size_of
+from tilesmith.codegen.c.tensor import emit_tensor_launch
+from tilesmith.codegen.c.tensor_plan import is_tensor_nest
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Buffer
 
@@ -45,7 +48,8 @@ def emit_launches(func: Function, dialect: Dialect) -> Emitted:
     texts, launches = [], []
     for k, nest in enumerate(nests):
         symbol = f"{base}_kernel" if len(nests) == 1 else f"{base}_kernel{k}"
-        text, launch = emit_launch(nest, symbol, buffers, dialect, helpers)
+        emit = emit_tensor_launch if is_tensor_nest(nest) else emit_launch
+        text, launch = emit(nest, symbol, buffers, dialect, helpers)
         texts.append(text)
         launches.append(launch)
     source = "\n\n".join([*_prologue(texts, dialect), *helpers.texts.values(), *texts]) + "\n"

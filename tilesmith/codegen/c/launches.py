@@ -1,11 +1,6 @@
-"""Emits launches: splits a Function in launch form (ir/nodes.py) into kernels, with their
-parameters and shared memory.
-"""
+"""Emits launches: kernels of a Function in launch form, with parameters and shared memory."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
-from math import prod
 
 from tilesmith.base.dtype import BFLOAT16, FLOAT16, FLOAT32, DType
 from tilesmith.base.errors import BuildError
@@ -13,51 +8,13 @@ from tilesmith.codegen.artifact import Launch
 from tilesmith.codegen.c.dialect import Dialect
 from tilesmith.codegen.c.helpers import Helpers
 from tilesmith.codegen.c.names import Names
+from tilesmith.codegen.c.nest import Nest, parameter, unflatten
 from tilesmith.codegen.c.position import Position
-from tilesmith.codegen.c.statements import Statements, extent_of, size_of
+from tilesmith.codegen.c.statements import Statements, size_of
 from tilesmith.codegen.passes.accesses import accesses
-from tilesmith.ir.nodes import Alloc, Buffer, For, Stmt
+from tilesmith.ir.nodes import Buffer
 
 _MAX_GRID = (1 << 31) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Nest:
-    """A launch: loops over blocks, buffers of a block, loops over threads, and what one does."""
-
-    blocks: tuple[For, ...]
-    shared: tuple[Buffer, ...]
-    threads: tuple[For, ...]
-    body: tuple[Stmt, ...]
-
-    @property
-    def grid(self) -> int:
-        return prod(map(extent_of, self.blocks))
-
-    @property
-    def num_threads(self) -> int:
-        return prod(map(extent_of, self.threads))
-
-
-def nest_of(s: Stmt) -> Nest:
-    """Without a loop over blocks there is one block, without one over threads one thread."""
-    blocks: list[For] = []
-    threads: list[For] = []
-    shared: list[Buffer] = []
-    body: tuple[Stmt, ...] = (s,)
-    while True:
-        shared += [a.buffer for a in body if isinstance(a, Alloc) and not threads]
-        rest = [a for a in body if not isinstance(a, Alloc)]
-        if len(rest) != 1 or not isinstance(loop := rest[0], For):
-            break
-        if loop.kind == "blockIdx.x" and not threads:
-            blocks.append(loop)
-        elif loop.kind == "threadIdx.x" and (not threads or len(body) == 1):
-            threads.append(loop)
-        else:
-            break
-        body = loop.body
-    return Nest(tuple(blocks), tuple(shared), tuple(threads), body)
 
 
 def emit_launch(
@@ -74,7 +31,7 @@ def emit_launch(
     for b in (*arguments, *nest.shared):
         position.declare(b, position.fresh(b.name))
     for loops, number in ((nest.blocks, dialect.block), (nest.threads, dialect.thread)):
-        _unflatten(position, loops, number)
+        unflatten(position, loops, number)
     statements = Statements(position)
     statements.body(nest.body)
     arrays = [
@@ -82,7 +39,7 @@ def emit_launch(
     ]
     arrays += [(name, _computed(d), threads) for name, d in statements.joins.arrays]
     head, dynamic = _shared_memory(position, arrays)
-    params = ", ".join(_parameter(position, b, b.name in written) for b in arguments)
+    params = ", ".join(parameter(position, b, b.name in written) for b in arguments)
     lines = [*head, *position.scopes[0].lines]
     text = "\n".join(
         [
@@ -92,22 +49,6 @@ def emit_launch(
         ]
     )
     return text, Launch(symbol, grid, threads, tuple(b.name for b in arguments), dynamic)
-
-
-def _unflatten(position: Position, loops: tuple[For, ...], number: str) -> None:
-    """The values of loops that together count blocks or threads, the outermost slowest."""
-    inner = prod(map(extent_of, loops))
-    total = inner
-    for loop in loops:
-        extent = extent_of(loop)
-        inner //= extent
-        name = position.bind(loop.name, extent)
-        if extent == 1:
-            continue
-        value = number if inner == 1 else f"{number} / {inner}"
-        if extent * inner < total:
-            value += f" % {extent}"
-        position.write(f"const int {name} = {value};")
 
 
 def _shared_memory(
@@ -141,10 +82,3 @@ def _padded(nbytes: int) -> int:
 
 def _computed(d: DType) -> DType:
     return FLOAT32 if d in (FLOAT16, BFLOAT16) else d
-
-
-def _parameter(position: Position, b: Buffer, written: bool) -> str:
-    dialect = position.dialect
-    const = "" if written else "const "
-    kind = f"{const}{dialect.spaces['global']}{dialect.type_of(b.dtype)}*"
-    return f"{kind} {dialect.restrict} {position.memories[b.name].name}"

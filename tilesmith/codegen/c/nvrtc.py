@@ -44,9 +44,12 @@ def compile_cuda(name: str, source: str, arch: str) -> Compiled:
 def _nvrtc() -> Any:
     try:
         from cuda.bindings import nvrtc
-    except ImportError:
+
+        nvrtc.nvrtcVersion()  # the bindings look for the library at their first call
+    except (ImportError, RuntimeError) as error:
         raise BuildError(
-            "CUDA kernels need NVRTC, which is not installed; pip install 'tilesmith[cuda]'"
+            "CUDA kernels need NVRTC, which is not installed "
+            f"({str(error).strip()}); pip install 'tilesmith[cuda]'"
         ) from None
     return nvrtc
 

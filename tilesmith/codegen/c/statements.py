@@ -9,6 +9,7 @@ from tilesmith.codegen.c.integers import Integers
 from tilesmith.codegen.c.joins import Joins
 from tilesmith.codegen.c.position import ROLL, UNROLL, Position
 from tilesmith.codegen.c.vectors import Vectors
+from tilesmith.codegen.c.warp_products import WarpProducts, product_of
 from tilesmith.expr.ints import Int
 from tilesmith.expr.nodes import Binary, Expr
 from tilesmith.ir.nodes import (
@@ -36,6 +37,7 @@ class Statements:
         self.position = position
         self.integers = Integers(position)
         self.expressions = Expressions(position, self.integers)
+        self.products = WarpProducts(position, self.integers)
         self.joins = Joins(position, self.integers, self.expressions)
         self.vectors = Vectors(position, self.integers, self.expressions, self._store)
 
@@ -62,7 +64,9 @@ class Statements:
 
     def _loop(self, s: For, alone: bool) -> None:
         extent = extent_of(s)
-        if s.kind in ("vectorize", "unroll"):
+        if (product := product_of(s)) is not None:
+            self.products.emit(*product)
+        elif s.kind in ("vectorize", "unroll"):
             if not self._vectorized(s, extent, alone):
                 self._plain(s, extent, UNROLL)
         elif s.kind == "serial":
@@ -109,6 +113,9 @@ class Statements:
             position.write(f"{position.dialect.aligned}{kind} {name}[{size}];")
 
     def _store(self, s: Store) -> None:
+        if (product := product_of(s)) is not None:
+            self.products.emit(*product)
+            return
         if s.intrinsic is not None:
             raise BuildError(f"{s.intrinsic.name} has no {self.position.dialect.name} code")
         if len(s.writes) == 1:
@@ -170,7 +177,7 @@ def _unrolling(s: For, extent: int) -> str:
 
 
 def _num_statements(body: tuple[Stmt, ...]) -> int:
-    """Once loops are unrolled."""
+    """The number of statements after unrolling."""
     total = 0
     for s in body:
         match s:

@@ -14,10 +14,13 @@ from tilesmith.ir.function import Function
 
 @dataclass(frozen=True, slots=True)
 class LlvmBackend:
+    """The code generator for processors. `passes` are by default `ts.CPU_PASSES`."""
+
     passes: tuple[Pass, ...] = CPU_PASSES
     kind: ClassVar[str] = "cpu"
 
     def compile(self, func: Function, target: Target, *, checked: bool = False) -> Artifact:
+        """Object code of a Function for a CPU."""
         # Imported late, because `import tilesmith` imports this file and must not load LLVM (60 MB,
         # 0.1 s).
         from tilesmith.codegen.llvm.compiler import compile_ir

@@ -14,7 +14,8 @@ from tilesmith.codegen.llvm.position import Position
 from tilesmith.codegen.llvm.register_cache import RegisterCache
 from tilesmith.codegen.llvm.storage import widen
 from tilesmith.codegen.llvm.vectors import Vectors
-from tilesmith.expr.ints import Int, Unknown, bounds
+from tilesmith.expr.intervals import Unknown, bounds
+from tilesmith.expr.ints import Int
 from tilesmith.expr.nodes import Load
 
 

@@ -29,6 +29,8 @@ def form_launches(func: Function, target: Target) -> Function:
     buffers = {b.name: b for b in func.params}
     buffers |= {s.buffer.name: s.buffer for s in statements(func.body) if isinstance(s, Alloc)}
     scopes = {name: b.scope for name, b in buffers.items()}
+    # Each thread holds its part of a fragment.
+    scopes = {name: "local" if s == "fragment" else s for name, s in scopes.items()}
     out: list[Stmt] = []
     waiting: list[Alloc] = []  # no loop stands around the threads that share them
     for k, root in enumerate(func.body):
@@ -55,7 +57,7 @@ def _launch(
     body = _without_allocs(body)
     top += [s for s in allocs if s.buffer.scope == "global"]
     shared = [s for s in allocs if s.buffer.scope == "shared"]
-    local = [s for s in allocs if s.buffer.scope == "local"]
+    local = [s for s in allocs if s.buffer.scope in ("local", "fragment")]
     threads, inner = _perfect(body)
     if not threads or _bound_loops(inner):
         total = {a: _extent(body, a) for a in AXES}

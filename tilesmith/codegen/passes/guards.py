@@ -12,7 +12,8 @@ from tilesmith.codegen.passes.accesses import accesses, substitute_body, tile_ra
 from tilesmith.codegen.passes.simplify import Ranges, simplify_body
 from tilesmith.expr.code_cost import code_cost
 from tilesmith.expr.conditions import condition_parts
-from tilesmith.expr.ints import Int, Unknown, bounds, of, var
+from tilesmith.expr.intervals import Unknown, bounds
+from tilesmith.expr.ints import Int, of, var
 from tilesmith.expr.nodes import Expr, Select, children
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, statements

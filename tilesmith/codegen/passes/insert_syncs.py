@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from tilesmith.base.errors import BuildError
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import Access, accesses
-from tilesmith.expr.ints import FloorDiv, Int, Unknown, atom, bounds, of, opaque_atoms, var
+from tilesmith.expr.intervals import Unknown, bounds
+from tilesmith.expr.ints import ONE, ZERO, FloorDiv, Int, atom, of, opaque_atoms, var
 from tilesmith.expr.linear import linear
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Buffer, For, If, Join, Stmt, Sync, statements
@@ -155,24 +156,39 @@ class _Launch:
         )
 
     def _require_apart(self, u: _Use) -> None:
-        """Raises if threads of one statement write the same elements, as far as that is known."""
+        """Raises if threads of one statement write the same elements, as far as that is known.
+
+        Dimensions are looked at one by one, or together where only their sum is known: a guard may
+        be what keeps an index inside of its dimension.
+        """
         if not u.access.write:
             return
         inner = {**self.threads, **{f.name: f.extent for f in u.access.path}}
-        at = linear(u.access.index, self.buffers[u.access.buffer].strides)
-        at = Int({m: c for m, c in at.terms.items() if any(_names(a) & inner.keys() for a in m)})
-        digits = self._digits(at, inner)
-        if digits is None or not any(name for _, _, name in digits):
-            return
-        if not _distinct([(c, e) for c, e, _ in digits], 0):
+        shape = self.buffers[u.access.buffer].shape
+        digits: list[tuple[int, int, str]] | None = []
+        at, size = ZERO, ONE  # of the last dimensions that do not determine their loops
+        for p, n in zip(reversed(u.access.index), reversed(shape), strict=True):
+            at, size = at + p * size, size * n
+            moving = {m: c for m, c in at.terms.items() if any(_names(a) & inner.keys() for a in m)}
+            digits = self._digits(Int(moving), inner)
+            if digits is not None and _distinct([(c, e) for c, e, _ in digits], 0):
+                at, size, digits = ZERO, ONE, []
+        if any(name for _, _, name in digits or ()):
             raise BuildError(
                 f"several threads write the same elements of {u.access.buffer}; compute it outside "
                 "of the loops over threads, or keep it private to each"
             )
 
     def _slots_differ(self, u: _Use, v: _Use) -> bool:
-        """Whether the first indices are e % n and (e + c) % n, with c no multiple of n."""
-        a, b = (_modulo(_shifted(x.access.index[:1], x.shift)) for x in (u, v))
+        """Whether the first indices are different numbers, or e % n and (e + c) % n with c no
+        multiple of n.
+        """
+        first, other = (_shifted(x.access.index[:1], x.shift) for x in (u, v))
+        if first is None or other is None:
+            return False
+        if first.const is not None and other.const is not None:
+            return first.const != other.const
+        a, b = _modulo(first), _modulo(other)
         if a is None or b is None or a[1] != b[1]:
             return False
         # The same iteration of all loops around both: those that share their names.
@@ -279,10 +295,8 @@ def _shifted(index: tuple[Int, ...], shift: tuple[str, ...]) -> Int | None:
     return index[0].substitute({n: var(n) + 1 for n in shift})
 
 
-def _modulo(p: Int | None) -> tuple[Int, int] | None:
+def _modulo(p: Int) -> tuple[Int, int] | None:
     """(e, n) for an index of the form e % n."""
-    if p is None:
-        return None
     for a in opaque_atoms(p):
         if isinstance(a, FloorDiv) and (n := a.b.const) is not None:
             whole = p + atom(a) * n

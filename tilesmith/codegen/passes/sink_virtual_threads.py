@@ -18,7 +18,8 @@ from dataclasses import replace
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import Access, accesses, map_access
 from tilesmith.expr.dynamic import below
-from tilesmith.expr.ints import ONE, ZERO, Int, Unknown, bounds, nonnegative, var
+from tilesmith.expr.intervals import Unknown, bounds
+from tilesmith.expr.ints import ONE, ZERO, Int, nonnegative, var
 from tilesmith.expr.nodes import own_ints
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
@@ -39,7 +40,7 @@ def sink_virtual_threads(func: Function, _: Target) -> Function:
         body += new
     if not virtual:
         return func
-    private = {b.name for b in func.buffers if b.scope == "local"}
+    private = {b.name for b in func.buffers if b.scope in ("local", "fragment")}
     own: dict[str, tuple[str, ...]] = {}  # the virtual threads around all uses of a private buffer
     for a in accesses(body):
         if a.buffer in private:

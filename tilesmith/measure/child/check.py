@@ -25,6 +25,7 @@ from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Load, Select, Unary,
 from tilesmith.expr.walk import count_paths, fold, preorder
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import walk
+from tilesmith.measure.child.task_arrays import TaskArrays
 from tilesmith.task.inputs import coarsest_roundoff, needs_whole_numbers, num_terms, roundoff
 
 Array = np.ndarray[Any, Any]
@@ -105,6 +106,16 @@ class Expected:
             f"{float(excess[at]):.3g} at index [{index}]; {count} of {self.want.size} elements are "
             "off"
         )
+
+
+def expected_outputs(task: TaskArrays) -> dict[str, Expected]:
+    """By the names of the outputs."""
+    floats = [x for x in task.inputs if x.dtype.kind not in "biu" and x.size]
+    allowed = tolerance(task.func, signed=all((x < 0).any() for x in floats))
+    return {
+        b.name: Expected(b.name, want, allowed)
+        for b, want in zip(task.func.outputs, task.outputs, strict=True)
+    }
 
 
 def _computes_in_floats(func: Function) -> bool:

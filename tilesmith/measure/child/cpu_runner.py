@@ -15,7 +15,7 @@ from tilesmith.codegen.artifact import PARALLEL_FOR, Artifact, Parameter, obstac
 from tilesmith.ir.nodes import Buffer
 from tilesmith.ir.pack import pack
 from tilesmith.measure.child import fault_handler
-from tilesmith.measure.child.check import Expected, tolerance
+from tilesmith.measure.child.check import expected_outputs
 from tilesmith.measure.child.fault_handler import Report
 from tilesmith.measure.child.guarded_memory import ALIGNMENT, Array, Region
 from tilesmith.measure.child.reference_kernel import WORKSPACE_NBYTES
@@ -70,12 +70,7 @@ class CpuRunner:
         cold_nbytes: int,
     ) -> None:
         self._task, self._report, self._allocators = task, report, allocators
-        floats = [x for x in task.inputs if x.dtype.kind not in "biu" and x.size]
-        allowed = tolerance(task.func, signed=all((x < 0).any() for x in floats))
-        self._expected = {
-            b.name: Expected(b.name, want, allowed)
-            for b, want in zip(task.func.outputs, task.outputs, strict=True)
-        }
+        self._expected = expected_outputs(task)
         self._places: dict[tuple[str, str], _Place] = {}
         self._loaded: dict[int, _Loaded] = {}
         # Not zeros: all pages of an untouched array of zeros are one page of memory.

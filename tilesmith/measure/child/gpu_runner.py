@@ -17,7 +17,7 @@ from tilesmith.base.errors import DeviceError
 from tilesmith.codegen.artifact import Parameter
 from tilesmith.ir.nodes import Buffer
 from tilesmith.ir.pack import pack
-from tilesmith.measure.child.check import Expected, tolerance
+from tilesmith.measure.child.check import expected_outputs
 from tilesmith.measure.child.run_worker import failure_of
 from tilesmith.measure.child.task_arrays import TaskArrays
 from tilesmith.measure.messages import REFERENCE, Built, Sample
@@ -67,12 +67,7 @@ class GpuRunner:
 
     def __init__(self, task: TaskArrays, device: Device, cold: bool) -> None:
         self._task, self._device = task, device
-        floats = [x for x in task.inputs if x.dtype.kind not in "biu" and x.size]
-        allowed = tolerance(task.func, signed=all((x < 0).any() for x in floats))
-        self._expected = {
-            b.name: Expected(b.name, want, allowed)
-            for b, want in zip(task.func.outputs, task.outputs, strict=True)
-        }
+        self._expected = expected_outputs(task)
         self._places: dict[tuple[str, str], _Place] = {}
         self._loaded: dict[int, _Loaded] = {}
         self._is_dirty = False  # whether a kernel may have written where it must not

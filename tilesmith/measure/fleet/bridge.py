@@ -25,7 +25,10 @@ from tilesmith.measure.fleet.offer import PREFIX
 from tilesmith.measure.wire import Channel, Gone, adopt
 
 _LOOK_SECONDS = 1.0  # between two looks for new nodes
-_HEAD_SECONDS = 15.0  # a head that does not answer this long is gone
+_HEAD_SECONDS = 20.0  # a head that does not answer this long is gone
+_DEVICE_SECONDS = 60.0  # for the process of a device to start; then the tuner hears of it
+_RETRY_SECONDS = 10.0  # before a process that did not start is tried again
+_END_SECONDS = 10.0
 _CALLS = 64  # of one device at the same time, most of which wait
 
 
@@ -35,7 +38,11 @@ class Bridge:
         self._lock = threading.Lock()  # of what follows, and of sending
         self._actors: dict[str, Any] = {}  # by device
         self._offers: dict[str, str] = {}
-        self._told: dict[str, str] | None = None
+        self._starting: dict[str, float] = {}  # since when
+        self._failed: dict[str, float] = {}  # when
+        self._troubles: dict[str, str] = {}
+        self._machines: dict[str, str] = {}  # names of nodes, by device
+        self._told: tuple[dict[str, str], dict[str, str]] | None = None
         self._looked = time.monotonic()
 
     def run(self) -> None:
@@ -58,7 +65,7 @@ class Bridge:
         except Exception as error:  # its process, its node or the network
             with self._lock:
                 self._actors.pop(device, None)
-                self._offers.pop(device, None)
+                self._forget(device)
             self._send((ticket, None, _first_line(error)))
 
     def _send(self, message: tuple[int, Any, str]) -> None:
@@ -89,23 +96,38 @@ class Bridge:
         for node in ray.nodes():
             for resource in node["Resources"] if node["Alive"] else ():
                 if resource.startswith(PREFIX):
-                    present.add(f"{node['NodeID']}/{resource}")
+                    device = f"{node['NodeID']}/{resource}"
+                    present.add(device)
+                    name = node.get("NodeManagerHostname") or node.get("NodeManagerAddress")
+                    self._machines[device] = f"{_kind(device)} of {name} (node {device[:8]})"
+        now = time.monotonic()
         with self._lock:
             known = set(self._actors)
-        for device in present - known:
+            late = {d for d, at in self._failed.items() if now - at < _RETRY_SECONDS}
+        for device in present - known - late:
             self._start(device)
         with self._lock:
             for device in known - present:
                 self._actors.pop(device, None)
-                self._offers.pop(device, None)
-            offers = dict(self._offers)
-        if offers != self._told:
-            self._told = offers
-            self._send((0, offers, ""))
+                self._forget(device)
+            for device, since in self._starting.items():
+                if now - since > _DEVICE_SECONDS:
+                    why = f"its process has not started for {_DEVICE_SECONDS:.0f} s"
+                    self._troubles[device] = why
+            for device in self._troubles.keys() - present:
+                del self._troubles[device]
+            troubles = {self._machines[d]: why for d, why in self._troubles.items()}
+            found = dict(self._offers), troubles
+        if found != self._told:
+            self._told = found
+            self._send((0, found, ""))
+
+    def _forget(self, device: str) -> None:
+        self._offers.pop(device, None)
+        self._starting.pop(device, None)
 
     def _start(self, device: str) -> None:
         node, _, resource = device.partition("/")
-        kind, _, _ = resource.removeprefix(PREFIX).rpartition(":")
         actor = (
             ray.remote(DeviceHost)
             .options(
@@ -113,23 +135,34 @@ class Bridge:
                 num_cpus=0, resources={resource: 1}, max_concurrency=_CALLS, max_restarts=0,
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
             )
-            .remote(kind)
+            .remote(_kind(device))
         )  # fmt: skip
         with self._lock:
             self._actors[device] = actor
+            self._starting[device] = time.monotonic()
         future: Future[str] = actor.describe.remote().future()
         future.add_done_callback(partial(self._described, device))
 
     def _described(self, device: str, future: Future[str]) -> None:
         try:
             offer = future.result()
-        except Exception:  # it is tried again
+        except Exception as error:  # it is tried again
             with self._lock:
                 self._actors.pop(device, None)
+                self._forget(device)
+                self._failed[device] = time.monotonic()
+                self._troubles[device] = _first_line(error)
             return
         with self._lock:
+            self._starting.pop(device, None)
+            self._troubles.pop(device, None)
             if device in self._actors:
                 self._offers[device] = offer
+
+
+def _kind(device: str) -> str:
+    """As "cpu" or "cuda:0"."""
+    return device.partition("/")[2].removeprefix(PREFIX).rpartition(":")[0]
 
 
 def _first_line(error: Exception) -> str:
@@ -161,7 +194,10 @@ def main() -> None:
     except Gone:
         pass
     finally:
+        # A cluster that is gone must not keep this process.
+        threading.Timer(_END_SECONDS, os._exit, (0,)).start()
         ray.shutdown()
+        os._exit(0)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,15 @@ from typing import Any
 
 from tilesmith.base.errors import MeasureError, TilesmithError
 from tilesmith.base.target import Target
-from tilesmith.codegen.artifact import Artifact, Check, Entry, Launch, Resources, parameters_of
+from tilesmith.codegen.artifact import (
+    Artifact,
+    Check,
+    Entry,
+    Launch,
+    Resources,
+    TensorMap,
+    parameters_of,
+)
 from tilesmith.ir.deserialize import function_from_json
 from tilesmith.ir.function import Function
 from tilesmith.ir.serialize import function_to_json
@@ -176,6 +184,11 @@ def _described(a: Artifact) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _tensor_map(d: Mapping[str, Any]) -> TensorMap:
+    shape, strides, box = (tuple(map(int, d[k])) for k in ("shape", "strides", "box"))
+    return TensorMap(str(d["buffer"]), str(d["dtype"]), shape, strides, box)
+
+
 def _compiled(task: Task, d: Mapping[str, Any], code: bytes) -> Compiled:
     if sha256(code).hexdigest() != d["sha256"]:
         raise MeasureError("code was damaged on its way: its digest differs")
@@ -189,6 +202,7 @@ def _compiled(task: Task, d: Mapping[str, Any], code: bytes) -> Compiled:
         Launch(**{
             **launch, "arguments": tuple(launch["arguments"]),
             "resources": None if launch["resources"] is None else Resources(**launch["resources"]),
+            "maps": tuple(map(_tensor_map, launch.get("maps", ()))),
         })
         for launch in d["launches"]
     ]  # fmt: skip

@@ -17,7 +17,8 @@ from tilesmith.base.errors import MeasureError
 from tilesmith.measure.wire import Gone, pair, ready
 
 _MODULE = "tilesmith.measure.fleet.bridge"
-_START_SECONDS = 60.0
+_START_SECONDS = 120.0
+_SEND_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,9 @@ class Pool(Protocol):
         """The offers of all devices, as JSON, by the ids of the devices; None if nothing changed
         since the last call.
         """
+
+    def troubles(self) -> Mapping[str, str]:
+        """Why devices that are there cannot be used, by their names."""
 
     def call(self, device: str, method: str, *args: Any) -> int:
         """Calls a method of a DeviceHost, without waiting; returns a ticket."""
@@ -60,6 +64,7 @@ class RayPool:
             raise MeasureError("a fleet needs the package ray; pip install 'tilesmith[fleet]'")
         self._address = address
         self._channel, theirs = pair()
+        self._channel.sock.settimeout(_SEND_SECONDS)  # of one message, either way
         path = os.pathsep.join(p or os.getcwd() for p in sys.path)
         try:
             self._process = subprocess.Popen(
@@ -75,6 +80,7 @@ class RayPool:
             theirs.close()
         self._tickets = 0
         self._devices: Mapping[str, str] | None = None
+        self._troubles: Mapping[str, str] = {}
         self._is_up = False
         self._started = time.monotonic()
 
@@ -102,6 +108,9 @@ class RayPool:
         found, self._devices = self._devices, None
         return found
 
+    def troubles(self) -> Mapping[str, str]:
+        return self._troubles
+
     def call(self, device: str, method: str, *args: Any) -> int:
         self._tickets += 1
         self._send((self._tickets, device, method, args))
@@ -116,14 +125,14 @@ class RayPool:
         while ready([self._channel], 0.0 if answers else until - time.monotonic()):
             try:
                 ticket, value, why = self._channel.receive()
-            except Gone:
+            except (Gone, TimeoutError):
                 raise self._gone() from None
             if ticket:
                 answers.append(Answer(ticket, Lost(why) if why else value))
             elif why:
                 raise MeasureError(f"the Ray cluster at {self._address!r} is gone: {why}")
             else:
-                self._devices = value
+                self._devices, self._troubles = value
         return answers
 
     def _send(self, message: object) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from tilesmith.base.errors import DeviceError, TargetError
 from tilesmith.base.target import Target
-from tilesmith.codegen.artifact import Artifact
+from tilesmith.codegen.artifact import Artifact, TensorMap
 from tilesmith.runtime.devices import cuda_driver
 from tilesmith.runtime.devices.cuda_driver import CudaDriver, current
 
@@ -60,6 +60,7 @@ class _Function:
     threads: int
     shared_nbytes: int
     arguments: tuple[str, ...]
+    maps: tuple[TensorMap, ...]
 
 
 class CudaModule:
@@ -82,8 +83,9 @@ class CudaModule:
         if launch.shared_nbytes > _STATIC_SHARED_NBYTES:
             driver.allow_shared(function, launch.shared_nbytes)
         return _Function(
-            function, launch.grid, launch.threads, launch.shared_nbytes, launch.arguments
-        )
+            function, launch.grid, launch.threads, launch.shared_nbytes, launch.arguments,
+            launch.maps,
+        )  # fmt: skip
 
 
 def _unload(driver: CudaDriver, context: int, module: int) -> None:
@@ -100,8 +102,9 @@ class CudaCall:
     __slots__ = ("_held", "launches")
 
     def __init__(
-        self, module: CudaModule, entry: int, pointers: Sequence[int], scratch: CudaMemory | None
-    ) -> None:
+        self, driver: CudaDriver, module: CudaModule, entry: int, pointers: Sequence[int],
+        scratch: CudaMemory | None,
+    ) -> None:  # fmt: skip
         e = module.artifact.entries[entry]
         address = dict(zip((p.name for p in e.parameters), pointers, strict=True))
         if scratch is not None:
@@ -112,8 +115,10 @@ class CudaCall:
             count = max(1, len(f.arguments))
             values = (ctypes.c_uint64 * count)(*(address[name] for name in f.arguments))
             first = ctypes.addressof(values)
-            array = (ctypes.c_void_p * count)(*(first + 8 * k for k in range(count)))
-            self._held += (values, array)
+            maps = [driver.tensor_map(m, address[m.buffer]) for m in f.maps]
+            places = [*map(ctypes.addressof, maps), *(first + 8 * k for k in range(count))]
+            array = (ctypes.c_void_p * len(places))(*places)
+            self._held += (values, maps, array)
             where = ctypes.addressof(array)
             self.launches.append((f.handle, f.grid, f.threads, f.shared_nbytes, where))
 
@@ -230,7 +235,7 @@ class CudaDevice:
     def call(
         self, module: CudaModule, entry: int, pointers: Sequence[int], scratch: CudaMemory | None
     ) -> CudaCall:
-        return CudaCall(module, entry, pointers, scratch)
+        return CudaCall(self.driver, module, entry, pointers, scratch)
 
     def copy_call(
         self, to: CudaMemory, memory: CudaMemory, nbytes: int, to_offset: int = 0, offset: int = 0

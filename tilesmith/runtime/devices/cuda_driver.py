@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any, Protocol
 
 from tilesmith.base.errors import DeviceError, TargetError
+from tilesmith.codegen.artifact import TensorMap
 
 # CUdevice_attribute
 MAX_THREADS, WARP_SIZE, MAX_REGISTERS, MULTIPROCESSORS, L2_NBYTES = 1, 10, 12, 16, 38
@@ -27,6 +28,11 @@ _OUT_OF_MEMORY = 2
 _FAULTS = frozenset((214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999))
 # Of those, accesses outside of any allocation or off their boundaries.
 ADDRESS_FAULTS = ("CUDA_ERROR_ILLEGAL_ADDRESS", "CUDA_ERROR_MISALIGNED_ADDRESS")
+
+# CUtensorMap, and CUtensorMapDataType, CUtensorMapSwizzle, CUtensorMapL2promotion
+_MAP_NBYTES, _MAP_ALIGNMENT = 128, 64
+_MAP_DTYPES = {"float16": 6, "float32": 7, "bfloat16": 9}
+_SWIZZLE_128B, _L2_256B = 3, 3
 
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: other threads may allocate meanwhile
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: does not wait for the default stream
@@ -57,6 +63,7 @@ class CudaDriver(Protocol):
     def launch(
         self, function: int, grid: int, threads: int, shared: int, stream: int, arguments: int
     ) -> None: ...
+    def tensor_map(self, tensor: TensorMap, address: int) -> Any: ...
     def create_stream(self) -> int: ...
     def synchronize(self, stream: int) -> None: ...
     def begin_capture(self, stream: int) -> None: ...
@@ -106,6 +113,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuFuncSetAttribute": (c_void_p, c_int, c_int),
     "cuFuncGetAttribute": (ctypes.POINTER(c_int), c_int, c_void_p),
     "cuLaunchKernel": (c_void_p, *(c_uint,) * 7, c_void_p, c_void_p, c_void_p),
+    "cuTensorMapEncodeTiled": (c_void_p, c_int, c_uint, c_uint64, *(c_void_p,) * 4, *(c_int,) * 4),
     "cuStreamCreate": (_POINTER, c_uint),
     "cuStreamSynchronize": (c_void_p,),
     "cuStreamBeginCapture_v2": (c_void_p, c_int),
@@ -226,6 +234,20 @@ class LibCuda:
         code = self._launch(function, grid, 1, 1, threads, 1, 1, shared, stream, arguments, None)
         if code:
             self._fail("cuLaunchKernel", code)
+
+    def tensor_map(self, tensor: TensorMap, address: int) -> Any:
+        """The description of a tensor that a kernel takes by value, as a ctypes object."""
+        room = (ctypes.c_ubyte * (_MAP_NBYTES + _MAP_ALIGNMENT))()
+        start = -ctypes.addressof(room) % _MAP_ALIGNMENT
+        out = (ctypes.c_ubyte * _MAP_NBYTES).from_buffer(room, start)
+        rank = len(tensor.shape)
+        self._call(
+            "cuTensorMapEncodeTiled", byref(out), _MAP_DTYPES[tensor.dtype], rank, address,
+            (c_uint64 * rank)(*tensor.shape), (c_uint64 * rank)(*tensor.strides),
+            (c_uint * rank)(*tensor.box), (c_uint * rank)(*[1] * rank),
+            0, _SWIZZLE_128B, _L2_256B, 0,
+        )  # fmt: skip
+        return out
 
     def create_stream(self) -> int:
         return self._handle("cuStreamCreate", _NON_BLOCKING)

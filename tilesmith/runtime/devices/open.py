@@ -15,13 +15,26 @@ from tilesmith.runtime.devices.protocol import Device
 
 
 def cuda(device: int = 0) -> Target:
-    """An NVIDIA GPU of this machine, by its number. Raises a TargetError if it is not there."""
+    """An NVIDIA GPU of this machine as a target, by its number. Raises a TargetError if it is not
+    there. It needs `tilesmith[cuda]` and NVIDIA's driver.
+
+    Example:
+
+        target = ts.cuda()                     # the first GPU
+        result = ts.tune(func, target, budget=ts.Budget(seconds=30))
+    """
     return target_of("cuda", device)
 
 
 def opencl(device: int = 0) -> Target:
-    """An OpenCL device of this machine, by its number; GPUs come first. Raises a TargetError if it
-    is not there.
+    """An OpenCL device of this machine as a target, by its number; GPUs come first. Raises a
+    TargetError if it is not there. It needs `tilesmith[opencl]` and a driver; PoCL is one for
+    processors.
+
+    Example:
+
+        kernel = ts.build(func, ts.opencl())
+        print(kernel.source)                   # OpenCL C
     """
     return target_of("opencl", device)
 

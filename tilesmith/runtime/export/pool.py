@@ -22,25 +22,11 @@ _EXPORTED = """
 declare i32 @pthread_join(i64, ptr)
 declare i32 @pthread_atfork(ptr, ptr, ptr)
 
-; The cores that this process may use.
-define internal i64 @cores() nounwind {
-entry:
+; As many threads as this process has cores.
+define internal i64 @all_cores() nounwind {
   %mask = alloca [128 x i8], align 8
-  call void @llvm.memset.p0.i64(ptr %mask, i8 0, i64 128, i1 false)
-  %e0 = call i32 @sched_getaffinity(i32 0, i64 128, ptr %mask)
-  br label %tally
-tally:
-  %word = phi i64 [0, %entry], [%word.next, %tally]
-  %sum = phi i64 [0, %entry], [%sum.next, %tally]
-  %word.p = getelementptr i64, ptr %mask, i64 %word
-  %bits = load i64, ptr %word.p
-  %ones = call i64 @llvm.ctpop.i64(i64 %bits)
-  %sum.next = add i64 %sum, %ones
-  %word.next = add i64 %word, 1
-  %counted = icmp eq i64 %word.next, 16
-  br i1 %counted, label %done, label %tally
-done:
-  ret i64 %sum.next
+  %n = call i64 @cores(ptr %mask)
+  ret i64 %n
 }
 
 define internal void @set_limit(i64 %wanted) nounwind {
@@ -57,7 +43,7 @@ entry:
   br i1 %first, label %prepare, label %done
 prepare:
   %e0 = call i32 @pthread_atfork(ptr null, ptr null, ptr @tilesmith_reset_threads)
-  %n = call i64 @cores()
+  %n = call i64 @all_cores()
   call void @set_limit(i64 %n)
   br label %done
 done:
@@ -111,7 +97,7 @@ out:
 define void @tilesmith_threads_1_limit(i64 %most) nounwind {
   call void @prepare()
   %all = icmp sle i64 %most, 0
-  %n = call i64 @cores()
+  %n = call i64 @all_cores()
   %wanted = select i1 %all, i64 %n, i64 %most
   call void @set_limit(i64 %wanted)
   ret void

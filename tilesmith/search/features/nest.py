@@ -10,16 +10,8 @@ from functools import cached_property, lru_cache
 from itertools import takewhile
 
 from tilesmith.expr.dynamic import Dynamic
-from tilesmith.expr.ints import (
-    ONE,
-    Int,
-    Rules,
-    Unknown,
-    bounds,
-    opaque_atoms,
-    product,
-    reduce_modulo,
-)
+from tilesmith.expr.intervals import Rules, Unknown, bounds, reduce_modulo
+from tilesmith.expr.ints import ONE, Int, opaque_atoms, product
 from tilesmith.expr.linear import row_major
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, Buffer, For, Path, walk

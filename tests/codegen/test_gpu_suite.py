@@ -1,0 +1,61 @@
+"""Candidates of all operators of the suite, by both sets of rules, with odd extents: the SIMT
+interpreter, an OpenCL device and the oracle agree on each of them, and NVRTC compiles each for
+every architecture. bench/gpu_programs.py and bench/gpu_kernels.py check thousands.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gpu_targets import ARCHITECTURES, H200, devices
+
+import tilesmith as ts
+from tilesmith.cli.operators import operator
+from tilesmith.codegen.c.dialect import CUDA, OPENCL
+from tilesmith.codegen.c.nvrtc import compile_cuda
+from tilesmith.ir.function import Function
+from tilesmith.testing.gpu_programs import GpuCheck
+from tilesmith.testing.gpu_suite import RULES, SHAPES, as_one, candidates, run_entries
+from tilesmith.testing.meaning import assert_close
+
+COUNT = 20
+OPTIMISED = 2  # of them: PoCL takes ten times as long over a kernel with optimisation
+
+
+@pytest.mark.parametrize("rules", RULES)
+@pytest.mark.parametrize("name", SHAPES)
+def test_candidates(name: str, rules: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    check = GpuCheck(operator(name, SHAPES[name]), H200)
+    rng = np.random.default_rng(len(name))
+    scheduled = list(candidates(check.func, H200, rules, COUNT, rng))
+    assert len(scheduled) == COUNT
+    lowered = [check.run(f) for f in scheduled]
+    arrays = [check.arguments(f) for f in scheduled]
+    found = [t for t in devices() if t.kind == "opencl"]
+    for target in found:
+        runs_on(check, target, lowered[:OPTIMISED], arrays[:OPTIMISED])
+        monkeypatch.setenv("PYOPENCL_BUILD_OPTIONS", "-cl-opt-disable")
+        runs_on(check, target, lowered, arrays)
+    compiles(lowered)
+    if not found:
+        pytest.skip("there is no OpenCL device; the interpreter agrees, and NVRTC compiles all")
+
+
+def runs_on(
+    check: GpuCheck, target: ts.Target, lowered: list[Function], arrays: list[list[np.ndarray]]
+) -> None:
+    artifact = as_one(lowered, target, OPENCL)
+    for k, got in enumerate(run_entries(artifact, arrays)):
+        assert_close(got, check.want, f"{lowered[k]}", check.func)
+
+
+def compiles(lowered: list[Function]) -> None:
+    """To machine code, so that registers and shared memory are what the assembler needs."""
+    pytest.importorskip("cuda.bindings", reason="NVRTC compiles CUDA; the others agree")
+    artifact = as_one(lowered, H200, CUDA)
+    symbols = {launch.symbol for e in artifact.entries for launch in e.launches}
+    for arch in ARCHITECTURES:
+        compiled = compile_cuda(artifact.name, artifact.source, arch)
+        assert compiled.cubin[:4] == b"\x7fELF"
+        assert compiled.resources.keys() == symbols
+        assert all(r.registers <= 255 for r in compiled.resources.values())

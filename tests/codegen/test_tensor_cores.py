@@ -1,0 +1,197 @@
+"""Matrix instructions of GPUs in the automatic space: every sketch computes what the oracle does in
+the SIMT interpreter, compiles, and needs its barriers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import tilesmith as ts
+from tilesmith.codegen.c.backends import CudaBackend, emit_artifact
+from tilesmith.codegen.c.dialect import CUDA
+from tilesmith.codegen.pipeline import GPU_PASSES
+from tilesmith.expr.ints import of
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import Alloc, Store, statements
+from tilesmith.ir.tensor_cores import BULK_COPY, WGMMA
+from tilesmith.schedule.trace import Trace
+from tilesmith.schedule.unit import Tensorize
+from tilesmith.space.derive import derive
+from tilesmith.space.sets import ansor_rules, default_rules
+from tilesmith.space.variant import Variant, lower
+from tilesmith.task.task import Task
+from tilesmith.testing.gpu_programs import GpuCheck, without_each_sync
+
+H200, A100 = ts.Target.named("nvidia-h200"), ts.Target.named("nvidia-a100")
+OLD = replace(A100, arch="sm_75", cpu="sm_75")
+
+
+def product(
+    shape: tuple[int, int, int], dtype: str = "float16", out: str | None = None,
+    turned: tuple[bool, bool] = (False, False), batch: int = 0,
+) -> Function:  # fmt: skip
+    m, n, k = shape
+    lead = (batch,) if batch else ()
+    a = ts.placeholder((*lead, *((k, m) if turned[0] else (m, k))), dtype, name="A")
+    b = ts.placeholder((*lead, *((n, k) if turned[1] else (k, n))), dtype, name="B")
+    op = ts.ops.batch_matmul if batch else ts.ops.matmul
+    return ts.function([a, b, op(a, b, *turned, out_dtype=out)], name="product")
+
+
+def by_instruction(func: Function, target: ts.Target = H200) -> list[Variant]:
+    task = Task(func, target)
+    sketches = derive(task, default_rules(target)).finished
+    units = [s for s in sketches if any(isinstance(x, Tensorize) for x in s.steps)]
+    return [lower(task, Trace(s.steps)) for s in units]
+
+
+def unit_of(variant: Variant) -> ts.Intrinsic:
+    return next(x.intrinsic for x in variant.trace.steps if isinstance(x, Tensorize))
+
+
+def by_groups(func: Function, target: ts.Target = H200) -> list[Variant]:
+    """The variants whose instructions are those of several warps."""
+    return [v for v in by_instruction(func, target) if "wgmma" in unit_of(v).name]
+
+
+def convolution(size: int, kernel: int) -> Function:
+    x = ts.placeholder((1, 16, size, size), "float16", name="X")
+    w = ts.placeholder((32, 16, kernel, kernel), "float16", name="W")
+    return ts.function([x, w, ts.ops.conv2d(x, w, padding=kernel // 2)], name="conv")
+
+
+def with_bias() -> Function:
+    a, w = ts.placeholder((64, 64), "float16", name="A"), ts.placeholder((64, 64), "float16")
+    bias = ts.placeholder((64,), "float16", name="bias")
+    return ts.function([a, w, bias, ts.ops.relu(ts.ops.dense(a, w, bias))], name="dense_relu")
+
+
+CASES = {
+    "plain": product((128, 64, 128)),
+    "turned": product((64, 64, 192), "bfloat16", turned=(True, True)),
+    "float32": product((128, 128, 64), out="float32", turned=(False, True)),
+    "batch": product((64, 64, 64), batch=3),
+    "epilogue": with_bias(),
+    "padded": product((100, 80, 56), "bfloat16", turned=(False, True)),
+    "padded float32": product((70, 64, 120), out="float32"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_sketch_computes_the_same_and_compiles(name: str) -> None:
+    pytest.importorskip("cuda.bindings", reason="NVRTC compiles CUDA")
+    rng = np.random.default_rng(0)
+    check = GpuCheck(CASES[name], H200)
+    variants = by_groups(CASES[name])
+    assert variants
+    for k, variant in enumerate(variants):
+        (row,) = variant.sample(rng, 1)
+        func = variant.function(row)
+        check.run(func)
+        if k == 0:
+            (launch,) = CudaBackend().compile(func, H200).entries[0].launches
+            assert launch.resources is not None
+            assert launch.resources.spilled_nbytes == 0
+            assert [m.buffer for m in launch.maps] == [b.name for b in CASES[name].inputs[:2]]
+            assert launch.shared_nbytes <= H200.shared_nbytes
+
+
+BY_WARPS = {
+    "plain": product((64, 64, 64)),
+    "turned": product((32, 48, 32), "bfloat16", turned=(True, True)),
+    "padded": product((50, 40, 24)),
+    "padded float32": product((50, 40, 24), out="float32", turned=(False, True)),
+    "batch": product((32, 32, 32), batch=2),
+    "1x1": convolution(14, 1),
+    "3x3": convolution(7, 3),
+}
+
+
+@pytest.mark.parametrize("name", BY_WARPS)
+def test_instructions_of_a_warp_pad_and_convolve(name: str) -> None:
+    pytest.importorskip("cuda.bindings", reason="NVRTC compiles CUDA")
+    check = GpuCheck(BY_WARPS[name], A100)
+    (variant,) = by_instruction(BY_WARPS[name], A100)
+    for k, row in enumerate(variant.sample(np.random.default_rng(0), 3)):
+        func = variant.function(row)
+        lowered = check.run(func)
+        for broken in without_each_sync(lowered):
+            assert "race" in check.race_without(func, broken)
+        if k == 0:
+            text = CudaBackend().compile(func, A100).source
+            assert "mma.sync.aligned.m16n8k16" in text
+
+
+def test_a_missing_barrier_is_a_race() -> None:
+    func = CASES["plain"]
+    check = GpuCheck(func, H200)
+    variant = by_groups(func)[0]
+    (row,) = variant.sample(np.random.default_rng(1), 1)
+    scheduled = variant.function(row)
+    broken = list(without_each_sync(check.run(scheduled)))
+    assert len(broken) == 2
+    for lowered in broken:
+        assert "race" in check.race_without(scheduled, lowered)
+
+
+def test_shared_tiles_are_filled_by_the_copy_engine_and_results_stay_in_registers() -> None:
+    variant = by_groups(CASES["plain"])[0]
+    (row,) = variant.sample(np.random.default_rng(2), 1)
+    func = variant.function(row)
+    for step in GPU_PASSES:
+        func = step(func, H200)
+    every = list(statements(func.body))
+    copies = [s for s in every if isinstance(s, Store) and s.intrinsic is BULK_COPY]
+    assert [s.writes[0].buffer for s in copies] == ["A.shared", "B.shared"]
+    scopes = {s.buffer.name: s.buffer.scope for s in every if isinstance(s, Alloc)}
+    assert scopes == {"A.shared": "shared", "B.shared": "shared", "matmul_sum": "local"}
+
+
+def test_a_fragment_has_each_element_once() -> None:
+    unit = min(WGMMA, key=lambda u: u.cost)
+    fragment = unit.fragment
+    assert fragment is not None
+    rows, columns = (e.const or 0 for e in unit.description.outputs[0].shape)
+    at = [{"d0": of(i), "d1": of(j)} for i in range(rows) for j in range(columns)]
+    held = {(fragment.lane.substitute(x).const, fragment.register.substitute(x).const) for x in at}
+    lanes, registers = range(fragment.threads), range(fragment.registers)
+    assert held == {(t, r) for t in lanes for r in registers}
+
+
+@pytest.mark.parametrize(
+    ("func", "fits"),
+    [
+        (product((64, 64, 64)), {"wgmma", "mma"}),
+        (product((100, 64, 64)), {"wgmma", "mma"}),  # rows do not divide
+        (product((80, 64, 72)), {"mma"}),  # too much padding for the larger one
+        (product((64, 36, 64)), {"mma"}),  # rows of B are no multiple of 16 bytes
+        (product((64, 64, 64), "float32"), set()),
+        (product((3, 64, 64)), set()),  # most of it would be padding
+    ],
+)
+def test_which_instructions_fit(func: Function, fits: set[str]) -> None:
+    found = {unit_of(v).name.split(".")[1].split("_")[0] for v in by_instruction(func)}
+    assert found == fits
+    every = derive(Task(func, H200), default_rules(H200)).finished
+    assert any(not any(isinstance(x, Tensorize) for x in s.steps) for s in every)
+
+
+def test_other_targets_and_ansors_rules_have_none() -> None:
+    assert not by_instruction(CASES["plain"], OLD)
+    sketches = derive(Task(CASES["plain"], H200), ansor_rules(H200)).finished
+    assert not any(isinstance(x, Tensorize) for s in sketches for x in s.steps)
+
+
+def test_rows_within_limits_fit_the_machine() -> None:
+    small = replace(H200, shared_nbytes=100 << 10)
+    for target in (H200, small):
+        for variant in by_groups(product((512, 256, 512)), target):
+            for row in variant.sample(np.random.default_rng(3), 2):
+                func = variant.function(row)
+                artifact = emit_artifact(func, target, CUDA, GPU_PASSES, checked=False)
+                (launch,) = artifact.entries[0].launches
+                assert launch.shared_nbytes <= target.shared_nbytes
+                assert launch.threads <= target.max_threads

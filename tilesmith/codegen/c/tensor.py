@@ -1,0 +1,242 @@
+"""Emits launches with matrix instructions that read tiles which the copy engine brings (sm_90a).
+
+Shared memory holds several stages of all tiles. A further group of threads, of which one works, has
+the copy engine fill each stage as soon as it is free. The threads of the launch wait until a stage
+is full, compute with it, and set it free. Two barriers in shared memory per stage say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from tilesmith.codegen.artifact import Launch
+from tilesmith.codegen.c.dialect import Dialect
+from tilesmith.codegen.c.helpers import Helpers
+from tilesmith.codegen.c.names import Names
+from tilesmith.codegen.c.nest import Nest, parameter, unflatten
+from tilesmith.codegen.c.position import ROLL, UNROLL, Position
+from tilesmith.codegen.c.statements import Statements, extent_of
+from tilesmith.codegen.c.tensor_plan import TILE_ALIGNMENT, Plan, is_product, plan_of, with_loop
+from tilesmith.codegen.c.tensor_text import HELPERS, bulk_copy, instruction
+from tilesmith.codegen.passes.accesses import accesses
+from tilesmith.expr.ints import ZERO, Int, of, var
+from tilesmith.expr.linear import linear
+from tilesmith.expr.nodes import Load, map_ints
+from tilesmith.ir.nodes import Buffer, For, Store, Write
+from tilesmith.ir.tensor_cores import RUN, WARPGROUP
+
+# Registers of a thread that copies and of one that computes, by the number of groups that compute.
+# All together they are at most those of a multiprocessor.
+_REGISTERS = {2: (40, 232), 3: (32, 160)}
+
+
+def emit_tensor_launch(
+    nest: Nest, symbol: str, buffers: dict[str, Buffer], dialect: Dialect, helpers: Helpers
+) -> tuple[str, Launch]:
+    """The text of one kernel. `buffers` are those in global memory, in calling order."""
+    nest = with_loop(nest)
+    plan = plan_of(nest, buffers, dialect)
+    helpers.texts.setdefault("tensor", HELPERS)
+    position = Position(dialect, helpers, Names(), nest.num_threads)
+    maps = tuple(c.tensor for c in plan.copies)
+    rest = [s for s in nest.body if s is not plan.loop]
+    uses = list(accesses((*rest, *plan.used)))
+    used, written = {a.buffer for a in uses}, {a.buffer for a in uses if a.write}
+    arguments = [b for name, b in buffers.items() if name in used]
+    for b in (*arguments, *nest.shared):
+        position.declare(b, position.fresh(b.name))
+    writer = _Writer(position, nest, plan)
+    writer.write()
+    threads = nest.num_threads + WARPGROUP
+    params = [f"const __grid_constant__ TensorMap {name}" for name in writer.maps]
+    params += [parameter(position, b, b.name in written) for b in arguments]
+    head = f'extern "C" __global__ void __launch_bounds__({threads}, 1) {symbol}'
+    lines = (f"  {x}" for x in position.scopes[0].lines)
+    text = "\n".join([f"{head}({', '.join(params)}) {{", *lines, "}"])
+    grid = min(nest.grid, plan.resident or nest.grid)
+    nbytes = TILE_ALIGNMENT + plan.stages * (plan.stage_nbytes + 16)
+    names = tuple(b.name for b in arguments)
+    return text, Launch(symbol, grid, threads, names, nbytes, maps=maps)
+
+
+class _Writer:
+    def __init__(self, position: Position, nest: Nest, plan: Plan) -> None:
+        self.position, self.nest, self.plan = position, nest, plan
+        self.maps = [position.fresh(f"{c.tensor.buffer}_map") for c in plan.copies]
+        self.statements = _Statements(position, nest, plan)
+
+    def write(self) -> None:
+        p, plan, consumers = self.position, self.plan, self.nest.num_threads
+        names = ("shared_memory", "tiles", "full", "empty", "stage", "phase")
+        for name in names:
+            assert p.fresh(name) == name, name
+        p.write("extern __shared__ __align__(1024) unsigned char shared_memory[];")
+        p.write("const unsigned tiles = (shared_address(shared_memory) + 1023) & ~1023u;")
+        p.write(f"const unsigned full = tiles + {plan.stages * plan.stage_nbytes};")
+        p.write(f"const unsigned empty = full + {8 * plan.stages};")
+        groups = consumers // WARPGROUP
+        p.write(f"init_barriers(full, empty, {plan.stages}, {groups});")
+        p.write("__syncthreads();")
+        p.write("int stage = 0;")
+        p.write("unsigned phase = 0;")
+        registers = _REGISTERS.get(groups)
+        with p.braces(f"if (threadIdx.x >= {consumers})"):
+            if registers:
+                p.write(f'asm volatile("setmaxnreg.dec.sync.aligned.u32 {registers[0]};");')
+            with p.braces(f"if (threadIdx.x == {consumers})"):
+                self._tiles(self._produce)
+        with p.braces("else"):
+            if registers:
+                p.write(f'asm volatile("setmaxnreg.inc.sync.aligned.u32 {registers[1]};");')
+            unflatten(p, self.nest.threads, "threadIdx.x")
+            self._tiles(lambda: self.statements.body(self.nest.body))
+
+    def _tiles(self, body: Callable[[], None]) -> None:
+        """What is done for each block's tile: once, or for every n-th one."""
+        p, grid = self.position, self.nest.grid
+        if self.plan.resident and self.plan.resident < grid:
+            head = f"for (int block = blockIdx.x; block < {grid}; block += {self.plan.resident})"
+            with p.braces(head, ROLL):
+                unflatten(p, self.nest.blocks, "block")
+                body()
+        else:
+            unflatten(p, self.nest.blocks, "blockIdx.x")
+            body()
+
+    def _produce(self) -> None:
+        p, plan = self.position, self.plan
+        integers = self.statements.integers
+        with p.loop(plan.loop.name, extent_of(plan.loop), ROLL):
+            p.write("await_barrier(empty + 8*stage, phase ^ 1);")
+            p.write(f"expect_bytes(full + 8*stage, {sum(c.nbytes for c in plan.copies)});")
+            for c, name in zip(plan.copies, self.maps, strict=True):
+                function = bulk_copy(p.helpers, len(c.start))
+                for k in range(c.chunks):
+                    first = (c.start[0] + k * RUN, *c.start[1:])
+                    at = ", ".join(integers.integer(x).text for x in first)
+                    to = plan.offsets[c.to] + k * c.chunk_nbytes
+                    p.write(
+                        f"{function}(tiles + stage*{plan.stage_nbytes} + {to}, {name}, {at}, "
+                        "full + 8*stage);"
+                    )
+            p.write(f"if (++stage == {plan.stages}) {{ stage = 0; phase ^= 1; }}")
+
+
+class _Statements(Statements):
+    def __init__(self, position: Position, nest: Nest, plan: Plan) -> None:
+        super().__init__(position)
+        self.nest, self.plan = nest, plan
+        self.inside = False
+
+    def _loop(self, s: For, alone: bool) -> None:
+        if s is self.plan.loop:
+            self._stages(s)
+        elif self.inside:
+            self._plain(s, extent_of(s), UNROLL)
+        elif (quads := self._quads(s)) is not None:
+            self._exchange(s, *quads)
+        else:
+            super()._loop(s, alone)
+
+    def _quads(self, s: For) -> tuple[str, Write, Int] | None:
+        """The loop over a thread's pairs of 16-bit results, if those of four threads are 16 bytes
+        in a row: the loop within a pair, what is written, and where the first thread's are.
+        """
+        if len(s.body) != 1 or not isinstance(inner := s.body[0], For) or extent_of(s) % 4:
+            return None
+        if extent_of(inner) != 2 or len(inner.body) != 1 or len(self.nest.threads) != 1:
+            return None
+        store = inner.body[0]
+        if not isinstance(store, Store) or len(store.writes) != 1 or store.tile:
+            return None
+        (w,) = store.writes
+        memory = self.position.memories[w.buffer]
+        if memory.scope != "global" or memory.dtype.bits != 16:
+            return None
+        t = var(self.nest.threads[0].name)
+        at = linear(w.index, memory.strides) - (t * 2 - t // 4 * 8)
+        steps = at.coefficient(s.name), at.coefficient(inner.name)
+        start = at.substitute({s.name: ZERO, inner.name: ZERO})
+        if [x.const for x in steps] != [8, 1] or any(c % 8 for c in start.terms.values()):
+            return None
+        return (inner.name, w, at) if at == start + var(s.name) * 8 + var(inner.name) else None
+
+    def _exchange(self, s: For, inner: str, w: Write, at: Int) -> None:
+        """Threads of a quad exchange results, so that each stores 16 bytes of its own."""
+        p, memory = self.position, self.position.memories[w.buffer]
+        first, member = f"{s.name}.v", f"{s.name}.lane"
+        with p.loop(first, extent_of(s), UNROLL, 4):
+            quad = p.fresh("quad")
+            p.write(f"__align__(16) unsigned {quad}[4];")
+            with p.loop(member, 4, UNROLL) as k:
+                halves = []
+                for half in (0, 1):
+                    env = {s.name: var(first) + var(member), inner: of(half)}
+                    value = map_ints(w.value, partial(_put, env))
+                    halves.append(self.expressions.stored(value, memory.dtype).text)
+                low, high = (f"(unsigned)({x})" for x in halves)
+                p.write(f"{quad}[{k}] = {low} | {high} << 16;")
+            p.write(f"transpose_quad({quad});")
+            base = at.substitute({s.name: var(first), inner: ZERO})
+            place = self.integers.integer(base).text
+            p.write(
+                f"*(uint4*)({memory.name} + ({place}) + 8*(threadIdx.x % 4)) = "
+                f"*(const uint4*){quad};"
+            )
+
+    def _stages(self, s: For) -> None:
+        p, plan = self.position, self.plan
+        apart = plan.in_flight > 1
+        if apart:
+            p.write("int previous = -1;")
+        with p.loop(s.name, extent_of(s), ROLL):
+            p.write("await_barrier(full + 8*stage, phase);")
+            p.write(f"const unsigned tile = tiles + stage*{plan.stage_nbytes};")
+            p.write('asm volatile("wgmma.fence.sync.aligned;" ::: "memory");')
+            self.inside = True
+            self.body(plan.used)
+            self.inside = False
+            p.write('asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");')
+            wait = plan.in_flight - 1
+            p.write(f'asm volatile("wgmma.wait_group.sync.aligned {wait};" ::: "memory");')
+            if apart:
+                p.write("if (previous >= 0) release(empty + 8*previous);")
+                p.write("previous = stage;")
+            else:
+                p.write("release(empty + 8*stage);")
+            p.write(f"if (++stage == {plan.stages}) {{ stage = 0; phase ^= 1; }}")
+        if apart:
+            p.write('asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");')
+            p.write("release(empty + 8*previous);")
+
+    def _store(self, s: Store) -> None:
+        if not is_product(s):
+            super()._store(s)
+            return
+        assert s.intrinsic is not None
+        m, n, k = (name for name, _ in s.tile)
+        start = dict.fromkeys((m, n, k), ZERO)
+        operands = dict(s.operands)
+        a, b = (self._descriptor(operands[x], k, start) for x in ("A", "B"))
+        (w,) = s.writes
+        memory = self.position.memories[w.buffer]
+        first = tuple(q.substitute(start) for q in w.index)
+        result = f"{memory.name} + {self.integers.address(memory, first)}"
+        function = instruction(self.position.helpers, s.intrinsic, a[1], b[1])
+        self.position.write(f"{function}({result}, {a[0]}, {b[0]});")
+
+    def _descriptor(self, x: Load, k: str, start: dict[str, Int]) -> tuple[str, bool]:
+        """Where an operand begins and how it lies; whether rows or columns run fastest in it."""
+        memory = self.position.memories[x.buffer]
+        turned = k not in x.index[-1].names
+        far = (memory.strides[-3].const or 0) * 2 if turned else 16
+        first = linear((q.substitute(start) for q in x.index), memory.strides)
+        at = self.integers.integer(first * 2 + self.plan.offsets[x.buffer])
+        # distances in bytes / 16: between tiles of 64 columns, and between groups of 8 rows
+        rest = (far >> 4) << 16 | (1024 >> 4) << 32 | 1 << 62
+        return f"tile_descriptor(tile + {at.text}, {rest:#x}ull)", turned
+
+
+def _put(env: Mapping[str, Int], p: Int) -> Int:
+    return p.substitute(env)

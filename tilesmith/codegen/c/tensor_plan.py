@@ -1,0 +1,153 @@
+"""How a launch with matrix instructions works: the loop over stages of shared memory, the boxes
+that the copy engine brings for each, and what is computed with them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from tilesmith.base.errors import BuildError
+from tilesmith.codegen.artifact import TensorMap
+from tilesmith.codegen.c.dialect import Dialect
+from tilesmith.codegen.c.nest import Nest
+from tilesmith.codegen.c.statements import size_of
+from tilesmith.codegen.passes.bulk_copies import source_of
+from tilesmith.expr.ints import ONE, ZERO, Int, of
+from tilesmith.expr.linear import linear
+from tilesmith.expr.nodes import Load
+from tilesmith.ir.nodes import Buffer, For, If, Stmt, Store, Sync, statements
+from tilesmith.ir.tensor_cores import BULK_COPY, RUN, WARPGROUP
+
+TILE_ALIGNMENT = 1024  # bytes, of swizzled tiles
+_MOST_BOX, _MOST_RANK = 256, 5  # of the copy engine
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A box of a tensor and where it goes. Boxes wider than a run are copied in `chunks`."""
+
+    tensor: TensorMap
+    start: tuple[Int, ...]  # the first element, fastest dimension first
+    to: str
+    chunks: int
+    chunk_nbytes: int  # from one to the next in shared memory
+
+    @property
+    def nbytes(self) -> int:
+        return 2 * prod(self.tensor.box) * self.chunks
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    loop: For  # over stages
+    used: tuple[Stmt, ...]  # what is done with a stage
+    copies: tuple[Copy, ...]
+    offsets: dict[str, int]  # of the tiles in a stage
+    stage_nbytes: int
+    stages: int
+    in_flight: int  # stages whose instructions may run at the same time
+    resident: int  # blocks that are launched at most, each for several tiles; 0: one for each
+
+
+def is_tensor_nest(nest: Nest) -> bool:
+    return any(is_product(s) for s in statements(nest.body))
+
+
+def is_product(s: Stmt) -> bool:
+    """Whether it is a matrix instruction of several warps."""
+    fragment = s.intrinsic.fragment if isinstance(s, Store) and s.intrinsic is not None else None
+    return fragment is not None and fragment.threads == WARPGROUP
+
+
+def is_copy(s: Stmt) -> bool:
+    return isinstance(s, Store) and s.intrinsic is not None and s.intrinsic.name == BULK_COPY.name
+
+
+def with_loop(nest: Nest) -> Nest:
+    """Simplifying drops a loop over one stage; here it is again."""
+    inside = [
+        k
+        for k, s in enumerate(nest.body)
+        if any(is_copy(t) or is_product(t) for t in statements((s,)))
+    ]
+    if len(inside) < 2:
+        return nest
+    first, last = inside[0], inside[-1] + 1
+    once = For("stage", ONE, nest.body[first:last])
+    return replace(nest, body=(*nest.body[:first], once, *nest.body[last:]))
+
+
+def plan_of(nest: Nest, buffers: dict[str, Buffer], dialect: Dialect) -> Plan:
+    loops = [s for s in nest.body if isinstance(s, For) and any(map(is_copy, statements(s.body)))]
+    if dialect.name != "cuda" or len(loops) != 1:
+        raise BuildError(f"matrix instructions have no {dialect.name} code here")
+    (loop,) = loops
+    others = [t for s in nest.body if s is not loop for t in statements((s,))]
+    if any(isinstance(t, Sync) for t in others) or nest.num_threads % WARPGROUP:
+        raise BuildError("threads meet beside the loop of a matrix instruction")
+    tiles = {b.name: b for b in nest.shared}
+    copies: list[Copy] = []
+    used: list[Stmt] = []
+    for s in loop.body:
+        inner = s.body[0] if isinstance(s, If) and len(s.body) == 1 else s
+        if isinstance(inner, Store) and is_copy(inner):
+            copies.append(_copy(inner, buffers, tiles))
+        elif not isinstance(s, Sync):
+            used.append(s)
+    offsets: dict[str, int] = {}
+    nbytes = 0
+    for name, b in tiles.items():
+        offsets[name] = nbytes
+        nbytes += -(-size_of(b) * b.dtype.nbytes // TILE_ALIGNMENT) * TILE_ALIGNMENT
+    if {c.to for c in copies} != tiles.keys():
+        raise BuildError("a tile of a matrix instruction is not filled by the copy engine")
+    return Plan(
+        loop, tuple(used), tuple(copies), offsets, nbytes, _number(loop, "pipeline", 2),
+        _number(loop, "in_flight", 1), _number(loop, "resident", 0),
+    )  # fmt: skip
+
+
+def _number(f: For, key: str, default: int) -> int:
+    note = f.note(key)
+    return note if isinstance(note, int) else default
+
+
+def _copy(s: Store, buffers: dict[str, Buffer], tiles: dict[str, Buffer]) -> Copy:
+    """Raises if no box of the tensor has the order of the tile."""
+    (w,) = s.writes
+    load = source_of(w.value)
+    assert load is not None
+    source, extents = buffers[load.buffer], {n: e.const or 1 for n, e in s.tile}
+    zero: dict[str, Int] = dict.fromkeys(extents, ZERO)
+    place = linear(w.index, tiles[w.buffer].strides)
+
+    def distance(name: str, steps: int = 1) -> int | None:
+        return place.substitute({**zero, name: of(steps)}).const
+
+    box, chunks, chunk, inner = [], 1, 0, 1
+    for d, p in enumerate(reversed(load.index)):
+        moving = [n for n in extents if n in p.names]
+        if not moving:
+            box.append(1)
+            continue
+        (name, *more) = moving
+        size = extents[name]
+        if more or p.coefficient(name).const != 1 or distance(name) != inner:
+            raise _no_box(load)
+        if d == 0 and size > RUN:
+            chunks, chunk, size = size // RUN, 2 * (distance(name, RUN) or 0), RUN
+        box.append(size)
+        inner *= size
+    shape = tuple(reversed([e.const or 0 for e in source.shape]))
+    strides = tuple(prod(shape[:d]) * source.dtype.nbytes for d in range(1, len(shape)))
+    fits = box[0] == RUN and max(box) <= _MOST_BOX and len(box) <= _MOST_RANK
+    if not fits or any(n % 16 for n in strides) or extents.keys() - place.names:
+        raise _no_box(load)
+    tensor = TensorMap(load.buffer, source.dtype.name, shape, strides, tuple(box))
+    start = tuple(p.substitute(zero) for p in reversed(load.index))
+    return Copy(tensor, start, w.buffer, chunks, chunk)
+
+
+def _no_box(load: Load) -> BuildError:
+    return BuildError(f"the copy engine has no box of {load.buffer} in the order of its tile")

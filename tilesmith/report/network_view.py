@@ -1,0 +1,144 @@
+"""Networks on the page of a database: the latency that the best kernels of their tasks add up to,
+while they were tuned.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tilesmith.records.networks import NetworkUse
+from tilesmith.report.decisions import evenly
+from tilesmith.task.ranking import Ranking
+from tilesmith.task.task import Measurement
+
+_NETWORKS = 30  # the latest ones
+_RUNS = 5  # of a network, the latest ones
+_POINTS = 300  # of a curve
+
+
+@dataclass(frozen=True, slots=True)
+class RunCurve:
+    """The best time so far of one run: after `seconds` and `trials`, `best` in microseconds."""
+
+    label: str
+    seconds: tuple[float, ...]
+    trials: tuple[int, ...]
+    best: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskUse:
+    task: int  # number of the task on the page
+    weight: int
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkView:
+    """`uses` are those of its latest run. `missing` counts tasks that have no time, or are not on
+    the page; the curves do without them.
+    """
+
+    name: str
+    uses: tuple[TaskUse, ...]
+    curves: tuple[RunCurve, ...]
+    missing: int
+
+
+@dataclass(frozen=True)
+class TaskHistory:
+    """The best time of a task: (seconds since 1970, seconds of a call) at every change. `trials`
+    has the moments of the trials of each run, by its key.
+    """
+
+    bests: tuple[tuple[float, float], ...]
+    trials: Mapping[str, tuple[float, ...]]
+    uses: tuple[NetworkUse, ...]
+
+    def best_at(self, moment: float) -> float | None:
+        k = bisect_right(self.bests, moment, key=lambda b: b[0])
+        return self.bests[k - 1][1] if k else None
+
+
+def history_of(measured: Sequence[Measurement], uses: Sequence[NetworkUse]) -> TaskHistory:
+    """All times are scaled to the machine's speed when the last best was measured, as those of
+    curves are.
+    """
+    ranking = Ranking()
+    bests: list[tuple[float, Measurement]] = []
+    trials: dict[str, list[float]] = {}
+    for m in measured:
+        when = m.when if m.moment is None else m.moment.run.started + m.moment.seconds
+        if m.moment is not None and m.moment.trial:
+            trials.setdefault(m.moment.run.key, []).append(when)
+        ranking.add(m)
+        if m.failure is not None:
+            bests = [b for b in bests if b[1].candidate.key != m.candidate.key]
+        if ranking.best is not None and (not bests or bests[-1][1] is not ranking.best):
+            bests.append((max(when, bests[-1][0] if bests else when), ranking.best))
+    last = bests[-1][1] if bests else None
+    speed = 1.0 if last is None else last.cost / last.normal_cost
+    return TaskHistory(
+        tuple(
+            (w, m.normal_cost * speed) for w, m in bests if last and m.is_normal is last.is_normal
+        ),
+        {key: tuple(sorted(times)) for key, times in trials.items()},
+        tuple(uses),
+    )
+
+
+def networks_of(histories: Sequence[TaskHistory]) -> tuple[NetworkView, ...]:
+    """By the numbers of the tasks on the page; the latest tuned network first."""
+    runs: dict[str, dict[float, list[tuple[int, NetworkUse]]]] = {}
+    for k, h in enumerate(histories):
+        for u in h.uses:
+            runs.setdefault(u.network, {}).setdefault(u.started, []).append((k, u))
+    latest = sorted(runs, key=lambda name: -max(runs[name]))[:_NETWORKS]
+    return tuple(_network(name, runs[name], histories) for name in latest)
+
+
+def _network(
+    name: str,
+    runs: Mapping[float, Sequence[tuple[int, NetworkUse]]],
+    histories: Sequence[TaskHistory],
+) -> NetworkView:
+    starts = sorted(runs)
+    uses = [(k, u) for k, u in runs[starts[-1]] if u.weight > 0]
+    curves = [
+        _curve(f"run {n}", start, runs[start], histories)
+        for n, start in [*enumerate(starts, 1)][-_RUNS:]
+    ]
+    return NetworkView(
+        name,
+        tuple(TaskUse(k, u.weight) for k, u in uses),
+        tuple(c for c in curves if c is not None),
+        sum(not histories[k].bests for k, _ in uses),
+    )
+
+
+def _curve(
+    label: str,
+    start: float,
+    tasks: Sequence[tuple[int, NetworkUse]],
+    histories: Sequence[TaskHistory],
+) -> RunCurve | None:
+    """From the moment when each task has a time."""
+    timed = [(histories[k], u) for k, u in tasks if histories[k].bests]
+    trials = sorted(t for h, u in timed for t in h.trials.get(u.run, ()))
+    if not trials:
+        return None
+    first, end = max(start, *(h.bests[0][0] for h, _ in timed)), trials[-1]
+    changes = sorted({w for h, _ in timed for w, _ in h.bests if first < w < end})
+    points = [(w, _latency(timed, w)) for w in evenly([first, *changes], _POINTS)]
+    points.append((max(first, end), _latency(timed, end)))
+    return RunCurve(
+        label,
+        tuple(round(max(0.0, w - start), 3) for w, _ in points),
+        tuple(bisect_right(trials, w) for w, _ in points),
+        tuple(float(f"{1e6 * seconds:.5g}") for _, seconds in points),
+    )
+
+
+def _latency(timed: Sequence[tuple[TaskHistory, NetworkUse]], moment: float) -> float:
+    return sum(u.weight * (h.best_at(moment) or 0.0) for h, u in timed)

@@ -1,0 +1,75 @@
+"""Steps that the rules of matrix instructions share: results in fragments, operands in shared
+memory, padding of both.
+"""
+
+from __future__ import annotations
+
+from tilesmith.ir.dependence import find_block
+from tilesmith.ir.function import Function
+from tilesmith.schedule.cache import CacheRead, CacheWrite, SetScope
+from tilesmith.schedule.inline import Inline
+from tilesmith.schedule.layout import Pad
+from tilesmith.schedule.location import ComputeAt
+from tilesmith.space import analysis
+from tilesmith.space.state import State
+
+
+def share_of_work(state: State, sizes: dict[str, int]) -> float:
+    """What is left of the block's work if its iterators are padded to multiples of `sizes`."""
+    share = 1.0
+    for i in state.block.iters:
+        n, size = i.extent.const or 1, sizes.get(i.name, 1)
+        share *= n / (-(-n // size) * size)
+    return share
+
+
+def with_room(state: State, sizes: dict[str, int]) -> tuple[State, str, str]:
+    """The state with iterators that `sizes` divide and results in fragments; the names of the block
+    and of the one that stores its results.
+    """
+    func, b = state.func, state.block
+    consumer = analysis.fusible_consumer(func, b)
+    extents = {i.name: i.extent.const or 1 for i in b.iters}
+    padding = tuple((n, size) for n, size in sizes.items() if extents[n] % size)
+    name = b.name
+    if padding:
+        state = state.then(Pad(name, padding))
+        if consumer is not None:  # what reads the result crops it
+            state = state.then(Inline(name))
+        last, name = (name if consumer is None else consumer.name), f"{name}.pad"
+    elif consumer is None:
+        return state.then(CacheWrite(name, "fragment")), f"{name}.fragment", name
+    else:
+        last = consumer.name
+    made = find_block(state.func, name)[1].writes[0].buffer
+    return state.then(SetScope(made, "fragment")), name, last
+
+
+def read_shared(state: State, name: str, buffer: str, at: str) -> tuple[State, str]:
+    """The state in which the block reads a buffer from a copy in shared memory, made in each
+    iteration of the loop `at`; and the copy.
+    """
+    read = CacheRead(name, buffer, "shared")
+    state = state.then(read, ComputeAt(read.copy, at), done=[read.copy])
+    if buffer not in state.task.func.all_buffers:  # padded: the copy puts zeros where nothing is
+        state = state.then(Inline(buffer))
+    return state, read.copy
+
+
+def result_loops(
+    func: Function, name: str, block: str, axes: tuple[str, str]
+) -> tuple[tuple[str, ...], str, str]:
+    """The loops of the block that stores what `name` computes: those over the two axes, after
+    all others.
+    """
+    write = find_block(func, name)[1].writes[0]
+    path, b = find_block(func, block)
+    load = next(x for x in b.loads if x.buffer == write.buffer)
+    own = [f.name for f in path if f.owner == block]
+    found = []
+    for axis in axes:
+        parts = (f"{axis}_outer", f"{axis}_inner")
+        d = next(d for d, p in enumerate(write.index) if p.names & set(parts))
+        bind = b.binding[load.index[d].name or ""]
+        found.append(next(x for x in own if x in bind.names))
+    return tuple(x for x in own if x not in found), found[0], found[1]
