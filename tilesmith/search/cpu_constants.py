@@ -20,6 +20,11 @@ _SMALLEST_WAY = 4096  # bytes; L1 is indexed by the page offset, so a way is a p
 _WAYS = 16  # associativity of L2 and L3
 
 
+# Registers besides the sums that code generation wants free before it loads factors together
+# (codegen/llvm/lane_loads.py).
+LANE_OPERANDS = 7
+
+
 @dataclass(frozen=True)
 class Cache:
     """One level. `nbytes` is its size and `way_nbytes` that of one of its ways.
@@ -60,6 +65,7 @@ class CpuConstants:
     # stay in a register: each step loads, inserts, extracts and stores every element, and the next
     # step waits for that store (4.5 measured on Neoverse-N1).
     scattered_sum: float = 4.0
+    lane_factors: bool = False  # a vector may be multiplied by one lane of another (Neon)
 
     def lanes(self, bits: int) -> int:
         return max(1, self.vector_bits // bits)
@@ -80,4 +86,5 @@ def _of(target: Target) -> CpuConstants:
     return CpuConstants(
         target.num_cores, target.vector_bits, target.num_vector_registers, (l1, l2, l3),
         scratch_registers=1 if target.arch == "x86-64" else 3,
+        lane_factors=target.arch == "aarch64",
     )  # fmt: skip
