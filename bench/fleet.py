@@ -6,7 +6,9 @@ Each number of workers gets a Ray cluster of its own on a loopback address. A wo
 number of cores in all of them, so that the machine is full with the most workers; hardware threads
 of one core belong to one worker. Candidates of a small matrix product are drawn before, so that the
 search takes no part; the first ones, during which the workers' processes start, are not counted.
-The last columns say how busy the tuner's process was, by the processor time it took.
+The column `busy` says how much of the time the tuner's process took of a processor. With --tune, a
+run of ts.tune with its default search follows on the same workers, which shows whether that keeps
+up with them.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ class Rate:
     seconds: float
     processor_seconds: float  # of the tuner
     by_worker: tuple[int, ...]
+    tuned: float  # trials per second of ts.tune; 0 if not asked for
 
     @property
     def per_second(self) -> float:
@@ -56,7 +59,24 @@ def shares(workers: int) -> list[list[int]]:
     return [[own[(k * each + j) % len(own)] for j in range(each)] for k in range(workers)]
 
 
-def rate(cores: list[list[int]], seconds: float, candidates: list[ts.Candidate]) -> Rate:
+def tuned(which: ts.Task, address: str, seconds: float) -> float:
+    """Trials per second of ts.tune, from its first measurements on."""
+    seen: list[tuple[float, int]] = []
+
+    def observe(progress: ts.Progress) -> None:
+        seen.append((time.monotonic(), progress.trials))
+
+    ts.tune(
+        which.func, which.target, measurer=ts.FleetMeasurer(address), quiet=True,
+        budget=ts.Budget(seconds=seconds), observers=[observe],
+    )  # fmt: skip
+    (began, first), (end, last) = seen[0], seen[-1]
+    return (last - first) / max(end - began, 1e-9)
+
+
+def rate(
+    cores: list[list[int]], seconds: float, candidates: list[ts.Candidate], tune: bool
+) -> Rate:
     cluster = Cluster()
     try:
         for k, own in enumerate(cores):
@@ -86,7 +106,9 @@ def rate(cores: list[list[int]], seconds: float, candidates: list[ts.Candidate])
             took = time.monotonic() - began
             machines = [m.machine for m in done]
             each = tuple(sorted(machines.count(name) for name in set(machines)))
-            return Rate(len(done), took, time.process_time() - busy, each)
+            busy = time.process_time() - busy
+        also = tuned(which, cluster.address, seconds) if tune else 0.0
+        return Rate(len(done), took, busy, each, also)
     finally:
         cluster.close()
 
@@ -106,20 +128,23 @@ def main() -> None:
     parser.add_argument("--workers", default="1,2,4,8")
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--candidates", type=int, default=20000)
+    parser.add_argument("--tune", action="store_true")
     options = parser.parse_args()
     numbers = [int(n) for n in options.workers.split(",")]
     cores = shares(max(numbers))
     candidates = draw(task(1), options.candidates)
     print(f"{len(candidates)} candidates; cores of the workers: {cores}")
-    print("workers  trials/s  times  trials by worker  tuner busy")
+    print("workers  trials/s  times  busy  trials by worker" + "  tuning trials/s" * options.tune)
     first = None
     for n in numbers:
-        found = rate(cores[:n], options.seconds, candidates)
+        found = rate(cores[:n], options.seconds, candidates, options.tune)
         first = first or found.per_second
         print(
-            f"{n:7} {found.per_second:9.1f} {found.per_second / first:6.2f}  "
-            f"{found.by_worker[0]} to {found.by_worker[-1]}"
-            f"  {found.processor_seconds / found.seconds:10.0%}",
+            f"{n:7} {found.per_second:9.1f} {found.per_second / first:6.2f} "
+            f"{found.processor_seconds / found.seconds:5.0%}  "
+            f"{found.by_worker[0]:6} to {found.by_worker[-1]:<6}"
+            + f"  {found.tuned:15.1f}"
+            * options.tune,
             flush=True,
         )
 

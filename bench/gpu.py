@@ -5,7 +5,8 @@ tuned kernels and whole networks beside PyTorch?
     python -m bench.gpu check   [--candidates 40] [--ops GMM,C2D] [--shapes 1]
     python -m bench.gpu rates   [--seconds 30]
     python -m bench.gpu faults
-    python -m bench.gpu suite   --seconds 60 [--ops ...] [--shapes 1,3] [--db F]
+    python -m bench.gpu suite   --seconds 60 [--ops ...] [--shapes 1,3] [--batch 16] [--db F]
+                                [--cases "matmul 2048 2048 2048; layer-norm 8192 8192"]
     python -m bench.gpu models  [--networks resnet50,bert-base] [--seconds N]
 
 Common: --target cuda|opencl, --limit SECONDS (it ends by itself before that), --json FILE (written
@@ -28,7 +29,7 @@ from typing import Any
 import numpy as np
 
 import tilesmith as ts
-from bench.gpu_cases import cases_of, device
+from bench.gpu_cases import cases_of, device, named_cases
 from bench.gpu_faults import FAULTS, build_planted, planted
 from bench.gpu_smoke import smoke
 from tilesmith.graph.device_executor import DeviceExecutor
@@ -78,6 +79,12 @@ def name_of(case: Case) -> str:
     return f"{case.op} {','.join(map(str, case.shape))}"
 
 
+def chosen_cases(options: argparse.Namespace) -> list[Case]:
+    if options.cases:
+        return named_cases(options.cases)
+    return cases_of(options.ops, options.shapes, options.batch)
+
+
 # check -------------------------------------------------------------------------------------------
 
 
@@ -105,7 +112,7 @@ def check(options: argparse.Namespace, target: ts.Target, table: Table) -> None:
     measurer = ts.LocalMeasurer(confirm=False, rules=_QUICK, timeout=options.timeout)
     todo = [
         (f"{name_of(case)} {label}", Task(case.plain, target), rules)
-        for case in cases_of(options.ops, options.shapes)
+        for case in chosen_cases(options)
         for label, rules in (("default", ts.default_rules), ("ansor", ts.ansor_rules))
     ]
     todo = [t for t in todo if not table.has(t[0])]
@@ -234,7 +241,7 @@ def suite(options: argparse.Namespace, target: ts.Target, table: Table) -> None:
     peer = Torch() if target.kind == "cuda" else None
     database = ts.open_database(options.db) if options.db else None
     try:
-        for case in cases_of(options.ops, options.shapes):
+        for case in chosen_cases(options):
             name = name_of(case)
             if table.has(name):
                 continue
@@ -242,15 +249,17 @@ def suite(options: argparse.Namespace, target: ts.Target, table: Table) -> None:
             if seconds < min(10.0, options.seconds):
                 break
             try:
-                row = _tuned(case, target, seconds, database, options.seed)
+                kernel, row = _tuned(case, target, seconds, database, options.seed)
             except ts.TilesmithError as error:
                 table.add(name, error=f"{type(error).__name__}: {error}")
                 continue
             if peer is not None:
+                # ours before and after theirs, so that a change of the clock shows
                 answer = peer.ask(operator=case.operator, shape=case.shape)
+                row["again_us"] = _device_us(kernel)
                 row |= {f"torch_{k}": v for k, v in answer.items()}
                 if "us" in answer:
-                    row["ratio"] = round(answer["us"] / row["us"], 3)
+                    row["ratio"] = round(2 * answer["us"] / (row["us"] + row["again_us"]), 3)
             table.add(name, **row)
         ratios = [r["ratio"] for r in table.rows if r.get("ratio")]
         if ratios:
@@ -265,19 +274,22 @@ def suite(options: argparse.Namespace, target: ts.Target, table: Table) -> None:
 
 def _tuned(
     case: Case, target: ts.Target, seconds: float, database: Any, seed: int
-) -> dict[str, Any]:
+) -> tuple[Any, dict[str, Any]]:
     budget = ts.Budget(seconds=seconds)
     result = ts.tune(case.plain, target, budget=budget, database=database, seed=seed, quiet=True)
     kernel = result.kernel
-    timed = sorted(kernel.time(repeats=7, min_seconds=0.002).samples)
-    us = timed[len(timed) // 2] * 1e6
-    return {
+    us = _device_us(kernel)
+    return kernel, {
         "us": us, "measured_us": result.best.cost * 1e6, "trials": result.trials,
         "seconds": round(result.seconds, 1), "gflops": round(case.work / us / 1e3, 1),
         "confirmed": result.best.confirmed,
         "failures": {k: [n, text] for k, (n, text) in result.failures.items()},
         "launches": [[x.grid, x.threads] for x in kernel.artifact.entries[0].launches],
     }  # fmt: skip
+
+
+def _device_us(kernel: Any) -> float:
+    return statistics.median(kernel.time(repeats=7, min_seconds=0.002).samples) * 1e6
 
 
 # models ------------------------------------------------------------------------------------------
@@ -363,6 +375,8 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--ops", default="", help="as GMM,C2D; all by default")
     parser.add_argument("--shapes", default="", help="numbers from 1; all by default")
+    parser.add_argument("--batch", type=int, default=1, help="of the suite's operators")
+    parser.add_argument("--cases", default="", help="other operators with sizes, ; between them")
     parser.add_argument("--candidates", type=int, default=40, help="of each case and rule set")
     parser.add_argument("--seconds", type=float, default=None, help="of tuning")
     parser.add_argument("--timeout", type=float, default=10.0, help="of a build and of a call")

@@ -1,31 +1,57 @@
-"""The operator suite for GPUs: batch 1, channels first. It needs what `import tilesmith` needs."""
+"""The operator suite for GPUs, channels first, and other cases by name. It needs what
+`import tilesmith` needs.
+"""
 
 from __future__ import annotations
 
 import re
 
 import tilesmith as ts
-from tilesmith.cli.operators import numbers, operator
+from tilesmith.cli.operators import numbers, operator, with_batch
+from tilesmith.ir.function import Function
 from tilesmith.report.compare import Case
 from tilesmith.report.suite import SUITE
 from tilesmith.runtime.devices.open import target_of
 
+LAYER_NORM = "layer-norm"
 
-def cases_of(ops: str = "", shapes: str = "") -> list[Case]:
+
+def cases_of(ops: str = "", shapes: str = "", batch: int = 1) -> list[Case]:
     """Of the named operators, as GMM,C2D (all by default), the shapes of these numbers from 1."""
     picked = [int(n) for n in shapes.split(",")] if shapes else range(1, 100)
     return [
-        case_of(op, shape)
+        case_of(op, shape, batch)
         for op in (ops.split(",") if ops else SUITE)
         for k, shape in enumerate(SUITE[op].shapes, 1)
         if k in picked
     ]
 
 
-def case_of(op: str, shape: tuple[int, ...]) -> Case:
+def case_of(op: str, shape: tuple[int, ...], batch: int = 1) -> Case:
     name = SUITE[op].operator
-    plain = operator(name, shape)
-    return Case(op, name, tuple(shape), 1, numbers(name, shape), plain, {None: plain})
+    return _case(op, name, with_batch(name, shape, batch), batch)
+
+
+def named_cases(text: str) -> list[Case]:
+    """Cases as "matmul 1024 1024 1024; softmax 8192 8192; layer-norm 8192 8192"."""
+    words = [part.split() for part in text.split(";") if part.strip()]
+    return [_case(name, name, tuple(map(int, shape)), 1) for name, *shape in words]
+
+
+def _case(op: str, name: str, shape: tuple[int, ...], batch: int) -> Case:
+    plain = function_of(name, shape)
+    sizes = {} if name == LAYER_NORM else numbers(name, shape)
+    return Case(op, name, shape, batch, sizes, plain, {None: plain})
+
+
+def function_of(name: str, shape: tuple[int, ...]) -> Function:
+    """An operator of the command line, or the layer norm of M rows of N elements."""
+    if name != LAYER_NORM:
+        return operator(name, shape)
+    x = ts.placeholder(shape, name="X")
+    gamma, beta = (ts.placeholder(shape[-1:], name=n) for n in ("gamma", "beta"))
+    y = ts.ops.layer_norm(x, gamma, beta, name="Y")
+    return ts.function([x, gamma, beta, y], name="_".join(("layer_norm", *map(str, shape))))
 
 
 def device(text: str) -> ts.Target:

@@ -28,9 +28,10 @@ from tilesmith.report.peer import Contestant
 NAME = "MetaSchedule"
 # MetaSchedule stores records when a whole batch is measured, so that small batches show progress.
 BATCH = 16
-# Seconds for building or running one candidate. TVM's own 30 include the start of a worker, which
-# imports TVM: on a busy machine every build then times out, and its worker is started again.
-TIMEOUT = 120.0
+# Seconds for building or running one candidate. A worker's first build imports TVM's tensor
+# intrinsics, which takes 35 s of processor time on a Neoverse-N1. With TVM's own timeout of 30 s
+# every build is ended before it begins, its worker is started again, and tuning never ends.
+TIMEOUT = 600.0
 POLL = 0.5  # seconds
 FAILED = 1e9  # MetaSchedule stores 1e10 seconds for a candidate that failed
 

@@ -18,7 +18,7 @@ import tilesmith as ts
 
 ROOT = Path(__file__).parent.parent
 MARK = re.compile(r"^::: ([\w. ]+)$", re.MULTILINE)
-LINK = re.compile(r"\[([^\]]*)\]\(\.\./([^)]*)\)")
+LINK = re.compile(r"\[([^\]]*)\]\(((?:\.\./)+)([a-z]+/[^)]*)\)")
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -45,9 +45,11 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 def _link(match: re.Match[str]) -> str:
     """A link out of docs/: to an example on this site, or the name of a source file."""
-    text, path = match.groups()
+    text, up, path = match.groups()
     if path.startswith("examples/"):
-        return f"[{text}](examples.md#{Path(path).stem})"
+        return f"[{text}]({up.removeprefix('../')}examples.md#{Path(path).stem})"
+    if not path.startswith("tilesmith"):
+        return match.group()
     return f"`{path}`" if text.startswith(("tilesmith/", path.split("/")[-1])) else text
 
 
@@ -140,8 +142,10 @@ def _members(thing: type) -> list[str]:
             text, label = inspect.getdoc(plain), _signature(name, plain)
         else:
             continue
-        if text:
-            lines += [f"#### `{name}(...)`" if "\n" in label else f"#### `{label}`", "", text, ""]
+        if text and "\n" in label:
+            lines += [f"#### `{name}(...)`", "", "```python", label, "```", "", text, ""]
+        elif text:
+            lines += [f"#### `{label}`", "", text, ""]
     return lines
 
 

@@ -39,6 +39,7 @@ def _loaded(path: Path) -> ModuleType:
 
 site = _loaded(DOCS / "site.py")
 HOWTOS = ["howto_operator", "howto_template", "howto_model", "howto_gpu"]  # others have own tests
+RUN = [*HOWTOS, "api/search"]
 # Everything that a user of these types calls is explained.
 EXPLAINED = (
     ts.Schedule, ts.TemplateSchedule, ts.Trace, ts.Result, ts.Kernel, ts.Model, ts.Database,
@@ -69,8 +70,8 @@ def code_of(page: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("name", HOWTOS)
-def test_a_howto_runs_from_top_to_bottom(name: str, short: None) -> None:
+@pytest.mark.parametrize("name", RUN)
+def test_a_page_runs_from_top_to_bottom(name: str, short: None) -> None:
     if name == "howto_gpu":
         _require_gpu()
     scope: dict[str, Any] = {"__name__": "document"}

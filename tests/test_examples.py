@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -46,6 +47,21 @@ def test_examples_need_public_names_and_run_time_packages_only(path: Path) -> No
         for name in names:
             allowed = name in PUBLIC
             assert allowed or name.split(".")[0] in sys.stdlib_module_names, name
+
+
+EXTENSION_POINTS = (
+    "primitive", "rule", "strategy", "cost model", "feature extractor", "mutator", "operator",
+    "pass", "intrinsic", "back end", "measurer", "scheduler-driven tuner",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("point", EXTENSION_POINTS)
+def test_the_tour_shows_each_extension_point_by_an_example(point: str) -> None:
+    lines = (ROOT / "docs" / "tour.md").read_text().splitlines()
+    rows = [line for line in lines if line.startswith(f"| {point} |")]
+    examples = re.findall(r"\(\.\./(examples/\w+\.py)\)", " ".join(rows))
+    assert examples
+    assert all((ROOT / example).exists() for example in examples)
 
 
 # SciPy is not among them: it comes with XGBoost.

@@ -1,173 +1,180 @@
-"""Tilesmith: fast tensor programs by searching."""
+"""Tilesmith: fast tensor programs by searching.
+
+Every public name is imported when it is first used; see base/lazy.py.
+"""
 
 from typing import TYPE_CHECKING
 
-from tilesmith import ops
-from tilesmith.base.dtype import DTYPES, DType, dtype
-from tilesmith.base.errors import (
-    ArgumentError,
-    BuildError,
-    DeviceError,
-    ExpressionError,
-    GraphError,
-    MeasureError,
-    RecordsError,
-    ScheduleError,
-    TargetError,
-    TilesmithError,
-    TraceError,
-    TuneError,
-    VerifyError,
-)
-from tilesmith.base.target import Target, cpu
-from tilesmith.codegen.artifact import Artifact, Entry
-from tilesmith.codegen.backend import Backend
-from tilesmith.codegen.c.backends import CudaBackend, OpenclBackend
-from tilesmith.codegen.llvm.backend import LlvmBackend
-from tilesmith.codegen.pipeline import CPU_PASSES, GPU_PASSES, PLAIN_PASSES, lower
-from tilesmith.expr.dsl import (
-    amax,
-    amin,
-    argmax,
-    argmin,
-    compute,
-    placeholder,
-    prod,
-    reduce,
-    reduce_axis,
-    size,
-    sum,
-)
-from tilesmith.expr.functions import absolute as abs
-from tilesmith.expr.functions import (
-    atan,
-    bitwise_and,
-    bitwise_not,
-    bitwise_or,
-    bitwise_xor,
-    ceil,
-    cos,
-    erf,
-    exp,
-    expm1,
-    floor,
-    fmod,
-    isinf,
-    isnan,
-    left_shift,
-    log,
-    maximum,
-    minimum,
-    right_shift,
-    rsqrt,
-    sigmoid,
-    sign,
-    sin,
-    sqrt,
-    tanh,
-    trunc,
-    trunc_divide,
-)
-from tilesmith.expr.functions import round_ as round
-from tilesmith.expr.transcendental import (
-    acos,
-    acosh,
-    asin,
-    asinh,
-    atanh,
-    cosh,
-    log1p,
-    sinh,
-    tan,
-)
-from tilesmith.expr.values import Tensor, Value, cast, power, where
-from tilesmith.frontends.open import from_torch, load_onnx
-from tilesmith.graph.graph import Graph, Node
-from tilesmith.graph.model import Model
-from tilesmith.graph.partition import Group, partition
-from tilesmith.graph.pipeline import PASSES as GRAPH_PASSES
-from tilesmith.graph.program import Program
-from tilesmith.ir.deserialize import function_from_json
-from tilesmith.ir.evaluate import evaluate
-from tilesmith.ir.function import Function, instantiate
-from tilesmith.ir.interpreter import interpret
-from tilesmith.ir.intrinsics import (
-    AVX512_DOT_U8S8,
-    INTRINSICS,
-    NEON_DOT_S8S8,
-    NEON_DOT_U8U8,
-)
-from tilesmith.ir.lower import function
-from tilesmith.ir.nodes import Intrinsic
-from tilesmith.ir.pack import pack
-from tilesmith.ir.serialize import function_to_json
-from tilesmith.ir.simt import run_simt
-from tilesmith.measure.fleet.measurer import FleetMeasurer
-from tilesmith.measure.local import LocalMeasurer
-from tilesmith.measure.protocol import Measurer, Measuring
-from tilesmith.measure.replay import ReplayMeasurer
-from tilesmith.measure.several_gpus import SeveralGpus
-from tilesmith.records.database import Database
-from tilesmith.records.lines import read_records
-from tilesmith.records.open import open_database
-from tilesmith.runtime.devices.open import cuda, opencl
-from tilesmith.runtime.kernel import Kernel
-from tilesmith.schedule.schedule import Schedule
-from tilesmith.schedule.step import Step
-from tilesmith.schedule.trace import PRIMITIVES, Trace
-from tilesmith.search.annealing import Annealing
-from tilesmith.search.catalogue import Catalogue
-from tilesmith.search.cpu_constants import CpuConstants
-from tilesmith.search.cpu_score import CpuScore
-from tilesmith.search.data import groups_of
-from tilesmith.search.ensemble import Ensemble
-from tilesmith.search.evolution import Evolution
-from tilesmith.search.features.context import RelationFeatures
-from tilesmith.search.features.statements import StatementFeatures
-from tilesmith.search.gbdt import Gbdt
-from tilesmith.search.genetic import Genetic
-from tilesmith.search.gpu_score import GpuScore
-from tilesmith.search.grid import Grid
-from tilesmith.search.mutators import ChangeDecisions
-from tilesmith.search.random import Random, RandomSearch
-from tilesmith.search.random_model import RandomModel
-from tilesmith.search.recorded import Recorded, RecordedSpace
-from tilesmith.search.score_by_target import ScoreByTarget
-from tilesmith.search.transfer import Transfer
-from tilesmith.search.tree_gru import TreeGru
-from tilesmith.space.instructions import TileByInstruction
-from tilesmith.space.sets import ansor_rules, default_rules
-from tilesmith.space.spaces import SketchSpace, TemplateSpace, UnionSpace, variants
-from tilesmith.space.state import Derived, State
-from tilesmith.space.template import TemplateSchedule
-from tilesmith.space.tiling import Tiling
-from tilesmith.space.variant import Variant
-from tilesmith.task.network import ModelTuning, TaskTuning
-from tilesmith.task.task import Budget, Candidate, Failure, Measurement, Task, TuningRun
-from tilesmith.tune.build import best_kernel as build
-from tilesmith.tune.cache import Cache
-from tilesmith.tune.compile_model import compile_model, extract_tasks
-from tilesmith.tune.events import Progress
-from tilesmith.tune.network_run import NetworkProgress
-from tilesmith.tune.objectives import (
-    NetworkCosts,
-    early_stopping,
-    geomean_speedup,
-    latency_targets,
-    total_latency,
-)
-from tilesmith.tune.result import Result
-from tilesmith.tune.scheduler import Scheduler, TaskState, TaskStep, gradient, round_robin
-from tilesmith.tune.task_tuner import TaskTuner
-from tilesmith.tune.tune import tune
-from tilesmith.tune.tune_model import tune_model
+from tilesmith.base.lazy import make_lazy
+
+if TYPE_CHECKING:
+    from tilesmith import ops
+    from tilesmith.base.dtype import DTYPES, DType, dtype
+    from tilesmith.base.errors import (
+        ArgumentError,
+        BuildError,
+        DeviceError,
+        ExpressionError,
+        GraphError,
+        MeasureError,
+        RecordsError,
+        ScheduleError,
+        TargetError,
+        TilesmithError,
+        TraceError,
+        TuneError,
+        VerifyError,
+    )
+    from tilesmith.base.target import Target, cpu
+    from tilesmith.codegen.artifact import Artifact, Entry
+    from tilesmith.codegen.backend import Backend
+    from tilesmith.codegen.c.backends import CudaBackend, OpenclBackend
+    from tilesmith.codegen.llvm.backend import LlvmBackend
+    from tilesmith.codegen.pipeline import CPU_PASSES, GPU_PASSES, PLAIN_PASSES, lower
+    from tilesmith.expr.dsl import (
+        amax,
+        amin,
+        argmax,
+        argmin,
+        compute,
+        placeholder,
+        prod,
+        reduce,
+        reduce_axis,
+        size,
+        sum,
+    )
+    from tilesmith.expr.functions import absolute as abs
+    from tilesmith.expr.functions import (
+        atan,
+        bitwise_and,
+        bitwise_not,
+        bitwise_or,
+        bitwise_xor,
+        ceil,
+        cos,
+        erf,
+        exp,
+        expm1,
+        floor,
+        fmod,
+        isinf,
+        isnan,
+        left_shift,
+        log,
+        maximum,
+        minimum,
+        right_shift,
+        rsqrt,
+        sigmoid,
+        sign,
+        sin,
+        sqrt,
+        tanh,
+        trunc,
+        trunc_divide,
+    )
+    from tilesmith.expr.functions import round_ as round
+    from tilesmith.expr.transcendental import (
+        acos,
+        acosh,
+        asin,
+        asinh,
+        atanh,
+        cosh,
+        log1p,
+        sinh,
+        tan,
+    )
+    from tilesmith.expr.values import Tensor, Value, cast, power, where
+    from tilesmith.frontends.open import from_torch, load_onnx
+    from tilesmith.graph.graph import Graph, Node
+    from tilesmith.graph.model import Model
+    from tilesmith.graph.partition import Group, partition
+    from tilesmith.graph.pipeline import PASSES as GRAPH_PASSES
+    from tilesmith.graph.program import Program
+    from tilesmith.ir.deserialize import function_from_json
+    from tilesmith.ir.evaluate import evaluate
+    from tilesmith.ir.function import Function, instantiate
+    from tilesmith.ir.interpreter import interpret
+    from tilesmith.ir.intrinsics import (
+        AVX512_DOT_U8S8,
+        INTRINSICS,
+        NEON_DOT_S8S8,
+        NEON_DOT_U8U8,
+    )
+    from tilesmith.ir.lower import function
+    from tilesmith.ir.nodes import Intrinsic
+    from tilesmith.ir.pack import pack
+    from tilesmith.ir.serialize import function_to_json
+    from tilesmith.ir.simt import run_simt
+    from tilesmith.measure.fleet.measurer import FleetMeasurer
+    from tilesmith.measure.local import LocalMeasurer
+    from tilesmith.measure.protocol import Measurer, Measuring
+    from tilesmith.measure.replay import ReplayMeasurer
+    from tilesmith.measure.several_gpus import SeveralGpus
+    from tilesmith.records.database import Database
+    from tilesmith.records.lines import read_records
+    from tilesmith.records.open import open_database
+    from tilesmith.runtime.devices.open import cuda, opencl
+    from tilesmith.runtime.kernel import Kernel
+    from tilesmith.schedule.schedule import Schedule
+    from tilesmith.schedule.step import Step
+    from tilesmith.schedule.trace import PRIMITIVES, Trace
+    from tilesmith.search.annealing import Annealing
+    from tilesmith.search.catalogue import Catalogue
+    from tilesmith.search.cpu_constants import CpuConstants
+    from tilesmith.search.cpu_score import CpuScore
+    from tilesmith.search.data import groups_of
+    from tilesmith.search.ensemble import Ensemble
+    from tilesmith.search.evolution import Evolution
+    from tilesmith.search.features.context import RelationFeatures
+    from tilesmith.search.features.statements import StatementFeatures
+    from tilesmith.search.gbdt import Gbdt
+    from tilesmith.search.genetic import Genetic
+    from tilesmith.search.gpu_score import GpuScore
+    from tilesmith.search.grid import Grid
+    from tilesmith.search.mutators import ChangeDecisions
+    from tilesmith.search.random import Random, RandomSearch
+    from tilesmith.search.random_model import RandomModel
+    from tilesmith.search.recorded import Recorded, RecordedSpace
+    from tilesmith.search.score_by_target import ScoreByTarget
+    from tilesmith.search.transfer import Transfer
+    from tilesmith.search.tree_gru import TreeGru
+    from tilesmith.space.instructions import TileByInstruction
+    from tilesmith.space.sets import ansor_rules, default_rules
+    from tilesmith.space.spaces import SketchSpace, TemplateSpace, UnionSpace, variants
+    from tilesmith.space.state import Derived, State
+    from tilesmith.space.template import TemplateSchedule
+    from tilesmith.space.tiling import Tiling
+    from tilesmith.space.variant import Variant
+    from tilesmith.task.network import ModelTuning, TaskTuning
+    from tilesmith.task.task import Budget, Candidate, Failure, Measurement, Task, TuningRun
+    from tilesmith.tune.build import best_kernel as build
+    from tilesmith.tune.cache import Cache
+    from tilesmith.tune.compile_model import compile_model, extract_tasks
+    from tilesmith.tune.events import Progress
+    from tilesmith.tune.network_run import NetworkProgress
+    from tilesmith.tune.objectives import (
+        NetworkCosts,
+        early_stopping,
+        geomean_speedup,
+        latency_targets,
+        total_latency,
+    )
+    from tilesmith.tune.result import Result
+    from tilesmith.tune.scheduler import Scheduler, TaskState, TaskStep, gradient, round_robin
+    from tilesmith.tune.task_tuner import TaskTuner
+    from tilesmith.tune.tune import tune
+    from tilesmith.tune.tune_model import tune_model
 
 __version__: str
 
 if not TYPE_CHECKING:
+    make_lazy(__name__)
 
     def __getattr__(name: str) -> str:
-        # Computed on demand: reading package metadata takes longer than most of the import.
+        # Computed on demand: reading package metadata takes longer than the import.
         if name == "__version__":
             from tilesmith.base.version import version
 

@@ -23,12 +23,18 @@ from tilesmith.testing.measurers import FakeMeasurer, FakeRun
 
 @dataclass
 class Machine:
-    """Counts what it has measured. A candidate takes `seconds`."""
+    """Counts what it has measured. A candidate takes `seconds`. It measures while `gate` is open; a
+    run that is closed does not wait for it.
+    """
 
     name: str
     seconds: float = 0.001
+    gate: threading.Event | None = None
     measured: Counter[str] = field(default_factory=Counter)
     order: list[str] = field(default_factory=list)  # names of the functions, as they were measured
+
+    def takes(self, candidate: ts.Candidate) -> None:
+        """Called for each candidate, before it is counted."""
 
     def __call__(self, settings: Settings) -> MachineMeasurer:
         return MachineMeasurer(self)
@@ -44,7 +50,11 @@ class MachineMeasurer(FakeMeasurer):
 
         class Run(FakeRun):
             def _one(self, c: ts.Candidate) -> ts.Measurement:
+                while machine.gate is not None and not machine.gate.wait(0.01):
+                    if self._closed:
+                        raise ts.MeasureError("this run of a measurer is closed")
                 time.sleep(machine.seconds)
+                machine.takes(c)
                 machine.measured[c.key] += 1
                 machine.order.append(c.task.func.name)
                 return super()._one(c)

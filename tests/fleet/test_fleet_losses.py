@@ -110,7 +110,15 @@ def test_a_head_that_dies_ends_the_run_with_what_there_is() -> None:
         )  # fmt: skip
     close(measurer)
     assert "head" in str(result.error)
-    assert database.count(MATMUL) == result.trials > 20
+    before = database.count(MATMUL)
+    assert before == result.trials > 20
+    again = ts.tune(
+        MATMUL.func, MATMUL.target, measurer=fleet([Machine("b", 0.0)]), database=database,
+        quiet=True, budget=ts.Budget(trials=before + 16), strategy=ts.Random(),
+    )  # fmt: skip
+    assert again.error is None
+    keys = [m.candidate.key for m in database.of(MATMUL)]
+    assert len(set(keys)) == before + 16  # what was measured before counts
 
 
 def test_tuning_counts_every_trial_once_and_does_not_wait_for_a_slow_device() -> None:
@@ -143,9 +151,9 @@ def test_two_tuners_share_a_device_in_turns() -> None:
     for run in runs:
         run.close()
     close(measurer)
-    half = machine.order[len(machine.order) // 4 : len(machine.order) // 2]
+    half = machine.order[: len(machine.order) // 2]
     share = half.count(tasks[0].func.name) / len(half)
-    assert 0.2 < share < 0.8
+    assert 0.2 <= share <= 0.8
 
 
 def test_without_a_worker_for_the_target_the_error_says_what_there_is() -> None:
@@ -208,7 +216,7 @@ def test_code_for_another_architecture_travels_as_data() -> None:
     candidate = replace(split_by(4, TASK), task=other)
     builds = TunerBuilds(60.0, 1 << 30)
     try:
-        builds.begin(candidate)
+        builds.begin([candidate])
         until = time.monotonic() + 60
         while not (done := list(builds.finished())) and time.monotonic() < until:
             time.sleep(0.01)

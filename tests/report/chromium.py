@@ -24,7 +24,7 @@ _FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--remote-debugging-pipe",
     "--hide-scrollbars", "--disable-dev-shm-usage", "--disable-background-networking",
     # Names do not resolve, and addresses other than this machine's go to a proxy that is not there.
-    "--host-resolver-rules=MAP * ~NOTFOUND", "--proxy-server=127.0.0.1:9",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--proxy-server=127.0.0.1:9",
     "--proxy-bypass-list=127.0.0.1",
 )  # fmt: skip
 
@@ -104,7 +104,7 @@ class Chromium:
                 self.errors.append(json.dumps(p["args"])[:2000])
             case "Log.entryAdded" if p["entry"]["level"] in ("error", "warning"):
                 self.errors.append(json.dumps(p["entry"])[:2000])
-            case "Network.requestWillBeSent":
+            case "Network.requestWillBeSent" if not p["request"]["url"].startswith("data:"):
                 self.requests.append(p["request"]["url"])
             case "Page.loadEventFired":
                 self._loaded = True
@@ -112,7 +112,8 @@ class Chromium:
     def open(self, address: str, seconds: float = 60.0) -> None:
         """Returns when the page is loaded and its script has run."""
         self.errors, self.requests, self._loaded = [], [], False
-        self.call("Page.navigate", url=address)
+        error = self.call("Page.navigate", url=address).get("errorText")
+        assert not error, f"{address}: {error}"
         end = time.monotonic() + seconds
         while not self._loaded:
             if self._next(max(0.0, end - time.monotonic())) is None:

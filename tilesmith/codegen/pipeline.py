@@ -16,6 +16,7 @@ from tilesmith.codegen.passes.form_launches import form_launches
 from tilesmith.codegen.passes.full_vectors import full_vectors
 from tilesmith.codegen.passes.hoist_guards import hoist_guards
 from tilesmith.codegen.passes.hold_fragments import hold_fragments
+from tilesmith.codegen.passes.hold_rows import hold_rows
 from tilesmith.codegen.passes.insert_syncs import insert_syncs
 from tilesmith.codegen.passes.join_across_threads import join_across_threads
 from tilesmith.codegen.passes.load_fragments import load_fragments
@@ -73,6 +74,7 @@ GPU_PASSES: tuple[Pass, ...] = (
     resolve_notes,
     compact,
     apply_layouts,
+    hold_rows,  # GPU
     bulk_copies,  # GPU
     form_launches,  # GPU
     simplify,

@@ -187,14 +187,16 @@ def require_finished(producer: Block, path: Path, why: str) -> None:
 ONE_BY_ONE = ("serial", "unroll")  # kinds whose iterations never run at the same time
 
 
-def check_kinds(func: Function, why: str) -> None:
-    """Every parallel, vectorized or bound loop of the Function must still be legal."""
+def check_kinds(func: Function, why: str, only: str | None = None) -> None:
+    """Every parallel, vectorized or bound loop of the Function must still be legal; only that of
+    this name, if nothing but its kind has changed and no loop inside of it depends on that.
+    """
     users = users_of(func)
 
     def go(body: tuple[Stmt, ...], path: Path) -> None:
         for s in body:
             if isinstance(s, For):
-                if s.kind not in ONE_BY_ONE:
+                if s.kind not in ONE_BY_ONE and only in (None, s.name):
                     _check_kind(func, path, s, why, users)
                 go(s.body, (*path, s))
 

@@ -19,7 +19,6 @@ from tilesmith.search.metrics import rank_correlation
 from tilesmith.search.protocol import Predictor, Scores
 from tilesmith.search.score_by_target import ScoreByTarget
 from tilesmith.space.reopen import without_numbers
-from tilesmith.task.ranking import Ranking
 from tilesmith.task.task import Measurement
 
 # A variant must be lowered and its features compiled, which takes some 50 ms.
@@ -46,13 +45,16 @@ class Predictions:
     total: int
 
 
-def predictions_of(measured: Sequence[Measurement], points: int) -> Predictions | None:
-    """None if there are too few, or if nothing can be predicted for their target."""
-    ranking = Ranking(measured)
-    best = ranking.best
-    if best is None:
+def predictions_of(
+    measured: Sequence[Measurement], ranked: Sequence[Measurement], points: int
+) -> Predictions | None:
+    """None if there are too few, or if nothing can be predicted for their target. `ranked` are the
+    measurements that count, the best first.
+    """
+    if not ranked:
         return None
-    counting = {m.candidate.key: m for m in ranking.ranked if m.is_normal is best.is_normal}
+    best = ranked[0]
+    counting = {m.candidate.key: m for m in ranked if m.is_normal is best.is_normal}
     # Each candidate once, at its first measurement. Failures teach the model too.
     seen = {m.candidate.key: counting.get(m.candidate.key, m) for m in measured}
     timed = [m for m in seen.values() if m.failure is not None or m.candidate.key in counting]

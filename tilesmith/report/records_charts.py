@@ -18,8 +18,9 @@ const grid = {gridcolor: '#e8ecf0', zeroline: false, linecolor: '#9aa5b1', ticks
   tickcolor: '#9aa5b1', automargin: true};
 const axis = (text, more) => Object.assign({title: {text, standoff: 10}}, grid, more);
 function logAxis(text, values) {  // with labels at 1, 2, 5, or at powers of ten for a wide range
-  const good = values.filter(v => v > 0), wide = Math.max(...good) / Math.min(...good);
-  const labels = wide > 500 ? {dtick: 1} : wide > 6 ? {dtick: 'D2'} : {};
+  const good = values.filter(v => v > 0 && isFinite(v));
+  const wide = Math.log10(Math.max(...good) / Math.min(...good));
+  const labels = wide > 2.7 ? {dtick: Math.ceil(wide / 8)} : wide > .8 ? {dtick: 'D2'} : {};
   return axis(text, Object.assign({type: 'log'}, labels));
 }
 
@@ -60,7 +61,8 @@ function lines(ids, every, what) {
     [ids[1], 'trials', 'measured candidates']])
     draw(id, shown.map((l, k) => ({
       x: l.curve[by], y: l.curve.best.map(v => v * u.per), name: label(l.name, 30),
-      mode: 'lines+markers', marker: {size: 4}, text: wrap(l.name + ', ' + l.curve.label),
+      mode: l.curve.best.length > 100 ? 'lines' : 'lines+markers', marker: {size: 4},
+      text: wrap(l.name + ', ' + l.curve.label),
       line: {shape: 'hv', width: 2, color: colour(k), dash: dash(k)},
       hovertemplate: '%{y:.4g} ' + u.name + ' after %{x:.4~f} ' + (by === 'trials' ? by : 's')
         + '<br>%{text}<extra></extra>',

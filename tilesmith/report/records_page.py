@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import pkgutil
 from dataclasses import asdict
-from math import isfinite
 from typing import Any
 
 from tilesmith.base.errors import ArgumentError
@@ -16,7 +15,8 @@ from tilesmith.report.records_charts import CHARTS
 from tilesmith.report.records_script import SCRIPT, START, STYLE
 from tilesmith.report.records_view import RecordsView
 
-# Shown without plotly and without scripts, it still says what is missing.
+_LEAST = 1e-15  # the smallest number on the page, and one over the largest
+
 _HEAD = """<header><h1>{title}</h1>
 <div class="cards" id="cards"></div><p id="notes"></p></header>
 <nav><div>
@@ -136,9 +136,11 @@ def records_json(view: RecordsView) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no infinities: a time too small or too large to compute with is left out."""
+    """JSON has no infinities, and a logarithmic axis of hundreds of decades stops a browser: what
+    no clock can have measured is left out.
+    """
     if isinstance(value, float):
-        return value if isfinite(value) else None
+        return value if value == 0 or _LEAST < abs(value) < 1 / _LEAST else None
     if isinstance(value, dict):
         return {k: _finite(v) for k, v in value.items()}
     if isinstance(value, list | tuple):

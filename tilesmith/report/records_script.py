@@ -194,6 +194,7 @@ function choose(change) {
 }
 function drawAll() { drawHead(); drawCharts(); drawText(); drawTable(); }
 
+const apartFromTime = d => JSON.stringify(Object.assign({}, d, {made: ''}));
 async function follow() {
   for (;;) {
     await new Promise(done => setTimeout(done, 1000 * live));
@@ -201,7 +202,7 @@ async function follow() {
       const answer = await fetch('data', {cache: 'no-store'});
       const fresh = await answer.json();
       if (fresh.error) throw new Error(fresh.error);
-      const changed = fresh.made !== data.made;
+      const changed = apartFromTime(fresh) !== apartFromTime(data);
       data = fresh;
       if (changed) { menus(); drawAll(); }
       at('live').textContent = '● live';

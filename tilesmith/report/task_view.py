@@ -11,7 +11,7 @@ from itertools import islice
 
 from tilesmith.base.errors import TilesmithError
 from tilesmith.records.database import Database, TaskSummary
-from tilesmith.records.networks import network_uses
+from tilesmith.records.networks import NetworkUse, network_uses
 from tilesmith.report.decisions import Decisions, decisions_of, evenly
 from tilesmith.report.machine_name import machine_and_cores
 from tilesmith.report.network_view import RunCurve, TaskHistory, history_of
@@ -79,15 +79,29 @@ class Detail:
 
 
 @dataclass(frozen=True, slots=True)
+class _Known:
+    """What tells whether the records of a task have changed."""
+
+    count: int
+    failures: int
+    best_seconds: float | None
+    uses: tuple[NetworkUse, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class _Kept:
-    counts: tuple[int, int, str | None]
+    known: _Known
     detail: Detail
+    predicted_at: int  # the number of measurements when its predictions were made
     view: TaskView
     history: TaskHistory
 
 
 class TaskViews:
-    """Makes views, and keeps them for as long as the records of their tasks stay the same."""
+    """Makes views, and keeps them for as long as the records of their tasks stay the same.
+    Predictions are made again when there are a quarter more records, so that watching a run does
+    not take the processor from it.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[str, _Kept] = {}
@@ -95,20 +109,28 @@ class TaskViews:
     def of(
         self, db: Database, summary: TaskSummary, name: str, roof: int | None, detail: Detail
     ) -> tuple[TaskView, TaskHistory]:
-        counts = summary.count, summary.failures, repr(summary.best_seconds)
+        uses = network_uses(db, summary.task)
+        known = _Known(summary.count, summary.failures, summary.best_seconds, uses)
         kept = self._kept.get(summary.key)
-        if kept is None or (kept.counts, kept.detail) != (counts, detail):
-            kept = self._kept[summary.key] = _Kept(counts, detail, *_view(db, summary, detail))
+        if kept is None or (kept.known, kept.detail) != (known, detail):
+            kept = self._kept[summary.key] = _made(db, summary, known, detail, kept)
         return replace(kept.view, name=name, roof=roof), kept.history
 
 
-def _view(db: Database, summary: TaskSummary, detail: Detail) -> tuple[TaskView, TaskHistory]:
+def _made(
+    db: Database, summary: TaskSummary, known: _Known, detail: Detail, old: _Kept | None
+) -> _Kept:
     task, measured = summary.task, db.of(summary.task)
-    ranked = _two_best(Ranking(measured).ranked)
+    every = Ranking(measured).ranked
+    if old is not None and old.detail == detail and len(measured) < 1.25 * old.predicted_at:
+        predictions, predicted_at = old.view.predictions, old.predicted_at
+    else:
+        predictions, predicted_at = None, len(measured)
+        if detail.predictions:
+            predictions = predictions_of(measured, every, detail.predictions)
+    ranked = _two_best(every)
     best = ranked[0] if ranked else None
     flops = task.func.flops
-    has_code = detail.has_code and best is not None
-    predictions = predictions_of(measured, detail.predictions) if detail.predictions else None
     view = TaskView(
         name="",
         key=summary.key,
@@ -127,9 +149,10 @@ def _view(db: Database, summary: TaskSummary, detail: Detail) -> tuple[TaskView,
         ),
         decisions=decisions_of(measured, detail.points),
         predictions=predictions,
-        text=_text(ranked) if has_code else None,
+        text=_text(ranked) if detail.has_code and ranked else None,
     )
-    return view, history_of(measured, network_uses(db, task))
+    history = history_of(measured if known.uses else (), known.uses)
+    return _Kept(known, detail, predicted_at, view, history)
 
 
 def _two_best(ranked: Sequence[Measurement]) -> list[Measurement]:

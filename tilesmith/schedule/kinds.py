@@ -103,7 +103,7 @@ class Bind(Step):
             )
         done = _change(func, self.loop, kind=self.axis)
         doing = f"bind loop {self.loop} to {self.axis}"
-        check_kinds(done, doing)
+        check_kinds(done, doing, only=self.loop)
         check_scopes(done, doing)
         return done
 

@@ -26,7 +26,7 @@ class GpuConstants:
     threads: int
     registers: int
     most_blocks: int = 32
-    l1_nbytes: int = 64 << 10  # what data of a block may take of L1
+    l1_nbytes: int = 128 << 10  # what data of all blocks may take of L1
     l2_nbytes: int = 60 << 20
     issue: float = 4.0  # warp instructions
     math_cost: float = 8.0  # instructions of a function such as exp, of which part is on slow units
@@ -49,6 +49,11 @@ class GpuConstants:
     # that unrolled code has as constants.
     loop_cost: float = 24.0
     overlap_loss: float = 0.2  # share of a block's latencies that other blocks do not hide
+    # Warps per scheduler at which half of its cycles issue an instruction; fewer than one leave
+    # schedulers without work.
+    half_busy: float = 0.6
+    # Instructions to find the place of an element in a padded image, and whether it is inside.
+    padded_cost: float = 40.0
     copy_cost: float = 6.0  # instructions to copy an element or a vector to shared memory
 
     @staticmethod

@@ -76,7 +76,7 @@ def _copied(gpu: GpuConstants, n: GpuNest) -> Needs:
     waits = n.steps * gpu.global_latency
     pipelined = n.versions > 1
     return Needs(
-        issued=each * warps * gpu.copy_cost,
+        issued=each * warps * (gpu.copy_cost + n.padded * gpu.padded_cost),
         words=words,
         sectors=requests,
         l2=l2,
@@ -112,8 +112,9 @@ def _computed(gpu: GpuConstants, n: GpuNest) -> Needs:
             words = words + instructions * warps * _wavefronts(gpu, n, strides, wide)
         else:
             instructions = count
-            sectors = sectors + instructions * warps * _coalesced(gpu, n, a) / gpu.l1_sectors
-            touched = n.sectors(a, n.first, gpu.sector_nbytes)
+            asked = instructions * warps * _coalesced(gpu, n, a)
+            sectors = sectors + asked / gpu.l1_sectors
+            touched = n.sectors(a, n.first, gpu.sector_nbytes).minimum(asked)
             l2[a.buffer.name] = touched * float(gpu.sector_nbytes)
             if again:  # L1 writes through
                 l2[a.buffer.name] = count * n.threads * (a.nbytes / 2)
@@ -208,7 +209,7 @@ def _wavefronts(gpu: GpuConstants, n: GpuNest, strides: tuple[Term, ...], wide: 
 def _coalesced(gpu: GpuConstants, n: GpuNest, a: Access) -> Term:
     """Sectors that one access of a warp touches."""
     out = n.graph.of(1)
-    for lanes, step in n.lanes(a.strides, gpu.warp_size):
+    for lanes, step in n.lanes(n.global_strides(a), gpu.warp_size):
         reach = (lanes * step * (a.nbytes / gpu.sector_nbytes)).minimum(lanes)
         out = out * reach.maximum(1)
     return out

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from tilesmith.expr.ints import ONE
+from tilesmith.expr.ints import ONE, opaque_atoms
+from tilesmith.expr.linear import linear, row_major
+from tilesmith.expr.nodes import Load
 from tilesmith.ir.nodes import Buffer, For, walk
 from tilesmith.ir.regions import terms_over
 from tilesmith.search.features.graph import Graph, Term
@@ -90,11 +92,19 @@ class GpuNest:
 
     @cached_property
     def width(self) -> Term:
-        """Elements that a thread copies at once."""
+        """Elements that a thread copies at once: only of plain copies, and of rows that it
+        divides.
+        """
         for f in self.nest.path:
-            if (note := f.note("fetch_width")) is not None:
-                return self.nest.runs.size(note)
+            if (note := f.note("fetch_width")) is not None and not self.padded:
+                fits = largest_power(self.nest.loops[-1].extent, 4)
+                return self.nest.runs.size(note).minimum(fits)
         return self.graph.of(1)
+
+    @cached_property
+    def padded(self) -> bool:
+        """Whether it does not only copy, but computes: conditions of padding, as a rule."""
+        return not isinstance(self.nest.block.writes[0].value, Load)
 
     @cached_property
     def versions(self) -> Term:
@@ -165,6 +175,20 @@ class GpuNest:
         """Pieces of `nbytes` bytes that hold what the loops from `level` on touch."""
         number, length = self.nest.runs_of(a.buffer, a.spans[level])
         return number * (length * (a.nbytes / nbytes)).ceil()
+
+    def global_strides(self, a: Access) -> tuple[Term, ...]:
+        """Elements by which each loop moves in a buffer as it is in memory. Divisions that number
+        the elements of fused loops cancel in the address.
+        """
+        if a.buffer.layout is not None or a.buffer.align is not None:
+            return a.strides
+        address = linear(a.index, row_major(a.buffer.shape))
+        opaque = {n for x in opaque_atoms(address) for n in x.names()}
+        return tuple(
+            step if loop.name in opaque or not a.moved[k]
+            else self.graph.integer(address.coefficient(loop.name))
+            for k, (loop, step) in enumerate(zip(self.nest.loops, a.strides, strict=True))
+        )  # fmt: skip
 
     def shared_strides(self, a: Access, tile: tuple[Term, ...]) -> tuple[Term, ...]:
         """Elements by which each loop moves in a shared buffer of the shape `tile`."""

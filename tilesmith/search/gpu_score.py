@@ -20,7 +20,7 @@ from tilesmith.search.closed_form import ClosedForm
 from tilesmith.search.features.graph import Graph, Term
 from tilesmith.search.features.nest import Nest, shared_nests
 from tilesmith.search.gpu_constants import GpuConstants
-from tilesmith.search.gpu_needs import gpu_nest, instructions_of, needs_of
+from tilesmith.search.gpu_needs import Needs, gpu_nest, instructions_of, needs_of
 from tilesmith.search.tensor_score import tensor_cycles
 from tilesmith.space.variant import Variant
 
@@ -76,7 +76,7 @@ class Occupancy:
 
 @lru_cache(maxsize=1024)  # the score and the features both ask for it
 def occupancy(gpu: GpuConstants, nests: tuple[Nest, ...]) -> Occupancy:
-    """Of the launch that consists of these statements."""
+    """The occupancy of the launch that consists of these statements."""
     g = nests[0].graph
     threads, blocks, shared, registers = g.of(1), g.of(1), g.of(0), g.of(0)
     for n in nests:
@@ -108,10 +108,20 @@ def _launch(gpu: GpuConstants, g: Graph, nests: tuple[Nest, ...]) -> Term:
         return cycles
     room = occupancy(gpu, nests)
     needs = [needs_of(gpu, n) for n in nests]
+    each_l2 = gpu.l2_nbytes / gpu.num_multiprocessors
     issued, words, latency = (g.of(0) for _ in range(3))
     ahead, fetched, parallel = g.of(0), g.of(0), g.of(1)
-    l2 = _together(g, [x.l2 for x in needs], float(gpu.l1_nbytes))
-    memory = _together(g, [x.memory for x in needs], float(gpu.l2_nbytes))
+    together = room.resident.minimum(room.share)
+    held = _held(g, nests)
+    # What several statements read, the caches hold for all blocks that run at once, or do not.
+    once = {
+        name: ((most * together > gpu.l1_nbytes), (most * together > each_l2))
+        for name, most in _most(needs).items()
+    }
+    l2 = _together(g, [x.l2 for x in needs], {k: held.where(0, a) for k, (a, _) in once.items()})
+    memory = _together(
+        g, [x.memory for x in needs], {k: held.where(0, b) for k, (_, b) in once.items()}
+    )
     for x in needs:
         issued, words = issued + x.issued, words + x.words + x.sectors
         latency = latency + x.latency
@@ -120,9 +130,8 @@ def _launch(gpu: GpuConstants, g: Graph, nests: tuple[Nest, ...]) -> Term:
     warps = (room.threads / gpu.warp_size).ceil()
     # what a multiprocessor needs for a block among others, and for a block alone
     issue = issued * room.spills.where(gpu.spill_cost, 1) / gpu.issue
-    busy = _overlapped([issue, words, l2 / gpu.l2_rate])
-    filled = (warps * parallel / (gpu.issue * gpu.fma_latency)).minimum(1)
-    alone = _overlapped([issue / filled, words, l2 / gpu.l2_alone])
+    busy = _overlapped([issue / _filled(gpu, warps * together, parallel), words, l2 / gpu.l2_rate])
+    alone = _overlapped([issue / _filled(gpu, warps, parallel), words, l2 / gpu.l2_alone])
     waits = latency + fetched + (ahead - alone).maximum(0)
     rounds = (room.share / room.resident).ceil()
     cycles = (room.share * busy).maximum(rounds * (alone + waits))
@@ -131,15 +140,40 @@ def _launch(gpu: GpuConstants, g: Graph, nests: tuple[Nest, ...]) -> Term:
     return cycles.maximum(memory) + gpu.launch_cycles
 
 
-def _together(g: Graph, parts: list[dict[str, Term]], cache: float) -> Term:
-    """Bytes that come from below a cache: those of several statements once, if they fit."""
+def _filled(gpu: GpuConstants, warps: Term, parallel: Term) -> Term:
+    """The share of its cycles in which a multiprocessor with so many warps issues instructions."""
+    each = warps / gpu.issue
+    share = each / (each.maximum(1) + gpu.half_busy)
+    return share.minimum(each * parallel / gpu.fma_latency)
+
+
+def _most(needs: Sequence[Needs]) -> dict[str, Term]:
+    """The most bytes of each buffer that a statement of a block reads or writes."""
+    out: dict[str, Term] = {}
+    for x in needs:
+        for name, nbytes in x.l2.items():
+            out[name] = out[name].maximum(nbytes) if name in out else nbytes
+    return out
+
+
+def _held(g: Graph, nests: tuple[Nest, ...]) -> Term:
+    """1 where threads keep the rows that they read several times (see hold_rows.py)."""
+    for n in nests:
+        for f in n.path:
+            if (note := f.note("hold")) is not None:
+                return n.runs.size(note) + 1 > gpu_nest(n).each
+    return g.of(0)
+
+
+def _together(g: Graph, parts: list[dict[str, Term]], again: dict[str, Term]) -> Term:
+    """Bytes that come from below a cache: those of several statements once, or `again`."""
     total = g.of(0)
     for name in dict.fromkeys(n for part in parts for n in part):
         of_buffer = [part[name] for part in parts if name in part]
         most = of_buffer[0]
         for t in of_buffer[1:]:
             most = most.maximum(t)
-        total = total + (most > cache).where(sum(of_buffer, g.of(0)), most)
+        total = total + again[name].where(sum(of_buffer, g.of(0)), most)
     return total
 
 

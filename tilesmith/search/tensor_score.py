@@ -19,7 +19,7 @@ _STAGE_IN_FLIGHT = 20.0  # the same, while the next stage's products run
 
 
 def tensor_cycles(gpu: GpuConstants, g: Graph, nests: tuple[Nest, ...]) -> Term | None:
-    """Of all blocks of the launch; None if it has no matrix instruction."""
+    """Cycles of all blocks of the launch; None if it has no matrix instruction."""
     found = next((n for n in nests if n.block.intrinsic and n.block.intrinsic.fragment), None)
     if found is None:
         return None

@@ -205,8 +205,8 @@ def _single(func: Function, load: Load, b: Block) -> tuple[Int, ...]:
     )
 
 
-def fusible_consumer(func: Function, b: Block) -> Block | None:
-    """The only consumer, if it is element-wise."""
+def fusible_consumer(func: Function, b: Block, permuted: bool = False) -> Block | None:
+    """The only consumer, if it is element-wise; with `permuted`, also in another order of axes."""
     after = consumers(func, b)
     if len(after) != 1 or is_output(func, b):
         return None
@@ -215,7 +215,23 @@ def fusible_consumer(func: Function, b: Block) -> Block | None:
         return None
     if any(w.endswith(".shared") for w in written(c)):
         return None
-    return c if elementwise_match(func, b, c) else None
+    if elementwise_match(func, b, c) or (permuted and _permutes(b, c)):
+        return c
+    return None
+
+
+def _permutes(b: Block, c: Block) -> bool:
+    """Whether the consumer reads each element once, at its own iterators in some order."""
+    if len(b.writes) != 1 or [p.name for p in b.writes[0].index] != [i.name for i in b.spatial]:
+        return False
+    indices = {load.index for load in c.loads if load.buffer == b.writes[0].buffer}
+    if len(indices) != 1:
+        return False
+    extents = {i.name: i.extent for i in c.spatial}
+    (names,) = ([p.name for p in index] for index in indices)
+    return set(names) == set(extents) and [extents[n or ""] for n in names] == [
+        i.extent for i in b.spatial
+    ]
 
 
 def common_outer_axes(func: Function, b: Block, c: Block) -> int:

@@ -92,7 +92,9 @@ class FilterWindows:
     def _made(
         self, make: Callable[[State, Winograd, Filtering], State | None], *of: Any
     ) -> State | None:
-        """What `make` makes; None if it cannot, or if rounding errors exceed what is allowed."""
+        """The state that `make` returns; None if a step does not apply, or if the rounding error
+        exceeds `accuracy`.
+        """
         try:
             made = make(*of)
         except ScheduleError:

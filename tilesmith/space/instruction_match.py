@@ -34,7 +34,7 @@ class Match:
         return dict(self.axes)
 
     def cost(self, b: Block) -> float:
-        """Of the whole block, in vector instructions, with padding."""
+        """The cost of the whole block in vector instructions, padding included."""
         uses = 1
         for i in b.iters:
             n, size = i.extent.const or 1, self.sizes.get(i.name, 1)

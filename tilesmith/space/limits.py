@@ -5,10 +5,11 @@ warning is a bound that may be exceeded: the program is then correct but probabl
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 
 from tilesmith.expr.code_cost import code_cost
 from tilesmith.expr.conditions import settled
-from tilesmith.expr.ints import Int, loops_of, of, product, var
+from tilesmith.expr.ints import Int, loops_of, maximum, of, product, var
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, Buffer, For, Path, walk
 from tilesmith.ir.regions import Box, box_of, extent, inner_ranges, union
@@ -120,6 +121,9 @@ _MOST_RESULTS, _FEWEST_RESULTS = 128, 8
 _LEAST_BLOCKS = 32
 _OTHER_REGISTERS = 40  # for addresses and operands, per thread
 _MOST_FETCHED = 32  # elements that a thread fetches ahead of their use
+# Instructions that a thread's unrolled sums may take: NVRTC needs a second for 4096 multiply-adds
+# with their loads, and as many again are no faster.
+_MOST_WRITTEN_OUT = 4096
 
 
 def _gpu_limits(task: Task, func: Function) -> Iterator[Limit]:
@@ -157,7 +161,8 @@ def _gpu_limits(task: Task, func: Function) -> Iterator[Limit]:
             fetched = (versions - 1) * shared - threads * (4 * _MOST_FETCHED)
             yield Limit(f"elements fetched ahead in kernel {k}", fetched, 0)
         for path, b in tiles:
-            yield from _register_limits(task, path, b, threads)
+            yield from _register_limits(task, func, path, b, threads)
+            yield from _code_limits(path, b)
 
 
 def _padding(buffer: Buffer, extents: list[Int]) -> Int:
@@ -179,7 +184,9 @@ def _versions(path: Path) -> Int | None:
     return None
 
 
-def _register_limits(task: Task, path: Path, b: Block, threads: Int) -> Iterator[Limit]:
+def _register_limits(
+    task: Task, func: Function, path: Path, b: Block, threads: Int
+) -> Iterator[Limit]:
     """Results of a thread, and the registers of all threads of a block."""
     target, words = task.target, max(1, b.writes[0].value.dtype.bits // 32)
     inside = [f for f in path if f.kind in ("vthread", "serial", "unroll", "vectorize")]
@@ -189,9 +196,35 @@ def _register_limits(task: Task, path: Path, b: Block, threads: Int) -> Iterator
     blocks = product(f.extent for f in path if f.kind.startswith("blockIdx"))
     space = points(b)[0]
     large = space >= _LEAST_BLOCKS * 2 * target.warp_size * _FEWEST_RESULTS
-    yield Limit(f"{b.name}: results of a thread", results, _MOST_RESULTS, _FEWEST_RESULTS * large)
+    fetched = any(func.all_buffers[x.buffer].scope == "shared" for x in b.loads)
+    fewest = _FEWEST_RESULTS if large and fetched else 0
+    yield Limit(f"{b.name}: results of a thread", results, _MOST_RESULTS, fewest)
     if blocks.const is None and large:
         yield Limit(f"{b.name}: blocks", blocks, 1 << 31, _LEAST_BLOCKS)
     if target.registers_per_block:
         registers = threads * (results + _OTHER_REGISTERS)
         yield Limit(f"{b.name}: registers", registers, target.registers_per_block)
+
+
+def _code_limits(path: Path, b: Block) -> Iterator[Limit]:
+    """The code of a thread: its results, times the reducing steps that `unroll_depth` writes out.
+    These are the innermost loops, as many as make at most so many copies. A product of two loads
+    counts once; conditions of padding are what takes NVRTC long.
+    """
+    depth = next((n for f in path if (n := f.note("unroll_depth")) is not None), None)
+    if not isinstance(depth, str):
+        return
+    inside = [f for f in path if f.kind in ("vthread", "serial", "unroll", "vectorize")]
+    results = product(f.extent for f in inside if f.name not in b.reducing_loops)
+    copies = product(f.extent for f in inside if f.kind == "vthread")
+    code = results * max(1, sum(code_cost(w.value) for w in b.writes) - 2)
+    runs = groupby(
+        (f for f in reversed(inside) if f.kind != "vthread"), lambda f: f.name in b.reducing_loops
+    )
+    for reducing, loops in runs:  # the innermost first
+        extents = product(f.extent for f in loops)
+        if reducing:
+            left = maximum(var(depth) // copies, of(1))
+            code = code * (extents * left // maximum(extents, left))  # the smaller of the two
+        copies = copies * extents
+    yield Limit(f"{b.name}: written out", code, _MOST_WRITTEN_OUT)

@@ -113,9 +113,10 @@ def _innermost(state: State, block: str, suffix: str) -> State:
     return state.then(Reorder((*(n for n in loops if n != lane), lane)))
 
 
-def needs_cache_write(state: State) -> bool:
+def needs_cache_write(state: State, permuted: bool = False) -> bool:
     func, b = state.func, state.block
-    return analysis.has_data_reuse(func, b) and analysis.fusible_consumer(func, b) is None
+    consumer = analysis.fusible_consumer(func, b, permuted)
+    return analysis.has_data_reuse(func, b) and consumer is None
 
 
 @dataclass(frozen=True)
@@ -126,10 +127,11 @@ class AddCacheWrite:
 
     scope: str = "local"
     final: bool = False
+    permuted: bool = False  # a consumer that permutes axes is fusible, too
 
     def __call__(self, state: State) -> Derived | None:
         b = state.block
-        if not needs_cache_write(state) or b.name.endswith(f".{self.scope}"):
+        if not needs_cache_write(state, self.permuted) or b.name.endswith(f".{self.scope}"):
             return None
         try:
             after = state.then(CacheWrite(b.name, self.scope), done=[b.name])

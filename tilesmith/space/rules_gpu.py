@@ -10,7 +10,7 @@ from tilesmith.base.errors import ScheduleError
 from tilesmith.ir.dependence import find_block
 from tilesmith.ir.nodes import Block, walk
 from tilesmith.schedule.automatic import AutoUnroll
-from tilesmith.schedule.cache import CacheRead, StorageAlign
+from tilesmith.schedule.cache import CacheRead, SetScope, StorageAlign
 from tilesmith.schedule.kinds import Annotate, Bind
 from tilesmith.schedule.layout import TransformLayout
 from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
@@ -38,12 +38,14 @@ class Fetching:
     """How operands get to shared memory, beyond Ansor: `widths` are the elements that a thread
     moves at once; with `pipeline`, the next tile may be fetched while one is used; with `turned`,
     operands that are contiguous along a reduced axis are stored the other way round, so that a
-    thread reads its rows in vectors.
+    thread reads its rows in vectors. Operands of which `shared` says no, by their position, are
+    read where they are: copying what few threads use again costs more than it saves.
     """
 
     widths: tuple[int, ...] = ()
     pipeline: bool = False
     turned: bool = False
+    shared: tuple[bool, ...] = ()  # of each operand in order; all others are copied
 
 
 def add_cache_reads(state: State, block: str, how: Fetching) -> State:
@@ -54,12 +56,16 @@ def add_cache_reads(state: State, block: str, how: Fetching) -> State:
     levels = state.levels_of(block)
     reducing = [level for level in levels if level and level[0] in b.reducing_loops]
     at = reducing[0][-1] if reducing else levels[2][-1]
-    for name in dict.fromkeys(load.buffer for load in b.loads):
+    copied = False
+    for k, name in enumerate(dict.fromkeys(load.buffer for load in b.loads)):
+        if not (how.shared[k] if k < len(how.shared) else True):
+            continue
         read = CacheRead(block, name, "shared")
         try:
             state = state.then(read, done=[read.copy]).then(ComputeAt(read.copy, at))
         except ScheduleError:
             continue
+        copied = True
         path, _ = find_block(state.func, read.copy)
         outer = next((f for f in path if f.owner == read.copy), None)
         if outer is not None:
@@ -70,7 +76,7 @@ def add_cache_reads(state: State, block: str, how: Fetching) -> State:
                 state = state.then(SampleChoice(column, how.widths), width)
         if how.turned:
             state = state.then(*turned(b, name, read.copy))
-    if how.pipeline and reducing:
+    if how.pipeline and reducing and copied:
         column = f"#{block}.pipeline"
         notes = (Annotate(loop, "pipeline", column) for loop in reducing[0])
         state = state.then(SampleChoice(column, (1, 2)), *notes)
@@ -83,7 +89,7 @@ def turned(b: Block, buffer: str, copy: str) -> list[Step]:
     do not meet at a bank of shared memory.
     """
     (index, *more) = {x.index for x in b.loads if x.buffer == buffer}
-    spatial = {i.name for i in b.spatial}
+    spatial = {i.name for i in b.spatial} - analysis.shared_axes(b)
     if more or len(index) < 2 or index[-1].names & spatial:
         return []
     first = next((d for d, p in enumerate(index) if p.names and p.names <= spatial), None)
@@ -103,17 +109,23 @@ class TileForGpu:
     tiling: Tiling
     level: int = 3
     fetching: tuple[Fetching, ...] = (Fetching(),)  # a sketch for each
+    # Beyond Ansor: the consumer may permute axes, and a thread keeps what it reads to itself. (Code
+    # generation finds the latter anyway, but limits and scores do not.)
+    permuted: bool = False
 
     def __call__(self, state: State) -> Derived | None:
         func, b = state.func, state.block
         if not analysis.has_data_reuse(func, b):
             return None
         after = self.tiling.apply(state, vector_axes(state, choose=False)[0])
-        consumer = analysis.fusible_consumer(func, b)
+        consumer = analysis.fusible_consumer(func, b, self.permuted)
         if consumer is not None:
             loops = [x for part in after.levels_of(b.name)[: self.level] for x in part]
             try:
                 after = after.then(ReverseComputeAt(consumer.name, loops[-1]), done=[consumer.name])
+                buffer = b.writes[0].buffer
+                if self.permuted and func.all_buffers[buffer].scope == "global":
+                    after = after.then(SetScope(buffer, "local"))
             except ScheduleError:
                 return None
         after = bind_levels(after, b.name)

@@ -12,10 +12,12 @@ from tilesmith.ir.dependence import find_block
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, walk
 from tilesmith.schedule.automatic import AutoUnroll
+from tilesmith.schedule.cache import CacheWrite, SetScope
 from tilesmith.schedule.inline import Inline
-from tilesmith.schedule.kinds import Annotate, Bind
+from tilesmith.schedule.iterators import SplitIterator
+from tilesmith.schedule.kinds import Annotate, Bind, Unroll
 from tilesmith.schedule.location import ComputeAt
-from tilesmith.schedule.loops import Fuse, Split
+from tilesmith.schedule.loops import Fuse, Reorder, Split
 from tilesmith.schedule.reduction import Rfactor
 from tilesmith.schedule.sample import SampleChoice
 from tilesmith.schedule.step import Step
@@ -23,6 +25,7 @@ from tilesmith.space import analysis
 from tilesmith.space.state import Derived, State
 
 THREADS = (32, 64, 128, 256, 512, 1024)
+_PIECE = 4096  # elements of a long row that the threads of a block take together
 
 
 def is_row_reduction(func: Function, b: Block, least: int) -> bool:
@@ -45,6 +48,8 @@ class FuseRows:
     threads: tuple[int, ...] = THREADS
     blocks: tuple[int, ...] = (32, 66, 132, 264, 528)  # a few long rows are split over so many
     longest: int = 8192
+    widths: tuple[int, ...] = (4, 2, 1)  # elements that a thread moves at once
+    held: tuple[int, ...] = (0, 64)  # elements of a row that a thread keeps in registers
 
     def __call__(self, state: State) -> Derived | None:
         name = state.block.name
@@ -64,17 +69,31 @@ class FuseRows:
         return Derived(done, final=True, preferred=len(done) - 1) if done else None
 
     def _split(self, state: State, b: Block) -> State:
-        """Splits the rows over blocks; a second launch joins their parts."""
-        steps, loop = _one_loop([f"{b.name}.{i.name}" for i in b.reducing])
+        """Splits the rows over blocks; a second launch joins their parts. Each block takes every
+        n-th piece, so that the guard of a number that does not divide is the same for a piece.
+        """
+        *outer, last = [f"{b.name}.{i.name}" for i in b.reducing]
+        steps: list[Step] = []
+        if not outer:
+            pieces = Split(last, (None, _PIECE))
+            steps, outer = [pieces], [pieces.parts[0]]
+        fused, loop = _one_loop(outer)
         column = f"#{b.name}.blocks"
-        split = Split(loop, (column, None))
+        split = Split(loop, (None, column))
         sample = SampleChoice(column, self.blocks)
-        return state.then(*steps, sample, split, Rfactor(split.parts[0]))
+        turned = Reorder((split.parts[1], split.parts[0]))
+        return state.then(*steps, *fused, sample, split, turned, Rfactor(split.parts[1]))
 
     def _fused(self, state: State, b: Block, reductions: list[Block], count: int) -> State | None:
-        column = f"#{b.name}.threads"
-        widths = tuple(n for n in self.threads if n <= state.task.target.max_threads)
-        state = state.then(SampleChoice(column, widths))
+        threads = f"#{b.name}.threads"
+        counts = tuple(n for n in self.threads if n <= state.task.target.max_threads)
+        state = state.then(SampleChoice(threads, counts))
+        columns: tuple[str | None, ...] = (None, threads)
+        lengths = [x.iters[-1].extent.const or 1 for x in (b, *reductions) if x.iters]
+        widths = tuple(w for w in self.widths if all(n % w == 0 for n in lengths))
+        if len(widths) > 1:
+            columns = (*columns, f"#{b.name}.width")
+            state = state.then(SampleChoice(f"#{b.name}.width", widths))
         own = b.name in {r.name for r in reductions}
         loops = [f"{b.name}.{i.name}" for i in b.spatial]
         outer, inner = loops[:count], loops[count:]
@@ -82,11 +101,16 @@ class FuseRows:
             for r in reversed(reductions):
                 if outer and r.name != b.name:
                     state = state.then(ComputeAt(r.name, outer[-1]))
-                state = state.then(*_across(state, r, column))
+                state = state.then(*_across(state, r, columns))
             if not own and inner:
                 steps, loop = _one_loop(inner)
-                split = Split(loop, (None, column))
-                state = state.then(*steps, split, Bind(split.parts[1], "threadIdx.x"))
+                split = Split(loop, columns)
+                bind = Bind(split.parts[1], "threadIdx.x")
+                state = state.then(*steps, split, bind, *map(Unroll, split.parts[2:]))
+                if outer:
+                    column = f"#{b.name}.held"
+                    note = Annotate(outer[-1], "hold", column)
+                    state = state.then(SampleChoice(column, self.held), note)
             state = state.then(*(Bind(loop, "blockIdx.x") for loop in outer))
         except ScheduleError:
             return None
@@ -154,12 +178,34 @@ def _one_loop(loops: list[str]) -> tuple[list[Step], str]:
     return [fuse], fuse.fused
 
 
-def _across(state: State, b: Block, column: str) -> list[Step]:
-    """Spreads a reduction over `column` threads."""
+def _across(state: State, b: Block, columns: tuple[str | None, ...]) -> list[Step]:
+    """Spreads a reduction over threads: `columns` are the numbers of turns, of threads, and of
+    elements that a thread takes at once. Of several loops the last is spread, if it is long.
+    """
     path, now = find_block(state.func, b.name)
-    steps, loop = _one_loop([f.name for f in path if f.name in now.reducing_loops])
-    split = Split(loop, (None, column))
-    return [*steps, split, Annotate(split.parts[1], "reduce_across", "threadIdx.x")]
+    loops = [f for f in path if f.name in now.reducing_loops]
+    if (loops[-1].extent.const or 0) >= _PIECE // 4:
+        loops = loops[-1:]
+    steps, loop = _one_loop([f.name for f in loops])
+    split = Split(loop, columns)
+    across = Annotate(split.parts[1], "reduce_across", "threadIdx.x")
+    return [*steps, split, across, *map(Unroll, split.parts[2:])]
+
+
+def split_interleaved(state: State) -> Derived | None:
+    """Splits the iterators by which an element-wise block interleaves the parts of a sum, such as
+    the phases of a transposed convolution. It then permutes axes, so that the threads which sum can
+    write the result themselves.
+    """
+    func, b = state.func, state.block
+    parts = analysis.producers(func, b)
+    divided = analysis.division(b) if b.combiner is None else None
+    if divided is None or len(parts) != 1 or not analysis.has_data_reuse(func, parts[0]):
+        return None
+    try:
+        return Derived((state.then(SplitIterator(b.name, *divided)),), final=True)
+    except ScheduleError:
+        return None
 
 
 @dataclass(frozen=True)
@@ -197,16 +243,23 @@ class SplitSums:
         return Derived(tuple(derived)) if derived else None
 
     def _finished(self, state: State, name: str) -> State:
-        """The sum of the parts, computed where its element-wise consumer uses it."""
+        """The sum of the parts, in registers: computed where its element-wise consumer uses it, or
+        else a copy of it.
+        """
         b = analysis.block(state.func, name)
-        consumer = analysis.fusible_consumer(state.func, b)
-        if consumer is not None:
+        consumer = analysis.fusible_consumer(state.func, b, permuted=True)
+        try:
+            if consumer is None:
+                kept = CacheWrite(name, "local")
+                path, _ = find_block((state := state.then(kept)).func, name)
+                at = ComputeAt(kept.copy, path[-1].name)
+                return state.then(at, done=[name, kept.copy])
             path, _ = find_block(state.func, consumer.name)
-            try:
-                return state.then(ComputeAt(name, path[-1].name), done=[name, consumer.name])
-            except ScheduleError:
-                pass
-        return state.then(done=[name])
+            local = SetScope(b.writes[0].buffer, "local")
+            at = ComputeAt(name, path[-1].name)
+            return state.then(at, local, done=[name, consumer.name])
+        except ScheduleError:
+            return state.then(done=[name])
 
 
 @dataclass(frozen=True)

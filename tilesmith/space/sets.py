@@ -24,7 +24,7 @@ from tilesmith.space.rules import (
     split_divided,
 )
 from tilesmith.space.rules_gpu import CrossThreadReduction, Fetching, GpuAnnotation, TileForGpu
-from tilesmith.space.rules_rows import AnnotateForGpu, FuseRows, SplitSums
+from tilesmith.space.rules_rows import AnnotateForGpu, FuseRows, SplitSums, split_interleaved
 from tilesmith.space.state import Rule
 from tilesmith.space.tensor_cores import TileByTensorCores
 from tilesmith.space.tiling import Tiling
@@ -64,14 +64,20 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
         fetching = Fetching(widths=(1, 2, 4), pipeline=True)
         return (
             InlineCheap(always=True),
+            split_interleaved,
             FuseRows(),
             SplitSums(),
             TileByTensorCores(group_intrinsics(target)),
             TileByWarps(warp_intrinsics(target)),
-            AddCacheWrite(final=True),
+            AddCacheWrite(final=True, permuted=True),
             TileForGpu(
-                Tiling("SSSRRSRS", max_innermost=16),
-                fetching=(fetching, replace(fetching, turned=True)),
+                Tiling("SSSRRSRS", max_innermost=16, whole=16),
+                fetching=(
+                    fetching,
+                    replace(fetching, turned=True),
+                    replace(fetching, shared=(False, False)),
+                ),
+                permuted=True,
             ),
             skip,
             AnnotateForGpu(),

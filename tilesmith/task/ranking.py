@@ -14,21 +14,29 @@ class Ranking:
 
     def __init__(self, measurements: Iterable[Measurement] = ()) -> None:
         self._valid: dict[str, Measurement] = {}
+        self._trust: dict[str, tuple[int, float]] = {}  # of each, because medians take time
         self.best: Measurement | None = None  # the first by `trust` of those that count
         for m in measurements:
             self.add(m)
 
     def add(self, m: Measurement) -> None:
-        old = self._valid.get(m.candidate.key)
+        key, rank = m.candidate.key, trust(m)
+        old = self._valid.get(key)
         if m.failure is not None:
-            self._valid.pop(m.candidate.key, None)
-        elif standing_of(m) < Standing.FAILED and (old is None or is_as_reliable(m, old)):
-            self._valid[m.candidate.key] = m
+            self._valid.pop(key, None)
+            self._trust.pop(key, None)
+        elif rank[0] < Standing.FAILED and (
+            old is None or rank[0] // 2 <= self._trust[key][0] // 2
+        ):
+            self._valid[key], self._trust[key] = m, rank
         else:
             return
         if old is not None and old is self.best:
-            self.best = min(self._valid.values(), key=trust, default=None)
-        elif m.failure is None and (self.best is None or trust(m) < trust(self.best)):
+            first = min(self._trust, key=self._trust.__getitem__, default=None)
+            self.best = None if first is None else self._valid[first]
+        elif m.failure is None and (
+            self.best is None or rank < self._trust[self.best.candidate.key]
+        ):
             self.best = m
 
     def __contains__(self, m: Measurement) -> bool:
@@ -38,7 +46,7 @@ class Ranking:
     @property
     def ranked(self) -> list[Measurement]:
         """The measurements that count, the best first."""
-        return sorted(self._valid.values(), key=trust)
+        return [self._valid[key] for key in sorted(self._trust, key=self._trust.__getitem__)]
 
 
 def is_as_reliable(m: Measurement, other: Measurement) -> bool:

@@ -27,14 +27,14 @@ _MARK = "TILESMITH_TEST_CLUSTER"
 class Cluster:
     def __init__(self) -> None:
         self.token = token_hex(8)
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.nodes: dict[str, subprocess.Popen[bytes]] = {}  # by name
         self.folder = tempfile.mkdtemp(prefix="tsr-")  # short, because sockets are in it
         with socket.socket() as s:
             s.bind((HOST, 0))
             self.address = f"{HOST}:{s.getsockname()[1]}"
         self.log = Path(self.folder) / "log.txt"
         config = '{"health_check_period_ms": 1000, "health_check_failure_threshold": 3}'
-        self._start(
+        self.start(
             "head",
             *("-m", "ray.scripts.scripts", "start", "--head", "--block", "--system-config", config),
             *("--node-ip-address", HOST, "--port", self.address.partition(":")[2]),
@@ -44,15 +44,20 @@ class Cluster:
         )
         self._wait_for_head()
 
-    def _start(self, name: str, *arguments: str) -> None:
+    def start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        """Starts Python as a node, or as whatever else belongs to this cluster."""
         path = os.pathsep.join(p or os.getcwd() for p in sys.path)
-        own = {_MARK: self.token, NAME: name, "PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0"}
+        own = {
+            _MARK: self.token, NAME: name, "PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0",
+            "TMPDIR": self.folder,
+        }  # fmt: skip
         with self.log.open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, *arguments], env={**os.environ, **own}, stdin=subprocess.DEVNULL,
                 stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
-            self._processes[name] = process
+            self.nodes[name] = process
+        return process
 
     def _wait_for_head(self) -> None:
         host, _, port = self.address.partition(":")
@@ -63,7 +68,9 @@ class Cluster:
             time.sleep(0.2)
         raise TimeoutError(f"Ray's head did not start: {self.log.read_text()[-2000:]}")
 
-    def worker(self, name: str, *options: str, cores: Sequence[int] = ()) -> None:
+    def worker(
+        self, name: str, *options: str, cores: Sequence[int] = ()
+    ) -> subprocess.Popen[bytes]:
         """Starts `tilesmith worker` on these cores, by default on one."""
         own = cores or sorted(os.sched_getaffinity(0))[:1]
         code = (
@@ -71,14 +78,14 @@ class Cluster:
             "from tilesmith.cli.main import app; app()"
         )
         devices = () if "--devices" in options else ("--devices", "cpu")
-        self._start(
+        return self.start(
             name, "-c", code, "worker", "--address", self.address, "--node-ip", HOST,
             "--name", name, *devices, *options,
         )  # fmt: skip
 
     def require_running(self) -> None:
         """Raises if a node has ended that nobody has killed."""
-        for name, process in self._processes.items():
+        for name, process in self.nodes.items():
             if process.poll() is not None:
                 text = self.log.read_text()[-2000:]
                 raise RuntimeError(f"{name} has ended with status {process.returncode}: {text}")
@@ -105,13 +112,14 @@ class Cluster:
 
     def kill(self, name: str | None = None) -> None:
         """Ends the processes of one node at once, or of the whole cluster."""
-        for known in [*self._processes] if name is None else [name]:
-            self._processes.pop(known).kill()
+        for known in [*self.nodes] if name is None else [name]:
+            if (process := self.nodes.pop(known, None)) is not None:
+                process.kill()
         while self.send(signal.SIGKILL, name):  # some may just have been started
             time.sleep(0.05)
 
     def close(self) -> None:
-        started = list(self._processes.values())
+        started = list(self.nodes.values())
         self.kill()
         for process in started:
             process.wait(10.0)

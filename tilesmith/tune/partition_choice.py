@@ -69,7 +69,7 @@ def rivals_of(graph: Graph, group: Group, parts: tuple[Group, ...], target: Targ
 
 
 def all_rivals(graph: Graph, groups: Partition, target: Target) -> Iterator[Rivals]:
-    """Of a graph after its passes, each once."""
+    """The rivals of all groups of a graph, after its passes, each pair once."""
     seen: set[str] = set()
     for group in groups(graph):
         parts = parts_of(graph, group)

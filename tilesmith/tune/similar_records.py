@@ -63,7 +63,7 @@ def similar_tasks(database: Database, tasks: Sequence[NetworkTask]) -> list[Simi
 
 
 def _distance(task: Task, others: Sequence[Task]) -> float:
-    """By the number of operations, in doublings."""
+    """log2 of the ratio of the numbers of operations, without its sign."""
     flops = max(1, task.func.flops)
     return min((abs(log(flops / max(1, o.func.flops), 2)) for o in others), default=inf)
 

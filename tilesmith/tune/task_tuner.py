@@ -203,6 +203,8 @@ class TaskTuner:
         if isinstance(measuring, Reporting):
             measuring.report_to(state.add)
         measured = measuring.measure(batch, partial(self._look_ahead, after, size), state.left)
+        if alone and isinstance(measuring, Collecting):  # it has what was proposed meanwhile
+            self._pending = []
         incumbent = measuring.best(self.task) if isinstance(measuring, Judging) else None
         state.end_batch(measured, incumbent)
         self._has_measured = self._has_measured or defender is None

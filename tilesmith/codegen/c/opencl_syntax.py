@@ -6,7 +6,7 @@ from typing import Any
 
 from tilesmith.base.errors import BuildError
 
-_LOG_LINES = 8  # of the compiler's messages in an error
+_LOG_LINES = 8  # lines of the compiler's log that an error shows
 
 
 def require_valid(name: str, source: str, device: int) -> None:

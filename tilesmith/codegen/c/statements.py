@@ -177,7 +177,7 @@ def _unrolling(s: For, extent: int) -> str:
 
 
 def _num_statements(body: tuple[Stmt, ...]) -> int:
-    """Once loops are unrolled."""
+    """The number of statements after unrolling."""
     total = 0
     for s in body:
         match s:

@@ -15,6 +15,7 @@ from tilesmith.codegen.passes.accesses import substitute_body
 from tilesmith.codegen.passes.simplify import simplify_body
 from tilesmith.expr.dynamic import loads_of
 from tilesmith.expr.ints import ZERO, Int, of, var
+from tilesmith.expr.nodes import Load
 from tilesmith.ir.nodes import For, If, Stmt, Store
 from tilesmith.ir.regions import separate
 
@@ -48,8 +49,12 @@ def spread(s: Stmt, tid: Int, num: int, ranges: dict[str, Int]) -> Stmt | None:
         return None
     extents = [_number(f) for f in loops]
     width = _width(loops, store)
+    idle: tuple[Int, ...] = ()  # holds for the lanes that have an element
     if width > 1:
         extents[-1] //= width
+    elif len(loops) > 1 and not isinstance(store.writes[0].value, Load):
+        row, extents[-1] = extents[-1], _row(extents[-1], num)
+        idle = (of(row - 1) - var(loops[-1].name),) if row < extents[-1] else ()
     total = 1
     for n in extents:
         total *= n
@@ -69,9 +74,21 @@ def spread(s: Stmt, tid: Int, num: int, ranges: dict[str, Int]) -> Stmt | None:
     (done,) = substitute_body(inner, env)
     if width > 1:
         done = For(lane, of(width), (done,), "vectorize")
+    guards = tuple(p.substitute(env) for p in idle)
     if total < turns * num:
-        done = If((of(total - 1) - number,), (done,))
+        guards = (of(total - 1) - number, *guards)
+    if guards:
+        done = If(guards, (done,))
     return For(turn, of(turns), (done,))
+
+
+def _row(n: int, num: int) -> int:
+    """The lanes for a row of n elements of a padded image. If they are a power of two that divides
+    the number of threads, a thread's column is the same in all turns, and no turn divides to find
+    it. That is worth a quarter of idle lanes.
+    """
+    lanes = 1 << max(0, n - 1).bit_length()
+    return lanes if num % lanes == 0 and 4 * n >= 3 * lanes else n
 
 
 def _number(f: For) -> int:

@@ -14,7 +14,7 @@ from tilesmith.ops import elementwise as e
 def elu(
     call: Call, x: Value, alpha: Number = 1, scale: Number = 1, input_scale: Number = 1
 ) -> Value:
-    """SELU is one with a scale."""
+    """ELU, and SELU, which is ELU times a scale."""
     if input_scale != 1:
         call.leave(f"its input is scaled by {input_scale}")
     y: Value

@@ -80,7 +80,7 @@ def flash(
     call: Call, q: Value, k: Value, v: Value, dropout_p: float = 0.0, is_causal: bool = False, *,
     attn_mask: Value | None = None, scale: float | None = None,
 ) -> tuple[Value, None]:  # fmt: skip
-    """What PyTorch makes of it on processors."""
+    """Attention as PyTorch decomposes it for CPUs."""
     if call.wants(1):
         call.leave("it returns the logarithms of its sums")
     return attention(call, q, k, v, attn_mask, dropout_p, is_causal, scale=scale), None

@@ -114,7 +114,7 @@ class CompiledGraph:
         return values[x.name]
 
     def _run(self, given: list[Any]) -> _Run | None:
-        """None where PyTorch has to run it all."""
+        """The model for these shapes; None if PyTorch has to run all of it."""
         if self._held is None or not all(h.is_same(given[h.position]) for h in self._held):
             with self._lock:
                 self._hold(given)

@@ -27,7 +27,7 @@ _KEPT_BY_EXPORT = ("rms_norm", "scaled_dot_product_attention")
 Table = dict[Any, Callable[..., Any]]
 
 
-@cache  # a second of PyTorch's own
+@cache  # PyTorch takes a second for it
 def core_table() -> Table:
     """For a graph of torch.compile."""
     return _without(torch._decomp.core_aten_decompositions(), _KEPT)

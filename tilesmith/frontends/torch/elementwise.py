@@ -38,7 +38,7 @@ def predicate(function: Operator) -> Importer:
 
 
 def rounding(function: Operator) -> Importer:
-    """Integers are whole already."""
+    """Rounds floats; integers stay as they are."""
 
     def read(call: Call, x: Value) -> Value:
         y: Value = call.add(function, x) if x.dtype.is_float else x

@@ -81,7 +81,7 @@ def _exported(
 
 @contextmanager
 def _about(module: nn.Module) -> Iterator[None]:
-    """torch.export raises anything, with many lines."""
+    """What to tell of an error of torch.export, which may be of any type and many lines long."""
     try:
         yield
     except Exception as error:

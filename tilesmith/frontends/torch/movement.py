@@ -158,13 +158,13 @@ def trilu(upper: bool) -> Importer:
 
 # padding
 def _widths(x: Value, pad: Sequence[int]) -> list[tuple[int, int]]:
-    """PyTorch begins with the last dimension."""
+    """Padding by dimension, the first one first. PyTorch lists the last one first."""
     pairs = list(zip(pad[::2], pad[1::2], strict=True))[::-1]
     return [(0, 0)] * (len(x.shape) - len(pairs)) + pairs
 
 
 def constant_pad(call: Call, x: Value, pad: Sequence[int], value: Number = 0) -> Value:
-    """What is negative cuts off."""
+    """Pads with a constant; negative widths crop."""
     widths = _widths(x, pad)
     cut = {
         d: (-min(before, 0), x.shape[d] + min(after, 0), 1)

@@ -19,7 +19,7 @@ Dims = int | Sequence[int] | None
 
 
 def axes_of(x: Value, dim: Dims) -> tuple[int, ...]:
-    """None and an empty list are all of them."""
+    """The axes, from 0 on; None and an empty list mean all."""
     rank = len(x.shape)
     given = [dim] if isinstance(dim, int) else list(dim or ())
     if not given:

@@ -13,22 +13,21 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from secrets import token_hex
 from typing import Any
 
 from tilesmith.base.errors import MeasureError
-from tilesmith.codegen.artifact import Artifact
+from tilesmith.measure.fleet.device import Device, Job, Patience
 from tilesmith.measure.fleet.messages import (
     UNREADABLE,
     Settings,
     read_measurement,
     write_request,
 )
-from tilesmith.measure.fleet.offer import Offer, why_not
+from tilesmith.measure.fleet.offer import Offer
 from tilesmith.measure.fleet.pool import Answer, Lost, Pool
-from tilesmith.measure.fleet.tuner_builds import TunerBuilds
+from tilesmith.measure.fleet.tuner_builds import TunerBuilds, for_whom
 from tilesmith.task.task import Candidate, Failure, Measurement, Task
 
 _TICK = 0.02  # seconds between two looks for new candidates
@@ -38,53 +37,20 @@ _REQUESTS = 2  # that a device has
 _BAN_SECONDS = 60.0  # for a device that did not answer
 
 
-@dataclass(slots=True)
-class Job:
-    candidate: Candidate
-    losses: int = 0  # devices that were lost while they measured it
-    artifact: Artifact | None = None
-
-
-@dataclass(slots=True)
-class _Device:
-    name: str
-    offer: Offer
-    # By which it knows this tuner. A device that comes back gets a new one, since it may still have
-    # requests of the old one, which were handed out again.
-    tuner: str = field(default_factory=lambda: token_hex(8))
-    requests: dict[str, dict[str, Job]] = field(default_factory=dict)  # by number, then by key
-    asked: float | None = None  # when the call of `collect` that it has not answered was sent
-    submitted: dict[str, float] = field(default_factory=dict)  # when, without an answer, by number
-    taken: dict[str, float] = field(default_factory=dict)  # when it has taken a request, by number
-    refuses: dict[str, str] = field(default_factory=dict)  # why, by statement of the task
-
-    @property
-    def load(self) -> int:
-        return sum(map(len, self.requests.values()))
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """Seconds to wait for a first device, and for an answer of one; and how many devices may be
-    lost with a candidate before it has failed.
-    """
-
-    first: float
-    answer: float
-    losses: int
-
-
 class Dispatcher:
     """`results` gets every measurement, and at the end perhaps the error that ended it all."""
 
     def __init__(
-        self, pool: Pool, settings: Settings, patience: Patience, builds: TunerBuilds | None
+        self, pool: Pool, settings: Settings, patience: Patience, build: str = "worker"
     ) -> None:
-        self._pool, self._settings, self._patience, self._builds = pool, settings, patience, builds
+        self._pool, self._settings, self._patience, self._where = pool, settings, patience, build
+        self._builds = TunerBuilds(settings.timeout, settings.memory_nbytes)
+        self._for: set[str] = set()  # devices for which the tuner compiles
+        self._building: dict[str, Job] = {}  # by key
         self._inbox: SimpleQueue[Job] = SimpleQueue()
         self.results: SimpleQueue[Measurement | MeasureError] = SimpleQueue()
         self._waiting: deque[Job] = deque()
-        self._devices: dict[str, _Device] = {}
+        self._devices: dict[str, Device] = {}
         self._listed: dict[str, Offer] = {}
         self._unread: dict[str, str] = {}  # why, by device
         self._connected = False  # whether the pool has said which devices there are
@@ -134,8 +100,7 @@ class Dispatcher:
             self.results.put(MeasureError(f"the fleet cannot be used: {error!r}"))
         finally:
             self._pool.close()
-            if self._builds is not None:
-                self._builds.close()
+            self._builds.close()
 
     def _receive_jobs(self) -> None:
         while True:
@@ -145,18 +110,18 @@ class Dispatcher:
                 break
             if job is _WITHDRAW:
                 self._waiting.clear()
-                if self._builds is not None:
-                    self._builds.clear()
-            elif self._builds is not None:
-                self._builds.begin(job.candidate)
+                self._building.clear()
+                self._builds.clear()
             else:
                 self._waiting.append(job)
-        if self._builds is not None:
-            for candidate, outcome in self._builds.finished():
-                if isinstance(outcome, Failure):
-                    self._answer(Measurement(candidate, failure=outcome))
-                else:
-                    self._waiting.append(Job(candidate, artifact=outcome))
+        for candidate, outcome in self._builds.finished():
+            job = self._building.pop(candidate.key)
+            job.is_building = False
+            if isinstance(outcome, Failure):
+                self._waiting.remove(job)
+                self._answer(Measurement(candidate, failure=outcome))
+            else:
+                job.artifact = outcome
 
     def _note_devices(self) -> None:
         found = self._pool.devices()
@@ -168,7 +133,7 @@ class Dispatcher:
         now = time.monotonic()
         for name, offer in self._listed.items():
             if name not in self._devices and self._banned.get(name, 0.0) <= now:
-                self._devices[name] = _Device(name, offer)
+                self._devices[name] = Device(name, offer)
 
     def _read(self, found: Mapping[str, str]) -> Iterator[tuple[str, Offer]]:
         self._unread.clear()
@@ -180,32 +145,50 @@ class Dispatcher:
 
     def _hand_out(self) -> None:
         tasks = dict.fromkeys(job.candidate.task for job in self._waiting)
+        if tasks:
+            self._for = for_whom(self._where, self._devices.values())
         for task in tasks:
             able = [d for d in self._devices.values() if self._obstacle(d, task) is None]
             if not able:
                 self._wait_for_one(task)
                 continue
             self._alone = None
-            own = [job for job in self._waiting if job.candidate.task == task]
-            size = min(_MOST, max(1, -(-len(own) // (_REQUESTS * len(able)))))
-            while own:
-                device = min(able, key=lambda d: (len(d.requests), d.load))
-                if len(device.requests) >= _REQUESTS:
-                    break
-                self._send(device, own[:size])
-                own = own[size:]
+            theirs = [d for d in able if d.name in self._for]
+            others = [d for d in able if d.name not in self._for]
+            self._build(task, len(theirs))
+            self._share(self._idle(task, compiled=True), theirs)
+            # What is compiled and not taken may be compiled again: the devices may have changed.
+            self._share(self._idle(task, compiled=False) or self._idle(task, True), others)
         if not tasks:
             self._alone = None
 
-    def _obstacle(self, device: _Device, task: Task) -> str | None:
-        if task.statement in device.refuses:
-            return device.refuses[task.statement]
-        why = why_not(task.target, device.offer)
-        if why is None and self._builds is not None and not device.offer.accepts_code:
-            why = "it runs only what it has compiled itself (see tilesmith worker --accept-code)"
-        if why is not None:
-            device.refuses[task.statement] = why
-        return why
+    def _idle(self, task: Task, compiled: bool) -> list[Job]:
+        """What waits for a device."""
+        own = [j for j in self._waiting if j.candidate.task == task and not j.is_building]
+        return [job for job in own if (job.artifact is not None) == compiled]
+
+    def _build(self, task: Task, devices: int) -> None:
+        """Begins to compile as many as keep the devices busy that are sent code."""
+        present = len(self._building) + len(self._idle(task, compiled=True))
+        room = max(0, 2 * _REQUESTS * _MOST * devices - present)
+        more = self._idle(task, compiled=False)[:room]
+        for job in more:
+            job.is_building = True
+            self._building[job.candidate.key] = job
+        if more:
+            self._builds.begin(job.candidate for job in more)
+
+    def _share(self, jobs: list[Job], devices: Sequence[Device]) -> None:
+        size = min(_MOST, max(1, -(-len(jobs) // (_REQUESTS * max(1, len(devices))))))
+        while jobs and devices:
+            device = min(devices, key=lambda d: (len(d.requests), d.load))
+            if len(device.requests) >= _REQUESTS:
+                break
+            self._send(device, jobs[:size])
+            jobs = jobs[size:]
+
+    def _obstacle(self, device: Device, task: Task) -> str | None:
+        return device.obstacle(task, needs_code=self._where == "tuner")
 
     def _wait_for_one(self, task: Task) -> None:
         if not self._connected:
@@ -225,13 +208,14 @@ class Dispatcher:
             f"{offers or 'there is no worker'}. Start one there with tilesmith worker"
         )
 
-    def _send(self, device: _Device, jobs: list[Job]) -> None:
+    def _send(self, device: Device, jobs: list[Job]) -> None:
         number = token_hex(8)
         own = {job.candidate.key: job for job in jobs}
         chosen = {id(job) for job in jobs}
         self._waiting = deque(job for job in self._waiting if id(job) not in chosen)
         device.requests[number] = own
-        artifacts = {key: job.artifact for key, job in own.items() if job.artifact is not None}
+        built = own.items() if device.offer.accepts_code else ()
+        artifacts = {key: job.artifact for key, job in built if job.artifact is not None}
         text, code = write_request(
             device.tuner, number, self._settings, [job.candidate for job in own.values()], artifacts
         )
@@ -271,14 +255,14 @@ class Dispatcher:
             except UNREADABLE as error:
                 self._ban(device, f"its answer cannot be read: {error}")
 
-    def _compare(self, device: _Device, asked: float, has: Sequence[str]) -> None:
+    def _compare(self, device: Device, asked: float, has: Sequence[str]) -> None:
         """Hands out again what a device had taken before it was asked, and does not have."""
         for number, since in list(device.taken.items()):
             if since < asked and number not in has:
                 del device.taken[number]
                 self._again(device.requests.pop(number, {}), "", blamed=False)
 
-    def _take_one(self, device: _Device, data: dict[str, Any]) -> None:
+    def _take_one(self, device: Device, data: dict[str, Any]) -> None:
         number = data["number"]
         jobs = device.requests.get(number)
         if jobs is None:  # of a request that was handed out again
@@ -299,7 +283,7 @@ class Dispatcher:
         self._measured[m.candidate.key] = m.candidate
         self.results.put(m)
 
-    def _refused(self, device: _Device, number: str, why: str) -> None:
+    def _refused(self, device: Device, number: str, why: str) -> None:
         for job in device.requests.pop(number, {}).values():
             device.refuses[job.candidate.task.statement] = why
             self._waiting.appendleft(job)
@@ -307,11 +291,10 @@ class Dispatcher:
     def _notice_silence(self) -> None:
         now, limit = time.monotonic(), self._patience.answer
         for device in list(self._devices.values()):
-            since = min([*device.submitted.values(), device.asked or now])
-            if now - since > limit:
+            if now - device.waits_since(now) > limit:
                 self._ban(device, f"it did not answer for {limit:g} s")
 
-    def _ban(self, device: _Device, why: str) -> None:
+    def _ban(self, device: Device, why: str) -> None:
         """It may come back later."""
         self._banned[device.name] = time.monotonic() + _BAN_SECONDS
         if device.name in self._devices:

@@ -16,13 +16,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tilesmith.base.errors import MeasureError
+from tilesmith.codegen.llvm.compiler import host_cpu
+from tilesmith.measure.fleet.device import NO_CODE
 from tilesmith.measure.fleet.messages import (
     Request,
     Settings,
     read_request,
     write_measurement,
 )
-from tilesmith.measure.fleet.offer import local_target, offer_of, why_not
+from tilesmith.measure.fleet.offer import build_rate, local_target, offer_of, why_not
 from tilesmith.measure.local import LocalMeasurer, LocalRun
 from tilesmith.task.task import Candidate, Measurement, Task
 
@@ -70,7 +72,8 @@ class DeviceHost:
     """
 
     def __init__(self, device: str = "cpu", measurer: Callable[[Settings], Any] = _local) -> None:
-        self._offer = offer_of(device)
+        offer = offer_of(device)
+        self._offer = replace(offer, build_rate=build_rate(), processor=host_cpu())
         self._measurer = measurer
         self._tuners: dict[str, _Tuner] = {}
         self._changed = threading.Condition()
@@ -92,7 +95,7 @@ class DeviceHost:
             return f"{self._offer} refuses a request: {error}"
         why = why_not(request.candidates[0].task.target, self._offer)
         if why is None and request.compiled and not self._offer.accepts_code:
-            why = "it runs only what it has compiled itself (see tilesmith worker --accept-code)"
+            why = NO_CODE
         if why is not None:
             return f"{self._offer} refuses {request.candidates[0].task.func.name}: {why}"
         with self._changed:

@@ -14,16 +14,16 @@ from queue import Empty
 from typing import Self
 
 from tilesmith.base.errors import MeasureError, TilesmithError
-from tilesmith.measure.fleet.dispatch import Dispatcher, Patience
+from tilesmith.measure.fleet.device import Patience
+from tilesmith.measure.fleet.dispatch import Dispatcher
 from tilesmith.measure.fleet.messages import Settings
 from tilesmith.measure.fleet.pool import Pool, RayPool
-from tilesmith.measure.fleet.tuner_builds import TunerBuilds
 from tilesmith.measure.parent.timing import TimingRules
 from tilesmith.measure.protocol import Listener, Upcoming
 from tilesmith.schedule.trace import Trace
 from tilesmith.task.task import Candidate, Measurement, Task
 
-BUILD = ("worker", "tuner")
+BUILD = ("auto", "worker", "tuner")
 _GRACE_SECONDS = 15.0  # for a run that has measured nothing when its time is up
 
 
@@ -35,8 +35,9 @@ class FleetMeasurer:
     - `address`: that of a Ray cluster, as "10.0.0.1:6379"; "auto" is the one that this machine
       belongs to.
     - `timeout`, `cold`, `memory_nbytes`, `confirm`, `rules`, `seed`: as in LocalMeasurer.
-    - `build`: where candidates are compiled: on the "worker" that measures them, or on the "tuner",
-      which takes workers that accept code.
+    - `build`: where candidates are compiled: on the "worker" that measures them, on the "tuner",
+      which takes workers that accept code, or, with "auto", for each worker that accepts code where
+      it is faster.
     - `retries`: a candidate is measured elsewhere if its worker is lost, and has failed when that
       has happened more often than this.
     - `patience`: a worker is lost when it has not answered for so many seconds.
@@ -55,14 +56,16 @@ class FleetMeasurer:
     confirm: bool = True
     rules: TimingRules = field(default_factory=TimingRules)
     seed: int = 0
-    build: str = "worker"
+    build: str = "auto"
     retries: int = 3
     patience: float = 30.0
     wait: float = 60.0
 
     def __post_init__(self) -> None:
         if self.build not in BUILD:
-            raise MeasureError(f"build={self.build!r} is unknown; it is 'worker' or 'tuner'")
+            raise MeasureError(
+                f"build={self.build!r} is unknown; it is 'auto', 'worker' or 'tuner'"
+            )
 
     def open(self, task: Task) -> FleetRun:
         """Joins the cluster; the task is the first that will be measured."""
@@ -82,7 +85,7 @@ class FleetRun:
             pool,
             Settings(s.timeout, s.cold, s.memory_nbytes, s.confirm, s.seed, s.rules),
             Patience(s.wait, s.patience, s.retries),
-            TunerBuilds(s.timeout, s.memory_nbytes) if s.build == "tuner" else None,
+            s.build,
         )
         self._listener: Listener | None = None
         self._under_way: dict[str, Candidate] = {}

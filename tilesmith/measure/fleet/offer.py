@@ -6,13 +6,18 @@ import json
 import os
 import platform
 import re
+import time
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tilesmith.base.errors import MeasureError, TargetError, TilesmithError
 from tilesmith.base.target import Target, cpu
 from tilesmith.base.version import version
+from tilesmith.expr.dsl import compute, placeholder
+from tilesmith.ir.lower import function
+from tilesmith.measure.parent.cores import usable_cores
 from tilesmith.measure.parent.this_machine import difference
+from tilesmith.runtime.build import compile_function
 from tilesmith.runtime.devices.open import target_of
 from tilesmith.task.task import CODEGEN_VERSION
 
@@ -25,7 +30,9 @@ PREFIX = "tilesmith:"  # of the resources of a Ray cluster that stand for device
 @dataclass(frozen=True, slots=True)
 class Offer:
     """A device, and what its worker runs: `codegen` is the version of its code generator, and with
-    `accepts_code` it also runs kernels that were compiled elsewhere.
+    `accepts_code` it also runs kernels that were compiled elsewhere. `build_rate` is how many small
+    kernels its machine compiles in a second, on all cores that it may use; 0 if that is not known.
+    `processor` is what LLVM calls a CPU, which targets that were named are compared with.
     """
 
     machine: str  # its name
@@ -34,6 +41,8 @@ class Offer:
     codegen: str
     version: str
     accepts_code: bool
+    build_rate: float = 0.0
+    processor: str = ""
 
     def to_json(self) -> str:
         values: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
@@ -73,6 +82,20 @@ def offer_of(device: str) -> Offer:
     )
 
 
+def build_rate() -> float:
+    """How many small kernels this machine compiles in a second: by the processor time of one, so
+    that it does not depend on what else runs now.
+    """
+    x = placeholder((256,), name="X")
+    func = function([x, compute((256,), lambda i: x[i] * 2 + 1, name="Y")], name="small")
+    seconds = []
+    for _ in range(3):  # the first one loads LLVM
+        began = time.process_time()
+        compile_function(func, cpu(1))
+        seconds.append(time.process_time() - began)
+    return len(usable_cores()) / max(min(seconds), 1e-6)
+
+
 def _target(device: str) -> Target:
     if device == "cpu":
         return cpu()
@@ -108,7 +131,7 @@ def why_not(target: Target, offer: Offer) -> str | None:
     if target.kind != offer.target.kind:
         return f"it is of kind {offer.target.kind}, not {target.kind}"
     if target.kind == "cpu":
-        return difference(target, offer.target)
+        return difference(target, offer.target, offer.processor)
     if target != offer.target:
         return f"it is {offer.target.model or offer.target.arch}, not {target.model or target.arch}"
     return None

@@ -32,6 +32,7 @@ from tilesmith.measure.parent.trial import TimeSpent, Trial
 from tilesmith.task.task import Failure
 
 _PATIENCE = 200.0  # a kernel times out at this many times the best time
+_SHORT, _LATE = 0.002, 0.1  # seconds: a race of such kernels may begin so late
 _FINISH = 12  # calls of the best kernel that a race and its confirmation take about
 _GRACE = 3.0  # additional seconds for a run that has not measured any kernel
 # A worker that dies once may have been killed by another process. A kernel under which the worker
@@ -265,9 +266,13 @@ class Batch:
 
     def _entrants(self, trials: Sequence[Trial]) -> list[Trial]:
         good = [t for t in trials if t.failure is None and t.reached]
-        if not good or not self._in_time:
+        if not good:
             return []
         best = min(self._incumbent_seconds, *(t.timed.corrected for t in good))
+        # What was screened just before the end may be the best of all: a short race decides.
+        short = best <= _SHORT and time.monotonic() < self.until + _LATE
+        if not self._in_time and not short:
+            return []
         if best > self.rules.max_seconds and self.until - time.monotonic() < _FINISH * best:
             return []
         within = self.rules.race_within * best

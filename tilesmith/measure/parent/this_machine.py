@@ -39,9 +39,10 @@ def _require_gpu(target: Target) -> None:
         )
 
 
-def difference(target: Target, here: Target) -> str | None:
+def difference(target: Target, here: Target, processor: str = "") -> str | None:
     """Why times measured on `here` are not valid for the target; None if they are. The target may
-    use fewer cores and fewer features than `here` has.
+    use fewer cores and fewer features than `here` has. `processor` is LLVM's name of the one of
+    `here`, by default of this machine's: a target that was named has no model.
     """
     if target.kind != "cpu":
         return f"it is not a CPU but {target.kind}"
@@ -49,8 +50,8 @@ def difference(target: Target, here: Target) -> str | None:
         return f"the architectures differ ({target.arch}, {here.arch})"
     if target.model and target.model != here.model:
         return f"the models differ ({target.model}, {here.model})"
-    if not target.model and target.cpu != _llvm_name():
-        return f"the processors differ ({target.cpu}, {_llvm_name()})"
+    if not target.model and target.cpu != (processor or _llvm_name()):
+        return f"the processors differ ({target.cpu}, {processor or _llvm_name()})"
     if missing := target.features - here.features:
         return f"this machine has no {', '.join(sorted(missing))}"
     if target.num_cores > here.num_cores:

@@ -55,7 +55,8 @@ class OpenclModule:
                         f"{device.target.model} allows {device.most_threads}"
                     )
         try:
-            self.program = cl.Program(device.context, artifact.code.decode()).build()
+            program = cl.Program(device.context, artifact.code.decode())
+            self.program = program.build(device.build_options)
         except cl.Error as error:
             raise _failed(error) from None
 
@@ -134,6 +135,11 @@ class OpenclDevice:
     def __init__(self, device: Any, index: int) -> None:
         self.target = opencl_target(device, index)
         self.most_threads: int = device.max_work_group_size
+        # The text is OpenCL C 1.2. Without the second option, divisions and roots may be wrong by
+        # several units in the last place.
+        rounds = device.single_fp_config & cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT
+        self.build_options = ["-cl-std=CL1.2"]
+        self.build_options += ["-cl-fp32-correctly-rounded-divide-sqrt"] if rounds else []
         # In bits there. Offsets of this program are multiples of 256.
         self.alignment = lcm(16, device.mem_base_addr_align // 8)
         try:

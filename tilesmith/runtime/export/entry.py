@@ -21,7 +21,7 @@ _PAGE_NBYTES = 2 << 20
 
 
 def library_digest(library: Library) -> str:
-    """Of the calls with all their offsets. Symbols of kernels contain digests of their code."""
+    """A digest of the calls and offsets. Symbols of kernels contain digests of their code."""
     return digest(str(VERSION), library.name, plan_source(library), str(library.weights.nbytes))
 
 

@@ -54,7 +54,7 @@ def link_shared(
         options = [
             f"-Wl,-soname,{path.name}",
             "-Wl,--version-script=symbols",
-            "-Wl,-z,defs",  # what is missing is an error here and not where it is used
+            "-Wl,-z,defs",  # undefined symbols are errors now, not when the library is loaded
             "-Wl,-z,nodelete",  # threads of the pool outlive a dlclose
             "-Wl,-z,noexecstack",
             "-Wl,--as-needed",

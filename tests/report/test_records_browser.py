@@ -1,0 +1,335 @@
+"""The page of a database in a real browser: it loads nothing from elsewhere, nothing in it breaks,
+menus and hovers work, and it follows a run.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chromium import BROWSER, Chromium
+
+import tilesmith as ts
+from tilesmith.records.networks import NetworkUse, store_network_uses
+from tilesmith.report.network_view import NetworkView, RunCurve, TaskUse
+from tilesmith.report.predictions import Predictions
+from tilesmith.report.records_page import records_json, records_page
+from tilesmith.report.records_view import POINTS, RecordsView, records_view
+from tilesmith.schedule.sample import SampleTile
+from tilesmith.task.task import Moment, TuningRun
+
+pytest.importorskip("plotly", reason="the page needs plotly: pip install 'tilesmith[report]'")
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs Chromium: apt install chromium")
+
+CHARTS = {
+    "network-time", "network-trials", "time", "trials", "shares", "roofline", "predicted-analytic",
+    "predicted-learned", "decision",
+}  # fmt: skip
+HOSTILE = (
+    '</script><script>window.injected = 1</script><img src=x onerror="window.injected=1">\'%{x}&'
+)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    b = Chromium(tmp_path_factory.mktemp("profile"))
+    yield b
+    b.close()
+
+
+def task_of(n: int, name: str, target: ts.Target | None = None) -> ts.Task:
+    a, b = ts.placeholder((n, n), name="A"), ts.placeholder((n, n), name="B")
+    product = ts.ops.matmul(a, b, name="C")
+    return ts.Task(ts.function([a, b, product], name=name), target or ts.cpu(1))
+
+
+def measured(task: ts.Task, run: str, rows: int, trial: int, seconds: float) -> ts.Measurement:
+    sch = ts.Schedule(task.func)
+    i, j, _ = sch.loops("C")
+    sch.split(i, [None, rows])
+    sch.vectorize(sch.split(j, [None, 8])[1])
+    trace = ts.Trace((SampleTile("C.i", 2, decision=(32 // rows, rows)), *sch.trace))
+    tuning = TuningRun(run, "evolution", "", 7, ts.Budget(trials=4), 100.0, "m")
+    return replace(
+        ts.Measurement(ts.Candidate(task, trace), (seconds,) * 3, when=100.0 + trial),
+        moment=Moment(tuning, 1.0 * trial, trial),
+    )
+
+
+def fill(place: Path, factor: float = 1.0, name: str = "large") -> Path:
+    """Two tasks of two networks, which share the small one."""
+    small, large = task_of(16, "small"), task_of(32, name)
+    with ts.open_database(place) as d:
+        for task, scale in ((small, 1.0), (large, 4.0)):
+            run = f"r{scale}"
+            times = enumerate([(1, 4e-6), (2, 3e-6), (4, 2e-6), (8, 5e-6)], 1)
+            d.add([measured(task, run, r, k, scale * factor * s) for k, (r, s) in times])
+            uses = [NetworkUse("both", 2, 100.0, run)]
+            if task is small:
+                uses.append(NetworkUse("all", 1, 100.0, run))
+            store_network_uses(d, task, 100.0, uses)
+        failed = measured(large, "r4.0", 16, 5, 1.0)
+        failure = ts.Failure("crash", f"signal 11 {HOSTILE}")
+        d.add([replace(failed, seconds=(), failure=failure)])
+    return place
+
+
+def view_of(place: Path, other: Path | None = None) -> RecordsView:
+    with ts.open_database(place) as d:
+        if other is None:
+            return records_view(d, "t.db")
+        with ts.open_database(other) as o:
+            return records_view(d, "t.db", o, "o.db")
+
+
+def with_predictions(view: RecordsView) -> RecordsView:
+    """As a search leaves them, without the hundred records that it takes."""
+    times = (4.0, 2.0, 3.0, 1.0)
+    found = Predictions(times, (3.0, 2.0, 3.0, 1.5), (None, 2.0, 2.5, 1.0), 0.9, 1.0, 9)
+    return replace(view, tasks=tuple(replace(t, predictions=found) for t in view.tasks))
+
+
+def opened(browser: Chromium, folder: Path, view: RecordsView) -> None:
+    file = folder / "page.html"
+    file.write_text(records_page(view), encoding="utf-8")
+    browser.open(file.as_uri())
+    assert browser.requests == [file.as_uri()]
+    require_no_error(browser)
+
+
+def swapped(browser: Chromium, view: RecordsView) -> None:
+    """Other data on the page that is open, as `--watch` brings them: plotly.js takes a second."""
+    browser.run(
+        f"data = {records_json(view)}; at('find').value = '';"
+        "choose({network: 'all', task: 'all', find: '', column: ''}); scrollTo(0, 0)"
+    )
+    require_no_error(browser)
+
+
+def require_no_error(browser: Chromium) -> None:
+    assert browser.run("window.injected") is None
+    assert browser.errors == []
+
+
+def paint_all(browser: Chromium) -> dict[str, Any]:
+    """Draws what is out of sight, too; the traces and the layout of each chart."""
+    browser.run("for (const id of [...waiting.keys()]) paint(id)")
+    text = browser.run(
+        "JSON.stringify(Object.fromEntries([...document.querySelectorAll('.js-plotly-plot')]"
+        ".map(c => [c.id, [c.data, c.layout]])))"
+    )
+    require_no_error(browser)
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def choose(browser: Chromium, menu: str, text: str) -> None:
+    done = browser.run(
+        f"(() => {{const m = at({menu!r});"
+        f"const o = [...m.options].find(o => o.textContent === {text!r});"
+        "m.value = o.value; m.dispatchEvent(new Event('change')); return true})()"
+    )
+    assert done
+
+
+def texts(browser: Chromium, selector: str) -> list[str]:
+    found: list[str] = browser.run(
+        f"[...document.querySelectorAll({selector!r})].map(e => e.textContent)"
+    )
+    return found
+
+
+@pytest.fixture
+def page(browser: Chromium, tmp_path: Path) -> Chromium:
+    """The browser with a page of two tasks."""
+    view = with_predictions(view_of(fill(tmp_path / "t.db")))
+    if browser.run("typeof drawAll === 'function' && !at('comparison')"):
+        swapped(browser, view)
+    else:
+        opened(browser, tmp_path, view)
+    return browser
+
+
+def test_every_chart_is_drawn_without_the_network(browser: Chromium, tmp_path: Path) -> None:
+    from plotly.graph_objects import Figure
+
+    opened(browser, tmp_path, with_predictions(view_of(fill(tmp_path / "t.db"))))
+    charts = paint_all(browser)
+    assert charts.keys() >= CHARTS | {"failures", "correlations"}
+    for traces, layout in charts.values():
+        Figure(traces, layout)  # raises for a property that plotly does not have
+        assert traces
+    assert texts(browser, "#cards div")[:3] == ["2tasks", "2networks", "9measurements"]
+    (curve,) = [t for t in charts["time"][0] if t["name"] == "small"]
+    assert (curve["x"], curve["y"]) == ([1, 2, 3, 4], pytest.approx([4, 3, 2, 2]))
+    by_network = {t["name"]: t for t in charts["network-trials"][0]}
+    # both = 2 x large and 2 x small; after the first two trials, one of each
+    assert by_network["both"]["y"] == pytest.approx([40, 30, 20, 20])
+    assert by_network["all"]["y"] == pytest.approx([4, 3, 2, 2])
+    assert charts["failures"][0][0]["x"] == [1]
+    assert charts["predicted-learned"][0][1]["x"] == [2, 2.5, 1]
+    assert "rank correlation 0.90" in str(charts["predicted-analytic"][1])
+    # by the outer tile: 4, 8, 16 and 32 rows
+    assert charts["decision"][0][1]["y"] == pytest.approx([20, 8, 12, 16])
+    assert "split" in texts(browser, "#schedule")[0]
+    assert any("+" in t for t in texts(browser, "#schedule-changes .add"))
+
+
+def test_menus_filter_and_the_table_chooses(page: Chromium) -> None:
+    browser = page
+    assert texts(browser, "#task option") == ["all (2)", "large", "small"]
+    choose(browser, "network", "both")
+    assert "as often as both runs it. In all: 20 µs" in texts(browser, "#shares-of")[0]
+    assert texts(browser, "#network option") == ["all", "both", "all"]  # the last is its name
+    browser.run("at('network').selectedIndex = 2; at('network').dispatchEvent(new Event('change'))")
+    assert texts(browser, "#task option") == ["all (1)", "small"]
+    browser.run("choose({network: 'all'})")
+    browser.run("at('find').value = 'LARG'; at('find').dispatchEvent(new Event('input'))")
+    assert texts(browser, "#tasks-body td:first-child") == ["large"]
+    browser.run("choose({find: ''})")
+    browser.run("document.querySelectorAll('#tasks-body tr')[1].click()")
+    assert "Task small: 2 µs" in texts(browser, "#whose")[0]
+    assert browser.run("location.hash").endswith(browser.run("at('task').value"))
+    assert paint_all(browser)["decision"][0][1]["y"] == pytest.approx([5, 2, 3, 4])
+    assert texts(browser, "#failures-none") == ["Nothing failed."]
+    columns = texts(browser, "#column option")
+    choose(browser, "column", columns[-1])
+    assert columns[-1].startswith(paint_all(browser)["decision"][1]["xaxis"]["title"]["text"])
+    browser.run("document.querySelector('#tasks th').click()")
+    assert texts(browser, "#tasks-body td:first-child") == ["small", "large"]
+    require_no_error(browser)
+
+
+def test_a_hover_says_what_a_point_is(page: Chromium, tmp_path: Path) -> None:
+    browser = page
+    swapped(browser, view_of(fill(tmp_path / "h.db", name=f"large {HOSTILE}")))
+    paint_all(browser)
+    for chart, mark, says in (
+        ("roofline", ".point", "GFLOP/s at"), ("shares", ".point path", "1 × 8 µs"),
+    ):  # fmt: skip
+        browser.run(f"at('{chart}').scrollIntoView({{block: 'center'}})")
+        browser.wait_for(f"document.querySelector('#{chart} {mark}') !== null")
+        x, y = browser.run(
+            f"(() => {{const b = document.querySelector('#{chart} {mark}').getBoundingClientRect();"
+            "return [b.x + b.width / 2, b.y + b.height / 2]})()"
+        )
+        browser.move(x - 3, y)
+        browser.move(x, y)
+        browser.wait_for(f"document.querySelector('#{chart} .hovertext') !== null")
+        text = " ".join(texts(browser, f"#{chart} .hovertext"))
+        assert says in text
+        assert "<img src=x" in text  # the name as text
+        assert browser.run("document.querySelectorAll('img').length") == 0
+    require_no_error(browser)
+
+
+def test_two_databases_side_by_side(browser: Chromium, tmp_path: Path) -> None:
+    other = fill(tmp_path / "o.db", factor=4.0)
+    opened(browser, tmp_path, view_of(fill(tmp_path / "t.db"), other))
+    (bars,) = paint_all(browser)["comparison"][0]
+    assert bars["x"] == pytest.approx([2, 2])  # log2 of 4
+    assert bars["text"] == ["4.00 ×", "4.00 ×"]
+    assert sorted(bars["hovertext"]) == ["here 2 µs, there 8 µs", "here 8 µs, there 32 µs"]
+    assert "Geometric mean: 4.000" in texts(browser, "#compared p")[0]
+    browser.run("choose({find: 'small'})")
+    assert paint_all(browser)["comparison"][0][0]["customdata"] == ["small"]
+
+
+def test_no_record_breaks_the_page(browser: Chromium, tmp_path: Path) -> None:
+    """Names of any kind and length, tasks of a GPU, networks without times, one failure alone."""
+    place = tmp_path / "t.db"
+    with ts.open_database(place) as d:
+        for k, name in enumerate((HOSTILE, f"{HOSTILE}2", "n" * 5000, "é\n\x00\u2028", "", "a\\")):
+            task = task_of(16 + k, name, ts.Target.named("nvidia-h200") if k % 2 else None)
+            first = measured(task, HOSTILE, 1, 1, (5e-324, 1e3, 1e-6, 1e300, 1e-9, 1e-6)[k])
+            d.add([replace(first, machine=HOSTILE)])
+            moment = replace(first.moment, run=replace(first.moment.run, strategy=HOSTILE))
+            failure = ts.Failure(HOSTILE, HOSTILE * 50)
+            second = measured(task, "q", 2, 2, 1.0)
+            d.add([replace(second, seconds=(), failure=failure, moment=moment)])
+            store_network_uses(
+                d, task, 1.0, [NetworkUse(n, 3, 1.0, HOSTILE) for n in (HOSTILE, "w" * 3000)]
+            )
+    view = replace(with_predictions(view_of(place, place)), place=HOSTILE)
+    opened(browser, tmp_path, view)
+    assert texts(browser, "h1") == [f"Tuning records of {HOSTILE}"]
+    for name in (HOSTILE, "w" * 3000):
+        browser.run(f"choose({{network: '=' + {name!r}}})")
+        assert paint_all(browser).keys() >= CHARTS
+    for k in range(0, len(view.tasks), 2):
+        browser.run(f"choose({{network: 'all', task: data.tasks[{k}].key}})")
+        paint_all(browser)
+    browser.run("choose({find: 'nothing has this name'})")
+    paint_all(browser)
+    assert browser.run("document.querySelectorAll('img').length") == 0
+
+    place = tmp_path / "failure.db"
+    with ts.open_database(place) as d:
+        failure = ts.Failure("build", "no compiler")
+        one = measured(task_of(16, "only"), "r", 1, 1, 1.0)
+        d.add([replace(one, seconds=(), failure=failure)])
+    swapped(browser, view_of(place, place))
+    charts = paint_all(browser)
+    assert charts["failures"][0][0]["x"] == [1]
+    assert "no candidate has run yet" in texts(browser, "#schedule")[0]
+
+
+def test_a_page_of_100_000_records_loads(browser: Chromium, tmp_path: Path) -> None:
+    """As many points as a page may have, whatever the number of records."""
+    small = view_of(fill(tmp_path / "t.db"))
+    each, tasks = 2000, []
+    values = tuple(2 ** (i % 7) for i in range(each))
+    times = tuple(1000.0 + (i * 7919) % 5000 for i in range(each))
+    curve = RunCurve("run", tuple(map(float, range(each))), tuple(range(each)), times)
+    for k in range(POINTS // each):
+        t = small.tasks[k % 2]
+        first = t.decisions.columns[0]
+        columns = tuple(replace(first, name=f"#c{n}", values=values) for n in range(24))
+        tasks.append(
+            replace(
+                t,
+                name=f"task {k}",
+                key=str(k),
+                measured=100_000 * each // POINTS,
+                curves=(curve,),
+                decisions=replace(t.decisions, times=times, columns=columns, total=10_000),
+                predictions=Predictions(times[:512], times[:512], times[:512], 1.0, 1.0, each),
+            )
+        )
+    network = NetworkView("n", tuple(TaskUse(k, 1) for k in range(len(tasks))), (), 0)
+    view = replace(small, tasks=tuple(tasks), networks=(network,))
+    assert len(records_page(view)) < 10e6
+    opened(browser, tmp_path, view)
+    assert texts(browser, "#cards div")[2] == "100,000measurements"
+    assert len(paint_all(browser)["decision"][0][0]["x"]) == each
+
+
+def test_watch_follows_a_run(browser: Chromium, tmp_path: Path) -> None:
+    place = fill(tmp_path / "t.db")
+    words = [sys.executable, "-u", "-m", "tilesmith", "report", str(place), "--watch"]
+    server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        address = server.stdout.readline().split()[0]
+        assert address.startswith("http://127.0.0.1:")
+        browser.open(address)
+        assert browser.requests == [address]
+        browser.run("window.same = 1; choose({task: data.tasks[1].key})")
+        task = task_of(16, "small")
+        with ts.open_database(place) as d:
+            d.add([replace(measured(task, "r1.0", 16, 9, 1e-6), when=time.time())])
+        browser.wait_for("at('whose').textContent.includes('Task small: 1000 ns')")
+        assert browser.run("window.same") == 1  # drawn in place: nothing was loaded again
+        assert texts(browser, "#live") == ["● live"]
+        require_no_error(browser)
+    finally:
+        server.kill()
+        server.wait()
+    browser.wait_for("at('live').className === 'stale'")

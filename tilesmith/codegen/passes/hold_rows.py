@@ -1,0 +1,163 @@
+"""GPU: keeps the part of a row that a thread reads several times in its registers.
+
+A note `hold` on a loop over rows says how many elements a thread may keep. What the loops inside of
+it read again, each thread at the same places, is loaded once, before the first of them.
+
+    for i in 64:  # blockIdx.x, hold 32              for i in 64:  # blockIdx.x
+      for k in 4:                                      for k in 4:
+        for t in 32:  # threadIdx.x                      for t in 32:  # threadIdx.x
+          M.thread max= X[i, 32*k + t]                     X.held[k] = X[i, 32*k + t]
+      join M.thread over 32 threads             ->     for k in 4: (over threads, too)
+      for j in 4:                                        M.thread max= X.held[k]
+        for u in 32:  # threadIdx.x                    join M.thread over 32 threads
+          Y[i, 32*j + u] = X[i, 32*j + u] - M          for j in 4:
+                                                         Y[i, 32*j + u] = X.held[j] - M
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from tilesmith.base.target import Target
+from tilesmith.codegen.passes.accesses import accesses, substitute_body
+from tilesmith.codegen.passes.simplify import simplify_body
+from tilesmith.expr.dynamic import loads_of, map_loads
+from tilesmith.expr.ints import Int, product, var
+from tilesmith.expr.linear import linear, row_major
+from tilesmith.expr.nodes import Expr, Load
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import Alloc, Buffer, For, Stmt, Store, Write, rewrite
+
+NOTE = "hold"
+
+
+def hold_rows(func: Function, _: Target) -> Function:
+    """Takes lowered statements, before loops over threads are replaced."""
+    inputs = {b.name for b in func.inputs}
+    return replace(func, body=tuple(_searched(s, inputs, {}) for s in func.body))
+
+
+def _searched(s: Stmt, inputs: set[str], ranges: dict[str, Int]) -> Stmt:
+    """The statement with rows held in the loops that ask for it."""
+    if not isinstance(s, For):
+        return s
+    ranges = {**ranges, s.name: s.extent}
+    most = s.note(NOTE)
+    if not isinstance(most, int):
+        return replace(s, body=tuple(_searched(t, inputs, ranges) for t in s.body))
+    if not most:
+        return s
+    # Guards that always hold, and loops of one iteration, would hide what is alike.
+    s = replace(s, body=simplify_body(s.body, ranges, {}))
+    for name in sorted(inputs & {a.buffer for a in accesses(s.body)}):
+        s = _held(s, name, most)
+    return s
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """A loop nest that reads a row: its position, its loops and the index in terms of these."""
+
+    at: int
+    loops: tuple[For, ...]
+    index: tuple[Int, ...]
+
+    @property
+    def shape(self) -> tuple[tuple[Int, bool], ...]:
+        return tuple((f.extent, _is_thread(f)) for f in self.loops)
+
+    def over(self, names: tuple[str, ...]) -> tuple[Int, ...]:
+        """The index with other names for the loops."""
+        put = {f.name: var(n) for f, n in zip(self.loops, names, strict=True)}
+        return tuple(p.substitute(put) for p in self.index)
+
+
+def _held(row: For, buffer: str, most: int) -> For:
+    found = [p for k, s in enumerate(row.body) if (p := _pass(k, s, buffer)) is not None]
+    if not found:
+        return row
+    shape, count = Counter(p.shape for p in found).most_common(1)[0]
+    number = product(n for n, threads in shape if not threads).const
+    if count < 2 or number is None or number > most:
+        return row
+    names = tuple(f"{buffer}.hold{k}" for k in range(len(shape)))
+    first = next(p for p in found if p.shape == shape)
+    same = [p for p in found if p.shape == shape and p.over(names) == first.over(names)]
+    (load,) = {x for x in _loads(row.body[first.at]) if x.buffer == buffer}
+    kept = Buffer(f"{buffer}.held", (_size(first),), load.dtype, "local")
+    copy = Store((Write(kept.name, (_place(first),), load),))
+    stmt: Stmt = copy
+    for f in reversed(first.loops):
+        stmt = replace(f, body=(stmt,), notes=())
+    stmt = _renamed(stmt, {f.name: n for f, n in zip(first.loops, names, strict=True)})
+    body = list(row.body)
+    for p in same:
+        (body[p.at],) = rewrite((body[p.at],), lambda s, p=p: (_reads(s, buffer, kept, p),))  # type: ignore[misc]
+    if len(same) < 2:
+        return row
+    body.insert(first.at, stmt)
+    return replace(row, body=(Alloc(kept), *body))
+
+
+def _pass(at: int, s: Stmt, buffer: str) -> _Pass | None:
+    """The nest around a single store without guards that reads one element of the buffer."""
+    loops: list[For] = []
+    while isinstance(s, For) and len(s.body) == 1:
+        loops.append(s)
+        s = s.body[0]
+    if not isinstance(s, Store) or s.intrinsic is not None or not any(map(_is_thread, loops)):
+        return None
+    indices = {x.index for w in s.writes for x in loads_of(w.value) if x.buffer == buffer}
+    if len(indices) != 1 or any(w.buffer == buffer for w in s.writes):
+        return None
+    (index,) = indices
+    used = {n for p in index for n in p.names}
+    if not all(f.name in used for f in loops if f.extent.const != 1):
+        return None
+    return _Pass(at, tuple(loops), index)
+
+
+def _is_thread(f: For) -> bool:
+    return f.kind.startswith("threadIdx")
+
+
+def _own(p: _Pass) -> list[For]:
+    return [f for f in p.loops if not _is_thread(f)]
+
+
+def _size(p: _Pass) -> Int:
+    return product(f.extent for f in _own(p))
+
+
+def _place(p: _Pass) -> Int:
+    """The number of an element among those that a thread keeps."""
+    own = _own(p)
+    return linear((var(f.name) for f in own), row_major(tuple(f.extent for f in own)))
+
+
+def _loads(s: Stmt) -> set[Load]:
+    while isinstance(s, For):
+        s = s.body[0]
+    return {x for w in s.writes for x in loads_of(w.value)} if isinstance(s, Store) else set()
+
+
+def _reads(s: Stmt, buffer: str, kept: Buffer, p: _Pass) -> Stmt:
+    """The statement with reads of the buffer replaced by those of the kept elements."""
+    if not isinstance(s, Store):
+        return s
+
+    def put(load: Load) -> Expr:
+        return Load(kept.name, (_place(p),), load.dtype) if load.buffer == buffer else load
+
+    return replace(s, writes=tuple(replace(w, value=map_loads(w.value, put)) for w in s.writes))
+
+
+def _renamed(s: Stmt, names: dict[str, str]) -> Stmt:
+    (s,) = substitute_body((s,), {a: var(b) for a, b in names.items()})
+
+    def go(t: Stmt) -> tuple[Stmt, ...]:
+        return (replace(t, name=names[t.name]),) if isinstance(t, For) and t.name in names else (t,)
+
+    (done,) = rewrite((s,), go)
+    return done
