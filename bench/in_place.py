@@ -29,6 +29,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--small", action="store_true", help="small versions, to try the bench")
     parser.add_argument("--cache", type=Path, default=None, help="folder of exported files")
+    parser.add_argument("--processor-time", action="store_true",
+                        help="count processor time where there is one thread")  # fmt: skip
     options = parser.parse_args()
     rows = []
     for count in map(int, options.threads.split(",")):
@@ -39,7 +41,9 @@ def main() -> None:
                 model = ts.compile_model(ts.load_onnx(path), ts.cpu(count), database=db)
             with np.load(path.with_suffix(".npz")) as arrays:
                 key = network(name, options.small).input
-                report = in_place(model, {key: arrays[key]}, options.rounds)
+                report = in_place(
+                    model, {key: arrays[key]}, options.rounds, options.processor_time and count == 1
+                )
             print(f"{name}, {count} thread{'s' * (count > 1)}\n{report}\n", flush=True)
             rows.append(
                 {

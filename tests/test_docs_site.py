@@ -39,7 +39,6 @@ def _loaded(path: Path) -> ModuleType:
 
 site = _loaded(DOCS / "site.py")
 HOWTOS = ["howto_operator", "howto_template", "howto_model", "howto_gpu"]  # others have own tests
-RUN = [*HOWTOS, "api/search"]
 # Everything that a user of these types calls is explained.
 EXPLAINED = (
     ts.Schedule, ts.TemplateSchedule, ts.Trace, ts.Result, ts.Kernel, ts.Model, ts.Database,
@@ -70,15 +69,32 @@ def code_of(page: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("name", RUN)
-def test_a_page_runs_from_top_to_bottom(name: str, short: None) -> None:
-    if name == "howto_gpu":
-        _require_gpu()
+@pytest.fixture
+def unmeasured(short: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tuning without kernels: that a tuner measures is tested elsewhere, and takes seconds."""
+    fake = {"measurer": FakeMeasurer()}
+    for maker in ("tune", "tune_model"):
+        made = getattr(ts, maker)
+        monkeypatch.setattr(ts, maker, lambda *a, made=made, **k: made(*a, **{**k, **fake}))
+
+
+def run_page(page: Path) -> None:
     scope: dict[str, Any] = {"__name__": "document"}
-    for number, block in enumerate(code_of(DOCS / f"{name}.md"), 1):
-        exec(compile(block, f"{name}, block {number}", "exec"), scope)
+    for number, block in enumerate(code_of(page), 1):
+        exec(compile(block, f"{page.name}, block {number}", "exec"), scope)
     if "db" in scope:
         scope["db"].close()
+
+
+@pytest.mark.parametrize("name", HOWTOS)
+def test_a_howto_runs_from_top_to_bottom(name: str, short: None) -> None:
+    if name == "howto_gpu":
+        _require_gpu()
+    run_page(DOCS / f"{name}.md")
+
+
+def test_the_code_of_the_reference_of_search_runs(unmeasured: None) -> None:
+    run_page(DOCS / "api" / "search.md")
 
 
 def _require_gpu() -> None:
@@ -141,13 +157,8 @@ def test_every_parameter_is_explained(name: str) -> None:
 
 @pytest.mark.parametrize("name", WITH_EXAMPLES)
 def test_an_example_in_a_docstring_runs(
-    name: str, short: None, monkeypatch: pytest.MonkeyPatch
+    name: str, unmeasured: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without measuring: that a tuner measures is tested elsewhere, and takes seconds."""
-    fake = {"measurer": FakeMeasurer()}
-    for maker in ("tune", "tune_model"):
-        made = getattr(ts, maker)
-        monkeypatch.setattr(ts, maker, lambda *a, made=made, **k: made(*a, **{**k, **fake}))
     if name in ("cuda", "opencl"):
         _require_gpu()
         monkeypatch.setattr(ts, "cuda", ts.opencl)

@@ -75,6 +75,7 @@ if TYPE_CHECKING:
         trunc_divide,
     )
     from tilesmith.expr.functions import round_ as round
+    from tilesmith.expr.tensors import Tensor
     from tilesmith.expr.transcendental import (
         acos,
         acosh,
@@ -86,7 +87,7 @@ if TYPE_CHECKING:
         sinh,
         tan,
     )
-    from tilesmith.expr.values import Tensor, Value, cast, power, where
+    from tilesmith.expr.values import Value, cast, power, where
     from tilesmith.frontends.open import from_torch, load_onnx
     from tilesmith.graph.graph import Graph, Node
     from tilesmith.graph.model import Model

@@ -189,6 +189,21 @@ def test_divisions_of_data_round_down() -> None:
             np.testing.assert_array_equal(got, held[numbers // 3 + 5 + numbers % 5 * 2])
 
 
+def test_what_a_condition_leaves_one_value_is_a_number() -> None:
+    """ptxas up to 13.0 takes (k + 1) % 2 for 0 below k == 0, as seen in its machine code."""
+    k, t, x, y = var("k"), var("t"), buffer("x", 8), buffer("y", 2, 8)
+    ahead = If((-k,), (store(y, ((k + 1) % 2, t), load(x, t)),))
+    now = If((k - 1,), (store(y, (k - 1, t), load(x, t)),))
+    func = Function("f", (x, y), 1, (), (launch(1, 8, loop("k", 2, ahead, now)),))
+    for dialect in DIALECTS:
+        text = emit_launches(func, dialect).source
+        assert "if (k == 0)" in text
+        assert "y[t + 8] = x[t]" in text
+    held = RNG.standard_normal(8, dtype=np.float32)
+    for got in runs(func, held):
+        np.testing.assert_array_equal(got, [held, held])
+
+
 @both
 def test_addresses_beyond_an_int_are_wide(dialect: Dialect) -> None:
     """Elements of a buffer of 2**33, of which little is touched."""

@@ -16,7 +16,7 @@ from random_cases import TARGETS, agree
 import tilesmith as ts
 from tilesmith.codegen.pipeline import PLAIN_PASSES
 from tilesmith.codegen.pipeline import lower as plain
-from tilesmith.schedule.automatic import AutoPrefetch
+from tilesmith.schedule.automatic import AutoPrefetch, PrefetchStreams
 from tilesmith.testing.programs import random_inputs
 
 CASES, GROUP = 160, 20
@@ -105,6 +105,8 @@ def schedule(func: ts.Function, rng: Rng) -> ts.Schedule:
         sch.parallel(outer)
     if rng.random() < 0.5:
         sch.apply(AutoPrefetch(int(rng.integers(1, 3))))
+    if rng.random() < 0.5:
+        sch.apply(PrefetchStreams(sch.blocks[-1], 256))
     return sch
 
 

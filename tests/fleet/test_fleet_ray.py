@@ -248,7 +248,7 @@ def test_a_head_that_dies_is_an_error_that_says_so(cluster: Cluster) -> None:
         assert run.measure([split_by(2, task)])[0].seconds
         cluster.kill()
         began = time.monotonic()
-        with pytest.raises(ts.MeasureError, match="the Ray cluster at"):
+        with pytest.raises(ts.MeasureError, match=r"the Ray cluster at .* (gone|ended)"):
             run.measure([split_by(n, task) for n in range(3, 40)])
         assert time.monotonic() - began < 120
     with pytest.raises(ts.MeasureError, match=r"closed|Ray cluster"):

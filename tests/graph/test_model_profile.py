@@ -24,6 +24,9 @@ def test_a_graph() -> None:
     assert all(k.seconds > 0 for k in found.kernels)
     assert found.kernels[0].flops >= 2 * 8 * 16 * 16
     assert "total of 4 kernels" in str(found)
+    processor = model.profile(feeds_of(graph), runs=3, processor_time=True)
+    assert [k.name for k in processor.kernels] == [k.name for k in found.kernels]
+    assert all(k.seconds > 0 for k in processor.kernels)
     text = model.summary()
     assert "x: float32[8, 16]" in text
     assert "4 kernels" in text

@@ -73,7 +73,7 @@ class Chromium:
         os.write(self._to, json.dumps(message).encode() + b"\0")
         number = self._count
         while True:
-            answer = self._next(60.0)
+            answer = self._next(120.0)
             if answer is None:
                 raise TimeoutError(f"chromium does not answer {method}")
             if answer.get("id") == number:
@@ -109,7 +109,7 @@ class Chromium:
             case "Page.loadEventFired":
                 self._loaded = True
 
-    def open(self, address: str, seconds: float = 60.0) -> None:
+    def open(self, address: str, seconds: float = 120.0) -> None:
         """Returns when the page is loaded and its script has run."""
         self.errors, self.requests, self._loaded = [], [], False
         error = self.call("Page.navigate", url=address).get("errorText")
@@ -128,7 +128,7 @@ class Chromium:
             raise RuntimeError(json.dumps(answer["exceptionDetails"])[:2000])
         return answer["result"].get("value")
 
-    def wait_for(self, script: str, seconds: float = 30.0) -> Any:
+    def wait_for(self, script: str, seconds: float = 120.0) -> Any:
         """The value as soon as it is true."""
         end = time.monotonic() + seconds
         while not (value := self.run(script)):

@@ -43,6 +43,8 @@ def test_every_kernel_alone_and_in_its_place() -> None:
     lines = str(report).splitlines()
     assert len(lines) == 4
     assert "records" in lines[-1]
+    processor = in_place(model, feeds, rounds=2, processor_time=True)
+    assert all(min(k.alone, k.rotated, k.in_place) > 0 for k in processor.kernels)
     profile = model.profile(feeds)
     assert profile.recorded == pytest.approx(tuning.estimate)
     assert "sum of their records" in str(profile)

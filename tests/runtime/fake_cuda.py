@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tilesmith.base.errors import DeviceError
+from tilesmith.codegen.artifact import TensorMap
 
 # What a kernel of a fake module is: called with the arrays of bytes behind its arguments.
 Function = Callable[..., None]
@@ -126,6 +127,12 @@ class FakeCuda:
             work(*values)
 
         self._do(stream, run)
+
+    def tensor_map(self, tensor: TensorMap, address: int) -> Any:
+        """The kernel gets the address in place of the description."""
+        assert self.contexts, "no context is current"
+        self.calls.append(("tensor_map", tensor.buffer))
+        return ctypes.c_uint64(address)
 
     def create_stream(self) -> int:
         return self._handle("stream")

@@ -12,7 +12,7 @@ from fake_cuda import FakeCuda, Tensor, floats
 from opencl_artifacts import N, two_launches
 
 import tilesmith as ts
-from tilesmith.codegen.artifact import Artifact
+from tilesmith.codegen.artifact import Artifact, TensorMap
 from tilesmith.runtime import device_kernel
 from tilesmith.runtime.device_kernel import DeviceKernel
 from tilesmith.runtime.devices.cuda import CudaDevice, cuda_target
@@ -70,6 +70,22 @@ def test_numpy_arrays_are_copied_there_and_back(monkeypatch: pytest.MonkeyPatch)
     np.testing.assert_array_equal(k(X + 1), 2 * X + 3)
     assert len([c for c in driver.calls if c[0] == "allocate"]) == allocated  # memory is kept
     assert not driver.contexts  # the caller's context is current again
+
+
+def test_tensor_maps_come_before_the_pointers() -> None:
+    driver, device, artifact = make()
+    entry = artifact.entries[0]
+    tensor = TensorMap("X", "float32", (N,), (), (64,))
+    first = replace(entry.launches[0], arguments=("T",), maps=(tensor,))
+    entry = replace(entry, launches=(first, entry.launches[1]))
+    module = device.load(replace(artifact, entries=(entry,)))
+    x, y, scratch = (device.allocate(4 * N) for _ in range(3))
+    device.write(x, X)
+    out = np.empty_like(X)
+    device.run((device.call(module, 0, [x.address, y.address], scratch),))
+    device.read(y, out)
+    np.testing.assert_array_equal(out, 2 * X + 1)
+    assert ("tensor_map", "X") in driver.calls
 
 
 def test_much_shared_memory_is_asked_for() -> None:
@@ -229,6 +245,9 @@ def test_the_real_driver_is_called_with_the_right_types() -> None:
     d.function_attribute(1, 4), d.launch(1, 2, 3, 4, 5, 6), d.create_stream(), d.synchronize(1)
     d.begin_capture(1), d.end_capture(1), d.launch_graph(1, 2), d.free_graph(1)
     d.create_event(), d.record(1, 2), d.wait(1), d.elapsed(1, 2)
+    held = d.tensor_map(TensorMap("X", "bfloat16", (64, 128), (128,), (64, 32)), 4096)
+    assert ctypes.sizeof(held) == 128
+    assert d.asked["cuTensorMapEncodeTiled"][1:4] == (9, 2, 4096)
     assert d.asked["cuLaunchKernel"] == (1, 2, 1, 1, 3, 1, 1, 4, 5, 6, None)
     assert d.asked["cuMemsetD8Async"] == (1, 255, 3, 4)
     unused = {"cuInit", "cuGetErrorName", "cuGetErrorString"}

@@ -15,7 +15,7 @@ from tilesmith.base.errors import ArgumentError
 from tilesmith.cli.suggest import did_you_mean
 from tilesmith.expr.dsl import compute, placeholder, reduce_axis
 from tilesmith.expr.dsl import sum as sum_over
-from tilesmith.expr.values import Tensor
+from tilesmith.expr.tensors import Tensor
 from tilesmith.ir.function import Function
 from tilesmith.ir.lower import function
 from tilesmith.ir.nodes import Buffer

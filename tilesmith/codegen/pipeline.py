@@ -25,6 +25,7 @@ from tilesmith.codegen.passes.lower_blocks import lower_blocks
 from tilesmith.codegen.passes.partition import partition
 from tilesmith.codegen.passes.pipeline_copies import pipeline_copies
 from tilesmith.codegen.passes.place_buffers import place_buffers
+from tilesmith.codegen.passes.prefetch_streams import prefetch_streams
 from tilesmith.codegen.passes.resolve_notes import resolve_notes
 from tilesmith.codegen.passes.simplify import simplify
 from tilesmith.codegen.passes.sink_virtual_threads import sink_virtual_threads
@@ -64,6 +65,7 @@ CPU_PASSES: tuple[Pass, ...] = (
     strip_vectors,  # CPU
     full_vectors,  # CPU
     spread_prefetches,  # CPU
+    prefetch_streams,  # CPU
 )
 
 # "GPU" marks what only GPUs have. The result is in launch form, see ir/nodes.py.

@@ -19,19 +19,8 @@ from tilesmith.expr.dynamic import fitted
 from tilesmith.expr.intervals import Unknown, bounds
 from tilesmith.expr.ints import Int, IntLike, is_size, nonnegative, of, var
 from tilesmith.expr.nodes import Arg, Const, Expr, IntValue, Load, Select
-from tilesmith.expr.values import (
-    Axis,
-    Number,
-    Operand,
-    Stage,
-    Tensor,
-    TensorName,
-    Value,
-    args_of,
-    as_value,
-    fresh,
-    where,
-)
+from tilesmith.expr.tensors import Stage, Tensor, TensorName
+from tilesmith.expr.values import Axis, Number, Operand, Value, args_of, as_value, fresh, where
 from tilesmith.expr.walk import preorder
 
 

@@ -1,4 +1,4 @@
-"""Values, axes and tensors with Python's operators, with which the body of a compute is written.
+"""Values and axes with Python's operators, with which the body of a compute is written.
 
 `Value` wraps an expression node; the nodes themselves have no operators and compare by structure.
 Arithmetic among axes stays an `Int` polynomial, everything else becomes value nodes.
@@ -7,18 +7,14 @@ Arithmetic among axes stays an `Int` polynomial, everything else becomes value n
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, Union
 
 from tilesmith.base.dtype import BOOL, FLOAT32, INT64, DType, promote
 from tilesmith.base.dtype import dtype as dtype_named
 from tilesmith.base.errors import ExpressionError
 from tilesmith.expr import nodes
-from tilesmith.expr.combiner import Combiner
-from tilesmith.expr.dynamic import as_index
 from tilesmith.expr.from_numpy import BINARY_UFUNCS, BITWISE_UFUNCS, UNARY_UFUNCS
-from tilesmith.expr.ints import Int, IntLike, nonnegative, of, var
+from tilesmith.expr.ints import Int, nonnegative, of, var
 from tilesmith.expr.nodes import (
     FLOAT_FUNCTIONS,
     Arg,
@@ -27,7 +23,6 @@ from tilesmith.expr.nodes import (
     Const,
     Expr,
     IntValue,
-    Load,
     Select,
     Unary,
     binary_dtype,
@@ -222,146 +217,11 @@ class Axis(Value):
         return f"reduce_axis({self.extent}, name={self.label!r})"
 
 
-class TensorName(str):
-    """The name by which a Load refers to a tensor until the tensor has its final name."""
+class HasValue:
+    """What can stand for a single value among operands: a tensor of rank 0."""
 
-    __slots__ = ("tensor",)
-    tensor: Tensor
-
-
-class Tensor:
-    """A placeholder, or one output of a Stage."""
-
-    def __init__(self, name: str, shape: tuple[Int, ...], dtype: DType, stage: Stage | None = None):
-        self.name, self.shape_ints, self.dtype, self.stage = name, shape, dtype, stage
-        self.uid = TensorName(f"{name}@{next(fresh)}")
-        self.uid.tensor = self
-
-    @property
-    def shape(self) -> tuple[IntLike, ...]:
-        """Numbers for known extents, Ints for size variables."""
-        return tuple(e if (n := e.const) is None else n for e in self.shape_ints)
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape_ints)
-
-    def __getitem__(self, index: Any) -> Value:
-        items: tuple[Any, ...] = index if isinstance(index, tuple) else (index,)
-        if len(items) != self.ndim:
-            raise ExpressionError(
-                f"{self.name} has {self.ndim} dimensions but is read with {len(items)} "
-                f"ind{'ex' if len(items) == 1 else 'ices'}"
-            )
-        return Value(Load(self.uid, tuple(map(self._index, items)), self.dtype))
-
-    # A tensor stands for all its elements, so only a tensor of rank 0 has arithmetic.
-    def _arithmetic(op: str, sign: str, turned: bool = False) -> Callable[..., Value]:  # type: ignore[misc]
-        def operator(self: Tensor, other: Operand | Tensor) -> Value:
-            if self.ndim:
-                raise self._is_tensor(sign, op)
-            return binary(op, other, self) if turned else binary(op, self, other)  # type: ignore[arg-type]
-
-        return operator
-
-    __add__, __radd__ = _arithmetic("add", "+"), _arithmetic("add", "+", True)
-    __sub__, __rsub__ = _arithmetic("sub", "-"), _arithmetic("sub", "-", True)
-    __mul__, __rmul__ = _arithmetic("mul", "*"), _arithmetic("mul", "*", True)
-    __truediv__, __rtruediv__ = _arithmetic("div", "/"), _arithmetic("div", "/", True)
-    __floordiv__, __rfloordiv__ = (
-        _arithmetic("floordiv", "//"),
-        _arithmetic("floordiv", "//", True),
-    )
-    __mod__, __rmod__ = _arithmetic("mod", "%"), _arithmetic("mod", "%", True)
-    __lt__, __le__ = _arithmetic("lt", "<"), _arithmetic("le", "<=")
-    __gt__, __ge__ = _arithmetic("gt", ">"), _arithmetic("ge", ">=")
-
-    def __pow__(self, other: Operand) -> Value:
-        if self.ndim:
-            raise self._is_tensor("**", "pow")
-        return power(self[()], other)
-
-    def __neg__(self) -> Value:
-        if self.ndim:
-            raise self._is_tensor("-", "neg")
-        return -self[()]
-
-    def __abs__(self) -> Value:
-        if self.ndim:
-            raise self._is_tensor("abs", "abs")
-        return abs(self[()])
-
-    def __matmul__(self, other: Any) -> Value:
-        raise ExpressionError(
-            f"{self.name} @ ...: the product of two tensors is ts.ops.matmul({self.name}, B), or a "
-            "ts.compute with a ts.sum over a ts.reduce_axis"
-        )
-
-    __rmatmul__ = __matmul__
-
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Value:
-        raise self._is_tensor(f"np.{ufunc.__name__}", ufunc.__name__)
-
-    def __bool__(self) -> bool:
-        raise ExpressionError(f"the truth of the tensor {self.name} is not known; use ts.where")
-
-    def __len__(self) -> int:
-        raise ExpressionError(f"the extents of {self.name} are {self.name}.shape; len() has none")
-
-    def __iter__(self) -> Any:
-        raise ExpressionError(
-            f"{self.name} cannot be iterated over: a computation is stated for all elements at "
-            f"once, as in ts.compute({self.name}.shape, lambda *i: {self.name}[i] * 2)"
-        )
-
-    def _is_tensor(self, sign: str, op: str) -> ExpressionError:
-        index = ", ".join("ijklmn"[: self.ndim]) if self.ndim <= 6 else "*i"
-        named = {
-            "add": "add", "sub": "subtract", "mul": "multiply", "div": "divide", "pow": "power",
-            "neg": "negative", "abs": "absolute", "exp": "exp", "log": "log", "sqrt": "sqrt",
-            "tanh": "tanh", "maximum": "maximum", "minimum": "minimum",
-        }  # fmt: skip
-        whole = f", or use ts.ops.{named[op]}" if op in named else ""
-        return ExpressionError(
-            f"{sign} of the tensor {self.name}: say what each element is, as in "
-            f"ts.compute({self.name}.shape, lambda {index}: {self.name}[{index}] ...){whole}"
-        )
-
-    def _index(self, item: Any) -> Int:
-        if isinstance(item, slice) or item is None or item is Ellipsis:
-            raise ExpressionError(
-                f"{self.name} is indexed by {item!r}; a tensor is read one element at a time, "
-                "so give one integer for each dimension"
-            )
-        node = as_value(item).node if not isinstance(item, Int) else IntValue(item, INT64)
-        if not node.dtype.is_int:
-            raise ExpressionError(
-                f"{self.name} is indexed by {brief(node)} of dtype {node.dtype}; "
-                "an index is an integer: use ts.cast(x, 'int32')"
-            )
-        if any(True for _ in args_of(node)):
-            raise ExpressionError(
-                f"{self.name} is indexed by the result of a reduction; "
-                "give that reduction its own ts.compute"
-            )
-        return as_index(node)
-
-    def __repr__(self) -> str:
-        return f"Tensor({self.name}: {self.dtype}{list(self.shape)})"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Stage:
-    """One step of a computation: the `values` at every point of `axes`, reduced over `reduce` by
-    `combiner`.
-    """
-
-    name: str
-    axes: tuple[tuple[str, Int], ...]
-    reduce: tuple[tuple[str, Int], ...]
-    values: tuple[Expr, ...]
-    combiner: Combiner | None
-    tensors: list[Tensor] = field(default_factory=list)
+    def as_value(self) -> Value:
+        raise NotImplementedError
 
 
 # construction of values
@@ -369,10 +229,8 @@ def as_value(x: Any, like: DType | None = None) -> Value:
     """A Python number as a Value, in the dtype `like` of the other operand."""
     if isinstance(x, Value):
         return x
-    if isinstance(x, Tensor):
-        if x.ndim == 0:
-            return x[()]
-        raise ExpressionError(f"{x.name} is a tensor; read an element of it: {x.name}[...]")
+    if isinstance(x, HasValue):
+        return x.as_value()
     if isinstance(x, Int):
         return Value(IntValue(x, INT64))
     if isinstance(x, bool) or type(x).__name__ in ("bool_", "bool"):
@@ -408,10 +266,10 @@ def cast(x: Operand, to: str | DType) -> Value:
 
 def _pair(a: Operand, b: Operand, *, to: DType | None = None) -> tuple[Expr, Expr]:
     """Both operands in their common dtype."""
-    if not isinstance(a, Value | Tensor | Int):
+    if not isinstance(a, Value | HasValue | Int):
         vb = as_value(b)
         va = as_value(a, None if isinstance(vb.node, IntValue) else vb.dtype)
-    elif not isinstance(b, Value | Tensor | Int):
+    elif not isinstance(b, Value | HasValue | Int):
         va = as_value(a)
         vb = as_value(b, None if isinstance(va.node, IntValue) else va.dtype)
     else:
@@ -511,7 +369,7 @@ def where(cond: Operand, a: Operand, b: Operand) -> Value:
     c = as_value(cond)
     if c.dtype is not BOOL:
         raise ExpressionError(f"where() needs a condition, but {brief(c.node)} is {c.dtype}")
-    if not isinstance(a, Value | Tensor | Int) and not isinstance(b, Value | Tensor | Int):
+    if not isinstance(a, Value | HasValue | Int) and not isinstance(b, Value | HasValue | Int):
         floats = isinstance(a, float) or isinstance(b, float)
         truths = isinstance(a, bool) and isinstance(b, bool)
         like = FLOAT32 if floats else BOOL if truths else INT64
@@ -532,9 +390,9 @@ def power(a: Operand, b: Operand) -> Value:
     va = as_value(a)
     if va.dtype.is_int and isinstance(b, int) and not isinstance(b, bool) and b >= 0:
         return _repeated(va, b) if b else as_value(1, va.dtype)
-    if va.dtype.is_int and isinstance(b, Value | Tensor | Int) and as_value(b).dtype.is_int:
+    if va.dtype.is_int and isinstance(b, Value | HasValue | Int) and as_value(b).dtype.is_int:
         exponent = as_value(b)
-        typed = isinstance(a, Value | Tensor | Int) or isinstance(exponent.node, IntValue)
+        typed = isinstance(a, Value | HasValue | Int) or isinstance(exponent.node, IntValue)
         return _whole_power(va if typed else as_value(a, exponent.dtype), exponent)
     if not va.dtype.is_float:
         va = cast(va, FLOAT32)

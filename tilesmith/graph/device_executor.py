@@ -24,6 +24,7 @@ from tilesmith.graph.graph import Array
 from tilesmith.graph.plan import Place, Plan
 from tilesmith.graph.program import Feeds
 from tilesmith.runtime.arrays import empty, is_on_host
+from tilesmith.runtime.chain import CLOCK_MONOTONIC
 from tilesmith.runtime.device_kernel import DeviceKernel
 from tilesmith.runtime.devices.open import open_device
 from tilesmith.runtime.devices.protocol import Call, Device, Memory, Recorded
@@ -115,8 +116,10 @@ class DeviceExecutor(Executor):
             self._recorded.run()
             return self._read(feeds)
 
-    def timed(self, feeds: Feeds) -> tuple[dict[str, Array], list[float]]:
-        """The outputs, and the seconds of every step."""
+    def timed(
+        self, feeds: Feeds, clock: int = CLOCK_MONOTONIC
+    ) -> tuple[dict[str, Array], list[float]]:
+        """The outputs, and the seconds of every step on the device, which has its own clock."""
         with self._lock:
             self._write(feeds)
             times = [sum(self.device.seconds(calls)) for calls in self._calls]

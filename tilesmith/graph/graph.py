@@ -14,7 +14,7 @@ import numpy as np
 
 from tilesmith.base.dtype import DType
 from tilesmith.base.errors import GraphError
-from tilesmith.expr.values import Tensor
+from tilesmith.expr.tensors import Tensor
 
 Array = np.ndarray[Any, Any]
 Operator = Callable[..., Any]  # tensors and settings in, one Tensor or a tuple of them out

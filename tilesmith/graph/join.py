@@ -5,7 +5,7 @@ and shape inference need nothing else; the plan gives them no kernel, or one tha
 from __future__ import annotations
 
 from tilesmith.expr.dsl import compute
-from tilesmith.expr.values import Tensor
+from tilesmith.expr.tensors import Tensor
 from tilesmith.ops.transform import concatenate
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from tilesmith.expr.dynamic import loads_of
 from tilesmith.expr.ints import Int, var
 from tilesmith.expr.nodes import Const, Expr, IntValue, Load, Select, children
-from tilesmith.expr.values import Stage, Tensor
+from tilesmith.expr.tensors import Stage, Tensor
 from tilesmith.expr.walk import preorder
 from tilesmith.graph.graph import Graph, Node, Operator
 from tilesmith.graph.join import join

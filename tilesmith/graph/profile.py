@@ -12,6 +12,7 @@ from tilesmith.graph.graph import Array
 from tilesmith.graph.plan import Step
 from tilesmith.graph.program import Feeds, HostStep, Runner
 from tilesmith.graph.stages import CompiledStage, StagedRun, run_host
+from tilesmith.runtime.chain import CLOCK_MONOTONIC, CLOCK_THREAD_CPUTIME_ID
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +79,14 @@ def node_names(step: Step) -> tuple[str, ...]:
     return tuple(dict.fromkeys(n.origin or n.op for n in step.group.nodes))
 
 
-def profile(run: Executor | StagedRun, feeds: Feeds, runs: int) -> Profile:
-    """The median of some runs after a first one."""
+def profile(
+    run: Executor | StagedRun, feeds: Feeds, runs: int, processor_time: bool = False
+) -> Profile:
+    """The median of some runs after a first one. `processor_time` counts that of the calling
+    thread in kernels instead of time.
+    """
     run(feeds)
-    clocks = [_Clock() for _ in range(max(1, runs))]
+    clocks = [_Clock(processor_time) for _ in range(max(1, runs))]
     for clock in clocks:
         if isinstance(run, Executor):
             clock.run(run, feeds)
@@ -110,7 +115,8 @@ def profile(run: Executor | StagedRun, feeds: Feeds, runs: int) -> Profile:
 class _Clock:
     """What one call spent where. The body of a loop runs several times: that adds up."""
 
-    def __init__(self) -> None:
+    def __init__(self, processor_time: bool) -> None:
+        self.clock = CLOCK_THREAD_CPUTIME_ID if processor_time else CLOCK_MONOTONIC
         self.spent: dict[tuple[int, int], float] = {}
         self.calls: dict[tuple[int, int], int] = {}
         self.steps: dict[tuple[int, int], Step] = {}
@@ -118,7 +124,7 @@ class _Clock:
         self.records: dict[tuple[int, int], float | None] = {}
 
     def run(self, executor: Executor, feeds: Feeds) -> dict[str, Array]:
-        results, times = executor.timed(feeds)
+        results, times = executor.timed(feeds, self.clock)
         for k, seconds in enumerate(times):
             self.steps[id(executor), k] = executor.plan.steps[k]
             self.records[id(executor), k] = executor.kernels[k].origin.seconds

@@ -11,7 +11,7 @@ from typing import Any
 from tilesmith.base.dtype import DType
 from tilesmith.base.errors import GraphError
 from tilesmith.expr.dsl import placeholder
-from tilesmith.expr.values import Tensor
+from tilesmith.expr.tensors import Tensor
 from tilesmith.graph.graph import Operator
 
 Type = tuple[tuple[int, ...], DType]

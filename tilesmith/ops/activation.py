@@ -8,8 +8,9 @@ from __future__ import annotations
 from tilesmith.base.errors import ExpressionError
 from tilesmith.expr import functions, values
 from tilesmith.expr.dsl import compute
+from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.transcendental import log1p
-from tilesmith.expr.values import Tensor, Value
+from tilesmith.expr.values import Value
 from tilesmith.ops.arguments import need_tensor, show_shape
 from tilesmith.ops.broadcast import broadcast_shape, read_broadcast
 from tilesmith.ops.pointwise import each, smooth

@@ -11,7 +11,7 @@ from typing import Any
 
 from tilesmith.base.errors import ExpressionError
 from tilesmith.expr.ints import Int
-from tilesmith.expr.values import Tensor
+from tilesmith.expr.tensors import Tensor
 
 PerDim = int | Sequence[int]
 Padding = int | Sequence[int | Sequence[int]]

@@ -9,7 +9,8 @@ from tilesmith.base.errors import ExpressionError
 from tilesmith.expr.dsl import amax, compute, reduce_axis
 from tilesmith.expr.dsl import sum as sum_over
 from tilesmith.expr.functions import exp, sigmoid, tanh
-from tilesmith.expr.values import Tensor, Value, cast, where
+from tilesmith.expr.tensors import Tensor
+from tilesmith.expr.values import Value, cast, where
 from tilesmith.ops.arguments import fixed, need_equal, need_tensor
 from tilesmith.ops.broadcast import broadcast_shape, read_broadcast
 from tilesmith.ops.precision import widen

@@ -8,7 +8,8 @@ from tilesmith.base.errors import ExpressionError
 from tilesmith.expr.dsl import compute, reduce_axis
 from tilesmith.expr.dsl import sum as sum_over
 from tilesmith.expr.ints import of
-from tilesmith.expr.values import Tensor, Value, cast, where
+from tilesmith.expr.tensors import Tensor
+from tilesmith.expr.values import Value, cast, where
 from tilesmith.ops.arguments import (
     Padding,
     PerDim,

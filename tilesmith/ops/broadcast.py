@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from tilesmith.base.errors import ExpressionError
 from tilesmith.expr.ints import ONE, Int
-from tilesmith.expr.values import Tensor, Value
+from tilesmith.expr.tensors import Tensor
+from tilesmith.expr.values import Value
 from tilesmith.ops.arguments import show_shape
 
 

@@ -11,7 +11,8 @@ from tilesmith.base.dtype import DType
 from tilesmith.base.errors import ExpressionError
 from tilesmith.expr.dsl import compute, reduce_axis
 from tilesmith.expr.dsl import sum as sum_over
-from tilesmith.expr.values import Number, Tensor, Value, cast
+from tilesmith.expr.tensors import Tensor
+from tilesmith.expr.values import Number, Value, cast
 from tilesmith.ops.arguments import (
     Padding,
     PerDim,

@@ -10,7 +10,8 @@ from tilesmith.base.errors import ExpressionError
 from tilesmith.expr.dsl import compute, reduce_axis
 from tilesmith.expr.dsl import sum as sum_over
 from tilesmith.expr.ints import ONE, Int
-from tilesmith.expr.values import Axis, Tensor, Value, cast
+from tilesmith.expr.tensors import Tensor
+from tilesmith.expr.values import Axis, Value, cast
 from tilesmith.ops.arguments import need_tensor, show_shape
 from tilesmith.ops.precision import accumulator
 

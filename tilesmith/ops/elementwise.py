@@ -11,7 +11,8 @@ from tilesmith.base.dtype import BOOL, DType
 from tilesmith.base.errors import ExpressionError
 from tilesmith.expr import functions, transcendental, values
 from tilesmith.expr.dsl import compute
-from tilesmith.expr.values import Number, Tensor, Value
+from tilesmith.expr.tensors import Tensor
+from tilesmith.expr.values import Number, Value
 from tilesmith.ops.arguments import axis_of, need_equal, need_tensor
 from tilesmith.ops.broadcast import broadcast_shape, read_broadcast
 from tilesmith.ops.pointwise import Term, each, joined, smooth

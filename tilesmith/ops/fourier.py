@@ -8,7 +8,8 @@ from tilesmith.base.dtype import promote
 from tilesmith.expr.dsl import compute, reduce_axis
 from tilesmith.expr.dsl import sum as sum_over
 from tilesmith.expr.ints import of
-from tilesmith.expr.values import Tensor, Value, cast
+from tilesmith.expr.tensors import Tensor
+from tilesmith.expr.values import Value, cast
 from tilesmith.ops.arguments import axis_of, fixed, need_equal, need_tensor, per_dim
 from tilesmith.ops.precision import accumulator
 

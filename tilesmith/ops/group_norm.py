@@ -9,7 +9,8 @@ from tilesmith.expr.dsl import compute, reduce_axis
 from tilesmith.expr.dsl import sum as sum_over
 from tilesmith.expr.functions import absolute, rsqrt, sqrt
 from tilesmith.expr.ints import of, product
-from tilesmith.expr.values import Tensor, Value, cast, power, where
+from tilesmith.expr.tensors import Tensor
+from tilesmith.expr.values import Value, cast, power, where
 from tilesmith.ops.arguments import axis_of, fixed, show_shape
 from tilesmith.ops.norm import scale_shift
 from tilesmith.ops.precision import widen

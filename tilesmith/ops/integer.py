@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from tilesmith.base.errors import ExpressionError
 from tilesmith.expr import functions, values
-from tilesmith.expr.values import Number, Tensor, Value
+from tilesmith.expr.tensors import Tensor
+from tilesmith.expr.values import Number, Value
 from tilesmith.ops.pointwise import Term, each, joined
 
 

@@ -9,7 +9,8 @@ from tilesmith.expr.dsl import compute, reduce_axis
 from tilesmith.expr.dsl import sum as sum_over
 from tilesmith.expr.functions import exp
 from tilesmith.expr.ints import ONE
-from tilesmith.expr.values import Tensor, Value, cast
+from tilesmith.expr.tensors import Tensor
+from tilesmith.expr.values import Value, cast
 from tilesmith.ops.arguments import fixed, need_equal, need_tensor
 
 

@@ -8,7 +8,8 @@ from tilesmith.base.errors import ExpressionError
 from tilesmith.expr.dsl import compute
 from tilesmith.expr.functions import maximum, minimum
 from tilesmith.expr.ints import Int
-from tilesmith.expr.values import Tensor, Value, cast, where
+from tilesmith.expr.tensors import Tensor
+from tilesmith.expr.values import Value, cast, where
 from tilesmith.ops.arguments import need_equal, need_tensor
 
 

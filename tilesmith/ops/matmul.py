@@ -10,7 +10,8 @@ from tilesmith.base.errors import ExpressionError
 from tilesmith.expr.dsl import compute, reduce_axis
 from tilesmith.expr.dsl import sum as sum_over
 from tilesmith.expr.ints import Int
-from tilesmith.expr.values import Tensor, Value, cast
+from tilesmith.expr.tensors import Tensor
+from tilesmith.expr.values import Value, cast
 from tilesmith.ops.arguments import need_equal, need_tensor, show_shape
 from tilesmith.ops.broadcast import broadcast_shape, read_broadcast
 from tilesmith.ops.precision import sum_dtypes

@@ -11,7 +11,8 @@ from tilesmith.base.errors import ExpressionError
 from tilesmith.expr.dsl import amax, compute
 from tilesmith.expr.dsl import sum as sum_over
 from tilesmith.expr.functions import exp, log, rsqrt, sqrt
-from tilesmith.expr.values import Tensor, Value, cast
+from tilesmith.expr.tensors import Tensor
+from tilesmith.expr.values import Value, cast
 from tilesmith.ops.arguments import axis_of, need_tensor, show_shape
 from tilesmith.ops.precision import widen
 from tilesmith.ops.rows import Rows, need_float, need_vector

@@ -16,7 +16,8 @@ from tilesmith.expr.dsl import sum as sum_over
 from tilesmith.expr.functions import absolute, sqrt
 from tilesmith.expr.ints import product
 from tilesmith.expr.linear import row_major
-from tilesmith.expr.values import Axis, Tensor, Value, cast, power, where
+from tilesmith.expr.tensors import Tensor
+from tilesmith.expr.values import Axis, Value, cast, power, where
 from tilesmith.ops.arguments import Padding, PerDim, image_layout, need_tensor
 from tilesmith.ops.pool_windows import Windows
 from tilesmith.ops.precision import widen

@@ -14,7 +14,8 @@ from tilesmith.base.errors import ExpressionError
 from tilesmith.expr.dsl import amax, amin, compute, reduce_axis
 from tilesmith.expr.functions import maximum, minimum, round_
 from tilesmith.expr.ints import ONE
-from tilesmith.expr.values import Tensor, Value, cast, where
+from tilesmith.expr.tensors import Tensor
+from tilesmith.expr.values import Value, cast, where
 from tilesmith.ops.arguments import axis_of, fixed, need_equal, need_tensor, show_shape
 from tilesmith.ops.broadcast import broadcast_shape, read_broadcast
 from tilesmith.ops.precision import widen

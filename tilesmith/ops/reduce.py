@@ -17,7 +17,8 @@ from tilesmith.expr import dsl
 from tilesmith.expr.dsl import compute, reduce_axis
 from tilesmith.expr.functions import absolute, exp, log, sqrt, trunc_divide
 from tilesmith.expr.ints import ONE, Int, product
-from tilesmith.expr.values import Axis, Tensor, Value, cast, where
+from tilesmith.expr.tensors import Tensor
+from tilesmith.expr.values import Axis, Value, cast, where
 from tilesmith.ops.arguments import axis_of, need_tensor
 from tilesmith.ops.precision import accumulator, widen
 

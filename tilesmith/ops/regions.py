@@ -7,7 +7,8 @@ from tilesmith.base.errors import ExpressionError
 from tilesmith.expr.dsl import amax, compute, reduce_axis
 from tilesmith.expr.dsl import sum as sum_over
 from tilesmith.expr.functions import absolute, ceil, floor, maximum, minimum
-from tilesmith.expr.values import Tensor, Value, cast, where
+from tilesmith.expr.tensors import Tensor
+from tilesmith.expr.values import Value, cast, where
 from tilesmith.ops.arguments import PerDim, fixed, need_equal, need_tensor, per_dim
 from tilesmith.ops.precision import accumulator
 

@@ -14,7 +14,8 @@ from tilesmith.base.errors import ExpressionError
 from tilesmith.expr.dsl import compute, reduce_axis
 from tilesmith.expr.dsl import sum as sum_over
 from tilesmith.expr.functions import round_
-from tilesmith.expr.values import Tensor, Value, cast
+from tilesmith.expr.tensors import Tensor
+from tilesmith.expr.values import Value, cast
 from tilesmith.ops.arguments import axis_of, image_layout, need_equal, need_tensor, show_shape
 from tilesmith.ops.precision import accumulator
 

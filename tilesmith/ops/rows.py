@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from tilesmith.base.errors import ExpressionError
 from tilesmith.expr.dsl import compute, reduce_axis
 from tilesmith.expr.ints import ONE, product
-from tilesmith.expr.values import Axis, Tensor, Value
+from tilesmith.expr.tensors import Tensor
+from tilesmith.expr.values import Axis, Value
 from tilesmith.ops.arguments import need_equal, need_tensor, show_shape
 
 

@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 from tilesmith.expr import dsl
 from tilesmith.expr.dsl import compute, reduce_axis
-from tilesmith.expr.values import Axis, Number, Tensor, Value, binary, cast, where
+from tilesmith.expr.tensors import Tensor
+from tilesmith.expr.values import Axis, Number, Value, binary, cast, where
 from tilesmith.ops.arguments import axis_of, fixed, need_tensor
 from tilesmith.ops.precision import accumulator
 

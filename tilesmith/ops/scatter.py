@@ -14,7 +14,8 @@ from tilesmith.base.errors import ExpressionError
 from tilesmith.expr import dsl
 from tilesmith.expr.dsl import compute, reduce_axis
 from tilesmith.expr.functions import maximum, minimum
-from tilesmith.expr.values import Axis, Number, Tensor, Value, binary, cast, where
+from tilesmith.expr.tensors import Tensor
+from tilesmith.expr.values import Axis, Number, Value, binary, cast, where
 from tilesmith.ops.arguments import axis_of, fixed, need_equal, need_tensor
 from tilesmith.ops.indices import need_indices, need_within, wrapped
 from tilesmith.ops.precision import widen

@@ -6,7 +6,8 @@ from tilesmith.base.errors import ExpressionError
 from tilesmith.expr import dsl
 from tilesmith.expr.dsl import compute, reduce_axis
 from tilesmith.expr.ints import product
-from tilesmith.expr.values import Tensor, Value, cast, where
+from tilesmith.expr.tensors import Tensor
+from tilesmith.expr.values import Value, cast, where
 from tilesmith.ops.arguments import axis_of, need_tensor
 from tilesmith.ops.transform import reshape
 

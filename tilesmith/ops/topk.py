@@ -6,7 +6,8 @@ from tilesmith.base.errors import ExpressionError
 from tilesmith.expr import dsl
 from tilesmith.expr.dsl import compute, reduce_axis
 from tilesmith.expr.functions import isnan, maximum, minimum
-from tilesmith.expr.values import Tensor, Value, cast, where
+from tilesmith.expr.tensors import Tensor
+from tilesmith.expr.values import Value, cast, where
 from tilesmith.ops.arguments import axis_of, fixed, need_tensor
 
 

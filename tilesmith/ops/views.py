@@ -11,7 +11,8 @@ from tilesmith.expr.dsl import compute
 from tilesmith.expr.functions import maximum, minimum
 from tilesmith.expr.ints import ONE, Int, IntLike, of
 from tilesmith.expr.nodes import IntValue
-from tilesmith.expr.values import Tensor, Value, cast, where
+from tilesmith.expr.tensors import Tensor
+from tilesmith.expr.values import Value, cast, where
 from tilesmith.ops.arguments import (
     axis_of,
     fixed,

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from tilesmith.base.errors import ExpressionError
 from tilesmith.expr.dsl import compute
-from tilesmith.expr.values import Number, Tensor, Value, where
+from tilesmith.expr.tensors import Tensor
+from tilesmith.expr.values import Number, Value, where
 
 
 def output_extent(

@@ -21,7 +21,7 @@ from tilesmith.graph.model import Model
 from tilesmith.graph.plan import Step
 from tilesmith.report.problems import Array
 from tilesmith.runtime.arrays import address_of, empty
-from tilesmith.runtime.chain import chain
+from tilesmith.runtime.chain import CLOCK_MONOTONIC, CLOCK_THREAD_CPUTIME_ID, chain
 from tilesmith.runtime.kernel import Kernel
 
 _CALLS = 8  # of a kernel alone, for each run of the whole model
@@ -82,8 +82,13 @@ class InPlaceReport:
         return "\n".join([*lines, text])
 
 
-def in_place(model: Model, feeds: Mapping[str, Array], rounds: int = 15) -> InPlaceReport:
-    """Of a model without stages; the arrays of kernels alone are random."""
+def in_place(
+    model: Model, feeds: Mapping[str, Array], rounds: int = 15, processor_time: bool = False
+) -> InPlaceReport:
+    """Of a model without stages; the arrays of kernels alone are random. `processor_time` counts
+    that of the calling thread, for a model of one thread on a machine that has other work.
+    """
+    clock = CLOCK_THREAD_CPUTIME_ID if processor_time else CLOCK_MONOTONIC
     (executor,) = model.executors
     by_kernel: dict[int, list[int]] = {}
     for k, kernel in enumerate(executor.kernels):
@@ -93,9 +98,9 @@ def in_place(model: Model, feeds: Mapping[str, Array], rounds: int = 15) -> InPl
     rotated = [_Alone(executor, at[0], _copies(executor, at[0])) for at in kinds]
     whole: list[list[float]] = []
     for k in range(rounds + 1):  # the first round warms up
-        _, times = executor.timed(feeds)
+        _, times = executor.timed(feeds, clock)
         for a in (*alone, *rotated):
-            a.run()
+            a.run(clock)
         if k:
             whole.append(times)
         else:
@@ -147,14 +152,14 @@ class _Alone:
         self._next = 0
         self.samples: list[float] = []
 
-    def run(self) -> None:
+    def run(self, clock: int) -> None:
         steps = (ctypes.c_void_p * (3 * _CALLS))()
         for n in range(_CALLS):
             at = ctypes.addressof(self._pointers[(self._next + n) % len(self._pointers)])
             steps[3 * n : 3 * n + 3] = [self._entry, at, self._space_at]
         self._next += _CALLS
         times = (ctypes.c_int64 * _CALLS)()
-        chain().run_timed(ctypes.addressof(steps), _CALLS, ctypes.addressof(times))
+        chain().run_timed(ctypes.addressof(steps), _CALLS, ctypes.addressof(times), clock)
         # The first calls bring the activations into the caches, where the kernel before it would
         # have left them.
         self.samples += [t * 1e-9 for t in times[2:]]

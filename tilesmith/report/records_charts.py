@@ -49,7 +49,7 @@ const watcher = new IntersectionObserver(entries => {
     near.add(e.target.id);
     paint(e.target.id);
   }
-}, {rootMargin: '500px'});
+}, {rootMargin: '300px'});
 window.addEventListener('beforeprint', () => { for (const id of waiting.keys()) paint(id); });
 function lines(ids, every, what) {
   const shown = every.slice(0, most);

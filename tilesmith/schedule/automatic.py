@@ -10,7 +10,7 @@ from typing import ClassVar
 from tilesmith.base.errors import ScheduleError
 from tilesmith.ir.dependence import check_concurrent, users_of
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Block, For, Path, Stmt, rewrite, walk
+from tilesmith.ir.nodes import Block, For, Note, Path, Stmt, rewrite, walk
 from tilesmith.schedule.kinds import Vectorize
 from tilesmith.schedule.step import Size, Step
 
@@ -93,6 +93,24 @@ class AutoPrefetch(Step):
 
 
 @dataclass(frozen=True, slots=True)
+class PrefetchStreams(Step):
+    """Prefetches, in the innermost loop around a block, the buffers of which each iteration reads
+    the next contiguous piece, `nbytes` ahead. Code generation finds the loop and the buffers; the
+    note stands at the outermost loop of the block's own.
+
+    for k.0 in 6:           for k.0 in 6:  # fetch_stream=1024
+      for k.1 in 128: ->      for k.1 in 128:
+    """
+
+    name: ClassVar[str] = "prefetch_streams"
+    block: str
+    nbytes: Size
+
+    def apply(self, func: Function) -> Function:
+        return _with_note(func, self.block, ("fetch_stream", self.nbytes))
+
+
+@dataclass(frozen=True, slots=True)
 class AutoVectorize(Step):
     """Vectorizes the innermost loop of a block, if the block exists and that is legal and useful.
     It is useful if consecutive iterations write consecutive elements, or if the loop is reduced
@@ -134,18 +152,22 @@ class AutoUnroll(Step):
     depth: Size
 
     def apply(self, func: Function) -> Function:
-        path, _ = _first(func, self.block)
-        if not path:
-            return func
-        note = ("unroll_depth", self.depth)
-        outer = next((f for f in path if f.owner == self.block), path[-1]).name
+        return _with_note(func, self.block, ("unroll_depth", self.depth))
 
-        def go(s: Stmt) -> tuple[Stmt, ...]:
-            if isinstance(s, For) and s.name == outer:
-                return (replace(s, notes=(*s.notes, note)),)
-            return (s,)
 
-        return replace(func, body=rewrite(func.body, go))
+def _with_note(func: Function, block: str, note: tuple[str, Note]) -> Function:
+    """The note at the outermost loop of the block's own; nothing if the block is gone."""
+    path, _ = _first(func, block)
+    if not path:
+        return func
+    outer = next((f for f in path if f.owner == block), path[-1]).name
+
+    def go(s: Stmt) -> tuple[Stmt, ...]:
+        if isinstance(s, For) and s.name == outer:
+            return (replace(s, notes=(*s.notes, note)),)
+        return (s,)
+
+    return replace(func, body=rewrite(func.body, go))
 
 
 def _first(func: Function, name: str) -> tuple[Path, Block | None]:

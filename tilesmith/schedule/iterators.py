@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.expr.intervals import Unknown, bounds
+from tilesmith.expr.intervals import Unknown, bounds, proves
 from tilesmith.expr.ints import FloorDiv, Int, atom, of, product, var
 from tilesmith.ir.dependence import find_block, is_own_loop
 from tilesmith.ir.function import Function
@@ -42,7 +42,7 @@ class SplitIterator(Step):
         loop = old.bind.name
         movers = [i for i in b.iters if loop in i.bind.names]
         own = next((f for f in path if f.name == loop), None)
-        if own is None or len(movers) > 1 or not is_own_loop(b, own) or b.tile or b.domain:
+        if own is None or len(movers) > 1 or not is_own_loop(b, own) or b.tile or open_domain(b):
             raise self._refuse(
                 f"{self.iterator} does not run over a plain loop of its own; do this first"
             )
@@ -92,10 +92,16 @@ class SplitIterator(Step):
         def put(p: Int) -> Int:
             return _without_divisions(p.substitute(env), ranges)
 
-        return replace(b, iters=iters, writes=map_writes(b.writes, put))
+        return replace(b, iters=iters, writes=map_writes(b.writes, put), domain=frozenset())
 
     def _refuse(self, why: str) -> ScheduleError:
         return ScheduleError(f"cannot split the iterator {self.iterator} of {self.block}: {why}")
+
+
+def open_domain(b: Block) -> frozenset[Int]:
+    """The conditions on a block's iterators that do not hold for all their values."""
+    ranges = {i.name: i.extent for i in b.iters}
+    return frozenset(p for p in b.domain if not proves(p, ranges, {}))
 
 
 def _without_divisions(p: Int, ranges: dict[str, Int]) -> Int:

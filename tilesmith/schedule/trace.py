@@ -14,7 +14,13 @@ from tilesmith.base.html import html_text
 from tilesmith.ir.function import Function
 from tilesmith.ir.intrinsics import INTRINSICS
 from tilesmith.ir.nodes import Intrinsic
-from tilesmith.schedule.automatic import AutoParallel, AutoPrefetch, AutoUnroll, AutoVectorize
+from tilesmith.schedule.automatic import (
+    AutoParallel,
+    AutoPrefetch,
+    AutoUnroll,
+    AutoVectorize,
+    PrefetchStreams,
+)
 from tilesmith.schedule.cache import CacheRead, CacheWrite, SetScope, StorageAlign
 from tilesmith.schedule.inline import Inline, ReverseInline
 from tilesmith.schedule.iterators import SplitIterator
@@ -42,7 +48,8 @@ PRIMITIVES: tuple[type[Step], ...] = (
     ComputeAt, ReverseComputeAt, Inline, ReverseInline, CacheRead, CacheWrite, SetScope,
     StorageAlign, Rfactor, DecomposeReduction, Winograd, SkipZeros, WriteOut,
     TransformLayout, Pad, Blockize, Tensorize, SampleTile, SampleChoice, SampleLocation,
-    SamplePermutation, AutoParallel, AutoPrefetch, AutoVectorize, AutoUnroll, Require,
+    SamplePermutation, AutoParallel, AutoPrefetch, AutoVectorize, AutoUnroll, PrefetchStreams,
+    Require,
 )  # fmt: skip
 
 VERSION = 1

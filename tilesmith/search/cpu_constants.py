@@ -4,7 +4,9 @@ table for all machines of an architecture.
 The table was fitted to measurements. Constants measured on the machine itself (latency of FMAs,
 bandwidth of each cache) rank programs slightly worse: of all pairs of random programs 0.859 are in
 the right order instead of 0.861 on a Xeon (ten tasks), and 0.815 instead of 0.820 on a Neoverse-N1
-(seven tasks). `python -m bench.constants` compares them on records of the machine it runs on.
+(seven tasks). `python -m bench.constants` compares them on records of the machine it runs on. An
+FMA latency of 3 orders more pairs of random programs (0.867 and 0.832), but the programs that are
+tried first do not get faster by it (fifteen operators on the Xeon).
 """
 
 from __future__ import annotations
@@ -16,6 +18,11 @@ from tilesmith.base.target import Target
 
 _SMALLEST_WAY = 4096  # bytes; L1 is indexed by the page offset, so a way is a page
 _WAYS = 16  # associativity of L2 and L3
+
+
+# Registers besides the sums that code generation wants free before it loads factors together
+# (codegen/llvm/lane_loads.py).
+LANE_OPERANDS = 7
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,7 @@ class CpuConstants:
     # stay in a register: each step loads, inserts, extracts and stores every element, and the next
     # step waits for that store (4.5 measured on Neoverse-N1).
     scattered_sum: float = 4.0
+    lane_factors: bool = False  # a vector may be multiplied by one lane of another (Neon)
 
     def lanes(self, bits: int) -> int:
         return max(1, self.vector_bits // bits)
@@ -78,4 +86,5 @@ def _of(target: Target) -> CpuConstants:
     return CpuConstants(
         target.num_cores, target.vector_bits, target.num_vector_registers, (l1, l2, l3),
         scratch_registers=1 if target.arch == "x86-64" else 3,
+        lane_factors=target.arch == "aarch64",
     )  # fmt: skip

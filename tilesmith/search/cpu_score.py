@@ -19,7 +19,7 @@ from tilesmith.expr.nodes import Binary, Expr, Select, rewrite
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, Path, walk
 from tilesmith.search.closed_form import ClosedForm
-from tilesmith.search.cpu_constants import Cache, CpuConstants
+from tilesmith.search.cpu_constants import LANE_OPERANDS, Cache, CpuConstants
 from tilesmith.search.features.graph import Graph, Term
 from tilesmith.search.features.nest import Access, Loop, Nest, shared_nests
 from tilesmith.search.features.operations import operations
@@ -120,6 +120,8 @@ def _cycles(cpu: CpuConstants, estimates: tuple[Term, ...], n: Nest) -> Term:
     rounds = (parts / float(cpu.num_cores)).ceil()
     # arithmetic and loads overlap in part; prefetching increases the overlap
     alone = 0.25 - 0.15 * n.fetched_ahead.minimum(1)
+    if any(f.note("fetch_stream") for f in n.path):
+        alone = alone.minimum(0.2)
     return (longest + (total - longest) * alone) * (rounds / parts)
 
 
@@ -147,7 +149,7 @@ def _compute(cpu: CpuConstants, n: Nest) -> Term:
     loads, kept = g.of(0), g.of(0)  # load instructions; registers of reused operands
     for a in n.accesses:
         if a.reads and not a.writes:
-            each = _loads(n, a, wide, vectors) * _registers(cpu, n, a)
+            each = _loads(cpu, n, a, wide, vectors, tile) * _registers(cpu, n, a)
             share = _new_share(n, a)
             loads = loads + each * share
             # an element that several steps read stays in a register
@@ -224,24 +226,40 @@ def _lanes_kept(cpu: CpuConstants, n: Nest, a: Access) -> Term:
 def _stores_across(n: Nest) -> bool:
     """Whether the lanes of a stored vector are not contiguous, so that each is stored alone."""
     return any(
-        a.writes and moved and loop.kind == "vectorize" and stride.value != 1
+        a.writes and moved and loop.kind == "vectorize"
+        and (stride.value != 1 or _turned(a, loop))
         for a in n.accesses
         for loop, moved, stride in zip(n.loops, a.moved, a.strides, strict=True)
-    )
+    )  # fmt: skip
 
 
-def _loads(n: Nest, a: Access, wide: Term, vectors: Term) -> Term:
+def _turned(a: Access, loop: Loop) -> bool:
+    """Whether the buffer's layout ends in a dimension that the loop does not move along."""
+    if a.buffer.layout is None:
+        return False
+    last = {int(name[1:]) for name in a.buffer.layout[-1].names if name[0] == "d"}
+    return not any(loop.name in a.index[d].names for d in last)
+
+
+def _loads(cpu: CpuConstants, n: Nest, a: Access, wide: Term, vectors: Term, tile: Term) -> Term:
     """Load instructions in one step of the tile: one per vector for contiguous elements, two and a
-    shuffle for a stride of two, one per element for longer strides.
+    shuffle for a stride of two, one per element for longer strides. Where a product takes a lane of
+    a register, packed factors of unrolled rows are loaded together, if the tile leaves registers.
     """
     g = n.graph
-    count = g.of(1)
+    count, single = g.of(1), True
     for loop, moved, stride in zip(_around(n), a.moved, a.strides, strict=False):
         if moved and not loop.reducing:
             count = count * loop.is_kind["unroll"].where(loop.extent, 1)
         if moved and loop.kind == "vectorize":
             by_stride: dict[float | None, Term] = {1: vectors, -1: 2 * vectors, 2: 3 * vectors}
             count = count * by_stride.get(stride.value, 2 * wide)
+            single = False
+    if single and cpu.lane_factors and a.buffer.layout is not None:
+        lanes = cpu.lanes(a.buffer.dtype.bits)
+        together = count // lanes
+        full = tile > float(cpu.num_vector_registers - LANE_OPERANDS)
+        count = full.where(count, together + (count - together * lanes))
     return count
 
 

@@ -9,7 +9,13 @@ from itertools import takewhile
 
 from tilesmith.ir.dependence import find_block
 from tilesmith.ir.nodes import Block, For, walk
-from tilesmith.schedule.automatic import AutoParallel, AutoPrefetch, AutoUnroll, AutoVectorize
+from tilesmith.schedule.automatic import (
+    AutoParallel,
+    AutoPrefetch,
+    AutoUnroll,
+    AutoVectorize,
+    PrefetchStreams,
+)
 from tilesmith.schedule.loops import Split
 from tilesmith.schedule.sample import SampleChoice, SampleLocation, SampleTile
 from tilesmith.space import analysis
@@ -29,6 +35,7 @@ class CpuAnnotation:
     # The most rows of the last block in a group, if each row depends on reductions of its own. The
     # horizontal sum of one row then overlaps with the loads of the others.
     rows: int = 1
+    stream: int = 0  # bytes ahead that tiled blocks prefetch packed operands (0: not at all)
 
     def __call__(self, state: State) -> Derived | None:
         return None
@@ -49,6 +56,9 @@ class CpuAnnotation:
                 state = state.then(SampleChoice(column, self.unroll), AutoUnroll(b.name, column))
         if self.prefetch and not tiled:
             state = state.then(SampleChoice("#prefetch", (0, 1, 2)), AutoPrefetch("#prefetch"))
+        if self.stream:
+            reduced = [b.name for b in blocks if b.name in tiled and b.reducing]
+            state = state.then(*(PrefetchStreams(name, self.stream) for name in reduced))
         if state.task.target.num_cores > 1:
             values = tuple(range(1, self.max_parallel + 1))
             state = state.then(

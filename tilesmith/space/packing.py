@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from tilesmith.expr.ints import Int, exact_quotient, var
+from tilesmith.expr.ints import Int, exact_quotient, of, var
 from tilesmith.ir.dependence import readers
 from tilesmith.ir.nodes import Block
 from tilesmith.ir.parse import parse_int
@@ -53,8 +53,12 @@ def gathered(state: State, axis: str | None) -> list[str]:
     index them, and their last dimension is a reduced axis shorter than a cache line, such as the
     width of a filter. A packed copy, in which the elements of a tile lie together, may pay if each
     is used for at least a few vectors.
+
+    Where vectors are multiplied by a lane of a register, longer pieces are packed too, if single
+    axes index them: one load then brings the factors of several rows.
     """
     b = state.block
+    by_lane = state.task.target.arch == "aarch64"
     inputs = {p.name: p for p in state.func.inputs if p.scope != "constant"}
     extents = {i.name: i.extent.const or 0 for i in b.iters}
     reduced = {i.name for i in b.reducing}
@@ -64,9 +68,21 @@ def gathered(state: State, axis: str | None) -> list[str]:
         uses = prod(extents[i.name] for i in b.spatial if i.name not in used)
         if name in inputs and axis not in used and len(indices) == 1 and uses >= _USES:
             last = indices[0][-1].name
-            if last in reduced and 1 < extents[last] * inputs[name].dtype.nbytes < _LINE:
+            if last not in reduced or extents[last] == 1:
+                continue
+            short = extents[last] * inputs[name].dtype.nbytes < _LINE
+            plain = inputs[name].dtype.is_float and _single_axes(indices[0], extents)
+            if short or (by_lane and plain):
                 buffers.append(name)
     return buffers
+
+
+def _single_axes(index: tuple[Int, ...], extents: dict[str, int]) -> bool:
+    """Whether each dimension is one axis, apart from axes of extent 1: such as the windows of a
+    convolution with a 1x1 filter.
+    """
+    ones: dict[str, Int] = {n: of(0) for n, extent in extents.items() if extent == 1}
+    return all(p.name for q in index if (p := q.substitute(ones)).names)
 
 
 def is_across(b: Block, buffer: str, axis: str | None) -> bool:
@@ -133,6 +149,8 @@ def layout_of(
         B[k, j], vectors along j, 32 of them in a tile    ->    [j // 32, k, j % 32]
     """
     places = _reads(b)[buffer]
+    if len(places) == 1:
+        places = [_without_ones(b, places[0])]
     vector = {k for index in places for k, p in enumerate(index) if axis in p.names}
     if len(places) > 1 or len(vector) > 1:  # no single order suits all loads
         return ()
@@ -155,6 +173,12 @@ def layout_of(
     last_of_all = (str(p.substitute(inside)) for p in unit.digits)
     layout = (*(text for _, _, text in sorted(pieces)), *last_of_all)
     return () if layout == tuple(f"d{k}" for k in range(len(layout))) else layout
+
+
+def _without_ones(b: Block, index: tuple[Int, ...]) -> tuple[Int, ...]:
+    """An index without axes of extent 1 beside another axis: such as those of a 1x1 filter."""
+    ones: dict[str, Int] = {i.name: of(0) for i in b.iters if i.extent.const == 1}
+    return tuple(p.substitute(ones) if p.names - ones.keys() else p for p in index)
 
 
 def _coordinates(b: Block, p: Int, text: str) -> list[tuple[str | None, str]]:

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tilesmith.base.errors import ScheduleError
+from tilesmith.expr.ints import ONE
 from tilesmith.ir.dependence import find_block
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Intrinsic
 from tilesmith.ir.tensor_cores import DEPTH, RUN
-from tilesmith.schedule.iterators import SplitIterator
+from tilesmith.schedule.iterators import SplitIterator, open_domain
 from tilesmith.schedule.kinds import Annotate, Bind, Vectorize
 from tilesmith.schedule.layout import TransformLayout
 from tilesmith.schedule.location import ReverseComputeAt
@@ -43,7 +44,7 @@ class TileByTensorCores:
 
     def __call__(self, state: State) -> Derived | None:
         b = state.block
-        if b.domain or b.tile or len(b.reducing) != 1 or state.levels_of(b.name):
+        if open_domain(b) or b.tile or len(b.reducing) != 1 or state.levels_of(b.name):
             return None
         if state.func.all_buffers[b.writes[0].buffer].scope != "global":
             return None
@@ -132,11 +133,17 @@ def _fits(func: Function, state: State, match: Match) -> bool:
             continue
         if buffer.layout is not None or len(load.index) > _MOST_RANK or load.buffer == b.name:
             return False
-        if not match.is_plain(operand) or load.index[-1].name not in match.order_of(operand):
+        axes = match.order_of(operand)
+        places = [[d for d, p in enumerate(load.index) if n in p.names] for n in axes]
+        last = [n for n in axes if n in load.index[-1].names]
+        if len({d for at in places for d in at}) < len(axes) or len(last) != 1:
+            return False
+        if any(load.index[d].coefficient(n) != ONE for n, at in zip(axes, places, strict=True)
+               for d in at):  # fmt: skip
             return False
         if (buffer.shape[-1].const or 1) * buffer.dtype.nbytes % 16:
             return False
-        if sizes[load.index[-1].name or ""] % RUN:
+        if sizes[last[0]] % RUN:
             return False
         if [x.buffer for x in b.loads].count(load.buffer) > 1:
             return False

@@ -9,15 +9,13 @@ from dataclasses import dataclass
 
 from tilesmith.expr.intervals import Unknown, bounds
 from tilesmith.expr.ints import Int
-from tilesmith.ir.nodes import Block, Iter
+from tilesmith.ir.nodes import Block
 from tilesmith.schedule.kinds import Unroll, Vectorize
 from tilesmith.schedule.loops import Reorder, Split
 from tilesmith.schedule.sample import SampleTile
 from tilesmith.schedule.step import Step
 from tilesmith.space import analysis
 from tilesmith.space.state import State
-
-_SMALL_PRIMES = (2, 3, 5, 7, 11, 13)  # of which tiles are made that fit registers and warps
 
 
 @dataclass(frozen=True)
@@ -36,8 +34,6 @@ class Tiling:
     registers: bool = False  # the innermost tile is unrolled, so that it stays in registers
     whole: int = 0  # batch axes of at most this extent are not tiled
     ones: bool = False  # nor are axes of extent 1
-    # If not empty, the policy for axes that divide into too large parts only
-    otherwise: str = ""
 
     def __post_init__(self) -> None:
         if not self.structure or set(self.structure) - {"S", "R"}:
@@ -52,9 +48,6 @@ class Tiling:
     @property
     def num_reduce(self) -> int:
         return self.structure.count("R")
-
-    def _policy(self, i: Iter) -> str:
-        return self.otherwise if self.otherwise and _is_rough(i.extent.const) else self.policy
 
     def innermost(self, b: Block, vector_axis: str | None = None) -> dict[str, str]:
         """The sizes of the innermost tile by tiled spatial axis."""
@@ -111,7 +104,7 @@ class Tiling:
                 most = self.unroll_reduce
             if i.name in asked and not vector:
                 most = 1
-            policy = "vector" if vector and self.policy == "any" else self._policy(i)
+            policy = "vector" if vector and self.policy == "any" else self.policy
             listed: tuple[tuple[int, ...], ...] = ()
             if i.kind == "R" and i.name in asked and i.extent.const:
                 # A guard inside of the sums that registers hold would force these to memory.
@@ -144,15 +137,6 @@ class Tiling:
                 last = max(k for k, c in enumerate(self.structure) if c == "R")
                 steps += [Unroll(loop) for loop in levels[last]]
         return state.then(*steps, done=[b.name]).with_tile(b.name, levels)
-
-
-def _is_rough(extent: int | None) -> bool:
-    """Whether an extent has a prime factor that is too large for a tile."""
-    left = extent or 1
-    for p in _SMALL_PRIMES:
-        while left % p == 0:
-            left //= p
-    return left > 1
 
 
 def _always(p: Int, b: Block) -> bool:

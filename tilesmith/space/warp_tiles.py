@@ -14,7 +14,7 @@ from tilesmith.base.errors import ScheduleError
 from tilesmith.ir.dependence import find_block
 from tilesmith.ir.nodes import Intrinsic
 from tilesmith.schedule.cache import StorageAlign
-from tilesmith.schedule.iterators import SplitIterator
+from tilesmith.schedule.iterators import SplitIterator, open_domain
 from tilesmith.schedule.kinds import Annotate, Bind, Unroll, Vectorize
 from tilesmith.schedule.location import ReverseComputeAt
 from tilesmith.schedule.loops import Reorder, Split
@@ -43,7 +43,7 @@ class TileByWarps:
 
     def __call__(self, state: State) -> Derived | None:
         b = state.block
-        if b.domain or b.tile or not b.reducing or state.levels_of(b.name):
+        if open_domain(b) or b.tile or not b.reducing or state.levels_of(b.name):
             return None
         if state.func.all_buffers[b.writes[0].buffer].scope != "global":
             return None

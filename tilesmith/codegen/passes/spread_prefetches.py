@@ -61,7 +61,7 @@ def _asked_beside(loop: For, distance: int, inputs: list[Buffer]) -> For:
     """
     notes = list(loop.notes)
     for b in inputs:
-        span = _span(loop, b) if any(_uses(loop, b)) else None
+        span = span_of(loop, b)
         if span is not None:
             turns = -(-_WORTH * distance // (span.elements * b.dtype.nbytes))
             notes.append(("prefetch", (b.name, turns)))
@@ -70,12 +70,12 @@ def _asked_beside(loop: For, distance: int, inputs: list[Buffer]) -> For:
 
 def _turn_nbytes(loop: For, func: Function) -> int:
     """The largest contiguous piece that one iteration of a loop accesses, in bytes."""
-    spans = [(_span(loop, b), b) for b in func.params if any(_uses(loop, b))]
+    spans = [(span_of(loop, b), b) for b in func.params if any(_uses(loop, b))]
     return max((s.elements * b.dtype.nbytes for s, b in spans if s is not None), default=0)
 
 
 def _spread(loop: For, b: Buffer, distance: int, target: Target) -> For:
-    span = _span(loop, b)
+    span = span_of(loop, b)
     if span is None:
         return loop
     first_use = next(k for k, s in enumerate(loop.body) if any(_uses(s, b)))
@@ -167,7 +167,7 @@ def _instructions(value: Expr) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Span:
+class Span:
     """The contiguous elements that one iteration of a loop accesses: `elements` from `low` on."""
 
     outer: tuple[tuple[str, int], ...]  # the loops that move the whole piece, with strides
@@ -180,9 +180,11 @@ def _uses(s: Stmt, b: Buffer) -> list[Access]:
     return [a for a in accesses((s,)) if a.buffer == b.name]
 
 
-def _span(loop: For, b: Buffer) -> _Span | None:
+def span_of(loop: For, b: Buffer) -> Span | None:
     """None if the accessed elements are not one contiguous piece that moves with the loop."""
     uses = [a for s in loop.body for a in _uses(s, b)]
+    if not uses:
+        return None
     pieces = {_piece(a, b) for a in uses}
     outers = {p[0] for p in pieces if p is not None}
     if None in pieces or len(outers) != 1:
@@ -192,7 +194,7 @@ def _span(loop: For, b: Buffer) -> _Span | None:
         return None
     low = min(p[1] for p in pieces if p is not None)
     high = max(p[2] for p in pieces if p is not None)
-    return _Span(outer, low, high - low + 1, any(a.write for a in uses))
+    return Span(outer, low, high - low + 1, any(a.write for a in uses))
 
 
 def _piece(a: Access, b: Buffer) -> tuple[tuple[tuple[str, int], ...], int, int] | None:

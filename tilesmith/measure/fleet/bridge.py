@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import sys
 import threading
 import time
@@ -26,6 +27,7 @@ from tilesmith.measure.wire import Channel, Gone, adopt
 
 _LOOK_SECONDS = 1.0  # between two looks for new nodes
 _HEAD_SECONDS = 20.0  # a head that does not answer this long is gone
+_REFUSED_SECONDS = 4.0  # nor one whose port is closed this long
 _DEVICE_SECONDS = 60.0  # for the process of a device to start; then the tuner hears of it
 _RETRY_SECONDS = 10.0  # before a process that did not start is tried again
 _END_SECONDS = 10.0
@@ -87,9 +89,21 @@ class Bridge:
             time.sleep(_LOOK_SECONDS)
 
     def _watch(self) -> None:
-        while time.monotonic() - self._looked < _HEAD_SECONDS:
+        """Notices that the head has ended, or does not answer."""
+        host, _, port = str(ray.get_runtime_context().gcs_address).rpartition(":")
+        heard = time.monotonic()
+        while True:
             time.sleep(_LOOK_SECONDS)
-        self._send((0, None, "its head does not answer"))
+            try:
+                socket.create_connection((host.strip("[]"), int(port)), _LOOK_SECONDS).close()
+                heard = time.monotonic()
+            except ConnectionRefusedError:
+                if time.monotonic() - heard > _REFUSED_SECONDS:
+                    return self._send((0, None, "its head has ended"))
+            except (OSError, ValueError):
+                heard = time.monotonic()  # that says nothing
+            if time.monotonic() - self._looked > _HEAD_SECONDS:
+                return self._send((0, None, "its head does not answer"))
 
     def _find(self) -> None:
         present: set[str] = set()

@@ -235,7 +235,10 @@ class CudaDevice:
     def call(
         self, module: CudaModule, entry: int, pointers: Sequence[int], scratch: CudaMemory | None
     ) -> CudaCall:
-        return CudaCall(self.driver, module, entry, pointers, scratch)
+        if not any(f.maps for f in module.entries[entry]):
+            return CudaCall(self.driver, module, entry, pointers, scratch)
+        with self.active():  # the driver describes tensors of a context
+            return CudaCall(self.driver, module, entry, pointers, scratch)
 
     def copy_call(
         self, to: CudaMemory, memory: CudaMemory, nbytes: int, to_offset: int = 0, offset: int = 0
