@@ -133,6 +133,7 @@ def test_commands_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In the order given, with smaller sizes and few trials."""
+    pytest.importorskip("plotly", reason="`tilesmith report` draws with it")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     onnx.save(onnx.parser.parse_model(MODEL), "model.onnx")

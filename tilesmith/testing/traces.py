@@ -69,8 +69,8 @@ GPU_WEIGHTS: dict[str, float] = {**CPU_WEIGHTS, "bind": 2, "parallel": 0, "vecto
 EVERY_WEIGHTS: dict[str, float] = {
     **CPU_WEIGHTS, "bind": 0.5, "split_iterator": 2, "winograd": 4, "skip_zeros": 3, "write_out": 2,
     "tensorize": 3, "auto_parallel": 1, "auto_prefetch": 0.5, "auto_vectorize": 1,
-    "auto_unroll": 1, "sample_tile": 0.2, "sample_choice": 0.2, "sample_location": 2,
-    "sample_permutation": 1, "require": 0.2,
+    "auto_unroll": 1, "prefetch_streams": 0.5, "sample_tile": 0.2, "sample_choice": 0.2,
+    "sample_location": 2, "sample_permutation": 1, "require": 0.2,
 }  # fmt: skip
 MAX_WORK = 4000  # block instances of a schedule; steps that recompute more are left out
 
@@ -347,12 +347,14 @@ class _Draw:
         return Blockize(self.loop())
 
     def tensorize(self) -> Step:
-        """At a loop with the extent of an instruction, if there is one."""
-        unit = self.one_of(INTRINSICS)
-        (_, d), *_ = walk(unit.description.body)
-        first = d.iters[0].extent
-        fits = [f.name for f in all_loops(self.func.body) if f.extent == first]
-        return Tensorize(self.one_of(fits) if fits else self.loop(), unit)
+        """At a loop with the extent of an instruction's first axis, if there is one."""
+        loops = all_loops(self.func.body)
+        first = {unit: next(walk(unit.description.body))[1].iters[0].extent for unit in INTRINSICS}
+        fits = [
+            (unit, f.name) for unit, extent in first.items() for f in loops if f.extent == extent
+        ]
+        unit, loop = self.one_of(fits or [(INTRINSICS[0], self.loop())])
+        return Tensorize(loop, unit)
 
     def winograd(self) -> Step:
         b = self._sum()

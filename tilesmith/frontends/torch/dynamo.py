@@ -36,10 +36,12 @@ def compiled(
     def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> CompiledGraph:
         return CompiledGraph(graph, parameters, building)
 
-    made: Compiled = aot_autograd(
-        fw_compiler=compile_graph, inference_compiler=compile_graph, decompositions=core_table(),
-        keep_inference_input_mutations=True,
-    )(module, list(example_inputs))  # fmt: skip
+    # Else some versions of PyTorch take a recurrent layer apart into calls of oneDNN.
+    with torch.backends.mkldnn.flags(enabled=False):
+        made: Compiled = aot_autograd(
+            fw_compiler=compile_graph, inference_compiler=compile_graph,
+            decompositions=core_table(), keep_inference_input_mutations=True,
+        )(module, list(example_inputs))  # fmt: skip
     return made
 
 

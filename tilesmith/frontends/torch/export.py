@@ -75,7 +75,8 @@ def _exported(
             )
         walks = _long_walks(traced.graph)
         table = {op: f for op, f in export_table().items() if op not in walks}
-        with _about(module):
+        # Else some versions of PyTorch take a recurrent layer apart into calls of oneDNN.
+        with _about(module), torch.backends.mkldnn.flags(enabled=False):
             return traced.run_decompositions(table)
 
 
