@@ -6,7 +6,7 @@ tuned kernels and whole networks beside PyTorch?
     python -m bench.gpu rates   [--seconds 30]
     python -m bench.gpu faults
     python -m bench.gpu suite   --seconds 60 [--ops ...] [--shapes 1,3] [--batch 16] [--db F]
-                                [--cases "matmul 2048 2048 2048; layer-norm 8192 8192"]
+                                [--cases "matmul-float16 4096 4096 4096; layer-norm 8192 8192"]
     python -m bench.gpu models  [--networks resnet50,bert-base] [--seconds N]
 
 Common: --target cuda|opencl, --limit SECONDS (it ends by itself before that), --json FILE (written

@@ -14,6 +14,8 @@ from tilesmith.report.suite import SUITE
 from tilesmith.runtime.devices.open import target_of
 
 LAYER_NORM = "layer-norm"
+# Products of M x K and K x N elements, with sums in float32.
+HALF_PRODUCTS = {"matmul-float16": "float16", "matmul-bfloat16": "bfloat16"}
 
 
 def cases_of(ops: str = "", shapes: str = "", batch: int = 1) -> list[Case]:
@@ -33,19 +35,25 @@ def case_of(op: str, shape: tuple[int, ...], batch: int = 1) -> Case:
 
 
 def named_cases(text: str) -> list[Case]:
-    """Cases as "matmul 1024 1024 1024; softmax 8192 8192; layer-norm 8192 8192"."""
+    """Cases as "matmul 1024 1024 1024; matmul-float16 4096 4096 4096; layer-norm 8192 8192"."""
     words = [part.split() for part in text.split(";") if part.strip()]
     return [_case(name, name, tuple(map(int, shape)), 1) for name, *shape in words]
 
 
 def _case(op: str, name: str, shape: tuple[int, ...], batch: int) -> Case:
     plain = function_of(name, shape)
-    sizes = {} if name == LAYER_NORM else numbers(name, shape)
+    sizes = {} if name in (LAYER_NORM, *HALF_PRODUCTS) else numbers(name, shape)
     return Case(op, name, shape, batch, sizes, plain, {None: plain})
 
 
 def function_of(name: str, shape: tuple[int, ...]) -> Function:
-    """An operator of the command line, or the layer norm of M rows of N elements."""
+    """An operator of the command line, the layer norm of M rows of N elements, or a product in half
+    precision.
+    """
+    if dtype := HALF_PRODUCTS.get(name):
+        m, n, k = shape
+        a, b = ts.placeholder((m, k), dtype, name="A"), ts.placeholder((k, n), dtype, name="B")
+        return ts.function([a, b, ts.ops.matmul(a, b, name="C")], name=f"{dtype}_{m}_{n}_{k}")
     if name != LAYER_NORM:
         return operator(name, shape)
     x = ts.placeholder(shape, name="X")

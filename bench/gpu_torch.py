@@ -46,13 +46,18 @@ def graph_us(torch: Any, call: Callable[[], Any]) -> float:
 
 def operator_calls(torch: Any, operator: str, shape: list[int]) -> dict[str, Callable[[], Any]]:
     """The ways in which PyTorch computes an operator of the suite, by name."""
-    from bench.gpu_cases import LAYER_NORM, function_of
+    from bench.gpu_cases import HALF_PRODUCTS, LAYER_NORM, function_of
     from tilesmith.cli.operators import numbers
     from tilesmith.report.compare import inputs_of
     from tilesmith.report.problems import Convolution, question_of
 
-    inputs = inputs_of(function_of(operator, tuple(shape)))
     f = torch.nn.functional
+    if operator in HALF_PRODUCTS:
+        m, n, k = shape
+        half = {"device": "cuda", "dtype": getattr(torch, HALF_PRODUCTS[operator])}
+        a, b, c = torch.randn(m, k, **half), torch.randn(k, n, **half), torch.empty(m, n, **half)
+        return {"matmul": lambda: torch.matmul(a, b, out=c)}
+    inputs = inputs_of(function_of(operator, tuple(shape)))
     if operator == LAYER_NORM:
         rows, gamma, beta = (torch.from_numpy(a).cuda() for a in inputs)
         return {LAYER_NORM: lambda: f.layer_norm(rows, rows.shape[-1:], gamma, beta)}
@@ -116,6 +121,8 @@ def main() -> None:
 
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
         torch.backends.cudnn.benchmark = True
         torch.zeros(1, device="cuda")
         why = ""
