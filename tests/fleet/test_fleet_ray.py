@@ -8,7 +8,6 @@ import json
 import os
 import re
 import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -161,23 +160,20 @@ def test_the_commands_of_the_how_to_exist() -> None:
 
 
 def test_nodes_are_lost_and_every_trial_is_accounted_for(cluster: Cluster, tmp_path: Path) -> None:
-    """One is killed and one loses its network while the others measure."""
+    """Of four, one after another is killed or loses its network while the others measure, and a
+    new one joins.
+    """
     database = ts.open_database(tmp_path / "tune.db")
-    begun = threading.Event()
-    over = threading.Event()
-
-    def lose() -> None:
-        begun.wait()
-        cluster.kill("node0")
-        if not over.wait(2.0):
-            cluster.send(signal.SIGSTOP, "node1")
-
-    loser = threading.Thread(target=lose)
-    loser.start()
+    losses = {
+        8: lambda: cluster.kill("node0"),
+        16: lambda: cluster.worker("node4"),
+        50: lambda: cluster.send(signal.SIGSTOP, "node1"),
+        90: lambda: cluster.kill("node2"),
+    }
 
     def observe(progress: ts.Progress) -> None:
-        if progress.trials >= 8:
-            begun.set()
+        for trials in [t for t in losses if t <= progress.trials]:
+            losses.pop(trials)()
 
     try:
         result = ts.tune(
@@ -186,10 +182,8 @@ def test_nodes_are_lost_and_every_trial_is_accounted_for(cluster: Cluster, tmp_p
             measurer=ts.FleetMeasurer(cluster.address, wait=LIMIT, patience=15.0),
         )  # fmt: skip
     finally:
-        over.set()
-        begun.set()
-        loser.join()
         cluster.kill("node1")
+    assert not losses
     records = database.of(TASK)
     database.close()
     assert result.error is None

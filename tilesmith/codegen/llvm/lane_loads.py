@@ -25,7 +25,7 @@ def can_join(m: Memory, cell: Cell, frame: Frame, target: Target) -> bool:
         and cell.lanes == 1
         and m.dtype.name in ("float32", "float64")
         and frame.kind == "loop"
-        and cell.memory not in frame.written
+        and cell.memory not in frame.written | frame.owned  # else stores may lie between its loads
     )
 
 

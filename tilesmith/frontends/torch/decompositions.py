@@ -4,7 +4,8 @@ that have an operator of their own here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -37,6 +38,19 @@ def core_table() -> Table:
 def export_table() -> Table:
     """For a graph of torch.export."""
     return _without(torch.export.default_decompositions(), (*_KEPT, *_KEPT_BY_EXPORT))
+
+
+@contextmanager
+def without_onednn() -> Iterator[None]:
+    """Else some versions of PyTorch take a recurrent layer apart into calls of oneDNN. Their
+    `torch.backends.mkldnn.flags` sets more than this, and warns of it.
+    """
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
 
 
 def _without(table: Any, names: tuple[str, ...]) -> Table:

@@ -15,7 +15,7 @@ from torch._dynamo.backends.common import aot_autograd
 
 from tilesmith.base.errors import GraphError, TilesmithError
 from tilesmith.frontends.torch.compiled import Building, CompiledGraph
-from tilesmith.frontends.torch.decompositions import core_table
+from tilesmith.frontends.torch.decompositions import core_table, without_onednn
 
 Compiled = Callable[..., Any]
 
@@ -36,8 +36,7 @@ def compiled(
     def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> CompiledGraph:
         return CompiledGraph(graph, parameters, building)
 
-    # Else some versions of PyTorch take a recurrent layer apart into calls of oneDNN.
-    with torch.backends.mkldnn.flags(enabled=False):
+    with without_onednn():
         made: Compiled = aot_autograd(
             fw_compiler=compile_graph, inference_compiler=compile_graph,
             decompositions=core_table(), keep_inference_input_mutations=True,

@@ -18,7 +18,7 @@ from torch.export.graph_signature import (
 from torch.utils import _pytree as pytree
 
 from tilesmith.base.errors import GraphError
-from tilesmith.frontends.torch.decompositions import export_table
+from tilesmith.frontends.torch.decompositions import export_table, without_onednn
 from tilesmith.frontends.torch.program import TorchProgram, uncovered
 from tilesmith.frontends.torch.shapes import is_settled
 from tilesmith.frontends.torch.tensors import dtype_of
@@ -75,8 +75,7 @@ def _exported(
             )
         walks = _long_walks(traced.graph)
         table = {op: f for op, f in export_table().items() if op not in walks}
-        # Else some versions of PyTorch take a recurrent layer apart into calls of oneDNN.
-        with _about(module), torch.backends.mkldnn.flags(enabled=False):
+        with _about(module), without_onednn():
             return traced.run_decompositions(table)
 
 
