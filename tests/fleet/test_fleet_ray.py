@@ -168,7 +168,7 @@ def test_nodes_are_lost_and_every_trial_is_accounted_for(cluster: Cluster, tmp_p
         8: lambda: cluster.kill("node0"),
         16: lambda: cluster.worker("node4"),
         50: lambda: cluster.send(signal.SIGSTOP, "node1"),
-        90: lambda: cluster.kill("node2"),
+        90: lambda: cluster.kill("node3"),
     }
 
     def observe(progress: ts.Progress) -> None:
