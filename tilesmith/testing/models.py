@@ -148,7 +148,7 @@ class CostModelContract:
         speed = 1 / np.array([seconds_by_tiles(c) for c in candidates(of)])
         correlation = rank_correlation(scores, speed)
         if self.learns:
-            assert correlation > 0.5
+            assert correlation > 0.5, f"the order predicted and the true one: {correlation:.2f}"
         else:
             assert abs(correlation) < 0.3, (
                 "its order is that of the data, or the reverse: it does learn"
@@ -167,7 +167,9 @@ class CostModelContract:
             predictor.predict(slow, others[half:]),
         )
         if self.learns:
-            assert np.median(better) > np.median(worse)
+            assert np.median(better) > np.median(worse), (
+                f"medians {np.median(better)} of the faster, {np.median(worse)} of the slower variant"
+            )
         else:  # over all pairs, neither is preferred by more than chance
             preferred = float((better[:, None] > worse).mean())
             assert 0.3 < preferred < 0.7, "it tells the variants apart: it does learn"
