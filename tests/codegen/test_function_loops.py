@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lowered import lower
 
 import tilesmith as ts
 from tilesmith.base.target import Target
+from tilesmith.codegen.passes.stage_functions import stage_functions
 from tilesmith.codegen.passes.strip_vectors import lanes_at_once
-from tilesmith.ir.nodes import Store, Write
+from tilesmith.ir.nodes import For, Store, Write, statements
 
 N1, AVX512 = Target.named("neoverse-n1"), Target.named("skylake-avx512")
 LENGTHS = (1, 3, 32, 63, 71, 130)
@@ -96,3 +98,44 @@ def test_sums_and_guards(n: int) -> None:
     wide = np.exp(np.pad(a.astype(np.float64), ((0, 0), (2, 3))))
     want = wide / np.exp(a.astype(np.float64)).sum(1, keepdims=True)
     np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+def rows(count: int, n: int, f: Any, kind: str = "serial") -> ts.Schedule:
+    """A product, and a function of its tile."""
+    a, b = ts.placeholder((count, 5), name="a"), ts.placeholder((5, n), name="b")
+    k = ts.reduce_axis(5, name="k")
+    c = ts.compute((count, n), lambda i, j: ts.sum(a[i, k] * b[k, j], axis=k), name="c")
+    sch = ts.Schedule(
+        ts.function([a, b, ts.compute((count, n), lambda i, j: f(c[i, j], i, j), name="y")])
+    )
+    sch.vectorize("y.j")
+    if kind == "unroll":
+        sch.unroll("y.i")
+    return sch
+
+
+def staged(sch: ts.Schedule, target: Target = N1) -> list[For]:
+    found = stage_functions(lower(sch.func), target).body
+    return [s for s in statements(found) if isinstance(s, For) and s.name.endswith(".lane")]
+
+
+@pytest.mark.parametrize("kind", ["serial", "unroll"])
+@pytest.mark.parametrize(("count", "n"), [(16, 12), (19, 12), (3, 4), (2, 30), (5, 7)])
+def test_functions_of_short_rows(count: int, n: int, kind: str) -> None:
+    sch = rows(count, n, lambda v, i, j: v * (1 + ts.erf(v * 0.7)) + i, kind)
+    (loop,) = staged(sch)
+    together = min(count, 8) if (count, n) != (5, 7) else 5
+    assert loop.extent.const == together * n
+    rng = np.random.default_rng(2)
+    arrays = [rng.normal(size=size).astype(np.float32) for size in ((count, 5), (5, n))]
+    got = ts.build(sch, ts.cpu(1))(*arrays)
+    np.testing.assert_allclose(got, ts.evaluate(sch.func, *arrays), rtol=1e-5, atol=1e-5)
+
+
+def test_rows_that_are_not_staged() -> None:
+    assert not staged(rows(16, 32, lambda v, i, j: ts.exp(v)))  # a group by itself
+    assert not staged(rows(16, 12, lambda v, i, j: ts.sqrt(v)))
+    assert not staged(rows(16, 12, lambda v, i, j: ts.exp(v) + ts.erf(v)))
+    assert not staged(rows(16, 12, lambda v, i, j: ts.where(j < 3, ts.exp(v), 0.0)))
+    assert not staged(rows(1, 12, lambda v, i, j: ts.exp(v)))
+    assert not staged(rows(16, 12, lambda v, i, j: ts.exp(v)), AVX512)

@@ -109,14 +109,20 @@ def lanes_at_once(body: tuple[Stmt, ...], target: Target) -> int:
     """
     lanes = lanes_of(body, target)
     values = [w.value for s in statements(body) if isinstance(s, Store) for w in s.writes]
-    if target.arch != "aarch64" or not any(map(_has_chain, values)):
+    if target.arch != "aarch64" or not any(_chains(v) for v in values):
         return lanes
     sums = any(w.accumulates for s in statements(body) if isinstance(s, Store) for w in s.writes)
     return min(lanes, target.lanes(32)) * (_VECTORS // 2 if sums else _VECTORS)
 
 
-def _has_chain(e: Expr) -> bool:
-    return any(isinstance(x, Unary) and x.op in _CHAINS for x in preorder(e, children))
+def chain_in(e: Expr) -> Unary | None:
+    """The function in an expression that contains just one."""
+    found = set(_chains(e))
+    return found.pop() if len(found) == 1 else None
+
+
+def _chains(e: Expr) -> list[Unary]:
+    return [x for x in preorder(e, children) if isinstance(x, Unary) and x.op in _CHAINS]
 
 
 def compute_bits(d: DType, target: Target) -> int:
