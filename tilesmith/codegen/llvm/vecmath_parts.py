@@ -148,7 +148,7 @@ def horner(b: Builder, x: V, coefficients: Sequence[float]) -> V:
     """c0 + x (c1 + x (c2 ...)). Horner has the fewest instructions; loops hide its latency."""
     acc = k(b, x, coefficients[-1])
     ahead = addends(b, x, coefficients[:-1])
-    wide = _is_arm(b) and x.type.lanes * x.type.bits >= _WIDE_BITS
+    wide = is_arm(b) and x.type.lanes * x.type.bits >= _WIDE_BITS
     if wide:
         b.fence()
     for c in reversed(ahead):
@@ -170,7 +170,7 @@ def addends(b: Builder, x: V, values: Sequence[float]) -> list[Callable[[], V]]:
     more instruction on the pipes that multiply. A load runs on others. It is volatile because LLVM
     would move it out of the loop, and copy.
     """
-    if not _is_arm(b) or x.type.lanes == 1:
+    if not is_arm(b) or x.type.lanes == 1:
         return [partial(k, b, x, value) for value in values]
     table = b.table(x.type, values)
     return [partial(b.entry, x.type, table, at) for at in range(len(values))]
@@ -207,7 +207,7 @@ def _halves(b: Builder, x: V) -> tuple[V, V]:
 def at_most(b: Builder, x: V, limit: float) -> V:
     """min(x, limit), and NaN for NaN, in one instruction on both architectures."""
     bound = k(b, x, limit)
-    if _is_arm(b):
+    if is_arm(b):
         return b.call("llvm.minimum", x.type, x, bound)
     # minps returns its second operand when either is NaN
     return b.select(b.compare("olt", bound, x), bound, x)
@@ -215,12 +215,12 @@ def at_most(b: Builder, x: V, limit: float) -> V:
 
 def at_least(b: Builder, x: V, limit: float) -> V:
     bound = k(b, x, limit)
-    if _is_arm(b):
+    if is_arm(b):
         return b.call("llvm.maximum", x.type, x, bound)
     return b.select(b.compare("ogt", bound, x), bound, x)
 
 
-def _is_arm(b: Builder) -> bool:
+def is_arm(b: Builder) -> bool:
     return b.arch.startswith(("aarch64", "arm64"))
 
 
