@@ -17,7 +17,7 @@ from tilesmith.cli.operator_arguments import (
     function_of,
 )
 from tilesmith.cli.operator_help import explain
-from tilesmith.cli.operators import OPERATORS
+from tilesmith.cli.operator_table import OPERATORS
 from tilesmith.cli.show_graph import graph
 from tilesmith.cli.show_records import records, runs, source, trace
 from tilesmith.cli.show_tasks import tasks
