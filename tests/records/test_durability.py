@@ -447,13 +447,13 @@ def test_the_password_is_not_shown(new_postgres):
 
 def test_ctrl_c_during_a_transaction_waits_for_its_end(new_place, monkeypatch):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    store = sql._put
+    store = sql.put
 
     def pressed(*given):
         signal.raise_signal(signal.SIGINT)
         return store(*given)
 
-    monkeypatch.setattr(sql, "_put", pressed)
+    monkeypatch.setattr(sql, "put", pressed)
     try:
         with ts.open_database(new_place()) as db:
             with pytest.raises(KeyboardInterrupt):
