@@ -5,8 +5,8 @@ what the last positions held is carried to the next call.
 from __future__ import annotations
 
 from tilesmith.expr.dsl import compute, reduce_axis
-from tilesmith.expr.dsl import sum as sum_over
 from tilesmith.expr.ints import ZERO, Int, of
+from tilesmith.expr.reductions import sum as sum_over
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value, cast, where
 from tilesmith.ops.arguments import fixed, need_equal, need_tensor

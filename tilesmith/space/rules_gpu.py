@@ -9,7 +9,7 @@ from math import prod
 
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.nodes import Select
-from tilesmith.ir.dependence import find_block
+from tilesmith.ir.lookup import find_block
 from tilesmith.ir.nodes import Block, walk
 from tilesmith.schedule.automatic import AutoUnroll
 from tilesmith.schedule.cache import CacheRead, SetScope, StorageAlign
