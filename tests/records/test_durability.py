@@ -22,7 +22,7 @@ from sqlalchemy import event
 import tilesmith as ts
 from tilesmith.records import sql
 from tilesmith.records.connect import use_wal
-from tilesmith.testing.databases import measured, task_of
+from tilesmith.testing.measurements import measured, task_of
 
 HERE = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
 TASK = task_of()
@@ -225,7 +225,7 @@ FILLER = """
 import resource, signal, sys
 import tilesmith as ts
 from tilesmith.records.connect import use_wal
-from tilesmith.testing.databases import measured, task_of
+from tilesmith.testing.measurements import measured, task_of
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
 db, k = ts.open_database(sys.argv[1]), 0
