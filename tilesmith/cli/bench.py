@@ -78,7 +78,8 @@ def bench(
     threads: Annotated[
         str,
         typer.Option(
-            metavar="LIST", help="numbers of threads to run with, such as 1,2; 1 and all if empty"
+            metavar="LIST",
+            help="numbers of threads to run with, such as 1,2; if not given, 1 and all cores",
         ),
     ] = "",
     batch: Annotated[
@@ -137,7 +138,10 @@ def bench(
         ),
     ] = None,
     wide: Annotated[
-        bool, typer.Option("--wide", help="show all columns of the table, wider than 80 letters")
+        bool,
+        typer.Option(
+            "--wide", help="show all columns of the table, even if wider than 80 characters"
+        ),
     ] = False,
 ) -> None:  # fmt: skip
     """Compare tuned kernels, or a model, with other libraries.

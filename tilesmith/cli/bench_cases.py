@@ -1,6 +1,4 @@
-"""The cases of `tilesmith bench`: words of the command line in, operators with their sizes and
-layouts out.
-"""
+"""The cases of `tilesmith bench`: operators with the sizes and layouts to compare."""
 
 from __future__ import annotations
 

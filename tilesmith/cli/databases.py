@@ -20,7 +20,8 @@ TunedOption = Annotated[
     typer.Option(
         "--db",
         metavar="FILE|URL",
-        help="use the tuned kernels of this database; drafts elsewhere",
+        help="use the tuned kernels of this database; other kernels are scheduled by the analytic "
+        "score, untuned",
     ),
 ]
 

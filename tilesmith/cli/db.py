@@ -117,7 +117,7 @@ def prune(
     keep: Annotated[
         int,
         typer.Option(
-            metavar="N", parser=count, help="delete all but the N best of each task; 0: none"
+            metavar="N", parser=count, help="keep only the N best of each task; 0: no limit"
         ),
     ] = 0,
     failures: Annotated[

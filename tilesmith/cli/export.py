@@ -1,4 +1,4 @@
-"""`tilesmith export`: a model file in, a folder with a C library that runs it out."""
+"""`tilesmith export`: writes a C library that runs a model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def export(
     target: Annotated[
         str,
         typer.Option(
-            metavar="NAME", help="the processor it will run on: cpu is this machine's, or a name"
+            metavar="NAME",
+            help="the processor it will run on: cpu is this machine's; others are known by name, "
+            "such as neoverse-n1",
         ),
     ] = "cpu",
     cores: Annotated[

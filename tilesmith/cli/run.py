@@ -1,4 +1,4 @@
-"""`tilesmith run`: a model file and arrays in, the arrays that it computes out."""
+"""`tilesmith run`: runs a model on given or random arrays, and prints or stores the results."""
 
 from __future__ import annotations
 

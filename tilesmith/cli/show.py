@@ -63,7 +63,9 @@ def sketches(
     constant_weights: ConstantWeightsOption = False,
     rules: Annotated[
         Rules,
-        typer.Option(help="the rules that derive them: Ansor's, or ours, which go further"),
+        typer.Option(
+            help="the rules that derive them: Ansor's, or the default ones, which derive more"
+        ),
     ] = Rules.default,
 ) -> None:
     """Print the sketches of an operator.

@@ -160,7 +160,7 @@ def source(
         bool, typer.Option("--assembly", help="print assembly instead of LLVM IR")
     ] = False,
 ) -> None:
-    """Print the code generated for a record: LLVM IR or assembly.
+    """Print the code generated for a record: LLVM IR, or the C text of a GPU kernel.
 
     The code is built again for the record's target, which need not be this machine.
 

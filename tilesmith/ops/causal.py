@@ -1,5 +1,5 @@
-"""The causal convolution of sequence models: each position meets itself and those before it, and
-what the last positions held is carried to the next call.
+"""The causal convolution of sequence models: an output depends on its own position and those before
+it. The last inputs are carried to the next call.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The deformable convolution: an input, weights and offsets of every tap in, the output out.
 
-What the taps meet is gathered by one stage, interpolated; the sum over it is an ordinary one.
+One stage gathers and interpolates the input of each tap; the sum over it is an ordinary one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Images of another size: a tensor in, one whose extent along some axes is another out.
 
-Which elements an output meets, and with which weights, depends on its position along an axis only.
+Which elements an output reads, and with which weights, depends on its position along an axis only.
 So an interpolation goes axis by axis, and its two tables are tensors, as a rule constants.
 """
 
