@@ -47,7 +47,7 @@ class CpuScore(ClosedForm):
         return CpuConstants.of(target) if self.constants is None else self.constants
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def _doublings(score: CpuScore, variant: Variant, graph: Graph, nests: tuple[Nest, ...]) -> Term:
     task = variant.task
     cpu = score.constants_of(task.target)
