@@ -149,9 +149,9 @@ def horner(b: Builder, x: V, coefficients: Sequence[float]) -> V:
     acc = k(b, x, coefficients[-1])
     ahead = addends(b, x, coefficients[:-1])
     wide = is_arm(b) and x.type.lanes * x.type.bits >= _WIDE_BITS
-    if wide:
-        b.fence()
     for c in reversed(ahead):
+        if wide:
+            b.fence()
         acc = b.fma(acc, x, c())
     if wide:
         b.fence()
