@@ -63,6 +63,7 @@ def test_groups_of_registers_are_for_functions_on_aarch64() -> None:
     assert lanes("float64", ts.tanh) == 16
     assert lanes("float16", ts.exp) == lanes("bfloat16", ts.exp) == 32
     assert lanes("float32", lambda v: v + 1) == lanes("float32", ts.sqrt) == 4
+    assert lanes("float32", lambda v: ts.power(v, 2.5)) == 16  # computed with double
     assert lanes("float32", ts.exp, AVX512) == 16
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from tilesmith.base.dtype import FLOAT32, FLOAT64
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import substitute_body
-from tilesmith.codegen.passes.strip_vectors import chain_in, lanes_at_once, lanes_of
+from tilesmith.codegen.passes.strip_vectors import function_in, lanes_at_once, lanes_of
 from tilesmith.expr.dynamic import loads_of
 from tilesmith.expr.ints import of, var
 from tilesmith.expr.nodes import Expr, Load, Select, children, rewrite
@@ -58,14 +58,16 @@ def _short_rows(s: Stmt, target: Target) -> tuple[For, For] | None:
     (w,) = store.writes
     n = lanes.extent.const or 0
     least = lanes_of(lanes.body, target)
-    if s.notes or lanes.notes or not least <= n < lanes_at_once(lanes.body, target):
+    if lanes.notes or any(key != "unroll_depth" for key, _ in s.notes):
+        return None
+    if not least <= n < lanes_at_once(lanes.body, target):
         return None
     # a condition may protect what is loaded, and a row may be computed from the one before
     if any(isinstance(e, Select) for e in preorder(w.value, children)):
         return None
     if any(load.buffer == w.buffer for load in loads_of(w.value)):
         return None
-    function = chain_in(w.value)
+    function = function_in(w.value)
     if function is None or function.dtype not in (FLOAT32, FLOAT64) or (s.extent.const or 0) < 2:
         return None
     return s, lanes
@@ -79,7 +81,7 @@ def _staged(rows: For, lanes: For, target: Target) -> tuple[Stmt, ...]:
     (store,) = substitute_body(lanes.body, env)
     assert isinstance(store, Store)
     (w,) = store.writes
-    function = chain_in(w.value)
+    function = function_in(w.value)
     assert function is not None
     staged = Buffer(f"{rows.name}.staged", (of(together * n),), function.dtype, "local")
     at = (var(row) * n + var(lanes.name),)
