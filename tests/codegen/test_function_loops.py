@@ -138,5 +138,6 @@ def test_rows_that_are_not_staged() -> None:
     assert not staged(rows(16, 12, lambda v, i, j: ts.sqrt(v)))
     assert not staged(rows(16, 12, lambda v, i, j: ts.exp(v) + ts.erf(v)))
     assert not staged(rows(16, 12, lambda v, i, j: ts.where(j < 3, ts.exp(v), 0.0)))
+    assert staged(rows(16, 12, lambda v, i, j: ts.where(v > 0, v, ts.expm1(v))))  # read anyhow
     assert not staged(rows(1, 12, lambda v, i, j: ts.exp(v)))
     assert not staged(rows(16, 12, lambda v, i, j: ts.exp(v)), AVX512)

@@ -62,15 +62,19 @@ def _short_rows(s: Stmt, target: Target) -> tuple[For, For] | None:
         return None
     if not least <= n < lanes_at_once(lanes.body, target):
         return None
-    # a condition may protect what is loaded, and a row may be computed from the one before
-    if any(isinstance(e, Select) for e in preorder(w.value, children)):
-        return None
-    if any(load.buffer == w.buffer for load in loads_of(w.value)):
-        return None
     function = function_in(w.value)
     if function is None or function.dtype not in (FLOAT32, FLOAT64) or (s.extent.const or 0) < 2:
         return None
-    return s, lanes
+    # a row may be computed from the one before, and a condition may protect what is loaded
+    sure = {e for e in preorder(w.value, _unguarded) if isinstance(e, Load)}
+    if any(load.buffer == w.buffer for load in loads_of(w.value)):
+        return None
+    return (s, lanes) if sure.issuperset(loads_of(function.x)) else None
+
+
+def _unguarded(e: Expr) -> tuple[Expr, ...]:
+    """The operands that are computed whenever e is."""
+    return (e.cond,) if isinstance(e, Select) else children(e)
 
 
 def _staged(rows: For, lanes: For, target: Target) -> tuple[Stmt, ...]:
