@@ -37,7 +37,7 @@ class CpuScore(ClosedForm):
     constants: CpuConstants | None = None
 
     def term(self, variant: Variant) -> Term:
-        return _doublings(self, variant)
+        return _doublings(self, variant, *shared_nests(variant))
 
     def estimates(self, nest: Nest) -> tuple[Term, ...]:
         """Cycles of a statement on one core: arithmetic, and bytes from L2, L3 and memory."""
@@ -48,8 +48,7 @@ class CpuScore(ClosedForm):
 
 
 @lru_cache(maxsize=1024)
-def _doublings(score: CpuScore, variant: Variant) -> Term:
-    graph, nests = shared_nests(variant)
+def _doublings(score: CpuScore, variant: Variant, graph: Graph, nests: tuple[Nest, ...]) -> Term:
     task = variant.task
     cpu = score.constants_of(task.target)
     cycles = graph.of(0)

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from tilesmith.ir.nodes import Block
 from tilesmith.search.features.graph import Term
-from tilesmith.search.features.nest import Access, Nest, shared_nests
+from tilesmith.search.features.nest import Access, Nest
 from tilesmith.search.features.operations import operations
 from tilesmith.search.gpu_constants import GpuConstants
 from tilesmith.search.gpu_nest import GpuNest, largest_power
@@ -183,8 +183,7 @@ def _joined(gpu: GpuConstants, n: GpuNest) -> Term:
 
 def _tile_of(nest: Nest, a: Access) -> tuple[Term, ...]:
     """The shape that a shared buffer has after lowering: what its copy fills at once."""
-    _, nests = shared_nests(nest.variant)
-    for other in nests:
+    for other in nest.siblings:
         here = gpu_nest(other)
         if here.copies and here.target.name == a.buffer.name:
             written = next(x for x in other.accesses if x.buffer.name == a.buffer.name)

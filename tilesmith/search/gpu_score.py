@@ -32,7 +32,7 @@ class GpuScore(ClosedForm):
     constants: GpuConstants | None = None
 
     def term(self, variant: Variant) -> Term:
-        return _doublings(self, variant)
+        return _doublings(self, variant, *shared_nests(variant))
 
     def estimates(self, nest: Nest) -> tuple[Term, ...]:
         """Cycles of a statement in one block: instructions, shared memory and L1, L2, memory."""
@@ -47,8 +47,7 @@ class GpuScore(ClosedForm):
 
 
 @lru_cache(maxsize=1024)
-def _doublings(score: GpuScore, variant: Variant) -> Term:
-    graph, nests = shared_nests(variant)
+def _doublings(score: GpuScore, variant: Variant, graph: Graph, nests: tuple[Nest, ...]) -> Term:
     gpu = score.constants_of(variant.task.target)
     cycles = graph.of(0)
     for launch in launches_of(nests):
