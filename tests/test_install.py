@@ -199,9 +199,9 @@ except ts.TargetError as error:  # the package is there, a device may not be
 from importlib.util import find_spec
 assert find_spec("ray")""",
     "report": """
-from tilesmith.report.records_page import records_page, require_plotly
+from tilesmith.report.plotly_text import plotly_text
 import tilesmith.report.chart
-require_plotly()""",
+assert plotly_text()""",
     "postgres": """
 try:
     ts.open_database("postgresql://nobody@127.0.0.1:1/none")
