@@ -10,7 +10,7 @@ import typer
 
 from tilesmith.base.errors import ArgumentError
 from tilesmith.cli.arguments import count, require_file
-from tilesmith.cli.show_records import existing
+from tilesmith.cli.databases import existing
 from tilesmith.report.plotly_text import plotly_text
 from tilesmith.report.records_page import records_page
 from tilesmith.report.records_server import PageServer

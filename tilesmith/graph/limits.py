@@ -1,5 +1,5 @@
-"""How much a model may ask for. What a file claims costs nothing until it is believed, so sizes are
-checked before anything of that size is made.
+"""Limits on the sizes of a model. The sizes that a file states are checked before memory is
+allocated for them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""The page of a database: one HTML file with everything inside, for people who would rather look
-than read.
-"""
+"""The page of a database: one HTML file of charts, with all scripts and data inside."""
 
 from __future__ import annotations
 

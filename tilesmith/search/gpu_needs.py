@@ -39,12 +39,12 @@ def instructions_of(gpu: GpuConstants, b: Block) -> float:
     return max(1.0, sum(c * cost.get(name.split()[-1], 1.0) for name, c in counts.items()))
 
 
-@lru_cache(maxsize=4096)  # the score and the features both ask for them
+@lru_cache(maxsize=1024)  # the score and the features both ask for them
 def gpu_nest(n: Nest) -> GpuNest:
     return GpuNest(n)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def needs_of(gpu: GpuConstants, n: Nest) -> Needs:
     here = gpu_nest(n)
     if here.copies:

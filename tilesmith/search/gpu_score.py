@@ -46,7 +46,7 @@ class GpuScore(ClosedForm):
         return GpuConstants.of(target) if self.constants is None else self.constants
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def _doublings(score: GpuScore, variant: Variant, graph: Graph, nests: tuple[Nest, ...]) -> Term:
     gpu = score.constants_of(variant.task.target)
     cycles = graph.of(0)
@@ -73,7 +73,7 @@ class Occupancy:
     share: Term  # blocks of the busiest multiprocessor
 
 
-@lru_cache(maxsize=1024)  # the score and the features both ask for it
+@lru_cache(maxsize=256)  # the score and the features both ask for it
 def occupancy(gpu: GpuConstants, nests: tuple[Nest, ...]) -> Occupancy:
     """The occupancy of the launch that consists of these statements."""
     g = nests[0].graph

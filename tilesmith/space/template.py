@@ -13,7 +13,7 @@ import numpy as np
 
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import Int, evaluate_int, nonnegative, var
-from tilesmith.ir.dependence import all_loops
+from tilesmith.ir.lookup import all_loops
 from tilesmith.schedule.cache import StorageAlign
 from tilesmith.schedule.iterators import SplitIterator
 from tilesmith.schedule.kinds import Annotate, Pipeline
@@ -26,7 +26,7 @@ from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import Trace
 from tilesmith.schedule.winograd import Winograd
-from tilesmith.space.domains import domain_of
+from tilesmith.space.domain_tables import domain_of
 from tilesmith.space.knobs import Knob
 from tilesmith.space.policies import annotations_of, orders_of
 from tilesmith.space.variant import lower

@@ -16,7 +16,7 @@ from tilesmith.base.errors import BuildError
 from tilesmith.measure.parent.cores import usable_cores
 from tilesmith.measure.wire import Channel, Gone, pair, ready
 from tilesmith.runtime.build import compile_function
-from tilesmith.runtime.kernel import Origin
+from tilesmith.runtime.origin import Origin
 from tilesmith.tune.build_request import BuildRequest, BuildResult, fulfil
 from tilesmith.tune.plain_schedule import plain_schedule
 

@@ -1,5 +1,5 @@
-"""Functions: a node in, the nodes that its operator stands for out. ONNX defines many operators so,
-some of them by the types of their inputs, and a model may bring functions of its own.
+"""Expands nodes whose operator is a function: ONNX defines many operators by a body of other nodes,
+some depending on the types of the inputs, and a model may define functions of its own.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Which elements of an axis an output of Resize meets: sizes and modes in, tables of positions and
-weights out.
+"""Which elements along an axis each output of Resize reads: tables of positions and weights, from
+sizes and modes.
 """
 
 from __future__ import annotations

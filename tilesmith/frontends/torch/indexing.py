@@ -1,4 +1,4 @@
-"""Operators that read or write at places which a tensor names."""
+"""Operators that read or write at indices given by a tensor."""
 
 from __future__ import annotations
 

@@ -292,7 +292,8 @@ def shared_nests(variant: Variant) -> tuple[Graph, tuple[Nest, ...]]:
         return _nests(variant)
 
 
-@lru_cache(maxsize=1024)  # a variant is compared by identity
+# A graph takes about a megabyte; what is compiled from it takes a tenth and is kept longer.
+@lru_cache(maxsize=256)  # a variant is compared by identity
 def _nests(variant: Variant) -> tuple[Graph, tuple[Nest, ...]]:
     graph = Graph(variant.columns)
     return graph, nests_of(graph, variant)
