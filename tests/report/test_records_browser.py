@@ -19,9 +19,8 @@ import pytest
 import tilesmith as ts
 from bench.chromium import BROWSER, Chromium
 from tilesmith.records.networks import NetworkUse, store_network_uses
-from tilesmith.report import records_page as records_page_module
 from tilesmith.report.network_view import NetworkView, RunCurve, TaskUse
-from tilesmith.report.plotly_text import plotly_text, read_once, with_bars_only
+from tilesmith.report.plotly_text import read_once, with_bars_only
 from tilesmith.report.predictions import Predictions
 from tilesmith.report.records_page import records_json, records_page
 from tilesmith.report.records_view import POINTS, RecordsView, records_view
@@ -268,20 +267,15 @@ def test_two_databases_side_by_side(browser: Chromium, tmp_path: Path) -> None:
     assert paint_all(browser)["comparison"][0][0]["customdata"] == ["small"]
 
 
-def test_a_plotly_that_is_not_known_is_taken_as_it_is(
-    browser: Chromium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plotly_that_is_not_known_is_taken_as_it_is() -> None:
+    """The one that is installed is known; the other tests draw with it."""
     whole = (pkgutil.get_data("plotly", "package_data/plotly.min.js") or b"").decode()
-    fast = plotly_text()
-    assert fast != whole
-    assert abs(len(fast) - len(whole)) < 1000  # some brackets more, a list of names less
+    assert read_once(whole) != whole
+    assert with_bars_only(whole) != whole
     for other in (whole.replace("Plotly=(()=>{", "Plotly = (()=>{"), whole + "\n"):
         assert read_once(other) == other
     for other in (whole.replace('name:"bar"', 'name:"bars"'), whole * 2):
         assert with_bars_only(other) == other
-    monkeypatch.setattr(records_page_module, "plotly_text", lambda: whole)
-    opened(browser, tmp_path, view_of(fill(tmp_path / "t.db")))
-    assert paint_all(browser).keys() >= {"time", "shares", "roofline", "decision"}
 
 
 def test_no_record_breaks_the_page(browser: Chromium, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from tilesmith.report.graph_svg import clean
@@ -131,19 +131,19 @@ def records_page(view: RecordsView, refresh_seconds: float = 0.0) -> str:
 
 
 def records_json(view: RecordsView) -> str:
-    return json.dumps(_finite(asdict(view)), allow_nan=False, separators=(",", ":"))
+    return json.dumps(_plain(view), allow_nan=False, separators=(",", ":"))
 
 
-def _finite(value: Any) -> Any:
-    """JSON has no infinities, and a logarithmic axis of hundreds of decades stops a browser: what
-    no clock can have measured is left out.
+def _plain(value: Any) -> Any:
+    """Dicts and lists. JSON has no infinities, and a logarithmic axis of hundreds of decades stops
+    a browser: what no clock can have measured is left out.
     """
     if isinstance(value, float):
         return value if value == 0 or _LEAST < abs(value) < 1 / _LEAST else None
-    if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
+    if isinstance(value, tuple):
+        return [_plain(v) for v in value]
+    if is_dataclass(value):
+        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
     return value
 
 
