@@ -96,6 +96,7 @@ def lanes_of(body: tuple[Stmt, ...], target: Target) -> int:
     return max(1, target.vector_bits // widest)
 
 
+_NEON_BITS = 128
 # Functions whose code is one long chain of dependent instructions.
 _CHAINS = frozenset({"exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "expm1", "pow"})
 
@@ -114,7 +115,7 @@ def lanes_at_once(body: tuple[Stmt, ...], target: Target) -> int:
         return lanes
     bits = 64 if "pow" in chains else 32  # pow of float computes with double
     vectors = _VECTORS // 2 if any(w.accumulates for w in writes) else _VECTORS
-    return min(lanes, target.lanes(bits)) * vectors
+    return max(lanes, vectors * min(lanes, _NEON_BITS // bits))
 
 
 def function_in(e: Expr) -> Unary | None:
