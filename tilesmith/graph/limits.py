@@ -15,8 +15,8 @@ MAX_RANK = 32  # of NumPy 1
 
 
 class Limits:
-    """`nbytes` is the most that one value may take, `folded` the steps of computing that constant
-    folding may take in all for one graph, `turns` the turns of a loop that does not end by itself.
+    """`nbytes` is the most that one value may take, `folded` the steps that constant folding may
+    compute in all for one graph, `turns` the iterations of a loop whose condition never ends it.
     """
 
     def __init__(self, nbytes: int, folded: int = 1 << 28, turns: int = 1 << 31) -> None:

@@ -19,7 +19,8 @@ from tilesmith.schedule.trace import Trace
 from tilesmith.space.derive import MOST_SKETCHES, derive, described
 from tilesmith.space.sets import default_rules
 from tilesmith.space.state import Rule
-from tilesmith.space.template import TemplateSchedule, structures
+from tilesmith.space.structures import structures
+from tilesmith.space.template import TemplateSchedule
 from tilesmith.space.variant import Variant, lower, structural_samples
 from tilesmith.task.task import Task
 

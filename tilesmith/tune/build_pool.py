@@ -95,7 +95,9 @@ class _Pool:
         busy = [w for w in self._workers if w.job is not None]
         answered = ready([w.channel for w in busy], _SECONDS)
         if not answered:
-            raise BuildError(f"no kernel was built within {_SECONDS:.0f} s; is the machine idle?")
+            raise BuildError(
+                f"no kernel was built within {_SECONDS:.0f} s; is the machine overloaded?"
+            )
         for w in busy:
             if w.channel in answered and w.job is not None:
                 self._receive(w, w.job)

@@ -85,7 +85,10 @@ def plan_of(nest: LaunchForm, buffers: dict[str, Buffer], dialect: Dialect) -> P
     (loop,) = loops
     others = [t for s in nest.body if s is not loop for t in statements((s,))]
     if any(isinstance(t, Sync) for t in others) or nest.num_threads % WARPGROUP:
-        raise BuildError("threads meet beside the loop of a matrix instruction")
+        raise BuildError(
+            "a barrier stands outside of the loop of a matrix instruction, or its threads do not "
+            "form whole groups"
+        )
     tiles = {b.name: b for b in nest.shared}
     copies: list[Copy] = []
     used: list[Stmt] = []

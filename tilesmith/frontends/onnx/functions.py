@@ -16,6 +16,7 @@ from tilesmith.base.errors import GraphError
 from tilesmith.frontends.onnx.convert import Reader, convert_nodes
 from tilesmith.frontends.onnx.file import ModelFile
 from tilesmith.frontends.onnx.model import FunctionKey, OnnxGraph, OnnxNode
+from tilesmith.frontends.onnx.new_nodes import label_of
 from tilesmith.frontends.onnx.rename import message_of, renamed
 from tilesmith.graph.graph import Value
 
@@ -159,8 +160,7 @@ def _body(called: Function, node: OnnxNode, defaults: Mapping[str, onnx.Attribut
     for formal, actual in zip(function.output, node.outputs, strict=False):
         if formal not in passed and actual:
             names[formal] = actual
-    # An output is made once, so it makes names that nothing else has.
-    label = next((x for x in node.outputs if x), node.name)
+    label = label_of(node)
 
     def new(name: str) -> str:
         return names.get(name, f"{label}/{name}")
