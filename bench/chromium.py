@@ -154,13 +154,15 @@ class Chromium:
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
-    def screenshot(self, file: Path, selector: str = "") -> None:
-        """Of the window, or of one element."""
+    def screenshot(self, file: Path, first: str = "", last: str = "") -> None:
+        """Of the window, or of an element and those below it up to another one."""
         clip: dict[str, Any] = {}
-        if selector:
+        if first:
             box = self.run(
-                f"(() => {{const b = document.querySelector('{selector}').getBoundingClientRect();"
-                "return {x: b.x + scrollX, y: b.y + scrollY, width: b.width, height: b.height}})()"
+                f"(() => {{const a = document.querySelector('{first}').getBoundingClientRect(),"
+                f"b = document.querySelector('{last or first}').getBoundingClientRect();"
+                "return {x: a.x + scrollX, y: a.y + scrollY, width: a.width,"
+                "height: b.bottom - a.y}})()"
             )
             clip = {"clip": {**box, "scale": 1}, "captureBeyondViewport": True}
         png = self.call("Page.captureScreenshot", format="png", **clip)["data"]
