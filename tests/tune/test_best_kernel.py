@@ -72,6 +72,16 @@ def test_a_record_is_used_and_named(db: ts.Database) -> None:
         assert is_right(kernel)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_run_begins_with_the_draft(seed: int) -> None:
+    """The shortest run does not end with a slower kernel than no run at all."""
+    func = matmul()
+    result = ts.tune(
+        func, ts.cpu(1), budget=ts.Budget(trials=1), measurer=FakeMeasurer(), seed=seed, quiet=True
+    )
+    assert result.kernel.source == ts.build(func, ts.cpu(1)).source
+
+
 def test_strict_refuses_a_draft(db: ts.Database) -> None:
     with pytest.raises(ts.BuildError, match=r"'product' .* no record of this task.*ts\.tune"):
         ts.build(matmul(), ts.cpu(1), database=db, strict=True)

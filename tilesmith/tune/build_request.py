@@ -129,6 +129,11 @@ def drafts_of(
     return tuple(c.trace for _ in range(n) for c in search.ask(1))
 
 
+def draft_candidates(accuracy: float, task: Task) -> list[Candidate]:
+    """What is built for a task without a record; tuning measures it first."""
+    return [Candidate(task, trace) for trace in drafts_of(task, accuracy=accuracy)]
+
+
 def _try(
     trace: Trace, request: BuildRequest, origin: Origin, obstacles: list[str]
 ) -> Artifact | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from functools import partial
 
 from tilesmith.base.errors import MeasureError, RecordsError
 from tilesmith.base.interrupts import noticed
@@ -20,6 +21,7 @@ from tilesmith.schedule.rounding import ACCURACY, require_accuracy
 from tilesmith.search.protocol import Strategy
 from tilesmith.space.spaces import SketchSpace, Space
 from tilesmith.task.task import Budget, Task
+from tilesmith.tune.build_request import draft_candidates
 from tilesmith.tune.events import Observer
 from tilesmith.tune.inputs import (
     require_budget,
@@ -96,6 +98,8 @@ def tune(
         strategy=strategy,
         seed=seed,
         observers=[*observers] if quiet else [Terminal(), *observers],
+        # So that even a short run ends with no slower a kernel than ts.build has without one.
+        drafts=partial(draft_candidates, accuracy) if space is None and strategy is None else None,
     )
     try:
         if not tuner.finished:

@@ -30,9 +30,9 @@ from tilesmith.search.evolution import Evolution
 from tilesmith.search.protocol import Strategy
 from tilesmith.search.shared_model import with_shared_model
 from tilesmith.space.spaces import SketchSpace, Space
-from tilesmith.task.task import Budget, Candidate, Task
+from tilesmith.task.task import Budget
 from tilesmith.tune.build import place_of
-from tilesmith.tune.build_request import drafts_of
+from tilesmith.tune.build_request import draft_candidates
 from tilesmith.tune.cache import Cache
 from tilesmith.tune.compile_model import (
     ModelBuilder,
@@ -218,7 +218,7 @@ def tune_model(
                 space=SketchSpace(accuracy=accuracy) if space is None else space,
                 strategy=how,
                 seed=seed,
-                drafts=partial(_draft, accuracy),
+                drafts=partial(draft_candidates, accuracy),
             )
             for t in tasks
         ]
@@ -295,11 +295,6 @@ def _tuned(
         name = run.tuners[k].task.func.name
         warnings.warn(f"{name} is not tuned: {why}", stacklevel=3)
     return False, None
-
-
-def _draft(accuracy: float, task: Task) -> list[Candidate]:
-    """What compile_model takes for a task without a record."""
-    return [Candidate(task, trace) for trace in drafts_of(task, accuracy=accuracy)]
 
 
 def _graphs(graph: Any) -> list[Graph | Program]:
