@@ -21,7 +21,7 @@ from tilesmith.expr.ints import Int, Opaque, evaluate_int, opaque_atoms
 from tilesmith.expr.nodes import Arg, Binary, Cast, Const, Expr, IntValue, Load, Select, Unary
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Join, Stmt, Store, Sync, Write
-from tilesmith.ir.pack import in_basis
+from tilesmith.ir.pack import as_given, in_basis
 
 Array = np.ndarray[Any, Any]
 Values = Mapping[int, Any]  # values of the nodes evaluated so far, by id
@@ -43,7 +43,7 @@ def interpret(func: Function, *arrays: Any) -> Any:
         memory[b.name] = _garbage(b)
     with np.errstate(all="ignore"):
         _Run(memory).body(func.body, {})
-    outs = tuple(memory[b.name] for b in func.outputs)
+    outs = tuple(as_given(b, memory[b.name]) for b in func.outputs)
     return outs if len(outs) > 1 else outs[0]
 
 
