@@ -18,6 +18,11 @@ from matplotlib import pyplot
 
 BEGIN, END = "<!-- bench.networks: begin -->", "<!-- bench.networks: end -->"
 EARLY_SECONDS = 60.0
+_BOUND = (
+    "The bound is a time that no kernels beat: 95 % of that of the arithmetic at the measured\n"
+    "peak rate (convolutions by minimal filtering: without its transforms), or of moving all\n"
+    "parameters once, whichever is longer."
+)
 _COLOURS = {
     "tilesmith": "#d1495b", "onnxruntime": "#4472c4", "openvino": "#66a182", "mnn": "#edae49",
     "torch": "#8d96a3", "torch-compile": "#b8bec8",
@@ -130,13 +135,14 @@ def _table(results: Sequence[Compared], count: int) -> list[str]:
 def _tuning_table(log: NetworkLog) -> list[str]:
     header = [
         "network", "threads", "tasks", "trials", "first ms", "after 60 s", "in the end",
-        "60 s / end", "seconds",
+        "60 s / end", "bound", "seconds",
     ]  # fmt: skip
     lines = ["Tuning (sums of the kernels' times, ms):", "", _line(header), _rule(header)]
     for case in dict.fromkeys(s.case for s in log.steps if isinstance(s, Tuned)):
         tuned = log.tuned(case)
         if tuned is not None and tuned.curve:
             lines.append(_line(_tuned(case, tuned)))
+    lines += ["", _BOUND]
     return lines
 
 
@@ -146,7 +152,7 @@ def _tuned(case: Case, t: Tuned) -> list[str]:
     return [
         case.network, str(case.threads), str(t.tasks), str(t.trials), _number(1e3 * t.curve[0][1]),
         _number(None if early is None else 1e3 * early), _number(1e3 * t.estimate), _number(ratio),
-        f"{t.seconds:.0f}",
+        _number(1e3 * t.bound or None), f"{t.seconds:.0f}",
     ]  # fmt: skip
 
 

@@ -28,7 +28,9 @@ class Case:
 
 @dataclass(frozen=True)
 class Tuned:
-    """How a network got faster. One that is not `done` is the state at some moment of a run."""
+    """How a network got faster. One that is not `done` is the state at some moment of a run.
+    `bound` is the sum of the tasks' roofline bounds, in seconds.
+    """
 
     case: Case
     seconds: float
@@ -36,6 +38,7 @@ class Tuned:
     tasks: int
     curve: Curve
     done: bool = True
+    bound: float = 0.0
 
     @property
     def estimate(self) -> float:
@@ -103,7 +106,8 @@ def _read(line: str) -> Step | None:
         if raw["step"] == "tuned":
             curve = tuple((float(t), float(x)) for t, x in raw["curve"])
             return Tuned(
-                case, raw["seconds"], raw["trials"], raw["tasks"], curve, raw["done"]
+                case, raw["seconds"], raw["trials"], raw["tasks"], curve, raw["done"],
+                raw.get("bound", 0.0),
             )  # fmt: skip
         return Compared(case, _row(raw["row"]))
     except (ValueError, KeyError, TypeError):

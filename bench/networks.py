@@ -85,7 +85,8 @@ def tune(case: Case, path: Path, database: str, log: NetworkLog, quiet: bool) ->
         if p.finished or time.monotonic() - noted >= _NOTE_SECONDS:
             noted = time.monotonic()
             count = sum(t.weight > 0 for t in p.tasks)
-            log.add(Tuned(case, seconds, trials, count, tuple(curve), done=False))
+            bound = sum(t.weight * t.bound for t in p.tasks)
+            log.add(Tuned(case, seconds, trials, count, tuple(curve), done=False, bound=bound))
 
     graph = load_onnx(path)
     assert isinstance(graph, Graph), "the networks have no open sizes"

@@ -7,6 +7,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ FORBIDDEN = {"codegen": {"schedule", "task", "space", "search"}, "search": {"mea
 # The places where a stage's parts are imported late, because they load LLVM, SQLAlchemy or what is
 # an optional install; see the comments there.
 LATE = {
-    "codegen/llvm/backend.py", "codegen/c/backends.py", "runtime/kernel.py", "records/open.py",
+    "codegen/llvm/backend.py", "runtime/kernel.py", "records/open.py",
     "report/peers.py",
     "cli/bench.py", "search/gbdt.py", "search/tree_gru.py", "measure/parent/this_machine.py",
     "measure/peak.py", "runtime/chain.py", "frontends/open.py", "tune/progress.py",
@@ -90,6 +91,54 @@ def test_imports_stand_at_the_top(path: Path) -> None:
     for name, top, typing_only in imports(path):
         late = where in LATE or name.split(".")[0] in ("ml_dtypes", *HEAVY)
         assert top or typing_only or late, f"{path} imports {name} inside"
+
+
+def test_late_imports_load_an_optional_or_large_package() -> None:
+    """That is the reason for a late import; without one it belongs at the top of its file."""
+    for where in sorted(LATE - {"__init__.py"}):  # the public face imports all names when used
+        found = imports(ROOT / "tilesmith" / where)
+        late = [name for name, top, typing_only in found if not (top or typing_only)]
+        assert late, f"{where} imports nothing late"
+        for name in late:
+            assert _packages(name) - {"numpy"}, f"{where} imports {name} late"
+
+
+def _dotted(path: Path) -> str:
+    return f"tilesmith.{_module(path)}"
+
+
+@cache
+def _packages(module: str) -> frozenset[str]:
+    """The packages that importing a module loads, besides this one and the standard library."""
+    if not module.startswith("tilesmith"):
+        return frozenset({module.split(".")[0]} - sys.stdlib_module_names)
+    path = ROOT / f"{module.replace('.', '/')}.py"
+    if not path.exists():
+        return frozenset()
+    names = [name for name, top, _ in imports(path) if top]
+    return frozenset().union(*map(_packages, names))
+
+
+def test_nothing_is_inherited_through_a_chain_of_files() -> None:
+    """A class and all its bases in this package are in at most two files."""
+    bases: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for path in sources():
+        tree = ast.parse(path.read_text())
+        taken = {
+            a.asname or a.name: (node.module or "", a.name)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom)
+            for a in node.names
+        }
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef):
+                names = [ast.unparse(b).split("[")[0] for b in node.bases]
+                bases[_dotted(path), node.name] = [taken.get(n, (_dotted(path), n)) for n in names]
+
+    def files(key: tuple[str, str]) -> set[str]:
+        return {key[0]}.union(*(files(b) for b in bases[key] if b in bases))
+
+    assert [name for key in bases if len(files(key)) > 2 for name in key] == []
 
 
 def test_no_import_circle_of_files() -> None:

@@ -174,6 +174,26 @@ def test_files_and_folders_that_are_mentioned_exist(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
+def test_links_with_the_text_of_a_name_lead_to_the_file_that_defines_it(page: str) -> None:
+    for name, link in re.findall(r"\[([A-Za-z_]+)\]\(([^)#]+\.py)\)", text_of(page)):
+        source = (ROOT / page).parent.joinpath(link).read_text()
+        defined = rf"^(def |class )?{name}\b.*(=|:$|\()"
+        own = link.endswith(f"/{name}/__init__.py")
+        assert own or re.search(defined, source, re.M), f"{page}: {name} is not in {link}"
+
+
+@pytest.mark.parametrize("page", [*PAGES, "CHANGELOG.md"])
+def test_benchmarks_and_their_options_exist(page: str) -> None:
+    sources = {p.stem: p.read_text() for p in (ROOT / "bench").glob("*.py")}
+    text = text_of(page).replace("\n", " ")
+    for name, rest in re.findall(r"python -m bench\.(\w+)([^`#)]*)", text):
+        assert name in sources, f"{page} mentions bench.{name}"
+        for option in re.findall(r"(?<!\w)--[a-z][a-z-]*", rest):
+            used = sources[name] + sources["table"]  # what several benchmarks share
+            assert f'"{option}"' in used, f"{page} mentions bench.{name} {option}"
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_public_names_exist(page: str) -> None:
     for name in re.findall(r"\bts\.([A-Za-z_]+)", text_of(page)):
         assert name in ts.__all__, f"{page} mentions ts.{name}"

@@ -31,19 +31,7 @@ if TYPE_CHECKING:
     from tilesmith.codegen.c.backends import CudaBackend, OpenclBackend
     from tilesmith.codegen.llvm.backend import LlvmBackend
     from tilesmith.codegen.pipeline import CPU_PASSES, GPU_PASSES, PLAIN_PASSES, lower
-    from tilesmith.expr.dsl import (
-        amax,
-        amin,
-        argmax,
-        argmin,
-        compute,
-        placeholder,
-        prod,
-        reduce,
-        reduce_axis,
-        size,
-        sum,
-    )
+    from tilesmith.expr.dsl import compute, placeholder, reduce_axis, size
     from tilesmith.expr.functions import absolute as abs
     from tilesmith.expr.functions import (
         atan,
@@ -75,6 +63,7 @@ if TYPE_CHECKING:
         trunc_divide,
     )
     from tilesmith.expr.functions import round_ as round
+    from tilesmith.expr.reductions import amax, amin, argmax, argmin, prod, reduce, sum
     from tilesmith.expr.tensors import Tensor
     from tilesmith.expr.transcendental import (
         acos,

@@ -9,7 +9,7 @@ import pytest
 
 import tilesmith as ts
 from tilesmith.cli.main import app
-from tilesmith.testing.databases import measured, task_of
+from tilesmith.testing.measurements import measured, task_of
 
 TASK = task_of()
 

@@ -10,7 +10,8 @@ import pytest
 from typer.main import get_command
 
 from tilesmith.cli.main import app
-from tilesmith.cli.operators import OPERATORS, SIZES, operator, usage
+from tilesmith.cli.operator_table import OPERATORS, SIZES
+from tilesmith.cli.operators import operator, usage
 from tilesmith.report.suite import SUITE
 
 

@@ -109,7 +109,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
 
 def without_plotly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its 5 MB take Python's parser seconds; its text is not ours to test."""
-    monkeypatch.setattr(page_module, "_plotly", lambda: "var Plotly;")
+    monkeypatch.setattr(page_module, "plotly_text", lambda: "var Plotly;")
 
 
 def written(

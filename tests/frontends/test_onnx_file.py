@@ -474,3 +474,13 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 """
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert int(out.stdout) < 128, out.stderr
+
+
+@pytest.mark.parametrize("name", ["g", "main_graph", "torch_jit"])
+def test_a_name_that_every_model_has_is_replaced_by_the_files(name: str, tmp_path: Path) -> None:
+    model = add_model(SMALL)
+    model.graph.name = name
+    assert load(saved(model, tmp_path / "tiny-net.onnx")).name == (
+        "g" if name == "g" else "tiny-net"
+    )
+    assert load(model).name == name

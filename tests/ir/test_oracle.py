@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
+from tilesmith.ir import contract as contraction
 from tilesmith.ir import evaluate as oracle
 from tilesmith.ir.nodes import Block, walk
 
@@ -84,7 +85,7 @@ def test_shortcuts_change_nothing(name, monkeypatch):
     func = PROGRAMS[name]
     inputs = arrays(func)
     got = ts.evaluate(func, *inputs)
-    monkeypatch.setattr(oracle, "_contract", lambda *_: False)
+    monkeypatch.setattr(oracle, "contract", lambda *_: False)
     same(got, ts.evaluate(func, *inputs))
     monkeypatch.setattr(oracle, "_CHUNK_ELEMENTS", 1)  # one row at a time
     same(got, ts.evaluate(func, *inputs))
@@ -104,8 +105,8 @@ def test_the_memory_order_of_inputs_changes_nothing(name):
 
 def test_which_programs_are_contracted(monkeypatch):
     used = []
-    plain = oracle._contract
-    monkeypatch.setattr(oracle, "_contract", lambda b, m: used.append(plain(b, m)) or used[-1])
+    plain = oracle.contract
+    monkeypatch.setattr(oracle, "contract", lambda b, m: used.append(plain(b, m)) or used[-1])
     ts.evaluate(matmul(), np.zeros((3, 5)), np.zeros((5, 4)))
     assert used == [True]
     ts.evaluate(matmul("int8", "uint8"), np.zeros((3, 5)), np.zeros((5, 4)))
@@ -237,5 +238,5 @@ def test_sums_over_large_windows_are_taken_in_pieces(monkeypatch: pytest.MonkeyP
     arrays = [rng.standard_normal(s, dtype=np.float32) for s in ((2, 9, 8, 5), (3, 3, 5, 4))]
     want = ts.evaluate(func, *arrays)
     for most in (1, 300, 700):
-        monkeypatch.setattr(oracle, "_COPIED_ELEMENTS", most)
+        monkeypatch.setattr(contraction, "_COPIED_ELEMENTS", most)
         np.testing.assert_allclose(ts.evaluate(func, *arrays), want, rtol=1e-5, atol=1e-5)

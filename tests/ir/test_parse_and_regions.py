@@ -11,8 +11,9 @@ import pytest
 
 import tilesmith as ts
 from tilesmith.expr.ints import of, var
-from tilesmith.ir.dependence import check_concurrent, find_block, find_loop, is_own_loop
+from tilesmith.ir.dependence import check_concurrent
 from tilesmith.ir.initial import split_init
+from tilesmith.ir.lookup import find_block, find_loop, is_own_loop
 from tilesmith.ir.nodes import Block, For, Iter, walk
 from tilesmith.ir.parse import parse_int
 from tilesmith.ir.regions import box_of, extent, separate, union, written_box

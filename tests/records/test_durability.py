@@ -22,7 +22,7 @@ from sqlalchemy import event
 import tilesmith as ts
 from tilesmith.records import sql
 from tilesmith.records.connect import use_wal
-from tilesmith.testing.databases import measured, task_of
+from tilesmith.testing.measurements import measured, task_of
 
 HERE = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
 TASK = task_of()
@@ -225,7 +225,7 @@ FILLER = """
 import resource, signal, sys
 import tilesmith as ts
 from tilesmith.records.connect import use_wal
-from tilesmith.testing.databases import measured, task_of
+from tilesmith.testing.measurements import measured, task_of
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
 db, k = ts.open_database(sys.argv[1]), 0
@@ -447,13 +447,13 @@ def test_the_password_is_not_shown(new_postgres):
 
 def test_ctrl_c_during_a_transaction_waits_for_its_end(new_place, monkeypatch):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    store = sql._put
+    store = sql.put
 
     def pressed(*given):
         signal.raise_signal(signal.SIGINT)
         return store(*given)
 
-    monkeypatch.setattr(sql, "_put", pressed)
+    monkeypatch.setattr(sql, "put", pressed)
     try:
         with ts.open_database(new_place()) as db:
             with pytest.raises(KeyboardInterrupt):

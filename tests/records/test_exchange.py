@@ -14,7 +14,7 @@ import pytest
 import tilesmith as ts
 from tilesmith.records import lines
 from tilesmith.task.task import CODEGEN_VERSION, Failure, Moment
-from tilesmith.testing.databases import measured, task_of, tuning_run
+from tilesmith.testing.measurements import measured, task_of, tuning_run
 
 ONE, OTHER = task_of(8), task_of(9)
 EVERY = [

@@ -14,7 +14,7 @@ from tilesmith.ir.serialize import function_to_json
 from tilesmith.records import schema
 from tilesmith.records.connect import make_engine
 from tilesmith.task.task import CODEGEN_VERSION, Failure, Moment
-from tilesmith.testing.databases import measured, task_of, tuning_run
+from tilesmith.testing.measurements import measured, task_of, tuning_run
 
 TASK = task_of(8)
 

@@ -58,7 +58,7 @@ def test_the_figure_and_the_page_come_from_the_log(tmp_path: Path) -> None:
         figures.draw(log, tmp_path / "f.svg")
     for threads in (1, 2):
         case = m.Case("dcgan", threads, 600.0)
-        log.add(m.Tuned(case, 600.0, 900, 5, ((5.0, 0.03), (70.0, 0.02)), True))
+        log.add(m.Tuned(case, 600.0, 900, 5, ((5.0, 0.03), (70.0, 0.02)), True, 0.015))
         engines = (EngineResult("mnn", ms=25.0, ratio=1.25), EngineResult("torch", failed="no"))
         row = ModelRow("dcgan", 20.0, peer="mnn", peer_value=25.0, ratio=1.25, engines=engines)
         log.add(m.Compared(case, row))
@@ -75,4 +75,4 @@ def test_the_figure_and_the_page_come_from_the_log(tmp_path: Path) -> None:
     assert text.startswith("before")
     assert text.endswith("after\n")
     assert "| dcgan | 20.00 | 25.00 | - | 1.25 | - | - |" in text
-    assert "| dcgan | 1 | 5 | 900 | 30.00 | 30.00 | 20.00 | 1.50 | 600 |" in text
+    assert "| dcgan | 1 | 5 | 900 | 30.00 | 30.00 | 20.00 | 1.50 | 15.00 | 600 |" in text

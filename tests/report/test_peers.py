@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
-from tilesmith.cli.bench import case_of
+from tilesmith.cli.bench_cases import case_of
 from tilesmith.report import peers as peers_module
 from tilesmith.report.compare import inputs_of
 from tilesmith.report.peers import PEERS, PeerLibrary, contestants_of, installed_peers

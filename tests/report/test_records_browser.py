@@ -5,6 +5,7 @@ menus and hovers work, and it follows a run.
 from __future__ import annotations
 
 import json
+import pkgutil
 import subprocess
 import sys
 import time
@@ -14,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chromium import BROWSER, Chromium
 
 import tilesmith as ts
+from bench.chromium import BROWSER, Chromium
 from tilesmith.records.networks import NetworkUse, store_network_uses
 from tilesmith.report.network_view import NetworkView, RunCurve, TaskUse
+from tilesmith.report.plotly_text import read_once, with_bars_only
 from tilesmith.report.predictions import Predictions
 from tilesmith.report.records_page import records_json, records_page
 from tilesmith.report.records_view import POINTS, RecordsView, records_view
@@ -230,6 +232,29 @@ def test_a_hover_says_what_a_point_is(page: Chromium, tmp_path: Path) -> None:
     require_no_error(browser)
 
 
+def test_many_lines_are_drawn_together_and_told_apart(page: Chromium, tmp_path: Path) -> None:
+    view = view_of(fill(tmp_path / "l.db"))
+    tasks = tuple(replace(view.tasks[0], name=f"task {k}", key=str(k)) for k in range(16))
+    swapped(page, replace(view, tasks=tasks, networks=()))
+    traces = paint_all(page)["time"][0]
+    assert len(traces) == 7  # colours
+    assert traces[1]["x"] == [1, 2, 3, 5, None, 1, 2, 3, 5, None, 1, 2, 3, 5]
+    assert [t.split(",")[0] for t in traces[1]["text"][::5]] == ["task 1", "task 8", "task 15"]
+    # The curves are equal, so that the last one drawn is seen.
+    page.run("at('time').scrollIntoView({block: 'center'})")
+    x, y = page.run(
+        "(() => {const c = at('time'), b = c.getBoundingClientRect();"
+        "const {xaxis, yaxis} = c._fullLayout;"
+        "return [b.x + xaxis._offset + xaxis.d2p(2), b.y + yaxis._offset + yaxis.d2p(12)]})()"
+    )
+    page.move(x - 3, y)
+    page.move(x, y)
+    page.wait_for("document.querySelector('#time .hovertext') !== null")
+    (said,) = texts(page, "#time .hovertext")
+    assert said.startswith("12.00 µs after 2 stask ")
+    require_no_error(page)
+
+
 def test_two_databases_side_by_side(browser: Chromium, tmp_path: Path) -> None:
     other = fill(tmp_path / "o.db", factor=4.0)
     opened(browser, tmp_path, view_of(fill(tmp_path / "t.db"), other))
@@ -240,6 +265,17 @@ def test_two_databases_side_by_side(browser: Chromium, tmp_path: Path) -> None:
     assert "Geometric mean: 4.000" in texts(browser, "#compared p")[0]
     browser.run("choose({find: 'small'})")
     assert paint_all(browser)["comparison"][0][0]["customdata"] == ["small"]
+
+
+def test_a_plotly_that_is_not_known_is_taken_as_it_is() -> None:
+    """The one that is installed is known; the other tests draw with it."""
+    whole = (pkgutil.get_data("plotly", "package_data/plotly.min.js") or b"").decode()
+    assert read_once(whole) != whole
+    assert with_bars_only(whole) != whole
+    for other in (whole.replace("Plotly=(()=>{", "Plotly = (()=>{"), whole + "\n"):
+        assert read_once(other) == other
+    for other in (whole.replace('name:"bar"', 'name:"bars"'), whole * 2):
+        assert with_bars_only(other) == other
 
 
 def test_no_record_breaks_the_page(browser: Chromium, tmp_path: Path) -> None:
@@ -305,8 +341,8 @@ def test_a_page_of_100_000_records_loads(browser: Chromium, tmp_path: Path) -> N
         )
     network = NetworkView("n", tuple(TaskUse(k, 1) for k in range(len(tasks))), (), 0)
     view = replace(small, tasks=tuple(tasks), networks=(network,))
-    assert len(records_page(view)) < 10e6
     opened(browser, tmp_path, view)
+    assert (tmp_path / "page.html").stat().st_size < 10e6
     assert texts(browser, "#cards div")[2] == "100,000measurements"
     browser.run("paint('decision')")
     assert browser.run("at('decision').data[0].x.length") == each

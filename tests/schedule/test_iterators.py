@@ -7,7 +7,7 @@ import pytest
 from cases import assert_kept, matmul_relu, refuse
 
 import tilesmith as ts
-from tilesmith.ir.dependence import find_block
+from tilesmith.ir.lookup import find_block
 from tilesmith.schedule.schedule import Schedule
 from tilesmith.testing.meaning import assert_same_meaning
 from tilesmith.testing.programs import random_program

@@ -5,6 +5,7 @@ mutators. What is wrong with one is named.
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,8 +13,9 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
-from tilesmith.search.features.graph import Term
+from tilesmith.search.features.graph import Graph, Term
 from tilesmith.search.features.nest import Nest, shared_nests
+from tilesmith.search.features.statements import statements_of
 from tilesmith.search.population import breed
 from tilesmith.search.population import sample as draw
 from tilesmith.search.protocol import AnalyticScore, ScoringExtractor
@@ -64,6 +66,43 @@ def test_features_take_the_score_they_are_given() -> None:
     assert (scores == -2).all()
     assert (x[..., -1] == -2).all()
     assert isinstance(ts.StatementFeatures(), ScoringExtractor)
+
+
+def test_features_and_scores_survive_variants_that_caches_forgot() -> None:
+    """A long run asks for more variants than the caches hold, in an order of its own."""
+    task = matmul_task(24, 20, 36)
+    for target in (ts.cpu(1), ts.Target.named("nvidia-v100")):
+        variant, rows = sample(ts.Task(task.func, target))
+        score = ts.ScoreByTarget()
+        before = ts.StatementFeatures().with_score(variant, rows, score)
+        for v in range(2000):  # a program of its own each: some caches forget, some may not
+            shared_nests(replace(variant, trace=variant.trace))
+            if v % 500 == 0:
+                score.term(variant)
+        statements_of.cache_clear()
+        after = ts.StatementFeatures().with_score(variant, rows, score)
+        for x, y in zip(before, after, strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+def test_threads_describe_one_program_together() -> None:
+    task = matmul_task(24, 20, 44)
+    first, rows = sample(task)
+    usual = ts.StatementFeatures().extract(first, rows)
+    for _ in range(20):
+        variant = replace(first)  # new to every cache
+        with ThreadPoolExecutor(4) as pool:
+            many = list(
+                pool.map(lambda _: ts.StatementFeatures().extract(variant, rows), range(4))  # noqa: B023
+            )
+        for x in many:
+            np.testing.assert_array_equal(x, usual)
+
+
+def test_terms_of_two_graphs_do_not_mix() -> None:
+    one, other = Graph(("#a",)), Graph(("#a",))
+    with pytest.raises(ValueError, match="another graph"):
+        one.compile([one.column("#a"), other.column("#a")])
 
 
 def test_constants_come_from_the_target() -> None:

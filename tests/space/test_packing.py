@@ -9,7 +9,7 @@ from test_properties import Guarded, legal_variants, offspring
 
 import tilesmith as ts
 from tilesmith.cli.operators import operator
-from tilesmith.ir.dependence import find_block
+from tilesmith.ir.lookup import find_block
 from tilesmith.ir.nodes import Block
 from tilesmith.schedule.cache import CacheRead, CacheWrite
 from tilesmith.schedule.iterators import SplitIterator

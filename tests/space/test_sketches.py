@@ -10,7 +10,7 @@ from suite import FOUR_CORES, SUITE, V100, sketches_of, task_of
 
 import tilesmith as ts
 from tilesmith.cli.operators import operator
-from tilesmith.ir.dependence import find_block
+from tilesmith.ir.lookup import find_block
 from tilesmith.ir.nodes import For, walk
 from tilesmith.ir.verify import verify
 from tilesmith.schedule.cache import CacheWrite

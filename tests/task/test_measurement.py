@@ -11,7 +11,7 @@ import pytest
 from tilesmith.search.data import labels_of
 from tilesmith.search.descent import better
 from tilesmith.task.task import Failure, Measurement, Standing, standing_of, trust
-from tilesmith.testing.databases import measured, task_of
+from tilesmith.testing.measurements import measured, task_of
 
 TASK = task_of()
 

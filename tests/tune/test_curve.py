@@ -8,8 +8,8 @@ import pytest
 
 import tilesmith as ts
 from tilesmith.task.task import Budget
-from tilesmith.testing.databases import measured, task_of, tuning_run
 from tilesmith.testing.landscape import MANY, matmul_task, seconds_by_tiles
+from tilesmith.testing.measurements import measured, task_of, tuning_run
 from tilesmith.testing.measurers import FakeMeasurer
 from tilesmith.tune.run_state import RunState
 

@@ -14,7 +14,7 @@ import pytest
 import tilesmith as ts
 from tilesmith.measure.protocol import Upcoming
 from tilesmith.search.protocol import Search
-from tilesmith.testing.databases import tuning_run
+from tilesmith.testing.measurements import tuning_run
 from tilesmith.testing.measurers import FakeMeasurer, FakeRun, seconds_by_digest
 from tilesmith.tune import run_state, task_tuner
 from tilesmith.tune.run_state import RunState

@@ -133,12 +133,3 @@ def require_file(option: str, path: Path) -> None:
             pass
     except OSError as e:
         raise ArgumentError(f"{option} {path} cannot be written: {e.strerror}") from None
-
-
-def require_database(place: str) -> None:
-    """Raises for a place that cannot be a database, before it is opened."""
-    if "://" not in place and Path(place).is_dir():
-        raise ArgumentError(
-            f"the database {place} is a folder; name a file in it, such as "
-            f"{Path(place) / 'tune.db'}"
-        )

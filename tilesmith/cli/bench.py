@@ -16,18 +16,17 @@ from tilesmith.base.target import cpu
 from tilesmith.cli.arguments import (
     positive_count,
     require_cores,
-    require_database,
     require_file,
     require_memory,
     seconds,
     whole_numbers,
 )
+from tilesmith.cli.bench_cases import cases_of, named_case
 from tilesmith.cli.bench_model import bench_model
+from tilesmith.cli.databases import require_database
 from tilesmith.cli.model_arguments import DimOption, is_model
 from tilesmith.cli.operator_arguments import ShapeArgument
 from tilesmith.cli.operator_help import explain
-from tilesmith.cli.operators import layouts, numbers, operator, sizes_of, with_batch
-from tilesmith.cli.suggest import did_you_mean
 from tilesmith.cli.table import output_width
 from tilesmith.cli.table import table as fitted
 from tilesmith.records.open import open_database
@@ -46,51 +45,9 @@ from tilesmith.report.rows import (
     with_row,
     write_rows,
 )
-from tilesmith.report.suite import SUITE, Entry
+from tilesmith.report.suite import SUITE
 
 _SECONDS = 60.0  # of tuning an operator
-_NAMES = {e.operator: op for op, e in SUITE.items()}
-
-
-def case_of(op: str, shape: Sequence[int], batch: int = 1, wanted: Sequence[str] = ()) -> Case:
-    """`op` is a name of the suite (C2D) or of an operator (conv2d); `wanted` are the layouts of
-    ours to try, empty for those of the suite.
-    """
-    entry = _entry(op)
-    name = entry.operator
-    full = with_batch(name, shape, batch)
-    values = numbers(name, full)
-    ours: Sequence[str | None] = [w for w in wanted if w in layouts(name)] or entry.layouts
-    lanes = cpu().lanes(32)
-    if not wanted and ours and values.get("CO", lanes) < lanes:
-        ours = layouts(name)  # too few channels to fill a vector: also vectorise over pixels
-    functions = {w: operator(name, full, w, prepared=True) for w in ours or [None]}
-    return Case(_NAMES[name], name, tuple(shape), batch, values, operator(name, full), functions)
-
-
-def _entry(op: str) -> Entry:
-    entry = SUITE.get(_NAMES.get(op, op.upper()))
-    if entry is None:
-        names = ", ".join(f"{op} ({e.operator})" for op, e in SUITE.items())
-        close = did_you_mean(op, ["suite", *_NAMES, *SUITE])
-        raise ArgumentError(f"unknown operator {op!r}{close}; the suite has {names}")
-    return entry
-
-
-def cases_of(ops: str, batch: int, pick: str, wanted: Sequence[str]) -> list[Case]:
-    """All shapes of the named operators, or only those with the picked numbers (from 1)."""
-    entries = [_entry(op.strip()) for op in ops.split(",")] if ops else list(SUITE.values())
-    picked = whole_numbers("--shapes", pick) if pick else list(range(1, 100))
-    most = max(len(e.shapes) for e in entries)
-    if pick and max(picked) > most:
-        raise ArgumentError(f"--shapes {pick!r}: each operator has {most} shapes, from 1 to {most}")
-    return [
-        case_of(_NAMES[e.operator], shape, batch, wanted)
-        for e in entries
-        for k, shape in enumerate(e.shapes, 1)
-        if k in picked
-    ]
-
 
 BENCH_HELP = (
     "\b\nExamples:\n"
@@ -121,7 +78,8 @@ def bench(
     threads: Annotated[
         str,
         typer.Option(
-            metavar="LIST", help="numbers of threads to run with, such as 1,2; 1 and all if empty"
+            metavar="LIST",
+            help="numbers of threads to run with, such as 1,2; if not given, 1 and all cores",
         ),
     ] = "",
     batch: Annotated[
@@ -180,7 +138,10 @@ def bench(
         ),
     ] = None,
     wide: Annotated[
-        bool, typer.Option("--wide", help="show all columns of the table, wider than 80 letters")
+        bool,
+        typer.Option(
+            "--wide", help="show all columns of the table, even if wider than 80 characters"
+        ),
     ] = False,
 ) -> None:  # fmt: skip
     """Compare tuned kernels, or a model, with other libraries.
@@ -208,8 +169,7 @@ def bench(
     else:
         if ops or shapes:
             raise ArgumentError("--ops and --shapes pick cases of the suite: bench suite --ops ...")
-        sizes = sizes_of(_entry(what).operator, shape or [])
-        cases = [case_of(what, sizes, batch, wanted)]
+        cases = [named_case(what, shape or [], batch, wanted)]
     for case in cases:
         require_memory(case.plain)
     named = list(PEERS) if against is None else [name for name in against.split(",") if name]

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from tilesmith.base.errors import ArgumentError
-from tilesmith.cli.arguments import count, require_database, require_file
-from tilesmith.cli.show_records import existing
+from tilesmith.cli.arguments import count, require_file
+from tilesmith.cli.databases import existing, require_database
 from tilesmith.cli.show_tasks import database_tasks
 from tilesmith.cli.table import Wide, output_width
 from tilesmith.records.open import open_database
@@ -117,7 +117,7 @@ def prune(
     keep: Annotated[
         int,
         typer.Option(
-            metavar="N", parser=count, help="delete all but the N best of each task; 0: none"
+            metavar="N", parser=count, help="keep only the N best of each task; 0: no limit"
         ),
     ] = 0,
     failures: Annotated[

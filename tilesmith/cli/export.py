@@ -1,17 +1,16 @@
-"""`tilesmith export`: a model file in, a folder with a C library that runs it out."""
+"""`tilesmith export`: writes a C library that runs a model."""
 
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tilesmith.cli.arguments import count, machine, require_database, require_folder
+from tilesmith.cli.arguments import count, machine, require_folder
+from tilesmith.cli.databases import TunedOption, optional_database
 from tilesmith.cli.model_arguments import DimOption, loaded, require_model
-from tilesmith.records.open import open_database
 from tilesmith.tune.compile_model import compile_model
 
 EXPORT_HELP = (
@@ -34,7 +33,9 @@ def export(
     target: Annotated[
         str,
         typer.Option(
-            metavar="NAME", help="the processor it will run on: cpu is this machine's, or a name"
+            metavar="NAME",
+            help="the processor it will run on: cpu is this machine's; others are known by name, "
+            "such as neoverse-n1",
         ),
     ] = "cpu",
     cores: Annotated[
@@ -43,12 +44,7 @@ def export(
             metavar="N", parser=count, help="the most cores that it will use; 0: all of the target"
         ),
     ] = 0,
-    db: Annotated[
-        str,
-        typer.Option(
-            metavar="FILE|URL", help="use the tuned kernels of this database; drafts elsewhere"
-        ),
-    ] = "",
+    db: TunedOption = "",
     dim: DimOption = None,
     static: Annotated[
         bool,
@@ -66,11 +62,7 @@ def export(
     processor = machine(target, cores)
     require_folder("--output", output)
     graph, _ = loaded(model, dim)
-    with ExitStack() as stack:
-        records = None
-        if db:
-            require_database(db)
-            records = stack.enter_context(open_database(db))
+    with optional_database(db) as records:
         compiled = compile_model(graph, processor, database=records)
         files = compiled.export(output, name, shared=not static, compiler=compiler)
     print(files)

@@ -1,4 +1,4 @@
-"""What the commands about models take: words of the command line in, sizes and arrays out."""
+"""Arguments of the commands about models: parses sizes of open dimensions and input arrays."""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 
-from tilesmith.cli.operators import OPERATORS, SIZES, usage
+from tilesmith.cli.operator_table import OPERATORS, SIZES
+from tilesmith.cli.operators import usage
 
 _WIDTH = 76
 _COLUMN = 34  # the column in which explanations start

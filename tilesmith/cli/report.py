@@ -10,8 +10,9 @@ import typer
 
 from tilesmith.base.errors import ArgumentError
 from tilesmith.cli.arguments import count, require_file
-from tilesmith.cli.show_records import existing
-from tilesmith.report.records_page import records_page, require_plotly
+from tilesmith.cli.databases import existing
+from tilesmith.report.plotly_text import plotly_text
+from tilesmith.report.records_page import records_page
 from tilesmith.report.records_server import PageServer
 from tilesmith.report.records_view import RecordsView, records_view
 from tilesmith.report.task_view import TaskViews
@@ -59,7 +60,7 @@ def report(
     matter, what failed, and the schedule and code of the best candidates. With many records it
     shows a part of the points, so that it stays small.
     """
-    require_plotly()
+    plotly_text()  # raises if it is not installed, before a database is read
     if watch:
         existing(place).close()
         _serve(place, other, port)

@@ -1,18 +1,18 @@
-"""`tilesmith run`: a model file and arrays in, the arrays that it computes out."""
+"""`tilesmith run`: runs a model on given or random arrays, and prints or stores the results."""
 
 from __future__ import annotations
 
 import re
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
-from tilesmith.cli.arguments import count, machine, require_database, require_folder
+from tilesmith.cli.arguments import count, machine, require_folder
+from tilesmith.cli.databases import TunedOption, optional_database
 from tilesmith.cli.model_arguments import (
     DimOption,
     Precision,
@@ -21,7 +21,6 @@ from tilesmith.cli.model_arguments import (
     loaded,
     require_model,
 )
-from tilesmith.records.open import open_database
 from tilesmith.report.model_inputs import signatures_of
 from tilesmith.tune.compile_model import compile_model
 
@@ -62,12 +61,7 @@ def run(
             metavar="NAME", help="what to run on: cpu, or a GPU of this machine as cuda or opencl"
         ),
     ] = "cpu",
-    db: Annotated[
-        str,
-        typer.Option(
-            metavar="FILE|URL", help="use the tuned kernels of this database; drafts elsewhere"
-        ),
-    ] = "",
+    db: TunedOption = "",
 ) -> None:
     """Run a model once and print what it computes."""
     require_model(model)
@@ -76,11 +70,7 @@ def run(
         require_folder("--output", output)
     graph, _ = loaded(model, dim)
     feeds = arrays_of(input or (), signatures_of(graph), model, random)
-    with ExitStack() as stack:
-        records = None
-        if db:
-            require_database(db)
-            records = stack.enter_context(open_database(db))
+    with optional_database(db) as records:
         compiled = compile_model(graph, host, database=records, precision=precision.value)
         compiled(feeds)
         start = time.perf_counter()

@@ -17,7 +17,7 @@ from tilesmith.cli.operator_arguments import (
     function_of,
 )
 from tilesmith.cli.operator_help import explain
-from tilesmith.cli.operators import OPERATORS
+from tilesmith.cli.operator_table import OPERATORS
 from tilesmith.cli.show_graph import graph
 from tilesmith.cli.show_records import records, runs, source, trace
 from tilesmith.cli.show_tasks import tasks
@@ -63,7 +63,9 @@ def sketches(
     constant_weights: ConstantWeightsOption = False,
     rules: Annotated[
         Rules,
-        typer.Option(help="the rules that derive them: Ansor's, or ours, which go further"),
+        typer.Option(
+            help="the rules that derive them: Ansor's, or the default ones, which derive more"
+        ),
     ] = Rules.default,
 ) -> None:
     """Print the sketches of an operator.

@@ -9,16 +9,15 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tilesmith.base.errors import ArgumentError
-from tilesmith.cli.arguments import count, require_database
+from tilesmith.cli.arguments import count
+from tilesmith.cli.databases import existing
 from tilesmith.cli.table import microseconds, table
 from tilesmith.records.database import TaskSummary
-from tilesmith.records.open import open_database
 from tilesmith.report.machine_name import machine_and_cores
 from tilesmith.report.schedule_text import schedule_lines
 from tilesmith.runtime.build import build
@@ -50,14 +49,6 @@ Record = Annotated[
         "its candidate's key",
     ),
 ]
-
-
-def existing(place: str) -> SqlDatabase:
-    """Opens for reading: a name without a file is a mistake, not a new database."""
-    require_database(place)
-    if "://" not in place and not Path(place).is_file():
-        raise ArgumentError(f"there is no database {place}; `tilesmith tune ... --db` makes one")
-    return open_database(place)
 
 
 def records(
@@ -169,7 +160,7 @@ def source(
         bool, typer.Option("--assembly", help="print assembly instead of LLVM IR")
     ] = False,
 ) -> None:
-    """Print the code generated for a record: LLVM IR or assembly.
+    """Print the code generated for a record: LLVM IR, or the C text of a GPU kernel.
 
     The code is built again for the record's target, which need not be this machine.
 

@@ -9,10 +9,11 @@ import typer
 
 from tilesmith.base.errors import ArgumentError
 from tilesmith.cli.arguments import machine
+from tilesmith.cli.databases import existing
 from tilesmith.cli.graph_text import foot_lines, task_lines
 from tilesmith.cli.model_arguments import DimOption, loaded, require_model
 from tilesmith.cli.operator_arguments import CoresOption
-from tilesmith.cli.show_records import SHORT, existing
+from tilesmith.cli.show_records import SHORT
 from tilesmith.cli.table import Wide, microseconds, output_width, printable, table
 from tilesmith.records.database import TaskSummary
 from tilesmith.report.graph_view import GraphView, graph_view

@@ -14,7 +14,7 @@ WIDTH = 80  # if the output is not a terminal, so that files and pipes are the s
 _GAP = "  "
 
 Wide = Annotated[
-    bool, typer.Option("--wide", help="show all columns in full, wider than 80 letters")
+    bool, typer.Option("--wide", help="show all columns in full, even if wider than 80 characters")
 ]
 
 

@@ -16,10 +16,10 @@ from tilesmith.cli.arguments import (
     count,
     machine,
     positive_seconds,
-    require_database,
     require_folder,
     require_memory,
 )
+from tilesmith.cli.databases import optional_database
 from tilesmith.cli.model_arguments import DimOption, Precision, PrecisionOption, is_model
 from tilesmith.cli.operator_arguments import (
     ConstantWeightsOption,
@@ -28,13 +28,12 @@ from tilesmith.cli.operator_arguments import (
     function_of,
 )
 from tilesmith.cli.operator_help import explain
-from tilesmith.cli.operators import OPERATORS
+from tilesmith.cli.operator_table import OPERATORS
 from tilesmith.cli.tune_folder import write_folder
 from tilesmith.cli.tune_model import tune_model_file
 from tilesmith.measure.fleet.measurer import FleetMeasurer
 from tilesmith.measure.local import LocalMeasurer
 from tilesmith.measure.protocol import Measurer
-from tilesmith.records.open import open_database
 from tilesmith.search.annealing import Annealing
 from tilesmith.search.evolution import Evolution
 from tilesmith.search.genetic import Genetic
@@ -203,10 +202,7 @@ def tune(
         require_folder("--out", out)
     if resume and not db:
         raise ArgumentError("--resume continues from a database; name it with --db FILE")
-    if db:
-        require_database(db)
-    database = open_database(db) if db else None
-    try:
+    with optional_database(db) as database:
         if resume and database is not None:
             _require_records(database, Task(func, host))
         result = tune_function(
@@ -219,9 +215,6 @@ def tune(
             seed=seed,
             quiet=quiet,
         )
-    finally:
-        if database is not None:
-            database.close()
     _print_result(result)
     if out is not None:
         write_folder(out, result)

@@ -1,5 +1,5 @@
-"""The result of tuning in, a folder with all that is needed to read the kernel and to build it
-again out.
+"""`tilesmith tune --out`: writes a folder with all that is needed to read the tuned kernel and to
+build it again.
 """
 
 from __future__ import annotations

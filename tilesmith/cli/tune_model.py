@@ -5,17 +5,15 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tilesmith.base.errors import ArgumentError
 from tilesmith.base.target import Target
-from tilesmith.cli.arguments import require_database
+from tilesmith.cli.databases import optional_database
 from tilesmith.cli.model_arguments import arrays_of, loaded
 from tilesmith.graph.graph import Graph
 from tilesmith.graph.model import Model
 from tilesmith.measure.protocol import Measurer
-from tilesmith.records.open import open_database
 from tilesmith.report.model_inputs import signatures_of
 from tilesmith.search.protocol import Strategy
 from tilesmith.task.network import ModelTuning
@@ -23,9 +21,6 @@ from tilesmith.task.task import Budget
 from tilesmith.tune.compile_model import compile_model, extract_tasks
 from tilesmith.tune.specialise import graphs_for
 from tilesmith.tune.tune_model import tune_model
-
-if TYPE_CHECKING:
-    from tilesmith.records.sql import SqlDatabase
 
 _SECONDS = 2.0  # of the comparison
 _MIN_RUNS, _MAX_RUNS = 5, 200
@@ -40,11 +35,7 @@ def tune_model_file(
     feeds = arrays_of((), signatures_of(graph), path, random=True)
     if resume and not db:
         raise ArgumentError("--resume continues from a database; name it with --db FILE")
-    with ExitStack() as stack:
-        records: SqlDatabase | None = None
-        if db:
-            require_database(db)
-            records = stack.enter_context(open_database(db))
+    with optional_database(db) as records:
         parts = graphs_for(graph, feeds)
         found = (extract_tasks(part, host, precision=precision) for part in parts)
         tasks = [task for one in found for task, _ in one]

@@ -1,4 +1,4 @@
-"""A user's Python file in, the Function that it defines out."""
+"""Loads the Function that a user's Python file defines."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _STORE_NBYTES = 100 << 20  # of the node's shared memory, which measuring hardly
 WORKER_HELP = (
     "\b\nExamples:\n"
     "  ray start --head --port 6379              the fleet's head, once\n"
-    "  tilesmith worker --address 10.0.0.1:6379  on each that measures\n"
+    "  tilesmith worker --address 10.0.0.1:6379  on each worker\n"
     "  tilesmith tune matmul 512 512 512 --fleet 10.0.0.1:6379"
 )
 
@@ -58,7 +58,10 @@ def worker(
         ),
     ] = 0,
     first_core: Annotated[
-        int, typer.Option(metavar="N", parser=count, help="with --cores: skip so many cores")
+        int,
+        typer.Option(
+            metavar="N", parser=count, help="with --cores: how many cores to skip before these"
+        ),
     ] = 0,
     name: Annotated[
         str, typer.Option(help="what records call this machine; its host name if not given")

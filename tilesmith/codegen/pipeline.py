@@ -31,6 +31,7 @@ from tilesmith.codegen.passes.simplify import simplify
 from tilesmith.codegen.passes.sink_virtual_threads import sink_virtual_threads
 from tilesmith.codegen.passes.split_at_divisions import split_at_divisions
 from tilesmith.codegen.passes.spread_prefetches import spread_prefetches
+from tilesmith.codegen.passes.stage_functions import stage_functions
 from tilesmith.codegen.passes.stagger_rows import stagger_rows
 from tilesmith.codegen.passes.strip_vectors import strip_vectors
 from tilesmith.codegen.passes.transpose_squares import transpose_squares
@@ -62,6 +63,7 @@ CPU_PASSES: tuple[Pass, ...] = (
     hoist_guards,
     partition,  # CPU
     transpose_squares,  # CPU
+    stage_functions,  # CPU
     strip_vectors,  # CPU
     full_vectors,  # CPU
     spread_prefetches,  # CPU

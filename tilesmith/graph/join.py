@@ -1,5 +1,5 @@
-"""Operators that say where results lie. They mean what concatenate and a copy mean, so the oracle
-and shape inference need nothing else; the plan gives them no kernel, or one that only copies.
+"""Operators that say where results are stored. They compute what concatenate and a copy compute, so
+the oracle and shape inference need no special case. The plan gives them no kernel, or a copy.
 """
 
 from __future__ import annotations

@@ -22,7 +22,8 @@ from tilesmith.graph.strides import row_major, strides_within
 from tilesmith.ops.transform import reshape
 from tilesmith.ops.views import slice_
 
-# An operator with such a parameter means something else when its operands are turned or reshaped.
+# An operator with such a parameter depends on the order of its operands' dimensions, so transposes
+# and reshapes cannot be moved past it.
 _AXIS_WORDS = frozenset({"axis", "axes", "layout", "groups"})
 
 

@@ -1,5 +1,5 @@
-"""How much a model may ask for. What a file claims costs nothing until it is believed, so sizes are
-checked before anything of that size is made.
+"""Limits on the sizes of a model. The sizes that a file states are checked before memory is
+allocated for them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ MAX_RANK = 32  # of NumPy 1
 
 
 class Limits:
-    """`nbytes` is the most that one value may take, `folded` the steps of computing that constant
-    folding may take in all for one graph, `turns` the turns of a loop that does not end by itself.
+    """`nbytes` is the most that one value may take, `folded` the steps that constant folding may
+    compute in all for one graph, `turns` the iterations of a loop whose condition never ends it.
     """
 
     def __init__(self, nbytes: int, folded: int = 1 << 28, turns: int = 1 << 31) -> None:

@@ -1,5 +1,5 @@
-"""What a front end hands to compile_model: a Graph where all sizes are known and one graph says it
-all, else the open model.
+"""What a front end hands to compile_model: a Graph if all sizes are known and one stage covers the
+model, else a Program.
 """
 
 from __future__ import annotations

@@ -17,28 +17,22 @@ from tilesmith.base.errors import ArgumentError, VerifyError
 from tilesmith.expr import semantics
 from tilesmith.expr.combiner import join_args
 from tilesmith.expr.dynamic import Dynamic, below
-from tilesmith.expr.ints import Int, Opaque, evaluate_int, opaque_atoms
+from tilesmith.expr.ints import Int, Opaque, evaluate_int
 from tilesmith.expr.nodes import Arg, Binary, Cast, Const, Expr, IntValue, Load, Select, Unary
+from tilesmith.ir.evaluators import Array, Values, input_arrays, is_loaded, operation, outside
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Join, Stmt, Store, Sync, Write
 from tilesmith.ir.pack import as_given, in_basis
 
-Array = np.ndarray[Any, Any]
-Values = Mapping[int, Any]  # values of the nodes evaluated so far, by id
 _NO_VALUES: Values = {}
 
 
 def interpret(func: Function, *arrays: Any) -> Any:
     """The output array, or a tuple of them when there are several."""
-    if len(arrays) != len(func.inputs):
-        raise ArgumentError(f"{func.name} takes {len(func.inputs)} arrays, got {len(arrays)}")
-    memory: dict[str, Array] = {}
-    for b, a in zip(func.inputs, arrays, strict=True):
-        memory[b.name] = np.array(a, dtype=b.dtype.numpy)
-        given, shape = list(memory[b.name].shape), [e.const for e in b.given_shape]
-        if None not in shape and given != shape:
-            raise ArgumentError(f"{b.name} has shape {given}, {func.name} wants {shape}")
-        memory[b.name] = in_basis(b, memory[b.name])
+    memory = {
+        b.name: in_basis(b, np.array(a, dtype=b.dtype.numpy))
+        for b, a in zip(func.inputs, input_arrays(func, arrays), strict=True)
+    }
     for b in (*func.outputs, *func.buffers):
         memory[b.name] = _garbage(b)
     with np.errstate(all="ignore"):
@@ -125,8 +119,7 @@ class _Run:
         at = tuple(self.integer(p, env, values) for p in index)
         for d, (p, i, n) in enumerate(zip(index, at, self.memory[name].shape, strict=True)):
             if not 0 <= i < n:
-                # an index loaded from a tensor is the caller's fault, any other is the Function's
-                error = VerifyError if p.plain or not _reads(p) else ArgumentError
+                error = ArgumentError if is_loaded(p) else VerifyError
                 raise error(outside(name, p, d, i, n, verb))
         return at
 
@@ -161,33 +154,13 @@ class _Run:
 
     def node(self, e: Expr, env: Mapping[str, int], args: dict[str, Any], values: Values) -> Any:
         match e:
-            case Const(value=v):
-                return semantics.constant(v, e.dtype)
             case IntValue(value=p):
                 return semantics.constant(self.integer(p, env, values), e.dtype)
             case Arg(name=n):
                 return args[n]
             case Load(buffer=b, index=ix):
                 return self.memory[b][self.index(b, ix, env, values)]
-            case Unary(op=op, x=x):
-                return semantics.unary(op, values[id(x)], e.dtype)
-            case Binary(op=op, a=a, b=b):
-                return semantics.binary(op, values[id(a)], values[id(b)], a.dtype)
             case Select(cond=c, a=a, b=b):
                 return values[id(a if values[id(c)] else b)]
-            case Cast(x=x):
-                return semantics.cast(values[id(x)], e.dtype)
-
-
-def _reads(p: Int) -> bool:
-    return any(isinstance(a, Dynamic) for a in opaque_atoms(p))
-
-
-def outside(
-    buffer: str, index: Int, dimension: int, value: int, extent: int, verb: str = "read"
-) -> str:
-    """The text of the error about an index that leaves its buffer."""
-    return (
-        f"{buffer} is {verb} at index {index} = {value} in dimension {dimension}, "
-        f"which has {extent} elements"
-    )
+            case Const() | Unary() | Binary() | Cast():
+                return operation(e, values)

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from tilesmith.base.dtype import FLOAT32, INT32
 from tilesmith.expr.dsl import compute, placeholder, reduce_axis
-from tilesmith.expr.dsl import sum as sum_over
 from tilesmith.expr.ints import var
+from tilesmith.expr.reductions import sum as sum_over
 from tilesmith.expr.values import cast
 from tilesmith.ir.function import Function
 from tilesmith.ir.lower import function

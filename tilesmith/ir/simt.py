@@ -19,14 +19,15 @@ of many blocks.
 from __future__ import annotations
 
 from itertools import product
-from math import prod
 from typing import Any
 
 import numpy as np
 
-from tilesmith.base.errors import ArgumentError, VerifyError
+from tilesmith.base.errors import VerifyError
 from tilesmith.expr.combiner import join_args
+from tilesmith.ir.evaluators import input_arrays
 from tilesmith.ir.function import Function
+from tilesmith.ir.launch_form import LaunchForm, launch_form_of
 from tilesmith.ir.nodes import (
     Alloc,
     Block,
@@ -55,13 +56,8 @@ _POINTS = 1 << 16  # the same, times the iterations that run at once
 
 def run_simt(func: Function, *arrays: Any) -> Any:
     """The output array, or a tuple of them when there are several."""
-    if len(arrays) != len(func.inputs):
-        raise ArgumentError(f"{func.name} takes {len(func.inputs)} arrays, got {len(arrays)}")
     memory: dict[str, Memory] = {}
-    for b, a in zip(func.inputs, arrays, strict=True):
-        given, shape = np.shape(a), tuple(e.const for e in b.given_shape)
-        if given != shape:
-            raise ArgumentError(f"{b.name} has shape {list(given)}, {func.name} wants {shape}")
+    for b, a in zip(func.inputs, input_arrays(func, arrays), strict=True):
         data = in_basis(b, np.array(a, dtype=b.dtype.numpy))
         memory[b.name] = Memory(b, shape_of(b), data.ravel(), None)
     for b in (*func.outputs, *func.buffers):
@@ -95,7 +91,8 @@ class _Launch:
 
     def __init__(self, func: Function, stmt: Stmt, memory: dict[str, Memory]) -> None:
         self.memory = memory
-        self.blocks, self.shared, self.threads, self.body = _form(func, stmt)
+        self.form = _form(func, stmt)
+        self.body = self.form.body
         self.numbers: dict[int, int] = {}
         self.stmts: list[Stmt] = []
         written = set()
@@ -111,7 +108,8 @@ class _Launch:
         self.wide = wide_loops(self.body)
 
     def run(self) -> None:
-        blocks, threads = _count(self.blocks), _count(self.threads)
+        form = self.form
+        blocks, threads = form.grid, form.num_threads
         if not blocks or not threads:
             return
         for name in self.written:
@@ -121,11 +119,11 @@ class _Launch:
         for first in range(0, blocks, step):
             at = Shape(first, min(step, blocks - first), threads)
             memory = dict(self.memory)
-            for b in self.shared:
+            for b in form.shared:
                 memory[b.name] = allocate(b, at)
             lanes = Lanes(at, memory, self.stmts)
-            lanes.env |= _digits(self.blocks, np.arange(first, first + at.blocks)[:, None])
-            lanes.env |= _digits(self.threads, np.arange(threads)[None, :])
+            lanes.env |= _digits(form.blocks, np.arange(first, first + at.blocks)[:, None])
+            lanes.env |= _digits(form.threads, np.arange(threads)[None, :])
             _Threads(self, lanes).body(self.body, None)
             for name in self.written:
                 self.memory[name].trails[0].reset()
@@ -133,42 +131,20 @@ class _Launch:
             self.memory[name].trails = []
 
 
-def _form(func: Function, s: Stmt) -> tuple[list[For], list[Buffer], list[For], tuple[Stmt, ...]]:
-    """The loops over blocks, the shared buffers, the loops over threads, and what a thread does."""
+def _form(func: Function, s: Stmt) -> LaunchForm:
     if not isinstance(s, For) or s.kind not in _AXES:
         raise VerifyError(f"{func.name} is not in launch form: `{show_statement(s)}` is no launch")
-    body: tuple[Stmt, ...] = (s,)
-    blocks, body = _bound(body, "blockIdx.x")
-    shared = []
-    while body and isinstance(a := body[0], Alloc) and a.buffer.scope == "shared":
-        shared.append(a.buffer)
-        body = body[1:]
-    if len(body) > 1 and isinstance(body[-1], For) and body[-1].kind == "threadIdx.x":
+    form = launch_form_of(s)
+    last = form.body[-1] if form.body else None
+    if not form.threads and isinstance(last, For) and last.kind == "threadIdx.x":
         raise VerifyError(
-            f"{func.name}: `{show_statement(body[0])}` stands between blocks and threads, where "
-            "only shared buffers are allocated"
+            f"{func.name}: `{show_statement(form.body[0])}` stands between blocks and threads, "
+            "where only shared buffers are allocated"
         )
-    threads, body = _bound(body, "threadIdx.x")
-    for f in (*blocks, *threads):
-        if f.extent.const is None:
-            raise VerifyError(f"{func.name}: loop {f.name} has the open extent {f.extent}")
-    return blocks, shared, threads, body
+    return form
 
 
-def _bound(body: tuple[Stmt, ...], axis: str) -> tuple[list[For], tuple[Stmt, ...]]:
-    """The perfectly nested loops bound to an axis, and what is inside of them."""
-    loops = []
-    while len(body) == 1 and isinstance(f := body[0], For) and f.kind == axis:
-        loops.append(f)
-        body = f.body
-    return loops, body
-
-
-def _count(loops: list[For]) -> int:
-    return prod(f.extent.const or 0 for f in loops)
-
-
-def _digits(loops: list[For], number: Array) -> dict[str, Array]:
+def _digits(loops: tuple[For, ...], number: Array) -> dict[str, Array]:
     """The value of each loop; the outermost one counts slowest."""
     out: dict[str, Array] = {}
     for f in reversed(loops):

@@ -17,15 +17,14 @@ from tilesmith.base.dtype import INT64
 from tilesmith.base.errors import ArgumentError, VerifyError
 from tilesmith.expr import semantics
 from tilesmith.expr.dynamic import Dynamic, below
-from tilesmith.expr.ints import FloorDiv, Int, Maximum, Opaque, opaque_atoms
+from tilesmith.expr.ints import FloorDiv, Int, Maximum, Opaque
 from tilesmith.expr.nodes import Arg, Binary, Cast, Const, Expr, IntValue, Load, Select, Unary
 from tilesmith.expr.walk import postorder
-from tilesmith.ir.interpreter import outside
+from tilesmith.ir.evaluators import Values, is_loaded, needed, operation, outside
 from tilesmith.ir.nodes import Stmt, Write
 from tilesmith.ir.printer import show_statement
 from tilesmith.ir.simt_memory import LANE_BITS, Array, Memory, Race, Shape, race_text
 
-Values = Mapping[int, Any]  # values of the nodes evaluated so far, by id
 _NO_VALUES: Values = {}
 _KEPT = 4096  # evaluated indices that are kept at most
 
@@ -93,7 +92,7 @@ class Lanes:
         if names is None:
             names = tuple({n: None for p in index for n in p.names})
             self.names[id(index)] = names
-        if values and any(isinstance(a, Dynamic) for p in index for a in opaque_atoms(p)):
+        if values and any(map(is_loaded, index)):
             return self._place(m, index, values)
         env = self.env
         # There is one array per length and axis, which outlives what is kept.
@@ -140,28 +139,22 @@ class Lanes:
                 values[id(x)] = self.get(m, place)
             else:
                 values[id(x)] = self.node(x, values, args)
-        wanted = _wanted(order, values, mask) if chooses and loads else None
+        wanted = needed(order, values, mask) if chooses and loads else None
         for load, place in loads:
             self.check_load(load, place, mask if wanted is None else wanted[id(load)])
         return values[id(e)]
 
     def node(self, e: Expr, v: Values, args: Mapping[str, Any] | None) -> Any:
         match e:
-            case Const(value=value):
-                return semantics.constant(value, e.dtype)
             case IntValue(value=p):
                 return semantics.constant(self.integer(p, v), e.dtype)
             case Arg(name=n):
                 assert args is not None
                 return args[n]
-            case Unary(op=op, x=x):
-                return semantics.unary(op, v[id(x)], e.dtype)
-            case Binary(op=op, a=a, b=b):
-                return semantics.binary(op, v[id(a)], v[id(b)], a.dtype)
             case Select(cond=c, a=a, b=b):
                 return np.asarray(np.where(v[id(c)], v[id(a)], v[id(b)]), e.dtype.numpy)
-            case Cast(x=x):
-                return semantics.cast(v[id(x)], e.dtype)
+            case Const() | Unary() | Binary() | Cast():
+                return operation(e, v)
             case Load():
                 raise AssertionError(e)
 
@@ -220,10 +213,8 @@ class Lanes:
             )
             if wrong.any():
                 p, value, lane = index[d], int(at[wrong][0]), int(lanes[wrong][0])
-                # an index loaded from a tensor is the caller's fault, any other the Function's
-                reads = any(isinstance(a, Dynamic) for a in opaque_atoms(p))
                 text = outside(m.buffer.name, p, d, value, m.shape[d], verb)
-                raise (ArgumentError if reads else VerifyError)(
+                raise (ArgumentError if is_loaded(p) else VerifyError)(
                     f"{text}, by {self.thread(lane)} in `{self.statement}`"
                 )
 
@@ -281,26 +272,3 @@ class Lanes:
     def thread(self, lane: int) -> str:
         block, thread = divmod(lane, self.at.threads)
         return f"thread {thread} of block {block}"
-
-
-def _wanted(order: list[Expr], values: Values, mask: Array | None) -> dict[int, Any]:
-    """Where each node's value is needed: of a select, only the side that is taken is read."""
-    wanted: dict[int, Any] = {id(order[-1]): mask}
-
-    def want(e: Expr, where: Any) -> None:
-        if id(e) not in wanted:
-            wanted[id(e)] = where
-        elif wanted[id(e)] is not where and wanted[id(e)] is not None:
-            wanted[id(e)] = None if where is None else wanted[id(e)] | where
-
-    for x in reversed(order):
-        here = wanted[id(x)]
-        if isinstance(x, Select):
-            cond = np.asarray(values[id(x.cond)])
-            want(x.cond, here)
-            want(x.a, cond if here is None else here & cond)
-            want(x.b, ~cond if here is None else here & ~cond)
-        else:
-            for y in below(x):
-                want(y, here)
-    return wanted

@@ -10,8 +10,8 @@ from __future__ import annotations
 from tilesmith.base.dtype import FLOAT32
 from tilesmith.base.target import Target
 from tilesmith.expr.dsl import compute, placeholder, reduce_axis
-from tilesmith.expr.dsl import sum as sum_over
 from tilesmith.expr.ints import Int, var
+from tilesmith.expr.reductions import sum as sum_over
 from tilesmith.expr.values import cast
 from tilesmith.ir.function import Function
 from tilesmith.ir.lower import function

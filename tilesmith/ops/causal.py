@@ -1,12 +1,12 @@
-"""The causal convolution of sequence models: each position meets itself and those before it, and
-what the last positions held is carried to the next call.
+"""The causal convolution of sequence models: an output depends on its own position and those before
+it. The last inputs are carried to the next call.
 """
 
 from __future__ import annotations
 
 from tilesmith.expr.dsl import compute, reduce_axis
-from tilesmith.expr.dsl import sum as sum_over
 from tilesmith.expr.ints import ZERO, Int, of
+from tilesmith.expr.reductions import sum as sum_over
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value, cast, where
 from tilesmith.ops.arguments import fixed, need_equal, need_tensor

@@ -1,6 +1,6 @@
 """The deformable convolution: an input, weights and offsets of every tap in, the output out.
 
-What the taps meet is gathered by one stage, interpolated; the sum over it is an ordinary one.
+One stage gathers and interpolates the input of each tap; the sum over it is an ordinary one.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from tilesmith.base.errors import ExpressionError
 from tilesmith.expr.dsl import compute, reduce_axis
-from tilesmith.expr.dsl import sum as sum_over
 from tilesmith.expr.functions import maximum, minimum
 from tilesmith.expr.ints import of
+from tilesmith.expr.reductions import sum as sum_over
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value, cast, where
 from tilesmith.ops.arguments import (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilesmith.base.errors import ExpressionError
-from tilesmith.expr import dsl
+from tilesmith.expr import reductions
 from tilesmith.expr.dsl import compute, reduce_axis
 from tilesmith.expr.functions import absolute
 from tilesmith.expr.tensors import Tensor
@@ -54,9 +54,11 @@ def eliminate(X: Tensor, name: str = "eliminate") -> tuple[Tensor, Tensor]:
         raise ExpressionError(f"eliminate: X is {X!r}; its order must be at least 2")
     k = reduce_axis(n, name="k")
     place: Tensor = compute(
-        X.shape_ints[:1], lambda b: dsl.argmax(absolute(X[b, k, 0]), axis=k), name=f"{name}_pivot",
+        X.shape_ints[:1],
+        lambda b: reductions.argmax(absolute(X[b, k, 0]), axis=k),
+        name=f"{name}_pivot",
         axes=("b",),
-    )[0]  # fmt: skip
+    )[0]
 
     def factor(b: Value) -> Value:
         pivot = X[b, place[b], 0]

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from tilesmith.base.dtype import promote
 from tilesmith.expr.dsl import compute, reduce_axis
-from tilesmith.expr.dsl import sum as sum_over
 from tilesmith.expr.ints import of
+from tilesmith.expr.reductions import sum as sum_over
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value, cast
 from tilesmith.ops.arguments import axis_of, fixed, need_equal, need_tensor, per_dim

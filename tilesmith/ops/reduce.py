@@ -13,7 +13,7 @@ from math import inf
 
 from tilesmith.base.dtype import FLOAT64
 from tilesmith.base.errors import ExpressionError
-from tilesmith.expr import dsl
+from tilesmith.expr import reductions
 from tilesmith.expr.dsl import compute, reduce_axis
 from tilesmith.expr.functions import absolute, exp, log, sqrt, trunc_divide
 from tilesmith.expr.ints import ONE, Int, product
@@ -87,28 +87,28 @@ def reduce_sum(
     X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_sum"
 ) -> Tensor:
     """The sum over some axes, by default over all; `keepdims` keeps them with extent 1."""
-    return _reduced("reduce_sum", X, axes, keepdims, name, dsl.sum, _number)
+    return _reduced("reduce_sum", X, axes, keepdims, name, reductions.sum, _number)
 
 
 def reduce_prod(
     X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_prod"
 ) -> Tensor:
     """The product over some axes, by default over all; `keepdims` keeps them with extent 1."""
-    return _reduced("reduce_prod", X, axes, keepdims, name, dsl.prod, _number)
+    return _reduced("reduce_prod", X, axes, keepdims, name, reductions.prod, _number)
 
 
 def reduce_max(
     X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_max"
 ) -> Tensor:
     """The maximum; of bool, whether any holds."""
-    return _reduced("reduce_max", X, axes, keepdims, name, dsl.amax)
+    return _reduced("reduce_max", X, axes, keepdims, name, reductions.amax)
 
 
 def reduce_min(
     X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_min"
 ) -> Tensor:
     """The minimum; of bool, whether all hold."""
-    return _reduced("reduce_min", X, axes, keepdims, name, dsl.amin)
+    return _reduced("reduce_min", X, axes, keepdims, name, reductions.amin)
 
 
 def reduce_mean(
@@ -119,7 +119,7 @@ def reduce_mean(
     def after(total: Value, count: Int) -> Value:
         return total / count if total.dtype.is_float else trunc_divide(total, count)
 
-    return _reduced("reduce_mean", X, axes, keepdims, name, dsl.sum, _number, after)
+    return _reduced("reduce_mean", X, axes, keepdims, name, reductions.sum, _number, after)
 
 
 def reduce_sum_square(
@@ -130,14 +130,16 @@ def reduce_sum_square(
     def square(x: Value) -> Value:
         return _number(x) * _number(x)
 
-    return _reduced("reduce_sum_square", X, axes, keepdims, name, dsl.sum, square)
+    return _reduced("reduce_sum_square", X, axes, keepdims, name, reductions.sum, square)
 
 
 def reduce_l1(
     X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_l1"
 ) -> Tensor:
     """The sum of |x|."""
-    return _reduced("reduce_l1", X, axes, keepdims, name, dsl.sum, lambda x: absolute(_number(x)))
+    return _reduced(
+        "reduce_l1", X, axes, keepdims, name, reductions.sum, lambda x: absolute(_number(x))
+    )
 
 
 def reduce_l2(
@@ -145,7 +147,7 @@ def reduce_l2(
 ) -> Tensor:
     """The root of the sum of x * x."""
     return _reduced(
-        "reduce_l2", X, axes, keepdims, name, dsl.sum,
+        "reduce_l2", X, axes, keepdims, name, reductions.sum,
         lambda x: _real(x) * _real(x), lambda y, count: sqrt(y),
     )  # fmt: skip
 
@@ -155,7 +157,7 @@ def reduce_log_sum(
 ) -> Tensor:
     """The logarithm of the sum."""
     return _reduced(
-        "reduce_log_sum", X, axes, keepdims, name, dsl.sum, _real, lambda y, count: log(y)
+        "reduce_log_sum", X, axes, keepdims, name, reductions.sum, _real, lambda y, count: log(y)
     )
 
 
@@ -166,10 +168,10 @@ def reduce_log_sum_exp(
     span = _Span("reduce_log_sum_exp", X, axes, keepdims)
     # Off an infinite maximum nothing is taken: inf - inf is no number.
     top = span.stage(
-        lambda x, at: _real(x), dsl.amax,
+        lambda x, at: _real(x), reductions.amax,
         lambda y, at: where(absolute(y) < inf, y, 0), f"{name}_top",
     )  # fmt: skip
     return span.stage(
-        lambda x, at: exp(_real(x) - top[at]), dsl.sum,
+        lambda x, at: exp(_real(x) - top[at]), reductions.sum,
         lambda y, at: cast(log(y) + top[at], X.dtype), name,
     )  # fmt: skip

@@ -1,6 +1,6 @@
 """Images of another size: a tensor in, one whose extent along some axes is another out.
 
-Which elements an output meets, and with which weights, depends on its position along an axis only.
+Which elements an output reads, and with which weights, depends on its position along an axis only.
 So an interpolation goes axis by axis, and its two tables are tensors, as a rule constants.
 """
 
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from tilesmith.base.dtype import DType
 from tilesmith.base.errors import ExpressionError
 from tilesmith.expr.dsl import compute, reduce_axis
-from tilesmith.expr.dsl import sum as sum_over
 from tilesmith.expr.functions import round_
+from tilesmith.expr.reductions import sum as sum_over
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value, cast
 from tilesmith.ops.arguments import axis_of, image_layout, need_equal, need_tensor, show_shape

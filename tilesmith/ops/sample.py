@@ -1,4 +1,4 @@
-"""Reading images between their elements: positions that are data in, interpolated values out."""
+"""Sampling of images at positions that are data, with interpolation between elements."""
 
 from __future__ import annotations
 

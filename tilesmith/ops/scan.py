@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tilesmith.expr import dsl
+from tilesmith.expr import reductions
 from tilesmith.expr.dsl import compute, reduce_axis
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Axis, Number, Value, binary, cast, where
@@ -25,7 +25,9 @@ class _Scan:
     def __init__(self, op: str, axis: int, reverse: bool) -> None:
         self.op, self.axis, self.reverse = op, axis, reverse
         self.neutral: Number = 0 if op == "add" else 1
-        self.join: Callable[[Value, Axis], Value] = dsl.sum if op == "add" else dsl.prod
+        self.join: Callable[[Value, Axis], Value] = (
+            reductions.sum if op == "add" else reductions.prod
+        )
 
     def put(self, index: tuple[Value, ...], place: Value) -> tuple[Value, ...]:
         return (*index[: self.axis], place, *index[self.axis + 1 :])

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilesmith.base.errors import ExpressionError
-from tilesmith.expr import dsl
+from tilesmith.expr import reductions
 from tilesmith.expr.dsl import compute, reduce_axis
 from tilesmith.expr.functions import maximum, minimum
 from tilesmith.expr.tensors import Tensor
@@ -22,7 +22,7 @@ from tilesmith.ops.precision import widen
 
 REDUCTIONS = ("add", "mul", "max", "min")
 _REDUCE: dict[str, Callable[[Value, Axis], Value]] = {
-    "add": dsl.sum, "mul": dsl.prod, "max": dsl.amax, "min": dsl.amin,
+    "add": reductions.sum, "mul": reductions.prod, "max": reductions.amax, "min": reductions.amin,
 }  # fmt: skip
 
 
@@ -103,7 +103,7 @@ def last_update(ids: Tensor, X: Tensor, axis: int = 0, name: str = "last_update"
 
     def body(*index: Value) -> Value:
         _, hit = _update_at(index, ids, X, a, k)
-        return dsl.amax(where(hit, cast(k, "int64"), -1), k)
+        return reductions.amax(where(hit, cast(k, "int64"), -1), k)
 
     out: Tensor = compute(X.shape_ints, body, name=name)
     return out
@@ -171,7 +171,7 @@ def last_row(ids: Tensor, X: Tensor, name: str = "last_row") -> Tensor:
     u = reduce_axis(ids.shape_ints[0], name="u")
 
     def body(*index: Value) -> Value:
-        return dsl.amax(where(_row_hits(ids, X, u, index), cast(u, "int64"), -1), u)
+        return reductions.amax(where(_row_hits(ids, X, u, index), cast(u, "int64"), -1), u)
 
     out: Tensor = compute(X.shape_ints[:depth], body, name=name)
     return out

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilesmith.base.errors import ExpressionError
-from tilesmith.expr import dsl
+from tilesmith.expr import reductions
 from tilesmith.expr.dsl import compute, reduce_axis
 from tilesmith.expr.ints import product
 from tilesmith.expr.tensors import Tensor
@@ -49,7 +49,7 @@ def _position(
         raise ExpressionError(f"{op}: axis {axis} of X has no elements, so there is no {op}")
     extent = X.shape_ints[at]
     k = reduce_axis(extent, name="k")
-    find = dsl.argmax if op == "argmax" else dsl.argmin
+    find = reductions.argmax if op == "argmax" else reductions.argmin
 
     def body(*index: Value) -> tuple[Value, ...]:
         rest = list(index)

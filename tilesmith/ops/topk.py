@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilesmith.base.errors import ExpressionError
-from tilesmith.expr import dsl
+from tilesmith.expr import reductions
 from tilesmith.expr.dsl import compute, reduce_axis
 from tilesmith.expr.functions import isnan, maximum, minimum
 from tilesmith.expr.tensors import Tensor
@@ -46,14 +46,14 @@ def top_k(
         x, y = at(index, j), X[index]
         # Of a pair of equals, the one in front stands before the other.
         first = where(j < index[a], ~before(y, x), before(x, y))
-        return dsl.sum(cast(first, "int32"), j)
+        return reductions.sum(cast(first, "int32"), j)
 
     ranks: Tensor = compute(X.shape_ints, rank, name=f"{name}_rank")
     i = reduce_axis(n, name="i")
 
     def place(*index: Value) -> Value:
         here = ranks[(*index[:a], i, *index[a + 1 :])]
-        return dsl.sum(where(here == cast(index[a], "int32"), cast(i, "int64"), 0), i)
+        return reductions.sum(where(here == cast(index[a], "int32"), cast(i, "int64"), 0), i)
 
     shape = (*X.shape_ints[:a], k, *X.shape_ints[a + 1 :])
     places: Tensor = compute(shape, place, name=f"{name}_places")

@@ -62,7 +62,7 @@ def write_model_rows(path: Path, rows: Sequence[ModelRow]) -> None:
     path.write_text(json.dumps([asdict(r) for r in rows], indent=1) + "\n")
 
 
-MAIN_ENGINE = "onnxruntime"  # everyone's yardstick, with a column of its own
+MAIN_ENGINE = "onnxruntime"  # the common baseline, with a column of its own
 
 
 def time_table(rows: Sequence[ModelRow]) -> list[tuple[str, ...]]:

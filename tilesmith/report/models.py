@@ -73,7 +73,7 @@ def _error(a: Array, b: Array) -> float:
     return worst / largest if np.isfinite(worst) and largest > 0 else np.inf
 
 
-class _Seat:
+class _Ready:
     """A contestant that is ready: its process, its outputs and its facts."""
 
     def __init__(self, process: ContestantProcess, recipe: Make) -> None:
@@ -93,32 +93,32 @@ class _Seat:
         return self._process.busy_threads()
 
 
-class _Table:
+class _Comparison:
     """All contestants of one comparison; those that fail say why."""
 
     def __init__(self, asked: Asked, threads: int, stack: ExitStack) -> None:
         self._cores, self._stack = cores_for(threads), stack
-        self.seats: dict[str, _Seat] = {}
+        self.contestants: dict[str, _Ready] = {}
         self.failed: dict[str, str] = {}
         for name in asked.engines:
-            self._seat(name, engine_recipe(name, asked.model, threads))
+            self._start(name, engine_recipe(name, asked.model, threads))
         if asked.ours is not None:
-            self._seat(OURS, Make(prepared, (asked.ours, asked.model, threads)))
+            self._start(OURS, Make(prepared, (asked.ours, asked.model, threads)))
 
-    def _seat(self, name: str, recipe: Make) -> None:
+    def _start(self, name: str, recipe: Make) -> None:
         process = self._stack.enter_context(ContestantProcess(name, self._cores))
         try:
-            self.seats[name] = _Seat(process, recipe)
+            self.contestants[name] = _Ready(process, recipe)
         except MeasureError as e:
             self.failed[name] = str(e)
 
     def errors(self, reference: Mapping[str, Array]) -> dict[str, float]:
-        """Of everyone; who is wrong leaves the table."""
-        errors = {n: relative_error(s.outputs, reference) for n, s in self.seats.items()}
+        """Of everyone; those with wrong outputs are removed from the comparison."""
+        errors = {n: relative_error(s.outputs, reference) for n, s in self.contestants.items()}
         for name, error in errors.items():
             if not error <= WRONG:
                 self.failed[name] = f"its outputs differ by {error:.1e} of the largest value"
-                del self.seats[name]
+                del self.contestants[name]
         return errors
 
 
@@ -149,44 +149,44 @@ def compare_model(asked: Asked, target: Target, turns: Turns = TURNS) -> ModelRo
     with ExitStack() as stack:
         if asked.ours is not None and asked.restart:
             row = replace(row, first_start_seconds=_first_start(asked, threads))
-        table = _Table(asked, threads, stack)
-        who, right = asked.reference or _first_answer(table)
-        errors = table.errors(right)
-        if not table.seats:
-            return _described(row, asked, table, errors, None, who)
-        base = OURS if OURS in table.seats else next(iter(table.seats))
-        samplers = {name: seat.sampler for name, seat in table.seats.items()}
+        comparison = _Comparison(asked, threads, stack)
+        who, right = asked.reference or _first_answer(comparison)
+        errors = comparison.errors(right)
+        if not comparison.contestants:
+            return _described(row, asked, comparison, errors, None, who)
+        base = OURS if OURS in comparison.contestants else next(iter(comparison.contestants))
+        samplers = {name: contestant.sampler for name, contestant in comparison.contestants.items()}
         result = contest(samplers.pop(base), samplers, turns)
-        row = replace(row, note="; ".join(_notes(result, table, base, threads)))
-        row = _described(row, asked, table, errors, result, who)
-        return _with_facts(row, table.seats[OURS].facts()) if base == OURS else row
+        row = replace(row, note="; ".join(_notes(result, comparison, base, threads)))
+        row = _described(row, asked, comparison, errors, result, who)
+        return _with_facts(row, comparison.contestants[OURS].facts()) if base == OURS else row
 
 
-def _first_answer(table: _Table) -> tuple[str, Mapping[str, Array]]:
-    return next(((n, s.outputs) for n, s in table.seats.items()), ("nobody", {}))
+def _first_answer(comparison: _Comparison) -> tuple[str, Mapping[str, Array]]:
+    return next(((n, s.outputs) for n, s in comparison.contestants.items()), ("nobody", {}))
 
 
 def _first_start(asked: Asked, threads: int) -> float | None:
     """On all cores, as a user starts a model. It fills the cache for the start that follows."""
     with ContestantProcess(OURS, usable_cores()) as process:
         try:
-            return _Seat(process, Make(prepared, (asked.ours, asked.model, threads))).start.seconds
+            return _Ready(process, Make(prepared, (asked.ours, asked.model, threads))).start.seconds
         except MeasureError:
             return None  # the start that follows says why
 
 
 def _described(
-    row: ModelRow, asked: Asked, table: _Table, errors: Mapping[str, float],
+    row: ModelRow, asked: Asked, comparison: _Comparison, errors: Mapping[str, float],
     result: Contest | None, reference: str,
 ) -> ModelRow:  # fmt: skip
-    ours = OURS in table.seats
+    ours = OURS in comparison.contestants
     duels = {d.peer: d for d in result.duels} if result is not None and ours else {}
     times = dict(result.times) if result is not None else {}
     if result is not None and not ours:
-        times[next(iter(table.seats))] = result.ours
+        times[next(iter(comparison.contestants))] = result.ours
     engines = []
     for name in asked.engines:
-        start = table.seats[name].start if name in table.seats else None
+        start = comparison.contestants[name].start if name in comparison.contestants else None
         duel = duels.get(name)
         engines.append(
             EngineResult(
@@ -197,13 +197,13 @@ def _described(
                 error=errors.get(name),
                 start_seconds=start.seconds if start else None,
                 start_processor_seconds=start.processor_seconds if start else None,
-                failed=table.failed.get(name),
+                failed=comparison.failed.get(name),
             )
         )
     row = replace(row, reference=reference, engines=tuple(engines), error=errors.get(OURS))
     if not ours:
-        return replace(row, failed=table.failed.get(OURS))
-    second = table.seats[OURS].start
+        return replace(row, failed=comparison.failed.get(OURS))
+    second = comparison.contestants[OURS].start
     row = replace(
         row,
         second_start_seconds=second.seconds,
@@ -230,12 +230,12 @@ def _with_facts(row: ModelRow, facts: Mapping[str, float]) -> ModelRow:
     )
 
 
-def _notes(result: Contest, table: _Table, base: str, threads: int) -> list[str]:
+def _notes(result: Contest, comparison: _Comparison, base: str, threads: int) -> list[str]:
     notes = []
     for name, share in result.shares.items():
         if share < _BUSY_CORE:
             notes.append(f"{name or base} had {share:.2f} of a core: the machine was busy")
-    for name, seat in table.seats.items():
-        if (count := seat.busy_threads()) > threads:
+    for name, contestant in comparison.contestants.items():
+        if (count := contestant.busy_threads()) > threads:
             notes.append(f"{name} used {count} threads")
     return notes

@@ -1,5 +1,5 @@
-"""The libraries we compare with. Each is an optional install with a file of its own; missing ones
-are named.
+"""The libraries we compare with, each in a file of its own. All but NumPy are optional installs;
+missing ones are named.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from importlib.util import find_spec
 
 from tilesmith.base.errors import ArgumentError
 from tilesmith.report.peer import Contestant, Peer
+from tilesmith.report.peer_numpy import NumpyPeer
 from tilesmith.report.problems import Problem
 
 
 def _torch() -> Peer:
-    # Imported late, here and below: each loads hundreds of megabytes and may be missing.
+    # Imported late, here and below: it loads hundreds of megabytes and may be missing.
     from tilesmith.report.peer_torch import TorchPeer
 
     return TorchPeer()
@@ -25,12 +26,6 @@ def _onnxruntime() -> Peer:
     from tilesmith.report.peer_onnx import OnnxPeer
 
     return OnnxPeer()
-
-
-def _numpy() -> Peer:
-    from tilesmith.report.peer_numpy import NumpyPeer
-
-    return NumpyPeer()
 
 
 @dataclass(frozen=True)
@@ -44,7 +39,7 @@ class PeerLibrary:
 PEERS: dict[str, PeerLibrary] = {
     "torch": PeerLibrary(_torch, ("torch",)),
     "onnxruntime": PeerLibrary(_onnxruntime, ("onnxruntime", "onnx")),
-    "numpy": PeerLibrary(_numpy, ("numpy",)),
+    "numpy": PeerLibrary(NumpyPeer, ("numpy",)),
 }
 
 

@@ -1,4 +1,4 @@
-"""Large numbers in a few letters."""
+"""Large numbers with unit prefixes, and shapes, as short text."""
 
 from __future__ import annotations
 

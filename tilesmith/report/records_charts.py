@@ -24,9 +24,16 @@ function logAxis(text, values) {  // with labels at 1, 2, 5, or at powers of ten
   return axis(text, Object.assign({type: 'log'}, labels));
 }
 
+// As large as labels and titles need: where they need more, plotly draws the chart twice.
+const margins = {l: 72, r: 16, t: 34, b: 60};
+const withLegend = Object.assign({}, margins, {b: 92});
+const pen = document.createElement('canvas').getContext('2d');
+pen.font = '13px system-ui, "DejaVu Sans", sans-serif';
+const besides = names => Object.assign({}, margins,  // with place for names at the left
+  {l: 16 + Math.ceil(Math.max(56, ...names.map(n => pen.measureText(short(n, 38)).width)))});
 function draw(id, traces, layout, none = 'nothing to show') {
   watcher.observe(at(id));
-  const base = {margin: {l: 60, r: 16, t: 34, b: 50}, hovermode: 'closest', showlegend: false,
+  const base = {margin: margins, hovermode: 'closest', showlegend: false,
     font: {family: 'system-ui, DejaVu Sans, sans-serif', size: 13, color: '#1f2933'},
     paper_bgcolor: '#fff', plot_bgcolor: '#fff',
     uirevision: state.network + state.task + state.column,  // zoom stays while data changes
@@ -35,41 +42,58 @@ function draw(id, traces, layout, none = 'nothing to show') {
     annotations: [{text: safe(none), showarrow: false, x: .5, y: .5, xref: 'paper', yref: 'paper',
       font: {size: 15, color: '#7b8794'}}]});
   waiting.set(id, [traces, traces.length ? Object.assign(base, layout) : base]);
-  if (near.has(id)) paint(id);
+  pump();
 }
-// A chart is drawn when it is scrolled near to the window, because each takes some 50 ms.
+// A chart is drawn when it is scrolled near to the window, because each takes some 50 ms, and one
+// after the other, so that the first can be seen while the next is drawn.
 const waiting = new Map(), near = new Set();
+let pumping = false;
 function paint(id) {
-  if (waiting.has(id)) Plotly.react(id, ...waiting.get(id), settings);
+  const chart = waiting.get(id);
   waiting.delete(id);
+  if (chart) Plotly.react(id, ...chart, settings);
+}
+function pump() {
+  if (pumping || !window.Plotly) return;
+  pumping = true;
+  setTimeout(() => {
+    pumping = false;
+    const next = [...near].find(id => waiting.has(id));
+    if (next) { paint(next); pump(); }
+  });
 }
 const watcher = new IntersectionObserver(entries => {
-  for (const e of entries) {
-    if (!e.isIntersecting) { near.delete(e.target.id); continue; }
-    near.add(e.target.id);
-    paint(e.target.id);
-  }
+  for (const e of entries) near[e.isIntersecting ? 'add' : 'delete'](e.target.id);
+  pump();
 }, {rootMargin: '300px'});
 window.addEventListener('beforeprint', () => { for (const id of waiting.keys()) paint(id); });
+function joined(every) {  // lines of the same colour as one with gaps: plotly is slow with many
+  return colours.map((c, k) => every.filter((l, n) => n % colours.length === k))
+    .filter(own => own.length).map(own => {
+      const gap = values => own.flatMap((l, n) => n ? [null, ...values(l)] : values(l));
+      return {name: '', text: gap(l => l.curve.best.map(() => l.text)), seconds: gap(
+        l => l.curve.seconds), trials: gap(l => l.curve.trials), best: gap(l => l.curve.best)};
+    });
+}
 function lines(ids, every, what) {
-  const shown = every.slice(0, most);
-  const u = unit(shown.flatMap(l => l.curve.best));
-  const named = shown.length > 1 && shown.length <= 12;
+  const shown = every.slice(0, most), named = shown.length > 1 && shown.length <= 12;
   const legend = named ? 14 + 20 * Math.ceil(shown.length / 2) : 0, height = 330 + legend;
   for (const id of ids) at(id).style.height = height + 'px';
+  for (const l of shown) l.text = wrap(l.name + ', ' + l.curve.label);
+  const drawn = shown.length > 12 ? joined(shown)
+    : shown.map(l => Object.assign({name: label(l.name, 30), text: l.text}, l.curve));
+  const all = drawn.flatMap(l => l.best), u = unit(all), few = all.length <= 100 * drawn.length;
   for (const [id, by, text] of [[ids[0], 'seconds', 'seconds of tuning'],
     [ids[1], 'trials', 'measured candidates']])
-    draw(id, shown.map((l, k) => ({
-      x: l.curve[by], y: l.curve.best.map(v => v * u.per), name: label(l.name, 30),
-      mode: l.curve.best.length > 100 ? 'lines' : 'lines+markers', marker: {size: 4},
-      text: wrap(l.name + ', ' + l.curve.label),
+    draw(id, drawn.map((l, k) => ({
+      x: l[by], y: l.best.map(v => v === null ? v : v * u.per), name: l.name, text: l.text,
+      mode: few && shown.length <= 12 ? 'lines+markers' : 'lines', marker: {size: 4},
       line: {shape: 'hv', width: 2, color: colour(k), dash: dash(k)},
       hovertemplate: '%{y:.4g} ' + u.name + ' after %{x:.4~f} ' + (by === 'trials' ? by : 's')
         + '<br>%{text}<extra></extra>',
-    })), {xaxis: axis(text, {rangemode: 'tozero'}),
-      yaxis: logAxis(what + ', ' + u.name, shown.flatMap(l => l.curve.best)), height,
-      margin: {l: 60, r: 16, t: 34, b: 50 + legend}, showlegend: named, legend: below},
-    'no tuning run has measured anything here');
+    })), {xaxis: axis(text, {rangemode: 'tozero'}), yaxis: logAxis(what + ', ' + u.name, all),
+      height, margin: Object.assign({}, margins, {b: margins.b + legend}), showlegend: named,
+      legend: below}, 'no tuning run has measured anything here');
 }
 function drawNetworks() {
   at('networks').style.display = data.networks.length ? '' : 'none';
@@ -90,9 +114,10 @@ function bars(id, names, trace, layout) {  // by number, because names may be eq
   at(id).style.height = height + 'px';
   const numbers = names.map((n, k) => k);
   draw(id, names.length ? [Object.assign({type: 'bar', orientation: 'h', y: numbers,
-    customdata: names.map(wrap)}, trace)] : [], Object.assign({height, bargap: .3, yaxis: {
-    tickvals: numbers, ticktext: names.map(n => label(n) + ' '), automargin: true,
-    range: [names.length - .5, -.5], fixedrange: true, zeroline: false}}, layout));
+    customdata: names.map(wrap)}, trace)] : [], Object.assign({height, bargap: .3,
+    margin: besides(names), yaxis: {tickvals: numbers, ticktext: names.map(n => label(n) + ' '),
+      automargin: true, range: [names.length - .5, -.5], fixedrange: true, zeroline: false}},
+    layout));
 }
 function drawShares() {
   const own = weights(), all = timed(listed());
@@ -151,9 +176,9 @@ function drawRoofline() {
       hovertemplate: '%{text}<br>%{y:.4g} GFLOP/s at %{x:.3g} FLOP/byte<br>%{customdata}'
         + '<extra></extra>'});
   });
-  const margin = {l: 60, r: 16, t: 34, b: 80};
   draw('roofline', all.length ? traces : [], {xaxis: logAxis('FLOP per byte', xs),
-    yaxis: logAxis('GFLOP/s', traces.flatMap(t => t.y)), margin, showlegend: true, legend: below},
+    yaxis: logAxis('GFLOP/s', traces.flatMap(t => t.y)), margin: withLegend, showlegend: true,
+    legend: below},
     'no kernel with arithmetic has a time');
 }
 function drawPredictions() {
@@ -189,7 +214,7 @@ function drawPredictions() {
     marker: {size: 11, color: colour(k), symbol: k ? 'diamond' : 'circle'},
     hovertemplate: '%{customdata}<br>' + name + ': %{x:.2f}<extra></extra>',
   })), {height, showlegend: true, legend: {orientation: 'h', y: 1.02, yanchor: 'bottom'},
-    margin: {l: 60, r: 16, t: 30, b: 50},
+    margin: Object.assign(besides(names), {t: 50}),
     xaxis: axis('rank correlation with the measured time', {range: [-1.05, 1.05]}),
     yaxis: {tickvals: numbers, ticktext: names.map(n => label(n) + ' '), automargin: true,
       range: [names.length - .5, -.5], gridcolor: '#e8ecf0', zeroline: false}});
@@ -226,7 +251,7 @@ function drawDecision() {
       hovertemplate: '%{text}<br>fastest: %{y:.4g} %{meta}<extra></extra>'},
   ], {xaxis: axis(safe(c.name), {tickvals: values.map((v, k) => k).filter(k => k % step === 0),
     ticktext: values.filter((v, k) => k % step === 0).map(String)}),
-    yaxis: logAxis('time, ' + u.name, y), margin: {l: 60, r: 16, t: 34, b: 80},
+    yaxis: logAxis('time, ' + u.name, y), margin: withLegend,
     showlegend: true, legend: below});
 }
 function drawFailures() {

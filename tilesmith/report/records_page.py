@@ -1,16 +1,13 @@
-"""The page of a database: one HTML file with everything inside, for people who would rather look
-than read.
-"""
+"""The page of a database: one HTML file of charts, with all scripts and data inside."""
 
 from __future__ import annotations
 
 import json
-import pkgutil
-from dataclasses import asdict
+from dataclasses import fields, is_dataclass
 from typing import Any
 
-from tilesmith.base.errors import ArgumentError
 from tilesmith.report.graph_svg import clean
+from tilesmith.report.plotly_text import plotly_text
 from tilesmith.report.records_charts import CHARTS
 from tilesmith.report.records_script import SCRIPT, START, STYLE
 from tilesmith.report.records_view import RecordsView
@@ -120,48 +117,34 @@ def records_page(view: RecordsView, refresh_seconds: float = 0.0) -> str:
         (
             '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width">\n<link rel="icon" href="data:,">',
-            f"<title>{title}</title>\n<style>{STYLE}</style>\n<script>{_plotly()}</script>\n</head>",
+            f"<title>{title}</title>\n<style>{STYLE}</style>\n</head>",
             f"<body>\n{_HEAD.format(title=title, comparison_link=link)}<main>",
             _SECTIONS,
             _comparison(view),
             f"{_TABLE}</main>",
             f'<script type="application/json" id="data">{data}</script>',
-            f"<script>{SCRIPT}{CHARTS}{live}{START}</script>\n</body>\n</html>\n",
+            f"<script>{SCRIPT}{CHARTS}{live}{START}</script>",
+            # The text can be read, and menus work, before the charts come.
+            f"<script>{plotly_text()}</script>\n<script>pump();</script>\n</body>\n</html>\n",
         )
     )
 
 
 def records_json(view: RecordsView) -> str:
-    return json.dumps(_finite(asdict(view)), allow_nan=False, separators=(",", ":"))
+    return json.dumps(_plain(view), allow_nan=False, separators=(",", ":"))
 
 
-def _finite(value: Any) -> Any:
-    """JSON has no infinities, and a logarithmic axis of hundreds of decades stops a browser: what
-    no clock can have measured is left out.
+def _plain(value: Any) -> Any:
+    """Dicts and lists. JSON has no infinities, and a logarithmic axis of hundreds of decades stops
+    a browser: what no clock can have measured is left out.
     """
     if isinstance(value, float):
         return value if value == 0 or _LEAST < abs(value) < 1 / _LEAST else None
-    if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
+    if isinstance(value, tuple):
+        return [_plain(v) for v in value]
+    if is_dataclass(value):
+        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
     return value
-
-
-def require_plotly() -> None:
-    """Raises if the charts cannot be drawn, before a database is read."""
-    _plotly()
-
-
-def _plotly() -> str:
-    """The text of plotly.js, from the installed package."""
-    try:
-        script = pkgutil.get_data("plotly", "package_data/plotly.min.js")
-    except (ImportError, OSError):
-        script = None
-    if script is None:
-        raise ArgumentError("the page needs plotly; pip install 'tilesmith[report]'")
-    return script.decode()
 
 
 def _comparison(view: RecordsView) -> str:

@@ -137,13 +137,11 @@ function drawTable() {
     cell('td', t.measured), cell('td', t.failed), cell('td', short(t.machine, 40), 'text'),
   ], () => choose({task: t.key === state.task ? 'all' : t.key}), t.key === state.task]));
 }
-function show(id, text, isDiff) {
+function show(id, text) { at(id).textContent = text || 'nothing to show'; }
+function showChanges(id, text) {
   at(id).replaceChildren(...(text || 'nothing to show').split('\n').map(line => {
-    const span = document.createElement('span');
-    if (isDiff && line.startsWith('+')) span.className = 'add';
-    if (isDiff && line.startsWith('-')) span.className = 'del';
-    span.textContent = line + '\n';
-    return span;
+    const kind = line.startsWith('+') ? 'add' : line.startsWith('-') ? 'del' : '';
+    return kind ? cell('span', line + '\n', kind) : line + '\n';
   }));
 }
 function drawText() {
@@ -155,10 +153,10 @@ function drawText() {
     + timeText(t.second) + (t.second < t.best ? ', but was not confirmed' : '')
     + '. Lines with + are only in the best, lines with - only in the runner-up.';
   at('whose').textContent = text;
-  show('schedule', x ? x.schedule : none, false);
-  show('schedule-changes', x ? x.schedule_changes : none, true);
-  show('source', x ? x.source : none, false);
-  show('source-changes', x ? x.source_changes : none, true);
+  show('schedule', x ? x.schedule : none);
+  showChanges('schedule-changes', x ? x.schedule_changes : none);
+  show('source', x ? x.source : none);
+  showChanges('source-changes', x ? x.source_changes : none);
 }
 function drawHead() {
   const every = data.tasks, measured = every.reduce((s, t) => s + t.measured, 0);
@@ -166,7 +164,8 @@ function drawHead() {
   const cards = [[every.length, every.length === 1 ? 'task' : 'tasks']];
   if (data.networks.length) cards.push([data.networks.length,
     data.networks.length === 1 ? 'network' : 'networks']);
-  cards.push([measured.toLocaleString('en'), 'measurements'],
+  // toLocaleString would do, but loads tables for 40 ms.
+  cards.push([String(measured).replace(/\B(?=(\d{3})+$)/g, ','), 'measurements'],
     [measured ? (100 * failed / measured).toFixed(1) + ' %' : '–', 'of them failed']);
   at('cards').replaceChildren(...cards.map(([n, what]) => {
     const box = document.createElement('div');

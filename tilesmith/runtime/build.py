@@ -12,7 +12,8 @@ from tilesmith.codegen.c.backends import CudaBackend, OpenclBackend
 from tilesmith.codegen.llvm.backend import LlvmBackend
 from tilesmith.ir.function import Function
 from tilesmith.runtime.device_kernel import kernel_of
-from tilesmith.runtime.kernel import AS_GIVEN, Kernel, Origin
+from tilesmith.runtime.kernel import Kernel
+from tilesmith.runtime.origin import AS_GIVEN, Origin
 
 # The built-in back ends, one per kind of target.
 BACKENDS: tuple[Backend, ...] = (LlvmBackend(), CudaBackend(), OpenclBackend())

@@ -27,7 +27,9 @@ from tilesmith.runtime.devices.tensors import (
     new_tensor,
     stream_handle,
 )
-from tilesmith.runtime.kernel import AS_GIVEN, Kernel, Origin, Timing, random_array
+from tilesmith.runtime.kernel import Kernel, random_array
+from tilesmith.runtime.origin import AS_GIVEN, Origin
+from tilesmith.runtime.timing import Timing
 
 _MAX_FREE_FRAMES = 4
 

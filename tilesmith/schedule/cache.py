@@ -10,16 +10,9 @@ from typing import ClassVar
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import Int, var
 from tilesmith.expr.nodes import Expr, Load
-from tilesmith.ir.dependence import (
-    check_kinds,
-    check_scopes,
-    find_block,
-    is_own_loop,
-    require_only_writer,
-    writers,
-    written,
-)
+from tilesmith.ir.dependence import check_kinds, check_scopes
 from tilesmith.ir.function import Function
+from tilesmith.ir.lookup import find_block, is_own_loop, require_only_writer, writers, written
 from tilesmith.ir.nodes import (
     Block,
     Buffer,
@@ -33,7 +26,7 @@ from tilesmith.ir.nodes import (
     rewrite_blocks,
     walk,
 )
-from tilesmith.schedule.location import fresh, loop_names, nest, trivial_index
+from tilesmith.schedule.nests import fresh, loop_names, nest, trivial_index
 from tilesmith.schedule.step import Step
 
 SCOPES = ("global", "local", "shared", "fragment")

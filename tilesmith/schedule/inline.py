@@ -9,18 +9,17 @@ from typing import ClassVar
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.dynamic import fitted
 from tilesmith.expr.nodes import Expr, Load, substitute
-from tilesmith.ir.dependence import (
-    check_kinds,
-    check_reads,
+from tilesmith.ir.dependence import check_kinds, check_reads
+from tilesmith.ir.function import Function
+from tilesmith.ir.lookup import (
     find_block,
     readers,
     require_not_output,
     require_only_writer,
     written,
 )
-from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, Stmt, Write, map_write_loads, rewrite, rewrite_blocks, walk
-from tilesmith.schedule.location import trivial_index
+from tilesmith.schedule.nests import trivial_index
 from tilesmith.schedule.step import Step
 
 

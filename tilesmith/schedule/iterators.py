@@ -8,11 +8,11 @@ from typing import ClassVar
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.intervals import Unknown, bounds, proves
 from tilesmith.expr.ints import FloorDiv, Int, atom, of, product, var
-from tilesmith.ir.dependence import find_block, is_own_loop
 from tilesmith.ir.function import Function
+from tilesmith.ir.lookup import find_block, is_own_loop
 from tilesmith.ir.nodes import Block, For, Iter, Stmt, map_bindings, map_writes, rewrite
-from tilesmith.schedule.location import loop_names
 from tilesmith.schedule.loops import require_no_notes
+from tilesmith.schedule.nests import loop_names
 from tilesmith.schedule.step import Step
 
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.ir.dependence import check_kinds, check_scopes, find_loop
+from tilesmith.ir.dependence import check_kinds, check_scopes
 from tilesmith.ir.function import Function
+from tilesmith.ir.lookup import find_loop
 from tilesmith.ir.nodes import For, Stmt, rewrite, walk
 from tilesmith.ir.verify import THREAD_AXES
 from tilesmith.schedule.loops import require_serial

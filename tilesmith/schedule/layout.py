@@ -14,8 +14,8 @@ from tilesmith.expr.intervals import Unknown, bounds
 from tilesmith.expr.ints import Int, is_size, nonnegative, of, opaque_atoms, var
 from tilesmith.expr.nodes import Binary, Cast, Const, Expr, IntValue, Load, Select, children
 from tilesmith.expr.walk import preorder
-from tilesmith.ir.dependence import find_block, readers, require_only_writer, written
 from tilesmith.ir.function import Function
+from tilesmith.ir.lookup import find_block, readers, require_only_writer, written
 from tilesmith.ir.nodes import (
     Block,
     Buffer,
@@ -30,8 +30,8 @@ from tilesmith.ir.nodes import (
 from tilesmith.ir.parse import parse_int
 from tilesmith.schedule.cache import check_fresh, find_buffer, rename_nest, top_level
 from tilesmith.schedule.injective import is_injective
-from tilesmith.schedule.location import nest, trivial_index
 from tilesmith.schedule.loops import require_no_notes
+from tilesmith.schedule.nests import nest, trivial_index
 from tilesmith.schedule.step import Step
 
 

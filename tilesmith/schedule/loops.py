@@ -9,11 +9,12 @@ from typing import ClassVar, Self
 from tilesmith.base.errors import ScheduleError, TraceError
 from tilesmith.expr.ints import ZERO, Int, is_size, nonnegative, of, product, var
 from tilesmith.expr.linear import linear, row_major
-from tilesmith.ir.dependence import check_kinds, check_sums, find_block, find_loop, is_own_loop
+from tilesmith.ir.dependence import check_kinds, check_sums
 from tilesmith.ir.function import Function
+from tilesmith.ir.lookup import find_block, find_loop, is_own_loop
 from tilesmith.ir.nodes import Block, For, Stmt, map_bindings, rewrite, rewrite_blocks, walk
 from tilesmith.ir.program import Fact
-from tilesmith.schedule.location import fresh, loop_names
+from tilesmith.schedule.nests import fresh, loop_names
 from tilesmith.schedule.step import Size, Step, as_int
 
 

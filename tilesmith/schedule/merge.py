@@ -9,8 +9,8 @@ from typing import ClassVar
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import Int, of, var
 from tilesmith.expr.nodes import Expr, Load
-from tilesmith.ir.dependence import find_block, is_own_loop
 from tilesmith.ir.function import Function
+from tilesmith.ir.lookup import find_block, is_own_loop
 from tilesmith.ir.nodes import (
     Block,
     Buffer,
@@ -25,8 +25,8 @@ from tilesmith.ir.nodes import (
     walk,
 )
 from tilesmith.schedule.iterators import open_domain
-from tilesmith.schedule.location import loop_names
 from tilesmith.schedule.loops import require_no_notes
+from tilesmith.schedule.nests import loop_names
 from tilesmith.schedule.step import Step
 
 

@@ -8,16 +8,10 @@ from typing import ClassVar
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import loops_of, var
 from tilesmith.expr.nodes import Load
-from tilesmith.ir.dependence import (
-    check_kinds,
-    find_block,
-    find_loop,
-    is_own_loop,
-    require_only_writer,
-    written,
-)
+from tilesmith.ir.dependence import check_kinds
 from tilesmith.ir.function import Function
 from tilesmith.ir.initial import split_init
+from tilesmith.ir.lookup import find_block, find_loop, is_own_loop, require_only_writer, written
 from tilesmith.ir.nodes import (
     Block,
     Buffer,
@@ -28,7 +22,7 @@ from tilesmith.ir.nodes import (
     walk,
 )
 from tilesmith.schedule.cache import check_fresh, rename_nest, top_level
-from tilesmith.schedule.location import loop_names, nest, trivial_index
+from tilesmith.schedule.nests import loop_names, nest, trivial_index
 from tilesmith.schedule.step import Step
 
 

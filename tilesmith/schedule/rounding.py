@@ -24,8 +24,8 @@ from math import prod, sqrt
 import numpy as np
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.ir.dependence import find_block
 from tilesmith.ir.function import Function
+from tilesmith.ir.lookup import find_block
 from tilesmith.schedule.sample import SampleLocation, SamplePermutation
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.winograd import Winograd, filtering_of

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.ir.dependence import find_block, find_loop
 from tilesmith.ir.function import Function
+from tilesmith.ir.lookup import find_block, find_loop
 from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.location import ComputeAt
 from tilesmith.schedule.loops import Reorder

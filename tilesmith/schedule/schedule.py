@@ -12,8 +12,8 @@ from typing import Any
 from tilesmith.base.errors import ScheduleError
 from tilesmith.base.html import html_folded, html_text
 from tilesmith.expr.ints import Int, var
-from tilesmith.ir.dependence import find_block, find_loop
 from tilesmith.ir.function import Function
+from tilesmith.ir.lookup import find_block, find_loop
 from tilesmith.ir.nodes import Intrinsic, walk
 from tilesmith.schedule.cache import CacheRead, CacheWrite, SetScope, StorageAlign
 from tilesmith.schedule.inline import Inline, ReverseInline

@@ -14,12 +14,12 @@ from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import Int, of, product, var
 from tilesmith.expr.linear import linear, row_major
 from tilesmith.expr.nodes import Binary, Const, Expr, IntValue, Load, Select
-from tilesmith.ir.dependence import find_block, readers, require_only_writer
 from tilesmith.ir.function import Function
+from tilesmith.ir.lookup import find_block, readers, require_only_writer
 from tilesmith.ir.nodes import Block, Buffer, Iter, Write, walk
 from tilesmith.schedule.cache import check_fresh, top_level
 from tilesmith.schedule.filters import Filter, can_filter, filter_of
-from tilesmith.schedule.location import nest
+from tilesmith.schedule.nests import nest
 from tilesmith.schedule.step import Step
 
 _K = TypeVar("_K")

@@ -10,11 +10,11 @@ from typing import ClassVar
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import Int, of
 from tilesmith.expr.nodes import Expr, substitute
-from tilesmith.ir.dependence import find_block, require_only_writer
 from tilesmith.ir.function import Function
+from tilesmith.ir.lookup import find_block, require_only_writer
 from tilesmith.ir.nodes import Block, Write, walk
 from tilesmith.schedule.cache import top_level
-from tilesmith.schedule.location import nest
+from tilesmith.schedule.nests import nest
 from tilesmith.schedule.step import Step
 
 _MOST_TERMS = 64

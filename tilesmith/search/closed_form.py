@@ -31,7 +31,7 @@ class ClosedForm:
         return np.exp2(self.predict(variant, rows))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=4096)  # a network of many tasks has thousands of variants
 def _compiled(form: ClosedForm, variant: Variant) -> Compiled:
     term = form.term(variant)
     return term.graph.compile([term])

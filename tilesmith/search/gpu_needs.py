@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from tilesmith.ir.nodes import Block
 from tilesmith.search.features.graph import Term
-from tilesmith.search.features.nest import Access, Nest, shared_nests
+from tilesmith.search.features.nest import Access, Nest
 from tilesmith.search.features.operations import operations
 from tilesmith.search.gpu_constants import GpuConstants
 from tilesmith.search.gpu_nest import GpuNest, largest_power
@@ -39,12 +39,12 @@ def instructions_of(gpu: GpuConstants, b: Block) -> float:
     return max(1.0, sum(c * cost.get(name.split()[-1], 1.0) for name, c in counts.items()))
 
 
-@lru_cache(maxsize=4096)  # the score and the features both ask for them
+@lru_cache(maxsize=1024)  # the score and the features both ask for them
 def gpu_nest(n: Nest) -> GpuNest:
     return GpuNest(n)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def needs_of(gpu: GpuConstants, n: Nest) -> Needs:
     here = gpu_nest(n)
     if here.copies:
@@ -183,8 +183,7 @@ def _joined(gpu: GpuConstants, n: GpuNest) -> Term:
 
 def _tile_of(nest: Nest, a: Access) -> tuple[Term, ...]:
     """The shape that a shared buffer has after lowering: what its copy fills at once."""
-    _, nests = shared_nests(nest.variant)
-    for other in nests:
+    for other in nest.siblings:
         here = gpu_nest(other)
         if here.copies and here.target.name == a.buffer.name:
             written = next(x for x in other.accesses if x.buffer.name == a.buffer.name)

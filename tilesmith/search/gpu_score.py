@@ -32,7 +32,7 @@ class GpuScore(ClosedForm):
     constants: GpuConstants | None = None
 
     def term(self, variant: Variant) -> Term:
-        return _doublings(self, variant)
+        return _doublings(self, variant, *shared_nests(variant))
 
     def estimates(self, nest: Nest) -> tuple[Term, ...]:
         """Cycles of a statement in one block: instructions, shared memory and L1, L2, memory."""
@@ -46,9 +46,8 @@ class GpuScore(ClosedForm):
         return GpuConstants.of(target) if self.constants is None else self.constants
 
 
-@lru_cache(maxsize=1024)
-def _doublings(score: GpuScore, variant: Variant) -> Term:
-    graph, nests = shared_nests(variant)
+@lru_cache(maxsize=256)
+def _doublings(score: GpuScore, variant: Variant, graph: Graph, nests: tuple[Nest, ...]) -> Term:
     gpu = score.constants_of(variant.task.target)
     cycles = graph.of(0)
     for launch in launches_of(nests):
@@ -74,7 +73,7 @@ class Occupancy:
     share: Term  # blocks of the busiest multiprocessor
 
 
-@lru_cache(maxsize=1024)  # the score and the features both ask for it
+@lru_cache(maxsize=256)  # the score and the features both ask for it
 def occupancy(gpu: GpuConstants, nests: tuple[Nest, ...]) -> Occupancy:
     """The occupancy of the launch that consists of these statements."""
     g = nests[0].graph

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import takewhile
 
-from tilesmith.ir.dependence import find_block
+from tilesmith.ir.lookup import find_block
 from tilesmith.ir.nodes import Block, For, walk
 from tilesmith.schedule.automatic import (
     AutoParallel,

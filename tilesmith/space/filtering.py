@@ -9,8 +9,8 @@ from typing import Any
 
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import product
-from tilesmith.ir.dependence import find_block
 from tilesmith.ir.function import Function
+from tilesmith.ir.lookup import find_block
 from tilesmith.ir.nodes import Block
 from tilesmith.schedule.kinds import Unroll
 from tilesmith.schedule.loops import Fuse, Reorder

@@ -4,8 +4,8 @@ memory, padding of both.
 
 from __future__ import annotations
 
-from tilesmith.ir.dependence import find_block
 from tilesmith.ir.function import Function
+from tilesmith.ir.lookup import find_block
 from tilesmith.schedule.cache import CacheRead, CacheWrite, SetScope
 from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.layout import Pad

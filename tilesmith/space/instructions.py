@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from tilesmith.base.errors import ScheduleError
 from tilesmith.base.target import Target
-from tilesmith.ir.dependence import find_block, readers
+from tilesmith.ir.lookup import find_block, readers
 from tilesmith.ir.nodes import Intrinsic
 from tilesmith.schedule.cache import CacheRead, CacheWrite
 from tilesmith.schedule.inline import Inline

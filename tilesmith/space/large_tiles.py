@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.ir.dependence import find_block, find_loop
+from tilesmith.ir.lookup import find_block, find_loop
 from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.kinds import Unroll, Vectorize
 from tilesmith.schedule.location import ComputeAt

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tilesmith.expr.ints import Int, exact_quotient, of, var
-from tilesmith.ir.dependence import readers
+from tilesmith.ir.lookup import readers
 from tilesmith.ir.nodes import Block
 from tilesmith.ir.parse import parse_int
 from tilesmith.schedule.layout import TransformLayout

@@ -11,8 +11,8 @@ from math import prod
 
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import product
-from tilesmith.ir.dependence import find_block
 from tilesmith.ir.function import Function
+from tilesmith.ir.lookup import find_block
 from tilesmith.ir.nodes import walk
 from tilesmith.schedule.cache import CacheRead, CacheWrite
 from tilesmith.schedule.inline import Inline

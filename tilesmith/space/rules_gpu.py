@@ -9,7 +9,7 @@ from math import prod
 
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.nodes import Select
-from tilesmith.ir.dependence import find_block
+from tilesmith.ir.lookup import find_block
 from tilesmith.ir.nodes import Block, walk
 from tilesmith.schedule.automatic import AutoUnroll
 from tilesmith.schedule.cache import CacheRead, SetScope, StorageAlign
@@ -38,17 +38,20 @@ def bind_levels(state: State, block: str) -> State:
 
 @dataclass(frozen=True)
 class Fetching:
-    """How operands get to shared memory, beyond Ansor: `widths` are the elements that a thread
-    moves at once; with `pipeline`, the next tile may be fetched while one is used; with `turned`,
-    operands that are contiguous along a reduced axis are stored the other way round, so that a
-    thread reads its rows in vectors. Operands of which `shared` says no, by their position, are
-    read where they are: copying what few threads use again costs more than it saves.
+    """How operands are copied to shared memory. None of this is in Ansor.
+
+    - `widths`: how many elements a thread may move at once.
+    - `pipeline`: whether the next tile may be fetched while one is used.
+    - `turned`: whether operands that are contiguous along a reduced axis are stored transposed, so
+      that a thread reads its rows in vectors.
+    - `shared`: for each operand in order, whether it is copied. The others are read in global
+      memory: a copy of what few threads use again costs more than it saves.
     """
 
     widths: tuple[int, ...] = ()
     pipeline: bool = False
     turned: bool = False
-    shared: tuple[bool, ...] = ()  # of each operand in order; all others are copied
+    shared: tuple[bool, ...] = ()  # operands beyond the last one are copied
 
 
 def add_cache_reads(state: State, block: str, how: Fetching) -> State:

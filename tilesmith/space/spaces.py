@@ -7,7 +7,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import lru_cache, wraps
 from itertools import product
 from math import gcd, prod
 from typing import Protocol, runtime_checkable
@@ -19,7 +19,8 @@ from tilesmith.schedule.trace import Trace
 from tilesmith.space.derive import MOST_SKETCHES, derive, described
 from tilesmith.space.sets import default_rules
 from tilesmith.space.state import Rule
-from tilesmith.space.template import TemplateSchedule, structures
+from tilesmith.space.structures import structures
+from tilesmith.space.template import TemplateSchedule
 from tilesmith.space.variant import Variant, lower, structural_samples
 from tilesmith.task.task import Task
 
@@ -133,15 +134,20 @@ class SketchSpace:
     def derive(self, task: Task) -> Sketches:
         """The sketches of a task, and how many branches were left out."""
         rules = self.rules
-        if rules is None:
-            rules = default_rules(task.target, self.accuracy)
-        derived = derive(task, rules, self.most)
-        traces = dict.fromkeys(Trace(state.steps) for state in derived.finished)
-        return Sketches(tuple(traces), derived.left_out)
+        if rules is None:  # equal ones each time, so that a draft and a search derive them once
+            return _derived(task, default_rules(task.target, self.accuracy), self.most)
+        return _derived.__wrapped__(task, rules, self.most)  # of the user's: they may not be pure
 
     def sketches(self, task: Task) -> tuple[Trace, ...]:
         """The sketches of a task, in a stable order."""
         return _warned(self.derive(task), task)
+
+
+@lru_cache(maxsize=256)
+def _derived(task: Task, rules: tuple[Rule, ...], most: int) -> Sketches:
+    derived = derive(task, rules, most)
+    traces = dict.fromkeys(Trace(state.steps) for state in derived.finished)
+    return Sketches(tuple(traces), derived.left_out)
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol, runtime_checkable
 
-from tilesmith.ir.dependence import find_block
 from tilesmith.ir.function import Function
+from tilesmith.ir.lookup import find_block
 from tilesmith.ir.nodes import Block, walk
 from tilesmith.schedule.sample import SampleLocation, SamplePermutation
 from tilesmith.schedule.step import Step

@@ -1,6 +1,5 @@
 """Templates: a Schedule with decisions left to the tuner. Numbers stay open as size variables.
-Structural decisions, and numbers that the template branches on, are enumerated by running the
-function once for each combination.
+Structural decisions, and numbers that the template branches on, are enumerated (structures.py).
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import numpy as np
 
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import Int, evaluate_int, nonnegative, var
-from tilesmith.ir.dependence import all_loops
+from tilesmith.ir.lookup import all_loops
 from tilesmith.schedule.cache import StorageAlign
 from tilesmith.schedule.iterators import SplitIterator
 from tilesmith.schedule.kinds import Annotate, Pipeline
@@ -26,15 +25,12 @@ from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import Trace
 from tilesmith.schedule.winograd import Winograd
-from tilesmith.space.domains import domain_of
+from tilesmith.space.domain_tables import domain_of
 from tilesmith.space.knobs import Knob
 from tilesmith.space.policies import annotations_of, orders_of
-from tilesmith.space.variant import lower
 from tilesmith.task.task import Task
 
-_MOST_STRUCTURES = 4096
 _MOST_NUMBERS = 256  # the most values of a knob that a template may branch on
-_MOST_CHECKED = 1 << 14  # rows of a structure that are all checked; larger ones are sampled
 _KNOWN_ONLY = (Pad, Pipeline, SplitIterator, StorageAlign, Winograd)  # steps without open sizes
 _POLICIES = {"factors": "divisors", "power2": "powers", "verbose": "both"}  # AutoTVM's names
 
@@ -53,7 +49,7 @@ class TemplateSchedule(Schedule):
         self.task = task
         self.target = task.target
         self._picks = list(picks)
-        self._options: list[int] = []  # the number of choices at each structural decision
+        self.options: list[int] = []  # the number of choices at each structural decision
         self._count = 0
         self._tables: dict[str, tuple[tuple[str, ...], np.ndarray[Any, Any]]] = {}
         self._left: dict[str, tuple[int, ...]] = {}  # remaining values of choices branched on
@@ -366,8 +362,8 @@ class TemplateSchedule(Schedule):
         self.apply(step)
 
     def _pick(self, options: int) -> int:
-        at = len(self._options)
-        self._options.append(options)
+        at = len(self.options)
+        self.options.append(options)
         return self._picks[at] if at < len(self._picks) else 0
 
     # primitives that accept decisions
@@ -392,58 +388,6 @@ class TemplateSchedule(Schedule):
             self.annotate(loops[0], "unroll_depth", depth)
             return
         super().unroll(*loops)
-
-
-def structures(task: Task, template: Callable[[TemplateSchedule], None]) -> Iterator[Trace]:
-    """One open trace for every combination of structural decisions, except for refused ones."""
-    pending: list[tuple[int, ...]] = [()]
-    runs = yielded = 0
-    first: ScheduleError | None = None
-    while pending:
-        picks = pending.pop(0)
-        runs += 1
-        if runs > _MOST_STRUCTURES:
-            raise ScheduleError(
-                f"the template {_name(template)} has more than {_MOST_STRUCTURES} structures; "
-                "sample fewer locations or orders, or branch on fewer numbers"
-            )
-        sch = TemplateSchedule(task, picks)
-        refused = False
-        try:
-            template(sch)
-        except ScheduleError as e:
-            if not sch._options:
-                raise ScheduleError(f"the template {_name(template)}: {e}") from None
-            first = first or e
-            refused = True
-        # decisions beyond the given picks took their first choice; their other choices are next
-        full = [*picks, *([0] * (len(sch._options) - len(picks)))]
-        for at in range(len(picks), len(sch._options)):
-            for other in range(1, sch._options[at]):
-                pending.append((*full[:at], other))
-        if not refused and (not sch.branched or _has_rows(task, sch.trace)):
-            yielded += 1
-            yield sch.trace
-    if not yielded:
-        raise ScheduleError(
-            f"the template {_name(template)} refuses every structure of {task.func.name}; the "
-            f"first: {first or 'no numbers agree with its branches'}"
-        )
-
-
-def _has_rows(task: Task, trace: Trace) -> bool:
-    """Whether any row satisfies the bounds that the template's branches have set."""
-    try:
-        v = lower(task, trace)
-    except ScheduleError:
-        return True  # the error is raised again when the trace is lowered
-    if v.size <= _MOST_CHECKED:
-        return bool(v.valid(v.rows(0, v.size)).any())
-    return len(v.sample(np.random.default_rng(0), 1)) > 0
-
-
-def _name(template: object) -> str:
-    return str(getattr(template, "__name__", template))
 
 
 def _is_whole(value: object) -> bool:

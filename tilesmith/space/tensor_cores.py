@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import ONE
-from tilesmith.ir.dependence import find_block
 from tilesmith.ir.function import Function
+from tilesmith.ir.lookup import find_block
 from tilesmith.ir.nodes import Intrinsic
 from tilesmith.ir.tensor_cores import DEPTH, RUN
 from tilesmith.schedule.iterators import SplitIterator, open_domain

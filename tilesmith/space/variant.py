@@ -4,7 +4,7 @@ open. A population of candidates is an integer matrix with one row each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.expr.ints import Atom, FloorDiv, Int, Maximum, Monomial, product
-from tilesmith.ir.dependence import find_loop
+from tilesmith.expr.ints import Int, product
 from tilesmith.ir.function import Function, with_sizes
+from tilesmith.ir.lookup import find_loop
 from tilesmith.ir.nodes import walk
 from tilesmith.schedule.require import Require
 from tilesmith.schedule.sample import (
@@ -24,12 +24,13 @@ from tilesmith.schedule.sample import (
     SampleTile,
 )
 from tilesmith.schedule.trace import Trace
-from tilesmith.space.domains import Domain, Matrix, Rng, domain_of
+from tilesmith.space.compiled_ints import Column, compile_int, compile_ints
+from tilesmith.space.domain_tables import domain_of
+from tilesmith.space.domains import Domain, Matrix, Rng
 from tilesmith.space.limit import Limit
 from tilesmith.space.limits import limits_of, warnings_of
 from tilesmith.task.task import Candidate, Task
 
-Column = np.ndarray[Any, Any]
 _CHUNK = 8192  # rows processed at a time, so that intermediate results stay in the cache
 
 
@@ -289,46 +290,6 @@ class Variant:
     def function(self, row: Matrix) -> Function:
         """The concrete Function of a row, as its trace would give but without replaying it."""
         return with_sizes(self.func, dict(zip(self.columns, map(int, row), strict=True)))
-
-
-def compile_int(p: Int, columns: tuple[str, ...]) -> Callable[[Matrix], Column]:
-    """Compiles a polynomial over columns to a function of a whole matrix."""
-    every = compile_ints([p], columns)
-    return lambda rows: every(rows)[0]
-
-
-def compile_ints(
-    values: Sequence[Int], columns: tuple[str, ...]
-) -> Callable[[Matrix], list[Column]]:
-    """Compiles several polynomials; products that they share are computed once, in 64 bits."""
-    index = {c: k for k, c in enumerate(columns)}
-
-    def of_factor(a: Atom, rows: Matrix, products: dict[Monomial, Column]) -> Column:
-        if isinstance(a, str):
-            return rows[:, index[a]].astype(np.int64)
-        assert isinstance(a, Maximum | FloorDiv), a
-        left, right = total(a.a, rows, products), total(a.b, rows, products)
-        return np.maximum(left, right) if isinstance(a, Maximum) else left // right
-
-    def of_product(m: Monomial, rows: Matrix, products: dict[Monomial, Column]) -> Column:
-        if m not in products:
-            last = of_factor(m[-1], rows, products)
-            products[m] = last if len(m) == 1 else of_product(m[:-1], rows, products) * last
-        return products[m]
-
-    def total(p: Int, rows: Matrix, products: dict[Monomial, Column]) -> Column:
-        out: Column | None = None
-        for m, c in p.terms.items():
-            term = of_product(m, rows, products) if m else np.ones(len(rows), np.int64)
-            term = term if c == 1 else term * c
-            out = term if out is None else out + term
-        return np.zeros(len(rows), np.int64) if out is None else out
-
-    def every(rows: Matrix) -> list[Column]:
-        products: dict[Monomial, Column] = {}
-        return [total(p, rows, products) for p in values]
-
-    return every
 
 
 def lower(task: Task, trace: Trace) -> Variant:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.ir.dependence import find_block
+from tilesmith.ir.lookup import find_block
 from tilesmith.ir.nodes import Intrinsic
 from tilesmith.schedule.cache import StorageAlign
 from tilesmith.schedule.iterators import SplitIterator, open_domain

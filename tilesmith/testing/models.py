@@ -168,7 +168,8 @@ class CostModelContract:
         )
         if self.learns:
             assert np.median(better) > np.median(worse), (
-                f"medians {np.median(better)} of the faster, {np.median(worse)} of the slower variant"
+                f"medians {np.median(better)} of the faster variant, {np.median(worse)} of the "
+                "slower one"
             )
         else:  # over all pairs, neither is preferred by more than chance
             preferred = float((better[:, None] > worse).mean())

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tilesmith.expr import dsl, functions, values
+from tilesmith.expr import functions, reductions, values
 from tilesmith.expr.dsl import compute, placeholder, reduce_axis
 from tilesmith.expr.dynamic import loads_of
 from tilesmith.expr.tensors import Tensor
@@ -165,14 +165,14 @@ class Program:
         dims = sorted(self.rng.choice(x.ndim, count, replace=False).tolist())
         axes = {d: reduce_axis(shape[d], name=f"r{d}") for d in dims}
         keep = [d for d in range(x.ndim) if d not in axes]
-        op = self.one_of(dsl.sum, dsl.sum, dsl.amax, dsl.prod)
+        op = self.one_of(reductions.sum, reductions.sum, reductions.amax, reductions.prod)
 
         def body(*i: Value) -> Any:
             at: list[Any] = [axes.get(d) for d in range(x.ndim)]
             for d, v in zip(keep, i, strict=True):
                 at[d] = v
             v = x[tuple(at)]
-            if op is dsl.prod:
+            if op is reductions.prod:
                 v = 1.0 + 0.25 * functions.sin(v)
             return op(v, axis=tuple(axes.values()))
 
@@ -187,7 +187,9 @@ class Program:
         b = self.operand((depth, m))
         k = reduce_axis(depth, name="k")
         soft = self.soft if self.chance(0.3) else (lambda v: v)
-        return compute((n, m), lambda i, j: dsl.sum(soft(a[i, k]) * b[k, j], axis=k), name=name)
+        return compute(
+            (n, m), lambda i, j: reductions.sum(soft(a[i, k]) * b[k, j], axis=k), name=name
+        )
 
     def conv(self, name: str) -> Any:
         """A window over the last dimension, with stride, dilation and zero padding, either guarded
@@ -215,12 +217,14 @@ class Program:
             self.read.add(stage.uid)
             return compute(
                 (*front, out),
-                lambda *i: dsl.sum(stage[(*i[:-1], i[-1] * stride + r * dilation)] * w[r], axis=r),
+                lambda *i: reductions.sum(
+                    stage[(*i[:-1], i[-1] * stride + r * dilation)] * w[r], axis=r
+                ),
                 name=name,
             )
         return compute(
             (*front, out),
-            lambda *i: dsl.sum(padded(i[:-1], i[-1] * stride + r * dilation) * w[r], axis=r),
+            lambda *i: reductions.sum(padded(i[:-1], i[-1] * stride + r * dilation) * w[r], axis=r),
             name=name,
         )
 
@@ -250,7 +254,7 @@ class Program:
         match int(self.rng.integers(3)):
             case 0:  # of an input, because computed values may be equal up to rounding
                 y = self.input(extents(x))
-                return compute(front, lambda *i: dsl.argmax(y[(*i, k)], axis=k), name=name)
+                return compute(front, lambda *i: reductions.argmax(y[(*i, k)], axis=k), name=name)
             case 1:  # the running maximum and sum of an online softmax
 
                 def join(p: Any, q: Any) -> Any:
@@ -259,7 +263,7 @@ class Program:
 
                 return compute(
                     front,
-                    lambda *i: dsl.reduce(
+                    lambda *i: reductions.reduce(
                         (x[(*i, k)], values.cast(1.0, x.dtype)), join, (-1e30, 0), k
                     ),
                     name=name,
@@ -287,7 +291,7 @@ class Program:
     def scalar(self, name: str) -> Any:
         x = self.source((1,))
         k = reduce_axis(x.shape[0], name="k")
-        return compute((), lambda: dsl.sum(x[k] * x[k], axis=k), name=name)
+        return compute((), lambda: reductions.sum(x[k] * x[k], axis=k), name=name)
 
     def bytes(self, name: str) -> Any:
         n, m, depth = self.extent(5), self.extent(5), self.extent(5)
@@ -296,7 +300,7 @@ class Program:
         k = reduce_axis(depth, name="k")
         total = compute(
             (n, m),
-            lambda i, j: dsl.sum(
+            lambda i, j: reductions.sum(
                 values.cast(a[i, k], "int32") * values.cast(b[k, j], "int32"), axis=k
             ),
             name=f"{name}i",

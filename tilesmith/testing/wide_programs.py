@@ -13,7 +13,7 @@ from typing import Any
 
 from tilesmith.expr import functions, transcendental, values
 from tilesmith.expr.dsl import compute, reduce_axis
-from tilesmith.expr.dsl import sum as sum_over
+from tilesmith.expr.reductions import sum as sum_over
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value
 from tilesmith.ir.function import Function

@@ -16,7 +16,7 @@ from tilesmith.base.errors import BuildError
 from tilesmith.measure.parent.cores import usable_cores
 from tilesmith.measure.wire import Channel, Gone, pair, ready
 from tilesmith.runtime.build import compile_function
-from tilesmith.runtime.kernel import Origin
+from tilesmith.runtime.origin import Origin
 from tilesmith.tune.build_request import BuildRequest, BuildResult, fulfil
 from tilesmith.tune.plain_schedule import plain_schedule
 
@@ -95,7 +95,9 @@ class _Pool:
         busy = [w for w in self._workers if w.job is not None]
         answered = ready([w.channel for w in busy], _SECONDS)
         if not answered:
-            raise BuildError(f"no kernel was built within {_SECONDS:.0f} s; is the machine idle?")
+            raise BuildError(
+                f"no kernel was built within {_SECONDS:.0f} s; is the machine overloaded?"
+            )
         for w in busy:
             if w.channel in answered and w.job is not None:
                 self._receive(w, w.job)

@@ -27,7 +27,8 @@ from tilesmith.ir.function import Function
 from tilesmith.records.accurate import AccurateRecords
 from tilesmith.records.database import Database
 from tilesmith.runtime.device_kernel import kernel_of
-from tilesmith.runtime.kernel import Kernel, Origin
+from tilesmith.runtime.kernel import Kernel
+from tilesmith.runtime.origin import Origin
 from tilesmith.schedule.rounding import ACCURACY, require_accuracy
 from tilesmith.schedule.trace import Trace
 from tilesmith.task.task import Candidate, Task, statement_key

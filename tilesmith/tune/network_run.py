@@ -19,14 +19,13 @@ from tilesmith.tune.objectives import NetworkCosts, Objective, slopes
 from tilesmith.tune.partition_choice import WIN
 from tilesmith.tune.scheduler import Scheduler, TaskState, TaskStep
 from tilesmith.tune.similar_records import SimilarTask
-from tilesmith.tune.task_history import FIRST, after_a_step_in_vain, known_steps, stalled
+from tilesmith.tune.task_history import BETTER, FIRST, after_a_step_in_vain, known_steps, stalled
 from tilesmith.tune.task_tuner import TaskTuner
 
 _MOST = 32  # trials of any other step, so that the scheduler is asked every few seconds
 _RIVAL_TRIALS = 16  # of each of two ways to divide the same work, before they are compared
 _RIVAL_SHARE = 0.01  # of the latency, from which on another way is tried
 _PEERS = 4  # tasks of the same structure whose best are suggested
-_BETTER = 1e-3  # the relative gain from which on a task has not stalled
 
 
 @dataclass(frozen=True)
@@ -307,7 +306,7 @@ class NetworkRun:
         latency = self._latency()
         if latency is None or not any(latency):
             return
-        if not self._curve or sum(latency) < (1 - _BETTER) * sum(self._curve[-1][1]):
+        if not self._curve or sum(latency) < (1 - BETTER) * sum(self._curve[-1][1]):
             self._best_trials = self.trials
         if not self._curve or latency != self._curve[-1][1]:
             self._curve.append((self.seconds, latency))

@@ -1,4 +1,4 @@
-"""One output of a notebook's cell that is replaced by the next, as a terminal's line is."""
+"""An output of a notebook's cell whose content is replaced while work goes on."""
 
 from __future__ import annotations
 

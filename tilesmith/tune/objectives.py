@@ -1,7 +1,7 @@
 """Objectives: what tuning several tasks of one or more networks is to make small.
 
 An objective is a function of the networks with the seconds of their tasks, `Callable[[Sequence[
-NetworkCosts]], float]`. How it answers to each task's seconds decides what a scheduler spends on.
+NetworkCosts]], float]`. A scheduler spends time on the tasks whose seconds change it most.
 """
 
 from __future__ import annotations

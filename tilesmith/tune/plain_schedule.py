@@ -1,9 +1,9 @@
-"""The schedule of last resort: right for every Function, and never fast.
+"""The schedule for Functions that no rule schedules: it always applies, and is slow.
 
 On a CPU it is the plain loop nest. On a GPU, each thread computes one element of every stage:
 
-    for i in 100:                 for i_j.0 in 8:  # blockIdx.x
-      for j in 20:          ->      for i_j.1 in 256:  # threadIdx.x
+    for i in 100:                 for i_j.0 in 16:  # blockIdx.x
+      for j in 20:          ->      for i_j.1 in 128:  # threadIdx.x
         for k in 30:                  for k in 30:
 """
 

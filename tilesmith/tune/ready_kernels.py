@@ -12,7 +12,8 @@ from tilesmith.codegen.artifact import Artifact
 from tilesmith.ir.function import Function
 from tilesmith.measure.protocol import Judging, Keeping, Measuring
 from tilesmith.runtime.build import compile_function
-from tilesmith.runtime.kernel import Kernel, Origin
+from tilesmith.runtime.kernel import Kernel
+from tilesmith.runtime.origin import Origin
 from tilesmith.schedule.trace import Trace
 from tilesmith.tune.task_tuner import TaskTuner
 

@@ -12,7 +12,7 @@ from tilesmith.tune.scheduler import TaskState, TaskStep
 
 FIRST = 2  # trials of a task's first step, so that soon every task has a kernel
 _KNOWN_STEP = 16  # trials of a step, for those that a database knew
-_BETTER = 1e-3  # the relative gain from which on a task has not stalled
+BETTER = 1e-3  # the relative gain from which on a task has not stalled
 
 
 def known_steps(known: Sequence[Measurement], best: float) -> tuple[TaskStep, ...]:
@@ -57,5 +57,5 @@ def stalled(history: tuple[TaskStep, ...]) -> int:
     if not history:
         return 0
     best = history[-1].best
-    slower = (k for k in range(len(history)) if history[-1 - k].best > (1 + _BETTER) * best)
+    slower = (k for k in range(len(history)) if history[-1 - k].best > (1 + BETTER) * best)
     return next(slower, len(history)) - 1

@@ -10,6 +10,8 @@ from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Artifact, Entry, parameters_of
 from tilesmith.codegen.c.dialect import CUDA, OPENCL, Dialect
 from tilesmith.codegen.c.emit import emit_launches
+from tilesmith.codegen.c.nvrtc import compile_cuda
+from tilesmith.codegen.c.opencl_syntax import require_valid
 from tilesmith.codegen.pipeline import GPU_PASSES, Pass, lower
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, statements
@@ -24,9 +26,6 @@ class CudaBackend:
 
     def compile(self, func: Function, target: Target, *, checked: bool = False) -> Artifact:
         """CUDA C of a Function, compiled by NVRTC."""
-        # Imported late, because `import tilesmith` imports this file and must not load NVRTC.
-        from tilesmith.codegen.c.nvrtc import compile_cuda
-
         artifact = emit_artifact(func, target, CUDA, self.passes, checked)
         compiled = compile_cuda(func.name, artifact.source, target.arch)
         entry = artifact.entries[0]
@@ -50,8 +49,6 @@ class OpenclBackend:
         """OpenCL C of a Function, which the device's driver compiles."""
         artifact = emit_artifact(func, target, OPENCL, self.passes, checked)
         if self.check_syntax:
-            from tilesmith.codegen.c.opencl_syntax import require_valid
-
             require_valid(func.name, artifact.source, target.device)
         return artifact
 

@@ -10,11 +10,11 @@ from tilesmith.codegen.artifact import Launch
 from tilesmith.codegen.c.dialect import Dialect
 from tilesmith.codegen.c.helpers import Helpers
 from tilesmith.codegen.c.launches import emit_launch
-from tilesmith.codegen.c.nest import nest_of
 from tilesmith.codegen.c.statements import size_of
 from tilesmith.codegen.c.tensor import emit_tensor_launch
 from tilesmith.codegen.c.tensor_plan import is_tensor_nest
 from tilesmith.ir.function import Function
+from tilesmith.ir.launch_form import launch_form_of
 from tilesmith.ir.nodes import Alloc, Buffer
 
 _ALIGNMENT = 256  # of buffers in the workspace
@@ -42,7 +42,7 @@ def emit_launches(func: Function, dialect: Dialect) -> Emitted:
         buffers[b.name] = b
         scratch.append((b.name, offset))
         offset += -(-size_of(b) * b.dtype.nbytes // _ALIGNMENT) * _ALIGNMENT
-    nests = [nest_of(s) for s in func.body if not isinstance(s, Alloc)]
+    nests = [launch_form_of(s) for s in func.body if not isinstance(s, Alloc)]
     base = re.sub(r"\W", "_", func.name, flags=re.ASCII)
     base = f"k{base}" if not base or base[0].isdigit() else base
     texts, launches = [], []

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from tilesmith.base.dtype import BFLOAT16, FLOAT16, FLOAT32, DType
 from tilesmith.base.errors import BuildError
 from tilesmith.codegen.artifact import Launch
 from tilesmith.codegen.c.dialect import Dialect
 from tilesmith.codegen.c.helpers import Helpers
 from tilesmith.codegen.c.names import Names
-from tilesmith.codegen.c.nest import Nest, parameter, unflatten
 from tilesmith.codegen.c.position import Position
-from tilesmith.codegen.c.statements import Statements, size_of
+from tilesmith.codegen.c.statements import Statements, extent_of, size_of
 from tilesmith.codegen.passes.accesses import accesses
-from tilesmith.ir.nodes import Buffer
+from tilesmith.ir.launch_form import LaunchForm
+from tilesmith.ir.nodes import Buffer, For
 
 _MAX_GRID = (1 << 31) - 1
 
 
 def emit_launch(
-    nest: Nest, symbol: str, buffers: dict[str, Buffer], dialect: Dialect, helpers: Helpers
+    nest: LaunchForm, symbol: str, buffers: dict[str, Buffer], dialect: Dialect, helpers: Helpers
 ) -> tuple[str, Launch]:
     """The text of one kernel. `buffers` are those in global memory, in calling order."""
     grid, threads = nest.grid, nest.num_threads
@@ -82,3 +84,26 @@ def _padded(nbytes: int) -> int:
 
 def _computed(d: DType) -> DType:
     return FLOAT32 if d in (FLOAT16, BFLOAT16) else d
+
+
+def unflatten(position: Position, loops: tuple[For, ...], number: str) -> None:
+    """The values of loops that together count blocks or threads, the outermost slowest."""
+    inner = prod(map(extent_of, loops))
+    total = inner
+    for loop in loops:
+        extent = extent_of(loop)
+        inner //= extent
+        name = position.bind(loop.name, extent)
+        if extent == 1:
+            continue
+        value = number if inner == 1 else f"{number} / {inner}"
+        if extent * inner < total:
+            value += f" % {extent}"
+        position.write(f"const int {name} = {value};")
+
+
+def parameter(position: Position, b: Buffer, written: bool) -> str:
+    dialect = position.dialect
+    const = "" if written else "const "
+    kind = f"{const}{dialect.spaces['global']}{dialect.type_of(b.dtype)}*"
+    return f"{kind} {dialect.restrict} {position.memories[b.name].name}"

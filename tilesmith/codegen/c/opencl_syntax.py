@@ -1,4 +1,4 @@
-"""Has an OpenCL driver read C text, which tells what is wrong with it before a kernel is loaded."""
+"""Compiles OpenCL C with the driver of a device, to find errors before a kernel is loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds remainders in polynomials: an Int says a % b as a - b*(a // b), a person as a % b."""
+"""Finds remainders in polynomials: an Int holds a % b as a - b*(a // b)."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ from functools import partial
 from tilesmith.codegen.artifact import Launch
 from tilesmith.codegen.c.dialect import Dialect
 from tilesmith.codegen.c.helpers import Helpers
+from tilesmith.codegen.c.launches import parameter, unflatten
 from tilesmith.codegen.c.names import Names
-from tilesmith.codegen.c.nest import Nest, parameter, unflatten
 from tilesmith.codegen.c.position import ROLL, UNROLL, Position
 from tilesmith.codegen.c.statements import Statements, extent_of
 from tilesmith.codegen.c.tensor_plan import TILE_ALIGNMENT, Plan, is_product, plan_of, with_loop
@@ -23,6 +23,7 @@ from tilesmith.codegen.passes.accesses import accesses
 from tilesmith.expr.ints import ZERO, Int, of, var
 from tilesmith.expr.linear import linear
 from tilesmith.expr.nodes import Load, map_ints
+from tilesmith.ir.launch_form import LaunchForm
 from tilesmith.ir.nodes import Buffer, For, Store, Write
 from tilesmith.ir.tensor_cores import RUN, WARPGROUP
 
@@ -32,7 +33,7 @@ _REGISTERS = {2: (40, 232), 3: (32, 160)}
 
 
 def emit_tensor_launch(
-    nest: Nest, symbol: str, buffers: dict[str, Buffer], dialect: Dialect, helpers: Helpers
+    nest: LaunchForm, symbol: str, buffers: dict[str, Buffer], dialect: Dialect, helpers: Helpers
 ) -> tuple[str, Launch]:
     """The text of one kernel. `buffers` are those in global memory, in calling order."""
     nest = with_loop(nest)
@@ -61,7 +62,7 @@ def emit_tensor_launch(
 
 
 class _Writer:
-    def __init__(self, position: Position, nest: Nest, plan: Plan) -> None:
+    def __init__(self, position: Position, nest: LaunchForm, plan: Plan) -> None:
         self.position, self.nest, self.plan = position, nest, plan
         self.maps = [position.fresh(f"{c.tensor.buffer}_map") for c in plan.copies]
         self.statements = _Statements(position, nest, plan)
@@ -124,7 +125,7 @@ class _Writer:
 
 
 class _Statements(Statements):
-    def __init__(self, position: Position, nest: Nest, plan: Plan) -> None:
+    def __init__(self, position: Position, nest: LaunchForm, plan: Plan) -> None:
         super().__init__(position)
         self.nest, self.plan = nest, plan
         self.inside = False

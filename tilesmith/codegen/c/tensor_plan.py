@@ -10,12 +10,12 @@ from math import prod
 from tilesmith.base.errors import BuildError
 from tilesmith.codegen.artifact import TensorMap
 from tilesmith.codegen.c.dialect import Dialect
-from tilesmith.codegen.c.nest import Nest
 from tilesmith.codegen.c.statements import size_of
 from tilesmith.codegen.passes.bulk_copies import source_of
 from tilesmith.expr.ints import ONE, ZERO, Int, of
 from tilesmith.expr.linear import linear
 from tilesmith.expr.nodes import Load
+from tilesmith.ir.launch_form import LaunchForm
 from tilesmith.ir.nodes import Buffer, For, If, Stmt, Store, Sync, statements
 from tilesmith.ir.tensor_cores import BULK_COPY, RUN, WARPGROUP
 
@@ -50,7 +50,7 @@ class Plan:
     resident: int  # blocks that are launched at most, each for several tiles; 0: one for each
 
 
-def is_tensor_nest(nest: Nest) -> bool:
+def is_tensor_nest(nest: LaunchForm) -> bool:
     return any(is_product(s) for s in statements(nest.body))
 
 
@@ -64,7 +64,7 @@ def is_copy(s: Stmt) -> bool:
     return isinstance(s, Store) and s.intrinsic is not None and s.intrinsic.name == BULK_COPY.name
 
 
-def with_loop(nest: Nest) -> Nest:
+def with_loop(nest: LaunchForm) -> LaunchForm:
     """Simplifying drops a loop over one stage; here it is again."""
     inside = [
         k
@@ -78,14 +78,17 @@ def with_loop(nest: Nest) -> Nest:
     return replace(nest, body=(*nest.body[:first], once, *nest.body[last:]))
 
 
-def plan_of(nest: Nest, buffers: dict[str, Buffer], dialect: Dialect) -> Plan:
+def plan_of(nest: LaunchForm, buffers: dict[str, Buffer], dialect: Dialect) -> Plan:
     loops = [s for s in nest.body if isinstance(s, For) and any(map(is_copy, statements(s.body)))]
     if dialect.name != "cuda" or len(loops) != 1:
         raise BuildError(f"matrix instructions have no {dialect.name} code here")
     (loop,) = loops
     others = [t for s in nest.body if s is not loop for t in statements((s,))]
     if any(isinstance(t, Sync) for t in others) or nest.num_threads % WARPGROUP:
-        raise BuildError("threads meet beside the loop of a matrix instruction")
+        raise BuildError(
+            "a barrier stands outside of the loop of a matrix instruction, or its threads do not "
+            "form whole groups"
+        )
     tiles = {b.name: b for b in nest.shared}
     copies: list[Copy] = []
     used: list[Stmt] = []

@@ -71,7 +71,7 @@ class WarpProducts:
         if self.position.dialect.name != "cuda":
             raise BuildError(f"{s.intrinsic.name} has no {self.position.dialect.name} code")
         if self.position.threads % WARP:
-            raise BuildError(f"{self.position.threads} threads are no whole warps")
+            raise BuildError(f"{self.position.threads} threads are not a multiple of a warp")
         m, n, k = (name for name, _ in s.tile)
         operands = dict(s.operands)
         p = self.position

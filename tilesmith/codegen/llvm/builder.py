@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Sequence
 from functools import cache
+from hashlib import sha256
 from typing import NamedTuple
 
 from tilesmith.base.dtype import DType
@@ -138,6 +140,33 @@ class Builder:
                 else f"splat ({t.elem} {text})"
             )
         return V(text, t)
+
+    def table(self, t: Type, values: Sequence[float]) -> str:
+        """A constant array in memory that has each value in all lanes of t."""
+        elem = Type(t.elem)
+        numbers = [number(elem, v) for v in values]
+        name = f"@table.{t.suffix}.{sha256(' '.join(numbers).encode()).hexdigest()[:16]}"
+        entries = ", ".join(f"{t} splat ({t.elem} {n})" for n in numbers)
+        self.declarations.setdefault(
+            name,
+            f"{name} = internal unnamed_addr constant [{len(values)} x {t}] [{entries}], align 64",
+        )
+        return name
+
+    def entry(self, t: Type, table: str, at: int) -> V:
+        """An entry of a table, loaded at each use."""
+        nbytes = at * t.lanes * t.bits // 8
+        return self.value(
+            t, f"load volatile {t}, ptr getelementptr (i8, ptr {table}, i64 {nbytes}), align 16"
+        )
+
+    def fence(self) -> None:
+        """Keeps LLVM from moving instructions across this point when it schedules them. A label for
+        debuggers has that effect, and is not in the code.
+        """
+        name = "@llvm.codeview.annotation"
+        self.declarations.setdefault(name, f"declare void {name}(metadata)")
+        self.emit(f'  call void {name}(metadata !{{!"fence"}})')
 
     # arithmetic; op is the name of LLVM's instruction
     def op(self, op: str, a: V, b: V) -> V:

@@ -23,9 +23,11 @@ from tilesmith.codegen.llvm.vecmath_parts import (
     format_of,
     fused,
     horner,
+    is_arm,
     k,
     masked,
     power_of_two,
+    rounded,
     split,
     unbits,
 )
@@ -172,9 +174,7 @@ def expm1(b: Builder, x: V) -> V:
     """2 (2^m (e^r - 1) + 2^m - 1/2) with r = x - (m + 1) ln2: the largest power is a number yet."""
     f = format_of(x)
     a = at_least(b, at_most(b, x, f.exp_high), -40.0)  # there it is -1
-    magic = k(b, x, f.magic + f.bias - 1)
-    t = b.fma(a, k(b, x, 1.0 / math.log(2.0)), magic)
-    n = b.op("fsub", t, magic)
+    t, n = rounded(b, a, 1.0 / math.log(2.0), f.magic + f.bias - 1)
     r = fused(b, n, k(b, x, -f.ln2[0]), a)
     r = fused(b, n, k(b, x, -f.ln2[1]), r)
     p = b.fma(b.op("fmul", r, r), horner(b, r, f.expm1), r)
@@ -218,9 +218,12 @@ def tanh(b: Builder, x: V) -> V:
 def erf(b: Builder, x: V) -> V:
     """1 - exp(log(erfc|x|)): one polynomial for the whole range and no division."""
     a = at_most(b, fabs(b, x), _ERF_END[x.type.elem])
-    # the 1 that the table leaves out comes back unrounded: -a + a (...)
-    tail = b.fma(a, horner(b, a, _ERF[x.type.elem]), b.fneg(a))
-    return b.call("llvm.copysign", x.type, expm1_bounded(b, tail), x)
+    # The 1 that the table leaves out comes back unrounded: -a + a (...). Neon has no instruction
+    # that subtracts its addend, and the logarithm is negated instead.
+    sign = -1.0 if is_arm(b) else 1.0
+    rest = horner(b, a, [sign * c for c in _ERF[x.type.elem]])
+    tail = b.fma(a, rest, a if is_arm(b) else b.fneg(a))
+    return b.call("llvm.copysign", x.type, expm1_bounded(b, tail, sign), x)
 
 
 def sqrt(b: Builder, x: V) -> V:
@@ -255,9 +258,8 @@ def _sin_turned(b: Builder, x: V, half_turns: V, t: V) -> V:
 def sin(b: Builder, x: V) -> V:
     """On |x|, so that sin(-x) is -sin(x) and the sign of 0 is kept."""
     a = fabs(b, x)
-    magic = k(b, x, format_of(x).magic)
-    t = b.fma(a, k(b, x, 1.0 / math.pi), magic)
-    s = bits(b, _sin_turned(b, a, b.op("fsub", t, magic), t))
+    t, n = rounded(b, a, 1.0 / math.pi, format_of(x).magic)
+    s = bits(b, _sin_turned(b, a, n, t))
     sign = b.op("and", bits(b, x), k(b, s, -1 << (s.type.bits - 1)))
     return unbits(b, b.op("xor", s, sign), x.type.elem)
 

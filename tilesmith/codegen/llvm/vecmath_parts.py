@@ -5,8 +5,9 @@ all branch-free, for float and double.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 from tilesmith.codegen.llvm.builder import I32, Builder, Type, V, number
@@ -146,9 +147,33 @@ def k(b: Builder, x: V, value: float) -> V:
 def horner(b: Builder, x: V, coefficients: Sequence[float]) -> V:
     """c0 + x (c1 + x (c2 ...)). Horner has the fewest instructions; loops hide its latency."""
     acc = k(b, x, coefficients[-1])
-    for c in reversed(coefficients[:-1]):
-        acc = b.fma(acc, x, k(b, x, c))
+    ahead = addends(b, x, coefficients[:-1])
+    wide = is_arm(b) and x.type.lanes * x.type.bits >= _WIDE_BITS
+    if wide:
+        b.fence()
+    for c in reversed(ahead):
+        acc = b.fma(acc, x, c())
+    if wide:
+        b.fence()
     return acc
+
+
+# Vectors of so many bits are scheduled by hand: each step of a polynomial is issued for all of
+# their registers. LLVM would delay some of them to the end, and spill.
+_WIDE_BITS = 1024
+
+
+def addends(b: Builder, x: V, values: Sequence[float]) -> list[Callable[[], V]]:
+    """Constants of x's type that fused multiply-adds take as addends, one call for each use.
+
+    Neon's instruction overwrites its addend, so that a constant in a register is copied first: one
+    more instruction on the pipes that multiply. A load runs on others. It is volatile because LLVM
+    would move it out of the loop, and copy.
+    """
+    if not is_arm(b) or x.type.lanes == 1:
+        return [partial(k, b, x, value) for value in values]
+    table = b.table(x.type, values)
+    return [partial(b.entry, x.type, table, at) for at in range(len(values))]
 
 
 def fused(b: Builder, x: V, y: V, z: V) -> V:
@@ -182,7 +207,7 @@ def _halves(b: Builder, x: V) -> tuple[V, V]:
 def at_most(b: Builder, x: V, limit: float) -> V:
     """min(x, limit), and NaN for NaN, in one instruction on both architectures."""
     bound = k(b, x, limit)
-    if _is_arm(b):
+    if is_arm(b):
         return b.call("llvm.minimum", x.type, x, bound)
     # minps returns its second operand when either is NaN
     return b.select(b.compare("olt", bound, x), bound, x)
@@ -190,12 +215,12 @@ def at_most(b: Builder, x: V, limit: float) -> V:
 
 def at_least(b: Builder, x: V, limit: float) -> V:
     bound = k(b, x, limit)
-    if _is_arm(b):
+    if is_arm(b):
         return b.call("llvm.maximum", x.type, x, bound)
     return b.select(b.compare("ogt", bound, x), bound, x)
 
 
-def _is_arm(b: Builder) -> bool:
+def is_arm(b: Builder) -> bool:
     return b.arch.startswith(("aarch64", "arm64"))
 
 
@@ -257,6 +282,13 @@ def _exp_scaled(b: Builder, r: V, n: V, t: V, fold: float) -> V:
     return p
 
 
+def rounded(b: Builder, x: V, factor: float, magic: float) -> tuple[V, V]:
+    """x factor as a whole number n, and t = n + magic, which has it in its low bits."""
+    (addend,) = addends(b, x, (magic,))
+    t = b.fma(x, k(b, x, factor), addend())
+    return t, b.op("fsub", t, k(b, x, magic))
+
+
 def exp_by_table(b: Builder, x: V) -> V:
     """exp(x) of any x with an error of 1.9 ulp, for vectors of 16 floats.
 
@@ -289,9 +321,7 @@ def exp_bounded(b: Builder, x: V) -> V:
     """exp(x) for x within the format's exp_low and exp_high."""
     f = format_of(x)
     fold = _fold(b, x)
-    magic = k(b, x, _biased_magic(b, x))
-    t = b.fma(x, k(b, x, 1.0 / (fold * math.log(2.0))), magic)
-    n = b.op("fsub", t, magic)
+    t, n = rounded(b, x, 1.0 / (fold * math.log(2.0)), _biased_magic(b, x))
     # Cody and Waite's reduction; the first fma is exact as the product's low bits cancel with x
     r = fused(b, n, k(b, x, -fold * f.ln2[0]), x)
     r = fused(b, n, k(b, x, -fold * f.ln2[1]), r)
@@ -301,23 +331,22 @@ def exp_bounded(b: Builder, x: V) -> V:
 def exp2_bounded(b: Builder, x: V, low: V) -> V:
     """2^(x + low) for |x| not much over the range of exponents."""
     fold = _fold(b, x)
-    magic = k(b, x, _biased_magic(b, x))
-    t = b.fma(x, k(b, x, 1.0 / fold), magic)
-    n = b.op("fsub", t, magic)
+    t, n = rounded(b, x, 1.0 / fold, _biased_magic(b, x))
     r = b.op("fadd", b.fma(n, k(b, x, -fold), x), low)
     return _exp_scaled(b, b.op("fmul", r, k(b, x, math.log(2.0))), n, t, fold)
 
 
-def expm1_bounded(b: Builder, x: V) -> V:
-    """exp(x) - 1 for |x| up to about 40, within few ulp also near 0."""
+def expm1_bounded(b: Builder, x: V, sign: float = 1.0) -> V:
+    """sign (exp(sign x) - 1) for |x| up to about 40, within few ulp also near 0."""
     f = format_of(x)
-    magic = k(b, x, f.magic + f.bias)
-    t = b.fma(x, k(b, x, 1.0 / math.log(2.0)), magic)
+    t, n = rounded(b, x, sign / math.log(2.0), f.magic + f.bias)
     # One step is enough: what ln2 is off by times n matters less the further exp(x) is from 1.
-    r = fused(b, b.op("fsub", t, magic), k(b, x, -math.log(2.0)), x)
-    p = b.fma(b.op("fmul", r, r), horner(b, r, f.expm1), r)
+    r = fused(b, n, k(b, x, -sign * math.log(2.0)), x)
+    signed = [c * sign ** (i + 1) for i, c in enumerate(f.expm1)]
+    p = b.fma(b.op("fmul", r, r), horner(b, r, signed), r)
     scale = power_of_two(b, t)
-    return b.fma(p, scale, b.op("fsub", scale, k(b, x, 1.0)))
+    one = k(b, x, 1.0)
+    return b.fma(p, scale, b.op("fsub", *((scale, one) if sign > 0 else (one, scale))))
 
 
 def power_of_two(b: Builder, t: V) -> V:

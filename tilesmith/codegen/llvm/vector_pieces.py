@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilesmith.base.target import Target
-from tilesmith.codegen.passes.strip_vectors import lanes_of
+from tilesmith.codegen.passes.strip_vectors import lanes_at_once
 from tilesmith.ir.nodes import For
 
 
@@ -13,10 +13,10 @@ class VectorPieces:
         self._pieces: dict[int, tuple[For, list[tuple[int, int]]]] = {}
 
     def of(self, s: For) -> list[tuple[int, int]]:
-        """Whole registers first, then smaller powers of two."""
+        """Whole registers first, or groups of them, then smaller powers of two."""
         if (pieces := self._pieces.get(id(s))) is not None:
             return pieces[1]
-        n, width, at = s.extent.const or 0, lanes_of(s.body, self.target), 0
+        n, width, at = s.extent.const or 0, lanes_at_once(s.body, self.target), 0
         out: list[tuple[int, int]] = []
         self._pieces[id(s)] = s, out  # the loop is kept alive, because its id is the key
         while at < n:

@@ -227,7 +227,9 @@ class _Threads:
     def _join(self, s: Join, at: _Place) -> Join:
         """Idle threads hold the identity and join in, if that leaves no group without a result."""
         if at.guards:
-            raise BuildError("threads are joined below a condition that only some of them meet")
+            raise BuildError(
+                "threads are joined below a condition that holds for some of them only"
+            )
         used = s.extent * s.stride
         if used < self.num and not at.inside and self.num % s.stride == 0:
             return replace(s, extent=self.num // s.stride)

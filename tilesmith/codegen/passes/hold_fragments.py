@@ -176,7 +176,7 @@ def _filling(s: For, kept: Mapping[str, _Held], ranges: Mapping[str, Int]) -> St
     around = {**ranges, **{f.name: f.extent for f in loops}}
     whole = tuple(f.extent.const for f in loops) == held.size
     if not whole or not all(_always(p, around) for p in conds):
-        raise BuildError(f"a part of the fragment {write.buffer} is filled")
+        raise BuildError(f"only a part of the fragment {write.buffer} is filled")
     start = tuple(p.substitute({f.name: ZERO for f in loops}) for p in write.index)
     name = f"{write.buffer}.register"
     index = (*held.parts(start)[0][:-1], var(name))

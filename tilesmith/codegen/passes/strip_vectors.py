@@ -15,7 +15,7 @@ from tilesmith.codegen.compute_dtype import compute_dtype
 from tilesmith.codegen.passes.accesses import substitute_body
 from tilesmith.expr.combiner import plain_combiner
 from tilesmith.expr.ints import Int, of, var
-from tilesmith.expr.nodes import Binary, Const, Expr, IntValue, Load, children
+from tilesmith.expr.nodes import Binary, Const, Expr, IntValue, Load, Unary, children
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Buffer, For, Stmt, Store, Write, rewrite, statements
@@ -28,7 +28,7 @@ def strip_vectors(func: Function, target: Target) -> Function:
         if not (isinstance(s, For) and s.kind == "vectorize"):
             return (s,)
         n = s.extent.const or 0
-        strip = lanes_of(s.body, target) * _VECTORS // 2
+        strip = max(lanes_of(s.body, target) * _VECTORS // 2, lanes_at_once(s.body, target))
         if n <= 2 * strip:
             return (s,)
         joined = _joined(s)
@@ -94,6 +94,35 @@ def lanes_of(body: tuple[Stmt, ...], target: Target) -> int:
             for w in s.writes:
                 widest = max(widest, _bits(w.value, target), compute_bits(w.value.dtype, target))
     return max(1, target.vector_bits // widest)
+
+
+# Functions whose code is one long chain of dependent instructions.
+_CHAINS = frozenset({"exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "expm1"})
+
+
+def lanes_at_once(body: tuple[Stmt, ...], target: Target) -> int:
+    """How many lanes each operation of a vectorized loop is emitted for: one vector register's.
+
+    With 128-bit registers a function takes half the time if each of its steps is issued for eight
+    registers: on Neoverse-N1 that hides the latency of a step, and LLVM's scheduler does not
+    interleave as many by itself. A reduction needs registers for its sums, and gets four.
+    """
+    lanes = lanes_of(body, target)
+    values = [w.value for s in statements(body) if isinstance(s, Store) for w in s.writes]
+    if target.arch != "aarch64" or not any(_chains(v) for v in values):
+        return lanes
+    sums = any(w.accumulates for s in statements(body) if isinstance(s, Store) for w in s.writes)
+    return min(lanes, target.lanes(32)) * (_VECTORS // 2 if sums else _VECTORS)
+
+
+def chain_in(e: Expr) -> Unary | None:
+    """The function in an expression that contains just one."""
+    found = set(_chains(e))
+    return found.pop() if len(found) == 1 else None
+
+
+def _chains(e: Expr) -> list[Unary]:
+    return [x for x in preorder(e, children) if isinstance(x, Unary) and x.op in _CHAINS]
 
 
 def compute_bits(d: DType, target: Target) -> int:

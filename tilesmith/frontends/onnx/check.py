@@ -1,5 +1,5 @@
-"""What must hold of a model before any node is read: versions that are known, every name made
-once, and an order in which producers come first.
+"""Checks a model before any node is read: its versions are known, every name is defined once, and
+producers come before their consumers.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ import numpy as np
 from tilesmith.base.errors import GraphError
 from tilesmith.frontends.onnx.long_sequences import in_pieces
 from tilesmith.frontends.onnx.loop_form import LoopForm, body_of, loop_form, scan_form, scan_steps
-from tilesmith.frontends.onnx.made import concat, constant, identity, label_of, old, sliced
 from tilesmith.frontends.onnx.model import OnnxGraph, OnnxNode
+from tilesmith.frontends.onnx.new_nodes import concat, constant, identity, label_of, old, sliced
 from tilesmith.frontends.onnx.rename import renamed
 from tilesmith.frontends.onnx.steps import MAX_STEPS, WALKS
 from tilesmith.graph.graph import Array, Value

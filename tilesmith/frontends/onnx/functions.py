@@ -1,5 +1,5 @@
-"""Functions: a node in, the nodes that its operator stands for out. ONNX defines many operators so,
-some of them by the types of their inputs, and a model may bring functions of its own.
+"""Expands nodes whose operator is a function: ONNX defines many operators by a body of other nodes,
+some depending on the types of the inputs, and a model may define functions of its own.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from tilesmith.base.errors import GraphError
 from tilesmith.frontends.onnx.convert import Reader, convert_nodes
 from tilesmith.frontends.onnx.file import ModelFile
 from tilesmith.frontends.onnx.model import FunctionKey, OnnxGraph, OnnxNode
+from tilesmith.frontends.onnx.new_nodes import label_of
 from tilesmith.frontends.onnx.rename import message_of, renamed
 from tilesmith.graph.graph import Value
 
@@ -159,8 +160,7 @@ def _body(called: Function, node: OnnxNode, defaults: Mapping[str, onnx.Attribut
     for formal, actual in zip(function.output, node.outputs, strict=False):
         if formal not in passed and actual:
             names[formal] = actual
-    # An output is made once, so it makes names that nothing else has.
-    label = next((x for x in node.outputs if x), node.name)
+    label = label_of(node)
 
     def new(name: str) -> str:
         return names.get(name, f"{label}/{name}")

@@ -1,5 +1,5 @@
-"""Operators that read or write at places which a tensor names. Negative indices count from the end;
-those outside of a tensor give a wrong number, and never leave its memory.
+"""Operators that read or write at indices given by a tensor. Negative indices count from the end;
+those outside of a tensor give an unspecified element, but never access other memory.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What opset 6 said in another way: where a smaller second input lies in the first. Since opset 7
-their shapes are aligned at the ends.
+"""Broadcasting before opset 7: the attribute `axis` says at which dimension of the first input the
+shape of the second one begins. Since opset 7 the last dimensions are aligned.
 """
 
 from __future__ import annotations

@@ -21,10 +21,14 @@ from tilesmith.frontends.onnx.runnable import require_runnable
 from tilesmith.graph.program import Signature
 from tilesmith.graph.source import OpenGraph, closed
 
+# PyTorch's exporters give every model one of these names, so the name of the file says more.
+_NO_NAMES = {"", "main_graph", "torch_jit", "torch-jit-export"}
+
 
 def load(path: str | Path | bytes | Any, dims: Mapping[str, int] | None = None) -> OpenGraph:
     """A model from a file, from the bytes of one, or from an onnx.ModelProto. `dims` gives numbers
-    to open dimensions by their names. Weights are not copied: the file is mapped.
+    to open dimensions by their names. Weights are not copied: the file is mapped. The graph has the
+    name that the model has, or else that of the file.
     """
     name = os.fspath(path) if isinstance(path, str | os.PathLike) else "the model"
     try:
@@ -32,6 +36,8 @@ def load(path: str | Path | bytes | Any, dims: Mapping[str, int] | None = None) 
         opsets = opsets_of(file.proto)
         graph = checked(convert_graph(file.proto.graph, opsets, file))
         graph = replace(graph, functions=functions_of(file.proto, file))
+        if isinstance(path, str | os.PathLike) and file.proto.graph.name in _NO_NAMES:
+            graph = replace(graph, name=Path(name).stem)
         require_runnable(graph)
         return closed(OnnxProgram(_with_dims(graph, dims)))
     except GraphError as error:

@@ -1,7 +1,7 @@
-"""RNN, GRU and LSTM along many steps: a node in, nodes out that walk in pieces of a few steps.
+"""RNN, GRU and LSTM over many steps: rewrites a node so that it runs in pieces of a few steps.
 
-The first piece is a node like the given one. The others are the turns of a Scan, whose body is a
-node for one piece, so that a long sequence needs no more kernels than a short one:
+The first piece is a node like the given one. The others are the iterations of a Scan, whose body is
+a node for one piece, so that a long sequence needs no more kernels than a short one:
 
     LSTM x[1000]  ->  LSTM x[0:8], Scan over 31 pieces of 32 steps (LSTM of a piece), Concat
 """
@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from tilesmith.frontends.onnx.made import concat, constant, identity, label_of, old, sliced
 from tilesmith.frontends.onnx.model import OnnxGraph, OnnxNode
+from tilesmith.frontends.onnx.new_nodes import concat, constant, identity, label_of, old, sliced
 from tilesmith.frontends.onnx.steps import MAX_STEPS
 from tilesmith.graph.graph import Array, Value
 from tilesmith.graph.program import Signature

@@ -1,4 +1,4 @@
-"""Loop and Scan in one form: what they carry, take apart and put together."""
+"""A common form of Loop and Scan: carried values, sliced inputs and stacked outputs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Loops that stay loops: the host counts, keeps the values that are carried and puts results
-together; the body is a Program, which is compiled.
+"""Loops that are not unrolled: the host counts iterations, keeps the carried values and stacks the
+outputs; the body is a Program, which is compiled.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""RNN, GRU and LSTM: what the inputs of all steps give is one product; then each step is a product
-with the state and a cell.
+"""RNN, GRU and LSTM: one matrix product for the inputs of all steps; then, for each step, a product
+with the state and the element-wise part of the cell.
 """
 
 from __future__ import annotations

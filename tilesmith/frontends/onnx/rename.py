@@ -1,4 +1,4 @@
-"""Nodes with other names in, where a body or a function is put into the graph that uses it."""
+"""Renames the values of a body or a function when it is put into the graph that uses it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What can be known at load is refused at load: every operator of a model, in bodies and functions
-too, has an importer, is a function, or runs on the host.
+"""Checks when a model is loaded that each of its operators, also in bodies and functions, can run:
+that it has an importer, is a function, or runs on the host.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which values a node reads, those that the bodies of control flow read from outside included."""
+"""Which values a node reads, including those that bodies of control flow read from outside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that walk along a sequence become nodes for each step, as long as these are few."""
+"""Unrolls operators that iterate over a sequence into nodes for each step, if the steps are few."""
 
 from __future__ import annotations
 

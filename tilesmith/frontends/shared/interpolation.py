@@ -1,5 +1,5 @@
-"""Which elements of an axis an output of Resize meets: sizes and modes in, tables of positions and
-weights out.
+"""Which elements along an axis each output of Resize reads: tables of positions and weights, from
+sizes and modes.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def table(rule: Rule, a: Axis) -> Table:
     if rule.mode == "nearest":
         ids = _rounded(x, rule.rounding)[:, None]
         return Table(np.clip(ids, 0, a.old - 1), np.ones_like(ids, np.float64), outside)
-    # A smaller image without aliases: each output meets what it covers, not just its neighbours.
+    # Antialiasing: each output reads all elements that it covers, not just its neighbours.
     shrink = min(a.scale, 1.0) if rule.antialias else 1.0
     reach = int(np.ceil((1 if rule.mode == "linear" else 2) / shrink))
     ids = np.floor(x).astype(np.int64)[:, None] + np.arange(1 - reach, reach + 1)

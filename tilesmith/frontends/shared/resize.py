@@ -1,4 +1,4 @@
-"""Images of another size: an axis after the other, by tables of positions and weights."""
+"""Resizing of images: one axis after the other, by tables of positions and weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scatters with NumPy: for large ones, and for places that are known ahead. Updates outside of a
+"""Scatter with NumPy: for large ones, and for indices that are constants. Updates outside of a
 tensor are dropped, as in the kernels.
 """
 

@@ -41,8 +41,8 @@ def hardsigmoid(call: Call, x: Value) -> Value:
 
 
 def softplus(call: Call, x: Value, beta: Number = 1, threshold: Number = 20) -> Value:
-    """Above the threshold PyTorch takes x itself, where the exact result is x to the last bit of
-    float32; other thresholds are visible.
+    """Above the threshold PyTorch returns x. For the default threshold the exact result rounds to x
+    in float32. Other settings are left to PyTorch.
     """
     if beta != 1 or threshold < 20:
         call.leave(f"beta is {beta} and the threshold {threshold}; a kernel has 1 and 20")

@@ -1,5 +1,5 @@
-"""Attention: products, masks and softmax. Heads stay a dimension of their own, so that turning them
-to the front costs nothing.
+"""Attention: products, masks and softmax. Heads stay a dimension of their own, so that moving
+them to the front costs nothing.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Which operators PyTorch takes apart before they are imported: those of its core set, but for some
-that have an operator of their own here.
+"""Which operators PyTorch decomposes before they are imported: all that are not in its core set,
+except for some that have an operator of their own here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _KEPT = (
     "upsample_nearest2d", "upsample_nearest3d", "upsample_trilinear3d", "_fused_rms_norm",
     "all",
 )  # fmt: skip
-# Those that are made of others for all of PyTorch; only an export can keep them.
+# PyTorch decomposes these before torch.compile sees them; only an export can keep them.
 _KEPT_BY_EXPORT = ("rms_norm", "scaled_dot_product_attention")
 
 Table = dict[Any, Callable[..., Any]]
@@ -42,8 +42,8 @@ def export_table() -> Table:
 
 @contextmanager
 def without_onednn() -> Iterator[None]:
-    """Else some versions of PyTorch take a recurrent layer apart into calls of oneDNN. Their
-    `torch.backends.mkldnn.flags` sets more than this, and warns of it.
+    """Switches oneDNN off: with it, some versions of PyTorch decompose a recurrent layer into calls
+    of oneDNN. Their `torch.backends.mkldnn.flags` sets more than this, and warns of it.
     """
     before = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)

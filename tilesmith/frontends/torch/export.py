@@ -27,7 +27,7 @@ from tilesmith.graph.source import OpenGraph, closed
 
 # Each step of a recurrent operator is some kernels of its own, which have to be built and called.
 MAX_STEPS = 128
-_WALKS = tuple(f"aten.{n}.input" for n in ("lstm", "gru", "rnn_tanh", "rnn_relu"))
+_RECURRENT = tuple(f"aten.{n}.input" for n in ("lstm", "gru", "rnn_tanh", "rnn_relu"))
 
 
 def from_torch(
@@ -73,15 +73,15 @@ def _exported(
             traced = torch.export.export(
                 module, inputs, kwargs or None, dynamic_shapes=dynamic_shapes
             )
-        walks = _long_walks(traced.graph)
-        table = {op: f for op, f in export_table().items() if op not in walks}
+        long = _long_recurrences(traced.graph)
+        table = {op: f for op, f in export_table().items() if op not in long}
         with _about(module), without_onednn():
             return traced.run_decompositions(table)
 
 
 @contextmanager
 def _about(module: nn.Module) -> Iterator[None]:
-    """What to tell of an error of torch.export, which may be of any type and many lines long."""
+    """Turns an error of torch.export, of any type and length, into a GraphError of one line."""
     try:
         yield
     except Exception as error:
@@ -91,11 +91,11 @@ def _about(module: nn.Module) -> Iterator[None]:
         ) from error
 
 
-def _long_walks(graph: torch.fx.Graph) -> set[Any]:
-    """Recurrent operators along many steps, which PyTorch shall run."""
+def _long_recurrences(graph: torch.fx.Graph) -> set[Any]:
+    """The recurrent operators over many steps, which are kept, so that PyTorch runs them."""
     found = set()
     for node in graph.nodes:
-        if str(node.target) in _WALKS:
+        if str(node.target) in _RECURRENT:
             steps = node.args[0].meta["val"].shape[1 if node.args[-1] else 0]
             if not isinstance(steps, int) or steps > MAX_STEPS:
                 found.add(node.target)

@@ -1,4 +1,4 @@
-"""Tensors that the code makes: constants of the graph."""
+"""Operators that create tensors, such as zeros and arange: they become constants of the graph."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Fused operators of nn.TransformerEncoderLayer and nn.MultiheadAttention in inference, taken
-apart again: each is a function of tensors that PyTorch traces in its place.
+"""Fused operators of nn.TransformerEncoderLayer and nn.MultiheadAttention in inference, decomposed:
+each has a function of tensors that PyTorch traces in its place.
 """
 
 from __future__ import annotations

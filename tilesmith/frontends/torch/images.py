@@ -1,4 +1,4 @@
-"""Images of other sizes, and images read at other places."""
+"""Resizing of images, and sampling at given positions."""
 
 from __future__ import annotations
 

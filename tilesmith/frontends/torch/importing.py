@@ -125,7 +125,7 @@ class Importing:
 
 
 def _check(call: Call, made: Any, wanted: Type | None) -> None:
-    """An importer that computes something else is a bug, which must not stay unseen."""
+    """Raises if an importer gives another type than PyTorch states, which is a bug of ours."""
     if made is None or wanted is None:
         return
     if made.shape != wanted.shape or made.dtype is not wanted.dtype:

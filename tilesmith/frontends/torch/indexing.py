@@ -1,4 +1,4 @@
-"""Operators that read or write at places which a tensor names."""
+"""Operators that read or write at indices given by a tensor."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def index_put(
 def _put_where(
     call: Call, x: Value, named: Mapping[int, Value], values: Value, accumulate: bool
 ) -> Value:
-    """A mask over the first dimensions, and one value for all that it shows."""
+    """A mask over the first dimensions, and one value for all elements where it is True."""
     mask = named.get(0)
     if len(named) > 1 or mask is None or values.size != 1 or accumulate:
         call.leave("it writes several values by a mask")

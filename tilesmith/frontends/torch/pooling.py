@@ -81,12 +81,12 @@ def avg_pool(count: int) -> Importer:
 
 
 def _spans(old: int, new: int) -> list[tuple[int, int]]:
-    """Which elements each output of an axis sees."""
+    """Which elements along an axis each output reads."""
     return [(k * old // new, -(-(k + 1) * old // new)) for k in range(new)]
 
 
 def _table(old: int, new: int) -> tuple[Array, Array]:
-    """The same as positions and their shares; shorter spans repeat their last element, for 0."""
+    """The same as positions and weights; shorter spans repeat their last element with weight 0."""
     spans = _spans(old, new)
     widest = max(b - a for a, b in spans)
     ids = np.array([[min(a + k, b - 1) for k in range(widest)] for a, b in spans], np.int64)

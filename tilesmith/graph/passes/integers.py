@@ -8,16 +8,22 @@ Exporters state a quantised operator as dequantize -> operator in float32 -> qua
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
-from tilesmith.base.dtype import FLOAT32, UINT8, DType
+from tilesmith.base.dtype import FLOAT32
 from tilesmith.base.dtype import dtype as dtype_named
 from tilesmith.base.target import Target
 from tilesmith.graph.edit import Editor, edited
 from tilesmith.graph.graph import Array, Graph, Node, Value
-from tilesmith.ops.conv import conv1d, conv2d, conv3d
+from tilesmith.graph.passes.scaled_integers import (
+    CONVOLUTIONS,
+    SAME_SCALE,
+    Scaled,
+    integer_product,
+    moved_zero,
+    scaled_of,
+)
 from tilesmith.ops.elementwise import add, bias_add, maximum, relu
 from tilesmith.ops.matmul import batch_matmul, matmul
 from tilesmith.ops.pool import max_pool, max_pool2d
@@ -31,35 +37,7 @@ from tilesmith.ops.quantize import (
 )
 from tilesmith.ops.transform import reshape, transpose
 
-_CONVOLUTIONS = (conv1d, conv2d, conv3d)
 _PRODUCTS = (matmul, batch_matmul)
-# How far the scale of a bias may be from the product of the operands' scales to count as equal.
-_SAME_SCALE = 1e-5
-
-
-@dataclass(frozen=True)
-class Scaled:
-    """Integers, and the scale and zero point with which they stand for real numbers. Both have one
-    element, or one for each place along `axis` of the integers.
-    """
-
-    value: Value
-    scale: Array
-    zero: Array
-    axis: int = 0
-
-    @property
-    def is_uniform(self) -> bool:
-        return bool(self.scale.size == 1 and self.zero.size == 1)
-
-    def is_like(self, other: Scaled) -> bool:
-        return (
-            self.is_uniform
-            and other.is_uniform
-            and self.value.dtype is other.value.dtype
-            and float(self.scale.item()) == float(other.scale.item())
-            and int(self.zero.item()) == int(other.zero.item())
-        )
 
 
 @dataclass(frozen=True)
@@ -96,7 +74,7 @@ class _Rule:
 
     def __call__(self, e: Editor, node: Node, inputs: tuple[Value, ...]) -> Value | None:
         if node.function is dequantize and e.array(inputs[0]) is not None:
-            found = _scaled(e, inputs, node)
+            found = scaled_of(e, inputs, node)
             return None if found is None else self._known(e.kept(node, inputs), found)
         if node.function is transpose and inputs[0].name in self.constants:
             return self._transposed(e, node, inputs[0])
@@ -106,7 +84,7 @@ class _Rule:
                 return None
             done = self._quantized(e, inputs[0], target)
             return done if done is not None else _in_any_order(e, inputs, target)
-        if node.function is dequantize and (found := _scaled(e, inputs, node)) is not None:
+        if node.function is dequantize and (found := scaled_of(e, inputs, node)) is not None:
             return _real_in_any_order(e, inputs, found)
         return None
 
@@ -130,7 +108,7 @@ class _Rule:
             return None
         inputs = tuple(e.builder.value(x) for x in node.inputs)
         if node.function is to_reals:
-            return _scaled(e, inputs, node)
+            return scaled_of(e, inputs, node)
         if node.function not in (reshape, transpose, max_pool, max_pool2d):
             return None
         inner = self._source(e, inputs[0])
@@ -157,7 +135,7 @@ class _Rule:
         inside = out.name not in e.graph.returned and all(n.function is dequantize for n in readers)
         kind = dtype_named(self.activations) if self.activations and inside else out.dtype
         value = Value(out.name, out.shape, kind)
-        return Scaled(value, scale.reshape(-1), _moved(zero, kind))
+        return Scaled(value, scale.reshape(-1), moved_zero(zero, kind))
 
     def _quantized(self, e: Editor, x: Value, target: Scaled) -> Value | None:
         """What a quantize node makes of x, from integers; None if that cannot be said."""
@@ -166,7 +144,7 @@ class _Rule:
         chain, v = list[Node](), x
         while (maker := e.maker(v)) is not None and e.is_inside(v, chain):
             chain.append(maker)
-            if maker.function in (*_CONVOLUTIONS, *_PRODUCTS):
+            if maker.function in (*CONVOLUTIONS, *_PRODUCTS):
                 return self._sum(e, chain, target)
             if maker.function is add:
                 return self._added(e, chain, target)
@@ -181,7 +159,7 @@ class _Rule:
         x, w = (self._source(e, e.builder.value(name)) for name in root.inputs[:2])
         if x is None or w is None or not x.is_uniform or any(n.function is relu for n in after[1:]):
             return None
-        out = _product(e, root, x, w)
+        out = integer_product(e, root, x, w)
         if out is None:
             return None
         total, scale, shift, axis = out
@@ -252,7 +230,7 @@ class _Rule:
         held = None if known is None else e.array(known.value)
         if known is not None and held is not None:
             whole = held.astype(np.int64) - known.zero
-            if np.allclose(known.scale, scale, rtol=_SAME_SCALE, atol=0):
+            if np.allclose(known.scale, scale, rtol=SAME_SCALE, atol=0):
                 return whole
             real = whole * known.scale.astype(np.float64)
         if real is None or not np.all(scale > 0):
@@ -270,28 +248,6 @@ def _floored(e: Editor, y: Value, target: Scaled) -> Value:
     return out
 
 
-def _scaled(e: Editor, inputs: tuple[Value, ...], node: Node) -> Scaled | None:
-    """What a dequantize node reads, if scale and zero point are constants."""
-    scale = e.array(inputs[1])
-    zero = e.array(inputs[2]) if len(inputs) > 2 else np.zeros(1, inputs[0].dtype.numpy)
-    if scale is None or zero is None or scale.dtype != np.float32 or node.setting("block", 0):
-        return None
-    if scale.ndim > 1 or zero.ndim > 1 or node.setting("dtype") not in (None, "float32"):
-        return None
-    axis = node.setting("axis", 1) % max(1, len(inputs[0].shape))
-    if inputs[0].dtype.bits == 8:
-        zero = _moved(zero, inputs[0].dtype)
-    return Scaled(inputs[0], scale.reshape(-1), zero.reshape(-1), axis)
-
-
-def _moved(zero: Array, kind: DType) -> Array:
-    """Zero points of int8 or uint8 for the same numbers in the other of both types."""
-    if zero.dtype == kind.numpy or zero.dtype.itemsize != 1:
-        return zero.reshape(-1)
-    by = 128 if kind is UINT8 else -128
-    return (zero.reshape(-1).astype(np.int16) + by).astype(kind.numpy)
-
-
 def _in_any_order(e: Editor, inputs: tuple[Value, ...], target: Scaled) -> Value:
     """quantize, as an operator for which dimensions have no order: transposes can pass it."""
     zero = e.constant(target.zero.reshape(()))
@@ -306,48 +262,3 @@ def _real_in_any_order(e: Editor, inputs: tuple[Value, ...], found: Scaled) -> V
     zero = e.constant(found.zero.reshape(()))
     out: Value = e.add(to_reals, inputs[0], inputs[1], zero)
     return out
-
-
-def _product(
-    e: Editor, root: Node, x: Scaled, w: Scaled
-) -> tuple[Value, Array, Array | None, int] | None:
-    """The sum of products, the scale of w, what to add for the zero point of x (or None), and the
-    axis of both.
-    """
-    held = e.array(w.value)
-    if x.value.dtype.bits != 8 or w.value.dtype.bits != 8:
-        return None
-    settings = dict(root.settings)
-    convolves = root.function in _CONVOLUTIONS
-    if convolves and (held is None or settings.get("layout", "NCHW")[1] != "C"):
-        return None
-    if held is None:  # both operands are computed: without zero points the sum is all
-        if x.zero.any() or w.zero.any() or not w.is_uniform:
-            return None
-        return e.add(root.function, x.value, w.value, **settings), w.scale, None, -1
-    if not convolves:
-        if len(held.shape) != 2 or settings.pop("transpose_a", False):
-            return None
-        turned = settings.pop("transpose_b", False)
-        held, along = (held.T, 1 - w.axis) if turned else (held, w.axis)
-    else:
-        along = w.axis
-    channel = 0 if convolves else 1
-    if not w.is_uniform and along != channel:
-        return None
-    centred = held.astype(np.int16) - _along(w.zero.astype(np.int16), held.ndim, channel)
-    if centred.min(initial=0) < -128 or centred.max(initial=0) > 127:
-        return None
-    weights = e.constant(centred.astype(np.int8), w.value.name)
-    shift = None
-    if zero := int(x.zero.item()):
-        others = tuple(d for d in range(held.ndim) if d != channel)
-        shift = (-zero * centred.sum(axis=others, dtype=np.int64)).astype(np.int32)
-        if convolves:
-            settings["fill"] = zero
-    total = e.add(root.function, x.value, weights, **settings)
-    return total, w.scale, shift, 1 if convolves else -1
-
-
-def _along(a: Array, rank: int, axis: int) -> Any:
-    return a.reshape(-1, *(1,) * (rank - 1 - axis)) if a.size > 1 else a.reshape(())

@@ -1,5 +1,5 @@
-"""Match: what a pattern has seen of a graph on its way up from a node. Numbers stand in constants
-of one element or in settings; products are seen as their factors, in whatever order they are.
+"""Match: the nodes and numbers that a pattern has matched so far, from a node towards its inputs.
+Numbers are constants of one element or settings; factors of a product match in any order.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Movement: element-wise nodes change places with the transposes and reshapes in front of them, so
-that these meet each other, or end at a border where they cost nothing.
+"""Movement: moves transposes and reshapes behind the element-wise nodes that read them, so that
+they cancel each other, or end at an input or output of a kernel, where they cost nothing.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from tilesmith.ops.reduce import reduce_max, reduce_mean, reduce_sum
 
 
 def normalisation(m: Match) -> Value | None:
-    return m.first(_quotient, _product, _in_two_terms, _with_gamma, _with_beta)
+    return m.first(_quotient, _product, _in_two_terms, _with_vector)
 
 
 def _quotient(m: Match) -> Value | None:
@@ -194,23 +194,14 @@ def _with_mean(m: Match, x: Value, mean: Value, s: Value, beta: Value) -> Value 
     return None
 
 
-def _with_gamma(m: Match) -> Value | None:
-    """A norm without gamma, times a vector."""
-    if m.root.function is not multiply or len(m.root.inputs) != 2:
+def _with_vector(m: Match) -> Value | None:
+    """A norm without gamma times a vector, or a layer norm with gamma plus a vector."""
+    counts = {multiply: 1, add: 2}  # values that the norm reads
+    if m.root.function not in counts or len(m.root.inputs) != 2:
         return None
-    for y, gamma in (m.root.inputs, m.root.inputs[::-1]):
-        out = m.first(lambda m, y=y, g=gamma: _extended(m, y, g, 1))  # type: ignore[misc]
-        if out is not None:
-            return out
-    return None
-
-
-def _with_beta(m: Match) -> Value | None:
-    """A layer norm with gamma, plus a vector."""
-    if m.root.function is not add or len(m.root.inputs) != 2:
-        return None
-    for y, beta in (m.root.inputs, m.root.inputs[::-1]):
-        out = m.first(lambda m, y=y, b=beta: _extended(m, y, b, 2))  # type: ignore[misc]
+    count = counts[m.root.function]
+    for y, v in (m.root.inputs, m.root.inputs[::-1]):
+        out = m.first(lambda m, y=y, v=v: _extended(m, y, v, count))  # type: ignore[misc]
         if out is not None:
             return out
     return None

@@ -26,12 +26,12 @@ from tilesmith.measure.fleet.offer import PREFIX
 from tilesmith.measure.wire import Channel, Gone, adopt
 
 _LOOK_SECONDS = 1.0  # between two looks for new nodes
-_HEAD_SECONDS = 20.0  # a head that does not answer this long is gone
-_REFUSED_SECONDS = 4.0  # nor one whose port is closed this long
-_DEVICE_SECONDS = 60.0  # for the process of a device to start; then the tuner hears of it
-_RETRY_SECONDS = 10.0  # before a process that did not start is tried again
+_HEAD_SECONDS = 20.0  # a head that has not answered for this long has ended
+_REFUSED_SECONDS = 4.0  # the same for a head whose port refuses connections
+_DEVICE_SECONDS = 60.0  # after which a device whose process has not started is reported
+_RETRY_SECONDS = 10.0  # until a process that did not start is started again
 _END_SECONDS = 10.0
-_CALLS = 64  # of one device at the same time, most of which wait
+_CALLS = 64  # calls of one device at the same time; most of them wait
 
 
 class Bridge:

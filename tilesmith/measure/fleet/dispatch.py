@@ -32,9 +32,9 @@ from tilesmith.task.task import Candidate, Failure, Measurement, Task
 
 _TICK = 0.02  # seconds between two looks for new candidates
 _POLL_SECONDS = 1.0  # how long a device waits for a measurement before it answers that it has none
-_MOST = 8  # candidates of a request
-_REQUESTS = 2  # that a device has
-_BAN_SECONDS = 60.0  # for a device that did not answer
+_MOST = 8  # candidates in a request
+_REQUESTS = 2  # at most, that a device has of this tuner
+_BAN_SECONDS = 60.0  # for which a device that did not answer is not used
 
 
 class Dispatcher:

@@ -59,7 +59,7 @@ def target_of(kind: str, index: int) -> Target:
 def _opencl() -> Any:
     try:
         # Imported here because pyopencl is an optional install.
-        from tilesmith.runtime.devices import opencl as module
+        import tilesmith.runtime.devices.opencl as module
     except ImportError as error:
         raise TargetError(
             f"OpenCL devices need the package pyopencl ({error}); pip install 'tilesmith[opencl]'"

@@ -1,5 +1,5 @@
-"""The LLVM module with the functions that a C program calls: a Library in, text out. `plan` is its
-heart, the calls of the kernels one after the other; what is around it is in `opening.py`.
+"""The LLVM module with the functions that a C program calls: a Library in, text out. `plan`
+calls the kernels one after the other; the functions around it are in `opening.py`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The functions of an exported library that C programs call, except for the plan in the midst of
-them. They are the same for all libraries: LLVM functions that depend on libc only, with `$NAME` for
+"""The functions of an exported library that C programs call, except for the plan that they run.
+They are the same for all libraries: LLVM functions that depend on libc only, with `$NAME` for
 what differs. The weights are read by those of `reading.py`.
 """
 

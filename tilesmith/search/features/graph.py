@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -134,6 +135,7 @@ class Graph:
         self.definitions: list[tuple[str, float, tuple[int, ...]] | int | float] = []
         self._terms: dict[Any, Term] = {}
         self._integers: dict[Int, Term] = {}
+        self._lock = Lock()
 
     def of(self, x: Term | float) -> Term:
         if isinstance(x, Term):
@@ -154,9 +156,13 @@ class Graph:
         return folded
 
     def _new(self, key: Any, how: Any, value: float | None = None) -> Term:
-        term = self._terms[key] = Term(self, len(self.definitions), value)
-        self.definitions.append(how)
-        return term
+        with self._lock:  # threads may describe the same program
+            term = self._terms.get(key)
+            if term is None:
+                term = Term(self, len(self.definitions), value)
+                self.definitions.append(how)
+                self._terms[key] = term
+            return term
 
     def column(self, name: str) -> Term:
         return self._terms.get(name) or self._new(name, self.at[name])
@@ -196,6 +202,8 @@ class Graph:
 
     def compile(self, outputs: Sequence[Term]) -> Compiled:
         """A function of rows that gives a matrix with one line per row, one column per output."""
+        if any(t.graph is not self for t in outputs):
+            raise ValueError("a term of another graph has no meaning in this one")
         return _Assembly(self, outputs).program
 
     def evaluate(self, outputs: Sequence[Term], rows: Matrix) -> Values:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import takewhile
+from threading import Lock
 
 from tilesmith.expr.dynamic import Dynamic
 from tilesmith.expr.intervals import Rules, Unknown, bounds, reduce_modulo
@@ -22,6 +23,7 @@ from tilesmith.space.variant import Variant
 
 KINDS = ("vectorize", "unroll", "parallel")
 LINE = 64  # bytes of a cache line
+_LOCK = Lock()
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +68,8 @@ class Access:
 
 
 class Nest:
+    siblings: tuple[Nest, ...]  # the nests of the program in order, with this one
+
     def __init__(self, runs: LoopRuns, variant: Variant, path: Path, block: Block) -> None:
         self.graph, self.runs = runs.graph, runs
         self.variant, self.path, self.block = variant, path, block
@@ -273,11 +277,23 @@ class Nest:
 def nests_of(graph: Graph, variant: Variant) -> tuple[Nest, ...]:
     """One per block, in program order."""
     runs = LoopRuns(graph, variant.func)
-    return tuple(Nest(runs, variant, path, b) for path, b in walk(variant.func.body))
+    nests = tuple(Nest(runs, variant, path, b) for path, b in walk(variant.func.body))
+    for n in nests:
+        n.siblings = nests
+    return nests
 
 
-@lru_cache(maxsize=1024)  # a variant is compared by identity
 def shared_nests(variant: Variant) -> tuple[Graph, tuple[Nest, ...]]:
-    """The nests from which both the analytic score and the features are computed."""
+    """The nests from which both the analytic score and the features are computed. This cache may
+    forget a variant and make another graph for it later, so what is computed from the nests must be
+    cached by them, never by the variant alone: terms of two graphs do not mix.
+    """
+    with _LOCK:  # two threads must not make two graphs
+        return _nests(variant)
+
+
+# A graph takes about a megabyte; what is compiled from it takes a tenth and is kept longer.
+@lru_cache(maxsize=256)  # a variant is compared by identity
+def _nests(variant: Variant) -> tuple[Graph, tuple[Nest, ...]]:
     graph = Graph(variant.columns)
     return graph, nests_of(graph, variant)

@@ -83,7 +83,7 @@ class Statements:
         return x, x[:, 0, -1].astype(np.float64)
 
 
-@lru_cache(maxsize=1024)  # a variant is compared by identity
+@lru_cache(maxsize=4096)  # a variant is compared by identity
 def statements_of(variant: Variant, score: AnalyticScore = _SCORE) -> Statements:
     return Statements(variant, score)
 

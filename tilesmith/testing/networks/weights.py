@@ -1,5 +1,5 @@
-"""Random weights for a network that was never trained: activations keep about their size from layer
-to layer, and no batch normalisation is the identity.
+"""Random weights for networks: activations keep their magnitude from layer to layer, and no batch
+normalisation is the identity.
 
 The numbers come from NumPy, so that a seed means the same weights on every machine.
 """

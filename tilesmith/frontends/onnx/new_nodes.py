@@ -1,4 +1,4 @@
-"""Nodes that stand for another one: the few operators that the rewriting of nodes needs."""
+"""Creates ONNX nodes: the few operators that passes which rewrite nodes put in."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tilesmith.graph.graph import Array
 
 
 def label_of(node: OnnxNode) -> str:
-    """An output is made once, so it makes names that nothing else has."""
+    """A unique prefix for the names of new values: an output of the node, which no other has."""
     return next((x for x in node.outputs if x), node.name)
 
 
@@ -22,7 +22,7 @@ def identity(name: str, given: str, made: str) -> OnnxNode:
 
 
 def old(op: str, given: str, made: str, version: int, **attributes: Any) -> OnnxNode:
-    """By an opset whose operator has its settings as attributes."""
+    """A node of an older opset version, whose operator takes its settings as attributes."""
     return OnnxNode(made, op, "", version, (given,), (made,), attributes)
 
 

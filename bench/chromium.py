@@ -1,5 +1,6 @@
-"""A headless Chromium for tests, driven by the DevTools protocol over a pair of pipes: no package
-and no port is needed. All but the files and servers of this machine are out of its reach.
+"""A headless Chromium for tests and benchmarks, driven by the DevTools protocol over a pair of
+pipes: no package and no port is needed. All but the files and servers of this machine are out of
+its reach.
 """
 
 from __future__ import annotations
@@ -137,6 +138,15 @@ class Chromium:
             time.sleep(0.05)
         return value
 
+    def processor_seconds(self) -> float:
+        """What the processes that show pages have used so far."""
+        session, self._session = self._session, ""  # it is the browser that knows
+        try:
+            processes = self.call("SystemInfo.getProcessInfo")["processInfo"]
+        finally:
+            self._session = session
+        return sum(float(p["cpuTime"]) for p in processes if p["type"] == "renderer")
+
     def move(self, x: float, y: float) -> None:
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
@@ -144,13 +154,15 @@ class Chromium:
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
-    def screenshot(self, file: Path, selector: str = "") -> None:
-        """Of the window, or of one element."""
+    def screenshot(self, file: Path, first: str = "", last: str = "") -> None:
+        """Of the window, or of an element and those below it up to another one."""
         clip: dict[str, Any] = {}
-        if selector:
+        if first:
             box = self.run(
-                f"(() => {{const b = document.querySelector('{selector}').getBoundingClientRect();"
-                "return {x: b.x + scrollX, y: b.y + scrollY, width: b.width, height: b.height}})()"
+                f"(() => {{const a = document.querySelector('{first}').getBoundingClientRect(),"
+                f"b = document.querySelector('{last or first}').getBoundingClientRect();"
+                "return {x: a.x + scrollX, y: a.y + scrollY, width: a.width,"
+                "height: b.bottom - a.y}})()"
             )
             clip = {"clip": {**box, "scale": 1}, "captureBeyondViewport": True}
         png = self.call("Page.captureScreenshot", format="png", **clip)["data"]

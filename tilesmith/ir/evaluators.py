@@ -1,0 +1,99 @@
+"""What the evaluators of a Function share (evaluate.py, interpreter.py, simt.py): the check of the
+arrays of a call, the value of an operation, and where the value of a node is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilesmith.base.errors import ArgumentError
+from tilesmith.expr import semantics
+from tilesmith.expr.dynamic import Dynamic, below
+from tilesmith.expr.ints import Int, opaque_atoms
+from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Select, Unary
+from tilesmith.ir.function import Function
+
+Array = np.ndarray[Any, Any]
+Values = Mapping[int, Any]  # values of the nodes evaluated so far, by id
+
+
+def input_arrays(func: Function, arrays: Sequence[Any]) -> list[Array]:
+    """The arrays of a call. Their number and shapes must be those of the inputs."""
+    if len(arrays) != len(func.inputs):
+        names = ", ".join(b.name for b in func.inputs)
+        raise ArgumentError(
+            f"{func.name} takes {len(func.inputs)} arrays ({names}), got {len(arrays)}"
+        )
+    out = [np.asarray(a) for a in arrays]
+    for b, a in zip(func.inputs, out, strict=True):
+        if a.shape != (shape := numbers(b.given_shape)):
+            raise ArgumentError(
+                f"{b.name} has shape {list(a.shape)}, {func.name} wants {list(shape)}"
+            )
+    return out
+
+
+def numbers(extents: Sequence[Int]) -> tuple[int, ...]:
+    """The extents of a shape that is not open."""
+    values = [e.const for e in extents]
+    if None in values:
+        raise ArgumentError(f"the size {list(extents)} is open; put in numbers with instantiate()")
+    return tuple(n for n in values if n is not None)
+
+
+def operation(e: Const | Unary | Binary | Cast, values: Values) -> Any:
+    """The value of a node that neither loads nor chooses, from those of its operands."""
+    match e:
+        case Const(value=value):
+            return semantics.constant(value, e.dtype)
+        case Unary(op=op, x=x):
+            return semantics.unary(op, values[id(x)], e.dtype)
+        case Binary(op=op, a=a, b=b):
+            return semantics.binary(op, values[id(a)], values[id(b)], a.dtype)
+        case Cast(x=x):
+            return semantics.cast(values[id(x)], e.dtype)
+
+
+def needed(order: Sequence[Expr], values: Values, mask: Array | None) -> dict[int, Array | None]:
+    """Where the value of each node is needed, by id; None: everywhere. `order` is a postorder. The
+    last node is needed where `mask` holds; of a select, only the side that is taken is.
+    """
+    out: dict[int, Any] = {id(order[-1]): mask}
+
+    def need(e: Expr, where: Any) -> None:
+        if id(e) not in out:
+            out[id(e)] = where
+        elif out[id(e)] is not where and out[id(e)] is not None:
+            out[id(e)] = None if where is None else out[id(e)] | where
+
+    for x in reversed(order):
+        here = out[id(x)]
+        if isinstance(x, Select):
+            cond = np.asarray(values[id(x.cond)])
+            need(x.cond, here)
+            need(x.a, cond if here is None else here & cond)
+            need(x.b, ~cond if here is None else here & ~cond)
+        else:
+            for y in below(x):
+                need(y, here)
+    return out
+
+
+def is_loaded(index: Int) -> bool:
+    """Whether an index depends on elements of a tensor. If it leaves its buffer, the caller's data
+    is wrong; any other index is an error of the Function.
+    """
+    return any(isinstance(a, Dynamic) for a in opaque_atoms(index))
+
+
+def outside(
+    buffer: str, index: Int, dimension: int, value: int, extent: int, verb: str = "read"
+) -> str:
+    """The text of the error about an index that leaves its buffer."""
+    return (
+        f"{buffer} is {verb} at index {index} = {value} in dimension {dimension}, "
+        f"which has {extent} elements"
+    )

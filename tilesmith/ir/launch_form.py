@@ -1,0 +1,53 @@
+"""A launch of a Function in launch form (ir/nodes.py), taken apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from tilesmith.base.errors import VerifyError
+from tilesmith.ir.nodes import Alloc, Buffer, For, Stmt
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchForm:
+    """A launch: loops over blocks, buffers of a block, loops over threads, and what one does."""
+
+    blocks: tuple[For, ...]
+    shared: tuple[Buffer, ...]
+    threads: tuple[For, ...]
+    body: tuple[Stmt, ...]
+
+    @property
+    def grid(self) -> int:
+        return prod(map(_extent, self.blocks))
+
+    @property
+    def num_threads(self) -> int:
+        return prod(map(_extent, self.threads))
+
+
+def launch_form_of(s: Stmt) -> LaunchForm:
+    """Without a loop over blocks there is one block, without one over threads one thread."""
+    blocks, body = _bound((s,), "blockIdx.x")
+    shared = []
+    while body and isinstance(a := body[0], Alloc) and a.buffer.scope == "shared":
+        shared.append(a.buffer)
+        body = body[1:]
+    threads, body = _bound(body, "threadIdx.x")
+    return LaunchForm(blocks, tuple(shared), threads, body)
+
+
+def _bound(body: tuple[Stmt, ...], axis: str) -> tuple[tuple[For, ...], tuple[Stmt, ...]]:
+    """The perfectly nested loops bound to an axis, and what is inside of them."""
+    loops = []
+    while len(body) == 1 and isinstance(f := body[0], For) and f.kind == axis:
+        loops.append(f)
+        body = f.body
+    return tuple(loops), body
+
+
+def _extent(f: For) -> int:
+    if (n := f.extent.const) is None:
+        raise VerifyError(f"loop {f.name} has the open extent {f.extent}")
+    return n
