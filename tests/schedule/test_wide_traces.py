@@ -100,7 +100,21 @@ def groups(rng: Rng) -> Function:
     return ts.function([x, s, y])
 
 
-PROGRAMS = (elementwise, lookup, matmul, convolution, groups)
+def pixels(rng: Rng) -> Function:
+    """Two axes that nothing tells apart, for merge_iterators."""
+    channels, filters, rows, columns = (int(rng.integers(1, 8)) for _ in range(4))
+    x = ts.placeholder((channels, rows, columns), dtype(rng), name="X")
+    w, c = ts.placeholder((filters, channels), name="W"), ts.reduce_axis(channels, name="c")
+    y = ts.compute(
+        (filters, rows, columns),
+        lambda f, i, j: ts.sum(ts.cast(x[c, i, j], "float32") * w[f, c], axis=c),
+        name="Y",
+    )
+    z = ts.compute(y.shape, lambda f, i, j: ts.maximum(y[f, i, j], 0), name="Z")
+    return ts.function([x, w, z])
+
+
+PROGRAMS = (elementwise, lookup, matmul, convolution, groups, pixels)
 
 
 def case(seed: int) -> tuple[Function, Schedule]:

@@ -4,6 +4,8 @@ measured on machines, and is stated here of named ones.
 
 from __future__ import annotations
 
+from itertools import islice
+
 import numpy as np
 import pytest
 
@@ -14,6 +16,7 @@ from tilesmith.schedule.cache import CacheRead
 from tilesmith.schedule.loops import Reorder
 from tilesmith.search.features.nest import shared_nests
 from tilesmith.search.score_by_target import ScoreByTarget
+from tilesmith.space.merging import merge_axes
 from tilesmith.space.spaces import SketchSpace, variants
 from tilesmith.space.variant import Variant
 from tilesmith.task.task import Task
@@ -195,7 +198,8 @@ def test_rows_of_an_image_that_all_filters_share_take_registers(target: Target) 
     """
     x, w = ts.placeholder((1, 16, 32, 64), name="X"), ts.placeholder((60, 16, 1, 1), name="W")
     task = Task(ts.function([x, w, ts.ops.conv2d(x, w, name="Y")]), target)
-    v = next(variants(task, SketchSpace().sketches(task)[0]))
+    apart = tuple(r for r in ts.default_rules(target) if r is not merge_axes)  # rows and columns
+    v = next(variants(task, SketchSpace(apart).sketches(task)[0]))
     lanes = target.lanes(32)
     fixed: Tiles = {"n": (1,) * 4, "rc": (1, 16, 1), "rh": (1,) * 3, "rw": (1,) * 3}
     fixed["w"] = (64 // lanes, 1, 1, lanes)
@@ -207,3 +211,38 @@ def test_rows_of_an_image_that_all_filters_share_take_registers(target: Target) 
         assert two_rows < 0.7 * one_row
     else:
         assert one_row < 0.7 * fewer
+
+
+@pytest.mark.parametrize("size", [7, 14])
+@each_target
+def test_ends_of_rows_that_fill_no_vector_are_slow(target: Target, size: int) -> None:
+    """They are computed in pieces: 3 lanes as 2 + 1, each as slow as a whole vector. So the first
+    candidate of an image with such rows has vectors along the filters.
+    """
+    task = Task(operator("conv2d", (size, 32, 64, 3, 1, 1), "NCHW"), target)
+    v, row = max(
+        (
+            (v, rows[[ScoreByTarget().score(v, rows).argmax()]])
+            for sketch in SketchSpace().sketches(task)
+            for v in islice(variants(task, sketch), 2)
+            for rows in [v.sample(np.random.default_rng(0), 300)]
+        ),
+        key=lambda pair: float(ScoreByTarget().score(*pair)[0]),
+    )
+    assert "vectorize(loop='Y.local.f.3')" in str(v.trace)
+    assert v.valid(row)[0]
+
+
+@each_target
+def test_a_row_costs_as_many_vectors_as_it_has_pieces(target: Target) -> None:
+    """With 16 lanes, 64 columns are 4 vectors, and 63 are 3 + 4 pieces of 8, 4, 2 and 1."""
+
+    def cycles(columns: int) -> float:
+        task = Task(operator("matmul", (64, columns, 512)), target)
+        along = (s for s in SketchSpace().sketches(task) if "loop='C.j.3'" in str(s))
+        v = next(variants(task, next(along)))
+        tiles: Tiles = {"i": (16, 1, 1, 4), "j": (4, 1, 1, 16), "k": (1, 512, 1)}
+        return columns / score(v, tiles)
+
+    pieces = {16: 7 / 4, 4: 17 / 16}[target.lanes(32)]
+    assert 0.85 * pieces < cycles(63) / cycles(64) < 1.15 * pieces

@@ -92,3 +92,23 @@ def test_a_guarded_tap_is_the_outermost_reduced_loop() -> None:
         tiles = [s for s in sketch.steps if isinstance(s, SampleTile)]
         (tile,) = (s for s in tiles if s.loop.endswith(f".{taps}"))
         assert tile.candidates == ((7, 1, 1),)
+
+
+def test_of_axes_that_fill_vectors_the_longest_is_taken() -> None:
+    """A batch of four is read in strides; the filters are not."""
+    x, w = ts.placeholder((4, 6, 7, 7), name="X"), ts.placeholder((16, 6, 3, 3), name="W")
+    func = ts.function([x, w, ts.ops.conv2d(x, w, padding=1, name="Y")])
+    lanes = [
+        s.loop.split(".")[-1]
+        for t in sketches(func)
+        if across(t)
+        for s in t.steps
+        if isinstance(s, SampleTile) and s.policy == "vector"
+    ]
+    assert {*lanes} == {"f"}
+
+
+def test_rows_that_end_in_many_pieces_are_short_rows() -> None:
+    """15 lanes of 16 are 8 + 4 + 2 + 1, four times as slow as 16."""
+    func = operator("conv2d", (15, 6, 32, 3, 1, 1), "NCHW")
+    assert any(map(across, sketches(func, "skylake-avx512")))

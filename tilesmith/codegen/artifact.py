@@ -178,7 +178,7 @@ def parameters_of(func: Function) -> tuple[Parameter, ...]:
 
 def _parameter(buffer: Buffer, output: bool) -> Parameter:
     shape = []
-    for extent in buffer.physical_shape:
+    for extent in buffer.given_shape if buffer.is_as_given else buffer.physical_shape:
         if extent.const is None:
             raise BuildError(f"parameter {buffer.name!r} has the open extent {extent}")
         shape.append(extent.const)

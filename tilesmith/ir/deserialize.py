@@ -151,7 +151,7 @@ class _Reader:
         match data:
             case [name, kind, shape]:
                 return Buffer(_name(name), self.integers(shape), _dtype(kind))
-            case [name, kind, shape, scope, layout, align, *rest] if len(rest) <= 2:
+            case [name, kind, shape, scope, layout, align, *rest] if len(rest) <= 3:
                 return Buffer(
                     _name(name),
                     self.integers(shape),
@@ -160,7 +160,8 @@ class _Reader:
                     None if layout is None else self.integers(layout),
                     None if align is None else _align(align),
                     _basis(rest[0]) if rest else (),
-                    tuple(map(_number, rest[1])) if len(rest) == 2 else (),
+                    tuple(map(_number, rest[1])) if len(rest) > 1 else (),
+                    self.integers(rest[2]) if len(rest) > 2 else (),
                 )
         raise ValueError(f"{data!r} is no buffer")
 

@@ -25,7 +25,7 @@ from tilesmith.ir.contract import contract
 from tilesmith.ir.evaluators import input_arrays, needed, numbers, operation, outside
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, walk
-from tilesmith.ir.pack import in_basis
+from tilesmith.ir.pack import as_given, in_basis
 
 Array = np.ndarray[Any, Any]
 # Elements of one temporary array. Larger iteration spaces are processed in chunks of the first
@@ -51,7 +51,7 @@ def evaluate(func: Function, *arrays: Any) -> Any:
     with np.errstate(all="ignore"):
         for _, block in walk(func.body):
             _block(block, memory)
-    outs = tuple(memory[b.name] for b in func.outputs)
+    outs = tuple(as_given(b, memory[b.name]) for b in func.outputs)
     return outs if len(outs) > 1 else outs[0]
 
 

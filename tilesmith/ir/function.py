@@ -203,7 +203,8 @@ def with_sizes(func: Function, sizes: Mapping[str, int]) -> Function:
 
     def buf(b: Buffer) -> Buffer:
         layout = None if b.layout is None else tuple(map(put, b.layout))
-        return replace(b, shape=tuple(map(put, b.shape)), layout=layout)
+        unmerged = tuple(map(put, b.unmerged))
+        return replace(b, shape=tuple(map(put, b.shape)), layout=layout, unmerged=unmerged)
 
     def operands(named: tuple[tuple[str, Load], ...]) -> tuple[tuple[str, Load], ...]:
         return tuple((n, replace(x, index=tuple(map(put, x.index)))) for n, x in named)

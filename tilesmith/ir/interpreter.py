@@ -22,7 +22,7 @@ from tilesmith.expr.nodes import Arg, Binary, Cast, Const, Expr, IntValue, Load,
 from tilesmith.ir.evaluators import Array, Values, input_arrays, is_loaded, operation, outside
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Join, Stmt, Store, Sync, Write
-from tilesmith.ir.pack import in_basis
+from tilesmith.ir.pack import as_given, in_basis
 
 _NO_VALUES: Values = {}
 
@@ -37,7 +37,7 @@ def interpret(func: Function, *arrays: Any) -> Any:
         memory[b.name] = _garbage(b)
     with np.errstate(all="ignore"):
         _Run(memory).body(func.body, {})
-    outs = tuple(memory[b.name] for b in func.outputs)
+    outs = tuple(as_given(b, memory[b.name]) for b in func.outputs)
     return outs if len(outs) > 1 else outs[0]
 
 

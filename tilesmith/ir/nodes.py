@@ -93,17 +93,25 @@ class Buffer:
     # Per dimension (or empty), how many zeros the caller appends to its array ahead of time. Only
     # for constants; `shape` includes them.
     zeros: tuple[int, ...] = ()
+    # The shape of the caller's array before neighbouring dimensions of it were merged, which moves
+    # no element; empty if none were.
+    unmerged: tuple[Int, ...] = ()
 
     @property
     def given_shape(self) -> tuple[Int, ...]:
-        """The shape of the caller's array, before `basis` and `zeros`."""
+        """The shape of the caller's array, before `unmerged`, `basis` and `zeros`."""
+        return self.unmerged or self.merged_shape
+
+    @property
+    def merged_shape(self) -> tuple[Int, ...]:
+        """The same with dimensions merged, before `basis` and `zeros`."""
         columns = {d: of(len(rows[0])) for d, rows in self.basis}
         added = self.zeros or (0,) * len(self.shape)
         return tuple(columns.get(d, n - added[d]) for d, n in enumerate(self.shape))
 
     @property
     def is_as_given(self) -> bool:
-        """Whether the caller's array is used as it is."""
+        """Whether the caller's array is used as it is, in whatever shape."""
         return self.layout is None and not self.basis and not self.zeros
 
     @property

@@ -31,6 +31,8 @@ def packed(buf: Buffer, array: Any, taker: str) -> np.ndarray[Any, Any]:
     shape = tuple(n.const for n in buf.given_shape)
     if a.shape != shape:
         raise ArgumentError(f"{buf.name} has shape {list(a.shape)}; {taker} wants {list(shape)}")
+    if buf.is_as_given:
+        return a if a.flags.c_contiguous else a.copy()
     a = in_basis(buf, a)
     if buf.layout is None:
         return a if a.flags.c_contiguous else a.copy()
@@ -42,15 +44,22 @@ def packed(buf: Buffer, array: Any, taker: str) -> np.ndarray[Any, Any]:
 
 
 def in_basis(buf: Buffer, a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The array, multiplied by the matrices of the parameter's basis, which is rounded once, with
-    its zeros appended.
+    """The array with its dimensions merged, multiplied by the matrices of the parameter's basis,
+    which is rounded once, and with its zeros appended.
     """
+    if buf.unmerged:
+        a = a.reshape([n.const or 0 for n in buf.merged_shape])
     if buf.basis:
         exact = a.astype(np.float64)
         for d, rows in buf.basis:
             exact = np.moveaxis(np.tensordot(np.array(rows), exact, (1, d)), 0, d)
         a = exact.astype(a.dtype)
     return np.pad(a, [(0, n) for n in buf.zeros]) if buf.zeros else a
+
+
+def as_given(buf: Buffer, a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """An output in the shape that the caller knows."""
+    return a.reshape([n.const or 0 for n in buf.unmerged]) if buf.unmerged else a
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:

@@ -47,7 +47,8 @@ def _storage(b: Buffer) -> str:
     layout = f" as [{', '.join(map(str, b.layout))}]" if b.layout is not None else ""
     basis = f" in the basis of {', '.join(f'd{d}' for d, _ in b.basis)}" if b.basis else ""
     zeros = f" with {b.zeros} zeros behind" if b.zeros else ""
-    return basis + zeros + layout + (f" align{b.align}" if b.align else "")
+    merged = f" merged from [{', '.join(map(str, b.unmerged))}]" if b.unmerged else ""
+    return merged + basis + zeros + layout + (f" align{b.align}" if b.align else "")
 
 
 def _buffer(b: Buffer) -> str:

@@ -135,7 +135,7 @@ class _Writer:
     # statements
     def buffer(self, b: Buffer) -> list[Any]:
         plain = [b.name, b.dtype.name, self.integers(b.shape)]
-        if b.scope == "global" and b.align is None and b.is_as_given:
+        if b.scope == "global" and b.align is None and b.is_as_given and not b.unmerged:
             return plain
         layout = None if b.layout is None else self.integers(b.layout)
         return [
@@ -143,8 +143,9 @@ class _Writer:
             b.scope,
             layout,
             b.align,
-            *([b.basis] if b.basis or b.zeros else []),
-            *([b.zeros] if b.zeros else []),
+            *([b.basis] if b.basis or b.zeros or b.unmerged else []),
+            *([b.zeros] if b.zeros or b.unmerged else []),
+            *([self.integers(b.unmerged)] if b.unmerged else []),
         ]
 
     def stmt(self, s: Stmt) -> list[Any]:

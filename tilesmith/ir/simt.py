@@ -41,7 +41,7 @@ from tilesmith.ir.nodes import (
     Write,
     statements,
 )
-from tilesmith.ir.pack import in_basis
+from tilesmith.ir.pack import as_given, in_basis
 from tilesmith.ir.printer import show_statement
 from tilesmith.ir.simt_groups import run_copy, run_group
 from tilesmith.ir.simt_lanes import Lanes
@@ -68,7 +68,7 @@ def run_simt(func: Function, *arrays: Any) -> Any:
                 memory[s.buffer.name] = _global(s.buffer)
             else:
                 _Launch(func, s, memory).run()
-    outs = tuple(_output(memory[b.name]) for b in func.outputs)
+    outs = tuple(as_given(b, _output(memory[b.name])) for b in func.outputs)
     return outs if len(outs) > 1 else outs[0]
 
 

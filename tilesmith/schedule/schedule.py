@@ -22,6 +22,7 @@ from tilesmith.schedule.kinds import Annotate, Bind, Parallel, Pipeline, Unroll,
 from tilesmith.schedule.layout import Pad, TransformLayout
 from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
 from tilesmith.schedule.loops import Fuse, Reorder, Split
+from tilesmith.schedule.merge import MergeIterators
 from tilesmith.schedule.reduction import DecomposeReduction, Rfactor
 from tilesmith.schedule.step import Size, Step
 from tilesmith.schedule.trace import Trace
@@ -118,6 +119,15 @@ class Schedule:
         self.apply(step)
         outer, inner = step.parts
         return f"{block}.{outer}", f"{block}.{inner}"
+
+    def merge_iterators(self, block: str, first: str, second: str) -> str:
+        """Merges two iterators of a block that index neighbouring dimensions of arrays, in all
+        blocks that use these arrays, so that the two dimensions are one. Callers pass arrays as
+        before. Returns the name of the block's loop.
+        """
+        step = MergeIterators(block, (first, second))
+        self.apply(step)
+        return step.loop
 
     def parallel(self, *loops: str) -> None:
         """Runs the iterations on several threads. Several perfectly nested loops run as a single

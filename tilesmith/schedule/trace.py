@@ -28,6 +28,7 @@ from tilesmith.schedule.kinds import Annotate, Bind, Parallel, Pipeline, Unroll,
 from tilesmith.schedule.layout import Pad, TransformLayout
 from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
 from tilesmith.schedule.loops import Fuse, Reorder, Split
+from tilesmith.schedule.merge import MergeIterators
 from tilesmith.schedule.reduction import DecomposeReduction, Rfactor
 from tilesmith.schedule.require import Require
 from tilesmith.schedule.sample import (
@@ -44,9 +45,9 @@ from tilesmith.schedule.write_out import WriteOut
 from tilesmith.schedule.zeros import SkipZeros
 
 PRIMITIVES: tuple[type[Step], ...] = (
-    Split, Fuse, Reorder, SplitIterator, Parallel, Vectorize, Unroll, Bind, Annotate, Pipeline,
-    ComputeAt, ReverseComputeAt, Inline, ReverseInline, CacheRead, CacheWrite, SetScope,
-    StorageAlign, Rfactor, DecomposeReduction, Winograd, SkipZeros, WriteOut,
+    Split, Fuse, Reorder, SplitIterator, MergeIterators, Parallel, Vectorize, Unroll, Bind,
+    Annotate, Pipeline, ComputeAt, ReverseComputeAt, Inline, ReverseInline, CacheRead, CacheWrite,
+    SetScope, StorageAlign, Rfactor, DecomposeReduction, Winograd, SkipZeros, WriteOut,
     TransformLayout, Pad, Blockize, Tensorize, SampleTile, SampleChoice, SampleLocation,
     SamplePermutation, AutoParallel, AutoPrefetch, AutoVectorize, AutoUnroll, PrefetchStreams,
     Require,

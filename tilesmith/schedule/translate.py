@@ -22,7 +22,7 @@ from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import Trace
 
 _LOOPS = frozenset({"loop", "loops", "places", "orders", "decision"})
-_ITERATORS = frozenset({"iterator", "taps", "multiples"})  # iterators of the step's `block`
+_ITERATORS = frozenset({"iterator", "iterators", "taps", "multiples"})  # of the step's `block`
 _EXPRESSIONS = frozenset({"layout", "expression"})  # expressions over size variables, as text
 _BUFFERS = frozenset({"buffer", "value"})
 _SIZE = re.compile(r"#[\w.+]+")

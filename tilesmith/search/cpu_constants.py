@@ -16,7 +16,8 @@ from functools import lru_cache
 
 from tilesmith.base.target import Target
 
-_SMALLEST_WAY = 4096  # bytes; L1 is indexed by the page offset, so a way is a page
+_SMALLEST_WAY = 4096  # bytes; L1 of x86-64 is indexed by the page offset, so a way is a page
+_ARM_WAYS = 4  # associativity of L1 on Neoverse and Cortex-A7x cores
 _WAYS = 16  # associativity of L2 and L3
 
 
@@ -79,9 +80,10 @@ class CpuConstants:
 def _of(target: Target) -> CpuConstants:
     sizes = (target.l1_nbytes, target.l2_nbytes, target.l3_nbytes)
     below = ((32.0, 64.0), (10.0, 256.0), (4.0, 256.0))  # bandwidth_below, miss_nbytes
+    ways = (_ARM_WAYS if target.arch == "aarch64" else _WAYS, _WAYS, _WAYS)
     l1, l2, l3 = (
-        Cache(nbytes, max(_SMALLEST_WAY, nbytes // _WAYS), *rest)
-        for nbytes, rest in zip(sizes, below, strict=True)
+        Cache(nbytes, max(_SMALLEST_WAY, nbytes // k), *rest)
+        for nbytes, k, rest in zip(sizes, ways, below, strict=True)
     )
     return CpuConstants(
         target.num_cores, target.vector_bits, target.num_vector_registers, (l1, l2, l3),

@@ -23,6 +23,7 @@ from tilesmith.search.cpu_transfers import register_tile, transfers
 from tilesmith.search.features.graph import Graph, Term
 from tilesmith.search.features.nest import Access, Loop, Nest, shared_nests
 from tilesmith.search.features.operations import operations
+from tilesmith.search.row_ends import rest_of_rows
 from tilesmith.space.analysis import written_out
 from tilesmith.space.variant import Variant
 
@@ -166,10 +167,15 @@ def _compute(cpu: CpuConstants, n: Nest) -> Term:
         return turns * (turn.maximum(stores) + 1.5 / held)
     # besides the accumulators, registers hold operands: one row of vectors and a few more
     operands = kept.maximum(vectors + float(cpu.scratch_registers))
-    spilled = tile + operands > float(cpu.num_vector_registers)
+    rest = rest_of_rows(n, loops, int(lanes), vectors)
+    registers = float(cpu.num_vector_registers)
+    spilled = tile + operands > registers
+    spilled = spilled.maximum((held * rest.vectors + operands > registers) * rest.share)
     turn = turn.maximum(cpu.fma_latency) * (1 + spilled)
     if across:
         turn = turn + (wide > 1).where(held * wide * cpu.scattered_sum, 0)
+    else:
+        turn = turn * rest.slowdown
     # loop overhead once per unrolled group; accumulators are loaded and stored once per tile
     return turns * (turn + 0.7 / written + 1.5 * tile / steps)
 

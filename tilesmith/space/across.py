@@ -69,7 +69,8 @@ class TileAcross:
             if (n := p.name) is not None and n not in analysis.shared_axes(b)
         }
         others = [i for i in b.spatial if i.name in alone and i not in rows]
-        best = min(others, key=lambda i: _wasted(i, lanes), default=None)
+        # of equals the longest: a batch of four fills vectors, too, but is read in strides
+        best = min(others, key=lambda i: (_wasted(i, lanes), -(i.extent.const or 0)), default=None)
         if best is None or (best.extent.const or 0) < lanes:
             return None
         gain = min(_wasted(i, lanes) for i in rows) / _wasted(best, lanes)
@@ -77,6 +78,8 @@ class TileAcross:
 
 
 def _wasted(i: Iter, lanes: int) -> float:
-    """Lanes that vectors along it take, per element."""
+    """Lanes that vectors along it take, per element. What does not fill a register is computed in
+    pieces of powers of two, each of which takes as long as a whole register: 7 is 4 + 2 + 1.
+    """
     n = i.extent.const or 1
-    return -(-n // lanes) * lanes / n
+    return (n // lanes + (n % lanes).bit_count()) * lanes / n

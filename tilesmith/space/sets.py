@@ -14,6 +14,7 @@ from tilesmith.space.annotation import CpuAnnotation
 from tilesmith.space.column_sums import TileColumnSums
 from tilesmith.space.filtering import FilterWindows, LeaveOutZeros
 from tilesmith.space.instructions import TileByInstruction, usable
+from tilesmith.space.merging import merge_axes
 from tilesmith.space.rules import (
     AddCacheWrite,
     AddRfactor,
@@ -93,6 +94,7 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
     tiling = Tiling("SSRSRRS", "any", max_innermost=8 * lanes, lanes=lanes, registers=True, whole=8)
     return (
         InlineCheap(),
+        merge_axes,
         split_divided,
         TileByInstruction(usable(INTRINSICS, target)),
         FilterWindows(accuracy=accuracy),

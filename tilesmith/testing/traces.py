@@ -32,6 +32,7 @@ from tilesmith.schedule.kinds import Annotate, Bind, Parallel, Pipeline, Unroll,
 from tilesmith.schedule.layout import Pad, TransformLayout
 from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
 from tilesmith.schedule.loops import Fuse, Reorder, Split
+from tilesmith.schedule.merge import MergeIterators
 from tilesmith.schedule.nests import fresh
 from tilesmith.schedule.reduction import DecomposeReduction, Rfactor
 from tilesmith.schedule.require import Require
@@ -68,8 +69,9 @@ MOVING_WEIGHTS: dict[str, float] = {
 GPU_WEIGHTS: dict[str, float] = {**CPU_WEIGHTS, "bind": 2, "parallel": 0, "vectorize": 0.5}
 # Every primitive. Those that need a special program have larger weights.
 EVERY_WEIGHTS: dict[str, float] = {
-    **CPU_WEIGHTS, "bind": 0.5, "split_iterator": 2, "winograd": 4, "skip_zeros": 3, "write_out": 2,
-    "tensorize": 3, "auto_parallel": 1, "auto_prefetch": 0.5, "auto_vectorize": 1,
+    **CPU_WEIGHTS, "bind": 0.5, "split_iterator": 2, "merge_iterators": 2, "winograd": 4,
+    "skip_zeros": 3, "write_out": 2, "tensorize": 3, "auto_parallel": 1, "auto_prefetch": 0.5,
+    "auto_vectorize": 1,
     "auto_unroll": 1, "prefetch_streams": 0.5, "sample_tile": 0.2, "sample_choice": 0.2,
     "sample_location": 2, "sample_permutation": 1, "require": 0.2,
 }  # fmt: skip
@@ -226,6 +228,15 @@ class _Draw:
         extent = i.extent.const or 1
         divisors = [d for d in range(1, extent + 1) if extent % d == 0]
         return SplitIterator(b.name, i.name, self.one_of(divisors))
+
+    def merge_iterators(self) -> Step | None:
+        """Of neighbouring iterators, mostly in this order."""
+        b = self.block()
+        if len(b.iters) < 2:
+            return None
+        at = int(self.rng.integers(len(b.iters) - 1))
+        pair = (b.iters[at].name, b.iters[at + 1].name)
+        return MergeIterators(b.name, pair if self.rng.random() < 0.9 else pair[::-1])
 
     def fuse(self) -> Step | None:
         nest = self.nest()
