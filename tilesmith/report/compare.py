@@ -15,6 +15,7 @@ from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.ir.function import Function
 from tilesmith.records.database import Database
+from tilesmith.report.machine_name import machine_name
 from tilesmith.report.pairs import Contest, Turns, contest
 from tilesmith.report.peer import Contestant
 from tilesmith.report.peers import contestants_of, versions
@@ -80,7 +81,7 @@ class Tuned:
 
 
 def machine_of(target: Target) -> str:
-    return f"{target.model or target.cpu}, {target.vector_bits}-bit vectors"
+    return f"{machine_name(target)}, {target.vector_bits}-bit vectors"
 
 
 def tuned(func: Function, target: Target, seconds: float, database: Database) -> Tuned:
