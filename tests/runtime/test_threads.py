@@ -41,6 +41,17 @@ def test_the_workers_do_work() -> None:
     Region(60).run_until_all_took_part("slow", 60, 3)
 
 
+def test_threads_of_equal_speed_keep_to_their_own_parts() -> None:
+    """What a thread wrote in one kernel is in its cache when it runs the same part of the next."""
+    until = time.monotonic() + 30
+    while time.monotonic() < until:  # on a busy machine one thread helps the other
+        region = Region(64)
+        region.run("slow", 64, 2)
+        if list(region.who) == [0] * 32 + [1] * 32:
+            return
+    raise AssertionError(f"the threads of 64 indices, in the last try: {list(region.who)}")
+
+
 def test_fewer_threads_than_the_pool_has() -> None:
     Region(60).run_until_all_took_part("slow", 60, 5)
     for _ in range(5):

@@ -8,7 +8,9 @@ How it works
 A parallel region is a function and a range of iterations. Every worker has a slot on cache lines of
 its own, with a state and the region to work on. The caller writes the region into the slots of the
 workers it needs and sets their state from IDLE to POSTED. A worker that sees this claims its slot
-(RUNNING) and takes chunks from a shared counter, as the caller does. When the counter has run out,
+(RUNNING). Each thread, the caller as well, has an equal part of the range, from which it takes
+chunk after chunk, and then takes what is left of the others' parts. So the same thread has the same
+part of one kernel after the other, and finds what it wrote in its own cache. When nothing is left,
 the caller revokes slots that are still POSTED, so that it never waits for a worker that the system
 did not schedule in time, and waits for those that are RUNNING. A worker without work spins for
 about 40 us, so that the next region of a kernel starts within a microsecond. Then it sleeps in a
@@ -79,12 +81,12 @@ _FUTEX = {"x86-64": 202, "aarch64": 98}
 # is to end, as `export/pool.py` wants it). The futex operations are FUTEX_WAIT_PRIVATE (128) and
 # FUTEX_WAKE_PRIVATE (129).
 _POOL = """
-; state, sleeps, body, ctx, n, chunk, thread
-%Slot = type { i32, i32, ptr, ptr, i64, i64, i64, [80 x i8] }
+; state, sleeps, body, ctx, n, chunk, thread, number of threads of the region
+%Slot = type { i32, i32, ptr, ptr, i64, i64, i64, i64, [72 x i8] }
 @slots = internal global [$MAX_WORKERS x %Slot] zeroinitializer, align 128
 %Line = type { i64, [120 x i8] }
 @lock = internal global %Line zeroinitializer, align 128
-@next = internal global %Line zeroinitializer, align 128
+@taken = internal global [$MAX_THREADS x %Line] zeroinitializer, align 128 ; of each thread's part
 @sleepers = internal global %Line zeroinitializer, align 128
 @workers = internal global %Line zeroinitializer, align 128
 @caller_core = internal global i32 -1 ; the core that workers are kept off, -1 for none
@@ -120,20 +122,42 @@ define internal void @wake(ptr %state) nounwind noinline {
   ret void
 }
 
-; Runs chunks until none is left.
-define internal void @work(ptr %body, ptr %ctx, i64 %n, i64 %chunk, i64 %thread) nounwind {
+; Runs chunks until none is left: of the thread's own part, then of the next ones.
+define internal void @work(
+    ptr %body, ptr %ctx, i64 %n, i64 %chunk, i64 %thread, i64 %team) nounwind {
 entry:
-  br label %take
+  br label %part
+part:
+  %k = phi i64 [ 0, %entry ], [ %k.next, %next ]
+  %sum = add i64 %thread, %k
+  %past = icmp uge i64 %sum, %team
+  %wrapped = sub i64 %sum, %team
+  %owner = select i1 %past, i64 %wrapped, i64 %sum
+  %after = add i64 %owner, 1
+  %low.sum = mul i64 %owner, %n
+  %low = udiv i64 %low.sum, %team
+  %high.sum = mul i64 %after, %n
+  %high = udiv i64 %high.sum, %team
+  %count = sub i64 %high, %low
+  %taken = getelementptr [$MAX_THREADS x %Line], ptr @taken, i64 0, i64 %owner
+  %seen = load atomic i64, ptr %taken monotonic, align 128
+  %open = icmp ult i64 %seen, %count
+  br i1 %open, label %take, label %next
 take:
-  %begin = atomicrmw add ptr @next, i64 %chunk monotonic
-  %some = icmp ult i64 %begin, %n
-  br i1 %some, label %run, label %done
+  %at = atomicrmw add ptr %taken, i64 %chunk monotonic
+  %some = icmp ult i64 %at, %count
+  br i1 %some, label %run, label %next
 run:
-  %left = sub i64 %n, %begin
+  %left = sub i64 %count, %at
   %size = call i64 @llvm.umin.i64(i64 %left, i64 %chunk)
+  %begin = add i64 %low, %at
   %end = add i64 %begin, %size
   call void %body(ptr %ctx, i64 %begin, i64 %end, i64 %thread)
   br label %take
+next:
+  %k.next = add i64 %k, 1
+  %more = icmp ult i64 %k.next, %team
+  br i1 %more, label %part, label %done
 done:
   ret void
 }
@@ -145,6 +169,7 @@ entry:
   %ctx.p = getelementptr %Slot, ptr %slot, i64 0, i32 3
   %n.p = getelementptr %Slot, ptr %slot, i64 0, i32 4
   %chunk.p = getelementptr %Slot, ptr %slot, i64 0, i32 5
+  %team.p = getelementptr %Slot, ptr %slot, i64 0, i32 7
   %base = ptrtoint ptr @slots to i64
   %here = ptrtoint ptr %slot to i64
   %offset = sub i64 %here, %base
@@ -186,7 +211,8 @@ run:
   %ctx = load ptr, ptr %ctx.p
   %n = load i64, ptr %n.p
   %chunk = load i64, ptr %chunk.p
-  call void @work(ptr %body, ptr %ctx, i64 %n, i64 %chunk, i64 %thread)
+  %team = load i64, ptr %team.p
+  call void @work(ptr %body, ptr %ctx, i64 %n, i64 %chunk, i64 %thread, i64 %team)
   %was = atomicrmw xchg ptr %slot, i32 0 acq_rel
   %awaited = icmp eq i32 %was, 3
   br i1 %awaited, label %tell, label %idle
@@ -333,10 +359,20 @@ open:
   %started = load i64, ptr @workers
   %helpers = call i64 @llvm.umin.i64(i64 %started, i64 %others)
   %helped = icmp ne i64 %helpers, 0
-  store atomic i64 0, ptr @next monotonic, align 128
+  %here = add i64 %helpers, 1 ; threads that take part
+  br label %reset
+; Every part is open before the first worker may look for work in it.
+reset:
+  %z = phi i64 [ 0, %open ], [ %z.next, %reset ]
+  %taken = getelementptr [$MAX_THREADS x %Line], ptr @taken, i64 0, i64 %z
+  store atomic i64 0, ptr %taken monotonic, align 128
+  %z.next = add i64 %z, 1
+  %z.more = icmp ult i64 %z.next, %here
+  br i1 %z.more, label %reset, label %ready
+ready:
   br i1 %helped, label %post, label %posted
 post:
-  %i = phi i64 [ 0, %open ], [ %i.next, %post ]
+  %i = phi i64 [ 0, %ready ], [ %i.next, %post ]
   %slot = getelementptr [$MAX_WORKERS x %Slot], ptr @slots, i64 0, i64 %i
   %body.p = getelementptr %Slot, ptr %slot, i64 0, i32 2
   %ctx.p = getelementptr %Slot, ptr %slot, i64 0, i32 3
@@ -346,6 +382,8 @@ post:
   store ptr %ctx, ptr %ctx.p
   store i64 %n, ptr %n.p
   store i64 %chunk, ptr %chunk.p
+  %team.p = getelementptr %Slot, ptr %slot, i64 0, i32 7
+  store i64 %here, ptr %team.p
   store atomic i32 1, ptr %slot release, align 128
   %i.next = add i64 %i, 1
   %i.more = icmp ult i64 %i.next, %helpers
@@ -372,7 +410,7 @@ looked:
   br i1 %j.more, label %look, label %join
 
 join:
-  call void @work(ptr %body, ptr %ctx, i64 %n, i64 %chunk, i64 0)
+  call void @work(ptr %body, ptr %ctx, i64 %n, i64 %chunk, i64 0, i64 %here)
   br i1 %helped, label %gather, label %close
 gather:
   %k = phi i64 [ 0, %join ], [ %k.next, %gathered ]
