@@ -133,21 +133,22 @@ class SketchSpace:
 
     def derive(self, task: Task) -> Sketches:
         """The sketches of a task, and how many branches were left out."""
-        rules = self.rules
-        if rules is None:  # equal ones each time, so that a draft and a search derive them once
-            return _derived(task, default_rules(task.target, self.accuracy), self.most)
-        return _derived.__wrapped__(task, rules, self.most)  # of the user's: they may not be pure
+        if self.rules is not None:  # the user's, which may depend on more than their arguments
+            return _derived(task, self.rules, self.most)
+        return _derived_once(task, default_rules(task.target, self.accuracy), self.most)
 
     def sketches(self, task: Task) -> tuple[Trace, ...]:
         """The sketches of a task, in a stable order."""
         return _warned(self.derive(task), task)
 
 
-@lru_cache(maxsize=256)
 def _derived(task: Task, rules: tuple[Rule, ...], most: int) -> Sketches:
     derived = derive(task, rules, most)
     traces = dict.fromkeys(Trace(state.steps) for state in derived.finished)
     return Sketches(tuple(traces), derived.left_out)
+
+
+_derived_once = lru_cache(maxsize=256)(_derived)  # a draft and a search ask for the same sketches
 
 
 @dataclass(frozen=True)
