@@ -40,7 +40,7 @@ def emit_tensor_launch(
     plan = plan_of(nest, buffers, dialect)
     helpers.texts.setdefault("tensor", HELPERS)
     position = Position(dialect, helpers, Names(), nest.num_threads)
-    maps = tuple(c.tensor for c in plan.copies)
+    maps = tuple(dict.fromkeys(c.tensor for c in plan.copies))
     rest = [s for s in nest.body if s is not plan.loop]
     uses = list(accesses((*rest, *plan.used)))
     used, written = {a.buffer for a in uses}, {a.buffer for a in uses if a.write}
@@ -50,7 +50,7 @@ def emit_tensor_launch(
     writer = _Writer(position, nest, plan)
     writer.write()
     threads = nest.num_threads + WARPGROUP
-    params = [f"const __grid_constant__ TensorMap {name}" for name in writer.maps]
+    params = [f"const __grid_constant__ TensorMap {name}" for name in writer.maps.values()]
     params += [parameter(position, b, b.name in written) for b in arguments]
     head = f'extern "C" __global__ void __launch_bounds__({threads}, 1) {symbol}'
     lines = (f"  {x}" for x in position.scopes[0].lines)
@@ -64,7 +64,8 @@ def emit_tensor_launch(
 class _Writer:
     def __init__(self, position: Position, nest: LaunchForm, plan: Plan) -> None:
         self.position, self.nest, self.plan = position, nest, plan
-        self.maps = [position.fresh(f"{c.tensor.buffer}_map") for c in plan.copies]
+        every = dict.fromkeys(c.tensor for c in plan.copies)
+        self.maps = {t: position.fresh(f"{t.buffer}_map") for t in every}
         self.statements = _Statements(position, nest, plan)
 
     def write(self) -> None:
@@ -111,12 +112,13 @@ class _Writer:
         with p.loop(plan.loop.name, extent_of(plan.loop), ROLL):
             p.write("await_barrier(empty + 8*stage, phase ^ 1);")
             p.write(f"expect_bytes(full + 8*stage, {sum(c.nbytes for c in plan.copies)});")
-            for c, name in zip(plan.copies, self.maps, strict=True):
+            for c in plan.copies:
+                name = self.maps[c.tensor]
                 function = bulk_copy(p.helpers, len(c.start))
                 for k in range(c.chunks):
                     first = (c.start[0] + k * RUN, *c.start[1:])
                     at = ", ".join(integers.integer(x).text for x in first)
-                    to = plan.offsets[c.to] + k * c.chunk_nbytes
+                    to = plan.offsets[c.to] + c.at + k * c.chunk_nbytes
                     p.write(
                         f"{function}(tiles + stage*{plan.stage_nbytes} + {to}, {name}, {at}, "
                         "full + 8*stage);"
