@@ -49,9 +49,9 @@ PRIMITIVES: tuple[type[Step], ...] = (
     Split, Fuse, Reorder, SplitIterator, MergeIterators, Parallel, Vectorize, Unroll, Bind,
     Annotate, Pipeline, ComputeAt, ReverseComputeAt, Inline, ReverseInline, CacheRead, CacheWrite,
     SetScope, StorageAlign, Rfactor, DecomposeReduction, Winograd, SkipZeros, WriteOut,
-    TransformLayout, Pad, Unfold, MergeTiles, Blockize, Tensorize, SampleTile, SampleChoice, SampleLocation,
-    SamplePermutation, AutoParallel, AutoPrefetch, AutoVectorize, AutoUnroll, PrefetchStreams,
-    Require,
+    TransformLayout, Pad, Unfold, MergeTiles, Blockize, Tensorize, SampleTile, SampleChoice,
+    SampleLocation, SamplePermutation, AutoParallel, AutoPrefetch, AutoVectorize, AutoUnroll,
+    PrefetchStreams, Require,
 )  # fmt: skip
 
 VERSION = 1

@@ -165,16 +165,16 @@ class Unfold(Step):
         guards: list[Expr] = []
         for p, n in zip(x.index, shape, strict=True):
             padded = p.names & frozenset().union(*(m.padded for m in merged))
-            if not p.plain or any((p.coefficient(i).const or -1) < 0 for i in padded):
+            if not p.plain or any((p.coefficient(n).const or -1) < 0 for n in padded):
                 raise ScheduleError(f"cannot unfold {b.name}: it reads {x.buffer} at {p}")
             if padded:
                 inside = IntValue(p.substitute(env), INT64)
                 guards.append(Binary("lt", inside, IntValue(n, INT64), BOOL))
-            for i in padded & merged[1].names:
+            for axis in padded & merged[1].names:
                 # Zeros are added only where the index of the operand itself lies outside.
-                if p.name is None or n != next(j.extent for j in b.iters if j.name == i):
+                if p.name is None or n != next(i.extent for i in b.iters if i.name == axis):
                     raise ScheduleError(
-                        f"cannot unfold {b.name}: {i} of {x.buffer} cannot be padded by zeros"
+                        f"cannot unfold {b.name}: {axis} of {x.buffer} cannot be padded by zeros"
                     )
         value: Expr = Load(x.buffer, tuple(p.substitute(env) for p in x.index), x.dtype)
         if guards:

@@ -33,7 +33,9 @@ class TileUnfolded:
     """
 
     tile: TileByTensorCores
-    split: SplitSums = field(default_factory=lambda: SplitSums((2, 3, 4, 6, 8, 9, 12, 16), multiple=RUN))
+    split: SplitSums = field(
+        default_factory=lambda: SplitSums((2, 3, 4, 6, 8, 9, 12, 16), multiple=RUN)
+    )
 
     def __call__(self, state: State) -> Derived | None:
         if not self.tile.intrinsics or not self._is_wanted(state):
@@ -107,13 +109,15 @@ def _share(b: Block, sizes: dict[str, int]) -> float:
 
 
 def _unfolded(state: State, rows: Sizes, terms: Sizes) -> State:
-    """The state with a product of matrices. What stores its result runs in the order of the rows."""
+    """The state with a product of matrices. What stores its result runs in order of the rows."""
     b = state.block
     consumer = analysis.fusible_consumer(state.func, b)
     state = state.then(Unfold(b.name, rows, terms))
     last, sizes = b.name, rows
     if consumer is not None:
-        axes = dict(zip([i.name for i in b.spatial], [i.name for i in consumer.spatial], strict=True))
+        axes = dict(
+            zip([i.name for i in b.spatial], [i.name for i in consumer.spatial], strict=True)
+        )
         last, sizes = consumer.name, tuple((axes[n], size) for n, size in rows)
         state = state.then(Inline(b.name))
     # The matrices are left to the copies that read them.

@@ -149,7 +149,12 @@ def _copy(s: Store, buffers: dict[str, Buffer], tiles: dict[str, Buffer]) -> Cop
         inner *= size
     shape = tuple(reversed([e.const or 0 for e in source.shape]))
     strides = tuple(prod(shape[:d]) * source.dtype.nbytes for d in range(1, len(shape)))
-    fits = box[0] == RUN and first * 2 % TILE_ALIGNMENT == 0 and max(box) <= _MOST_BOX and len(box) <= _MOST_RANK
+    fits = (
+        box[0] == RUN
+        and first * 2 % TILE_ALIGNMENT == 0
+        and max(box) <= _MOST_BOX
+        and len(box) <= _MOST_RANK
+    )
     if not fits or any(n % 16 for n in strides) or extents.keys() - place.names:
         raise _no_box(load)
     sides = tuple(box), tuple(each)

@@ -139,7 +139,7 @@ def _boxes(
     w = put(w, {})
     while (found := _division(w, extents)) is not None:
         name, size = found
-        split = {}
+        split: dict[str, int] = {}
         for n, e in extents.items():
             split |= {f"{n}.tile": e // size, f"{n}.at": size} if n == name else {n: e}
         extents = split
@@ -167,7 +167,9 @@ def _apart(w: Write, extents: dict[str, int]) -> list[str]:
     sides: set[str] = set()
     for p in load.index:
         divided = {n for a in opaque_atoms(p) for n in a.names()}
-        moving = [n for n in extents if n in p.names - divided and (p.coefficient(n).const or 0) > 0]
+        moving = [
+            n for n in extents if n in p.names - divided and (p.coefficient(n).const or 0) > 0
+        ]
         sides |= {min(moving, key=lambda n: p.coefficient(n).const or 0)} if moving else set()
         sides -= divided
     return [n for n in extents if n not in sides]

@@ -29,7 +29,12 @@ def _quotient(a: FloorDiv, ranges: Ranges) -> Int:
             low, high = bounds(top - large, ranges)
         except Unknown:
             continue
-        if low.const is not None and low.const >= 0 and high.const is not None and high.const < step:
+        if (
+            low.const is not None
+            and low.const >= 0
+            and high.const is not None
+            and high.const < step
+        ):
             whole = Int({m: c // step for m, c in large.terms.items()})
             return floordiv(whole, of((n or 1) // step))
     return floordiv(top, a.b)
