@@ -118,7 +118,7 @@ class Unfold(Step):
             buffers.append(Buffer(operands[x], shape, x.dtype))
             new[x] = Load(operands[x], stage.writes[0].index, x.dtype)
         at = tuple(dict.fromkeys(rows.name if n in rows.names else n for n in its))
-        extents = {rows.name: of(rows.extent)} | {i.name: i.extent for i in b.iters}
+        extents = {i.name: i.extent for i in b.iters} | {rows.name: of(rows.extent)}
         writes = map_write_loads((write,), lambda x: new[x])
         index = tuple(map(var, at))
         product = replace(

@@ -34,7 +34,7 @@ class TileUnfolded:
 
     tile: TileByTensorCores
     split: SplitSums = field(
-        default_factory=lambda: SplitSums((2, 3, 4, 6, 8, 9, 12, 16), multiple=RUN)
+        default_factory=lambda: SplitSums((2, 3, 4, 6, 8, 9, 12, 16), results=4096, multiple=RUN)
     )
 
     def __call__(self, state: State) -> Derived | None:
