@@ -51,8 +51,12 @@ def read_shared(state: State, name: str, buffer: str, at: str) -> tuple[State, s
     """
     read = CacheRead(name, buffer, "shared")
     state = state.then(read, ComputeAt(read.copy, at), done=[read.copy])
-    if buffer not in state.task.func.all_buffers:  # padded: the copy puts zeros where nothing is
+    given = state.task.func.all_buffers
+    # What a step made, such as a padded operand: the copy puts zeros where nothing is.
+    while buffer not in given:
         state = state.then(Inline(buffer))
+        (load,) = find_block(state.func, read.copy)[1].loads
+        buffer = load.buffer
     return state, read.copy
 
 
