@@ -268,7 +268,7 @@ class AnnotateForGpu:
     and how many of them make a block of threads is a decision. So is the unroll depth.
     """
 
-    unroll: tuple[int, ...] = (0, 16, 64, 512, 1024)
+    unroll: tuple[int, ...] = (0, 16, 64, 512, 1024, 2048)
     threads: tuple[int, ...] = (64, 128, 256, 512)
 
     def __call__(self, state: State) -> Derived | None:

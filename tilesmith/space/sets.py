@@ -79,7 +79,7 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
             TileByWarps(warp_intrinsics(target)),
             AddCacheWrite(final=True, permuted=True),
             TileForGpu(
-                Tiling("SSSRRSRS", max_innermost=16, whole=16),
+                Tiling("SSSRRSRS", max_innermost=16, unroll_reduce=16, whole=16),
                 fetching=(
                     fetching,
                     replace(fetching, turned=True),
