@@ -44,7 +44,6 @@ GPU_PASSES: tuple[Pass, ...] = (
     scales_behind_products,
     bias_as_add,
     channels_last_halves,
-    sink_movement,  # past transposes, so that products are behind reshapes only
     pointwise_products,
     sink_movement,
     shared_products,

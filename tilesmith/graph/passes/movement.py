@@ -51,7 +51,11 @@ def _past_transpose(
         else:
             wide = e.reshape(v, (1,) * (len(shape) - len(v.shape)) + v.shape)
             moved.append(_trimmed(e, e.transpose(wide, back)))
-    y: Value = e.add(node.function, *moved, **dict(node.settings))
+    inner = tuple(shape[d] for d in back)
+    full = [v for v in moved if v.shape == inner and e.array(v) is None]
+    y = _past_reshape(e, node, tuple(moved), full, inner)
+    if y is None:
+        y = e.add(node.function, *moved, **dict(node.settings))
     return e.transpose(y, axes)
 
 
