@@ -56,7 +56,7 @@ def graph_us(torch: Any, call: Callable[[], Any]) -> float:
 
 def operator_calls(torch: Any, operator: str, shape: list[int]) -> dict[str, Callable[[], Any]]:
     """The ways in which PyTorch computes an operator of the suite, by name."""
-    from bench.gpu_cases import HALF_PRODUCTS, LAYER_NORM, function_of
+    from bench.gpu_cases import HALF_CONVOLUTIONS, HALF_PRODUCTS, LAYER_NORM, function_of
     from tilesmith.cli.operators import numbers
     from tilesmith.report.compare import inputs_of
     from tilesmith.report.problems import Convolution, question_of
@@ -67,6 +67,8 @@ def operator_calls(torch: Any, operator: str, shape: list[int]) -> dict[str, Cal
         half = {"device": "cuda", "dtype": getattr(torch, HALF_PRODUCTS[operator])}
         a, b, c = torch.randn(m, k, **half), torch.randn(k, n, **half), torch.empty(m, n, **half)
         return {"matmul": lambda: torch.matmul(a, b, out=c)}
+    if operator in HALF_CONVOLUTIONS:
+        return half_convolutions(torch, HALF_CONVOLUTIONS[operator], shape)
     inputs = inputs_of(function_of(operator, tuple(shape)))
     if operator == LAYER_NORM:
         rows, gamma, beta = (torch.from_numpy(a).cuda() for a in inputs)
@@ -106,6 +108,19 @@ def operator_calls(torch: Any, operator: str, shape: list[int]) -> dict[str, Cal
 
         calls[name] = call
     return calls
+
+
+def half_convolutions(torch: Any, dtype: str, shape: list[int]) -> dict[str, Callable[[], Any]]:
+    n, height, width, ci, co, kernel, stride = shape
+    half = {"device": "cuda", "dtype": getattr(torch, dtype)}
+    x, w = torch.randn(n, ci, height, width, **half), torch.randn(co, ci, kernel, kernel, **half)
+    orders = {"channels first": torch.contiguous_format, "channels last": torch.channels_last}
+
+    def call(order: Any) -> Callable[[], Any]:
+        image, weights = x.to(memory_format=order), w.to(memory_format=order)
+        return lambda: torch.nn.functional.conv2d(image, weights, None, stride, kernel // 2)
+
+    return {name: call(order) for name, order in orders.items()}
 
 
 def network_times(torch: Any, question: dict[str, Any]) -> Iterator[dict[str, float]]:

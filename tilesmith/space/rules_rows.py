@@ -218,6 +218,7 @@ class SplitSums:
     parts: tuple[int, ...] = (2, 4, 8, 16)
     results: int = 1024  # per multiprocessor; with more, nothing is split
     least: int = 64  # terms per part
+    multiple: int = 1  # of which each part is
 
     def __call__(self, state: State) -> Derived | None:
         func, b = state.func, state.block
@@ -231,7 +232,7 @@ class SplitSums:
         long = max(b.reducing, key=lambda i: i.extent.const or 0)
         derived = []
         for n in self.parts:
-            if (long.extent.const or 1) % n or reduce // n < self.least:
+            if (long.extent.const or 1) % (n * self.multiple) or reduce // n < self.least:
                 continue
             loop = f"{b.name}.{long.name}"
             split = Split(loop, (n, None), exact=True)
