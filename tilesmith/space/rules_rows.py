@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from math import prod
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.expr.nodes import Binary, Cast, Expr, Load
+from tilesmith.expr.nodes import Binary, Expr, Load, children
+from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
 from tilesmith.ir.lookup import find_block
 from tilesmith.ir.nodes import Block, walk
@@ -51,15 +52,16 @@ def _has_rows(b: Block) -> bool:
 
 
 def _is_product(b: Block) -> bool:
-    """Whether it sums products of two operands."""
+    """Whether it sums products of different operands."""
+    reducing = {i.name for i in b.reducing}
 
-    def plain(e: Expr) -> Expr:
-        return plain(e.x) if isinstance(e, Cast) else e
+    def moved(e: Expr) -> set[str]:
+        loads = (x for x in preorder(e, children) if isinstance(x, Load))
+        return {x.buffer for x in loads if any(p.names & reducing for p in x.index)}
 
-    value = plain(b.writes[0].value)
-    if not isinstance(value, Binary) or value.op != "mul":
-        return False
-    return isinstance(plain(value.a), Load) and isinstance(plain(value.b), Load)
+    every = (e for w in b.writes for e in preorder(w.value, children))
+    pairs = [(moved(e.a), moved(e.b)) for e in every if isinstance(e, Binary) and e.op == "mul"]
+    return any(left and right and left != right for left, right in pairs)
 
 
 @dataclass(frozen=True)
