@@ -73,10 +73,13 @@ def channels_last(
     return ts.function([x, w, bias, other, y], name="conv")
 
 
-def convolution(size: int, kernel: int) -> Function:
-    x = ts.placeholder((1, 16, size, size), "float16", name="X")
-    w = ts.placeholder((32, 16, kernel, kernel), "float16", name="W")
-    return ts.function([x, w, ts.ops.conv2d(x, w, padding=kernel // 2)], name="conv")
+def convolution(
+    size: int, kernel: int, channels: int = 16, columns: int = 32, constant: bool = False
+) -> Function:
+    x = ts.placeholder((1, channels, size, size), "float16", name="X")
+    w = ts.placeholder((columns, channels, kernel, kernel), "float16", name="W")
+    y = ts.ops.conv2d(x, w, padding=kernel // 2)
+    return ts.function([x, w, y], name="conv", constants=[w] if constant else [])
 
 
 def with_bias() -> Function:
@@ -181,6 +184,24 @@ def test_convolutions_read_moved_boxes_of_the_image(name: str) -> None:
             assert wide == (name != "few channels")  # threads store 16 bytes
 
 
+@pytest.mark.parametrize(
+    ("func", "launches"),
+    [
+        (convolution(8, 3, 64, 64), 3),  # image, weights, product
+        (convolution(7, 3, 64, 96, constant=True), 2),  # the caller packs the weights
+        (convolution(8, 1, 64, 128), 2),  # pixels of an image are columns as they are
+    ],
+    ids=["3x3", "constant", "1x1"],
+)
+def test_channels_are_moved_last_by_launches_of_their_own(func: Function, launches: int) -> None:
+    variant = unfolded(func)[0]
+    (row,) = variant.sample(np.random.default_rng(0), 1)
+    scheduled = variant.function(row)
+    GpuCheck(func, H200).run(scheduled)
+    artifact = emit_artifact(scheduled, H200, CUDA, GPU_PASSES, checked=False)
+    assert len(artifact.entries[0].launches) == launches
+
+
 def test_sums_of_few_results_are_split_over_blocks() -> None:
     func = channels_last((1, 7, 7, 128), 64)
     found = unfolded(func)
@@ -195,9 +216,9 @@ def test_sums_of_few_results_are_split_over_blocks() -> None:
         channels_last((1, 8, 8, 64), 64, dtype="float32"),
         channels_last((1, 8, 8, 3), 64),  # rows of 6 bytes
         channels_last((1, 2, 2, 64), 64),  # most of it would be padding
-        convolution(8, 3),  # channels first
+        convolution(8, 3),  # 16 channels of 64
     ],
-    ids=["float32", "image", "small", "channels first"],
+    ids=["float32", "image", "small", "few channels"],
 )
 def test_what_is_not_unfolded(func: Function) -> None:
     assert not unfolded(func)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from tilesmith.ir.function import Function
 from tilesmith.ir.lookup import find_block
+from tilesmith.ir.nodes import Path
 from tilesmith.schedule.cache import CacheRead, CacheWrite, SetScope
 from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.layout import Pad
@@ -52,12 +53,18 @@ def read_shared(state: State, name: str, buffer: str, at: str) -> tuple[State, s
     read = CacheRead(name, buffer, "shared")
     state = state.then(read, ComputeAt(read.copy, at), done=[read.copy])
     given = state.task.func.all_buffers
-    # What a step made, such as a padded operand: the copy puts zeros where nothing is.
-    while buffer not in given:
+    # What a step made, such as a padded operand: the copy puts zeros where nothing is. But what has
+    # loops that are bound is a launch of its own.
+    while buffer not in given and not any(f.kind != "serial" for f in _loops(state, buffer)):
         state = state.then(Inline(buffer))
         (load,) = find_block(state.func, read.copy)[1].loads
         buffer = load.buffer
     return state, read.copy
+
+
+def _loops(state: State, buffer: str) -> Path:
+    """Around the block that fills a buffer of the same name."""
+    return find_block(state.func, buffer)[0]
 
 
 def result_loops(
