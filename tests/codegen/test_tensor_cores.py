@@ -210,6 +210,15 @@ def test_sums_of_few_results_are_split_over_blocks() -> None:
     assert parts == {2, 3, 6, 9}  # of 18 steps
 
 
+def test_few_rows_are_padded_and_their_sums_split() -> None:
+    func = product((49, 64, 256))
+    check = GpuCheck(func, H200)
+    found = [v for v in by_groups(func) if any(x.name == "rfactor" for x in v.trace.steps)]
+    assert found
+    (row,) = found[-1].sample(np.random.default_rng(0), 1)
+    check.run(found[-1].function(row))
+
+
 @pytest.mark.parametrize(
     "func",
     [
