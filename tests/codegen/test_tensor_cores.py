@@ -88,6 +88,14 @@ def with_bias() -> Function:
     return ts.function([a, w, bias, ts.ops.relu(ts.ops.dense(a, w, bias))], name="dense_relu")
 
 
+def attention_scores() -> Function:
+    """Operands are transposed in front of the product; tiles go by the order of memory."""
+    q, k = (ts.placeholder((64, 2, 64), "float16", name=n) for n in "QK")
+    turned = ts.ops.transpose(q, axes=(1, 0, 2)), ts.ops.transpose(k, axes=(1, 2, 0))
+    scores = ts.ops.divide(ts.ops.batch_matmul(*turned), 8.0)
+    return ts.function([q, k, scores], name="scores")
+
+
 CASES = {
     "plain": product((128, 64, 128)),
     "turned": product((64, 64, 192), "bfloat16", turned=(True, True)),
@@ -95,6 +103,7 @@ CASES = {
     "batch": product((64, 64, 64), batch=3),
     "long sum": product((64, 32, 256), turned=(False, True)),
     "epilogue": with_bias(),
+    "attention": attention_scores(),
     "padded": product((100, 80, 56), "bfloat16", turned=(False, True)),
     "padded float32": product((70, 64, 120), out="float32"),
 }

@@ -4,9 +4,10 @@ memory, padding of both.
 
 from __future__ import annotations
 
+from tilesmith.expr.nodes import Load
 from tilesmith.ir.function import Function
 from tilesmith.ir.lookup import find_block
-from tilesmith.ir.nodes import Path
+from tilesmith.ir.nodes import Path, walk
 from tilesmith.schedule.cache import CacheRead, CacheWrite, SetScope
 from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.layout import Pad
@@ -44,6 +45,27 @@ def with_room(state: State, sizes: dict[str, int]) -> tuple[State, str, str]:
         last = consumer.name
     made = find_block(state.func, name)[1].writes[0].buffer
     return state.then(SetScope(made, "fragment")), name, last
+
+
+def with_plain_operands(state: State) -> State:
+    """The state in which the block reads its operands where they lie, and not through views that
+    the function states, such as transposes: tiles are chosen by the order of memory.
+    """
+    stated = {b.name for _, b in walk(state.task.func.body)}
+    while True:
+        read = {x.buffer for x in state.block.loads}
+        views = [
+            b.name
+            for _, b in walk(state.func.body)
+            if b.name in stated
+            and b.combiner is None
+            and len(b.writes) == 1
+            and b.writes[0].buffer in read
+            and isinstance(b.writes[0].value, Load)
+        ]
+        if not views:
+            return state
+        state = state.then(*(Inline(name) for name in views))
 
 
 def read_shared(state: State, name: str, buffer: str, at: str) -> tuple[State, str]:

@@ -26,6 +26,7 @@ from tilesmith.schedule.loops import Reorder, Split
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.unfold import MergeTiles, Sizes, Unfold
 from tilesmith.space import analysis
+from tilesmith.space.fragments import with_plain_operands
 from tilesmith.space.merging import merge_axes
 from tilesmith.space.rules_rows import SplitSums
 from tilesmith.space.state import Derived, State
@@ -55,6 +56,7 @@ class TileUnfolded:
         while (merged := merge_axes(state)) is not None:
             (state,) = merged.states
         try:
+            state = with_plain_operands(state)
             if (windows := _sum_of(state)) is None:
                 return None
             name = state.block.name
