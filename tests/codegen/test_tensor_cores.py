@@ -155,13 +155,12 @@ def test_instructions_of_a_warp_pad_and_convolve(name: str) -> None:
 
 
 UNFOLDED = {
-    "whole tiles": channels_last((1, 8, 8, 64), 64),
     "padded rows": channels_last((1, 7, 14, 64), 64),
-    "images": channels_last((4, 7, 7, 64), 64, dtype="bfloat16"),
+    "images": channels_last((2, 7, 7, 64), 64, dtype="bfloat16"),
     "stride": channels_last((1, 15, 15, 64), 64, stride=2),
     "1x1": channels_last((2, 7, 9, 128), 64, kernel=1),
     "1x1 stride": channels_last((2, 14, 14, 64), 64, kernel=1, stride=2),
-    "epilogue": channels_last((2, 7, 7, 64), 128, epilogue=True),
+    "epilogue": channels_last((1, 7, 7, 64), 64, epilogue=True),
     "few channels": channels_last((1, 8, 8, 40), 56),
 }
 
@@ -178,7 +177,8 @@ def test_convolutions_read_moved_boxes_of_the_image(name: str) -> None:
     check = GpuCheck(func, H200)
     variants = unfolded(func)
     assert variants
-    for k, variant in enumerate((variants[0], variants[-1])[: len(variants)]):
+    every = (variants[0], variants[-1]) if name == "epilogue" else variants[:1]
+    for k, variant in enumerate(every):
         (row,) = variant.sample(rng, 1)
         scheduled = variant.function(row)
         check.run(scheduled)
