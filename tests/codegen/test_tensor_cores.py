@@ -219,6 +219,21 @@ def test_sums_of_few_results_are_split_over_blocks() -> None:
     assert parts == {2, 3, 6, 9}  # of 18 steps
 
 
+@pytest.mark.parametrize("padding", [0, 1])
+def test_what_is_computed_in_front_is_a_launch_of_its_own(padding: int) -> None:
+    """The copy engine cannot compute. Padding it does, whatever the size of the image."""
+    x = ts.placeholder((1, 64, 64, 64), "float16", name="X")
+    w = ts.placeholder((3, 3, 64, 128), "float16", name="W")
+    y = ts.ops.conv2d(ts.ops.relu(x), w, 1, padding, layout="NHWC")
+    found = by_groups(ts.function([x, w, y], name="conv"))
+    assert found
+    for v in found:
+        (row,) = v.sample(np.random.default_rng(0), 1)
+        artifact = emit_artifact(v.function(row), H200, CUDA, GPU_PASSES, checked=False)
+        split = any(s.name == "rfactor" for s in v.trace.steps)
+        assert len(artifact.entries[0].launches) == 2 + split
+
+
 def test_few_rows_are_padded_and_their_sums_split() -> None:
     func = product((49, 64, 256))
     check = GpuCheck(func, H200)
