@@ -7,7 +7,8 @@ tuned kernels and whole networks beside PyTorch?
     python -m bench.gpu faults
     python -m bench.gpu suite   --seconds 60 [--ops ...] [--shapes 1,3] [--batch 16] [--db F]
                                 [--cases "matmul-float16 4096 4096 4096; layer-norm 8192 8192"]
-    python -m bench.gpu models  [--networks resnet50,bert-base] [--seconds N]
+    python -m bench.gpu models  [--networks resnet50,mobilenet-v2,bert-base] [--seconds 0,60]
+                                [--precision float32,float16] [--peers graph,compile] [--db F]
 
 Common: --target cuda|opencl, --limit SECONDS (it ends by itself before that), --json FILE (written
 after every row; a row that is in it already is not measured again).
@@ -23,7 +24,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,8 +31,10 @@ import numpy as np
 import tilesmith as ts
 from bench.gpu_cases import cases_of, device, named_cases
 from bench.gpu_faults import FAULTS, build_planted, planted
+from bench.gpu_models import models
 from bench.gpu_smoke import smoke
-from tilesmith.graph.device_executor import DeviceExecutor
+from bench.gpu_table import FINISH_SECONDS, Table
+from bench.gpu_torch import PEERS
 from tilesmith.measure.parent.timing import TimingRules
 from tilesmith.report.compare import Case
 from tilesmith.space.spaces import SketchSpace, variants
@@ -40,39 +42,6 @@ from tilesmith.task.task import Candidate, Task
 
 # One sample each: `check` is about answers.
 _QUICK = TimingRules(min_samples=1, min_seconds=0.0, rounds=1, max_entrants=2)
-_FINISH_SECONDS = 5.0  # before the limit nothing new is begun
-
-
-class Table:
-    """Rows by name, written to the file after each one."""
-
-    def __init__(self, path: str | None, limit: float) -> None:
-        self._path = None if path is None else Path(path)
-        self._end = time.monotonic() + limit
-        self.rows: list[dict[str, Any]] = []
-        if self._path is not None and self._path.exists():
-            self.rows = json.loads(self._path.read_text())
-
-    @property
-    def left(self) -> float:
-        return self._end - time.monotonic()
-
-    @property
-    def is_over(self) -> bool:
-        return self.left < _FINISH_SECONDS
-
-    def has(self, name: str) -> bool:
-        return any(r["name"] == name and "error" not in r for r in self.rows)
-
-    def add(self, name: str, **values: Any) -> None:
-        row = {"name": name, **values}
-        self.rows = [*(r for r in self.rows if r["name"] != name), row]
-        print(json.dumps(row), flush=True)
-        if self._path is not None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            part = self._path.with_suffix(".part")
-            part.write_text(json.dumps(self.rows, indent=1))
-            part.replace(self._path)
 
 
 def name_of(case: Case) -> str:
@@ -126,7 +95,7 @@ def check(options: argparse.Namespace, target: ts.Target, table: Table) -> None:
             try:
                 drawn = random_candidates(task, rules, options.candidates, options.seed)
                 sampled = time.monotonic() - began
-                measured = run.measure(drawn, seconds=table.left - _FINISH_SECONDS)
+                measured = run.measure(drawn, seconds=table.left - FINISH_SECONDS)
             except ts.TilesmithError as error:
                 table.add(name, error=f"{type(error).__name__}: {error}")
                 continue
@@ -155,7 +124,7 @@ def rates(options: argparse.Namespace, target: ts.Target, table: Table) -> None:
         name = f"rate {name_of(case)}"
         if table.has(name) or table.is_over:
             continue
-        seconds = min(options.seconds, table.left - _FINISH_SECONDS)
+        seconds = min(options.seconds, table.left - FINISH_SECONDS)
         task, measurer = Task(case.plain, target), ts.LocalMeasurer()
         tuner = ts.TaskTuner(task, budget=ts.Budget(seconds=seconds), seed=options.seed)
         began = time.monotonic()
@@ -245,7 +214,7 @@ def suite(options: argparse.Namespace, target: ts.Target, table: Table) -> None:
             name = name_of(case)
             if table.has(name):
                 continue
-            seconds = min(options.seconds, table.left - 2 * _FINISH_SECONDS)
+            seconds = min(options.seconds, table.left - 2 * FINISH_SECONDS)
             if seconds < min(10.0, options.seconds):
                 break
             try:
@@ -292,67 +261,6 @@ def _device_us(kernel: Any) -> float:
     return statistics.median(kernel.time(repeats=7, min_seconds=0.002).samples) * 1e6
 
 
-# models ------------------------------------------------------------------------------------------
-
-
-def models(options: argparse.Namespace, target: ts.Target, table: Table) -> None:
-    """Whole networks: the error against float64, and the time of a call on the device."""
-    peer = Torch() if target.kind == "cuda" else None
-    try:
-        for name in options.networks.split(","):
-            if table.has(name) or table.is_over:
-                continue
-            try:
-                row = _model(name, options, target, table)
-            except ts.TilesmithError as error:
-                table.add(name, error=f"{type(error).__name__}: {error}")
-                continue
-            if peer is not None:
-                answer = peer.ask(network=name, small=options.small)
-                row |= {f"torch_{k}": v for k, v in answer.items()}
-            table.add(name, **row)
-    finally:
-        if peer is not None:
-            peer.close()
-
-
-def _model(
-    name: str, options: argparse.Namespace, target: ts.Target, table: Table
-) -> dict[str, Any]:
-    import torch
-
-    from tilesmith.testing.networks import catalogue
-
-    net = catalogue.network(name, options.small)
-    module, inputs = net.module(), net.inputs()
-    graph = ts.from_torch(module, tuple(torch.from_numpy(a) for a in inputs.values()), name=name)
-    database = ts.open_database(options.db) if options.db else None
-    began = time.monotonic()
-    if options.seconds > 0:
-        budget = ts.Budget(seconds=min(options.seconds, max(1.0, table.left - 60)))
-        model = ts.tune_model(graph, target, budget=budget, database=database, quiet=True)
-    else:
-        model = ts.compile_model(graph, target, database=database)
-    row: dict[str, Any] = {"build_seconds": round(time.monotonic() - began, 1)}
-    feeds = {s.name: a for s, a in zip(model.inputs, inputs.values(), strict=True)}
-    got = dict(zip(net.outputs, model(feeds).values(), strict=True))
-    want = catalogue.in_float64(net, module, inputs)
-    row["error_norms"] = {
-        k: float(np.linalg.norm(got[k] - want[k]) / np.linalg.norm(want[k])) for k in want
-    }
-    (executor,) = model.executors
-    assert isinstance(executor, DeviceExecutor)
-    row["us"] = statistics.median(executor.seconds() for _ in range(20)) * 1e6
-    row["kernels"] = len(executor.kernels)
-    row["origins"] = Counter(k.origin.kind for k in executor.kernels)
-    row["why_naive"] = sorted({k.origin.why for k in executor.kernels if k.origin.kind == "naive"})
-    slowest = sorted(model.profile(feeds, runs=3).kernels, key=lambda k: -k.seconds)[:12]
-    row["slowest"] = [[k.name, round(k.seconds * 1e6, 1), round(k.gflops, 1)] for k in slowest]
-    if database is not None:
-        database.close()
-    return row
-
-
 def first_minute(options: argparse.Namespace, target: ts.Target, table: Table) -> None:
     smoke(target, table.add)
 
@@ -378,15 +286,22 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--batch", type=int, default=1, help="of the suite's operators")
     parser.add_argument("--cases", default="", help="other operators with sizes, ; between them")
     parser.add_argument("--candidates", type=int, default=40, help="of each case and rule set")
-    parser.add_argument("--seconds", type=float, default=None, help="of tuning")
+    parser.add_argument("--seconds", default=None, help="of tuning; several for models, as 0,60")
     parser.add_argument("--timeout", type=float, default=10.0, help="of a build and of a call")
     parser.add_argument("--db", default="")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--networks", default="resnet50,bert-base")
+    parser.add_argument("--networks", default="resnet50,mobilenet-v2,bert-base")
+    parser.add_argument("--precision", default="float32", help="of networks, as float32,float16")
+    parser.add_argument(
+        "--peers", default="graph,compile", help=f"of networks, in this order: {', '.join(PEERS)}"
+    )
+    parser.add_argument("--peer-seconds", type=float, default=150, help="for all peers of a row")
     parser.add_argument("--small", action="store_true", help="small versions of the networks")
     options = parser.parse_args(words)
     if options.seconds is None:
-        options.seconds = {"rates": 30.0, "models": 0.0}.get(options.command, 60.0)
+        options.seconds = {"rates": "30", "models": "0"}.get(options.command, "60")
+    if options.command != "models":
+        options.seconds = float(options.seconds)
     table = Table(options.json, options.limit)
     COMMANDS[options.command](options, device(options.target), table)
 

@@ -16,6 +16,10 @@ from tilesmith.runtime.devices.open import target_of
 LAYER_NORM = "layer-norm"
 # Products of M x K and K x N elements, with sums in float32.
 HALF_PRODUCTS = {"matmul-float16": "float16", "matmul-bfloat16": "bfloat16"}
+# Convolutions with channels last: images, height, width, channels in and out, kernel, stride. What
+# is padded keeps the size of the image.
+HALF_CONVOLUTIONS = {"conv-float16": "float16", "conv-bfloat16": "bfloat16"}
+_NAMED = (LAYER_NORM, *HALF_PRODUCTS, *HALF_CONVOLUTIONS)
 
 
 def cases_of(ops: str = "", shapes: str = "", batch: int = 1) -> list[Case]:
@@ -42,18 +46,24 @@ def named_cases(text: str) -> list[Case]:
 
 def _case(op: str, name: str, shape: tuple[int, ...], batch: int) -> Case:
     plain = function_of(name, shape)
-    sizes = {} if name in (LAYER_NORM, *HALF_PRODUCTS) else numbers(name, shape)
+    sizes = {} if name in _NAMED else numbers(name, shape)
     return Case(op, name, shape, batch, sizes, plain, {None: plain})
 
 
 def function_of(name: str, shape: tuple[int, ...]) -> Function:
-    """An operator of the command line, the layer norm of M rows of N elements, or a product in half
-    precision.
+    """An operator of the command line, the layer norm of M rows of N elements, or a product or
+    convolution in half precision.
     """
     if dtype := HALF_PRODUCTS.get(name):
         m, n, k = shape
         a, b = ts.placeholder((m, k), dtype, name="A"), ts.placeholder((k, n), dtype, name="B")
         return ts.function([a, b, ts.ops.matmul(a, b, name="C")], name=f"{dtype}_{m}_{n}_{k}")
+    if dtype := HALF_CONVOLUTIONS.get(name):
+        n, height, width, ci, co, kernel, stride = shape
+        x = ts.placeholder((n, height, width, ci), dtype, name="X")
+        w = ts.placeholder((kernel, kernel, ci, co), dtype, name="W")
+        y = ts.ops.conv2d(x, w, stride, kernel // 2, layout="NHWC", name="Y")
+        return ts.function([x, w, y], name="_".join(("conv", dtype, *map(str, shape))))
     if name != LAYER_NORM:
         return operator(name, shape)
     x = ts.placeholder(shape, name="X")

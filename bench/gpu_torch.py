@@ -2,17 +2,27 @@
 
 An operator or a network is captured in a CUDA graph of up to 40 calls and timed as our kernels are:
 CUDA events around a replay, the median of 7. float32 without TF32, cuDNN chooses by measuring.
-Convolutions are timed with channels first and last; the faster one counts.
+Convolutions are timed with channels first and last; the faster one counts. A network may be
+compiled by `torch.compile` first, and is timed in the same kind of graph. Each of its times is a
+line, so that what is known when the time is up counts.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 MAX_CALLS = 40
+# How PyTorch runs a network: as it is, or compiled by one of torch.compile's modes. CUDA graphs are
+# left to us, as they are in the mode "max-autotune".
+PEERS = {
+    "graph": "",
+    "compile": "default",
+    "max-autotune": "max-autotune-no-cudagraphs",
+}
 
 
 def graph_us(torch: Any, call: Callable[[], Any]) -> float:
@@ -46,7 +56,7 @@ def graph_us(torch: Any, call: Callable[[], Any]) -> float:
 
 def operator_calls(torch: Any, operator: str, shape: list[int]) -> dict[str, Callable[[], Any]]:
     """The ways in which PyTorch computes an operator of the suite, by name."""
-    from bench.gpu_cases import HALF_PRODUCTS, LAYER_NORM, function_of
+    from bench.gpu_cases import HALF_CONVOLUTIONS, HALF_PRODUCTS, LAYER_NORM, function_of
     from tilesmith.cli.operators import numbers
     from tilesmith.report.compare import inputs_of
     from tilesmith.report.problems import Convolution, question_of
@@ -57,6 +67,8 @@ def operator_calls(torch: Any, operator: str, shape: list[int]) -> dict[str, Cal
         half = {"device": "cuda", "dtype": getattr(torch, HALF_PRODUCTS[operator])}
         a, b, c = torch.randn(m, k, **half), torch.randn(k, n, **half), torch.empty(m, n, **half)
         return {"matmul": lambda: torch.matmul(a, b, out=c)}
+    if operator in HALF_CONVOLUTIONS:
+        return half_convolutions(torch, HALF_CONVOLUTIONS[operator], shape)
     inputs = inputs_of(function_of(operator, tuple(shape)))
     if operator == LAYER_NORM:
         rows, gamma, beta = (torch.from_numpy(a).cuda() for a in inputs)
@@ -98,21 +110,48 @@ def operator_calls(torch: Any, operator: str, shape: list[int]) -> dict[str, Cal
     return calls
 
 
-def answer(torch: Any, question: dict[str, Any]) -> dict[str, Any]:
-    if "network" in question:
-        from tilesmith.testing.networks import catalogue
+def half_convolutions(torch: Any, dtype: str, shape: list[int]) -> dict[str, Callable[[], Any]]:
+    n, height, width, ci, co, kernel, stride = shape
+    half = {"device": "cuda", "dtype": getattr(torch, dtype)}
+    x, w = torch.randn(n, ci, height, width, **half), torch.randn(co, ci, kernel, kernel, **half)
+    orders = {"channels first": torch.contiguous_format, "channels last": torch.channels_last}
 
-        net = catalogue.network(question["network"], question["small"])
-        module = catalogue.use_fused_kernels(net.module()).cuda()
-        given = [torch.from_numpy(a).cuda() for a in net.inputs().values()]
-        calls: dict[str, Callable[[], Any]] = {"eager in a graph": lambda: module(*given)}
-    else:
-        calls = operator_calls(torch, question["operator"], list(question["shape"]))
-    times = {}
-    for name, call in calls.items():
-        times[name] = graph_us(torch, call)
+    def call(order: Any) -> Callable[[], Any]:
+        image, weights = x.to(memory_format=order), w.to(memory_format=order)
+        return lambda: torch.nn.functional.conv2d(image, weights, None, stride, kernel // 2)
+
+    return {name: call(order) for name, order in orders.items()}
+
+
+def network_times(torch: Any, question: dict[str, Any]) -> Iterator[dict[str, float]]:
+    """Microseconds of a network, by the way in which PyTorch runs it."""
+    from tilesmith.testing.networks import catalogue
+
+    net = catalogue.network(question["network"], question["small"])
+    dtype = getattr(torch, question["precision"])
+    module = catalogue.use_fused_kernels(net.module()).cuda().to(dtype)
+    given = [torch.from_numpy(a).cuda() for a in net.inputs().values()]
+    given = [x.to(dtype) if x.is_floating_point() else x for x in given]
+    orders = {"contiguous": torch.contiguous_format}
+    if any(x.ndim == 4 for x in given):
+        orders["channels last"] = torch.channels_last
+    for peer in question["peers"]:
+        # The compiler chooses the order of convolutions itself.
+        for order in orders if peer == "graph" else [*orders][-1:]:
+            one = module.to(memory_format=orders[order])
+            x = [v.to(memory_format=orders[order]) if v.ndim == 4 else v for v in given]
+            call = torch.compile(one, mode=PEERS[peer]) if PEERS[peer] else one
+            yield {f"{peer} {order}": graph_us(torch, partial(call, *x))}
+
+
+def answer(torch: Any, question: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if "network" in question:
+        yield from network_times(torch, question)
+        return
+    calls = operator_calls(torch, question["operator"], list(question["shape"]))
+    times = {name: graph_us(torch, call) for name, call in calls.items()}
     best = min(times, key=lambda k: times[k])
-    return {"us": times[best], "how": best, "all": times}
+    yield {"us": times[best], "how": best, "all": times}
 
 
 def main() -> None:
@@ -130,10 +169,13 @@ def main() -> None:
         torch, why = None, f"{type(error).__name__}: {error}"
     for line in sys.stdin:
         try:
-            out = {"error": why} if torch is None else answer(torch, json.loads(line))
+            if torch is None:
+                print(json.dumps({"error": why}), flush=True)
+                continue
+            for out in answer(torch, json.loads(line)):
+                print(json.dumps(out), flush=True)
         except Exception as error:
-            out = {"error": f"{type(error).__name__}: {error}"}
-        print(json.dumps(out), flush=True)
+            print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
 
 
 if __name__ == "__main__":

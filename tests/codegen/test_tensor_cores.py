@@ -18,6 +18,7 @@ from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Store, statements
 from tilesmith.ir.tensor_cores import BULK_COPY, WGMMA
 from tilesmith.schedule.trace import Trace
+from tilesmith.schedule.unfold import Unfold
 from tilesmith.schedule.unit import Tensorize
 from tilesmith.space.derive import derive
 from tilesmith.space.sets import ansor_rules, default_rules
@@ -57,6 +58,21 @@ def by_groups(func: Function, target: ts.Target = H200) -> list[Variant]:
     return [v for v in by_instruction(func, target) if "wgmma" in unit_of(v).name]
 
 
+def channels_last(
+    shape: tuple[int, int, int, int], columns: int, kernel: int = 3, stride: int = 1,
+    dtype: str = "float16", epilogue: bool = False,
+) -> Function:  # fmt: skip
+    x = ts.placeholder(shape, dtype, name="X")
+    w = ts.placeholder((kernel, kernel, shape[-1], columns), dtype, name="W")
+    y = ts.ops.conv2d(x, w, stride, kernel // 2, layout="NHWC", name="Y")
+    if not epilogue:
+        return ts.function([x, w, y], name="conv")
+    bias = ts.placeholder((columns,), dtype, name="bias")
+    other = ts.placeholder(y.shape, dtype, name="other")
+    y = ts.ops.relu(ts.ops.add(ts.ops.add(y, bias), other))
+    return ts.function([x, w, bias, other, y], name="conv")
+
+
 def convolution(size: int, kernel: int) -> Function:
     x = ts.placeholder((1, 16, size, size), "float16", name="X")
     w = ts.placeholder((32, 16, kernel, kernel), "float16", name="W")
@@ -69,6 +85,14 @@ def with_bias() -> Function:
     return ts.function([a, w, bias, ts.ops.relu(ts.ops.dense(a, w, bias))], name="dense_relu")
 
 
+def attention_scores() -> Function:
+    """Operands are transposed in front of the product; tiles go by the order of memory."""
+    q, k = (ts.placeholder((64, 2, 64), "float16", name=n) for n in "QK")
+    turned = ts.ops.transpose(q, axes=(1, 0, 2)), ts.ops.transpose(k, axes=(1, 2, 0))
+    scores = ts.ops.divide(ts.ops.batch_matmul(*turned), 8.0)
+    return ts.function([q, k, scores], name="scores")
+
+
 CASES = {
     "plain": product((128, 64, 128)),
     "turned": product((64, 64, 192), "bfloat16", turned=(True, True)),
@@ -76,6 +100,7 @@ CASES = {
     "batch": product((64, 64, 64), batch=3),
     "long sum": product((64, 32, 256), turned=(False, True)),
     "epilogue": with_bias(),
+    "attention": attention_scores(),
     "padded": product((100, 80, 56), "bfloat16", turned=(False, True)),
     "padded float32": product((70, 64, 120), out="float32"),
 }
@@ -124,6 +149,67 @@ def test_instructions_of_a_warp_pad_and_convolve(name: str) -> None:
         if k == 0:
             text = CudaBackend().compile(func, A100).source
             assert "mma.sync.aligned.m16n8k16" in text
+
+
+UNFOLDED = {
+    "whole tiles": channels_last((1, 8, 8, 64), 64),
+    "padded rows": channels_last((1, 7, 14, 64), 64),
+    "images": channels_last((4, 7, 7, 64), 64, dtype="bfloat16"),
+    "stride": channels_last((1, 15, 15, 64), 64, stride=2),
+    "1x1": channels_last((2, 7, 9, 128), 64, kernel=1),
+    "1x1 stride": channels_last((2, 14, 14, 64), 64, kernel=1, stride=2),
+    "epilogue": channels_last((2, 7, 7, 64), 128, epilogue=True),
+    "few channels": channels_last((1, 8, 8, 40), 56),
+}
+
+
+def unfolded(func: Function) -> list[Variant]:
+    return [v for v in by_groups(func) if any(isinstance(x, Unfold) for x in v.trace.steps)]
+
+
+@pytest.mark.parametrize("name", UNFOLDED)
+def test_convolutions_read_moved_boxes_of_the_image(name: str) -> None:
+    pytest.importorskip("cuda.bindings", reason="NVRTC compiles CUDA")
+    rng = np.random.default_rng(0)
+    func = UNFOLDED[name]
+    check = GpuCheck(func, H200)
+    variants = unfolded(func)
+    assert variants
+    for k, variant in enumerate((variants[0], variants[-1])[: len(variants)]):
+        (row,) = variant.sample(rng, 1)
+        scheduled = variant.function(row)
+        check.run(scheduled)
+        if k == 0:
+            artifact = CudaBackend().compile(scheduled, H200)
+            launch = artifact.entries[0].launches[0]
+            assert launch.resources is not None
+            assert launch.resources.spilled_nbytes == 0
+            image, _ = launch.maps
+            assert image.steps[1] == (2 if "stride" in name else 1)
+            wide = "transpose_quad(quad" in artifact.source.rpartition("__global__")[2]
+            assert wide == (name != "few channels")  # threads store 16 bytes
+
+
+def test_sums_of_few_results_are_split_over_blocks() -> None:
+    func = channels_last((1, 7, 7, 128), 64)
+    found = unfolded(func)
+    parts = {x.factors[0] for v in found for x in v.trace.steps if x.name == "split"
+             and isinstance(x.factors[0], int) and x.loop.endswith("rh_rw_rc")}  # fmt: skip
+    assert parts == {2, 3, 6, 9}  # of 18 steps
+
+
+@pytest.mark.parametrize(
+    "func",
+    [
+        channels_last((1, 8, 8, 64), 64, dtype="float32"),
+        channels_last((1, 8, 8, 3), 64),  # rows of 6 bytes
+        channels_last((1, 2, 2, 64), 64),  # most of it would be padding
+        convolution(8, 3),  # channels first
+    ],
+    ids=["float32", "image", "small", "channels first"],
+)
+def test_what_is_not_unfolded(func: Function) -> None:
+    assert not unfolded(func)
 
 
 def test_a_missing_barrier_is_a_race() -> None:

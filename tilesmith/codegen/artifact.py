@@ -63,7 +63,8 @@ class Resources:
 @dataclass(frozen=True, slots=True)
 class TensorMap:
     """A tensor as NVIDIA's copy engine sees it, the fastest dimension first. One copy moves a box
-    of it to shared memory, in rows of 128 bytes that are swizzled.
+    of it to shared memory, in rows of 128 bytes that are swizzled: along each dimension, every
+    `steps`-th element of `box`.
     """
 
     buffer: str
@@ -71,6 +72,7 @@ class TensorMap:
     shape: tuple[int, ...]
     strides: tuple[int, ...]  # in bytes, of all dimensions but the first
     box: tuple[int, ...]  # elements
+    steps: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

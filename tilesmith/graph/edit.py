@@ -51,6 +51,7 @@ class Editor:
         self._readers: dict[str, list[Node]] = {}  # nodes of the new graph, by what they read
         self._old: dict[str, list[str]] = {}  # values of the old graph, by their new one
         self._known: dict[Any, Any] = {}
+        self.stacked: dict[tuple[str, ...], Value] = {}  # constants made of several
         for x in graph.inputs:
             v = graph.values[x]
             self.set(x, self.builder.input(x, v.shape, v.dtype))

@@ -13,11 +13,14 @@ from tilesmith.graph.graph import Graph, verify
 from tilesmith.graph.passes.batch_norm import fold_batch_norm
 from tilesmith.graph.passes.bias import bias_as_add
 from tilesmith.graph.passes.concat import join_in_place
+from tilesmith.graph.passes.half_precision import half_precision
 from tilesmith.graph.passes.integers import integer_kernels, integer_kernels_for
 from tilesmith.graph.passes.layouts import channels_last
 from tilesmith.graph.passes.movement import sink_movement
 from tilesmith.graph.passes.patterns import exporters_patterns
 from tilesmith.graph.passes.scales import scales_behind_products
+from tilesmith.graph.passes.shared_products import shared_products
+from tilesmith.graph.passes.tensor_layouts import channels_last_halves, pointwise_products
 
 Pass = Callable[[Graph], Graph]
 
@@ -33,14 +36,17 @@ PASSES: tuple[Pass, ...] = (
 )
 
 
-# On a GPU, convolutions stay as they are, and parts of a concatenation are arrays of their own: the
-# vectors that kernels load begin on boundaries of 16 bytes.
+# On a GPU, convolutions in float32 stay as they are, and parts of a concatenation are arrays of
+# their own: the vectors that kernels load begin on boundaries of 16 bytes.
 GPU_PASSES: tuple[Pass, ...] = (
     exporters_patterns,
     fold_batch_norm,
     scales_behind_products,
     bias_as_add,
+    channels_last_halves,
+    pointwise_products,
     sink_movement,
+    shared_products,
 )
 
 
@@ -48,6 +54,16 @@ def passes_for(target: Target) -> tuple[Pass, ...]:
     if target.kind != "cpu":
         return GPU_PASSES
     return tuple(integer_kernels_for(target) if p is integer_kernels else p for p in PASSES)
+
+
+def with_half_precision(passes: Sequence[Pass]) -> tuple[Pass, ...]:
+    """The passes, and the one that makes everything half as wide: before layouts are chosen, if
+    they depend on it, and else behind all others.
+    """
+    at = len(passes)
+    if channels_last_halves in passes:
+        at = list(passes).index(channels_last_halves)
+    return (*passes[:at], half_precision, *passes[at:])
 
 
 def run_passes(graph: Graph, passes: Sequence[Pass] = PASSES) -> Graph:

@@ -39,6 +39,7 @@ from tilesmith.schedule.sample import (
     SampleTile,
 )
 from tilesmith.schedule.step import Step
+from tilesmith.schedule.unfold import MergeTiles, Unfold
 from tilesmith.schedule.unit import Blockize, Tensorize
 from tilesmith.schedule.winograd import Winograd
 from tilesmith.schedule.write_out import WriteOut
@@ -48,9 +49,9 @@ PRIMITIVES: tuple[type[Step], ...] = (
     Split, Fuse, Reorder, SplitIterator, MergeIterators, Parallel, Vectorize, Unroll, Bind,
     Annotate, Pipeline, ComputeAt, ReverseComputeAt, Inline, ReverseInline, CacheRead, CacheWrite,
     SetScope, StorageAlign, Rfactor, DecomposeReduction, Winograd, SkipZeros, WriteOut,
-    TransformLayout, Pad, Blockize, Tensorize, SampleTile, SampleChoice, SampleLocation,
-    SamplePermutation, AutoParallel, AutoPrefetch, AutoVectorize, AutoUnroll, PrefetchStreams,
-    Require,
+    TransformLayout, Pad, Unfold, MergeTiles, Blockize, Tensorize, SampleTile, SampleChoice,
+    SampleLocation, SamplePermutation, AutoParallel, AutoPrefetch, AutoVectorize, AutoUnroll,
+    PrefetchStreams, Require,
 )  # fmt: skip
 
 VERSION = 1

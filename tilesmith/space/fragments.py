@@ -4,8 +4,10 @@ memory, padding of both.
 
 from __future__ import annotations
 
+from tilesmith.expr.nodes import Load
 from tilesmith.ir.function import Function
 from tilesmith.ir.lookup import find_block
+from tilesmith.ir.nodes import walk
 from tilesmith.schedule.cache import CacheRead, CacheWrite, SetScope
 from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.layout import Pad
@@ -45,14 +47,39 @@ def with_room(state: State, sizes: dict[str, int]) -> tuple[State, str, str]:
     return state.then(SetScope(made, "fragment")), name, last
 
 
+def with_plain_operands(state: State) -> State:
+    """The state in which the block reads its operands where they lie, and not through views that
+    the function states, such as transposes: tiles are chosen by the order of memory.
+    """
+    stated = {b.name for _, b in walk(state.task.func.body)}
+    while True:
+        read = {x.buffer for x in state.block.loads}
+        views = [
+            b.name
+            for _, b in walk(state.func.body)
+            if b.name in stated
+            and b.combiner is None
+            and len(b.writes) == 1
+            and b.writes[0].buffer in read
+            and isinstance(b.writes[0].value, Load)
+        ]
+        if not views:
+            return state
+        state = state.then(*(Inline(name) for name in views))
+
+
 def read_shared(state: State, name: str, buffer: str, at: str) -> tuple[State, str]:
     """The state in which the block reads a buffer from a copy in shared memory, made in each
     iteration of the loop `at`; and the copy.
     """
     read = CacheRead(name, buffer, "shared")
     state = state.then(read, ComputeAt(read.copy, at), done=[read.copy])
-    if buffer not in state.task.func.all_buffers:  # padded: the copy puts zeros where nothing is
+    given = state.task.func.all_buffers
+    # What a step made, such as a padded operand: the copy puts zeros where nothing is.
+    while buffer not in given:
         state = state.then(Inline(buffer))
+        (load,) = find_block(state.func, read.copy)[1].loads
+        buffer = load.buffer
     return state, read.copy
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from math import prod
 
 from tilesmith.base.errors import ScheduleError
+from tilesmith.expr.nodes import Binary, Expr, Load, children
+from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
 from tilesmith.ir.lookup import find_block
 from tilesmith.ir.nodes import Block, walk
@@ -29,14 +31,37 @@ _PIECE = 4096  # elements of a long row that the threads of a block take togethe
 
 
 def is_row_reduction(func: Function, b: Block, least: int) -> bool:
-    """Whether the block reduces long contiguous rows whose elements are not reused."""
-    if b.combiner is None or not b.init or analysis.has_data_reuse(func, b):
+    """Whether the block reduces long contiguous rows whose elements are not reused. Others may be,
+    such as a bias that is added to every row.
+    """
+    if b.combiner is None or not b.init:
+        return False
+    if analysis.has_data_reuse(func, b) and (not _has_rows(b) or _is_product(b)):
         return False
     if analysis.points(b)[1] < least and all(i.extent.const is not None for i in b.reducing):
         return False
     reducing = {i.name for i in b.reducing}
     loads = [x for x in b.loads if x.index and any(reducing & p.names for p in x.index)]
     return bool(loads) and all(x.index[-1].names & reducing for x in loads)
+
+
+def _has_rows(b: Block) -> bool:
+    """Whether an operand has an element for each iteration."""
+    axes = {i.name for i in b.iters if i.extent.const != 1}
+    return any(axes <= {n for p in x.index for n in p.names} for x in b.loads)
+
+
+def _is_product(b: Block) -> bool:
+    """Whether it sums products of different operands."""
+    reducing = {i.name for i in b.reducing}
+
+    def moved(e: Expr) -> set[str]:
+        loads = (x for x in preorder(e, children) if isinstance(x, Load))
+        return {x.buffer for x in loads if any(p.names & reducing for p in x.index)}
+
+    every = (e for w in b.writes for e in preorder(w.value, children))
+    pairs = [(moved(e.a), moved(e.b)) for e in every if isinstance(e, Binary) and e.op == "mul"]
+    return any(left and right and left != right for left, right in pairs)
 
 
 @dataclass(frozen=True)
@@ -237,6 +262,7 @@ class SplitSums:
     parts: tuple[int, ...] = (2, 4, 8, 16)
     results: int = 1024  # per multiprocessor; with more, nothing is split
     least: int = 64  # terms per part
+    multiple: int = 1  # of which each part is
 
     def __call__(self, state: State) -> Derived | None:
         func, b = state.func, state.block
@@ -250,7 +276,7 @@ class SplitSums:
         long = max(b.reducing, key=lambda i: i.extent.const or 0)
         derived = []
         for n in self.parts:
-            if (long.extent.const or 1) % n or reduce // n < self.least:
+            if (long.extent.const or 1) % (n * self.multiple) or reduce // n < self.least:
                 continue
             loop = f"{b.name}.{long.name}"
             split = Split(loop, (n, None), exact=True)

@@ -41,6 +41,7 @@ from tilesmith.space.rules_rows import (
 from tilesmith.space.state import Rule
 from tilesmith.space.tensor_cores import TileByTensorCores
 from tilesmith.space.tiling import Tiling
+from tilesmith.space.unfolding import TileUnfolded
 from tilesmith.space.warp_tiles import TileByWarps
 from tilesmith.space.windows import WriteOutWindows
 
@@ -80,6 +81,7 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
             InlineCheap(always=True),
             split_interleaved,
             FuseRows(),
+            TileUnfolded(TileByTensorCores(group_intrinsics(target))),
             SplitSums(),
             TileByTensorCores(group_intrinsics(target)),
             TileByWarps(warp_intrinsics(target)),

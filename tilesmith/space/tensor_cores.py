@@ -25,7 +25,13 @@ from tilesmith.schedule.loops import Reorder, Split
 from tilesmith.schedule.sample import SampleChoice, SampleTile
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.unit import Tensorize
-from tilesmith.space.fragments import read_shared, result_loops, share_of_work, with_room
+from tilesmith.space.fragments import (
+    read_shared,
+    result_loops,
+    share_of_work,
+    with_plain_operands,
+    with_room,
+)
 from tilesmith.space.instruction_match import Match, matches
 from tilesmith.space.state import Derived, State
 
@@ -48,6 +54,11 @@ class TileByTensorCores:
             return None
         if state.func.all_buffers[b.writes[0].buffer].scope != "global":
             return None
+        try:
+            state = with_plain_operands(state)
+        except ScheduleError:
+            return None
+        b = state.block
         derived: list[State] = []
         found = [
             [m for m in matches(state.func, b, unit) if _fits(state.func, state, m)]

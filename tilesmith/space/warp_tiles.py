@@ -22,7 +22,13 @@ from tilesmith.schedule.sample import SampleChoice, SampleTile
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.unit import Tensorize
 from tilesmith.space import analysis
-from tilesmith.space.fragments import read_shared, result_loops, share_of_work, with_room
+from tilesmith.space.fragments import (
+    read_shared,
+    result_loops,
+    share_of_work,
+    with_plain_operands,
+    with_room,
+)
 from tilesmith.space.instruction_match import Match, matches
 from tilesmith.space.state import Derived, State
 
@@ -47,6 +53,11 @@ class TileByWarps:
             return None
         if state.func.all_buffers[b.writes[0].buffer].scope != "global":
             return None
+        try:
+            state = with_plain_operands(state)
+        except ScheduleError:
+            return None
+        b = state.block
         derived: list[State] = []
         for unit in self.intrinsics:
             for match in matches(state.func, b, unit):

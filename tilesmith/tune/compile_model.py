@@ -19,8 +19,8 @@ from tilesmith.graph.graph import Graph
 from tilesmith.graph.memory import ALIGNMENT
 from tilesmith.graph.model import Model
 from tilesmith.graph.partition import Partition, partition
-from tilesmith.graph.passes.half_precision import half_precision, require_precision
-from tilesmith.graph.pipeline import Pass, passes_for, run_passes
+from tilesmith.graph.passes.half_precision import require_precision
+from tilesmith.graph.pipeline import Pass, passes_for, run_passes, with_half_precision
 from tilesmith.graph.plan import Plan, Step, plan
 from tilesmith.graph.program import Program
 from tilesmith.ir.function import Function
@@ -108,12 +108,12 @@ def compile_model(
 def with_precision(
     passes: Sequence[Pass] | None, precision: str, target: Target, who: str
 ) -> tuple[Pass, ...]:
-    """The passes, by default those for the target, and behind them the one that makes everything
-    half as wide, if asked for.
+    """The passes, by default those for the target, with the one that makes everything half as wide,
+    if asked for.
     """
     require_precision(precision, target, who)
     chosen = tuple(passes_for(target) if passes is None else passes)
-    return (*chosen, half_precision) if precision == "float16" else chosen
+    return with_half_precision(chosen) if precision == "float16" else chosen
 
 
 def plan_of(

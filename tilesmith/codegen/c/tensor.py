@@ -8,6 +8,8 @@ is full, compute with it, and set it free. Two barriers in shared memory per sta
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 
 from tilesmith.codegen.artifact import Launch
@@ -20,11 +22,12 @@ from tilesmith.codegen.c.statements import Statements, extent_of
 from tilesmith.codegen.c.tensor_plan import TILE_ALIGNMENT, Plan, is_product, plan_of, with_loop
 from tilesmith.codegen.c.tensor_text import HELPERS, bulk_copy, instruction
 from tilesmith.codegen.passes.accesses import accesses
+from tilesmith.codegen.passes.quotients import settled
 from tilesmith.expr.ints import ZERO, Int, of, var
 from tilesmith.expr.linear import linear
 from tilesmith.expr.nodes import Load, map_ints
 from tilesmith.ir.launch_form import LaunchForm
-from tilesmith.ir.nodes import Buffer, For, Store, Write
+from tilesmith.ir.nodes import Buffer, For, If, Stmt, Store, Write
 from tilesmith.ir.tensor_cores import RUN, WARPGROUP
 
 # Registers of a thread that copies and of one that computes, by the number of groups that compute.
@@ -40,7 +43,7 @@ def emit_tensor_launch(
     plan = plan_of(nest, buffers, dialect)
     helpers.texts.setdefault("tensor", HELPERS)
     position = Position(dialect, helpers, Names(), nest.num_threads)
-    maps = tuple(c.tensor for c in plan.copies)
+    maps = tuple(dict.fromkeys(c.tensor for c in plan.copies))
     rest = [s for s in nest.body if s is not plan.loop]
     uses = list(accesses((*rest, *plan.used)))
     used, written = {a.buffer for a in uses}, {a.buffer for a in uses if a.write}
@@ -50,7 +53,7 @@ def emit_tensor_launch(
     writer = _Writer(position, nest, plan)
     writer.write()
     threads = nest.num_threads + WARPGROUP
-    params = [f"const __grid_constant__ TensorMap {name}" for name in writer.maps]
+    params = [f"const __grid_constant__ TensorMap {name}" for name in writer.maps.values()]
     params += [parameter(position, b, b.name in written) for b in arguments]
     head = f'extern "C" __global__ void __launch_bounds__({threads}, 1) {symbol}'
     lines = (f"  {x}" for x in position.scopes[0].lines)
@@ -64,7 +67,8 @@ def emit_tensor_launch(
 class _Writer:
     def __init__(self, position: Position, nest: LaunchForm, plan: Plan) -> None:
         self.position, self.nest, self.plan = position, nest, plan
-        self.maps = [position.fresh(f"{c.tensor.buffer}_map") for c in plan.copies]
+        every = dict.fromkeys(c.tensor for c in plan.copies)
+        self.maps = {t: position.fresh(f"{t.buffer}_map") for t in every}
         self.statements = _Statements(position, nest, plan)
 
     def write(self) -> None:
@@ -111,17 +115,28 @@ class _Writer:
         with p.loop(plan.loop.name, extent_of(plan.loop), ROLL):
             p.write("await_barrier(empty + 8*stage, phase ^ 1);")
             p.write(f"expect_bytes(full + 8*stage, {sum(c.nbytes for c in plan.copies)});")
-            for c, name in zip(plan.copies, self.maps, strict=True):
+            for c in plan.copies:
+                name = self.maps[c.tensor]
                 function = bulk_copy(p.helpers, len(c.start))
                 for k in range(c.chunks):
                     first = (c.start[0] + k * RUN, *c.start[1:])
                     at = ", ".join(integers.integer(x).text for x in first)
-                    to = plan.offsets[c.to] + k * c.chunk_nbytes
+                    to = plan.offsets[c.to] + c.at + k * c.chunk_nbytes
                     p.write(
                         f"{function}(tiles + stage*{plan.stage_nbytes} + {to}, {name}, {at}, "
                         "full + 8*stage);"
                     )
             p.write(f"if (++stage == {plan.stages}) {{ stage = 0; phase ^= 1; }}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Quads:
+    """What four threads store together."""
+
+    pair: str  # the loop over the two results of a thread
+    write: Write
+    at: Int  # where the first thread's are
+    conds: tuple[Int, ...]
 
 
 class _Statements(Statements):
@@ -136,19 +151,21 @@ class _Statements(Statements):
         elif self.inside:
             self._plain(s, extent_of(s), UNROLL)
         elif (quads := self._quads(s)) is not None:
-            self._exchange(s, *quads)
+            self._exchange(s, quads)
         else:
             super()._loop(s, alone)
 
-    def _quads(self, s: For) -> tuple[str, Write, Int] | None:
+    def _quads(self, s: For) -> _Quads | None:
         """The loop over a thread's pairs of 16-bit results, if those of four threads are 16 bytes
-        in a row: the loop within a pair, what is written, and where the first thread's are.
+        in a row. They may be stored under a condition that is the same for the four.
         """
-        if len(s.body) != 1 or not isinstance(inner := s.body[0], For) or extent_of(s) % 4:
+        body, conds = _unguarded(s.body)
+        if len(body) != 1 or not isinstance(inner := body[0], For) or extent_of(s) % 4:
             return None
-        if extent_of(inner) != 2 or len(inner.body) != 1 or len(self.nest.threads) != 1:
+        body, more = _unguarded(inner.body)
+        if extent_of(inner) != 2 or len(body) != 1 or len(self.nest.threads) != 1:
             return None
-        store = inner.body[0]
+        store, conds = body[0], (*conds, *more)
         if not isinstance(store, Store) or len(store.writes) != 1 or store.tile:
             return None
         (w,) = store.writes
@@ -156,34 +173,39 @@ class _Statements(Statements):
         if memory.scope != "global" or memory.dtype.bits != 16:
             return None
         t = var(self.nest.threads[0].name)
+        if not _same_in_quads(conds, self.nest.threads[0].name, {s.name, inner.name}):
+            return None
         at = linear(w.index, memory.strides) - (t * 2 - t // 4 * 8)
         steps = at.coefficient(s.name), at.coefficient(inner.name)
         start = at.substitute({s.name: ZERO, inner.name: ZERO})
         if [x.const for x in steps] != [8, 1] or any(c % 8 for c in start.terms.values()):
             return None
-        return (inner.name, w, at) if at == start + var(s.name) * 8 + var(inner.name) else None
+        if at != start + var(s.name) * 8 + var(inner.name):
+            return None
+        return _Quads(inner.name, w, at, conds)
 
-    def _exchange(self, s: For, inner: str, w: Write, at: Int) -> None:
+    def _exchange(self, s: For, quads: _Quads) -> None:
         """Threads of a quad exchange results, so that each stores 16 bytes of its own."""
-        p, memory = self.position, self.position.memories[w.buffer]
+        p, w, memory = self.position, quads.write, self.position.memories[quads.write.buffer]
         first, member = f"{s.name}.v", f"{s.name}.lane"
+        guard = f"if ({self.integers.conditions(quads.conds)})" if quads.conds else ""
         with p.loop(first, extent_of(s), UNROLL, 4):
             quad = p.fresh("quad")
             p.write(f"__align__(16) unsigned {quad}[4];")
-            with p.loop(member, 4, UNROLL) as k:
+            with p.braces(guard) if guard else nullcontext(), p.loop(member, 4, UNROLL) as k:
                 halves = []
                 for half in (0, 1):
-                    env = {s.name: var(first) + var(member), inner: of(half)}
+                    env = {s.name: var(first) + var(member), quads.pair: of(half)}
                     value = map_ints(w.value, partial(_put, env))
                     halves.append(self.expressions.stored(value, memory.dtype).text)
                 low, high = (f"(unsigned)({x})" for x in halves)
                 p.write(f"{quad}[{k}] = {low} | {high} << 16;")
             p.write(f"transpose_quad({quad});")
-            base = at.substitute({s.name: var(first), inner: ZERO})
+            base = quads.at.substitute({s.name: var(first), quads.pair: ZERO})
             place = self.integers.integer(base).text
             p.write(
-                f"*(uint4*)({memory.name} + ({place}) + 8*(threadIdx.x % 4)) = "
-                f"*(const uint4*){quad};"
+                f"{guard} *(uint4*)({memory.name} + ({place}) + 8*(threadIdx.x % 4)) = ".lstrip()
+                + f"*(const uint4*){quad};"
             )
 
     def _stages(self, s: For) -> None:
@@ -237,6 +259,21 @@ class _Statements(Statements):
         # distances in bytes / 16: between tiles of 64 columns, and between groups of 8 rows
         rest = (far >> 4) << 16 | (1024 >> 4) << 32 | 1 << 62
         return f"tile_descriptor(tile + {at.text}, {rest:#x}ull)", turned
+
+
+def _unguarded(body: tuple[Stmt, ...]) -> tuple[tuple[Stmt, ...], tuple[Int, ...]]:
+    """The statements without conditions around all of them, and these."""
+    conds: tuple[Int, ...] = ()
+    while len(body) == 1 and isinstance(guard := body[0], If):
+        body, conds = guard.body, (*conds, *guard.conds)
+    return body, conds
+
+
+def _same_in_quads(conds: tuple[Int, ...], thread: str, loops: set[str]) -> bool:
+    """Whether the conditions neither tell four threads apart nor iterations of the loops."""
+    env, ranges = {thread: var("quad") * 4 + var("lane")}, {"lane": of(4)}
+    apart = {"lane", *loops}
+    return all(apart.isdisjoint(settled(p.substitute(env), ranges).names) for p in conds)
 
 
 def _put(env: Mapping[str, Int], p: Int) -> Int:

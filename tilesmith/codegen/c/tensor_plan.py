@@ -20,7 +20,7 @@ from tilesmith.ir.nodes import Buffer, For, If, Stmt, Store, Sync, statements
 from tilesmith.ir.tensor_cores import BULK_COPY, RUN, WARPGROUP
 
 TILE_ALIGNMENT = 1024  # bytes, of swizzled tiles
-_MOST_BOX, _MOST_RANK = 256, 5  # of the copy engine
+_MOST_BOX, _MOST_RANK, _MOST_STEP = 256, 5, 8  # of the copy engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +28,12 @@ class Copy:
     """A box of a tensor and where it goes. Boxes wider than a run are copied in `chunks`."""
 
     tensor: TensorMap
+    nbytes: int
     start: tuple[Int, ...]  # the first element, fastest dimension first
     to: str
     chunks: int
+    at: int  # bytes from the beginning of the tile
     chunk_nbytes: int  # from one to the next in shared memory
-
-    @property
-    def nbytes(self) -> int:
-        return 2 * prod(self.tensor.box) * self.chunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,31 +123,44 @@ def _copy(s: Store, buffers: dict[str, Buffer], tiles: dict[str, Buffer]) -> Cop
     zero: dict[str, Int] = dict.fromkeys(extents, ZERO)
     place = linear(w.index, tiles[w.buffer].strides)
 
-    def distance(name: str, steps: int = 1) -> int | None:
-        return place.substitute({**zero, name: of(steps)}).const
+    first = place.substitute(zero).const or 0
 
-    box, chunks, chunk, inner = [], 1, 0, 1
+    def distance(name: str, steps: int = 1) -> int:
+        return (place.substitute({**zero, name: of(steps)}).const or 0) - first
+
+    box: list[int] = []
+    each: list[int] = []
+    chunks, chunk, inner = 1, 0, 1
     for d, p in enumerate(reversed(load.index)):
         moving = [n for n in extents if n in p.names]
         if not moving:
             box.append(1)
+            each.append(1)
             continue
         (name, *more) = moving
         size = extents[name]
-        if more or p.coefficient(name).const != 1 or distance(name) != inner:
+        step = p.coefficient(name).const
+        if more or not step or step > _MOST_STEP or distance(name) != inner:
             raise _no_box(load)
         if d == 0 and size > RUN:
-            chunks, chunk, size = size // RUN, 2 * (distance(name, RUN) or 0), RUN
-        box.append(size)
+            chunks, chunk, size = size // RUN, 2 * distance(name, RUN), RUN
+        box.append((size - 1) * step + 1)
+        each.append(step)
         inner *= size
     shape = tuple(reversed([e.const or 0 for e in source.shape]))
     strides = tuple(prod(shape[:d]) * source.dtype.nbytes for d in range(1, len(shape)))
-    fits = box[0] == RUN and max(box) <= _MOST_BOX and len(box) <= _MOST_RANK
+    fits = (
+        box[0] == RUN
+        and first * 2 % TILE_ALIGNMENT == 0
+        and max(box) <= _MOST_BOX
+        and len(box) <= _MOST_RANK
+    )
     if not fits or any(n % 16 for n in strides) or extents.keys() - place.names:
         raise _no_box(load)
-    tensor = TensorMap(load.buffer, source.dtype.name, shape, strides, tuple(box))
+    sides = tuple(box), tuple(each)
+    tensor = TensorMap(load.buffer, source.dtype.name, shape, strides, *sides)
     start = tuple(p.substitute(zero) for p in reversed(load.index))
-    return Copy(tensor, start, w.buffer, chunks, chunk)
+    return Copy(tensor, 2 * inner * chunks, start, w.buffer, chunks, 2 * first, chunk)
 
 
 def _no_box(load: Load) -> BuildError:

@@ -1,5 +1,5 @@
 """GPU: makes a copy to a tile that a matrix instruction reads one statement, which one thread hands
-to the copy engine.
+to the copy engine. A copy of several boxes becomes a statement for each.
 
     for i in 128:                          A.shared[i, k] = A[...]  # cuda.bulk_copy over i:128 k:64
       for k in 64:                   ->
@@ -8,16 +8,19 @@ to the copy engine.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 
 from tilesmith.base.target import Target
+from tilesmith.codegen.passes.quotients import settled, turns
 from tilesmith.codegen.passes.simplify import simplify_body
 from tilesmith.expr.conditions import condition_parts
 from tilesmith.expr.intervals import proves
-from tilesmith.expr.ints import ZERO, Int
-from tilesmith.expr.nodes import Const, Expr, Load, Select
+from tilesmith.expr.ints import ZERO, Int, of, opaque_atoms, var
+from tilesmith.expr.nodes import Const, Expr, Load, Select, map_ints
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, statements
+from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, Write, statements
 from tilesmith.ir.tensor_cores import BULK_COPY, WARPGROUP
 
 Shapes = dict[str, tuple[Int, ...]]
@@ -47,23 +50,28 @@ def tiles_of(body: tuple[Stmt, ...]) -> frozenset[str]:
 
 def source_of(value: Expr) -> Load | None:
     """What is copied, also where zeros take the place of what lies outside of the tensor."""
-    inner = value.a if isinstance(value, Select) else value
-    return inner if isinstance(inner, Load) else None
+    while isinstance(value, Select):
+        value = value.a
+    return value if isinstance(value, Load) else None
 
 
 def _fills_zeros(
     value: Expr, load: Load, shape: tuple[Int, ...] | None, ranges: dict[str, Int]
 ) -> bool:
-    """Whether the value is the element, or 0 exactly where the index lies outside: so the copy
-    engine does it.
+    """Whether the value is the element wherever the index lies inside of the tensor, and 0
+    elsewhere: so the copy engine does it.
     """
-    if not isinstance(value, Select):
-        return True
-    conds, others = condition_parts(value.cond)
-    if shape is None or others or not (isinstance(value.b, Const) and value.b.value == 0):
-        return False
-    inside = {q for p, n in zip(load.index, shape, strict=True) for q in (p, n - 1 - p)}
-    return all(p in inside or proves(p, ranges, {}) for p in conds)
+    while isinstance(value, Select):
+        conds, others = condition_parts(value.cond)
+        if shape is None or others or not (isinstance(value.b, Const) and value.b.value == 0):
+            return False
+        inside = [q for p, n in zip(load.index, shape, strict=True) for q in (p, n - 1 - p)]
+        for p in (settled(p, ranges) for p in conds):
+            differences = ((p - q).const for q in inside)
+            if not any(d is not None and d >= 0 for d in differences) and not proves(p, ranges, {}):
+                return False
+        value = value.a
+    return True
 
 
 def _body(
@@ -73,9 +81,9 @@ def _body(
     out: list[Stmt] = []
     for s in body:
         if isinstance(s, For):
-            copy = _copy(s, ranges, wanted, held, shapes)
+            copies = _copies(s, ranges, wanted, held, shapes)
             inner = {**ranges, s.name: s.extent}
-            out.append(copy or replace(s, body=_body(s.body, inner, wanted, held, shapes)))
+            out += copies or (replace(s, body=_body(s.body, inner, wanted, held, shapes)),)
         elif isinstance(s, If):
             out.append(replace(s, body=_body(s.body, ranges, wanted, held, shapes)))
         else:
@@ -83,10 +91,10 @@ def _body(
     return tuple(out)
 
 
-def _copy(
+def _copies(
     s: For, ranges: dict[str, Int], wanted: frozenset[str], held: frozenset[str], shapes: Shapes
-) -> Store | None:
-    """The nest as one statement, if it is a copy from global memory without conditions."""
+) -> tuple[Store, ...]:
+    """The nest as a statement for each box, if it is a copy from global memory."""
     loops: list[For] = []
     inner: tuple[Stmt, ...] = (s,)
     while len(inner) == 1 and isinstance(f := inner[0], For):
@@ -96,13 +104,72 @@ def _copy(
     single: dict[str, Int] = {f.name: ZERO for f in loops if f.extent.const == 1}
     inner = simplify_body(inner, around, single)
     if len(inner) != 1 or not isinstance(store := inner[0], Store) or len(store.writes) != 1:
-        return None
+        return ()
     (write,) = store.writes
     load = source_of(write.value)
     if write.buffer not in wanted or load is None or load.buffer in held:
-        return None
-    shape = shapes.get(load.buffer)
-    if any(not p.plain for p in load.index) or not _fills_zeros(write.value, load, shape, around):
-        return None
-    tile = tuple((f.name, f.extent) for f in loops if f.name not in single)
-    return Store(store.writes, tile, BULK_COPY)
+        return ()
+    extents = {f.name: f.extent.const or 1 for f in loops if f.name not in single}
+    copies = []
+    for w, tile in _boxes(write, extents, ranges):
+        load = source_of(w.value)
+        assert load is not None
+        inside = {**ranges, **{n: of(e) for n, e in tile.items()}}
+        if not _fills_zeros(w.value, load, shapes.get(load.buffer), inside):
+            return ()
+        copies.append(Store((w,), tuple((n, of(e)) for n, e in tile.items()), BULK_COPY))
+    return tuple(copies)
+
+
+def _boxes(
+    w: Write, extents: dict[str, int], ranges: dict[str, Int]
+) -> Iterator[tuple[Write, dict[str, int]]]:
+    """What is written, box by box, with the loops over each box. A loop is split where a division
+    in an index needs it. Those that do not move along a dimension of their own count boxes.
+    """
+
+    def put(w: Write, env: dict[str, Int]) -> Write:
+        around = {**ranges, **{n: of(e) for n, e in extents.items()}}
+
+        def go(p: Int) -> Int:
+            return settled(p.substitute(env), around)
+
+        return Write(w.buffer, tuple(map(go, w.index)), map_ints(w.value, go))
+
+    w = put(w, {})
+    while (found := _division(w, extents)) is not None:
+        name, size = found
+        split: dict[str, int] = {}
+        for n, e in extents.items():
+            split |= {f"{n}.tile": e // size, f"{n}.at": size} if n == name else {n: e}
+        extents = split
+        w = put(w, {name: var(f"{name}.tile") * size + var(f"{name}.at")})
+    apart = _apart(w, extents)
+    box = {n: e for n, e in extents.items() if n not in apart}
+    for at in product(*(range(extents[n]) for n in apart)):
+        yield put(w, {n: of(k) for n, k in zip(apart, at, strict=True)}), box
+
+
+def _division(w: Write, extents: dict[str, int]) -> tuple[str, int] | None:
+    load = source_of(w.value)
+    assert load is not None
+    for p in load.index:
+        for name, n in extents.items():
+            if name in p.names and (size := turns(p, name, n)) is not None:
+                return name, size
+    return None
+
+
+def _apart(w: Write, extents: dict[str, int]) -> list[str]:
+    """The loops that are not one of the sides of a box."""
+    load = source_of(w.value)
+    assert load is not None
+    sides: set[str] = set()
+    for p in load.index:
+        divided = {n for a in opaque_atoms(p) for n in a.names()}
+        moving = [
+            n for n in extents if n in p.names - divided and (p.coefficient(n).const or 0) > 0
+        ]
+        sides |= {min(moving, key=lambda n: p.coefficient(n).const or 0)} if moving else set()
+        sides -= divided
+    return [n for n in extents if n not in sides]

@@ -68,14 +68,14 @@ def _inputs(given: Any) -> tuple[Any, ...]:
 def _exported(
     module: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any
 ) -> torch.export.ExportedProgram:
-    with torch.no_grad():
+    with torch.no_grad(), without_onednn():
         with _about(module):
             traced = torch.export.export(
                 module, inputs, kwargs or None, dynamic_shapes=dynamic_shapes
             )
         long = _long_recurrences(traced.graph)
         table = {op: f for op, f in export_table().items() if op not in long}
-        with _about(module), without_onednn():
+        with _about(module):
             return traced.run_decompositions(table)
 
 

@@ -22,10 +22,11 @@ _WEIGHTS: dict[Operator, tuple[int, int]] = {
 
 
 def channels_last(graph: Graph) -> Graph:
-    return edited(graph, _rule)
+    return edited(graph, last_rule)
 
 
-def _rule(e: Editor, node: Node, inputs: tuple[Value, ...]) -> Value | None:
+def last_rule(e: Editor, node: Node, inputs: tuple[Value, ...]) -> Value | None:
+    """The node with channels last and transposes around it, if it has a layout."""
     if not inputs or not _has_layout(node) or len(inputs[0].shape) not in _FIRST:
         return None
     rank = len(inputs[0].shape)

@@ -51,7 +51,11 @@ def _past_transpose(
         else:
             wide = e.reshape(v, (1,) * (len(shape) - len(v.shape)) + v.shape)
             moved.append(_trimmed(e, e.transpose(wide, back)))
-    y: Value = e.add(node.function, *moved, **dict(node.settings))
+    inner = tuple(shape[d] for d in back)
+    full = [v for v in moved if v.shape == inner and e.array(v) is None]
+    y = _past_reshape(e, node, tuple(moved), full, inner)
+    if y is None:
+        y = e.add(node.function, *moved, **dict(node.settings))
     return e.transpose(y, axes)
 
 
@@ -96,11 +100,36 @@ def _seen_as(e: Editor, x: Value, shape: Shape, inner: Shape) -> Value | None:
         same += 1
     if all(n == 1 for n in wide[: len(wide) - same]):
         return e.reshape(x, wide[len(wide) - same :])
-    big, small = [n for n in shape if n != 1], [n for n in inner if n != 1]
-    if big != small:
-        return None
-    extents = iter(n for n, whole in zip(wide, shape, strict=True) if whole != 1)
-    return e.reshape(x, tuple(1 if n == 1 else next(extents) for n in inner))
+    extents: list[int] = []
+    for outside, inside in _regrouped(shape, inner):
+        own = [wide[d] for d in outside]
+        if all(n == 1 for n in own):
+            extents += [1] * len(inside)
+        elif own == [shape[d] for d in outside]:
+            extents += [inner[d] for d in inside]
+        else:
+            return None
+    return e.reshape(x, tuple(extents))
+
+
+def _regrouped(a: Shape, b: Shape) -> list[tuple[list[int], list[int]]]:
+    """The dimensions of two shapes of the same elements, in groups as small as possible that hold
+    the same elements on both sides.
+    """
+    groups: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(a) or j < len(b):
+        left, right = [i] if i < len(a) else [], [j] if j < len(b) else []
+        i, j = i + len(left), j + len(right)
+        while (p := prod(a[d] for d in left)) != (q := prod(b[d] for d in right)):
+            if p < q:
+                left.append(i)
+                i += 1
+            else:
+                right.append(j)
+                j += 1
+        groups.append((left, right))
+    return groups
 
 
 def _concatenate(e: Editor, node: Node, inputs: tuple[Value, ...]) -> Value | None:

@@ -185,8 +185,8 @@ def _described(a: Artifact) -> dict[str, Any]:
 
 
 def _tensor_map(d: Mapping[str, Any]) -> TensorMap:
-    shape, strides, box = (tuple(map(int, d[k])) for k in ("shape", "strides", "box"))
-    return TensorMap(str(d["buffer"]), str(d["dtype"]), shape, strides, box)
+    sizes = (tuple(map(int, d[k])) for k in ("shape", "strides", "box", "steps"))
+    return TensorMap(str(d["buffer"]), str(d["dtype"]), *sizes)
 
 
 def _compiled(task: Task, d: Mapping[str, Any], code: bytes) -> Compiled:

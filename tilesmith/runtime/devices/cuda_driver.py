@@ -244,7 +244,7 @@ class LibCuda:
         self._call(
             "cuTensorMapEncodeTiled", byref(out), _MAP_DTYPES[tensor.dtype], rank, address,
             (c_uint64 * rank)(*tensor.shape), (c_uint64 * rank)(*tensor.strides),
-            (c_uint * rank)(*tensor.box), (c_uint * rank)(*[1] * rank),
+            (c_uint * rank)(*tensor.box), (c_uint * rank)(*tensor.steps),
             0, _SWIZZLE_128B, _L2_256B, 0,
         )  # fmt: skip
         return out

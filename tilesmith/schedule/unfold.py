@@ -1,0 +1,252 @@
+"""Primitives that make one axis of several by tiles: unfold turns a sum over windows into a product
+of matrices, and merge_tiles runs an element-wise block in the same order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+from typing import ClassVar
+
+from tilesmith.base.dtype import BOOL, INT64
+from tilesmith.base.errors import ScheduleError
+from tilesmith.expr.ints import ZERO, Int, of, var
+from tilesmith.expr.nodes import Binary, Const, Expr, IntValue, Load, Select
+from tilesmith.ir.function import Function
+from tilesmith.ir.lookup import find_block, require_only_writer
+from tilesmith.ir.nodes import Block, Buffer, Iter, Write, map_write_loads, map_writes, walk
+from tilesmith.schedule.cache import check_fresh, top_level
+from tilesmith.schedule.loops import require_no_notes
+from tilesmith.schedule.nests import nest, trivial_index
+from tilesmith.schedule.step import Step
+
+Sizes = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Merged:
+    """An iterator in place of several. It runs over tiles of the given sizes, one after the other,
+    and over each of them in order. `axes` are (name, extent, size of a tile).
+    """
+
+    kind: str
+    axes: tuple[tuple[str, int, int], ...]
+
+    @property
+    def name(self) -> str:
+        return "_".join(n for n, _, _ in self.axes)
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(n for n, _, _ in self.axes)
+
+    @property
+    def tile(self) -> int:
+        return prod(size for _, _, size in self.axes)
+
+    @property
+    def extent(self) -> int:
+        return prod(-(-n // size) * size for _, n, size in self.axes)
+
+    @property
+    def padded(self) -> frozenset[str]:
+        return frozenset(name for name, n, size in self.axes if n % size)
+
+    def values(self) -> dict[str, Int]:
+        """What the old iterators are, over the new one."""
+        at = var(self.name)
+        out: dict[str, Int] = {}
+        step, across = 1, self.tile  # of the axis within a tile, and from one tile to the next
+        for k, (name, n, size) in reversed(list(enumerate(self.axes))):
+            number = at // across if k == 0 else _digit(at, across, -(-n // size))
+            out[name] = number * size + _digit(at, step, size)
+            step, across = step * size, across * -(-n // size)
+        return out
+
+    def position(self) -> Int:
+        """What the new iterator is, over the old ones."""
+        number, rest = ZERO, ZERO
+        for name, n, size in self.axes:
+            number = number * -(-n // size) + var(name) // size
+            rest = rest * size + var(name) % size
+        return number * self.tile + rest
+
+
+def _digit(at: Int, step: int, count: int) -> Int:
+    return at // step - at // (step * count) * count
+
+
+@dataclass(frozen=True, slots=True)
+class Unfold(Step):
+    """Rewrites a sum over windows as a product of matrices: the iterators of `rows` become one, and
+    so do those of `terms`, which it sums over. Both run over tiles of the given sizes, so that a
+    tile of rows is a box of the image, moved by the window. Elements outside are zero.
+
+    Y[h, w, f] += X[h + r, w + s, c] * W[r, s, c, f]
+    ->
+    X.rows[h_w, r_s_c] = X[h(h_w) + r(r_s_c), w(h_w) + s(r_s_c), c(r_s_c)]
+    W.rows[r_s_c, f] = W[r(r_s_c), s(r_s_c), c(r_s_c), f]
+    Y.rows[h_w, f] += X.rows[h_w, r_s_c] * W.rows[r_s_c, f]
+    Y[h, w, f] = Y.rows[h_w(h, w), f]
+    """
+
+    name: ClassVar[str] = "unfold"
+    block: str
+    rows: Sizes
+    terms: Sizes
+
+    def apply(self, func: Function) -> Function:
+        b = _plain(func, self.block, "unfold")
+        its = trivial_index(b, "unfold")
+        if b.combiner is None or b.combiner.op != "add" or not b.init or len(b.writes) != 1:
+            raise ScheduleError(f"cannot unfold {b.name}: it is not a sum")
+        rows = _merged(b, self.rows, "S", "unfold")
+        terms = _merged(b, self.terms, "R", "unfold")
+        (write,) = b.writes
+        name = f"{b.name}.rows"
+        loads = list(dict.fromkeys(b.loads))
+        operands = {x: f"{x.buffer}.rows" for x in loads}
+        check_fresh(func, f"unfold {b.name}", name, *operands.values())
+        if len(set(operands.values())) != len(loads):
+            raise ScheduleError(f"cannot unfold {b.name}: it reads an operand at two places")
+        stages: list[Block] = []
+        buffers: list[Buffer] = []
+        new: dict[Load, Expr] = {}
+        for x in loads:
+            stage, shape = self._operand(func, b, x, (rows, terms), operands[x])
+            stages.append(stage)
+            buffers.append(Buffer(operands[x], shape, x.dtype))
+            new[x] = Load(operands[x], stage.writes[0].index, x.dtype)
+        at = tuple(dict.fromkeys(rows.name if n in rows.names else n for n in its))
+        extents = {i.name: i.extent for i in b.iters} | {rows.name: of(rows.extent)}
+        writes = map_write_loads((write,), lambda x: new[x])
+        index = tuple(map(var, at))
+        product = replace(
+            b,
+            name=name,
+            iters=tuple(
+                dict.fromkeys(
+                    Iter(m.name, m.kind, of(m.extent), var(m.name)) if m is not None else i
+                    for i in b.iters
+                    for m in [next((m for m in (rows, terms) if i.name in m.names), None)]
+                )
+            ),
+            writes=(Write(name, index, writes[0].value),),
+        )
+        back = tuple(rows.position() if n == rows.name else var(n) for n in at)
+        dtype = write.value.dtype
+        crop = Block(
+            b.name, b.spatial, (Write(write.buffer, write.index, Load(name, back, dtype)),)
+        )
+        buffers.append(Buffer(name, tuple(extents[n] for n in at), dtype))
+        place = top_level(func, b.name)
+        func = replace(
+            func,
+            body=(*func.body[:place], *func.body[place + 1 :]),
+            buffers=(*func.buffers, *buffers),
+        )
+        made = [nest(func, o) for o in (*stages, product, crop)]
+        return replace(func, body=(*func.body[:place], *made, *func.body[place:]))
+
+    def _operand(
+        self, func: Function, b: Block, x: Load, merged: tuple[_Merged, ...], name: str
+    ) -> tuple[Block, tuple[Int, ...]]:
+        """The block that fills a matrix with an operand's elements, and the matrix's shape."""
+        shape = func.all_buffers[x.buffer].shape
+        places: dict[str, int] = {}  # the last dimension that a new iterator moves
+        sizes: dict[str, Int] = {}
+        env: dict[str, Int] = {}
+        for d, p in enumerate(x.index):
+            for i in (i for i in b.iters if i.name in p.names):
+                m = next((m for m in merged if i.name in m.names), None)
+                own, size = (i.name, i.extent) if m is None else (m.name, of(m.extent))
+                places[own], sizes[own] = d, size
+                env |= m.values() if m is not None else {}
+        guards: list[Expr] = []
+        for p, n in zip(x.index, shape, strict=True):
+            padded = p.names & frozenset().union(*(m.padded for m in merged))
+            if not p.plain or any((p.coefficient(n).const or -1) < 0 for n in padded):
+                raise ScheduleError(f"cannot unfold {b.name}: it reads {x.buffer} at {p}")
+            if padded:
+                inside = IntValue(p.substitute(env), INT64)
+                guards.append(Binary("lt", inside, IntValue(n, INT64), BOOL))
+            for axis in padded & merged[1].names:
+                # Zeros are added only where the index of the operand itself lies outside.
+                if p.name is None or n != next(i.extent for i in b.iters if i.name == axis):
+                    raise ScheduleError(
+                        f"cannot unfold {b.name}: {axis} of {x.buffer} cannot be padded by zeros"
+                    )
+        value: Expr = Load(x.buffer, tuple(p.substitute(env) for p in x.index), x.dtype)
+        if guards:
+            cond = guards[0]
+            for g in guards[1:]:
+                cond = Binary("and", cond, g, BOOL)
+            value = Select(cond, value, Const(x.dtype.wrap(0), x.dtype), x.dtype)
+        order = sorted(places, key=lambda n: places[n])
+        iters = tuple(Iter(n, "S", sizes[n], var(n)) for n in order)
+        block = Block(name, iters, (Write(name, tuple(map(var, order)), value),))
+        return block, tuple(sizes[n] for n in order)
+
+
+@dataclass(frozen=True, slots=True)
+class MergeTiles(Step):
+    """Makes one iterator of several of an element-wise block: it runs over tiles of the given
+    sizes, one after the other, and over each of them in order.
+
+    for h in 14:                            for h_w in 256:
+      for w in 14:                  ->        Y[h(h_w), w(h_w)] = P[h_w], if that is inside
+        Y[h, w] = P[h_w(h, w)]
+    """
+
+    name: ClassVar[str] = "merge_tiles"
+    block: str
+    sizes: Sizes
+
+    def apply(self, func: Function) -> Function:
+        b = _plain(func, self.block, "merge tiles of")
+        trivial_index(b, "merge tiles of")
+        if b.combiner is not None:
+            raise ScheduleError(f"cannot merge tiles of {b.name}: it is a reduction")
+        merged = _merged(b, self.sizes, "S", "merge tiles of")
+        position, env = merged.position(), merged.values()
+
+        def put(p: Int) -> Int:
+            return var(merged.name) if p == position else p.substitute(env)
+
+        own = Iter(merged.name, "S", of(merged.extent), var(merged.name))
+        iters = dict.fromkeys(own if i.name in merged.names else i for i in b.iters)
+        inside = frozenset(of(n - 1) - env[name] for name, n, size in merged.axes if n % size)
+        new = replace(b, iters=tuple(iters), writes=map_writes(b.writes, put), domain=inside)
+        place = top_level(func, b.name)
+        rest = replace(func, body=(*func.body[:place], *func.body[place + 1 :]))
+        return replace(func, body=(*rest.body[:place], nest(rest, new), *rest.body[place:]))
+
+
+def _plain(func: Function, name: str, why: str) -> Block:
+    """The block, if it is in loops of its own that nothing was done to."""
+    path, b = find_block(func, name)
+    require_only_writer(func, b, why)
+    loops = {f"{b.name}.{i.name}" for i in b.iters}
+    alone = not path or sum(1 for _ in walk((path[0],))) == 1
+    if b.where or b.domain or b.tile or {f.name for f in path} != loops or not alone:
+        raise ScheduleError(f"cannot {why} {b.name}: do this before its loops are scheduled")
+    for f in path:
+        require_no_notes(f, f"{why} {b.name} over")
+    return b
+
+
+def _merged(b: Block, sizes: Sizes, kind: str, why: str) -> _Merged:
+    extents = {i.name: i.extent.const for i in b.iters if i.kind == kind}
+    axes = []
+    for name, size in sizes:
+        n = extents.get(name)
+        if n is None or size < 1:
+            what = "reduced" if kind == "R" else "spatial"
+            raise ScheduleError(
+                f"cannot {why} {b.name}: {name} in tiles of {size}; its {what} iterators of known "
+                f"extent are {', '.join(k for k, e in extents.items() if e is not None) or 'none'}"
+            )
+        axes.append((name, n, size))
+    if not axes or len({n for n, _, _ in axes}) != len(axes):
+        raise ScheduleError(f"cannot {why} {b.name}: name iterators, each once")
+    return _Merged(kind, tuple(axes))
