@@ -71,7 +71,7 @@ class FuseRows:
     """
 
     threads: tuple[int, ...] = THREADS
-    blocks: tuple[int, ...] = (32, 66, 132, 264, 528)  # a few long rows are split over so many
+    blocks: tuple[int, ...] = (32, 66, 132, 264, 528, 1024, 2048)  # that share a few long rows
     longest: int = 8192
     widths: tuple[int, ...] = (4, 2, 1)  # elements that a thread moves at once
     held: tuple[int, ...] = (0, 64)  # elements of a row that a thread keeps in registers
