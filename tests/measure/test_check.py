@@ -124,3 +124,18 @@ def test_regions() -> None:
     tight.free()
     aligned.free()
     Region("nothing", 0).free()
+
+
+@pytest.mark.parametrize("at", [0, (1 << 16) - 1, 1 << 16, 150_000, 199_999])
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, 3.0])
+def test_one_wrong_element_of_many_is_found(at: int, wrong: float) -> None:
+    """Long arrays are compared in pieces."""
+    func = product(8, "float32")
+    want = np.ones((200, 1000), np.float32)
+    expected, got = Expected("C", want, tolerance(func)), want.copy()
+    assert expected.differs(got) is None
+    got.reshape(-1)[at] = wrong
+    text = expected.differs(got)
+    assert text is not None
+    assert f"C[{at // 1000}, {at % 1000}]" in text
+    assert "1 of 200000 elements are off" in text
