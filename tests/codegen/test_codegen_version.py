@@ -82,8 +82,8 @@ def reduction(dtype: str, join: Any) -> ts.Schedule:
     return vectorized(ts.function([x, y]))
 
 
-def convolution() -> ts.Schedule:
-    """Padded: its guards are cut off."""
+def convolution(is_written_out: bool = False) -> ts.Schedule:
+    """Padded: its guards are cut off. Written out, its rows run on several threads."""
     x, w = ts.placeholder((12, 17), name="x"), ts.placeholder((3, 3), name="w")
     p, q = ts.reduce_axis(3, name="p"), ts.reduce_axis(3, name="q")
 
@@ -93,6 +93,9 @@ def convolution() -> ts.Schedule:
 
     y = ts.compute((12, 17), lambda i, j: ts.sum(at(i + p, j + q) * w[p, q], axis=(p, q)), name="y")
     sch = ts.Schedule(ts.function([x, w, y]))
+    if is_written_out:
+        sch.write_out("y")
+        sch.parallel(sch.loops("y")[0])
     i, j, *taps = sch.loops("y")
     sch.reorder(i, *taps, j)
     sch.vectorize(j)
@@ -122,6 +125,7 @@ def kernels() -> Iterator[tuple[str, ts.Schedule]]:
     for dtype in ("float32", "float64", "float16", "bfloat16", "int32"):
         yield f"matmul tiled {dtype}", tiled(18, 70, 33, dtype)
     yield "convolution", convolution()
+    yield "convolution written out", convolution(is_written_out=True)
     yield "softmax", rows(0)
     yield "softmax that fetches ahead", rows(1)
     yield "turned", turned()

@@ -13,6 +13,8 @@ from tilesmith.codegen.passes.guards import guards_of
 from tilesmith.codegen.passes.simplify import coarse
 from tilesmith.expr.dynamic import loads_of
 from tilesmith.expr.ints import of, var
+from tilesmith.expr.nodes import Select, children
+from tilesmith.expr.walk import preorder
 from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, statements
 
 NAMES = ("i", "j", "k")
@@ -101,6 +103,30 @@ def test_parallel_loops_that_are_cut_stay_one_range(depth: int) -> None:
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal(s, dtype=np.float32) for s in ((57, 30), (30, 67)))
     np.testing.assert_allclose(ts.build(sch, ts.cpu(2))(a, b), a @ b, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("parallel", [0, 1, 2])
+def test_a_window_written_out_tests_no_border_inside(parallel: int) -> None:
+    """Whichever loops run on several threads, a padded element is read or is zero: no select."""
+    x, w = ts.placeholder((1, 9, 11, 8), name="X"), ts.placeholder((3, 3, 1, 8), name="W")
+    y = ts.ops.depthwise_conv2d(x, w, padding=1, layout="NHWC", name="Y")
+    func = ts.function([x, w, y])
+    sch = ts.Schedule(func)
+    (pad,) = (b for b in sch.blocks if b != "Y")
+    sch.write_out("Y")
+    sch.inline(pad)
+    n, h, col, f = sch.loops("Y")
+    w0, w1 = sch.split(col, [None, 3])
+    sch.unroll(w1)
+    sch.reorder(n, h, w0, f, w1)
+    sch.parallel(*(h, w0)[:parallel])
+    stores = [s for s in statements(lower(sch.func).body) if isinstance(s, Store)]
+    values = [e for s in stores for v in s.writes for e in preorder(v.value, children)]
+    assert not any(isinstance(e, Select) for e in values), f"{lower(sch.func)}"
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(s, dtype=np.float32) for s in ((1, 9, 11, 8), (3, 3, 1, 8)))
+    got = ts.build(sch, ts.cpu(2))(a, b)
+    np.testing.assert_allclose(got, ts.evaluate(func, a, b), rtol=1e-4, atol=1e-5)
 
 
 def test_a_copy_with_a_border_does_not_multiply_the_tile() -> None:

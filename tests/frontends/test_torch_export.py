@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import nn
 from torch_models import Decoder, StaticDecoder
 
 import tilesmith as ts
+from tilesmith.frontends.torch.decompositions import lstm_with_states
 from tilesmith.testing.networks.catalogue import SMALL
 
 
@@ -126,3 +128,14 @@ def test_what_cannot_be_traced_is_said() -> None:
         ts.from_torch(torch.relu, (torch.ones(2),))
     with pytest.raises(ts.GraphError, match="complex64"):
         ts.from_torch(nn.Identity(), (torch.ones(2, dtype=torch.complex64),))
+
+
+def test_last_states_of_an_lstm_have_the_shape_of_the_first() -> None:
+    """Whatever axes a version of PyTorch gives them when it decomposes the layer."""
+    h, c = torch.zeros(4, 2, 3), torch.zeros(4, 2, 5)
+
+    def decompose(x: torch.Tensor, states: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        return x, *(s.unsqueeze(1) for s in states)
+
+    out, *last = lstm_with_states(decompose)(torch.zeros(7, 2, 6), (h, c))
+    assert [tuple(t.shape) for t in (out, *last)] == [(7, 2, 6), (4, 2, 3), (4, 2, 5)]

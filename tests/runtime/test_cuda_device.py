@@ -75,7 +75,7 @@ def test_numpy_arrays_are_copied_there_and_back(monkeypatch: pytest.MonkeyPatch)
 def test_tensor_maps_come_before_the_pointers() -> None:
     driver, device, artifact = make()
     entry = artifact.entries[0]
-    tensor = TensorMap("X", "float32", (N,), (), (64,))
+    tensor = TensorMap("X", "float32", (N,), (), (64,), (1,))
     first = replace(entry.launches[0], arguments=("T",), maps=(tensor,))
     entry = replace(entry, launches=(first, entry.launches[1]))
     module = device.load(replace(artifact, entries=(entry,)))
@@ -245,7 +245,7 @@ def test_the_real_driver_is_called_with_the_right_types() -> None:
     d.function_attribute(1, 4), d.launch(1, 2, 3, 4, 5, 6), d.create_stream(), d.synchronize(1)
     d.begin_capture(1), d.end_capture(1), d.launch_graph(1, 2), d.free_graph(1)
     d.create_event(), d.record(1, 2), d.wait(1), d.elapsed(1, 2)
-    held = d.tensor_map(TensorMap("X", "bfloat16", (64, 128), (128,), (64, 32)), 4096)
+    held = d.tensor_map(TensorMap("X", "bfloat16", (64, 128), (128,), (64, 32), (1, 2)), 4096)
     assert ctypes.sizeof(held) == 128
     assert d.asked["cuTensorMapEncodeTiled"][1:4] == (9, 2, 4096)
     assert d.asked["cuLaunchKernel"] == (1, 2, 1, 1, 3, 1, 1, 4, 5, 6, None)

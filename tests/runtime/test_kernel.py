@@ -494,7 +494,10 @@ def test_pack_brings_an_array_into_the_layout_of_the_kernel() -> None:
     assert ready.shape == (2, 6, 4)
     np.testing.assert_array_equal(ready, w.reshape(6, 2, 4).transpose(1, 0, 2))
     np.testing.assert_allclose(kernel(x, ready), ts.evaluate(func, x, w), rtol=1e-5)
-    assert kernel.pack("X", x) is x
+    lined = kernel.pack("X", x)
+    assert lined.ctypes.data % 64 == ready.ctypes.data % 64 == 0
+    assert kernel.pack("X", lined) is lined
+    np.testing.assert_array_equal(lined, x)
     sent = pickle.loads(pickle.dumps(kernel))
     np.testing.assert_array_equal(sent.pack("W", w), ready)
 

@@ -53,7 +53,8 @@ REWRITES = [p for p in PRIMITIVES if not p.name.startswith(("sample_", "auto_"))
 def test_every_primitive_goes_through_json(primitive):
     values = {
         "factors": (None, 4, "#x"), "exact": True, "loops": ("a", "b"), "stages": 2, "dim": 0,
-        "multiple": 4, "offset": 1, "multiples": (("i", 4),), "layout": ("d0",), "value": ("A", 3),
+        "multiple": 4, "offset": 1, "multiples": (("i", 4),), "rows": (("i", 4), ("j", 1)),
+        "terms": (("k", 2),), "sizes": (("i", 4),), "layout": ("d0",), "value": ("A", 3),
     }  # fmt: skip
     step = primitive(
         **{

@@ -43,7 +43,7 @@ def product(n: int = 1024, turned: bool = False) -> Variant:
     raise AssertionError("no sketch of that kind")
 
 
-def score(v: Variant, i, j, k, unroll=512, pipeline=2, width=4) -> float:  # type: ignore[no-untyped-def]
+def score(v: Variant, i, j, k, unroll=1024, pipeline=2, width=4) -> float:  # type: ignore[no-untyped-def]
     """Tiles from blocks to registers: blocks, virtual threads, threads, and two levels within."""
     row = {"#C.local.unroll": unroll, "#C.local.pipeline": pipeline}
     row |= {"#A.shared.width": width, "#B.shared.width": width}
@@ -63,6 +63,19 @@ def test_more_results_per_thread_need_fewer_loads() -> None:
     small = score(v, (64, 1, 16, 1, 1), (64, 1, 16, 1, 1), K)
     assert large > medium > small
     assert large > 3 * small
+
+
+def test_virtual_threads_count_as_copies_of_unrolled_code() -> None:
+    """They stand inside of the reducing loop when code generation decides what is unrolled."""
+    v = product(4096, turned=True)
+    tiles = ((32, 4, 8, 1, 4), (16, 2, 32, 1, 4), (256, 1, 16))
+    assert score(v, *tiles, unroll=2048) > 1.1 * score(v, *tiles, unroll=1024)
+    for unroll, is_kept in ((2048, False), (1024, True)):
+        row = np.array([[*tiles[0], *tiles[1], *tiles[2], 4, 4, 2, unroll]], np.int32)
+        assert v.contains(row).all()
+        assert v.valid(row).all()
+        text = str(ts.lower(v.function(row[0]), H200, ts.GPU_PASSES))
+        assert ("for C.local.k.2 in 16:\n" in text) == is_kept
 
 
 def test_as_many_blocks_as_multiprocessors() -> None:

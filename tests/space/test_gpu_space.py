@@ -105,3 +105,17 @@ def test_rows_that_fit_stay_in_registers() -> None:
         arrays = random_inputs(v.task.func, rng)
         assert_close(ts.run_simt(lowered, *arrays), evaluate(v.task.func, *arrays), "", v.task.func)
     assert len(seen) > 10
+
+
+def test_a_grouped_convolution_copies_its_image_to_shared_memory() -> None:
+    """A tile lies in one group, so the part of the image that it needs is known."""
+    found = variants_of("group-conv2d", 6, 8, 12, 3, 2, 1, 4, 2)
+    assert {"Y.local", "pad.shared", "W.shared"} in [
+        {b.name for b in v.func.buffers} for v in found
+    ]
+    given = random_inputs(found[0].task.func, np.random.default_rng(0))
+    want = evaluate(found[0].task.func, *given)
+    for v in found:
+        assert "Y.local" in v.func.all_buffers
+        for func in some_rows(v, 2):
+            assert_close(ts.run_simt(lower(func, H200, GPU_PASSES), *given), want)

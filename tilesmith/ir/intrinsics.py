@@ -83,7 +83,7 @@ AMX_TILES = tuple(
     _tiles(rows, 32, steps, left, right)
     for left, right in (("int8", "int8"), ("uint8", "int8"), ("bfloat16", "bfloat16"))
     for rows in (32, 16)
-    for steps in (16, 4, 1)
+    for steps in (16, 8, 4, 1)
 )
 
 INTRINSICS = (AVX512_DOT_U8S8, AVX_DOT_U8S8, NEON_DOT_S8S8, NEON_DOT_U8U8, *AMX_TILES, *WGMMA, *MMA)

@@ -178,6 +178,17 @@ def _dense(terms: list[tuple[Int, str]], ranges: Mapping[str, Int], rules: Rules
     return reach
 
 
+def _exceeds(step: Int, reach: Int, rules: Rules) -> bool:
+    """Whether a step is larger than a reach, by their difference as it is, or with the step as the
+    product of sizes that makes it up: 32 is more than some factors of a tile of 32 reach.
+    """
+    if nonnegative(reduce_modulo(step - 1 - reach, rules)):
+        return True
+    n = step.const
+    wholes = (m for m, whole in rules.items() if n is not None and whole.const == n)
+    return any(nonnegative(Int({m: 1}) - 1 - reach) for m in wholes)
+
+
 def separate(p: Int, loop: str, ranges: Mapping[str, Int], rules: Rules) -> bool:
     """Whether different iterations of `loop` give different values of p, whatever the loops inside
     of it do.
@@ -191,8 +202,8 @@ def separate(p: Int, loop: str, ranges: Mapping[str, Int], rules: Rules) -> bool
         for t in left:
             c, e, n = t
             beyond = reduce_modulo(reach + c * (e - 1), rules)
-            larger = [reduce_modulo(o[0] - 1 - beyond, rules) for o in left if o is not t]
-            if nonnegative(reduce_modulo(c - ONE - reach, rules)) and all(map(nonnegative, larger)):
+            larger = all(_exceeds(o[0], beyond, rules) for o in left if o is not t)
+            if nonnegative(reduce_modulo(c - ONE - reach, rules)) and larger:
                 if n == loop:
                     return True
                 reach = beyond

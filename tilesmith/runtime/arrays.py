@@ -59,6 +59,17 @@ def empty(shape: tuple[int, ...], kind: np.dtype[Any], nbytes: int) -> tuple[Arr
     return ndarray(shape, kind, raw, offset), address + offset
 
 
+def at_a_line(array: Array) -> Array:
+    """The array, or a copy of it that starts at a cache line: else each of the widest loads takes
+    bytes of two lines.
+    """
+    if not array.flags.c_contiguous or address_of(array) % ALIGNMENT == 0:
+        return array
+    copy, _ = empty(array.shape, array.dtype, array.nbytes)
+    copy[...] = array
+    return copy
+
+
 def convert(value: Any, p: Parameter) -> Array:
     """Converts an argument to a NumPy array, without checking that it fits the parameter."""
     if isinstance(value, np.ndarray | np.generic):

@@ -17,7 +17,7 @@ from numpy import ndarray
 from tilesmith.base.errors import ArgumentError, BuildError
 from tilesmith.codegen.artifact import Artifact, Parameter, obstacle
 from tilesmith.ir.pack import packed
-from tilesmith.runtime.arrays import Array, address_of, convert, empty, reject
+from tilesmith.runtime.arrays import Array, address_of, at_a_line, convert, empty, reject
 from tilesmith.runtime.export.kernel import kernel_library
 from tilesmith.runtime.export.write import Exported, write_library
 from tilesmith.runtime.origin import AS_GIVEN, Origin
@@ -177,14 +177,14 @@ class Kernel:
 
     def pack(self, name: str, array: Any) -> Array:
         """`array` in the layout that this kernel takes for the parameter, which tuning may have
-        chosen. Weights are packed once and used in many calls.
+        chosen, from the start of a cache line on. Weights are packed once and used in many calls.
         """
         p = next((p for p in self.artifact.inputs if p.name == name), None)
         if p is None:
             names = ", ".join(p.name for p in self.artifact.inputs) or "none"
             raise ArgumentError(f"{self.name!r} has no input {name!r}; it has {names}")
         a = convert(array, p)
-        return a if p.packed is None else packed(p.packed, a, repr(self.name))
+        return at_a_line(a if p.packed is None else packed(p.packed, a, repr(self.name)))
 
     def time(
         self, *arrays: Any, out: Any = None, repeats: int = 10, min_seconds: float = 0.01

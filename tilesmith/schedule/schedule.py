@@ -26,6 +26,7 @@ from tilesmith.schedule.merge import MergeIterators
 from tilesmith.schedule.reduction import DecomposeReduction, Rfactor
 from tilesmith.schedule.step import Size, Step
 from tilesmith.schedule.trace import Trace
+from tilesmith.schedule.unfold import MergeTiles, Unfold
 from tilesmith.schedule.unit import Blockize, Tensorize
 from tilesmith.schedule.winograd import Winograd
 from tilesmith.schedule.write_out import WriteOut
@@ -128,6 +129,20 @@ class Schedule:
         step = MergeIterators(block, (first, second))
         self.apply(step)
         return step.loop
+
+    def unfold(self, block: str, rows: dict[str, int], terms: dict[str, int]) -> str:
+        """Rewrites a sum over windows as a product of matrices, whose rows and terms run over tiles
+        of these sizes. Returns the name of the block that computes it; `block` now copies.
+        """
+        self.apply(Unfold(block, tuple(rows.items()), tuple(terms.items())))
+        return f"{block}.rows"
+
+    def merge_tiles(self, block: str, sizes: dict[str, int]) -> str:
+        """Makes one iterator of several of an element-wise block, which runs over tiles of these
+        sizes. Returns the name of its loop.
+        """
+        self.apply(MergeTiles(block, tuple(sizes.items())))
+        return f"{block}.{'_'.join(sizes)}"
 
     def parallel(self, *loops: str) -> None:
         """Runs the iterations on several threads. Several perfectly nested loops run as a single

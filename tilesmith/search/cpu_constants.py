@@ -66,6 +66,9 @@ class CpuConstants:
     # stay in a register: each step loads, inserts, extracts and stores every element, and the next
     # step waits for that store (4.5 measured on Neoverse-N1).
     scattered_sum: float = 4.0
+    # Cycles of an iteration of a parallel loop besides its body: finding its indices, and addresses
+    # that a serial loop would step along (9 to 24 measured on Neoverse-N1).
+    parallel_turn: float = 16.0
     lane_factors: bool = False  # a vector may be multiplied by one lane of another (Neon)
 
     def lanes(self, bits: int) -> int:

@@ -122,7 +122,8 @@ def _cycles(cpu: CpuConstants, estimates: tuple[Term, ...], n: Nest) -> Term:
     alone = 0.25 - 0.15 * n.fetched_ahead.minimum(1)
     if any(f.note("fetch_stream") for f in n.path):
         alone = alone.minimum(0.2)
-    return (longest + (total - longest) * alone) * (rounds / parts)
+    turns = (parts > 1).where(rounds * cpu.parallel_turn, 0)
+    return (longest + (total - longest) * alone) * (rounds / parts) + turns
 
 
 def _compute(cpu: CpuConstants, n: Nest) -> Term:

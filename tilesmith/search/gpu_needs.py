@@ -193,14 +193,15 @@ def _tile_of(nest: Nest, a: Access) -> tuple[Term, ...]:
 
 def _wavefronts(gpu: GpuConstants, n: GpuNest, strides: tuple[Term, ...], wide: Term) -> Term:
     """Cycles in which shared memory answers one load of a warp. Lanes that read the same word share
-    it; different words of one bank come one after the other.
+    it; different words of one bank come one after the other. Vectors of 4 words are loaded by a
+    quarter of a warp at a time.
     """
     g = n.graph
     distinct, worst = g.of(1), g.of(1)
     for lanes, step in n.lanes(strides, gpu.warp_size):
         moves = step.minimum(1)
         distinct = distinct * moves.where(lanes, 1)
-        same_bank = lanes * largest_power(step, gpu.banks) / (gpu.banks * wide)
+        same_bank = lanes.minimum(gpu.banks / wide) * largest_power(step, gpu.banks) / gpu.banks
         worst = worst * moves.where(same_bank.maximum(1), 1)
     return (distinct * wide / gpu.banks).maximum(1).maximum(worst.minimum(distinct) * wide)
 

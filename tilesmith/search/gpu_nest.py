@@ -93,13 +93,26 @@ class GpuNest:
     @cached_property
     def width(self) -> Term:
         """Elements that a thread copies at once: only of plain copies, and of rows that it
-        divides.
+        divides. Rows that are copied as a whole follow one another.
         """
         for f in self.nest.path:
             if (note := f.note("fetch_width")) is not None and not self.padded:
-                fits = largest_power(self.nest.loops[-1].extent, 4)
+                fits = largest_power(self._contiguous, 4)
                 return self.nest.runs.size(note).minimum(fits)
         return self.graph.of(1)
+
+    @cached_property
+    def _contiguous(self) -> Term:
+        """Elements of a copy that are contiguous in its source."""
+        loops = self.nest.loops[self.own :]
+        shape = self.target.shape  # that of the source
+        run, whole = loops[-1].extent, self.graph.of(1)
+        if len(loops) != len(shape):
+            return run
+        for inner, n, outer in zip(loops[:0:-1], shape[:0:-1], loops[-2::-1], strict=True):
+            whole = whole * (1 - (self.graph.integer(n) > inner.extent))
+            run = run * whole.where(outer.extent, 1)
+        return run
 
     @cached_property
     def padded(self) -> bool:

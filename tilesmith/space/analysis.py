@@ -215,9 +215,22 @@ def fusible_consumer(func: Function, b: Block, permuted: bool = False) -> Block 
         return None
     if any(w.endswith(".shared") for w in written(c)):
         return None
-    if elementwise_match(func, b, c) or (permuted and _permutes(b, c)):
+    if elementwise_match(func, b, c) or (permuted and (_permutes(b, c) or _takes_all(func, b, c))):
         return c
     return None
+
+
+def _takes_all(func: Function, b: Block, c: Block) -> bool:
+    """Whether the consumer reads each element once, at its own iterators, while the block writes
+    them at others, such as a channel as a group and a channel within the group.
+    """
+    if len(b.writes) != 1:
+        return False
+    own = [i.name for i in c.spatial]
+    shape = func.all_buffers[b.writes[0].buffer].shape
+    loads = [x for x in c.loads if x.buffer == b.writes[0].buffer]
+    whole = list(shape) == [i.extent for i in c.spatial]
+    return whole and all([p.name for p in x.index] == own for x in loads)
 
 
 def _permutes(b: Block, c: Block) -> bool:

@@ -227,4 +227,7 @@ def _code_limits(path: Path, b: Block) -> Iterator[Limit]:
             left = maximum(var(depth) // copies, of(1))
             code = code * (extents * left // maximum(extents, left))  # the smaller of the two
         copies = copies * extents
+    if pipelined := [f.extent for f in path if f.note("pipeline") is not None]:
+        turns = pipelined[-1]
+        code = code * (1 + (of(2) // turns) * (turns // 2))  # two turns are written out
     yield Limit(f"{b.name}: written out", code, _MOST_WRITTEN_OUT)

@@ -95,10 +95,11 @@ def turned(b: Block, buffer: str, copy: str) -> list[Step]:
     do not meet at a bank of shared memory.
     """
     (index, *more) = {x.index for x in b.loads if x.buffer == buffer}
-    spatial = {i.name for i in b.spatial} - analysis.shared_axes(b)
+    every = {i.name for i in b.spatial}
+    spatial = every - analysis.shared_axes(b)
     if more or len(index) < 2 or index[-1].names & spatial:
         return []
-    first = next((d for d, p in enumerate(index) if p.names and p.names <= spatial), None)
+    first = next((d for d, p in enumerate(index) if p.names & spatial and p.names <= every), None)
     if first is None:
         return []
     order = [d for d in range(len(index)) if d != first]

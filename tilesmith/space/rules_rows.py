@@ -233,6 +233,25 @@ def split_interleaved(state: State) -> Derived | None:
         return None
 
 
+def split_groups(state: State) -> Derived | None:
+    """Splits an iterator that an operand's index divides, such as a channel into group and channel
+    within the group, in a sum whose results its consumer writes. The part of the image that a tile
+    needs is then known, so that it can be copied to shared memory.
+    """
+    func, b = state.func, state.block
+    divided = analysis.division(b) if b.reducing and not state.levels_of(b.name) else None
+    if divided is None or analysis.fusible_consumer(func, b, permuted=True) is None:
+        return None
+    try:
+        after = state.then(SplitIterator(b.name, *divided))
+    except ScheduleError:
+        return None
+    split = analysis.block(after.func, b.name)
+    if analysis.fusible_consumer(after.func, split, permuted=True) is None:
+        return None
+    return Derived((after,), final=True)
+
+
 @dataclass(frozen=True)
 class SplitSums:
     """Splits the reduction of a block with data reuse over blocks, if its results alone are too few
@@ -294,7 +313,7 @@ class AnnotateForGpu:
     and how many of them make a block of threads is a decision. So is the unroll depth.
     """
 
-    unroll: tuple[int, ...] = (0, 16, 64, 512, 1024)
+    unroll: tuple[int, ...] = (0, 16, 64, 512, 1024, 2048)
     threads: tuple[int, ...] = (64, 128, 256, 512)
 
     def __call__(self, state: State) -> Derived | None:

@@ -31,7 +31,13 @@ from tilesmith.space.rules_gpu import (
     KeepPadding,
     TileForGpu,
 )
-from tilesmith.space.rules_rows import AnnotateForGpu, FuseRows, SplitSums, split_interleaved
+from tilesmith.space.rules_rows import (
+    AnnotateForGpu,
+    FuseRows,
+    SplitSums,
+    split_groups,
+    split_interleaved,
+)
 from tilesmith.space.state import Rule
 from tilesmith.space.tensor_cores import TileByTensorCores
 from tilesmith.space.tiling import Tiling
@@ -80,8 +86,9 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
             TileByTensorCores(group_intrinsics(target)),
             TileByWarps(warp_intrinsics(target)),
             AddCacheWrite(final=True, permuted=True),
+            split_groups,
             TileForGpu(
-                Tiling("SSSRRSRS", max_innermost=16, whole=16),
+                Tiling("SSSRRSRS", max_innermost=16, unroll_reduce=16, whole=16, groups=True),
                 fetching=(
                     fetching,
                     replace(fetching, turned=True),

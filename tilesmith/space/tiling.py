@@ -34,6 +34,7 @@ class Tiling:
     registers: bool = False  # the innermost tile is unrolled, so that it stays in registers
     whole: int = 0  # batch axes of at most this extent are not tiled
     ones: bool = False  # nor are axes of extent 1
+    groups: bool = False  # nor are those that number the groups of a dimension of the result
 
     def __post_init__(self) -> None:
         if not self.structure or set(self.structure) - {"S", "R"}:
@@ -61,6 +62,10 @@ class Tiling:
         short &= analysis.batch_axes(b)
         if self.ones:
             short |= {i.name for i in b.spatial if i.extent.const == 1}
+        if self.groups:  # tiles of several groups would have holes
+            parted = [p for w in b.writes for p in w.index if len(p.names) > 1]
+            short |= {i.name for i in b.spatial for p in parted
+                      if i.name in p.names and p.coefficient(i.name).const != 1}  # fmt: skip
         return frozenset(short - {vector_axis})
 
     def apply(

@@ -17,7 +17,7 @@ from tilesmith.expr.ints import of
 from tilesmith.ir.function import Function
 from tilesmith.ir.intrinsics import INTRINSICS
 from tilesmith.ir.lookup import all_loops, find_block, find_loop
-from tilesmith.ir.nodes import Block, walk
+from tilesmith.ir.nodes import Block, Iter, walk
 from tilesmith.schedule.automatic import (
     AutoParallel,
     AutoPrefetch,
@@ -44,6 +44,7 @@ from tilesmith.schedule.sample import (
 )
 from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.step import Step
+from tilesmith.schedule.unfold import MergeTiles, Unfold
 from tilesmith.schedule.unit import Blockize, Tensorize
 from tilesmith.schedule.winograd import Winograd
 from tilesmith.schedule.write_out import WriteOut
@@ -69,9 +70,9 @@ MOVING_WEIGHTS: dict[str, float] = {
 GPU_WEIGHTS: dict[str, float] = {**CPU_WEIGHTS, "bind": 2, "parallel": 0, "vectorize": 0.5}
 # Every primitive. Those that need a special program have larger weights.
 EVERY_WEIGHTS: dict[str, float] = {
-    **CPU_WEIGHTS, "bind": 0.5, "split_iterator": 2, "merge_iterators": 2, "winograd": 4,
-    "skip_zeros": 3, "write_out": 2, "tensorize": 3, "auto_parallel": 1, "auto_prefetch": 0.5,
-    "auto_vectorize": 1,
+    **CPU_WEIGHTS, "bind": 0.5, "split_iterator": 2, "merge_iterators": 4, "winograd": 4,
+    "unfold": 1, "merge_tiles": 1, "skip_zeros": 3, "write_out": 2, "tensorize": 3,
+    "auto_parallel": 1, "auto_prefetch": 0.5, "auto_vectorize": 1,
     "auto_unroll": 1, "prefetch_streams": 0.5, "sample_tile": 0.2, "sample_choice": 0.2,
     "sample_location": 2, "sample_permutation": 1, "require": 0.2,
 }  # fmt: skip
@@ -237,6 +238,21 @@ class _Draw:
         at = int(self.rng.integers(len(b.iters) - 1))
         pair = (b.iters[at].name, b.iters[at + 1].name)
         return MergeIterators(b.name, pair if self.rng.random() < 0.9 else pair[::-1])
+
+    def unfold(self) -> Step | None:
+        sums = [b for b in self.blocks if b.reducing]
+        if not sums:
+            return None
+        b = self.one_of(sums)
+        return Unfold(b.name, self._tiles(b.spatial), self._tiles(b.reducing))
+
+    def merge_tiles(self) -> Step | None:
+        b = self.block()
+        return MergeTiles(b.name, self._tiles(b.spatial)) if b.spatial else None
+
+    def _tiles(self, iters: tuple[Iter, ...]) -> tuple[tuple[str, int], ...]:
+        some = [i.name for i in iters if self.rng.random() < 0.7]
+        return tuple((n, int(self.rng.integers(1, 4))) for n in some)
 
     def fuse(self) -> Step | None:
         nest = self.nest()

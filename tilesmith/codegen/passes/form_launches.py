@@ -19,7 +19,7 @@ from tilesmith.codegen.passes.accesses import accesses, substitute_body
 from tilesmith.codegen.passes.spread_copies import spread
 from tilesmith.expr.ints import ONE, ZERO, Int, of, var
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Alloc, For, If, Join, Stmt, statements
+from tilesmith.ir.nodes import Alloc, Buffer, For, If, Join, Stmt, statements
 
 AXES = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 BLOCKS = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
@@ -37,7 +37,7 @@ def form_launches(func: Function, target: Target) -> Function:
         if not isinstance(root, Alloc):
             used = {a.buffer for a in accesses((root,))}
             mine = [s for s in waiting if s.buffer.name in used]
-            out.append(_launch(root, k, func.name, target, scopes, out, mine))
+            out.append(_launch(root, k, func.name, target, scopes, buffers, out, mine))
         elif root.buffer.scope == "global":
             out.append(root)
         else:
@@ -46,8 +46,8 @@ def form_launches(func: Function, target: Target) -> Function:
 
 
 def _launch(
-    root: Stmt, number: int, name: str, target: Target, scopes: dict[str, str], top: list[Stmt],
-    waiting: list[Alloc],
+    root: Stmt, number: int, name: str, target: Target, scopes: dict[str, str],
+    buffers: dict[str, Buffer], top: list[Stmt], waiting: list[Alloc],
 ) -> Stmt:  # fmt: skip
     blocks, body = _blocks((root,), name)
     dropped = {f.name: ZERO for f in blocks if f.extent.const == 1}
@@ -86,7 +86,7 @@ def _launch(
     ranges = {f.name: f.extent for f in (*blocks, *threads)}
     around = {} if total else {n: var(n) for n in names}
     place = _Place(dropped, around, along, ranges, inside=not total)
-    done = _Threads(tid, num, names, scopes).body(inner, place)
+    done = _Threads(tid, num, names, scopes, buffers).body(inner, place)
     stmts: tuple[Stmt, ...] = (*local, *done)
     for f in reversed(threads):
         stmts = (replace(f, body=stmts, kind="threadIdx.x", notes=()),)
@@ -183,6 +183,7 @@ class _Threads:
     num: int
     names: frozenset[str]  # the loops over threads
     scopes: dict[str, str]  # of the buffers
+    buffers: dict[str, Buffer]
 
     def body(self, body: tuple[Stmt, ...], at: _Place) -> tuple[Stmt, ...]:
         out: list[Stmt] = []
@@ -251,5 +252,7 @@ class _Threads:
                 guards += tuple(-value for n, value in at.threads.items() if n not in used)
             return (If(guards, (s,)),) if guards else (s,)
         reads = {self.scopes[a.buffer] for a in accesses((s,)) if not a.write}
-        done = None if "local" in reads else spread(s, self.tid, self.num, at.ranges)
+        done = None
+        if "local" not in reads:
+            done = spread(s, self.tid, self.num, at.ranges, self.buffers)
         return (If((-self.tid,), (s,)),) if done is None else (done,)

@@ -12,7 +12,7 @@ from tilesmith.codegen.passes.accesses import map_access, tile_ranges
 from tilesmith.expr.conditions import condition_parts
 from tilesmith.expr.intervals import Unknown, bounds
 from tilesmith.expr.ints import ZERO, FloorDiv, Int, Maximum, Opaque, atom, of, opaque_atoms
-from tilesmith.expr.nodes import Expr, Select, map_own_ints, rewrite
+from tilesmith.expr.nodes import Binary, Expr, Select, map_own_ints, rewrite
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, For, If, Join, Stmt, Store, Write
 
@@ -104,15 +104,29 @@ def _conditions(conds: tuple[Int, ...], ranges: Ranges) -> tuple[Int, ...] | Non
 
 
 def _decided(e: Expr, ranges: Ranges) -> Expr:
-    """A select whose condition is constant, replaced by the side that is taken."""
-    if isinstance(e, Select):
-        parts, rest = condition_parts(e.cond)
-        truths = [decide(p, ranges) for p in parts]
-        if any(t is False for t in truths):
-            return e.b
-        if not rest and all(t is True for t in truths):
-            return e.a
+    """A select whose condition is constant, replaced by the side that is taken; a conjunction
+    without the part that always holds, so that what is known of one loop is not lost while another
+    one is still to be split.
+    """
+    match e:
+        case Binary(op="and"):
+            return e.b if _holds(e.a, ranges) else e.a if _holds(e.b, ranges) else e
+        case Select():
+            parts, rest = condition_parts(e.cond)
+            truths = [decide(p, ranges) for p in parts]
+            if any(t is False for t in truths):
+                return e.b
+            if not rest and all(t is True for t in truths):
+                return e.a
     return e
+
+
+def _holds(e: Expr, ranges: Ranges) -> bool:
+    """Whether a part of a conjunction, not one itself, is a comparison that always holds."""
+    if isinstance(e, Binary) and e.op == "and":
+        return False
+    parts, rest = condition_parts(e)
+    return not rest and all(decide(p, ranges) is True for p in parts)
 
 
 def decide(p: Int, ranges: Ranges) -> bool | None:

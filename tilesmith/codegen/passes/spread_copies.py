@@ -2,7 +2,7 @@
 
 The iterations are numbered; each thread takes every n-th one, so that neighbouring threads access
 neighbouring elements. Where elements of the source are contiguous, each thread takes several at
-once.
+once, also across the ends of short rows that follow one another in memory.
 
     for i in 16:                             for turn in 2:
       for j in 32:                     ->      for lane in 4:  # vectorize
@@ -11,19 +11,25 @@ once.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from math import prod
+
 from tilesmith.codegen.passes.accesses import substitute_body
 from tilesmith.codegen.passes.simplify import simplify_body
 from tilesmith.expr.dynamic import loads_of
 from tilesmith.expr.ints import ZERO, Int, of, var
+from tilesmith.expr.linear import linear
 from tilesmith.expr.nodes import Load
-from tilesmith.ir.nodes import For, If, Stmt, Store
+from tilesmith.ir.nodes import Buffer, For, If, Stmt, Store
 from tilesmith.ir.regions import separate
 
 WIDTH = "fetch_width"  # a note: how many elements a thread moves at once, at most
 _VECTOR_NBYTES = 16
 
 
-def spread(s: Stmt, tid: Int, num: int, ranges: dict[str, Int]) -> Stmt | None:
+def spread(
+    s: Stmt, tid: Int, num: int, ranges: dict[str, Int], buffers: Mapping[str, Buffer]
+) -> Stmt | None:
     """The statement as one of `num` threads does it, number `tid`; None if its iterations depend on
     one another. `ranges` are the loops around it.
     """
@@ -47,8 +53,11 @@ def spread(s: Stmt, tid: Int, num: int, ranges: dict[str, Int]) -> Stmt | None:
         return None
     if not all(_independent(f, loops, store) for f in loops if f.extent.const != 1):
         return None
+    width, short = _width(loops, store, buffers)
+    rows, loops = loops[len(loops) - short :], loops[: len(loops) - short]
+    if rows:  # they count as one loop
+        loops.append(For(f"{rows[0].name}.run", of(prod(map(_number, rows))), ()))
     extents = [_number(f) for f in loops]
-    width = _width(loops, store)
     idle: tuple[Int, ...] = ()  # holds for the lanes that have an element
     if width > 1:
         extents[-1] //= width
@@ -71,6 +80,11 @@ def spread(s: Stmt, tid: Int, num: int, ranges: dict[str, Int]) -> Stmt | None:
         env[f.name] = digit if n > 1 else ZERO
     if width > 1:
         env[loops[-1].name] = env[loops[-1].name] * width + var(lane)
+    if rows:
+        at, stride = env[loops[-1].name], _number(loops[-1])
+        for k, f in enumerate(rows):
+            whole, stride = stride, stride // _number(f)
+            env[f.name] = (at % whole if k else at) // stride
     (done,) = substitute_body(inner, env)
     if width > 1:
         done = For(lane, of(width), (done,), "vectorize")
@@ -104,24 +118,46 @@ def _independent(f: For, loops: list[For], store: Store) -> bool:
     )
 
 
-def _width(loops: list[For], store: Store) -> int:
-    """The elements that a thread moves at once: those of a plain copy whose last index runs with
-    the innermost loop on both sides, as far as 16 bytes.
+def _width(loops: list[For], store: Store, buffers: Mapping[str, Buffer]) -> tuple[int, int]:
+    """The elements that a thread moves at once: those of a plain copy that are contiguous in its
+    source, as far as 16 bytes. And how many of the innermost loops count them together; 0 is the
+    last one by itself.
     """
     if not loops or len(store.writes) != 1:
-        return 1
+        return 1, 0
     (write,) = store.writes
     loads = loads_of(write.value)
     note = next((n for f in loops if isinstance(n := f.note(WIDTH), int)), None)
-    last = loops[-1].name
     if len(loads) != 1 or loads[0] is not write.value or not loads[0].index:
-        return 1
-    if loads[0].index[-1].coefficient(last).const != 1:
-        return 1
-    if any(last in p.names for p in loads[0].index[:-1]):
-        return 1
+        return 1, 0
     width = _VECTOR_NBYTES // max(1, write.value.dtype.bits // 8)
     width = width if note is None else min(width, note)
-    while width > 1 and _number(loops[-1]) % width:
+    last = loops[-1].name
+    address = loads[0].index[-1]
+    if loads[0].buffer in buffers:
+        address = linear(loads[0].index, buffers[loads[0].buffer].strides)
+    elif any(last in p.names for p in loads[0].index[:-1]):
+        return 1, 0
+    if _stride(address, last) != 1:
+        return 1, 0
+    best, short, run = _fitting(width, _number(loops[-1])), 0, 1
+    for k, f in enumerate(reversed(loops), 1):
+        if best == width or (_number(f) > 1 and _stride(address, f.name) != run):
+            break
+        run *= _number(f)
+        if _fitting(width, run) > best:
+            best, short = _fitting(width, run), k
+    return best, short
+
+
+def _stride(address: Int, loop: str) -> int | None:
+    """How far a loop moves; None if that is no single number."""
+    step = address.coefficient(loop)
+    return step.const if loop not in (address - step * var(loop)).names else None
+
+
+def _fitting(width: int, count: int) -> int:
+    """The largest width that divides so many elements."""
+    while width > 1 and count % width:
         width //= 2
     return width

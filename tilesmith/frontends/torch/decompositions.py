@@ -40,6 +40,16 @@ def export_table() -> Table:
     return _without(torch.export.default_decompositions(), (*_KEPT, *_KEPT_BY_EXPORT))
 
 
+def lstm_with_states(decompose: Callable[..., Any]) -> Callable[..., Any]:
+    """PyTorch up to 2.11 gives the last states an axis more when oneDNN is off."""
+
+    def lstm(x: Any, states: Any, *others: Any) -> Any:
+        out, *last = decompose(x, states, *others)
+        return out, *(s.reshape(was.shape) for s, was in zip(last, states, strict=True))
+
+    return lstm
+
+
 @contextmanager
 def without_onednn() -> Iterator[None]:
     """Switches oneDNN off: with it, some versions of PyTorch decompose a recurrent layer into calls
@@ -57,4 +67,7 @@ def _without(table: Any, names: tuple[str, ...]) -> Table:
     kept = {getattr(torch.ops.aten, n) for n in names if hasattr(torch.ops.aten, n)}
     overloads = {getattr(packet, o) for packet in kept for o in packet.overloads()}
     found = {op: f for op, f in dict(table).items() if op not in overloads}
+    lstm = torch.ops.aten.lstm.input
+    if lstm in found:
+        found[lstm] = lstm_with_states(found[lstm])
     return found | fast_paths.table()

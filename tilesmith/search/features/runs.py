@@ -7,7 +7,7 @@ from __future__ import annotations
 from functools import cached_property
 
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import COPY_LANES, For, If, Stmt, walk
+from tilesmith.ir.nodes import COPY_LANES, Block, For, If, Stmt, walk
 from tilesmith.search.features.graph import Graph, Term
 
 _TOO_MANY = 1e9
@@ -26,7 +26,7 @@ class LoopRuns:
         """1 in the rows where code generation unrolls a loop, by the loop's name."""
         out: dict[str, Term] = {}
         for s in self.func.body:
-            self._copies(s, self.graph.of(0), out)
+            self._copies(s, self.graph.of(0), out, ())
         return out
 
     @cached_property
@@ -44,27 +44,34 @@ class LoopRuns:
             names |= {n for i in b.iters if i.name in iters for n in i.bind.names}
         return frozenset(names)
 
-    def _copies(self, s: Stmt, depth: Term, out: dict[str, Term]) -> Term:
+    def _copies(self, s: Stmt, depth: Term, out: dict[str, Term], virtual: tuple[For, ...]) -> Term:
         """The number of copies of what is inside `s`. Loops are unrolled from the innermost
         outwards while that makes at most `depth` copies; a loop that is kept makes the count exceed
-        it.
+        it. Virtual threads around a statement stand next to it when loops are unrolled
+        (codegen/passes/sink_virtual_threads.py).
         """
         g = self.graph
         if isinstance(s, For | If):
+            if isinstance(s, For) and s.kind == "vthread":
+                virtual = (*virtual, s)
             note = s.note("unroll_depth") if isinstance(s, For) else None
             here = depth if note is None else self.size(note)
             inside = g.of(0)
             for t in s.body:
-                inside = inside + self._copies(t, here, out)
+                inside = inside + self._copies(t, here, out, virtual)
             return self._around(s, inside, here, out) if isinstance(s, For) else inside
-        return g.of(1)
+        used = {n for i in s.iters for n in i.bind.names} if isinstance(s, Block) else set()
+        return g.product([g.integer(f.extent) for f in virtual if f.name in used])
 
     def _around(self, f: For, inside: Term, depth: Term, out: dict[str, Term]) -> Term:
         g = self.graph
         if f.kind == "vectorize":
             return inside * g.integer(f.extent).maximum(COPY_LANES) / COPY_LANES
+        if f.kind == "vthread":  # counted already
+            out[f.name] = g.of(1)
+            return inside
         copies = inside * g.integer(f.extent)
-        if f.kind in ("unroll", "vthread") or (f.kind == "serial" and f.name in self._registers):
+        if f.kind == "unroll" or (f.kind == "serial" and f.name in self._registers):
             out[f.name] = g.of(1)
             return copies
         if f.kind == "serial":
