@@ -29,7 +29,8 @@ Box = tuple[tuple[Int, Int], ...]  # (first, last) per dimension
 
 # Loops bound to these axes count as inside of a shared buffer's region wherever they stand, because
 # the threads share the buffer.
-THREAD_LOOPS = {"shared": ("vthread", "threadIdx.x", "threadIdx.y", "threadIdx.z")}
+_THREADS = ("vthread", "threadIdx.x", "threadIdx.y", "threadIdx.z")
+THREAD_LOOPS = {"shared": _THREADS, "cluster": _THREADS}
 
 
 def inner_ranges(

@@ -134,7 +134,7 @@ def _gpu_limits(task: Task, func: Function) -> Iterator[Limit]:
             yield from tensor_limits(func, target, k, blocks)
             continue
         axes = {"threadIdx.x": of(1), "threadIdx.y": of(1), "threadIdx.z": of(1), "vthread": of(1)}
-        shared, work = of(0), 0
+        shared, parts, work = of(0), of(0), 0
         tiles: list[tuple[Path, Block]] = []
         for path, b in blocks:
             for axis in axes:
@@ -146,6 +146,8 @@ def _gpu_limits(task: Task, func: Function) -> Iterator[Limit]:
                 shared += (product(own) + _padding(buffer, own)) * (buffer.dtype.bits // 8)
             elif b.reducing and any(f.kind.startswith("threadIdx") for f in path):
                 tiles.append((path, b))
+                if any(f.note("cluster") is not None for f in path):  # results of all threads
+                    parts += _results(path, b) * (b.writes[0].value.dtype.bits // 8)
             work = max(work, *points(b))
         vthreads = axes.pop("vthread")
         threads = product(axes.values())
@@ -157,12 +159,19 @@ def _gpu_limits(task: Task, func: Function) -> Iterator[Limit]:
             yield Limit(f"vthreads of kernel {k}", vthreads, max(1, target.warp_size // 4))
         versions = next((v for p, _ in tiles if (v := _versions(p)) is not None), of(1))
         if shared.const != 0:
-            yield Limit(f"shared bytes of kernel {k}", shared * versions, target.shared_nbytes)
+            nbytes = shared * versions + parts
+            yield Limit(f"shared bytes of kernel {k}", nbytes, target.shared_nbytes)
             fetched = (versions - 1) * shared - threads * (4 * _MOST_FETCHED)
             yield Limit(f"elements fetched ahead in kernel {k}", fetched, 0)
         for path, b in tiles:
             yield from _register_limits(task, func, path, b, threads)
             yield from _code_limits(path, b)
+
+
+def _results(path: Path, b: Block) -> Int:
+    """Results of a block of threads."""
+    inside = (f for f in path if not f.kind.startswith("blockIdx"))
+    return product(f.extent for f in inside if f.name not in b.reducing_loops)
 
 
 def _padding(buffer: Buffer, extents: list[Int]) -> Int:
@@ -214,7 +223,10 @@ def _code_limits(path: Path, b: Block) -> Iterator[Limit]:
     depth = next((n for f in path if (n := f.note("unroll_depth")) is not None), None)
     if not isinstance(depth, str):
         return
-    inside = [f for f in path if f.kind in ("vthread", "serial", "unroll", "vectorize")]
+    inside = [
+        f for f in path
+        if f.kind in ("vthread", "serial", "unroll", "vectorize") and f.note("cluster") is None
+    ]  # fmt: skip
     results = product(f.extent for f in inside if f.name not in b.reducing_loops)
     copies = product(f.extent for f in inside if f.kind == "vthread")
     code = results * max(1, sum(code_cost(w.value) for w in b.writes) - 2)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tilesmith.base.errors import ScheduleError
+from tilesmith.base.target import Target
 from tilesmith.expr.nodes import Select
 from tilesmith.ir.lookup import find_block
 from tilesmith.ir.nodes import Block, walk
@@ -119,12 +120,43 @@ class TileForGpu:
     # Beyond Ansor: the consumer may permute axes, and a thread keeps what it reads to itself. (Code
     # generation finds the latter anyway, but limits and scores do not.)
     permuted: bool = False
+    # Numbers of blocks that sum parts of a reduction together, as further sketches, where there are
+    # few results for each multiprocessor.
+    clusters: tuple[int, ...] = ()
+    results: int = 1 << 14
+    least: int = 64  # terms of a part
 
     def __call__(self, state: State) -> Derived | None:
-        func, b = state.func, state.block
-        if not analysis.has_data_reuse(func, b):
+        if not analysis.has_data_reuse(state.func, state.block):
             return None
-        after = self.tiling.apply(state, vector_axes(state, choose=False)[0])
+        whole = self._tiled(state, None, self.fetching)
+        cut = self._cut(state)
+        if whole is None or cut is None:
+            return whole
+        parts = self._tiled(state, cut, tuple(how for how in self.fetching if not how.shared))
+        more = () if parts is None else parts.states
+        return Derived((*whole.states, *more), final=True)
+
+    def _cut(self, state: State) -> tuple[str, tuple[int, ...]] | None:
+        """The reducing axis that may be cut, and into how many parts."""
+        b, target = state.block, state.task.target
+        if not self.clusters or not b.reducing or not b.init or ".rf" in b.name:
+            return None
+        if b.combiner is None or b.combiner.op is None or not has_clusters(target):
+            return None
+        space, reduce = analysis.points(b)
+        if space > self.results * target.num_multiprocessors:
+            return None
+        longest = max(b.reducing, key=lambda i: i.extent.const or 0)
+        extent = longest.extent.const or 1
+        numbers = tuple(n for n in self.clusters if extent % n == 0 and reduce // n >= self.least)
+        return (longest.name, numbers) if numbers else None
+
+    def _tiled(
+        self, state: State, cut: tuple[str, tuple[int, ...]] | None, fetching: tuple[Fetching, ...]
+    ) -> Derived | None:
+        func, b = state.func, state.block
+        after = self.tiling.apply(state, vector_axes(state, choose=False)[0], parts_of=cut)
         consumer = analysis.fusible_consumer(func, b, self.permuted)
         if consumer is not None:
             loops = [x for part in after.levels_of(b.name)[: self.level] for x in part]
@@ -136,8 +168,14 @@ class TileForGpu:
             except ScheduleError:
                 return None
         after = bind_levels(after, b.name)
-        states = {add_cache_reads(after, b.name, how): None for how in self.fetching}
+        states = {add_cache_reads(after, b.name, how): None for how in fetching}
         return Derived(tuple(states), final=True)
+
+
+def has_clusters(target: Target) -> bool:
+    """Whether blocks can see one another's shared memory: from sm_90 on."""
+    number = "".join(c for c in target.arch.removeprefix("sm_") if c.isdigit())
+    return target.kind == "cuda" and int(number or 0) >= 90
 
 
 @dataclass(frozen=True)
