@@ -124,6 +124,9 @@ _MOST_FETCHED = 32  # elements that a thread fetches ahead of their use
 # Instructions that a thread's unrolled sums may take: NVRTC needs a second for 4096 multiply-adds
 # with their loads, and as many again are no faster.
 _MOST_WRITTEN_OUT = 4096
+# Terms of the innermost reducing level. Results further out use its operands again; more of these
+# than registers hold make NVRTC search for seconds what to keep.
+_MOST_TERMS = 64
 
 
 def _gpu_limits(task: Task, func: Function) -> Iterator[Limit]:
@@ -233,13 +236,17 @@ def _code_limits(path: Path, b: Block) -> Iterator[Limit]:
     runs = groupby(
         (f for f in reversed(inside) if f.kind != "vthread"), lambda f: f.name in b.reducing_loops
     )
+    terms: Int | None = None
     for reducing, loops in runs:  # the innermost first
         extents = product(f.extent for f in loops)
         if reducing:
+            terms = extents if terms is None else terms
             left = maximum(var(depth) // copies, of(1))
             code = code * (extents * left // maximum(extents, left))  # the smaller of the two
         copies = copies * extents
     if pipelined := [f.extent for f in path if f.note("pipeline") is not None]:
         turns = pipelined[-1]
         code = code * (1 + (of(2) // turns) * (turns // 2))  # two turns are written out
+    if terms is not None and terms.const is None:
+        yield Limit(f"{b.name}: terms of the innermost level", terms, _MOST_TERMS)
     yield Limit(f"{b.name}: written out", code, _MOST_WRITTEN_OUT)

@@ -15,6 +15,7 @@ from tilesmith.ir.nodes import Block, walk
 from tilesmith.schedule.automatic import AutoUnroll
 from tilesmith.schedule.cache import CacheRead, SetScope, StorageAlign
 from tilesmith.schedule.inline import Inline
+from tilesmith.schedule.iterators import SplitIterator
 from tilesmith.schedule.kinds import Annotate, Bind
 from tilesmith.schedule.layout import TransformLayout
 from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
@@ -129,6 +130,12 @@ class TileForGpu:
     def __call__(self, state: State) -> Derived | None:
         if not analysis.has_data_reuse(state.func, state.block):
             return None
+        grouped = split_groups(state) if self.tiling.groups else None
+        if grouped is not None and (derived := self._derived(grouped)) is not None:
+            return derived
+        return self._derived(state)
+
+    def _derived(self, state: State) -> Derived | None:
         whole = self._tiled(state, None, self.fetching)
         cut = self._cut(state)
         if whole is None or cut is None:
@@ -165,11 +172,32 @@ class TileForGpu:
                 buffer = b.writes[0].buffer
                 if self.permuted and func.all_buffers[buffer].scope == "global":
                     after = after.then(SetScope(buffer, "local"))
+                bound = bind_levels(after, b.name)
             except ScheduleError:
                 return None
-        after = bind_levels(after, b.name)
-        states = {add_cache_reads(after, b.name, how): None for how in fetching}
+        else:
+            bound = bind_levels(after, b.name)
+        states = {add_cache_reads(bound, b.name, how): None for how in fetching}
         return Derived(tuple(states), final=True)
+
+
+def split_groups(state: State) -> State | None:
+    """The state with an iterator split that an operand's index divides, such as a channel into
+    group and channel within the group, in a sum whose results its consumer writes. The part of the
+    image that a tile needs is then known, so that it can be copied to shared memory.
+    """
+    func, b = state.func, state.block
+    divided = analysis.division(b) if b.reducing and not state.levels_of(b.name) else None
+    if divided is None or analysis.fusible_consumer(func, b, permuted=True) is None:
+        return None
+    try:
+        after = state.then(SplitIterator(b.name, *divided))
+    except ScheduleError:
+        return None
+    split = analysis.block(after.func, b.name)
+    if analysis.fusible_consumer(after.func, split, permuted=True) is None:
+        return None
+    return after
 
 
 def has_clusters(target: Target) -> bool:
