@@ -23,6 +23,9 @@ from tilesmith.tune.result import Result
 # The size depends on the number of trials only: with the same measurements, the same seed proposes
 # the same candidates.
 _BATCHES = ((0, 4), (4, 8), (12, 16), (44, 32), (140, 64), (460, 128))
+# On a GPU a kernel takes a core half a second to build and milliseconds to measure, so that the
+# cores that build would be idle at the end of each small batch.
+_GPU_BATCHES = ((0, 4), (4, 16), (36, 32), (68, 64), (196, 128))
 
 _LOOK_SECONDS = 0.2  # between two looks for what other tuners have stored
 _SEARCH_STATE = "search"  # the name of the search's state in the database
@@ -152,7 +155,8 @@ class RunState:
         the last ones.
         """
         trials = self.trials + under_way
-        n = max(size for least, size in _BATCHES if trials >= least)
+        batches = _BATCHES if self.task.target.kind == "cpu" else _GPU_BATCHES
+        n = max(size for least, size in batches if trials >= least)
         if self.budget.trials is not None:
             n = min(n, self.budget.trials - trials - self.num_known)
         if self.budget.patience is not None:
