@@ -16,9 +16,11 @@ from tilesmith.runtime.devices.open import target_of
 LAYER_NORM = "layer-norm"
 # Products of M x K and K x N elements, with sums in float32.
 HALF_PRODUCTS = {"matmul-float16": "float16", "matmul-bfloat16": "bfloat16"}
-# Convolutions with channels last: images, height, width, channels in and out, kernel, stride. What
-# is padded keeps the size of the image.
-HALF_CONVOLUTIONS = {"conv-float16": "float16", "conv-bfloat16": "bfloat16"}
+# Convolutions with channels last, or first: images, height, width, channels in and out, kernel,
+# stride. What is padded keeps the size of the image.
+HALF_CONVOLUTIONS = {
+    "conv-float16": "float16", "conv-bfloat16": "bfloat16", "conv-first-float16": "float16",
+}  # fmt: skip
 _NAMED = (LAYER_NORM, *HALF_PRODUCTS, *HALF_CONVOLUTIONS)
 
 
@@ -60,9 +62,12 @@ def function_of(name: str, shape: tuple[int, ...]) -> Function:
         return ts.function([a, b, ts.ops.matmul(a, b, name="C")], name=f"{dtype}_{m}_{n}_{k}")
     if dtype := HALF_CONVOLUTIONS.get(name):
         n, height, width, ci, co, kernel, stride = shape
-        x = ts.placeholder((n, height, width, ci), dtype, name="X")
-        w = ts.placeholder((kernel, kernel, ci, co), dtype, name="W")
-        y = ts.ops.conv2d(x, w, stride, kernel // 2, layout="NHWC", name="Y")
+        first = "first" in name
+        image = (n, ci, height, width) if first else (n, height, width, ci)
+        weights = (co, ci, kernel, kernel) if first else (kernel, kernel, ci, co)
+        x, w = (ts.placeholder(e, dtype, name=k) for k, e in (("X", image), ("W", weights)))
+        layout = "NCHW" if first else "NHWC"
+        y = ts.ops.conv2d(x, w, stride, kernel // 2, layout=layout, name="Y")
         return ts.function([x, w, y], name="_".join(("conv", dtype, *map(str, shape))))
     if name != LAYER_NORM:
         return operator(name, shape)

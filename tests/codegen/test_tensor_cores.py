@@ -73,10 +73,13 @@ def channels_last(
     return ts.function([x, w, bias, other, y], name="conv")
 
 
-def convolution(size: int, kernel: int) -> Function:
-    x = ts.placeholder((1, 16, size, size), "float16", name="X")
-    w = ts.placeholder((32, 16, kernel, kernel), "float16", name="W")
-    return ts.function([x, w, ts.ops.conv2d(x, w, padding=kernel // 2)], name="conv")
+def convolution(
+    size: int, kernel: int, channels: int = 16, columns: int = 32, constant: bool = False
+) -> Function:
+    x = ts.placeholder((1, channels, size, size), "float16", name="X")
+    w = ts.placeholder((columns, channels, kernel, kernel), "float16", name="W")
+    y = ts.ops.conv2d(x, w, padding=kernel // 2)
+    return ts.function([x, w, y], name="conv", constants=[w] if constant else [])
 
 
 def with_bias() -> Function:
@@ -93,6 +96,14 @@ def attention_scores() -> Function:
     return ts.function([q, k, scores], name="scores")
 
 
+def attention_values() -> Function:
+    """The result is stored with the heads inside, by the threads that hold it."""
+    p = ts.placeholder((2, 64, 64), "float16", name="P")
+    v = ts.placeholder((64, 2, 64), "float16", name="V")
+    product = ts.ops.batch_matmul(p, ts.ops.transpose(v, axes=(1, 0, 2)))
+    return ts.function([p, v, ts.ops.transpose(product, axes=(1, 0, 2))], name="values")
+
+
 CASES = {
     "plain": product((128, 64, 128)),
     "turned": product((64, 64, 192), "bfloat16", turned=(True, True)),
@@ -100,7 +111,8 @@ CASES = {
     "batch": product((64, 64, 64), batch=3),
     "long sum": product((64, 32, 256), turned=(False, True)),
     "epilogue": with_bias(),
-    "attention": attention_scores(),
+    "attention scores": attention_scores(),
+    "attention values": attention_values(),
     "padded": product((100, 80, 56), "bfloat16", turned=(False, True)),
     "padded float32": product((70, 64, 120), out="float32"),
 }
@@ -152,13 +164,12 @@ def test_instructions_of_a_warp_pad_and_convolve(name: str) -> None:
 
 
 UNFOLDED = {
-    "whole tiles": channels_last((1, 8, 8, 64), 64),
     "padded rows": channels_last((1, 7, 14, 64), 64),
-    "images": channels_last((4, 7, 7, 64), 64, dtype="bfloat16"),
+    "images": channels_last((2, 7, 7, 64), 64, dtype="bfloat16"),
     "stride": channels_last((1, 15, 15, 64), 64, stride=2),
     "1x1": channels_last((2, 7, 9, 128), 64, kernel=1),
     "1x1 stride": channels_last((2, 14, 14, 64), 64, kernel=1, stride=2),
-    "epilogue": channels_last((2, 7, 7, 64), 128, epilogue=True),
+    "epilogue": channels_last((1, 7, 7, 64), 64, epilogue=True),
     "few channels": channels_last((1, 8, 8, 40), 56),
 }
 
@@ -175,7 +186,8 @@ def test_convolutions_read_moved_boxes_of_the_image(name: str) -> None:
     check = GpuCheck(func, H200)
     variants = unfolded(func)
     assert variants
-    for k, variant in enumerate((variants[0], variants[-1])[: len(variants)]):
+    every = (variants[0], variants[-1]) if name == "epilogue" else variants[:1]
+    for k, variant in enumerate(every):
         (row,) = variant.sample(rng, 1)
         scheduled = variant.function(row)
         check.run(scheduled)
@@ -190,6 +202,24 @@ def test_convolutions_read_moved_boxes_of_the_image(name: str) -> None:
             assert wide == (name != "few channels")  # threads store 16 bytes
 
 
+@pytest.mark.parametrize(
+    ("func", "launches"),
+    [
+        (convolution(8, 3, 64, 64), 3),  # image, weights, product
+        (convolution(7, 3, 64, 96, constant=True), 2),  # the caller packs the weights
+        (convolution(8, 1, 64, 128), 2),  # pixels of an image are columns as they are
+    ],
+    ids=["3x3", "constant", "1x1"],
+)
+def test_channels_are_moved_last_by_launches_of_their_own(func: Function, launches: int) -> None:
+    variant = unfolded(func)[0]
+    (row,) = variant.sample(np.random.default_rng(0), 1)
+    scheduled = variant.function(row)
+    GpuCheck(func, H200).run(scheduled)
+    artifact = emit_artifact(scheduled, H200, CUDA, GPU_PASSES, checked=False)
+    assert len(artifact.entries[0].launches) == launches
+
+
 def test_sums_of_few_results_are_split_over_blocks() -> None:
     func = channels_last((1, 7, 7, 128), 64)
     found = unfolded(func)
@@ -198,15 +228,39 @@ def test_sums_of_few_results_are_split_over_blocks() -> None:
     assert parts == {2, 3, 6, 9}  # of 18 steps
 
 
+@pytest.mark.parametrize("padding", [0, 1])
+def test_what_is_computed_in_front_is_a_launch_of_its_own(padding: int) -> None:
+    """The copy engine cannot compute. Padding it does, whatever the size of the image."""
+    x = ts.placeholder((1, 64, 64, 64), "float16", name="X")
+    w = ts.placeholder((3, 3, 64, 128), "float16", name="W")
+    y = ts.ops.conv2d(ts.ops.relu(x), w, 1, padding, layout="NHWC")
+    found = by_groups(ts.function([x, w, y], name="conv"))
+    assert found
+    for v in found:
+        (row,) = v.sample(np.random.default_rng(0), 1)
+        artifact = emit_artifact(v.function(row), H200, CUDA, GPU_PASSES, checked=False)
+        split = any(s.name == "rfactor" for s in v.trace.steps)
+        assert len(artifact.entries[0].launches) == 2 + split
+
+
+def test_few_rows_are_padded_and_their_sums_split() -> None:
+    func = product((49, 64, 256))
+    check = GpuCheck(func, H200)
+    found = [v for v in by_groups(func) if any(x.name == "rfactor" for x in v.trace.steps)]
+    assert found
+    (row,) = found[-1].sample(np.random.default_rng(0), 1)
+    check.run(found[-1].function(row))
+
+
 @pytest.mark.parametrize(
     "func",
     [
         channels_last((1, 8, 8, 64), 64, dtype="float32"),
         channels_last((1, 8, 8, 3), 64),  # rows of 6 bytes
         channels_last((1, 2, 2, 64), 64),  # most of it would be padding
-        convolution(8, 3),  # channels first
+        convolution(8, 3),  # 16 channels of 64
     ],
-    ids=["float32", "image", "small", "channels first"],
+    ids=["float32", "image", "small", "few channels"],
 )
 def test_what_is_not_unfolded(func: Function) -> None:
     assert not unfolded(func)

@@ -317,6 +317,25 @@ def test_pad_refuses_a_sum_of_what_is_not_zero():
     refuse(ts.function([x, s]), lambda s: s.pad("S", {"k": 4}), "pad k of S", "zeros")
 
 
+def test_pad_refuses_a_window_that_would_grow():
+    """Behind its last place lie elements of the image, not zeros."""
+    x, r = ts.placeholder((6,), name="X"), ts.reduce_axis(3, name="r")
+    y = ts.compute((4,), lambda i: ts.sum(x[i + r], axis=r), name="Y", axes=["i"])
+    refuse(ts.function([x, y]), lambda s: s.pad("Y", {"r": 4}), "would change the result")
+
+
+def test_pad_of_partial_sums():
+    sch = Schedule(matmul_relu(m=6, k=8))
+    loops = sch.split("C.k", (2, None))
+    sch.rfactor(loops[0])
+    assert sch.pad("C.rf", {"i": 4}) == "C.rf.pad"
+    assert_kept(sch)
+    # the next part lies behind the end of one
+    late = Schedule(matmul_relu(m=6, k=8))
+    late.rfactor(late.split("C.k", (2, None))[0])
+    refuse(late.func, lambda s: s.pad("C.rf", {"k.1": 3}), "would change the result")
+
+
 def test_pad_refuses_an_open_extent():
     n = ts.size("n")
     x = ts.placeholder((n,), name="X")

@@ -244,6 +244,14 @@ def half_product() -> ts.Function:
     )
 
 
+def half_windows() -> ts.Function:
+    """The same for convolutions."""
+    x = ts.placeholder((1, 8, 8, 64), "float16", name="X")
+    w = ts.placeholder((3, 3, 64, 64), "float16", name="W")
+    y = ts.ops.conv2d(x, w, padding=1, layout="NHWC", name="Y")
+    return ts.function([x, w, y], name="half_windows")
+
+
 @pytest.mark.parametrize("targets", [(FOUR_CORES,), (V100, H200)], ids=["cpu", "gpu"])
 @pytest.mark.parametrize("rules", RULES)
 def test_every_rule_is_reached(rules: str, targets: tuple[Target, ...]) -> None:
@@ -263,6 +271,7 @@ def derive_all(rules: str, target: Target, fired: Counter[str]) -> None:
     tasks.append(ts.Task(column_sums(), target))
     tasks.append(ts.Task(integer_product(), target))
     tasks.append(ts.Task(half_product(), target))
+    tasks.append(ts.Task(half_windows(), target))
     tasks.append(ts.Task(operator("depthwise-conv2d", (9, 20, 3, 1, 1), "NHWC"), target))
     tasks.append(ts.Task(operator("conv2d", (7, 8, 12, 1, 1, 0), "NCHW"), target))
     if target is H200:  # padded in a launch of its own

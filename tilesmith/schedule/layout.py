@@ -30,6 +30,7 @@ from tilesmith.ir.nodes import (
 from tilesmith.ir.parse import parse_int
 from tilesmith.schedule.cache import check_fresh, find_buffer, rename_nest, top_level
 from tilesmith.schedule.injective import is_injective
+from tilesmith.schedule.iterators import open_domain
 from tilesmith.schedule.loops import require_no_notes
 from tilesmith.schedule.nests import nest, trivial_index
 from tilesmith.schedule.step import Step
@@ -140,7 +141,7 @@ class Pad(Step):
         trivial_index(b, "pad")
         loops = {f"{b.name}.{i.name}" for i in b.iters}
         alone = not path or sum(1 for _ in walk((path[0],))) == 1
-        if b.where or b.domain or b.tile or {f.name for f in path} != loops or not alone:
+        if b.where or open_domain(b) or b.tile or {f.name for f in path} != loops or not alone:
             raise ScheduleError(f"cannot pad {b.name}: do this before its loops are scheduled")
         for f in path:
             require_no_notes(f, f"pad {b.name} over")
@@ -176,7 +177,7 @@ class Pad(Step):
 
     def _vanishes(self, b: Block, it: str) -> bool:
         """Whether padding iterator `it` adds only zeros: the block sums products that have a factor
-        read at `it`.
+        read at `it` itself. At a sum of iterators, what lies behind may be an element as well.
         """
         if b.combiner is None or b.combiner.op != "add":
             return False
@@ -186,7 +187,7 @@ class Pad(Step):
             return children(e) if product or isinstance(e, Cast) else ()
 
         def zero(e: Expr) -> bool:
-            return isinstance(e, Load) and any(it in p.names for p in e.index)
+            return isinstance(e, Load) and any(it == p.name for p in e.index)
 
         return all(any(map(zero, preorder(w.value, factors))) for w in b.writes)
 
@@ -269,6 +270,7 @@ class Pad(Step):
         big = replace(
             big,
             iters=iters,
+            domain=frozenset(),  # it held everywhere, and padding adds zeros
             writes=tuple(replace(w, buffer=names[w.buffer]) for w in big.writes),
         )
         by_loop = {i.bind.name: i.extent for i in iters}

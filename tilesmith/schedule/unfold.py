@@ -152,15 +152,17 @@ class Unfold(Step):
         self, func: Function, b: Block, x: Load, merged: tuple[_Merged, ...], name: str
     ) -> tuple[Block, tuple[Int, ...]]:
         """The block that fills a matrix with an operand's elements, and the matrix's shape."""
-        shape = func.all_buffers[x.buffer].shape
-        places: dict[str, int] = {}  # the last dimension that a new iterator moves
+        buffer = func.all_buffers[x.buffer]
+        shape, physical = buffer.shape, _order(buffer)
+        places: dict[str, int] = {}  # the last dimension in memory that a new iterator moves
         sizes: dict[str, Int] = {}
         env: dict[str, Int] = {}
         for d, p in enumerate(x.index):
             for i in (i for i in b.iters if i.name in p.names):
                 m = next((m for m in merged if i.name in m.names), None)
                 own, size = (i.name, i.extent) if m is None else (m.name, of(m.extent))
-                places[own], sizes[own] = d, size
+                places[own] = max(physical[d], places.get(own, 0))
+                sizes[own] = size
                 env |= m.values() if m is not None else {}
         guards: list[Expr] = []
         for p, n in zip(x.index, shape, strict=True):
@@ -220,6 +222,14 @@ class MergeTiles(Step):
         place = top_level(func, b.name)
         rest = replace(func, body=(*func.body[:place], *func.body[place + 1 :]))
         return replace(func, body=(*rest.body[:place], nest(rest, new), *rest.body[place:]))
+
+
+def _order(buffer: Buffer) -> list[int]:
+    """The place of each dimension in memory."""
+    names = [f"d{d}" for d in range(len(buffer.shape))]
+    if buffer.layout is None or {p.name for p in buffer.layout} != {*names}:
+        return list(range(len(names)))
+    return [next(k for k, p in enumerate(buffer.layout) if p.name == n) for n in names]
 
 
 def _plain(func: Function, name: str, why: str) -> Block:

@@ -4,10 +4,10 @@ memory, padding of both.
 
 from __future__ import annotations
 
-from tilesmith.expr.nodes import Load
+from tilesmith.expr.nodes import Const, Load, Select
 from tilesmith.ir.function import Function
-from tilesmith.ir.lookup import find_block
-from tilesmith.ir.nodes import walk
+from tilesmith.ir.lookup import find_block, writers
+from tilesmith.ir.nodes import Block, Path, walk
 from tilesmith.schedule.cache import CacheRead, CacheWrite, SetScope
 from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.layout import Pad
@@ -30,7 +30,7 @@ def with_room(state: State, sizes: dict[str, int]) -> tuple[State, str, str]:
     and of the one that stores its results.
     """
     func, b = state.func, state.block
-    consumer = analysis.fusible_consumer(func, b)
+    consumer = _consumer(func, b)
     extents = {i.name: i.extent.const or 1 for i in b.iters}
     padding = tuple((n, size) for n, size in sizes.items() if extents[n] % size)
     name = b.name
@@ -45,6 +45,18 @@ def with_room(state: State, sizes: dict[str, int]) -> tuple[State, str, str]:
         last = consumer.name
     made = find_block(state.func, name)[1].writes[0].buffer
     return state.then(SetScope(made, "fragment")), name, last
+
+
+def _consumer(func: Function, b: Block) -> Block | None:
+    """The element-wise block that stores the result: also in another order of rows, as long as the
+    elements of a row stay neighbours.
+    """
+    c = analysis.fusible_consumer(func, b, permuted=True)
+    if c is None or analysis.fusible_consumer(func, b) is not None:
+        return c
+    load = next(x for x in c.loads if x.buffer == b.writes[0].buffer)
+    index = c.writes[0].index if len(c.writes) == 1 else ()
+    return c if index and index[-1] == load.index[-1] else None
 
 
 def with_plain_operands(state: State) -> State:
@@ -75,12 +87,49 @@ def read_shared(state: State, name: str, buffer: str, at: str) -> tuple[State, s
     read = CacheRead(name, buffer, "shared")
     state = state.then(read, ComputeAt(read.copy, at), done=[read.copy])
     given = state.task.func.all_buffers
-    # What a step made, such as a padded operand: the copy puts zeros where nothing is.
-    while buffer not in given:
+    # What a step made, such as a padded operand: the copy puts zeros where nothing is. But what has
+    # loops that are bound is a launch of its own.
+    while buffer not in given and not any(f.kind != "serial" for f in _loops(state, buffer)):
         state = state.then(Inline(buffer))
         (load,) = find_block(state.func, read.copy)[1].loads
         buffer = load.buffer
     return state, read.copy
+
+
+def only_moved(state: State, copy: str) -> State:
+    """The state in which a copy only moves elements, or zeros where there are none, as the copy
+    engine does: padding happens on the way, and what computes stays a launch of its own.
+    """
+    while (load := _copied(find_block(state.func, copy)[1])) is not None:
+        made = writers(state.func, load.buffer)
+        if (
+            len(made) != 1
+            or made[0].combiner is not None
+            or analysis.is_output(state.func, made[0])
+        ):
+            return state
+        name = made[0].name
+        if any(f.kind != "serial" for f in _loops(state, name)):
+            return state
+        if _copied(made[0]) is None:
+            return state.then(done=[name])
+        state = state.then(Inline(name))
+    return state
+
+
+def _copied(b: Block) -> Load | None:
+    """What the block copies; None if it computes something."""
+    if len(b.writes) != 1:
+        return None
+    e = b.writes[0].value
+    while isinstance(e, Select) and isinstance(e.b, Const) and e.b.value == 0:
+        e = e.a
+    return e if isinstance(e, Load) else None
+
+
+def _loops(state: State, buffer: str) -> Path:
+    """Around the block that fills a buffer of the same name."""
+    return find_block(state.func, buffer)[0]
 
 
 def result_loops(

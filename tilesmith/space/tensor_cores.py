@@ -26,6 +26,7 @@ from tilesmith.schedule.sample import SampleChoice, SampleTile
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.unit import Tensorize
 from tilesmith.space.fragments import (
+    only_moved,
     read_shared,
     result_loops,
     share_of_work,
@@ -102,6 +103,7 @@ class TileByTensorCores:
         state = state.then(*_own_elements(state.func, name, last, match))
         for load in find_block(state.func, name)[1].loads:
             state, copy = read_shared(state, name, load.buffer, steps.parts[0])
+            state = only_moved(state, copy)
             by_depth = f"{k}_outer" in load.index[-1].names
             state = state.then(*_tiled(by_depth, len(load.index), copy))
         state = state.then(

@@ -1,8 +1,9 @@
-"""The rule that makes a product of matrices of a sum over windows, such as a convolution with
-channels last, and tiles it around a matrix instruction.
+"""The rule that makes a product of matrices of a sum over windows, such as a convolution, and tiles
+it around a matrix instruction.
 
 A tile of rows is a box of the image. The copy engine brings it, moved by each place of the window,
-with zeros where it reaches beyond the image.
+with zeros where it reaches beyond the image. So channels lie last: where they do not, a launch of
+its own moves them there.
 """
 
 from __future__ import annotations
@@ -12,11 +13,20 @@ from itertools import product
 from math import prod
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.ir.nodes import Block
+from tilesmith.expr.nodes import Load
+from tilesmith.ir.function import Function
+from tilesmith.ir.lookup import readers, writers
+from tilesmith.ir.nodes import Block, Buffer
 from tilesmith.ir.tensor_cores import ROWS, RUN
+from tilesmith.schedule.cache import CacheRead
 from tilesmith.schedule.inline import Inline
+from tilesmith.schedule.kinds import Bind
+from tilesmith.schedule.layout import TransformLayout
+from tilesmith.schedule.loops import Reorder, Split
+from tilesmith.schedule.step import Step
 from tilesmith.schedule.unfold import MergeTiles, Sizes, Unfold
 from tilesmith.space import analysis
+from tilesmith.space.fragments import with_plain_operands
 from tilesmith.space.merging import merge_axes
 from tilesmith.space.rules_rows import SplitSums
 from tilesmith.space.state import Derived, State
@@ -24,6 +34,9 @@ from tilesmith.space.tensor_cores import TileByTensorCores
 
 _LEAST_WORK = 0.4  # of what is computed, padding counted
 _ALIGNED = 8  # elements of 16 bytes: the copy engine knows no other rows
+# Channels and places of an image that a block of threads moves, so that what it reads and what it
+# writes is contiguous.
+_CHANNELS, _PLACES, _THREADS = 32, 16, 512
 
 
 @dataclass(frozen=True)
@@ -38,15 +51,16 @@ class TileUnfolded:
     )
 
     def __call__(self, state: State) -> Derived | None:
-        if not self.tile.intrinsics or not self._is_wanted(state):
+        if not self.tile.intrinsics or not _is_wanted(state):
             return None
         while (merged := merge_axes(state)) is not None:
             (state,) = merged.states
-        sizes = _sizes(state)
-        if sizes is None:
-            return None
         try:
-            state = _unfolded(state, *sizes)
+            state = with_plain_operands(state)
+            if (windows := _sum_of(state)) is None:
+                return None
+            name = state.block.name
+            state = _unfolded(_channels_last(state, name, windows), name, windows)
         except ScheduleError:
             return None
         parts = self.split(state)
@@ -55,42 +69,60 @@ class TileUnfolded:
         found = tuple(s for d in derived for s in d.states)
         return Derived(found) if found else None
 
-    def _is_wanted(self, state: State) -> bool:
-        b = state.block
-        if b.combiner is None or not b.init or b.tile or state.levels_of(b.name):
-            return False
-        if b.where or b.domain or len(b.writes) != 1 or b.name.endswith((".rf", ".rows")):
-            return False
-        return len(b.reducing) > 1 and len(list(b.loads)) == 2
+
+@dataclass(frozen=True)
+class _Sum:
+    """A sum over windows: its image and weights, and tiles of the axes of rows and of terms."""
+
+    image: Load
+    weights: Load
+    column: str  # the axis of columns
+    depth: str  # the axis of channels
+    rows: Sizes
+    terms: Sizes
 
 
-def _sizes(state: State) -> tuple[Sizes, Sizes] | None:
-    """The tiles of rows and terms."""
+def _is_wanted(state: State) -> bool:
+    b = state.block
+    if b.combiner is None or not b.init or b.tile or state.levels_of(b.name):
+        return False
+    if b.where or b.domain or len(b.writes) != 1 or b.name.endswith((".rf", ".rows")):
+        return False
+    return len(b.reducing) > 1 and len(list(b.loads)) == 2
+
+
+def _sum_of(state: State) -> _Sum | None:
+    """The block as a sum over windows; of two ways to read it the one that moves less."""
     func, b = state.func, state.block
-    column = b.writes[0].index[-1].name if b.writes[0].index else None
-    images = [x for x in b.loads if not any(column in p.names for p in x.index)]
-    if column is None or len(images) != 1:
-        return None
-    (image,) = images
-    (weights,) = (x for x in b.loads if x is not image)
     for x in b.loads:
         buffer = func.all_buffers[x.buffer]
         if buffer.layout is not None or buffer.dtype.bits != 16:
             return None
-        if (buffer.shape[-1].const or 1) % _ALIGNED:
-            return None
-    depth = image.index[-1].name if image.index else None
-    if depth not in {i.name for i in b.reducing}:
+    if any(i.extent.const is None for i in b.iters):
         return None
-    by_image, by_weights = ({n for p in x.index for n in p.names} for x in (image, weights))
-    rows = [i for i in b.spatial if i.name in by_image and i.name not in by_weights]
-    if not rows or any(i.extent.const is None for i in b.iters):
+    loads = tuple(b.loads)
+    pairs = (_read_as(b, *pair) for pair in (loads, loads[::-1]))
+    found = [p for p in pairs if p is not None]
+    last = b.writes[0].index[-1].name
+    return min(found, key=lambda x: (len(_to_move(func, x)), x.column != last), default=None)
+
+
+def _read_as(b: Block, image: Load, weights: Load) -> _Sum | None:
+    names, others = ({n for p in x.index for n in p.names} for x in (image, weights))
+    rows = [i for i in b.spatial if i.name in names - others]
+    columns = [i.name for i in b.spatial if i.name in others - names and i.extent.const != 1]
+    both = {p.name for p in image.index} & {p.name for p in weights.index}
+    depths = [i for i in b.reducing if i.name in both]
+    if not rows or len(columns) != 1 or not depths:
         return None
+    depth = max(depths, key=lambda i: i.extent.const or 0)
     tile = _tile([i.extent.const or 1 for i in rows])
-    terms = [(i.name, RUN if i.name == depth else 1) for i in b.reducing]
-    terms.sort(key=lambda t: t[0] == depth)
-    picked = tuple((i.name, n) for i, n in zip(rows, tile, strict=True))
-    return (picked, tuple(terms)) if _share(b, dict((*picked, *terms))) >= _LEAST_WORK else None
+    terms = [(i.name, RUN if i is depth else 1) for i in b.reducing]
+    terms.sort(key=lambda t: t[0] == depth.name)
+    sizes = tuple((i.name, n) for i, n in zip(rows, tile, strict=True))
+    if (depth.extent.const or 1) % _ALIGNED or _share(b, dict((*sizes, *terms))) < _LEAST_WORK:
+        return None
+    return _Sum(image, weights, columns[0], depth.name, sizes, tuple(terms))
 
 
 def _tile(extents: list[int]) -> tuple[int, ...]:
@@ -108,19 +140,66 @@ def _share(b: Block, sizes: dict[str, int]) -> float:
     return prod(n / (-(-n // sizes[name]) * sizes[name]) for name, n in extents.items())
 
 
-def _unfolded(state: State, rows: Sizes, terms: Sizes) -> State:
+def _to_move(func: Function, x: _Sum) -> list[Load]:
+    """The operands that the copy engine cannot read as they are."""
+    image, weights = (_last(func, y) for y in (x.image, x.weights))
+    out = [] if image == x.depth else [x.image]
+    return out if weights in (x.depth, x.column) else [*out, x.weights]
+
+
+def _last(func: Function, x: Load) -> str | None:
+    """The iterator of the last dimension, if its rows are aligned."""
+    aligned = (func.all_buffers[x.buffer].shape[-1].const or 1) % _ALIGNED == 0
+    return x.index[-1].name if aligned else None
+
+
+def _channels_last(state: State, name: str, x: _Sum) -> State:
+    """The state with operands that the copy engine can read. Constants are moved by the caller."""
+    for load in _to_move(state.func, x):
+        buffer = state.func.all_buffers[load.buffer]
+        (d,) = (d for d, p in enumerate(load.index) if p.name == x.depth)
+        order = [*(e for e in range(len(load.index)) if e != d), d]
+        layout = tuple(f"d{e}" for e in order)
+        if buffer.scope == "constant" and len(readers(state.func, buffer.name)) == 1:
+            state = state.then(TransformLayout(buffer.name, layout))
+            continue
+        read = CacheRead(name, buffer.name, "global")
+        state = state.then(read, TransformLayout(read.copy, layout))
+        if writers(state.func, buffer.name):
+            state = state.then(Inline(buffer.name))
+        state = state.then(*_moved(buffer, read.copy, order), done=[read.copy])
+    return state
+
+
+def _moved(buffer: Buffer, copy: str, order: list[int]) -> list[Step]:
+    """Blocks of threads that each copy some channels of some places."""
+    left = _THREADS
+    splits: list[Split] = []
+    for k, e in enumerate(reversed(order)):
+        most = (_CHANNELS, _PLACES)[k] if k < 2 else left
+        factor = max(1, min(buffer.shape[e].const or 1, most, left))
+        splits.insert(0, Split(f"{copy}.ax{e}", (None, factor)))
+        left //= factor
+    blocks, threads = (tuple(x.parts[k] for x in splits) for k in (0, 1))
+    return [
+        *splits,
+        Reorder((*blocks, *threads)),
+        *(Bind(x, "blockIdx.x") for x in blocks),
+        *(Bind(x, "threadIdx.x") for x in threads),
+    ]
+
+
+def _unfolded(state: State, name: str, x: _Sum) -> State:
     """The state with a product of matrices. What stores its result runs in order of the rows."""
-    b = state.block
+    b = analysis.block(state.func, name)
     consumer = analysis.fusible_consumer(state.func, b)
-    state = state.then(Unfold(b.name, rows, terms))
-    last, sizes = b.name, rows
+    state = state.then(Unfold(name, x.rows, x.terms))
+    last, sizes = name, x.rows
     if consumer is not None:
-        axes = dict(
-            zip([i.name for i in b.spatial], [i.name for i in consumer.spatial], strict=True)
-        )
-        last, sizes = consumer.name, tuple((axes[n], size) for n, size in rows)
-        state = state.then(Inline(b.name))
+        own = ([i.name for i in o.spatial] for o in (b, consumer))
+        axes = dict(zip(*own, strict=True))
+        last, sizes = consumer.name, tuple((axes[n], size) for n, size in x.rows)
+        state = state.then(Inline(name))
     # The matrices are left to the copies that read them.
-    made = [x for x in state.func.all_buffers if x.endswith(".rows")]
-    state = state.then(MergeTiles(last, sizes), done=[last, *made])
-    return State(state.task, state.func, state.steps, state.done - {f"{b.name}.rows"}, state.tiled)
+    made = [n for n in state.func.all_buffers if n.endswith(".rows") and n != f"{name}.rows"]
+    return state.then(MergeTiles(last, sizes), done=[last, *made])

@@ -10,6 +10,7 @@ from dataclasses import replace
 from math import inf, isfinite
 
 from tilesmith.base.errors import TilesmithError, TuneError
+from tilesmith.base.target import Target
 from tilesmith.records.database import Database, Followed
 from tilesmith.search.protocol import Resumable, Search
 from tilesmith.task.curve import Curve, curve_of
@@ -23,14 +24,19 @@ from tilesmith.tune.result import Result
 # The size depends on the number of trials only: with the same measurements, the same seed proposes
 # the same candidates.
 _BATCHES = ((0, 4), (4, 8), (12, 16), (44, 32), (140, 64), (460, 128))
-# On a GPU a kernel takes a core half a second to build and milliseconds to measure, so that the
-# cores that build would be idle at the end of each small batch.
-_GPU_BATCHES = ((0, 4), (4, 16), (36, 32), (68, 64), (196, 128))
+# On a GPU all cores compile while others are measured: smaller batches would leave them idle.
+_LEAST_GPU_BATCH = 16
+_GPU_BATCHES = ((0, _LEAST_GPU_BATCH), (32, 32), (64, 64), (192, 128))
 
 _LOOK_SECONDS = 0.2  # between two looks for what other tuners have stored
 _SEARCH_STATE = "search"  # the name of the search's state in the database
 _MAX_EARLIER = 3  # candidates of other code generators that are measured first
 _MAX_DEFENDERS = 3  # known candidates that are measured again until one of them still works
+
+
+def least_batch(target: Target) -> int:
+    """The size of the smallest batch, if nothing limits it."""
+    return _BATCHES[0][1] if target.kind == "cpu" else _LEAST_GPU_BATCH
 
 
 class RunState:
