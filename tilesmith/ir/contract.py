@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tilesmith.base.dtype import DType
+from tilesmith.expr.ints import FloorDiv, opaque_atoms
 from tilesmith.expr.nodes import Binary, Cast, Expr, Load
 from tilesmith.ir.nodes import Block
 
@@ -39,8 +40,14 @@ def contract(b: Block, memory: dict[str, Array]) -> bool:
         return False
     if tuple(p.name for p in w.index) != tuple(i.name for i in b.spatial):
         return False
-    letter = {i.name: chr(ord("a") + k) for k, i in enumerate(b.iters)}
     extent = {i.name: i.extent.const or 0 for i in b.iters}
+    divisors = _divisors([load for load, _ in factors], extent)
+    if divisors is None:
+        return False
+    digits = {n: (f"{n}/", f"{n}%") if n in divisors else (n,) for n in extent}
+    for n, c in divisors.items():
+        extent |= {f"{n}/": extent[n] // c, f"{n}%": c}
+    letter = {d: chr(ord("a") + k) for k, d in enumerate(d for ds in digits.values() for d in ds)}
     views, terms = [], []
     # In double where that matters (a long sum) or is cheap (a small problem).
     row = prod(extent[i.name] for i in b.reducing)
@@ -62,19 +69,20 @@ def contract(b: Block, memory: dict[str, Array]) -> bool:
         for p, stride, n in zip(load.index, a.strides, a.shape, strict=True):
             low = high = 0
             for m, c in p.terms.items():
-                if len(m) > 1 or (m and not isinstance(m[0], str)):
+                if len(m) > 1 or (m and not isinstance(m[0], str | FloorDiv)):
                     return False
                 if not m:
                     low, high = low + c, high + c
                     offset += c * stride
                     continue
-                name = m[0]
-                assert isinstance(name, str)
-                used[name] = used.get(name, 0) + c * stride
-                low, high = (
-                    low + min(0, c * (extent[name] - 1)),
-                    high + max(0, c * (extent[name] - 1)),
-                )
+                a0 = m[0]
+                steps = [(f"{a0.a.name}/", c)] if isinstance(a0, FloorDiv) else [(str(a0), c)]
+                if isinstance(a0, str) and a0 in divisors:
+                    steps = [(f"{a0}/", c * divisors[a0]), (f"{a0}%", c)]
+                for name, by in steps:
+                    used[name] = used.get(name, 0) + by * stride
+                    low += min(0, by * (extent[name] - 1))
+                    high += max(0, by * (extent[name] - 1))
             if low < 0 or high >= n:
                 return False
         base = a.reshape(-1)[offset // a.itemsize :]
@@ -85,15 +93,30 @@ def contract(b: Block, memory: dict[str, Array]) -> bool:
         )
         terms.append("".join(letter[n] for n in used))
     for i in b.reducing:  # an axis that no factor reads multiplies the sum by its extent
-        if not any(letter[i.name] in t for t in terms):
+        if not all(any(letter[d] in t for t in terms) for d in digits[i.name]):
             return False
-    out = "".join(letter[i.name] for i in b.spatial)
+    out = "".join(letter[d] for i in b.spatial for d in digits[i.name])
     if any(not any(c in t for t in terms) for c in out):
         return False
     target = memory[w.buffer]
-    total = target + _einsum(terms, out, views)
+    total = target + _einsum(terms, out, views).reshape(target.shape)
     target[...] = (total.astype(np.int64) if whole else total).astype(target.dtype)
     return True
+
+
+def _divisors(loads: list[Load], extent: dict[str, int]) -> dict[str, int] | None:
+    """The divisor of each iterator that an index divides, such as a channel by the channels of a
+    group; None if one has several or is not divided evenly.
+    """
+    out: dict[str, int] = {}
+    for p in (p for load in loads for p in load.index):
+        for a in opaque_atoms(p):
+            if not isinstance(a, FloorDiv) or a.a.name not in extent or not a.b.const:
+                return None
+            name, c = a.a.name, a.b.const
+            if extent[name] % c or out.setdefault(name, c) != c:
+                return None
+    return out
 
 
 def _einsum(terms: list[str], out: str, views: list[Array]) -> Array:

@@ -136,6 +136,11 @@ def _launch(gpu: GpuConstants, g: Graph, nests: tuple[Nest, ...]) -> Term:
     cycles = (room.share * busy).maximum(rounds * (alone + waits))
     cycles = cycles + rounds * waits * gpu.overlap_loss
     memory = memory / (gpu.memory_rate * gpu.num_multiprocessors)
+    # Large clusters were much slower than what their blocks need.
+    cluster = g.of(1)
+    for n in nests:
+        cluster = cluster.maximum(gpu_nest(n).parts)
+    cycles = cycles * (cluster > 2).where(gpu.cluster_loss, 1)
     return cycles.maximum(memory) + gpu.launch_cycles
 
 

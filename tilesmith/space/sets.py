@@ -93,7 +93,7 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
                     replace(fetching, shared=(False, False)),
                 ),
                 permuted=True,
-                clusters=(2, 4, 8),
+                clusters=(2, 4),
             ),
             skip,
             AnnotateForGpu(),

@@ -26,6 +26,7 @@ from tilesmith.tune.result import Result
 _BATCHES = ((0, 4), (4, 8), (12, 16), (44, 32), (140, 64), (460, 128))
 # On a GPU all cores compile while others are measured: smaller batches would leave them idle.
 _LEAST_GPU_BATCH = 16
+_GPU_BATCHES = ((0, _LEAST_GPU_BATCH), (32, 32), (64, 64), (192, 128))
 
 _LOOK_SECONDS = 0.2  # between two looks for what other tuners have stored
 _SEARCH_STATE = "search"  # the name of the search's state in the database
@@ -160,8 +161,8 @@ class RunState:
         the last ones.
         """
         trials = self.trials + under_way
-        n = max(size for least, size in _BATCHES if trials >= least)
-        n = max(n, least_batch(self.task.target))
+        batches = _BATCHES if self.task.target.kind == "cpu" else _GPU_BATCHES
+        n = max(size for least, size in batches if trials >= least)
         if self.budget.trials is not None:
             n = min(n, self.budget.trials - trials - self.num_known)
         if self.budget.patience is not None:
