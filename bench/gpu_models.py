@@ -24,7 +24,7 @@ from tilesmith.ir.function import Function
 from tilesmith.task.network import ModelTuning
 
 _SLOWEST = 10  # kernels that a row shows
-_BUILD_SECONDS = 30.0  # left for building a tuned network
+_BUILD_SECONDS = 12.0  # left for building a tuned network
 _UNITS = ("wgmma", "mma.sync", "__dp4a")  # instructions that the source of a kernel tells
 
 

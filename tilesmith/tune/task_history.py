@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf, isfinite
 
+from tilesmith.measure.parent.cores import usable_cores
 from tilesmith.task.task import Measurement, Task
 from tilesmith.tune.run_state import least_batch
 from tilesmith.tune.scheduler import TaskState, TaskStep
@@ -38,10 +39,12 @@ def known_steps(known: Sequence[Measurement], best: float) -> tuple[TaskStep, ..
 
 
 def first_trials(task: Task) -> int:
-    """The trials of a task's first step: few, so that soon every task has a kernel. On a GPU they
-    are a whole first batch, because all cores compile while the search of the next task runs.
+    """The trials of a task's first step: few, so that soon every task has a kernel. On a GPU there
+    is one for each core of the machine, because all of them compile while others are measured.
     """
-    return FIRST if task.target.kind == "cpu" else least_batch(task.target)
+    if task.target.kind == "cpu":
+        return FIRST
+    return max(FIRST, min(least_batch(task.target), len(usable_cores())))
 
 
 def after_a_step_in_vain(state: TaskState) -> TaskState:
