@@ -16,6 +16,15 @@ from tilesmith.codegen.passes.accesses import accesses
 from tilesmith.ir.launch_form import LaunchForm
 from tilesmith.ir.nodes import Buffer, For
 
+# From sm_90 on, a launch may begin while the one before it ends: the next one may begin as soon as
+# all blocks of this one run, and this one waits until the one before is complete.
+OVERLAP = """\
+__device__ __forceinline__ void await_previous_launch() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}"""
 _MAX_GRID = (1 << 31) - 1
 
 
@@ -41,6 +50,9 @@ def emit_launch(
     ]
     arrays += [(name, _computed(d), threads) for name, d in statements.joins.arrays]
     head, dynamic = _shared_memory(position, arrays)
+    if dialect.name == "cuda":
+        helpers.texts.setdefault("overlap", OVERLAP)
+        head.append("await_previous_launch();")
     params = ", ".join(parameter(position, b, b.name in written) for b in arguments)
     lines = [*head, *position.scopes[0].lines]
     text = "\n".join(
@@ -50,7 +62,8 @@ def emit_launch(
             "}",
         ]
     )
-    return text, Launch(symbol, grid, threads, tuple(b.name for b in arguments), dynamic)
+    names = tuple(b.name for b in arguments)
+    return text, Launch(symbol, grid, threads, names, dynamic, overlaps=dialect.name == "cuda")
 
 
 def _shared_memory(
