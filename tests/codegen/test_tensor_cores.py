@@ -96,6 +96,14 @@ def attention_scores() -> Function:
     return ts.function([q, k, scores], name="scores")
 
 
+def attention_values() -> Function:
+    """The result is stored with the heads inside, by the threads that hold it."""
+    p = ts.placeholder((2, 64, 64), "float16", name="P")
+    v = ts.placeholder((64, 2, 64), "float16", name="V")
+    product = ts.ops.batch_matmul(p, ts.ops.transpose(v, axes=(1, 0, 2)))
+    return ts.function([p, v, ts.ops.transpose(product, axes=(1, 0, 2))], name="values")
+
+
 CASES = {
     "plain": product((128, 64, 128)),
     "turned": product((64, 64, 192), "bfloat16", turned=(True, True)),
@@ -103,7 +111,8 @@ CASES = {
     "batch": product((64, 64, 64), batch=3),
     "long sum": product((64, 32, 256), turned=(False, True)),
     "epilogue": with_bias(),
-    "attention": attention_scores(),
+    "attention scores": attention_scores(),
+    "attention values": attention_values(),
     "padded": product((100, 80, 56), "bfloat16", turned=(False, True)),
     "padded float32": product((70, 64, 120), out="float32"),
 }

@@ -49,6 +49,25 @@ def test_other_orders_pass_and_missing_terms_do_not(dtype: str, k: int) -> None:
     assert "1 of 24 elements" in text
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_sums_in_front_of_a_flat_function_are_not_large(seed: int) -> None:
+    """Its argument is near 0 where it is steep. Errors of the sum show there, and would not be seen
+    elsewhere.
+    """
+    k = 4096
+    a, b = ts.placeholder((16, k), name="A"), ts.placeholder((k, 64), name="B")
+    c = ts.ops.matmul(a, b)
+    y = ts.compute((16, 64), lambda i, j: ts.tanh(c[i, j]), name="Y")
+    func = ts.function([a, b, y])
+    x, w = example_inputs(func, seed)
+    want = ts.evaluate(func, x, w)
+    assert np.mean(np.abs(want) < 0.9) > 0.5
+    total = np.zeros(want.shape, np.float32)
+    for i in reversed(range(k)):  # rounded at every step, backwards
+        total += x[:, i : i + 1] * w[i : i + 1, :]
+    assert Expected("Y", want, tolerance(func)).differs(np.tanh(total)) is None
+
+
 def test_long_sums_are_of_whole_numbers() -> None:
     assert not needs_whole_numbers(product(512, "float32"))
     assert needs_whole_numbers(product(1 << 17, "float32"))
@@ -105,3 +124,18 @@ def test_regions() -> None:
     tight.free()
     aligned.free()
     Region("nothing", 0).free()
+
+
+@pytest.mark.parametrize("at", [0, (1 << 16) - 1, 1 << 16, 150_000, 199_999])
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, 3.0])
+def test_one_wrong_element_of_many_is_found(at: int, wrong: float) -> None:
+    """Long arrays are compared in pieces."""
+    func = product(8, "float32")
+    want = np.ones((200, 1000), np.float32)
+    expected, got = Expected("C", want, tolerance(func)), want.copy()
+    assert expected.differs(got) is None
+    got.reshape(-1)[at] = wrong
+    text = expected.differs(got)
+    assert text is not None
+    assert f"C[{at // 1000}, {at % 1000}]" in text
+    assert "1 of 200000 elements are off" in text

@@ -9,8 +9,10 @@ from cases import assert_kept, refuse
 import tilesmith as ts
 from tilesmith.cli.operators import operator
 from tilesmith.ir.lookup import find_block
+from tilesmith.ir.nodes import walk
 from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.zeros import edges_of, share_of_zeros
+from tilesmith.space.filtering import LeaveOutZeros
 
 
 @pytest.mark.parametrize(
@@ -50,9 +52,45 @@ def test_edges_know_how_much_they_leave_out() -> None:
     b = find_block(func, "Y")[1]
     extents = {i.name: i.extent.const or 0 for i in b.iters}
     edges = {e.tap: e for e in edges_of(func, b)}
-    assert {t: e.place for t, e in edges.items()} == {"rd": "d", "rh": "h", "rw": "w"}
+    assert {t: e.places for t, e in edges.items()} == {"rd": ("d",), "rh": ("h",), "rw": ("w",)}
     assert share_of_zeros(edges["rd"], extents) == pytest.approx(6 / 56)
     assert share_of_zeros(edges["rh"], extents) == pytest.approx(6 / 784)
+
+
+def transposed(n: int, kernel: int, stride: int, padding: int) -> ts.Function:
+    x = ts.placeholder((1, n, n, 3), name="X")
+    w = ts.placeholder((kernel, kernel, 3, 8), name="W")
+    y = ts.ops.conv2d_transpose(x, w, stride=stride, padding=padding, layout="NHWC")
+    return ts.function([x, w, y], constants=[w])
+
+
+def test_a_transposed_convolution_has_phases_and_pixels() -> None:
+    """Two outputs along each dimension have a neighbour less: of 8 times 2 taps, 2 meet zeros."""
+    func = transposed(4, 4, 2, 1)
+    (b,) = (b for _, b in walk(func.body) if b.reducing)
+    extents = {i.name: i.extent.const or 0 for i in b.iters}
+    edges = {e.tap: e for e in edges_of(func, b)}
+    assert {t: e.places for t, e in edges.items()} == {"rh": ("p", "h"), "rw": ("q", "w")}
+    assert share_of_zeros(edges["rw"], extents) == pytest.approx(2 / 16)
+    sch = Schedule(func)
+    sch.skip_zeros(b.name, "rh", "rw")
+    assert_kept(sch)
+
+
+@pytest.mark.parametrize(
+    ("func", "taps"),
+    [
+        (transposed(4, 4, 2, 1), ("rh",)),  # the last dimension stays in the register tile
+        (transposed(3, 4, 2, 1), ()),  # which would be too narrow here
+        (transposed(1, 4, 1, 0), ("rh", "rw")),  # one tap of four is a product, along both
+        (operator("conv2d", (14, 2, 8, 3, 1, 1), "NHWC"), ("rh",)),
+        (operator("conv2d", (7, 2, 8, 3, 1, 1), "NHWC"), ()),
+        (operator("conv2d", (56, 2, 8, 3, 1, 1), "NHWC"), ()),
+    ],
+)
+def test_zeros_are_left_out_where_they_are_many(func: ts.Function, taps: tuple[str, ...]) -> None:
+    (b,) = (b for _, b in walk(func.body) if b.reducing)
+    assert LeaveOutZeros().taps(func, b) == taps
 
 
 def test_skip_zeros_refuses():

@@ -73,3 +73,14 @@ def test_equal_tasks_of_networks_are_one() -> None:
         ("dense", (2, 3), 5),
         ("dense", (1, 0), 1),
     ]
+
+
+def test_on_a_gpu_a_launch_arithmetic_and_l2_bound_a_task() -> None:
+    h200 = ts.Target.named("nvidia-h200")
+    launch = least_seconds(ts.Task(dense(8, 8, 8), h200))
+    assert 0.3e-6 < launch < 1e-6
+    large = ts.Task(dense(4096, 4096, 4096), h200)
+    assert 60e12 < large.func.flops / least_seconds(large) < 80e12
+    table, rows = ts.placeholder((30000, 64), name="T"), ts.placeholder((4,), "int64", name="R")
+    gather = ts.function([table, rows, ts.ops.gather(table, rows, axis=0)], name="gather")
+    assert least_seconds(ts.Task(gather, h200)) < 1.1 * launch

@@ -19,6 +19,7 @@ from tilesmith.codegen.passes.hoist_guards import hoist_guards
 from tilesmith.codegen.passes.hold_fragments import hold_fragments
 from tilesmith.codegen.passes.hold_rows import hold_rows
 from tilesmith.codegen.passes.insert_syncs import insert_syncs
+from tilesmith.codegen.passes.join_across_blocks import join_across_blocks
 from tilesmith.codegen.passes.join_across_threads import join_across_threads
 from tilesmith.codegen.passes.load_fragments import load_fragments
 from tilesmith.codegen.passes.lower_blocks import lower_blocks
@@ -72,6 +73,7 @@ CPU_PASSES: tuple[Pass, ...] = (
 
 # "GPU" marks what only GPUs have. The result is in launch form, see ir/nodes.py.
 GPU_PASSES: tuple[Pass, ...] = (
+    join_across_blocks,  # GPU
     join_across_threads,  # GPU
     append_scalars,  # GPU
     lower_blocks,

@@ -23,6 +23,11 @@ class LaunchForm:
         return prod(map(_extent, self.blocks))
 
     @property
+    def cluster(self) -> int:
+        """Blocks that see one another's shared memory: so many neighbours."""
+        return prod(_extent(f) for f in self.blocks if f.note("cluster") is not None)
+
+    @property
     def num_threads(self) -> int:
         return prod(map(_extent, self.threads))
 
@@ -31,7 +36,7 @@ def launch_form_of(s: Stmt) -> LaunchForm:
     """Without a loop over blocks there is one block, without one over threads one thread."""
     blocks, body = _bound((s,), "blockIdx.x")
     shared = []
-    while body and isinstance(a := body[0], Alloc) and a.buffer.scope == "shared":
+    while body and isinstance(a := body[0], Alloc) and a.buffer.scope in ("shared", "cluster"):
         shared.append(a.buffer)
         body = body[1:]
     threads, body = _bound(body, "threadIdx.x")

@@ -25,12 +25,14 @@ use like any other loop. With an `intrinsic`, one hardware instruction carries o
 *Store* is a block after lowering: its values are computed, then all are written. *If* runs its body
 when all its Ints are >= 0. *Alloc* creates a buffer that lives until the end of the statement list
 it stands in. *Sync* is a barrier among the threads of a GPU block; it orders accesses to shared
-memory if its scope is "shared", and to global memory as well if it is "global". *Join* is
-carried out by all threads of a GPU block together: afterwards, each thread holds in its elements
+memory if its scope is "shared", and to global memory as well if it is "global". With the scope
+"cluster" it is one among the blocks of a cluster, for shared memory of them all. *Join* is carried
+out by all threads of a GPU block together: afterwards, each thread holds in its elements
 the reduction over the elements of all threads of its group.
 
 A buffer's `scope` says where it lives: "global" (memory), "local" (private to a thread, registers
-if they suffice), "shared" (private to a GPU block), "fragment" (spread over the registers of a
+if they suffice), "shared" (private to a GPU block), "cluster" (shared memory of the blocks of a
+cluster: the first index is the block's number in it), "fragment" (spread over the registers of a
 group of GPU threads, which fill it by an instruction that they carry out together), or, for an
 input, "constant" (memory whose contents stay the same from call to call, so that the caller may
 convert them to any layout ahead of time). Distinct buffers never overlap.
@@ -50,7 +52,8 @@ brings every launch into *launch form*, which is what one thread does, written o
 
 One or more loops bound to blockIdx.x, then Allocs, then one or more loops bound to threadIdx.x are
 perfectly nested. All have constant extents; no other loop is bound to an axis. Together they
-number the blocks and threads, the outermost loop slowest: here thread 16 * i.1 + j.1 of 256. A
+number the blocks and threads, the outermost loop slowest: here thread 16 * i.1 + j.1 of 256. If
+the innermost loop over blocks has the note `cluster`, its blocks form a cluster. A
 thread sees what another one wrote to shared or global memory only after a Sync, and what another
 block wrote only in a later launch. All threads of a block reach the same Syncs and Joins in the
 same order: neither stands below a condition that two threads could decide differently. Buffers in

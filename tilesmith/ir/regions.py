@@ -7,6 +7,7 @@ has been computed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from tilesmith.expr.dynamic import Dynamic
 from tilesmith.expr.intervals import Rules, Unknown, bounds, proves, reduce_modulo
@@ -14,6 +15,7 @@ from tilesmith.expr.ints import (
     ONE,
     ZERO,
     Int,
+    Monomial,
     Opaque,
     exact_quotient,
     loops_of,
@@ -27,7 +29,8 @@ Box = tuple[tuple[Int, Int], ...]  # (first, last) per dimension
 
 # Loops bound to these axes count as inside of a shared buffer's region wherever they stand, because
 # the threads share the buffer.
-THREAD_LOOPS = {"shared": ("vthread", "threadIdx.x", "threadIdx.y", "threadIdx.z")}
+_THREADS = ("vthread", "threadIdx.x", "threadIdx.y", "threadIdx.z")
+THREAD_LOOPS = {"shared": _THREADS, "cluster": _THREADS}
 
 
 def inner_ranges(
@@ -193,6 +196,15 @@ def separate(p: Int, loop: str, ranges: Mapping[str, Int], rules: Rules) -> bool
     """Whether different iterations of `loop` give different values of p, whatever the loops inside
     of it do.
     """
+    own = tuple((n, e) for n, e in ranges.items() if n in p.names)
+    return _separate(p, loop, own, tuple(rules.items()))
+
+
+@lru_cache(maxsize=4096)  # every step of a schedule asks again about the loops of all others
+def _separate(
+    p: Int, loop: str, own: tuple[tuple[str, Int], ...], known: tuple[tuple[Monomial, Int], ...]
+) -> bool:
+    ranges, rules = dict(own), dict(known)
     terms = terms_over(p, ranges)
     if terms is None:
         return False

@@ -50,6 +50,12 @@ from tilesmith.ir.simt_memory import Array, Memory, Shape, Trail, allocate, shap
 from tilesmith.ir.tensor_cores import BULK_COPY
 
 _AXES = ("blockIdx.x", "threadIdx.x")
+# The memory that a Sync orders, by its scope.
+_ORDERED = {
+    "shared": ("shared",),
+    "cluster": ("shared", "cluster"),
+    "global": ("shared", "global", "constant"),
+}
 _LANES = 1 << 13  # threads that run at once, if a block does not have more
 _POINTS = 1 << 16  # the same, times the iterations that run at once
 
@@ -73,7 +79,7 @@ def run_simt(func: Function, *arrays: Any) -> Any:
 
 
 def _global(b: Buffer) -> Memory:
-    if b.scope in ("local", "shared"):
+    if b.scope in ("local", "shared", "cluster"):
         raise VerifyError(f"{b.name} is {b.scope}, but allocated outside of the blocks")
     return allocate(b, Shape(0, 1, 1))
 
@@ -115,12 +121,12 @@ class _Launch:
         for name in self.written:
             m = self.memory[name]
             m.trails = [Trail(m.data.size, 1), Trail(m.data.size, threads)]
-        step = max(1, _LANES // threads)
+        step = -(-max(1, _LANES // threads) // form.cluster) * form.cluster
         for first in range(0, blocks, step):
             at = Shape(first, min(step, blocks - first), threads)
             memory = dict(self.memory)
             for b in form.shared:
-                memory[b.name] = allocate(b, at)
+                memory[b.name] = allocate(b, at, form.cluster)
             lanes = Lanes(at, memory, self.stmts)
             lanes.env |= _digits(form.blocks, np.arange(first, first + at.blocks)[:, None])
             lanes.env |= _digits(form.threads, np.arange(threads)[None, :])
@@ -260,7 +266,7 @@ class _Threads:
         some = self.together(s, mask)
         away = None if some is None else np.repeat(~some, self.at.threads)
         for m in self.lanes.memory.values():
-            if s.scope == "shared" != m.buffer.scope:
+            if m.buffer.scope not in _ORDERED[s.scope]:
                 continue
             for trail in m.trails[:1]:  # the second one, of global memory, is for the whole launch
                 trail.reset(away, self.at.first * self.at.threads)

@@ -143,17 +143,20 @@ class Memory:
         return f"{self.buffer.name}[{', '.join(str(int(i)) for i in at)}]"
 
 
-def allocate(b: Buffer, at: Shape) -> Memory:
-    """A buffer whose elements nobody has written yet."""
+def allocate(b: Buffer, at: Shape, cluster: int = 1) -> Memory:
+    """A buffer whose elements nobody has written yet. `cluster` blocks have those of the scope
+    "cluster" together.
+    """
     shape = shape_of(b)
     size = prod(shape)
     if b.scope == "local":
         lanes = at.blocks * at.threads
         data, known = garbage(b, size * lanes), np.zeros(size * lanes, bool)
         return Memory(b, shape, data, known, lanes, at.lanes, (at.blocks, at.threads))
-    if b.scope == "shared":
-        base = np.arange(at.blocks)[:, None] * size
-        cells = size * at.blocks
+    if b.scope in ("shared", "cluster"):
+        together = cluster if b.scope == "cluster" else 1
+        base = np.arange(at.blocks)[:, None] // together * size
+        cells = size * (at.blocks // together)
         trails = [Trail(cells, 1)]
         return Memory(b, shape, garbage(b, cells), np.zeros(cells, bool), base=base, trails=trails)
     return Memory(b, shape, garbage(b, size), np.zeros(size, bool))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import ClassVar
 
 from tilesmith.base.errors import ScheduleError
@@ -18,9 +19,11 @@ from tilesmith.schedule.step import Step
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """At `place` and `tap`, the sum reads inside the padding only if all of `inside` are >= 0."""
+    """At `places` and `tap`, the sum reads inside the padding only if all of `inside` are >= 0. A
+    transposed convolution has two places along a dimension: a phase and a pixel.
+    """
 
-    place: str
+    places: tuple[str, ...]
     tap: str
     inside: tuple[Int, ...]
 
@@ -33,22 +36,22 @@ def edges_of(func: Function, b: Block) -> tuple[Edge, ...]:
     if not (isinstance(value, Binary) and value.op == "mul"):
         return ()
     kinds = {i.name: i.kind for i in b.iters}
-    conditions: dict[tuple[str, str], tuple[Int, ...]] = {}
+    conditions: dict[tuple[tuple[str, ...], str], tuple[Int, ...]] = {}
     for p in (p for factor in (value.a, value.b) for p in _inside(func, factor)):
-        names = sorted(p.names, key=lambda n: kinds.get(n, ""))  # reducing before spatial
-        if [kinds.get(n) for n in names] == ["R", "S"]:
-            tap, place = names
-            conditions[place, tap] = (*conditions.get((place, tap), ()), p)
+        taps = [n for n in p.names if kinds.get(n) == "R"]
+        places = tuple(i.name for i in b.spatial if i.name in p.names)
+        if len(taps) == 1 and places and len(p.names) == 1 + len(places):
+            key = places, taps[0]
+            conditions[key] = (*conditions.get(key, ()), p)
     return tuple(Edge(*names, inside) for names, inside in conditions.items())
 
 
 def share_of_zeros(e: Edge, extents: Mapping[str, int]) -> float:
     """The share of zeros among the products along this dimension."""
-    points = [(i, r) for i in range(extents[e.place]) for r in range(extents[e.tap])]
-    alive = sum(
-        all((p.substitute({e.place: of(i), e.tap: of(r)}).const or 0) >= 0 for p in e.inside)
-        for i, r in points
-    )
+    names = (*e.places, e.tap)
+    points = [dict(zip(names, map(of, at), strict=True))
+              for at in product(*(range(extents[n]) for n in names))]  # fmt: skip
+    alive = sum(all((p.substitute(env).const or 0) >= 0 for p in e.inside) for env in points)
     return 1 - alive / max(len(points), 1)
 
 

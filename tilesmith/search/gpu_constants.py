@@ -36,6 +36,7 @@ class GpuConstants:
     shared_latency: float = 30.0  # cycles, as are the next three
     global_latency: float = 600.0
     sync_cycles: float = 40.0
+    cluster_cycles: float = 2000.0  # to meet the other blocks of a cluster, and read what they have
     launch_cycles: float = 1500.0  # from one kernel of a graph to the next
     banks: int = 32  # of 4 bytes; each delivers one word per cycle
     sector_nbytes: int = 32  # what L2 delivers at least
@@ -53,6 +54,7 @@ class GpuConstants:
     # Warps per scheduler at which half of its cycles issue an instruction; fewer than one leave
     # schedulers without work.
     half_busy: float = 1.0
+    half_parallel: float = 64.0  # independent instructions of a thread, from which on it is less
     # Instructions to find the place of an element in a padded image, and whether it is inside.
     padded_cost: float = 70.0
     copy_cost: float = 6.0  # instructions to copy an element or a vector to shared memory

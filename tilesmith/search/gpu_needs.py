@@ -127,18 +127,22 @@ def _computed(gpu: GpuConstants, n: GpuNest) -> Needs:
     loop = steps / n.written_out * gpu.loop_cost
     shared = steps / n.written_out * gpu.shared_latency if reducing else g.of(0)
     latency = waits * gpu.global_latency * 0.5 + shared
+    # A part of the results goes through shared memory, there and back.
+    cluster = n.parts > 1
+    parts = results * n.threads * float(n.target.dtype.nbytes)
+    words = words + cluster.where(parts * (2 / 4 / gpu.banks), 0)
     return Needs(
         issued=(work + loads + loop) * warps,
         words=words,
         sectors=sectors,
         l2=l2,
         memory=memory,
-        latency=latency + _joined(gpu, n),
+        latency=latency + _joined(gpu, n) + cluster.where(gpu.cluster_cycles, 0),
         fetched=g.of(0),
         ahead=g.of(0),
-        parallel=results.minimum(16),
+        parallel=results,
         registers=(results + operands.minimum(64) if reducing else operands.minimum(64)),
-        shared=g.of(0),
+        shared=cluster.where(parts, 0),
     )
 
 

@@ -22,7 +22,7 @@ def axis_of(f: For) -> str:
     """ "block", "thread", "vthread" or "serial"."""
     if f.note("reduce_across") is not None or f.kind.startswith("threadIdx"):
         return "thread"
-    if f.kind.startswith("blockIdx"):
+    if f.kind.startswith("blockIdx") or f.note("cluster") is not None:
         return "block"
     return "vthread" if f.kind == "vthread" else "serial"
 
@@ -55,6 +55,12 @@ class GpuNest:
     def across(self) -> bool:
         """Whether the threads reduce together."""
         return any(f.note("reduce_across") is not None for f in self.nest.path)
+
+    @cached_property
+    def parts(self) -> Term:
+        """Blocks that compute parts of the same results."""
+        loops = zip(self.nest.loops, self.nest.path, strict=False)
+        return self.graph.product([x.extent for x, f in loops if f.note("cluster") is not None])
 
     @cached_property
     def lanes_of_group(self) -> int:

@@ -140,10 +140,12 @@ def _launch(gpu: GpuConstants, g: Graph, nests: tuple[Nest, ...]) -> Term:
 
 
 def _filled(gpu: GpuConstants, warps: Term, parallel: Term) -> Term:
-    """The share of its cycles in which a multiprocessor with so many warps issues instructions."""
+    """The share of its cycles in which a multiprocessor with so many warps issues instructions. Of
+    threads with very many independent instructions, fewer suffice.
+    """
     each = warps / gpu.issue
-    share = each / (each.maximum(1) + gpu.half_busy)
-    return share.minimum(each * parallel / gpu.fma_latency)
+    share = each / (each.maximum(1) + gpu.half_busy * (gpu.half_parallel / parallel).minimum(1))
+    return share.minimum(each * parallel.minimum(16) / gpu.fma_latency)
 
 
 def _most(needs: Sequence[Needs]) -> dict[str, Term]:

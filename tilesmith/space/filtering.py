@@ -26,11 +26,13 @@ from tilesmith.space.state import Derived, State
 class LeaveOutZeros:
     """Skips the products with padding in sums over windows, along dimensions where they are at
     least a share `least` of all. The guard stands outside of the register tile, so these dimensions
-    are not part of it. The last dimension is never guarded, and must have at least `room` elements.
+    are not part of it. The last dimension stays in it, and must have at least `room` elements;
+    only where products with padding are a share `most` of all is it better to guard it, too.
     """
 
-    least: float = 0.04
-    room: int = 14
+    least: float = 0.03
+    most: float = 0.5
+    room: int = 8
 
     def __call__(self, state: State) -> Derived | None:
         b = state.block
@@ -41,12 +43,15 @@ class LeaveOutZeros:
 
     def taps(self, func: Function, b: Block, without: Container[str] = ()) -> tuple[str, ...]:
         """The window iterators along which it pays."""
-        *edges, last = edges_of(func, b) or (None,)
+        edges = edges_of(func, b)
         extents = {i.name: i.extent.const or 0 for i in b.iters}
-        if last is None or extents[last.place] < self.room:
-            return ()
-        among = [e for e in edges if e is not None and e.tap not in without]
-        return tuple(e.tap for e in among if share_of_zeros(e, extents) >= self.least)
+        shares = {e.tap: share_of_zeros(e, extents) for e in edges if e.tap not in without}
+        has_room = bool(edges) and prod(extents[n] for n in edges[-1].places) >= self.room
+        few = {e.tap for e in edges[:-1]} if has_room else set()
+        return tuple(
+            tap for tap, share in shares.items()
+            if share >= self.most or (tap in few and share >= self.least)
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ def with_room(state: State, sizes: dict[str, int]) -> tuple[State, str, str]:
     and of the one that stores its results.
     """
     func, b = state.func, state.block
-    consumer = analysis.fusible_consumer(func, b)
+    consumer = _consumer(func, b)
     extents = {i.name: i.extent.const or 1 for i in b.iters}
     padding = tuple((n, size) for n, size in sizes.items() if extents[n] % size)
     name = b.name
@@ -45,6 +45,18 @@ def with_room(state: State, sizes: dict[str, int]) -> tuple[State, str, str]:
         last = consumer.name
     made = find_block(state.func, name)[1].writes[0].buffer
     return state.then(SetScope(made, "fragment")), name, last
+
+
+def _consumer(func: Function, b: Block) -> Block | None:
+    """The element-wise block that stores the result: also in another order of rows, as long as the
+    elements of a row stay neighbours.
+    """
+    c = analysis.fusible_consumer(func, b, permuted=True)
+    if c is None or analysis.fusible_consumer(func, b) is not None:
+        return c
+    load = next(x for x in c.loads if x.buffer == b.writes[0].buffer)
+    index = c.writes[0].index if len(c.writes) == 1 else ()
+    return c if index and index[-1] == load.index[-1] else None
 
 
 def with_plain_operands(state: State) -> State:

@@ -124,6 +124,9 @@ _MOST_FETCHED = 32  # elements that a thread fetches ahead of their use
 # Instructions that a thread's unrolled sums may take: NVRTC needs a second for 4096 multiply-adds
 # with their loads, and as many again are no faster.
 _MOST_WRITTEN_OUT = 4096
+# Terms of the innermost reducing level. Results further out use its operands again; more of these
+# than registers hold make NVRTC search for seconds what to keep.
+_MOST_TERMS = 64
 
 
 def _gpu_limits(task: Task, func: Function) -> Iterator[Limit]:
@@ -134,7 +137,7 @@ def _gpu_limits(task: Task, func: Function) -> Iterator[Limit]:
             yield from tensor_limits(func, target, k, blocks)
             continue
         axes = {"threadIdx.x": of(1), "threadIdx.y": of(1), "threadIdx.z": of(1), "vthread": of(1)}
-        shared, work = of(0), 0
+        shared, parts, work = of(0), of(0), 0
         tiles: list[tuple[Path, Block]] = []
         for path, b in blocks:
             for axis in axes:
@@ -146,6 +149,8 @@ def _gpu_limits(task: Task, func: Function) -> Iterator[Limit]:
                 shared += (product(own) + _padding(buffer, own)) * (buffer.dtype.bits // 8)
             elif b.reducing and any(f.kind.startswith("threadIdx") for f in path):
                 tiles.append((path, b))
+                if any(f.note("cluster") is not None for f in path):  # results of all threads
+                    parts += _results(path, b) * (b.writes[0].value.dtype.bits // 8)
             work = max(work, *points(b))
         vthreads = axes.pop("vthread")
         threads = product(axes.values())
@@ -157,12 +162,19 @@ def _gpu_limits(task: Task, func: Function) -> Iterator[Limit]:
             yield Limit(f"vthreads of kernel {k}", vthreads, max(1, target.warp_size // 4))
         versions = next((v for p, _ in tiles if (v := _versions(p)) is not None), of(1))
         if shared.const != 0:
-            yield Limit(f"shared bytes of kernel {k}", shared * versions, target.shared_nbytes)
+            nbytes = shared * versions + parts
+            yield Limit(f"shared bytes of kernel {k}", nbytes, target.shared_nbytes)
             fetched = (versions - 1) * shared - threads * (4 * _MOST_FETCHED)
             yield Limit(f"elements fetched ahead in kernel {k}", fetched, 0)
         for path, b in tiles:
             yield from _register_limits(task, func, path, b, threads)
             yield from _code_limits(path, b)
+
+
+def _results(path: Path, b: Block) -> Int:
+    """Results of a block of threads."""
+    inside = (f for f in path if not f.kind.startswith("blockIdx"))
+    return product(f.extent for f in inside if f.name not in b.reducing_loops)
 
 
 def _padding(buffer: Buffer, extents: list[Int]) -> Int:
@@ -214,20 +226,27 @@ def _code_limits(path: Path, b: Block) -> Iterator[Limit]:
     depth = next((n for f in path if (n := f.note("unroll_depth")) is not None), None)
     if not isinstance(depth, str):
         return
-    inside = [f for f in path if f.kind in ("vthread", "serial", "unroll", "vectorize")]
+    inside = [
+        f for f in path
+        if f.kind in ("vthread", "serial", "unroll", "vectorize") and f.note("cluster") is None
+    ]  # fmt: skip
     results = product(f.extent for f in inside if f.name not in b.reducing_loops)
     copies = product(f.extent for f in inside if f.kind == "vthread")
     code = results * max(1, sum(code_cost(w.value) for w in b.writes) - 2)
     runs = groupby(
         (f for f in reversed(inside) if f.kind != "vthread"), lambda f: f.name in b.reducing_loops
     )
+    terms: Int | None = None
     for reducing, loops in runs:  # the innermost first
         extents = product(f.extent for f in loops)
         if reducing:
+            terms = extents if terms is None else terms
             left = maximum(var(depth) // copies, of(1))
             code = code * (extents * left // maximum(extents, left))  # the smaller of the two
         copies = copies * extents
     if pipelined := [f.extent for f in path if f.note("pipeline") is not None]:
         turns = pipelined[-1]
         code = code * (1 + (of(2) // turns) * (turns // 2))  # two turns are written out
+    if terms is not None and terms.const is None:
+        yield Limit(f"{b.name}: terms of the innermost level", terms, _MOST_TERMS)
     yield Limit(f"{b.name}: written out", code, _MOST_WRITTEN_OUT)

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from math import prod
 
 from tilesmith.base.errors import ScheduleError
+from tilesmith.base.target import Target
 from tilesmith.expr.nodes import Select
 from tilesmith.ir.lookup import find_block
 from tilesmith.ir.nodes import Block, walk
 from tilesmith.schedule.automatic import AutoUnroll
 from tilesmith.schedule.cache import CacheRead, SetScope, StorageAlign
 from tilesmith.schedule.inline import Inline
+from tilesmith.schedule.iterators import SplitIterator
 from tilesmith.schedule.kinds import Annotate, Bind
 from tilesmith.schedule.layout import TransformLayout
 from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
@@ -119,12 +121,49 @@ class TileForGpu:
     # Beyond Ansor: the consumer may permute axes, and a thread keeps what it reads to itself. (Code
     # generation finds the latter anyway, but limits and scores do not.)
     permuted: bool = False
+    # Numbers of blocks that sum parts of a reduction together, as further sketches, where there are
+    # few results for each multiprocessor.
+    clusters: tuple[int, ...] = ()
+    results: int = 1 << 14
+    least: int = 64  # terms of a part
 
     def __call__(self, state: State) -> Derived | None:
-        func, b = state.func, state.block
-        if not analysis.has_data_reuse(func, b):
+        if not analysis.has_data_reuse(state.func, state.block):
             return None
-        after = self.tiling.apply(state, vector_axes(state, choose=False)[0])
+        grouped = split_groups(state) if self.tiling.groups else None
+        if grouped is not None and (derived := self._derived(grouped)) is not None:
+            return derived
+        return self._derived(state)
+
+    def _derived(self, state: State) -> Derived | None:
+        whole = self._tiled(state, None, self.fetching)
+        cut = self._cut(state)
+        if whole is None or cut is None:
+            return whole
+        parts = self._tiled(state, cut, tuple(how for how in self.fetching if not how.shared))
+        more = () if parts is None else parts.states
+        return Derived((*whole.states, *more), final=True)
+
+    def _cut(self, state: State) -> tuple[str, tuple[int, ...]] | None:
+        """The reducing axis that may be cut, and into how many parts."""
+        b, target = state.block, state.task.target
+        if not self.clusters or not b.reducing or not b.init or ".rf" in b.name:
+            return None
+        if b.combiner is None or b.combiner.op is None or not has_clusters(target):
+            return None
+        space, reduce = analysis.points(b)
+        if space > self.results * target.num_multiprocessors:
+            return None
+        longest = max(b.reducing, key=lambda i: i.extent.const or 0)
+        extent = longest.extent.const or 1
+        numbers = tuple(n for n in self.clusters if extent % n == 0 and reduce // n >= self.least)
+        return (longest.name, numbers) if numbers else None
+
+    def _tiled(
+        self, state: State, cut: tuple[str, tuple[int, ...]] | None, fetching: tuple[Fetching, ...]
+    ) -> Derived | None:
+        func, b = state.func, state.block
+        after = self.tiling.apply(state, vector_axes(state, choose=False)[0], parts_of=cut)
         consumer = analysis.fusible_consumer(func, b, self.permuted)
         if consumer is not None:
             loops = [x for part in after.levels_of(b.name)[: self.level] for x in part]
@@ -133,11 +172,38 @@ class TileForGpu:
                 buffer = b.writes[0].buffer
                 if self.permuted and func.all_buffers[buffer].scope == "global":
                     after = after.then(SetScope(buffer, "local"))
+                bound = bind_levels(after, b.name)
             except ScheduleError:
                 return None
-        after = bind_levels(after, b.name)
-        states = {add_cache_reads(after, b.name, how): None for how in self.fetching}
+        else:
+            bound = bind_levels(after, b.name)
+        states = {add_cache_reads(bound, b.name, how): None for how in fetching}
         return Derived(tuple(states), final=True)
+
+
+def split_groups(state: State) -> State | None:
+    """The state with an iterator split that an operand's index divides, such as a channel into
+    group and channel within the group, in a sum whose results its consumer writes. The part of the
+    image that a tile needs is then known, so that it can be copied to shared memory.
+    """
+    func, b = state.func, state.block
+    divided = analysis.division(b) if b.reducing and not state.levels_of(b.name) else None
+    if divided is None or analysis.fusible_consumer(func, b, permuted=True) is None:
+        return None
+    try:
+        after = state.then(SplitIterator(b.name, *divided))
+    except ScheduleError:
+        return None
+    split = analysis.block(after.func, b.name)
+    if analysis.fusible_consumer(after.func, split, permuted=True) is None:
+        return None
+    return after
+
+
+def has_clusters(target: Target) -> bool:
+    """Whether blocks can see one another's shared memory: from sm_90 on."""
+    number = "".join(c for c in target.arch.removeprefix("sm_") if c.isdigit())
+    return target.kind == "cuda" and int(number or 0) >= 90
 
 
 @dataclass(frozen=True)

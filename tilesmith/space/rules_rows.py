@@ -71,7 +71,7 @@ class FuseRows:
     """
 
     threads: tuple[int, ...] = THREADS
-    blocks: tuple[int, ...] = (32, 66, 132, 264, 528)  # a few long rows are split over so many
+    blocks: tuple[int, ...] = (32, 66, 132, 264, 528, 1024, 2048)  # that share a few long rows
     longest: int = 8192
     widths: tuple[int, ...] = (4, 2, 1)  # elements that a thread moves at once
     held: tuple[int, ...] = (0, 64)  # elements of a row that a thread keeps in registers
@@ -231,25 +231,6 @@ def split_interleaved(state: State) -> Derived | None:
         return Derived((state.then(SplitIterator(b.name, *divided)),), final=True)
     except ScheduleError:
         return None
-
-
-def split_groups(state: State) -> Derived | None:
-    """Splits an iterator that an operand's index divides, such as a channel into group and channel
-    within the group, in a sum whose results its consumer writes. The part of the image that a tile
-    needs is then known, so that it can be copied to shared memory.
-    """
-    func, b = state.func, state.block
-    divided = analysis.division(b) if b.reducing and not state.levels_of(b.name) else None
-    if divided is None or analysis.fusible_consumer(func, b, permuted=True) is None:
-        return None
-    try:
-        after = state.then(SplitIterator(b.name, *divided))
-    except ScheduleError:
-        return None
-    split = analysis.block(after.func, b.name)
-    if analysis.fusible_consumer(after.func, split, permuted=True) is None:
-        return None
-    return Derived((after,), final=True)
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,6 @@ from tilesmith.space.rules_rows import (
     AnnotateForGpu,
     FuseRows,
     SplitSums,
-    split_groups,
     split_interleaved,
 )
 from tilesmith.space.state import Rule
@@ -86,7 +85,6 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
             TileByTensorCores(group_intrinsics(target)),
             TileByWarps(warp_intrinsics(target)),
             AddCacheWrite(final=True, permuted=True),
-            split_groups,
             TileForGpu(
                 Tiling("SSSRRSRS", max_innermost=16, unroll_reduce=16, whole=16, groups=True),
                 fetching=(
@@ -95,6 +93,7 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
                     replace(fetching, shared=(False, False)),
                 ),
                 permuted=True,
+                clusters=(2, 4, 8),
             ),
             skip,
             AnnotateForGpu(),

@@ -5,16 +5,18 @@ kind.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilesmith.expr.intervals import Unknown, bounds
 from tilesmith.expr.ints import Int
 from tilesmith.ir.nodes import Block
-from tilesmith.schedule.kinds import Unroll, Vectorize
+from tilesmith.schedule.kinds import Annotate, Unroll, Vectorize
 from tilesmith.schedule.loops import Reorder, Split
 from tilesmith.schedule.sample import SampleTile
 from tilesmith.schedule.step import Step
 from tilesmith.space import analysis
+from tilesmith.space.domain_tables import tile_table
 from tilesmith.space.state import State
 
 
@@ -71,12 +73,15 @@ class Tiling:
     def apply(
         self, state: State, vector_axis: str | None = None, turned: bool = False,
         block: str | None = None, unit: tuple[str, ...] = (),
+        parts_of: tuple[str, tuple[int, ...]] | None = None,
     ) -> State:  # fmt: skip
         """Tiles a block, the current one unless it is named. `unit` are iterators that stay whole
         and innermost, in that order: a hardware instruction carries them out, so nothing is
         vectorised. `vector_axis` is innermost in every level. With `turned` it is
         outermost in all but the last two spatial levels (which decide what stays in the caches),
-        but still inside of axes that index all operands, such as a batch.
+        but still inside of axes that index all operands, such as a batch. `parts_of` is a reducing
+        axis, and numbers of parts into which it is cut ahead of its tiles; the loop over the parts
+        stands outside of the reducing levels, and has the note `cluster`.
         """
         b = state.block if block is None else analysis.block(state.func, block)
         whole = self._whole(b, vector_axis)
@@ -94,7 +99,8 @@ class Tiling:
         # guards of the block stay outside of the register tile
         asked = {n for p in b.domain if not _always(p, b) for n in p.names}
         steps: list[Step] = []
-        parts: dict[str, tuple[str, ...]] = {}
+        parts: dict[str, Sequence[str]] = {}
+        cut: str | None = None
         for i in (i for i in b.iters if i.name not in unit):
             count = self.num_spatial if i.kind == "S" else self.num_reduce
             if count == 0:
@@ -114,6 +120,13 @@ class Tiling:
             if i.kind == "R" and i.name in asked and i.extent.const:
                 # A guard inside of the sums that registers hold would force these to memory.
                 listed = ((i.extent.const, *(1,) * (count - 1)),)
+            if parts_of is not None and i.name == parts_of[0] and i.extent.const:
+                listed = _in_parts(i.extent.const, parts_of[1], count, most)
+                sample = SampleTile(loop, count + 1, candidates=listed)
+                split = Split(loop, sample.columns, exact=True)
+                steps += [sample, split]
+                (cut, *parts[i.name]) = split.parts
+                continue
             sample = SampleTile(
                 loop, count, policy, most, self.lanes if vector else 1, candidates=listed
             )
@@ -132,6 +145,9 @@ class Tiling:
                 r += 1
         order = [loop for level in levels for loop in level]
         order += [f"{b.name}.{n}" for n in unit]
+        if cut is not None:
+            first = next(k for k, c in enumerate(self.structure) if c == "R")
+            order.insert(sum(map(len, levels[:first])), cut)
         if len(order) > 1:
             steps.append(Reorder(tuple(order)))
         if self.registers and levels and levels[-1]:
@@ -141,7 +157,21 @@ class Tiling:
             if self.num_reduce >= 3:
                 last = max(k for k, c in enumerate(self.structure) if c == "R")
                 steps += [Unroll(loop) for loop in levels[last]]
+        if cut is not None:
+            steps.append(Annotate(cut, "cluster", 1))
         return state.then(*steps, done=[b.name]).with_tile(b.name, levels)
+
+
+def _in_parts(
+    extent: int, numbers: tuple[int, ...], count: int, most: int
+) -> tuple[tuple[int, ...], ...]:
+    """The ways to tile each of so many parts."""
+    return tuple(
+        (n, *map(int, row))
+        for n in numbers
+        if extent % n == 0
+        for row in tile_table(extent // n, count, "divisors", most, 1)
+    )
 
 
 def _always(p: Int, b: Block) -> bool:

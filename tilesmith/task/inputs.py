@@ -1,7 +1,8 @@
 """Example arrays for the inputs of a Function, the same on every machine for the same seed.
 
 Integers used as an index stay within the buffer they index. Where the rounding of a long sum would
-hide a wrong term, floats are small whole numbers, whose sums are exact.
+hide a wrong term, floats are small whole numbers, whose sums are exact. In front of a function that
+is flat for large arguments, one factor of a sum of products is small, so that the sum is not large.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from tilesmith.base.dtype import BFLOAT16, DType
 from tilesmith.base.errors import MeasureError
 from tilesmith.expr.dynamic import Dynamic, loads_of
 from tilesmith.expr.ints import opaque_atoms
-from tilesmith.expr.nodes import Binary, Cast, Expr, Load, children
+from tilesmith.expr.nodes import Binary, Cast, Expr, Load, Unary, children
+from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, walk
 
@@ -62,6 +64,7 @@ def example_inputs(func: Function, seed: int = 0, positive: bool = False) -> lis
     rng = np.random.default_rng(seed)
     limits = index_limits(func)
     whole = needs_whole_numbers(func)
+    shrunk = {} if positive else _shrunk_inputs(func)
     out: list[Array] = []
     for b in func.inputs:
         shape = tuple(n for n in (e.const for e in b.shape) if n is not None)
@@ -70,12 +73,37 @@ def example_inputs(func: Function, seed: int = 0, positive: bool = False) -> lis
         elif b.dtype.is_float:
             data = rng.random(shape, np.float32)
             data = data + np.float32(0.25) if positive else 3 * data - np.float32(1.5)
+            data = data * np.float32(shrunk.get(b.name, 1.0))
         elif b.dtype.kind == "b":
             data = rng.integers(0, 2, shape, np.int8)
         else:
             low = 0 if b.dtype.kind == "u" or b.name in limits else -4
             data = rng.integers(low, limits.get(b.name, 5), shape)
         out.append(data.astype(b.dtype.numpy))
+    return out
+
+
+_FLAT = ("tanh", "sigmoid", "erf")  # for large arguments: there, wrong sums would not be seen
+
+
+def _shrunk_inputs(func: Function) -> dict[str, float]:
+    """Factors by which inputs are multiplied, so that sums of K products are about as large as one.
+    Rounding errors are then relative to what a flat function's argument is, not to sqrt(K).
+    """
+    values = [(b, w.value) for _, b in walk(func.body) for w in b.writes]
+    if not any(
+        isinstance(e, Unary) and e.op in _FLAT for _, v in values for e in preorder(v, children)
+    ):
+        return {}
+    inputs = {b.name for b in func.inputs}
+    out: dict[str, float] = {}
+    for b, value in values:
+        if b.combiner is None or not isinstance(value, Binary) or value.op != "mul":
+            continue
+        factors = [e.x if isinstance(e, Cast) else e for e in (value.a, value.b)]
+        read = [e.buffer for e in factors if isinstance(e, Load) and e.buffer in inputs]
+        if read:  # the second factor is the weights, mostly
+            out[read[-1]] = min(out.get(read[-1], 1.0), num_terms(b) ** -0.5)
     return out
 
 

@@ -19,10 +19,17 @@ from tilesmith.tune.objectives import NetworkCosts, Objective, slopes
 from tilesmith.tune.partition_choice import WIN
 from tilesmith.tune.scheduler import Scheduler, TaskState, TaskStep
 from tilesmith.tune.similar_records import SimilarTask
-from tilesmith.tune.task_history import BETTER, FIRST, after_a_step_in_vain, known_steps, stalled
+from tilesmith.tune.task_history import (
+    BETTER,
+    after_a_step_in_vain,
+    first_trials,
+    known_steps,
+    stalled,
+)
 from tilesmith.tune.task_tuner import TaskTuner
 
-_MOST = 32  # trials of any other step, so that the scheduler is asked every few seconds
+# Trials of any other step, so that the scheduler is asked every few seconds. GPUs measure faster.
+_MOST, _MOST_GPU = 32, 64
 _RIVAL_TRIALS = 16  # of each of two ways to divide the same work, before they are compared
 _RIVAL_SHARE = 0.01  # of the latency, from which on another way is tried
 _PEERS = 4  # tasks of the same structure whose best are suggested
@@ -232,7 +239,9 @@ class NetworkRun:
 
     def _step(self, measuring: Measuring, k: int, following: int | None) -> None:
         tuner = self.tuners[k]
-        most = _MOST if self._histories[k] else FIRST
+        most = _MOST if tuner.task.target.kind == "cpu" else _MOST_GPU
+        if not self._histories[k]:
+            most = first_trials(tuner.task)
         if self.budget.trials is not None:
             most = min(most, self.budget.trials - self.trials - sum(self._known))
         overlaps = following is not None and not self._alone & {k, following}

@@ -16,10 +16,13 @@ from tilesmith.ir.nodes import Block, walk
 from tilesmith.measure.peak import peak_of
 from tilesmith.schedule.winograd import filtering_of
 from tilesmith.search.cpu_constants import CpuConstants
+from tilesmith.search.gpu_constants import GpuConstants
 from tilesmith.task.task import Task
 
 _SAFETY = 0.95  # share of a bound that counts, because peaks are measured
 _FASTER = 1.5  # bandwidths may be higher than those of the machines where they were measured
+# GPUs: cycles per second, and the speed of matrix instructions relative to others.
+_GPU_CLOCK, _TENSOR_CORES = 2.0e9, 16.0
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,8 @@ def least_seconds(task: Task) -> float:
     moving all parameters once from the cache that holds them. 0 if the peak is unknown.
     """
     func, target = task.func, task.target
+    if target.kind == "cuda":
+        return _least_on_gpu(task)
     if target.kind != "cpu" or not _is_here(target):
         return 0.0
     dtype = func.outputs[0].dtype
@@ -124,6 +129,23 @@ def least_seconds(task: Task) -> float:
         if nbytes > cache.nbytes * (target.num_cores if cache is not constants.caches[2] else 1):
             rate = _FASTER * cache.bandwidth_below
     return _SAFETY * max(_arithmetic(func) / peak, nbytes / (rate * cycles))
+
+
+def _least_on_gpu(task: Task) -> float:
+    """Of a launch, and of the arithmetic, for 16 bits at the rate of tensor cores, or of moving all
+    parameters once from L2.
+    """
+    gpu = GpuConstants.of(task.target)
+    each = 2.0 * gpu.issue * gpu.warp_size  # operations of a multiprocessor in a cycle
+    if any(b.dtype.bits <= 16 for b in task.func.inputs):
+        each *= _TENSOR_CORES
+    # Of a table from which rows are gathered, no more is read than there are iterations.
+    most = sum(prod(i.extent.const or 1 for i in b.iters) for _, b in walk(task.func.body))
+    params = task.func.params
+    nbytes = sum(min(most, b.size.const or 0) * b.dtype.nbytes for b in params)
+    work = max(task.func.flops / each, nbytes / (_FASTER * gpu.l2_rate))
+    cycles = gpu.launch_cycles + work / gpu.num_multiprocessors
+    return _SAFETY * cycles / _GPU_CLOCK
 
 
 def _arithmetic(func: Function) -> float:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from math import inf, isfinite
 
 from tilesmith.base.errors import TilesmithError, TuneError
+from tilesmith.base.target import Target
 from tilesmith.records.database import Database, Followed
 from tilesmith.search.protocol import Resumable, Search
 from tilesmith.task.curve import Curve, curve_of
@@ -23,11 +24,18 @@ from tilesmith.tune.result import Result
 # The size depends on the number of trials only: with the same measurements, the same seed proposes
 # the same candidates.
 _BATCHES = ((0, 4), (4, 8), (12, 16), (44, 32), (140, 64), (460, 128))
+# On a GPU all cores compile while others are measured: smaller batches would leave them idle.
+_LEAST_GPU_BATCH = 16
 
 _LOOK_SECONDS = 0.2  # between two looks for what other tuners have stored
 _SEARCH_STATE = "search"  # the name of the search's state in the database
 _MAX_EARLIER = 3  # candidates of other code generators that are measured first
 _MAX_DEFENDERS = 3  # known candidates that are measured again until one of them still works
+
+
+def least_batch(target: Target) -> int:
+    """The size of the smallest batch, if nothing limits it."""
+    return _BATCHES[0][1] if target.kind == "cpu" else _LEAST_GPU_BATCH
 
 
 class RunState:
@@ -153,6 +161,7 @@ class RunState:
         """
         trials = self.trials + under_way
         n = max(size for least, size in _BATCHES if trials >= least)
+        n = max(n, least_batch(self.task.target))
         if self.budget.trials is not None:
             n = min(n, self.budget.trials - trials - self.num_known)
         if self.budget.patience is not None:

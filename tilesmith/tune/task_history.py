@@ -7,10 +7,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf, isfinite
 
-from tilesmith.task.task import Measurement
+from tilesmith.task.task import Measurement, Task
+from tilesmith.tune.run_state import least_batch
 from tilesmith.tune.scheduler import TaskState, TaskStep
 
-FIRST = 2  # trials of a task's first step, so that soon every task has a kernel
+FIRST = 2  # trials of a task's first step on a CPU, so that soon every task has a kernel
 _KNOWN_STEP = 16  # trials of a step, for those that a database knew
 BETTER = 1e-3  # the relative gain from which on a task has not stalled
 
@@ -34,6 +35,13 @@ def known_steps(known: Sequence[Measurement], best: float) -> tuple[TaskStep, ..
         if steps
         else (TaskStep(0.0, len(seen), best),)
     )
+
+
+def first_trials(task: Task) -> int:
+    """The trials of a task's first step: few, so that soon every task has a kernel. On a GPU they
+    are a whole first batch, because all cores compile while the search of the next task runs.
+    """
+    return FIRST if task.target.kind == "cpu" else least_batch(task.target)
 
 
 def after_a_step_in_vain(state: TaskState) -> TaskState:

@@ -85,6 +85,11 @@ def _require_shared(func: Function, target: Target) -> None:
     for launch in func.body:
         buffers = [s.buffer for s in statements((launch,)) if isinstance(s, Alloc)]
         nbytes = sum((b.size.const or 0) * b.dtype.nbytes for b in buffers if b.scope == "shared")
+        nbytes += sum(
+            (b.size.const or 0) // (b.shape[0].const or 1) * b.dtype.nbytes
+            for b in buffers
+            if b.scope == "cluster"
+        )
         if nbytes > target.shared_nbytes:
             raise BuildError(
                 f"{func.name!r} needs {nbytes} bytes of shared memory per block; the target has "

@@ -37,6 +37,10 @@ class Dialect:
     static_shared_nbytes: int | None = None
     arena: str = ""  # the declaration of that array, over {name}
     shuffle: bool = False  # threads of a warp exchange registers
+    # Blocks that see one another's shared memory: the attribute of a kernel, over {blocks}, and the
+    # declaration of a pointer to what another block has, over {type}, {name}, {own} and {rank}.
+    cluster: str = ""
+    remote: tuple[str, ...] = ()
     prologue: tuple[tuple[str, str], ...] = ()  # (word, what a module that uses it begins with)
     float_suffix: str = ""  # of a function's name for float32
     functions: Mapping[str, str] = field(default_factory=lambda: _FLOAT_FUNCTIONS)
@@ -81,7 +85,12 @@ CUDA = Dialect(
     function="__device__ __forceinline__",
     block="blockIdx.x",
     thread="threadIdx.x",
-    barriers={"shared": "__syncthreads();", "global": "__syncthreads();"},
+    barriers={
+        "shared": "__syncthreads();",
+        "global": "__syncthreads();",
+        "cluster": 'asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" '
+        '::: "memory");',
+    },
     spaces={"global": "", "constant": "", "shared": "", "local": ""},
     restrict="__restrict__",
     aligned="__align__(16) ",
@@ -100,6 +109,11 @@ CUDA = Dialect(
     static_shared_nbytes=48 << 10,
     arena="extern __shared__ __align__(16) unsigned char {name}[];",
     shuffle=True,
+    cluster="__cluster_dims__({blocks}, 1, 1)",
+    remote=(
+        "const {type}* {name};",
+        'asm("mapa.u64 %0, %1, {rank};" : "=l"({name}) : "l"({own}));',
+    ),
     prologue=(
         ("INFINITY", "#define INFINITY __int_as_float(0x7f800000)"),
         ("NAN", "#define NAN __int_as_float(0x7fc00000)"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from tilesmith.base.dtype import BFLOAT16, FLOAT16, FLOAT32, DType
@@ -13,8 +14,10 @@ from tilesmith.codegen.c.names import Names
 from tilesmith.codegen.c.position import Position
 from tilesmith.codegen.c.statements import Statements, extent_of, size_of
 from tilesmith.codegen.passes.accesses import accesses
+from tilesmith.expr.dynamic import map_loads
+from tilesmith.expr.nodes import Load
 from tilesmith.ir.launch_form import LaunchForm
-from tilesmith.ir.nodes import Buffer, For
+from tilesmith.ir.nodes import Buffer, For, Stmt, Store, Write, rewrite
 
 # From sm_90 on, a launch may begin while the one before it ends: the next one may begin as soon as
 # all blocks of this one run, and this one waits until the one before is complete.
@@ -35,11 +38,14 @@ def emit_launch(
     grid, threads = nest.grid, nest.num_threads
     if grid > _MAX_GRID:
         raise BuildError(f"{symbol} needs {grid} blocks; a launch has at most {_MAX_GRID}")
+    if nest.cluster > 1 and not dialect.cluster:
+        raise BuildError(f"{symbol} needs clusters of blocks, which {dialect.name} does not have")
     position = Position(dialect, helpers, Names(), threads)
+    nest, remote = with_remote_parts(nest)
     uses = list(accesses(nest.body))
     used, written = {a.buffer for a in uses}, {a.buffer for a in uses if a.write}
     arguments = [b for name, b in buffers.items() if name in used]
-    for b in (*arguments, *nest.shared):
+    for b in (*arguments, *nest.shared, *remote):
         position.declare(b, position.fresh(b.name))
     for loops, number in ((nest.blocks, dialect.block), (nest.threads, dialect.thread)):
         unflatten(position, loops, number)
@@ -50,6 +56,10 @@ def emit_launch(
     ]
     arrays += [(name, _computed(d), threads) for name, d in statements.joins.arrays]
     head, dynamic = _shared_memory(position, arrays)
+    for b, (owner, rank) in remote.items():
+        name, own = position.memories[b.name].name, position.memories[owner].name
+        kind = dialect.type_of(b.dtype)
+        head += [x.format(type=kind, name=name, own=own, rank=rank) for x in dialect.remote]
     if dialect.name == "cuda":
         helpers.texts.setdefault("overlap", OVERLAP)
         head.append("await_previous_launch();")
@@ -57,13 +67,62 @@ def emit_launch(
     lines = [*head, *position.scopes[0].lines]
     text = "\n".join(
         [
-            f"{dialect.kernel.format(threads=threads)} {symbol}({params}) {{",
+            f"{_kernel(dialect, threads, nest.cluster)} {symbol}({params}) {{",
             *(f"  {x}" for x in lines),
             "}",
         ]
     )
     names = tuple(b.name for b in arguments)
-    return text, Launch(symbol, grid, threads, names, dynamic, overlaps=dialect.name == "cuda")
+    # Clusters begin when all their blocks can; how that goes with early launches was not measured.
+    early = dialect.name == "cuda" and nest.cluster == 1
+    return text, Launch(symbol, grid, threads, names, dynamic, overlaps=early)
+
+
+def _kernel(dialect: Dialect, threads: int, cluster: int) -> str:
+    head = dialect.kernel.format(threads=threads)
+    return f"{head} {dialect.cluster.format(blocks=cluster)}" if cluster > 1 else head
+
+
+def with_remote_parts(nest: LaunchForm) -> tuple[LaunchForm, dict[Buffer, tuple[str, int]]]:
+    """The launch with a buffer for each block's part of one that a cluster shares, which is indexed
+    by the block first. A block writes its own part only. And those that are read: the name of the
+    own part, and the number of the block.
+    """
+    cluster = {b.name: b for b in nest.shared if b.scope == "cluster"}
+    if not cluster:
+        return nest, {}
+    remote: dict[Buffer, tuple[str, int]] = {}
+    own = {name: _part(b, name) for name, b in cluster.items()}
+
+    def read(x: Load) -> Load:
+        if x.buffer not in cluster:
+            return x
+        rank = x.index[0].const
+        if rank is None:
+            raise BuildError(f"{x.buffer} is read at {x.index[0]}, which is not one block's part")
+        b = _part(cluster[x.buffer], f"{x.buffer}.{rank}")
+        remote[b] = x.buffer, rank
+        return Load(b.name, x.index[1:], x.dtype)
+
+    def go(s: Stmt) -> tuple[Stmt, ...]:
+        if not isinstance(s, Store):
+            return (s,)
+        writes = []
+        for w in s.writes:
+            index = w.index[1:] if w.buffer in cluster else w.index
+            writes.append(Write(w.buffer, index, map_loads(w.value, read)))
+        return (replace(s, writes=tuple(writes)),)
+
+    body = rewrite(nest.body, go)
+    shared = tuple(own.get(b.name, b) for b in nest.shared)
+    return replace(nest, body=body, shared=shared), remote
+
+
+def _part(b: Buffer, name: str) -> Buffer:
+    """The part of one block."""
+    assert b.layout is None
+    assert b.align is None
+    return replace(b, name=name, shape=b.shape[1:], scope="shared")
 
 
 def _shared_memory(

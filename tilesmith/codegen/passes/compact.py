@@ -65,7 +65,11 @@ def _shrink(
     threads = THREAD_LOOPS.get(b.scope, ())
     box: Box | None = None
     for a in uses:
-        inner = {f.name: f.extent for k, f in enumerate(a.path) if k >= depth or f.kind in threads}
+        inner = {
+            f.name: f.extent
+            for k, f in enumerate(a.path)
+            if k >= depth or f.kind in threads or _is_shared_by(f, b)
+        }
         inner |= dict(a.tile)
         box = union(box, box_of(a.index, b.shape, inner, func.rules))
     assert box is not None
@@ -77,6 +81,11 @@ def _shrink(
         low.append(span[0] if fits else ZERO)
         shape.append(e if fits else whole)
     return replace(b, shape=tuple(shape)), tuple(low)
+
+
+def _is_shared_by(f: For, b: Buffer) -> bool:
+    """Whether the blocks that a loop counts have the buffer together."""
+    return b.scope == "cluster" and f.note("cluster") is not None
 
 
 def _launched(around: Path) -> bool:

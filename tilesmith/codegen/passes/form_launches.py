@@ -16,10 +16,11 @@ from math import prod
 from tilesmith.base.errors import BuildError
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import accesses, substitute_body
+from tilesmith.codegen.passes.join_across_blocks import NOTE as CLUSTER
 from tilesmith.codegen.passes.spread_copies import spread
 from tilesmith.expr.ints import ONE, ZERO, Int, of, var
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Alloc, Buffer, For, If, Join, Stmt, statements
+from tilesmith.ir.nodes import Alloc, Buffer, For, If, Join, Stmt, Sync, statements
 
 AXES = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 BLOCKS = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
@@ -56,7 +57,7 @@ def _launch(
     allocs = [*waiting, *(s for s in statements(body) if isinstance(s, Alloc))]
     body = _without_allocs(body)
     top += [s for s in allocs if s.buffer.scope == "global"]
-    shared = [s for s in allocs if s.buffer.scope == "shared"]
+    shared = [s for s in allocs if s.buffer.scope in ("shared", "cluster")]
     local = [s for s in allocs if s.buffer.scope in ("local", "fragment")]
     threads, inner = _perfect(body)
     if not threads or _bound_loops(inner):
@@ -92,7 +93,8 @@ def _launch(
         stmts = (replace(f, body=stmts, kind="threadIdx.x", notes=()),)
     stmts = (*shared, *stmts)
     for f in reversed(blocks):
-        stmts = (replace(f, body=stmts, kind="blockIdx.x", notes=()),)
+        notes = tuple(n for n in f.notes if n[0] == CLUSTER)
+        stmts = (replace(f, body=stmts, kind="blockIdx.x", notes=notes),)
     if not blocks:  # a single one
         stmts = (For(f"block{number}", ONE, stmts, "blockIdx.x"),)
     return stmts[0]
@@ -201,6 +203,8 @@ class _Threads:
                 (new,) = substitute_body((s,), at.env)
                 assert isinstance(new, Join)
                 out.append(self._join(new, at))
+            elif isinstance(s, Sync):
+                out.append(s)
             else:
                 out += self._leaf(s, at)
         return tuple(out)

@@ -86,6 +86,8 @@ class _Launch:
     ) -> list[_Use]:  # fmt: skip
         """The accesses since the last barrier after `stmts`, given those before."""
         for s in stmts:
+            if isinstance(s, Sync):  # of a cluster: it is there already
+                open_ = [u for u in open_ if self._is_global(u)]
             if isinstance(s, Alloc | Sync | Join):
                 continue
             mine = self._uses(s, path, shift)
@@ -126,7 +128,7 @@ class _Launch:
         return [u for u in open_ if self._is_global(u)]
 
     def _is_global(self, u: _Use) -> bool:
-        return self.buffers[u.access.buffer].scope != "shared"
+        return self.buffers[u.access.buffer].scope not in ("shared", "cluster")
 
     def _meets_itself(self, s: For | If, mine: list[_Use]) -> bool:
         """Whether its threads need barriers inside, within an iteration or between two."""
