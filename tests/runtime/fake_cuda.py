@@ -113,6 +113,12 @@ class FakeCuda:
     def function_attribute(self, function: int, number: int) -> int:
         return 32
 
+    def launch_early(
+        self, function: int, grid: int, threads: int, shared: int, stream: int, arguments: int
+    ) -> None:
+        self.calls.append(("early",))
+        self.launch(function, grid, threads, shared, stream, arguments)
+
     def launch(
         self, function: int, grid: int, threads: int, shared: int, stream: int, arguments: int
     ) -> None:

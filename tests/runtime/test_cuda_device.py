@@ -88,6 +88,22 @@ def test_tensor_maps_come_before_the_pointers() -> None:
     assert ("tensor_map", "X") in driver.calls
 
 
+@pytest.mark.parametrize(("arch", "early"), [("sm_90a", 2), ("sm_100a", 2), ("sm_86", 0)])
+def test_launches_that_wait_themselves_may_begin_early(arch: str, early: int) -> None:
+    driver, device, artifact = make()
+    entry = artifact.entries[0]
+    entry = replace(entry, launches=tuple(replace(x, overlaps=True) for x in entry.launches))
+    target = replace(artifact.target, arch=arch)
+    x, y, scratch = (device.allocate(4 * N) for _ in range(3))
+    for launched, count in ((replace(artifact, entries=(entry,), target=target), early),
+                            (artifact, 0)):  # fmt: skip
+        driver.calls.clear()
+        call = device.call(device.load(launched), 0, [x.address, y.address], scratch)
+        device.run((call,))
+        assert driver.calls.count(("early",)) == count
+        assert len(launches(driver)) == 2
+
+
 def test_much_shared_memory_is_asked_for() -> None:
     driver, device, artifact = make(shared_nbytes=49 << 10)
     device.load(artifact)
@@ -243,12 +259,14 @@ def test_the_real_driver_is_called_with_the_right_types() -> None:
     d.allocate(5), d.free(1), d.write(1, 2, 3, 4), d.read(1, 2, 3, 4), d.copy(1, 2, 3, 4)
     d.fill(1, 255, 3, 4), d.load(b"a\0b"), d.unload(1), d.function(1, "f"), d.allow_shared(1, 2)
     d.function_attribute(1, 4), d.launch(1, 2, 3, 4, 5, 6), d.create_stream(), d.synchronize(1)
+    d.launch_early(1, 2, 3, 4, 5, 6)
     d.begin_capture(1), d.end_capture(1), d.launch_graph(1, 2), d.free_graph(1)
     d.create_event(), d.record(1, 2), d.wait(1), d.elapsed(1, 2)
     held = d.tensor_map(TensorMap("X", "bfloat16", (64, 128), (128,), (64, 32), (1, 2)), 4096)
     assert ctypes.sizeof(held) == 128
     assert d.asked["cuTensorMapEncodeTiled"][1:4] == (9, 2, 4096)
     assert d.asked["cuLaunchKernel"] == (1, 2, 1, 1, 3, 1, 1, 4, 5, 6, None)
+    assert d.asked["cuLaunchKernelEx"][1:] == (1, 6, None)
     assert d.asked["cuMemsetD8Async"] == (1, 255, 3, 4)
     unused = {"cuInit", "cuGetErrorName", "cuGetErrorString"}
     assert d.asked.keys() | unused == cuda_driver._SIGNATURES.keys()

@@ -88,6 +88,8 @@ class Launch:
     shared_nbytes: int = 0  # dynamic shared memory per block
     resources: Resources | None = None  # where the compiler tells
     maps: tuple[TensorMap, ...] = ()
+    # Whether it may begin before the launch in front of it is complete, for which it waits.
+    overlaps: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,9 @@ def _require(nvrtc: Any, error: Any, name: str) -> None:
 def _text(nvrtc: Any, program: Any, size: Any, get: Any) -> bytes:
     error, n = size(program)
     _require(nvrtc, error, "a program")
-    text: bytes = b" " * n
+    # NVRTC writes into it. An empty log is one byte 0, and Python has a single object for any bytes
+    # of length 1: it must be this one, or else all others of its kind would change as well.
+    text = bytes(n)
     get(program, text)
     return text
 

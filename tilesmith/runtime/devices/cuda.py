@@ -61,6 +61,7 @@ class _Function:
     shared_nbytes: int
     arguments: tuple[str, ...]
     maps: tuple[TensorMap, ...]
+    overlaps: bool
 
 
 class CudaModule:
@@ -73,19 +74,24 @@ class CudaModule:
             handle = driver.load(artifact.code)
             _at_end(self, _unload, driver, device.context, handle)
             self.entries = [
-                tuple(self._function(driver, handle, launch) for launch in e.launches)
+                tuple(self._function(driver, handle, launch, artifact) for launch in e.launches)
                 for e in artifact.entries
             ]
 
     @staticmethod
-    def _function(driver: CudaDriver, module: int, launch: Any) -> _Function:
+    def _function(driver: CudaDriver, module: int, launch: Any, artifact: Artifact) -> _Function:
         function = driver.function(module, launch.symbol)
         if launch.shared_nbytes > _STATIC_SHARED_NBYTES:
             driver.allow_shared(function, launch.shared_nbytes)
         return _Function(
             function, launch.grid, launch.threads, launch.shared_nbytes, launch.arguments,
-            launch.maps,
+            launch.maps, launch.overlaps and _can_overlap(artifact.target.arch),
         )  # fmt: skip
+
+
+def _can_overlap(arch: str) -> bool:
+    number = arch.removeprefix("sm_").rstrip("af")
+    return number.isdigit() and int(number) >= 90
 
 
 def _unload(driver: CudaDriver, context: int, module: int) -> None:
@@ -109,7 +115,7 @@ class CudaCall:
         address = dict(zip((p.name for p in e.parameters), pointers, strict=True))
         if scratch is not None:
             address |= {name: scratch.address + offset for name, offset in e.scratch}
-        self.launches: list[tuple[int, int, int, int, int]] = []
+        self.launches: list[tuple[int, int, int, int, int, bool]] = []
         self._held: list[Any] = [module, scratch]
         for f in module.entries[entry]:
             count = max(1, len(f.arguments))
@@ -120,11 +126,12 @@ class CudaCall:
             array = (ctypes.c_void_p * len(places))(*places)
             self._held += (values, maps, array)
             where = ctypes.addressof(array)
-            self.launches.append((f.handle, f.grid, f.threads, f.shared_nbytes, where))
+            self.launches.append((f.handle, f.grid, f.threads, f.shared_nbytes, where, f.overlaps))
 
     def enqueue(self, driver: CudaDriver, stream: int) -> None:
-        for function, grid, threads, shared, arguments in self.launches:
-            driver.launch(function, grid, threads, shared, stream, arguments)
+        for function, grid, threads, shared, arguments, overlaps in self.launches:
+            launch = driver.launch_early if overlaps else driver.launch
+            launch(function, grid, threads, shared, stream, arguments)
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,9 @@ class CudaDriver(Protocol):
     def launch(
         self, function: int, grid: int, threads: int, shared: int, stream: int, arguments: int
     ) -> None: ...
+    def launch_early(
+        self, function: int, grid: int, threads: int, shared: int, stream: int, arguments: int
+    ) -> None: ...
     def tensor_map(self, tensor: TensorMap, address: int) -> Any: ...
     def create_stream(self) -> int: ...
     def synchronize(self, stream: int) -> None: ...
@@ -113,6 +116,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuFuncSetAttribute": (c_void_p, c_int, c_int),
     "cuFuncGetAttribute": (ctypes.POINTER(c_int), c_int, c_void_p),
     "cuLaunchKernel": (c_void_p, *(c_uint,) * 7, c_void_p, c_void_p, c_void_p),
+    "cuLaunchKernelEx": (c_void_p, c_void_p, c_void_p, c_void_p),
     "cuTensorMapEncodeTiled": (c_void_p, c_int, c_uint, c_uint64, *(c_void_p,) * 4, *(c_int,) * 4),
     "cuStreamCreate": (_POINTER, c_uint),
     "cuStreamSynchronize": (c_void_p,),
@@ -127,6 +131,26 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuEventSynchronize": (c_void_p,),
     "cuEventElapsedTime": (ctypes.POINTER(c_float), c_void_p, c_void_p),
 }
+
+
+class _Config(ctypes.Structure):
+    """CUlaunchConfig"""
+
+    _fields_ = (
+        *((name, c_uint) for name in ("gx", "gy", "gz", "bx", "by", "bz", "shared")),
+        ("stream", c_void_p),
+        ("attributes", c_void_p),
+        ("count", c_uint),
+    )
+
+
+class _Attribute(ctypes.Structure):
+    """CUlaunchAttribute: a number, and a value that takes 64 bytes."""
+
+    _fields_ = (("id", c_int), ("pad", c_int), ("value", c_int * 16))
+
+
+_EARLY = _Attribute(6, 0, (c_int * 16)(1))  # PROGRAMMATIC_STREAM_SERIALIZATION
 
 
 class LibCuda:
@@ -234,6 +258,13 @@ class LibCuda:
         code = self._launch(function, grid, 1, 1, threads, 1, 1, shared, stream, arguments, None)
         if code:
             self._fail("cuLaunchKernel", code)
+
+    def launch_early(
+        self, function: int, grid: int, threads: int, shared: int, stream: int, arguments: int
+    ) -> None:
+        """Launches a function that waits itself until the launch before it is complete."""
+        config = _Config(grid, 1, 1, threads, 1, 1, shared, stream, ctypes.addressof(_EARLY), 1)
+        self._call("cuLaunchKernelEx", byref(config), function, arguments, None)
 
     def tensor_map(self, tensor: TensorMap, address: int) -> Any:
         """The description of a tensor that a kernel takes by value, as a ctypes object."""
