@@ -35,6 +35,7 @@ class Tiles:
             "tileloadd64": ctypes.CFUNCTYPE(None, byte, pointer, number)(self.load),
             "tilestored64": ctypes.CFUNCTYPE(None, byte, pointer, number)(self.store),
         }
+        self.calls["tilezero"] = ctypes.CFUNCTYPE(None, byte)(self.zero)
         for name, left, right in (("bssd", "i1", "i1"), ("busd", "u1", "i1")):
             self.calls[f"tdp{name}"] = self._product(left, right)
         self.calls["tdpbf16ps"] = self._product("u2", "u2")
@@ -49,6 +50,10 @@ class Tiles:
         assert self.configured
         for row in range(16):
             self.tiles[tile, row] = np.frombuffer(ctypes.string_at(at + row * apart, 64), np.uint8)
+
+    def zero(self, tile: int) -> None:
+        assert self.configured
+        self.tiles[tile] = 0
 
     def store(self, tile: int, at: int, apart: int) -> None:
         for row in range(16):

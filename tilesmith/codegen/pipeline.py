@@ -17,6 +17,7 @@ from tilesmith.codegen.passes.form_launches import form_launches
 from tilesmith.codegen.passes.full_vectors import full_vectors
 from tilesmith.codegen.passes.hoist_guards import hoist_guards
 from tilesmith.codegen.passes.hold_fragments import hold_fragments
+from tilesmith.codegen.passes.hold_results import hold_results
 from tilesmith.codegen.passes.hold_rows import hold_rows
 from tilesmith.codegen.passes.insert_syncs import insert_syncs
 from tilesmith.codegen.passes.join_across_blocks import join_across_blocks
@@ -69,6 +70,7 @@ CPU_PASSES: tuple[Pass, ...] = (
     full_vectors,  # CPU
     spread_prefetches,  # CPU
     prefetch_streams,  # CPU
+    hold_results,  # CPU
 )
 
 # "GPU" marks what only GPUs have. The result is in launch form, see ir/nodes.py.
