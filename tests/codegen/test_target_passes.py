@@ -169,9 +169,7 @@ def tile_sums() -> tuple[ts.Function, ts.Schedule, list[Any]]:
                   if "'amx." in str(s))  # fmt: skip
     rng = np.random.default_rng(0)
     variant = next(iter(variants(task, sketch)))
-    sch = ts.Schedule(func)
-    for step in variant.decided(variant.sample(rng, 1)[0]).steps:
-        sch.apply(step)
+    sch = ts.Schedule(variant.function(variant.sample(rng, 1)[0]))
     return func, sch, random_inputs(func, rng)
 
 
