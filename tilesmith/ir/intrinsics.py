@@ -48,7 +48,8 @@ AMX_ROWS, AMX_NBYTES = 16, 64
 
 def _tiles(rows: int, columns: int, left: str, right: str) -> Intrinsic:
     """Products of AMX tiles: `rows` x `columns` of the result stay in tile registers. A register of
-    B holds, for each column, groups of neighbours in the sum that fill 32 bits.
+    B holds, for each column, groups of neighbours in the sum that fill 32 bits. In memory one
+    register follows the other.
     """
     group = 2 if left == "bfloat16" else 4
     total = FLOAT32 if left == "bfloat16" else INT32
@@ -64,8 +65,9 @@ def _tiles(rows: int, columns: int, left: str, right: str) -> Intrinsic:
     short = {"int8": "s8", "uint8": "u8", "bfloat16": "bf16"}
     name = f"dot_{short[left]}{short[right]}_{rows}x{columns}x{depth}"
     described = function([a, b, c], name=name)
-    at = var("d0")
-    grouped = (at // group, var("d1"), at - at // group * group)
+    at, column = var("d0"), var("d1")
+    tile = column // AMX_ROWS
+    grouped = (tile, at // group, column - tile * AMX_ROWS, at - at // group * group)
     params = tuple(replace(p, layout=grouped if p.name == "B" else None) for p in described.params)
     return Intrinsic(
         f"amx.{name}",

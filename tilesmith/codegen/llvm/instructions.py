@@ -25,6 +25,7 @@ class Instructions:
         self.position, self.addressing, self.cache = position, addressing, cache
         self._set_up: set[str] = set()  # what instructions have put at the function's start
         self._held = False  # whether the result of the next instruction is in its registers
+        self._streamed = ""
 
     def emit(self, s: Store) -> None:
         unit = s.intrinsic
@@ -55,9 +56,9 @@ class Instructions:
         self.cache.write(cells[out], emitter_of(unit)(self.position.builder, operands))
 
     @contextmanager
-    def holding(self, s: Store, cleared: bool) -> Iterator[None]:
+    def holding(self, s: Store, cleared: bool, streamed: str = "") -> Iterator[None]:
         """Around the steps of a sum: the result of `s` is in registers of its own meanwhile, as
-        zeros at first if it is `cleared`.
+        zeros at first if it is `cleared`. `streamed` is an operand that L1 need not keep.
         """
         unit = s.intrinsic
         assert unit is not None
@@ -67,9 +68,9 @@ class Instructions:
         steps = HELD[unit.name]
         steps.begin(self.position.builder, rows, cleared)
         self._set_up_function()
-        self._held = True
+        self._held, self._streamed = True, streamed
         yield
-        self._held = False
+        self._held, self._streamed = False, ""
         steps.end(self.position.builder, rows)
 
     def _emit_by_address(self, s: Store, unit: Intrinsic) -> None:
@@ -96,7 +97,8 @@ class Instructions:
         steps = _steps(s, name, load, position.memories[load.buffer].strides)
         buf = unit.description.all_buffers[name]
         apart = steps[0] if name in unit.by_address else buf.strides[0].const
-        return Rows(V(pointer, Type("ptr")), (apart or 0) * a.memory.dtype.nbytes)
+        nbytes_apart = (apart or 0) * a.memory.dtype.nbytes
+        return Rows(V(pointer, Type("ptr")), nbytes_apart, name == self._streamed)
 
     def _set_up_function(self) -> None:
         for key, lines in self.position.builder.setup.items():

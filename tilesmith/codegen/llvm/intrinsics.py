@@ -26,10 +26,13 @@ from tilesmith.ir.nodes import Intrinsic
 
 
 class Rows(NamedTuple):
-    """An operand in memory: the address of its first element, and how far apart its rows are."""
+    """An operand in memory: the address of its first element, and how far apart its rows are. If it
+    is `streamed`, so much is read before it is read again that it is better not kept in L1.
+    """
 
     pointer: V
     nbytes_apart: int
+    streamed: bool = False
 
 
 Operands = Mapping[str, Any]  # of V, or of Rows
@@ -110,11 +113,12 @@ def _amx(unit: Intrinsic) -> Emit:
     product = f"llvm.x86.tdp{kinds[buffers['A'].dtype.name, buffers['B'].dtype.name]}"
 
     def emit(b: Builder, operands: Mapping[str, Rows]) -> None:
+        w = operands["B"]._replace(nbytes_apart=AMX_NBYTES)
         for j in range(across):
-            _move_tile(b, "tileloadd64", 6 + j, operands["B"], 0, j)
+            _move_tile(b, "tileload", 6 + j, w, j, 0)
             for i in range(down):
                 if j == 0:
-                    _move_tile(b, "tileloadd64", 4 + i, operands["A"], i, 0)
+                    _move_tile(b, "tileload", 4 + i, operands["A"], i, 0)
                 b.run(product, *(f"i8 {t}" for t in (across * i + j, 4 + i, 6 + j)))
 
     return emit
@@ -130,11 +134,11 @@ def _amx_result(unit: Intrinsic) -> Held:
             if cleared:
                 b.run("llvm.x86.tilezero", f"i8 {tile}")
             else:
-                _move_tile(b, "tileloadd64", tile, c, i, j)
+                _move_tile(b, "tileload", tile, c, i, j)
 
     def end(b: Builder, c: Rows) -> None:
         for tile, i, j in tiles:
-            _move_tile(b, "tilestored64", tile, c, i, j)
+            _move_tile(b, "tilestore", tile, c, i, j)
 
     return Held(begin, end)
 
@@ -142,7 +146,8 @@ def _amx_result(unit: Intrinsic) -> Held:
 def _move_tile(b: Builder, how: str, tile: int, at: Rows, down: int, across: int) -> None:
     offset = AMX_ROWS * down * at.nbytes_apart + AMX_NBYTES * across
     p = b.value(Type("ptr"), f"getelementptr i8, {at.pointer}, i64 {offset}")
-    b.run(f"llvm.x86.{how}", f"i8 {tile}", str(p), f"i64 {at.nbytes_apart}")
+    hint = "t1" if at.streamed else ""
+    b.run(f"llvm.x86.{how}d{hint}64", f"i8 {tile}", str(p), f"i64 {at.nbytes_apart}")
 
 
 def _use_tiles(b: Builder) -> None:
