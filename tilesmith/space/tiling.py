@@ -25,7 +25,8 @@ class Tiling:
     """How a block with data reuse is tiled.
 
     `policy` and `max_innermost` bound the factors (see SampleTile). `unroll_reduce` bounds the
-    innermost part of a reducing loop if the structure has three levels of them.
+    innermost part of a reducing loop if the structure has three levels of them, or two just around
+    the innermost tile.
     """
 
     structure: str = "SSRSRS"
@@ -51,6 +52,10 @@ class Tiling:
     @property
     def num_reduce(self) -> int:
         return self.structure.count("R")
+
+    @property
+    def unrolls_sums(self) -> bool:
+        return self.num_reduce >= 3 or self.structure.endswith("RRS")
 
     def innermost(self, b: Block, vector_axis: str | None = None) -> dict[str, str]:
         """The sizes of the innermost tile by tiled spatial axis."""
@@ -111,7 +116,7 @@ class Tiling:
                 continue
             vector = i.name == vector_axis and not unit
             most = self.max_innermost
-            if i.kind == "R" and self.num_reduce >= 3:
+            if i.kind == "R" and self.unrolls_sums:
                 most = self.unroll_reduce
             if i.name in asked and not vector:
                 most = 1
@@ -154,7 +159,7 @@ class Tiling:
             lanes = levels[-1][-1:] if not unit else []
             steps += [Vectorize(loop) for loop in lanes]
             steps += [Unroll(loop) for loop in levels[-1] if loop not in lanes]
-            if self.num_reduce >= 3:
+            if self.unrolls_sums:
                 last = max(k for k, c in enumerate(self.structure) if c == "R")
                 steps += [Unroll(loop) for loop in levels[last]]
         if cut is not None:
