@@ -52,8 +52,9 @@ def emit_launches(func: Function, dialect: Dialect) -> Emitted:
         if is_tensor_nest(nest):
             text, launch = emit_tensor_launch(nest, symbol, buffers, dialect, helpers)
         else:
+            followed = k + 1 < len(first)
             after = nests[nests.index(nest) + 1] if nest.parts else None
-            text, launch = emit_launch(nest, symbol, buffers, dialect, helpers, after)
+            text, launch = emit_launch(nest, symbol, buffers, dialect, helpers, followed, after)
         texts.append(text)
         launches.append(launch)
     source = "\n\n".join([*_prologue(texts, dialect), *helpers.texts.values(), *texts]) + "\n"
