@@ -36,6 +36,7 @@ from tilesmith.codegen.passes.split_at_divisions import split_at_divisions
 from tilesmith.codegen.passes.spread_prefetches import spread_prefetches
 from tilesmith.codegen.passes.stage_functions import stage_functions
 from tilesmith.codegen.passes.stagger_rows import stagger_rows
+from tilesmith.codegen.passes.steps_outside import steps_outside
 from tilesmith.codegen.passes.strip_vectors import strip_vectors
 from tilesmith.codegen.passes.transpose_squares import transpose_squares
 from tilesmith.codegen.passes.unroll_registers import unroll_registers
@@ -93,6 +94,7 @@ GPU_PASSES: tuple[Pass, ...] = (
     hold_fragments,  # GPU
     pipeline_copies,  # GPU
     insert_syncs,  # GPU
+    steps_outside,  # GPU
     load_fragments,  # GPU
     unroll_registers,  # GPU
 )
