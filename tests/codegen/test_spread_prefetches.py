@@ -219,3 +219,22 @@ def test_two_rows_ahead() -> None:
     fetches = [v for s in statements(done.body) if isinstance(s, For) for _, v in s.notes]
     asked = {f[0]: f[3] for f in fetches if isinstance(f, tuple)}
     assert asked == {"x": 2 * 256, "y": 0}  # what comes in two turns, and what this one writes
+
+
+def test_a_copy_of_the_loop_without_the_ones_around_it_asks_for_nothing() -> None:
+    """The rest of a row that tiles do not divide has the inner loop once more, by itself."""
+    x = ts.placeholder((3, 17, 400), name="x")
+    y = ts.compute((3, 17, 400), lambda i, j, k: ts.exp(x[i, j, k]), name="y")
+    sch = ts.Schedule(ts.function([x, y]))
+    i, j, k = sch.loops("y")
+    j0, j1 = sch.split(j, [None, 3])
+    k0, k1 = sch.split(k, [None, 4])
+    sch.reorder(i, j0, k0, j1, k1)
+    sch.unroll(j1)
+    sch.vectorize(k1)
+    sch.prefetch(i, "x", 1)
+    found = spread_prefetches(lower(sch.func), ts.cpu(1))
+    inner = [s for s in statements(found.body) if isinstance(s, For) and s.name == k0]
+    assert [bool(s.notes) for s in inner] == [True, False]
+    a = np.random.default_rng(0).random((3, 17, 400), np.float32)
+    np.testing.assert_allclose(ts.build(sch, ts.cpu(1))(a), np.exp(a), rtol=1e-5)

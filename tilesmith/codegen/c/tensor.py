@@ -22,7 +22,7 @@ from tilesmith.codegen.c.statements import Statements, extent_of
 from tilesmith.codegen.c.tensor_plan import TILE_ALIGNMENT, Plan, is_product, plan_of, with_loop
 from tilesmith.codegen.c.tensor_text import HELPERS, bulk_copy, instruction
 from tilesmith.codegen.passes.accesses import accesses
-from tilesmith.codegen.passes.quotients import settled
+from tilesmith.codegen.passes.quotients import simple_quotients
 from tilesmith.expr.ints import ZERO, Int, of, var
 from tilesmith.expr.linear import linear
 from tilesmith.expr.nodes import Load, map_ints
@@ -275,7 +275,7 @@ def _same_in_quads(conds: tuple[Int, ...], thread: str, loops: set[str]) -> bool
     """Whether the conditions neither tell four threads apart nor iterations of the loops."""
     env, ranges = {thread: var("quad") * 4 + var("lane")}, {"lane": of(4)}
     apart = {"lane", *loops}
-    return all(apart.isdisjoint(settled(p.substitute(env), ranges).names) for p in conds)
+    return all(apart.isdisjoint(simple_quotients(p.substitute(env), ranges).names) for p in conds)
 
 
 def _put(env: Mapping[str, Int], p: Int) -> Int:

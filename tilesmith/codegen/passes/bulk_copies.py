@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import product
 
 from tilesmith.base.target import Target
-from tilesmith.codegen.passes.quotients import settled, turns
+from tilesmith.codegen.passes.quotients import simple_quotients, turns
 from tilesmith.codegen.passes.simplify import simplify_body
 from tilesmith.expr.conditions import condition_parts
 from tilesmith.expr.intervals import proves
@@ -66,7 +66,7 @@ def _fills_zeros(
         if shape is None or others or not (isinstance(value.b, Const) and value.b.value == 0):
             return False
         inside = [q for p, n in zip(load.index, shape, strict=True) for q in (p, n - 1 - p)]
-        for p in (settled(p, ranges) for p in conds):
+        for p in (simple_quotients(p, ranges) for p in conds):
             differences = ((p - q).const for q in inside)
             if not any(d is not None and d >= 0 for d in differences) and not proves(p, ranges, {}):
                 return False
@@ -132,7 +132,7 @@ def _boxes(
         around = {**ranges, **{n: of(e) for n, e in extents.items()}}
 
         def go(p: Int) -> Int:
-            return settled(p.substitute(env), around)
+            return simple_quotients(p.substitute(env), around)
 
         return Write(w.buffer, tuple(map(go, w.index)), map_ints(w.value, go))
 

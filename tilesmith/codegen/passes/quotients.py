@@ -10,7 +10,7 @@ from tilesmith.expr.ints import ZERO, FloorDiv, Int, atom, floordiv, of, opaque_
 Ranges = dict[str, Int]
 
 
-def settled(p: Int, ranges: Ranges) -> Int:
+def simple_quotients(p: Int, ranges: Ranges) -> Int:
     """p with simpler divisions: with i in 64, `(64*k + i) // 192` is `k // 3`."""
     if p.plain:
         return p
@@ -22,7 +22,7 @@ def settled(p: Int, ranges: Ranges) -> Int:
 
 
 def _quotient(a: FloorDiv, ranges: Ranges) -> Int:
-    top, n = settled(a.a, ranges), a.b.const
+    top, n = simple_quotients(a.a, ranges), a.b.const
     for step in (d for d in range(n or 1, 1, -1) if (n or 1) % d == 0):
         large = Int({m: c - c % step for m, c in top.terms.items() if c - c % step})
         try:

@@ -89,23 +89,34 @@ def _spread(loop: For, b: Buffer, distance: int, target: Target) -> For:
     level = 1 if 2 * lines * LINE <= target.l1_nbytes else 2
     size, moving = b.dtype.nbytes, dict(span.outer)
     start = span.low + distance * moving[loop.name]
-    notes: dict[str, Note] = {}
+    body = loop.body
     for nest, share in _shares(before, chain, each):
         terms, step = dict(moving), share * LINE // size
         for f in reversed(nest):  # the loops of the nest count its iterations together
             terms[f.name] = step
             step *= f.extent.const or 1
         flat = tuple(x for term in terms.items() for x in term)
-        notes[nest[-1].name] = (b.name, int(span.write), level, start, share, *flat)
+        note = (b.name, int(span.write), level, start, share, *flat)
+        body = _noted(body, [f.name for f in nest], note)
         start += step
+    rest = tuple(n for n in loop.notes if n != ("prefetch", (b.name, distance)))
+    return replace(loop, body=body, notes=rest)
+
+
+def _noted(body: tuple[Stmt, ...], nest: list[str], note: Note) -> tuple[Stmt, ...]:
+    """The note at the innermost of nested loops. Where a loop was split, the inner one may stand
+    elsewhere, too, without the loops around it that the note counts.
+    """
+    name, *inner = nest
 
     def put(s: Stmt) -> tuple[Stmt, ...]:
-        if isinstance(s, For) and s.name in notes:
-            return (replace(s, notes=(*s.notes, ("fetch", notes[s.name]))),)
-        return (s,)
+        if not isinstance(s, For) or s.name != name:
+            return (s,)
+        if inner:
+            return (replace(s, body=_noted(s.body, inner, note)),)
+        return (replace(s, notes=(*s.notes, ("fetch", note))),)
 
-    rest = tuple(n for n in loop.notes if n != ("prefetch", (b.name, distance)))
-    return replace(loop, body=rewrite(loop.body, put), notes=rest)
+    return rewrite(body, put)
 
 
 def _shares(body: tuple[Stmt, ...], chain: list[For], each: int) -> list[tuple[list[For], int]]:
