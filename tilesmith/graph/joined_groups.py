@@ -13,6 +13,7 @@ from tilesmith.graph.group_function import group_function
 from tilesmith.graph.kinds import Kind, work_of
 from tilesmith.graph.partition import Group, Partition
 from tilesmith.ir.nodes import walk
+from tilesmith.ops.transform import reshape
 from tilesmith.space import analysis
 from tilesmith.space.chains import chain_of
 
@@ -31,9 +32,12 @@ class JoinedGroups:
         taken: set[int] = set()
         for k in range(len(groups)):
             chain = _chain(graph, groups, k)
-            if chain and not taken & {*chain} and (whole := _joined(graph, groups, chain)):
-                taken |= {*chain}
-                joined[chain[-1]] = whole
+            if chain is None or taken & {*chain.groups}:
+                continue
+            whole = _joined(graph, [groups[g] for g in chain.groups], chain.aliases)
+            if whole is not None:
+                taken |= {*chain.groups}
+                joined[chain.groups[-1]] = whole
         return tuple(
             joined.get(k, g) for k, g in enumerate(groups) if k in joined or k not in taken
         )
@@ -45,27 +49,46 @@ def _kind(graph: Graph, group: Group) -> Kind:
     return next((k for k in (Kind.HEAVY, Kind.REDUCTION) if k in kinds), Kind.ELEMENTWISE)
 
 
-def _chain(graph: Graph, groups: Sequence[Group], first: int) -> tuple[int, ...]:
-    """The positions of a product, of the groups that only read it, and of the product that these
-    end in; () if there is no such product.
-    """
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """Positions of groups, and the reshapes between them."""
+
+    groups: tuple[int, ...]
+    aliases: tuple[Node, ...]
+
+
+def _chain(graph: Graph, groups: Sequence[Group], first: int) -> _Chain | None:
+    """A product, the groups that only read it, and the product that these end in, if there is one."""
     if _kind(graph, groups[first]) is not Kind.HEAVY:
-        return ()
-    chain, kinds = [first], list[Kind]()
+        return None
+    chain, kinds, aliases = [first], list[Kind](), list[Node]()
     while len(chain) <= _LONGEST + 1:
         value = _only_result(graph, groups[chain[-1]])
+        while value is not None and (alias := _same_rows(graph, value)) is not None:
+            aliases.append(alias)
+            value = alias.outputs[0]
         after = [k for k, g in enumerate(groups) if value in g.inputs]
-        if value is None or len(after) != 1:
-            return ()
+        if value is None or value in graph.returned or len(after) != 1:
+            return None
         (following,) = after
         own = {n.name for n in groups[following].nodes}
         if any(r.name not in own for r in graph.consumers[value]):
-            return ()  # it is read under another shape as well
+            return None  # it is read under another shape as well
         chain.append(following)
         kinds.append(_kind(graph, groups[following]))
         if kinds[-1] is Kind.HEAVY:
-            return tuple(chain) if Kind.REDUCTION in kinds else ()
-    return ()
+            found = _Chain(tuple(chain), tuple(aliases))
+            return found if Kind.REDUCTION in kinds else None
+    return None
+
+
+def _same_rows(graph: Graph, value: str) -> Node | None:
+    """The only reader of a value, if that adds or drops dimensions of one element."""
+    readers = graph.consumers.get(value, ())
+    if len(readers) != 1 or readers[0].function is not reshape or value in graph.returned:
+        return None
+    before, after = (graph.values[x].shape for x in (value, readers[0].outputs[0]))
+    return readers[0] if [n for n in before if n != 1] == [n for n in after if n != 1] else None
 
 
 def _only_result(graph: Graph, group: Group) -> str | None:
@@ -74,15 +97,14 @@ def _only_result(graph: Graph, group: Group) -> str | None:
     return group.outputs[0]
 
 
-def _joined(graph: Graph, groups: Sequence[Group], chain: tuple[int, ...]) -> Group | None:
+def _joined(graph: Graph, parts: Sequence[Group], aliases: Sequence[Node]) -> Group | None:
     """One group of all; None if it cannot be computed row by row."""
-    parts = tuple(groups[k] for k in chain)
     place = {n.name: k for k, n in enumerate(graph.nodes)}
-    every: dict[str, Node] = {n.name: n for g in parts for n in g.nodes}
+    every = {n.name: n for n in (*aliases, *(n for g in parts for n in g.nodes))}
     nodes = tuple(sorted(every.values(), key=lambda n: place[n.name]))
     made = {x for n in nodes for x in n.outputs}
     inputs = dict.fromkeys(x for n in nodes for x in n.inputs if x not in made)
-    whole = Group(nodes, tuple(inputs), parts[-1].outputs, parts)
+    whole = Group(nodes, tuple(inputs), parts[-1].outputs, tuple(parts))
     func = group_function(graph, whole)
     last = [b for _, b in walk(func.body) if analysis.is_output(func, b)]
     return whole if len(last) == 1 and chain_of(func, last[0]) is not None else None

@@ -265,6 +265,9 @@ def _inlined(state: State, chain: Chain) -> State:
             if p.name not in links and _is_view(p):
                 state = _try(state, Inline(p.name))
     for b in chain.blocks:
+        if _is_view(b):
+            state = _try(state, Inline(b.name))
+            continue
         after = analysis.consumers(state.func, b)
         if b.combiner is not None or [c.combiner for c in after] != [None]:
             continue
