@@ -43,6 +43,7 @@ from tilesmith.space.tiling import Tiling
 from tilesmith.space.unfolding import TileUnfolded
 from tilesmith.space.warp_tiles import TileByWarps
 from tilesmith.space.windows import WriteOutWindows
+from tilesmith.space.windows_gpu import WriteOutWindowsForGpu
 
 
 def ansor_rules(target: Target) -> tuple[Rule, ...]:
@@ -80,6 +81,7 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
             InlineCheap(always=True),
             split_interleaved,
             FuseRows(),
+            WriteOutWindowsForGpu(),
             TileUnfolded(TileByTensorCores(group_intrinsics(target))),
             SplitSums(),
             TileByTensorCores(group_intrinsics(target)),
