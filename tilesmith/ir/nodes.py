@@ -208,6 +208,9 @@ class Intrinsic:
     # If not empty, the instruction reads and writes memory: an emitter gets addresses, not vectors.
     # The rows of these operands may be any number of elements apart.
     by_address: frozenset[str] = frozenset()
+    # Whether its result stays in registers of its own from one use to the next; such an instruction
+    # reads and writes memory. One result at a time is held.
+    held: bool = False
     # GPUs: the threads that carry it out together; None: each thread by itself.
     fragment: Fragment | None = None
 
