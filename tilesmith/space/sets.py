@@ -97,6 +97,7 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
                 ),
                 permuted=True,
                 clusters=(2, 4),
+                teams=(2, 4, 8),
             ),
             skip,
             AnnotateForGpu(),
