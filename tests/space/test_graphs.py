@@ -252,6 +252,11 @@ def half_windows() -> ts.Function:
     return ts.function([x, w, y], name="half_windows")
 
 
+def product_and_softmax() -> ts.Function:
+    a, b = ts.placeholder((12, 16), name="A"), ts.placeholder((16, 24), name="B")
+    return ts.function([a, b, ts.ops.softmax(ts.ops.matmul(a, b))], name="product_and_softmax")
+
+
 @pytest.mark.parametrize("targets", [(FOUR_CORES,), (V100, H200)], ids=["cpu", "gpu"])
 @pytest.mark.parametrize("rules", RULES)
 def test_every_rule_is_reached(rules: str, targets: tuple[Target, ...]) -> None:
@@ -270,6 +275,7 @@ def derive_all(rules: str, target: Target, fired: Counter[str]) -> None:
     ]
     tasks.append(ts.Task(column_sums(), target))
     tasks.append(ts.Task(integer_product(), target))
+    tasks.append(ts.Task(product_and_softmax(), target))
     tasks.append(ts.Task(half_product(), target))
     tasks.append(ts.Task(half_windows(), target))
     tasks.append(ts.Task(operator("depthwise-conv2d", (9, 20, 3, 1, 1), "NHWC"), target))

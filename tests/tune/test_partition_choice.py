@@ -10,9 +10,12 @@ import pytest
 import tilesmith as ts
 from tilesmith.graph.builder import GraphBuilder
 from tilesmith.graph.oracle import evaluate_graph
+from tilesmith.graph.partition import partition
 from tilesmith.ops.elementwise import gelu
-from tilesmith.ops.matmul import matmul
+from tilesmith.ops.matmul import batch_matmul, matmul
+from tilesmith.ops.norm import softmax
 from tilesmith.testing.measurers import FakeMeasurer, seconds_by_digest
+from tilesmith.tune.partition_choice import all_rivals, estimated_cycles, offered
 
 
 def network() -> ts.Graph:
@@ -91,3 +94,66 @@ def test_a_budget_too_small_for_both_keeps_the_rule() -> None:
     with ts.open_database(":memory:") as db:
         model = tune(db, seconds(2.0, 0.3), budget=ts.Budget(trials=6))
         assert names(model) == ["matmul_gelu", "matmul_gelu", "matmul"]
+
+
+def attention(heads: int, queries: int, keys: int, depth: int) -> ts.Graph:
+    b = GraphBuilder("net")
+    q, k, v = (
+        b.input(n, (heads, rows, depth), "float32")
+        for n, rows in (("q", queries), ("k", keys), ("v", keys))
+    )
+    p = b.add(softmax, b.add(batch_matmul, q, k, transpose_b=True))
+    return b.finish({"y": b.add(batch_matmul, p, v)})
+
+
+WHOLE, PARTS = ["batch_matmul_softmax"], ["batch_matmul", "softmax", "batch_matmul"]
+
+
+@pytest.mark.parametrize("together", [3.5, 2.5])
+def test_attention_is_one_kernel_if_that_is_faster(together: float) -> None:
+    graph = attention(3, 11, 13, 8)
+    rng = np.random.default_rng(0)
+    feeds = {n: rng.standard_normal(graph.values[n].shape).astype(np.float32) for n in graph.inputs}
+
+    def cost(c: ts.Candidate) -> float:
+        factor = together if c.task.func.name == WHOLE[0] else 1.0
+        return 1e-3 * factor * (1 + 0.01 * (seconds_by_digest(c) * 1e6 % 1))
+
+    want = WHOLE if together < 3 else PARTS
+    with ts.open_database(":memory:") as db:
+        model = ts.tune_model(
+            graph, ts.cpu(1), measurer=FakeMeasurer(cost), database=db, quiet=True, cache=None,
+            budget=ts.Budget(trials=96), strategy=ts.Random(),
+        )  # fmt: skip
+        again = ts.compile_model(
+            graph, ts.cpu(1), database=db, strict=True, cache=None, progress=False
+        )
+    for m in (model, again):
+        assert names(m) == want
+        got, right = m(feeds)["y"], evaluate_graph(graph, feeds)["y"]
+        np.testing.assert_allclose(got, right, rtol=1e-4, atol=1e-5)
+
+
+def test_one_way_that_has_records_is_taken() -> None:
+    """Also if the other one would be drafted."""
+    graph, target = attention(3, 11, 13, 8), ts.cpu(1)
+    (rivals,) = all_rivals(graph, offered(partition, target), target)
+    for tasks, want in (((rivals.whole,), WHOLE), (rivals.parts, PARTS)):
+        with ts.open_database(":memory:") as db:
+            for task in tasks:
+                sketch = ts.SketchSpace().sketches(task)[0]
+                v = next(iter(ts.variants(task, sketch)))
+                c = v.candidate(v.sample(np.random.default_rng(0), 1)[0])
+                db.add([ts.Measurement(c, seconds=(1e-3,))])
+            model = ts.compile_model(graph, target, database=db, cache=None, progress=False)
+        assert names(model) == want
+        assert {k.origin.kind for k in model.executors[0].kernels} == {"record"}
+
+
+def test_without_records_the_better_drafts_are_taken() -> None:
+    target = ts.Target.named("neoverse-n1").with_cores(1)
+    graph = attention(12, 128, 128, 64)
+    (rivals,) = all_rivals(graph, offered(partition, target), target)
+    parts = [*map(estimated_cycles, rivals.parts)]
+    # What goes through memory costs something, and products are most of the work.
+    assert max(parts) < estimated_cycles(rivals.whole) < sum(parts)

@@ -1,5 +1,7 @@
 """Other ways to divide a group into kernels. Which one is faster is decided by measuring both.
 
+A group that was joined from others may be these again (`graph/joined_groups.py`).
+
 A group of a product or a convolution whose element-wise end computes a costly function, as gelu,
 may be two kernels: the function then no longer takes registers from the product, but its argument
 goes through memory. Cheap ends (bias, residual, relu) always stay.
@@ -21,8 +23,10 @@ from tilesmith.graph.shapes import Type, applied
 _COSTLY = frozenset({"exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "atan"})
 
 
-def parts_of(graph: Graph, group: Group) -> tuple[Group, Group] | None:
-    """The group as two, one behind the other; None if there is no such alternative."""
+def parts_of(graph: Graph, group: Group) -> tuple[Group, ...] | None:
+    """The group as several, one behind the other; None if there is no such alternative."""
+    if group.parts:
+        return group.parts
     kinds = {n.name: work_of(graph, n).kind for n in group.nodes}
     if Kind.HEAVY not in kinds.values():
         return None

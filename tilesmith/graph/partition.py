@@ -35,12 +35,13 @@ Partition = Callable[[Graph], tuple["Group", ...]]
 @dataclass(frozen=True)
 class Group:
     """Nodes of one kernel, in order, the views it reads through included. `inputs` are read from
-    memory, `outputs` written.
+    memory, `outputs` written. `parts` are the groups that it was joined from, if it was.
     """
 
     nodes: tuple[Node, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    parts: tuple[Group, ...] = ()
 
     @property
     def name(self) -> str:

@@ -123,6 +123,8 @@ class Split(Step):
                 assert n is not None
                 assert m is not None
                 extents[holes[0]] = of(-(-n // m))
+        if open_sizes and not holes and given == total:
+            return extents, []  # whatever the sizes are
         if open_sizes:
             if not holes and not self.exact:
                 self._check_outermost()

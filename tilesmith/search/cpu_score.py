@@ -26,6 +26,7 @@ from tilesmith.search.features.operations import operations
 from tilesmith.search.row_ends import rest_of_rows
 from tilesmith.space.analysis import written_out
 from tilesmith.space.variant import Variant
+from tilesmith.task.task import Task
 
 # Instructions per operation, by kind; mathematical functions are polynomials.
 _COST = {"divmod": 6.0, "math": 12.0}
@@ -44,6 +45,15 @@ class CpuScore(ClosedForm):
         """Cycles of a statement on one core: arithmetic, and bytes from L2, L3 and memory."""
         return _estimates(self, nest)
 
+    def least_cycles(self, task: Task) -> float:
+        """Cycles of a program that reaches the machine's peak."""
+        cpu = self.constants_of(task.target)
+        work = sum(
+            prod(i.extent.const or 1 for i in b.iters) * _instructions(b)
+            for _, b in walk(task.func.body)
+        )
+        return work / (cpu.lanes(32) * cpu.ports * cpu.num_cores)
+
     def constants_of(self, target: Target) -> CpuConstants:
         return CpuConstants.of(target) if self.constants is None else self.constants
 
@@ -55,12 +65,7 @@ def _doublings(score: CpuScore, variant: Variant, graph: Graph, nests: tuple[Nes
     cycles = graph.of(0)
     for n in nests:
         cycles = cycles + _cycles(cpu, score.estimates(n), n)
-    work = sum(
-        prod(i.extent.const or 1 for i in b.iters) * _instructions(b)
-        for _, b in walk(task.func.body)
-    )
-    ideal = work / (cpu.lanes(32) * cpu.ports * cpu.num_cores)
-    share = ideal / cycles.maximum(1e-9) * _tails(cpu, variant, graph)
+    share = score.least_cycles(task) / cycles.maximum(1e-9) * _tails(cpu, variant, graph)
     return share.maximum(1e-9).log2()
 
 
@@ -172,6 +177,8 @@ def _compute(cpu: CpuConstants, n: Nest) -> Term:
     registers = float(cpu.num_vector_registers)
     spilled = tile + operands > registers
     spilled = spilled.maximum((held * rest.vectors + operands > registers) * rest.share)
+    if n.block.intrinsic is not None and n.block.intrinsic.held:  # it has registers of its own
+        spilled = held > 1
     turn = turn.maximum(cpu.fma_latency) * (1 + spilled)
     if across:
         turn = turn + (wide > 1).where(held * wide * cpu.scattered_sum, 0)

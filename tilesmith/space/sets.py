@@ -24,6 +24,7 @@ from tilesmith.space.rules import (
     skip,
     split_divided,
 )
+from tilesmith.space.rules_chains import FuseChain
 from tilesmith.space.rules_gpu import (
     CrossThreadReduction,
     Fetching,
@@ -101,6 +102,7 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
     lanes = target.lanes(FLOAT32.bits)
     tiling = Tiling("SSRSRRS", "any", max_innermost=8 * lanes, lanes=lanes, registers=True, whole=8)
     return (
+        FuseChain(lanes, max_innermost=8 * lanes),
         InlineCheap(),
         merge_axes,
         split_divided,

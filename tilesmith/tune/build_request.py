@@ -24,6 +24,7 @@ from tilesmith.space.spaces import SketchSpace
 from tilesmith.task.task import Candidate, Measurement, Task
 from tilesmith.tune.plain_schedule import plain_schedule
 
+PLAIN_POINTS = 2048  # of a model's kernels, see BuildRequest
 _MAX_DRAFTS = 3  # tried before the plain loop nest
 _VARIANTS = 12  # looked at for a draft: at least one of each sketch, in most cases
 _ROWS = 256  # of a population for one draft: scoring is cheap compared to lowering the variants
@@ -117,14 +118,15 @@ class _Familiar:
 
 @lru_cache(maxsize=256)
 def drafts_of(
-    task: Task, n: int = 1, familiar: tuple[Candidate, ...] = (), accuracy: float = ACCURACY
-) -> tuple[Trace, ...]:
+    task: Task, n: int = 1, familiar: tuple[Candidate, ...] = (), accuracy: float = ACCURACY,
+    variants: int = _VARIANTS, rows: int = _ROWS,
+) -> tuple[Trace, ...]:  # fmt: skip
     """The n schedules with the best analytic scores, best first; those similar to what was fast
     for other sizes come before all others.
     """
     sketches = SketchSpace(accuracy=accuracy).sketches(task)
     model = _Familiar(familiar) if familiar else None
-    strategy = Evolution(epsilon=0, cost_model=model, familiar=1.0, variants=_VARIANTS, each=_ROWS)
+    strategy = Evolution(epsilon=0, cost_model=model, familiar=1.0, variants=variants, each=rows)
     search = strategy.start(task, sketches, np.random.default_rng(0))
     return tuple(c.trace for _ in range(n) for c in search.ask(1))
 

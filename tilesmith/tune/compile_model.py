@@ -34,15 +34,14 @@ from tilesmith.schedule.trace import Trace
 from tilesmith.task.task import Candidate, Task, statement_key
 from tilesmith.tune.build import known_schedules, no_record
 from tilesmith.tune.build_pool import Report, build_all
-from tilesmith.tune.build_request import BuildRequest
+from tilesmith.tune.build_request import PLAIN_POINTS, BuildRequest
 from tilesmith.tune.cache import Cache, code_digest, default_folder
 from tilesmith.tune.inputs import require_database, require_target
-from tilesmith.tune.partition_choice import RecordedPartition
+from tilesmith.tune.partition_choice import RecordedPartition, offered
 from tilesmith.tune.progress import progress_bar
 from tilesmith.tune.ready_kernels import ReadyKernel, RecordedKernel
 from tilesmith.tune.specialise import no_sizes
 
-PLAIN_POINTS = 2048  # see BuildRequest
 _GPU_ALIGNMENT = 256  # bytes; OpenCL devices ask for up to 128
 _MAX_FAMILIAR = 64  # tasks whose programs a draft may follow; each costs some milliseconds
 
@@ -95,8 +94,8 @@ def compile_model(
         )
     machine = cpu() if target is None else target
     passes = with_precision(passes, precision, machine, "compile_model")
-    if database is not None:
-        groups = RecordedPartition(groups, AccurateRecords(database, accuracy), machine)
+    known = None if database is None else AccurateRecords(database, accuracy)
+    groups = RecordedPartition(offered(groups, machine), known, machine, accuracy)
     builder = ModelBuilder(machine, database, strict, cache_of(cache), progress, accuracy=accuracy)
 
     def compile_graph(one: Graph) -> Executor:
@@ -296,7 +295,7 @@ def extract_tasks(
     passes = with_precision(passes, precision, machine, "extract_tasks")
     if not isinstance(graph, Graph):
         raise no_sizes(graph)
-    return tasks_of(plan_of(graph, machine, passes, groups), machine)
+    return tasks_of(plan_of(graph, machine, passes, offered(groups, machine)), machine)
 
 
 def tasks_of(made: Plan, target: Target) -> list[tuple[Task, int]]:

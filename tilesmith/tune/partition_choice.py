@@ -1,21 +1,30 @@
-"""Which partition of a graph is faster, by records: a group as one kernel or as two.
+"""Which partition of a graph is faster, by records: a group as one kernel or as several.
 
 A database that knows both ways decides; so compile_model takes what tune_model found without being
-told. Without records of all kernels involved, the rule of `graph/partition.py` stands.
+told. Without records of all kernels involved, the rule of `graph/partition.py` stands; for groups
+that were joined from others, the way that has records, or else the one with the better drafts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
 
 from tilesmith.base.target import Target
 from tilesmith.graph.alternatives import parts_of
 from tilesmith.graph.graph import Graph
 from tilesmith.graph.group_function import group_function
-from tilesmith.graph.partition import Group, Partition
+from tilesmith.graph.joined_groups import JoinedGroups
+from tilesmith.graph.partition import Group, Partition, partition
 from tilesmith.records.database import Database
-from tilesmith.task.task import Task
+from tilesmith.schedule.rounding import ACCURACY
+from tilesmith.search.cpu_score import CpuScore
+from tilesmith.space.reopen import reopen
+from tilesmith.task.task import Candidate, Task
+from tilesmith.tune.build_request import PLAIN_POINTS, drafts_of, points
 
 # Two kernels are taken only if they win by so much: the value between them goes through memory,
 # which a warm measurement does not see entirely.
@@ -32,11 +41,12 @@ class Rivals:
 
 @dataclass(frozen=True)
 class RecordedPartition:
-    """The groups of `base`, each divided in two where records say that this is faster."""
+    """The groups of `base`, each divided where that is known or estimated to be faster."""
 
     base: Partition
-    database: Database
+    database: Database | None
     target: Target
+    accuracy: float = ACCURACY
 
     def __call__(self, graph: Graph) -> tuple[Group, ...]:
         chosen: dict[str, bool] = {}
@@ -47,19 +57,53 @@ class RecordedPartition:
                 rivals = rivals_of(graph, group, parts, self.target)
                 key = rivals.whole.key
                 if key not in chosen:
-                    chosen[key] = self._divided(rivals)
+                    chosen[key] = self._divided(group, rivals)
                 if chosen[key]:
                     out += parts
                     continue
             out.append(group)
         return tuple(out)
 
-    def _divided(self, rivals: Rivals) -> bool:
-        whole = self.database.best(rivals.whole)
-        parts = [self.database.best(t) for t in rivals.parts]
-        if whole is None or any(m is None for m in parts):
+    def _divided(self, group: Group, rivals: Rivals) -> bool:
+        whole = self._recorded((rivals.whole,))
+        parts = self._recorded(rivals.parts)
+        if whole is not None and parts is not None:
+            return parts < WIN * whole
+        if not group.parts:
             return False
-        return sum(m.cost for m in parts if m is not None) < WIN * whole.cost
+        if whole is not None or parts is not None:
+            return whole is None
+        if points(rivals.whole.func) <= PLAIN_POINTS:
+            return True
+        together = estimated_cycles(rivals.whole, self.accuracy)
+        return sum(estimated_cycles(t, self.accuracy) for t in rivals.parts) < together
+
+    def _recorded(self, tasks: tuple[Task, ...]) -> float | None:
+        """Seconds of all of them; None if one has no record."""
+        if self.database is None:
+            return None
+        best = [self.database.best(t) for t in tasks]
+        costs = [m.cost for m in best if m is not None]
+        return sum(costs) if len(costs) == len(best) else None
+
+
+def offered(groups: Partition, target: Target) -> Partition:
+    """The partition with groups joined wherever that may be faster on a CPU. A partition of the
+    user's own stays as it is.
+    """
+    return JoinedGroups(partition) if groups is partition and target.kind == "cpu" else groups
+
+
+@lru_cache(maxsize=256)
+def estimated_cycles(task: Task, accuracy: float = ACCURACY) -> float:
+    """Of about the kernel that is built without a record, by the analytic score. Half as much is
+    tried as for that one, since models are compiled in seconds.
+    """
+    (trace,) = drafts_of(task, 1, (), accuracy, variants=6, rows=128)
+    variant, row = reopen(Candidate(task, trace))
+    score = CpuScore()
+    share = np.exp2(score.predict(variant, np.array([row], np.int32)))
+    return float(score.least_cycles(task) / share[0])
 
 
 def rivals_of(graph: Graph, group: Group, parts: tuple[Group, ...], target: Target) -> Rivals:

@@ -61,7 +61,7 @@ from tilesmith.tune.objectives import (
     latency_targets,
     total_latency,
 )
-from tilesmith.tune.partition_choice import RecordedPartition, all_rivals
+from tilesmith.tune.partition_choice import RecordedPartition, all_rivals, offered
 from tilesmith.tune.ready_kernels import ReadyKernel, kept_kernels
 from tilesmith.tune.scheduler import Scheduler, gradient, round_robin
 from tilesmith.tune.similar_records import similar_tasks
@@ -159,11 +159,11 @@ def tune_model(
     - `target`, `seed`, `space`, `strategy`, `measurer`, `observers`, `quiet`: as in `ts.tune`.
     - `passes`, `groups`, `cache`, `accuracy`, `precision`: as in `ts.compile_model`.
 
-    Where a group may be one kernel or two, as a product with gelu behind it, both ways are measured
-    and the faster stays; the records tell compile_model. All searches share one cost model, which
-    also learns from the database's records of similar tasks, and each begins with what is fast in
-    those. A strategy whose cost model is not a ts.Gbdt keeps its own. Every task's first kernel is
-    the one that ts.compile_model takes without tuning.
+    Where a group may be one kernel or several, as attention, or a product with gelu behind it, both
+    ways are measured and the faster stays; the records tell compile_model. All searches share one
+    cost model, which also learns from the database's records of similar tasks, and each begins with
+    what is fast in those. A strategy whose cost model is not a ts.Gbdt keeps its own. Every task's
+    first kernel is the one that ts.compile_model takes without tuning.
 
     The run ends when the budget is spent, when nothing is left to measure, or when the objective
     can gain nothing, as when all of ts.latency_targets are met. Ctrl-C ends it early, with the best
@@ -191,6 +191,7 @@ def tune_model(
     _require_callable(objective, "objective", "ts.total_latency")
     machine = cpu() if target is None else target
     passes = with_precision(passes, precision, machine, "tune_model")
+    groups = offered(groups, machine)
     feeds = _inputs_of(graphs, inputs, isinstance(graph, Graph | Program))
     plans = [
         [plan_of(part, machine, passes, groups) for part in graphs_for(g, given)]
