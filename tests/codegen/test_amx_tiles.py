@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 import llvmlite.binding as llvm
@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
+from tilesmith.codegen.artifact import Artifact
 from tilesmith.codegen.llvm.backend import LlvmBackend
 from tilesmith.ir.function import Function
 from tilesmith.runtime.loader import Library
@@ -28,13 +29,15 @@ class Tiles:
 
     def __init__(self) -> None:
         self.tiles = np.full((8, 16, 64), 77, np.uint8)
-        self.configured = 0
+        self.configured = self.stored = 0
         pointer, byte, number = ctypes.c_void_p, ctypes.c_int8, ctypes.c_int64
         self.calls = {
             "ldtilecfg": ctypes.CFUNCTYPE(None, pointer)(self.configure),
             "tileloadd64": ctypes.CFUNCTYPE(None, byte, pointer, number)(self.load),
+            "tileloaddt164": ctypes.CFUNCTYPE(None, byte, pointer, number)(self.load),
             "tilestored64": ctypes.CFUNCTYPE(None, byte, pointer, number)(self.store),
         }
+        self.calls["tilezero"] = ctypes.CFUNCTYPE(None, byte)(self.zero)
         for name, left, right in (("bssd", "i1", "i1"), ("busd", "u1", "i1")):
             self.calls[f"tdp{name}"] = self._product(left, right)
         self.calls["tdpbf16ps"] = self._product("u2", "u2")
@@ -50,7 +53,12 @@ class Tiles:
         for row in range(16):
             self.tiles[tile, row] = np.frombuffer(ctypes.string_at(at + row * apart, 64), np.uint8)
 
+    def zero(self, tile: int) -> None:
+        assert self.configured
+        self.tiles[tile] = 0
+
     def store(self, tile: int, at: int, apart: int) -> None:
+        self.stored += 1
         for row in range(16):
             ctypes.memmove(at + row * apart, self.tiles[tile, row].tobytes(), 64)
 
@@ -83,7 +91,7 @@ def simulated(source: str, symbol: str, arrays: list[np.ndarray], workspace: int
     calls = {
         f"simulated_{n}": ctypes.cast(f, ctypes.c_void_p).value or 0 for n, f in tiles.calls.items()
     }
-    used = {n: at for n, at in calls.items() if n in text}
+    used = {n: at for n, at in calls.items() if f"@{n}(" in text}
     library = Library("amx", code, (symbol,), used)
     pointers = (ctypes.c_void_p * len(arrays))(*(a.ctypes.data for a in arrays))
     scratch = np.zeros(workspace + 64, np.uint8)
@@ -152,3 +160,35 @@ def test_tile_products(name: str) -> None:
             )
             assert tiles.configured
             np.testing.assert_allclose(out, want, rtol=1e-5)
+
+
+def sources(func: Function, count: int) -> Iterator[tuple[Function, Artifact]]:
+    """Random candidates with the largest tiles."""
+    task, rng = ts.Task(func, TARGET), np.random.default_rng(0)
+    for sketch in SketchSpace(default_rules(TARGET)).sketches(task):
+        if "'amx.dot_s8s8_32" in str(sketch):
+            for variant in islice(variants(task, sketch), 1):
+                for row in variant.sample(rng, count):
+                    scheduled = variant.function(row)
+                    yield scheduled, LlvmBackend().compile(scheduled, TARGET)
+
+
+def test_sums_stay_in_tile_registers() -> None:
+    """Where the loops of the sum are innermost, each result is stored once and never loaded."""
+    func = matmul(64, 64, 256, "int8", "int8", constant=True)
+    a, b = (np.ones((64, 256), np.int8), np.ones((256, 64), np.int8))
+    scheduled, artifact = next(x for x in sources(func, 20) if "tilezero" in x[1].source)
+    out = np.zeros((64, 64), np.int32)
+    tiles = simulated(
+        artifact.source, artifact.symbol, [a, ts.pack(scheduled, "B", b), out],
+        artifact.workspace_nbytes,
+    )  # fmt: skip
+    assert tiles.stored == 16
+    assert (out == 256).all()
+
+
+def test_what_passes_by_is_not_kept_in_l1() -> None:
+    small = matmul(64, 64, 256, "int8", "int8", constant=True)
+    large = matmul(64, 2048, 1024, "int8", "int8", constant=True)
+    assert not any("tileloaddt1" in x.source for _, x in sources(small, 5))
+    assert any("tileloaddt1" in x.source for _, x in sources(large, 5))

@@ -71,6 +71,36 @@ def numbers(shape: tuple[int, ...], dtype: str, seed: int) -> Any:
     return drawn.astype(ts.placeholder((), dtype).dtype.numpy)
 
 
+def filters(n: int, depth: int, dtype: str = "float32") -> ts.Schedule:
+    """Filters of 3 x 3 elements are copied to tiles of 16, and the sum of each is taken."""
+    x = ts.placeholder((n, depth, 3, 3), dtype, name="x")
+    k, r, s = (ts.reduce_axis(m, name=name) for m, name in ((depth, "k"), (3, "r"), (3, "s")))
+    y = ts.compute((n,), lambda i: ts.sum(x[i, k, r, s], axis=(k, r, s)), name="y")
+    sch = ts.Schedule(ts.function([x, y]))
+    copy = sch.cache_read("y", "x")
+    sch.transform_layout(copy, ["d0 // 16", "d1", "d2", "d3", "d0 % 16"])
+    sch.vectorize(sch.loops(copy)[-1])
+    return sch
+
+
+def images(n: int, side: int, channels: int) -> ts.Schedule:
+    """Channels go from last to first."""
+    x = ts.placeholder((n, side, side, channels), name="x")
+    y = ts.compute((n, channels, side, side), lambda b, c, h, w: x[b, h, w, c] * 2, name="y")
+    return vectorized(ts.function([x, y]))
+
+
+def test_loops_that_go_on_where_the_last_ended_are_one() -> None:
+    assert squares(filters(32, 16).func) == [16]
+    assert squares(filters(32, 7).func) == [16, 8, 4]  # 63 elements
+    assert squares(images(1, 14, 32).func) == [16, 4]  # 196
+    assert squares(images(2, 8, 32).func) == [16]
+    for sch in (filters(32, 7), images(2, 7, 20), filters(16, 5, "int8")):
+        shape = tuple(e.const or 0 for e in sch.func.inputs[0].shape)
+        x = numbers(shape, sch.func.inputs[0].dtype.name, 0)
+        same(ts.build(sch, ts.cpu(1)), sch.func, x)
+
+
 def test_full_squares_then_smaller_ones() -> None:
     assert squares(vectorized(turned(32, 48)).func) == [16]
     assert squares(vectorized(turned(40, 16)).func) == [16, 8]

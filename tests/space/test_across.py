@@ -19,6 +19,8 @@ from tilesmith.space.variant import lower
 from tilesmith.testing.meaning import assert_close
 
 SHORT_ROWS = operator("conv2d", (7, 6, 20, 3, 1, 1), "NCHW")
+X, W = ts.placeholder((1, 9, 7, 7), name="X"), ts.placeholder((60, 3, 3, 3), name="W")
+GROUPS = ts.function([X, W, ts.ops.conv2d(X, W, padding=1, groups=3, name="Y")])
 STRIDED = operator("conv2d", (15, 6, 20, 5, 2, 2), "NCHW")
 
 
@@ -30,7 +32,9 @@ def across(sketch: ts.Trace) -> bool:
     return CacheWrite("Y", "local") in sketch.steps
 
 
-@pytest.mark.parametrize("func", [SHORT_ROWS, STRIDED], ids=["short rows", "strided"])
+@pytest.mark.parametrize(
+    "func", [SHORT_ROWS, STRIDED, GROUPS], ids=["short rows", "strided", "groups"]
+)
 def test_candidates_match_the_oracle(func: ts.Function) -> None:
     task = ts.Task(func, ts.cpu(1))
     rng = np.random.default_rng(5)
@@ -58,6 +62,14 @@ def test_vectors_lie_across_short_rows(size: int, target: str, offered: bool) ->
     found = sketches(func, target)
     assert any(map(across, found)) == offered
     assert not all(map(across, found))
+
+
+def test_vectors_lie_along_the_channels_of_a_group() -> None:
+    found = [s for s in sketches(GROUPS) if across(s)]
+    assert found
+    lanes = {s.loop.split(".")[-1] for t in found for s in t.steps
+             if isinstance(s, SampleTile) and s.policy == "vector"}  # fmt: skip
+    assert lanes == {"f_inner"}
 
 
 def test_channels_last_fill_vectors_already() -> None:

@@ -64,6 +64,42 @@ def test_the_search_is_asked_a_batch_ahead_and_told_a_batch_late() -> None:
     assert [len(keys) for keys in asked] == [4, 8, 16, 16, 32, 24]
 
 
+class Postponing(FakeMeasurer):
+    """Leaves out the last candidate of a batch, if it may and others come."""
+
+    def open(self, task: ts.Task) -> FakeRun:
+        return PostponingRun(self)
+
+
+class PostponingRun(FakeRun):
+    postponed: Sequence[ts.Candidate] = ()
+    _allowed = False
+
+    def postpone(self, allowed: bool) -> None:
+        self._allowed = allowed
+
+    def measure(
+        self,
+        candidates: Sequence[ts.Candidate],
+        upcoming: Upcoming | None = None,
+        seconds: float | None = None,
+    ) -> list[ts.Measurement]:
+        assert not {c.key for c in self.postponed} - {c.key for c in candidates}
+        coming = upcoming() if upcoming is not None else ()
+        self.postponed = candidates[-1:] if coming and self._allowed else ()
+        return super().measure(candidates[: len(candidates) - len(self.postponed)])
+
+
+def test_what_a_measurer_postpones_is_measured_in_the_next_batch() -> None:
+    watched = Watched(ts.Evolution())
+    assert tune(strategy=watched, measurer=Postponing()).trials == 100
+    asked = [key for word, keys in watched.said if word == "ask" for key in keys]
+    told = [key for word, keys in watched.said if word == "tell" for key in keys]
+    assert sorted(asked) == sorted(told)
+    assert len(told) == 100
+    assert [len(keys) for word, keys in watched.said if word == "tell"][1:4] == [3, 8, 16]
+
+
 @pytest.mark.parametrize("strategy", [ts.Evolution(), ts.Random()])
 def test_the_same_seed_and_measurements_give_the_same_run(strategy: Any) -> None:
     runs = []

@@ -17,10 +17,12 @@ from tilesmith.codegen.passes.form_launches import form_launches
 from tilesmith.codegen.passes.full_vectors import full_vectors
 from tilesmith.codegen.passes.hoist_guards import hoist_guards
 from tilesmith.codegen.passes.hold_fragments import hold_fragments
+from tilesmith.codegen.passes.hold_results import hold_results
 from tilesmith.codegen.passes.hold_rows import hold_rows
 from tilesmith.codegen.passes.insert_syncs import insert_syncs
 from tilesmith.codegen.passes.join_across_blocks import join_across_blocks
 from tilesmith.codegen.passes.join_across_threads import join_across_threads
+from tilesmith.codegen.passes.last_blocks import last_blocks
 from tilesmith.codegen.passes.load_fragments import load_fragments
 from tilesmith.codegen.passes.lower_blocks import lower_blocks
 from tilesmith.codegen.passes.partition import partition
@@ -34,6 +36,7 @@ from tilesmith.codegen.passes.split_at_divisions import split_at_divisions
 from tilesmith.codegen.passes.spread_prefetches import spread_prefetches
 from tilesmith.codegen.passes.stage_functions import stage_functions
 from tilesmith.codegen.passes.stagger_rows import stagger_rows
+from tilesmith.codegen.passes.steps_outside import steps_outside
 from tilesmith.codegen.passes.strip_vectors import strip_vectors
 from tilesmith.codegen.passes.transpose_squares import transpose_squares
 from tilesmith.codegen.passes.unroll_registers import unroll_registers
@@ -69,6 +72,7 @@ CPU_PASSES: tuple[Pass, ...] = (
     full_vectors,  # CPU
     spread_prefetches,  # CPU
     prefetch_streams,  # CPU
+    hold_results,  # CPU
 )
 
 # "GPU" marks what only GPUs have. The result is in launch form, see ir/nodes.py.
@@ -86,9 +90,11 @@ GPU_PASSES: tuple[Pass, ...] = (
     bulk_copies,  # GPU
     form_launches,  # GPU
     simplify,
+    last_blocks,  # GPU
     hold_fragments,  # GPU
     pipeline_copies,  # GPU
     insert_syncs,  # GPU
+    steps_outside,  # GPU
     load_fragments,  # GPU
     unroll_registers,  # GPU
 )

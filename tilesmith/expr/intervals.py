@@ -46,36 +46,12 @@ def bounds(p: Int, inner: Mapping[str, Int]) -> tuple[Int, Int]:
     divisions = [a for a in coefficients if isinstance(a, FloorDiv)]
     if len(divisions) > 1:  # the dividend may contain another remainder: outer ones first
         divisions.sort(key=lambda a: -sum(1 for _ in opaque_atoms(a.a)))
-    for d in divisions:  # s*x - s*b*(x // b) is s*(x % b), which lies in [0, s*(b - 1)]
-        scale = exact_quotient(-coefficients[d], d.b)
-        if scale is None or not nonnegative(scale):
-            continue
-        rest_p = p - scale * (d.a - d.b * atom(d))
-        if any(d in m for m in rest_p.terms):
-            continue
-        rest_low, rest_high = bounds(rest_p, inner)
-        x_low, x_high = bounds(d.a, inner)
-        if nonnegative(x_low) and nonnegative(d.b - 1 - x_high):
-            return rest_low + scale * x_low, rest_high + scale * x_high
-        return rest_low, rest_high + scale * (d.b - 1)
-    for d in divisions:  # s*(x // a) - s*b*(x // (a*b)) is s*((x // a) % b)
-        for e in divisions:
-            times = exact_quotient(d.b, e.b) if e is not d and e.a == d.a else None
-            scale = coefficients[e]
-            if times is not None and coefficients[d] == -scale * times and nonnegative(scale):
-                rest_p = p - scale * (atom(e) - times * atom(d))
-                rest_low, rest_high = bounds(rest_p, inner)
-                return rest_low, rest_high + scale * (times - 1)
-    for d in divisions:  # s*(x // b) - s*t*e is s*((x - t*b*e) // b), where x may hold e as well
-        for e in divisions:
-            scale = coefficients[d]
-            if e is d or d.b.const is None or e not in set(opaque_atoms(d.a)):
-                continue
-            times = exact_quotient(-coefficients[e], scale) if nonnegative(scale) else None
-            if times is not None:
-                rest_low, rest_high = bounds(p - scale * (atom(d) - times * atom(e)), inner)
-                x_low, x_high = bounds(d.a - times * d.b * atom(e), inner)
-                return rest_low + scale * (x_low // d.b), rest_high + scale * (x_high // d.b)
+    if divisions:
+        if (found := _remainder_bounds(p, coefficients, divisions, inner)) is not None:
+            return found
+        turned = {a: -c for a, c in coefficients.items()}
+        if (found := _remainder_bounds(-p, turned, divisions, inner, whole=True)) is not None:
+            return -found[1], -found[0]
     lo = hi = Int(low)
     for a, factor in coefficients.items():
         if isinstance(a, str):
@@ -92,6 +68,49 @@ def bounds(p: Int, inner: Mapping[str, Int]) -> tuple[Int, Int]:
         else:
             raise Unknown(f"the sign of {factor} is not known")
     return lo, hi
+
+
+def _remainder_bounds(
+    p: Int, coefficients: Mapping[Atom, Int], divisions: list[FloorDiv], inner: Mapping[str, Int],
+    whole: bool = False,
+) -> tuple[Int, Int] | None:  # fmt: skip
+    """The bounds of a polynomial that holds a remainder; None if it holds none that is added. With
+    `whole`, the dividend is there as well: a quotient alone is no remainder.
+    """
+    for d in divisions:  # s*x - s*b*(x // b) is s*(x % b), which lies in [0, s*(b - 1)]
+        scale = exact_quotient(-coefficients[d], d.b)
+        if scale is None or not nonnegative(scale):
+            continue
+        rest_p = p - scale * (d.a - d.b * atom(d))
+        if any(d in m for m in rest_p.terms) or (whole and len(rest_p.terms) >= len(p.terms)):
+            continue
+        rest_low, rest_high = bounds(rest_p, inner)
+        x_low, x_high = bounds(d.a, inner)
+        if nonnegative(x_low) and nonnegative(d.b - 1 - x_high):
+            return rest_low + scale * x_low, rest_high + scale * x_high
+        return rest_low, rest_high + scale * (d.b - 1)
+    # s*(y + x // a) - s*b*((a*y + x) // (a*b)) is s*((y + x // a) % b)
+    for d in divisions:
+        for e in divisions:
+            times = exact_quotient(d.b, e.b) if e is not d else None
+            scale = coefficients[e]
+            if times is None or coefficients[d] != -scale * times or not nonnegative(scale):
+                continue
+            if (more := ZERO if e.a == d.a else exact_quotient(d.a - e.a, e.b)) is not None:
+                rest_p = p - scale * (atom(e) + more - times * atom(d))
+                rest_low, rest_high = bounds(rest_p, inner)
+                return rest_low, rest_high + scale * (times - 1)
+    for d in divisions:  # s*(x // b) - s*t*e is s*((x - t*b*e) // b), where x may hold e as well
+        for e in divisions:
+            scale = coefficients[d]
+            if e is d or d.b.const is None or e not in set(opaque_atoms(d.a)):
+                continue
+            times = exact_quotient(-coefficients[e], scale) if nonnegative(scale) else None
+            if times is not None and not whole:
+                rest_low, rest_high = bounds(p - scale * (atom(d) - times * atom(e)), inner)
+                x_low, x_high = bounds(d.a - times * d.b * atom(e), inner)
+                return rest_low + scale * (x_low // d.b), rest_high + scale * (x_high // d.b)
+    return None
 
 
 def _affine_bounds(p: Int, inner: Mapping[str, Int]) -> tuple[Int, Int] | None:

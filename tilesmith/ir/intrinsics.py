@@ -46,14 +46,14 @@ NEON_DOT_U8U8 = Intrinsic(
 AMX_ROWS, AMX_NBYTES = 16, 64
 
 
-def _tiles(rows: int, columns: int, steps: int, left: str, right: str) -> Intrinsic:
-    """Products of AMX tiles: `rows` x `columns` of the result stay in tile registers over `steps`
-    tiles of the sum. A register of B holds, for each column, groups of neighbours in the sum that
-    fill 32 bits.
+def _tiles(rows: int, columns: int, left: str, right: str) -> Intrinsic:
+    """Products of AMX tiles: `rows` x `columns` of the result stay in tile registers. A register of
+    B holds, for each column, groups of neighbours in the sum that fill 32 bits. In memory one
+    register follows the other.
     """
     group = 2 if left == "bfloat16" else 4
     total = FLOAT32 if left == "bfloat16" else INT32
-    depth = steps * AMX_ROWS * group
+    depth = AMX_ROWS * group
     a = placeholder((rows, depth), left, name="A")
     b = placeholder((depth, columns), right, name="B")
     k = reduce_axis(depth, name="k")
@@ -65,25 +65,25 @@ def _tiles(rows: int, columns: int, steps: int, left: str, right: str) -> Intrin
     short = {"int8": "s8", "uint8": "u8", "bfloat16": "bf16"}
     name = f"dot_{short[left]}{short[right]}_{rows}x{columns}x{depth}"
     described = function([a, b, c], name=name)
-    at = var("d0")
-    grouped = (at // group, var("d1"), at - at // group * group)
+    at, column = var("d0"), var("d1")
+    tile = column // AMX_ROWS
+    grouped = (tile, at // group, column - tile * AMX_ROWS, at - at // group * group)
     params = tuple(replace(p, layout=grouped if p.name == "B" else None) for p in described.params)
-    products = rows // AMX_ROWS * (columns // AMX_ROWS)
     return Intrinsic(
         f"amx.{name}",
         replace(described, params=params),
         frozenset({"amx", "amxbf16"} if left == "bfloat16" else {"amx"}),
-        # A product takes 16 cycles, as 32 vector instructions do; then the result is moved.
-        cost=32 * products * steps + 40 * products,
+        # A product takes 16 cycles, as 32 vector instructions do.
+        cost=32 * (rows // AMX_ROWS) * (columns // AMX_ROWS),
         by_address=frozenset({"A", "C"}),
+        held=True,
     )
 
 
 AMX_TILES = tuple(
-    _tiles(rows, 32, steps, left, right)
+    _tiles(rows, 32, left, right)
     for left, right in (("int8", "int8"), ("uint8", "int8"), ("bfloat16", "bfloat16"))
     for rows in (32, 16)
-    for steps in (16, 8, 4, 1)
 )
 
 INTRINSICS = (AVX512_DOT_U8S8, AVX_DOT_U8S8, NEON_DOT_S8S8, NEON_DOT_U8U8, *AMX_TILES, *WGMMA, *MMA)

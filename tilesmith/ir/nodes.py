@@ -53,7 +53,9 @@ brings every launch into *launch form*, which is what one thread does, written o
 One or more loops bound to blockIdx.x, then Allocs, then one or more loops bound to threadIdx.x are
 perfectly nested. All have constant extents; no other loop is bound to an axis. Together they
 number the blocks and threads, the outermost loop slowest: here thread 16 * i.1 + j.1 of 256. If
-the innermost loop over blocks has the note `cluster`, its blocks form a cluster. A
+the innermost loop over blocks has the note `cluster`, its blocks form a cluster. If a loop over
+blocks has the note `last`, the last of its blocks to finish carries out a block of the next launch,
+whose blocks are numbered by the other loops. A
 thread sees what another one wrote to shared or global memory only after a Sync, and what another
 block wrote only in a later launch. All threads of a block reach the same Syncs and Joins in the
 same order: neither stands below a condition that two threads could decide differently. Buffers in
@@ -206,6 +208,9 @@ class Intrinsic:
     # If not empty, the instruction reads and writes memory: an emitter gets addresses, not vectors.
     # The rows of these operands may be any number of elements apart.
     by_address: frozenset[str] = frozenset()
+    # Whether its result stays in registers of its own from one use to the next; such an instruction
+    # reads and writes memory. One result at a time is held.
+    held: bool = False
     # GPUs: the threads that carry it out together; None: each thread by itself.
     fragment: Fragment | None = None
 

@@ -39,6 +39,8 @@ from tilesmith.task.task import Candidate, Failure, Measurement, Task
 # Seconds after which a kernel on a GPU times out: if another one was much faster, and if none has
 # run yet.
 _GPU_LIMIT, _GPU_FIRST_LIMIT = 0.5, 3.0
+# The share of a batch that is left for the next one, if it takes long to build for a GPU.
+_MAY_POSTPONE = 0.25
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,8 @@ class LocalRun:
         self._slots = 0
         self._closed = False
         self._listener: Listener | None = None
+        self._may_postpone = False
+        self._postponed: list[Candidate] = []
         self._given: dict[str, bytes] = {}  # pickled builders, by the key of their candidate
         self._lock = threading.Lock()
         self._pool = WorkerPool(
@@ -119,6 +123,14 @@ class LocalRun:
 
     def report_to(self, listener: Listener) -> None:
         self._listener = listener
+
+    def postpone(self, allowed: bool) -> None:
+        self._may_postpone = allowed
+
+    @property
+    def postponed(self) -> Sequence[Candidate]:
+        """The candidates that the last call of `measure` has left out."""
+        return tuple(self._postponed)
 
     def give(self, builders: Mapping[str, Callable[[Function, Target], Artifact]]) -> None:
         """Builders of single candidates by their keys, in place of those given before. A candidate
@@ -139,6 +151,7 @@ class LocalRun:
             for c in candidates:
                 by_task.setdefault(c.task.statement, []).append(c)
             outbox = Outbox(self._listener)
+            self._postponed = []
             try:
                 for same_task in by_task.values():
                     self._measure_or_retry(same_task, ahead, end, outbox)
@@ -201,6 +214,7 @@ class LocalRun:
         batch = Batch(
             workers.builders, workers.runner, workers.cores, incumbents, rules, s.timeout,
             s.confirm, self._rng, self.spent, until, finished,
+            _MAY_POSTPONE if self._may_postpone and task.target.kind != "cpu" else 0.0,
         )  # fmt: skip
 
         def look_ahead() -> None:
@@ -218,6 +232,7 @@ class LocalRun:
                     outbox.put(twin.of(c, trials[c.key].build_seconds))
             while incumbents.deposed:
                 outbox.tell(incumbents.deposed.pop())
+        self._postponed += [c for c in candidates if c.key in workers.builders.left]
         workers.crowded = 4 * sum(t.contended for t in trials.values()) > len(trials)
 
     def _measurement(self, c: Candidate, t: Trial, incumbents: Incumbents) -> Measurement:

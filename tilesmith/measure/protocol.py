@@ -56,6 +56,24 @@ class Reporting(Protocol):
 
 
 @runtime_checkable
+class Postponing(Protocol):
+    """A run that builds the next batch while it measures one, and need not wait for the slowest
+    builds of a batch, which would leave the other cores idle.
+    """
+
+    def postpone(self, allowed: bool) -> None:
+        """Whether `measure` may leave out candidates from now on, if `upcoming` has others of their
+        task.
+        """
+
+    @property
+    def postponed(self) -> Sequence[Candidate]:
+        """Those that the last call of `measure` has left out. The caller puts them into the next
+        batch, where their builds go on.
+        """
+
+
+@runtime_checkable
 class Collecting(Protocol):
     """A run whose devices are elsewhere: candidates are handed out, and their measurements come in
     any order. So a search goes on with what is there, while a slow device is busy.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.expr.ints import Int, var
+from tilesmith.expr.ints import Int, exact_quotient, product, var
 from tilesmith.expr.nodes import Expr, Load
 from tilesmith.ir.dependence import check_kinds, check_scopes
 from tilesmith.ir.function import Function
@@ -151,6 +151,7 @@ class CacheRead(Step):
 @dataclass(frozen=True, slots=True)
 class CacheWrite(Step):
     """Makes a block compute into a buffer of its own, which a second block copies to the old one.
+    If a dimension was divided, as channels into groups, that buffer has a dimension per part.
 
     C[i] += A[i, k]    ->    C.local[i] += A[i, k]
                              C[i] = C.local[i]
@@ -168,7 +169,9 @@ class CacheWrite(Step):
         _, b = find_block(func, self.block)
         check_scope(f"cannot cache_write {self.block}", self.scope)
         require_only_writer(func, b, "cache_write")
-        trivial_index(b, "cache_write")
+        split = _is_divided(func, b)
+        if not split:
+            trivial_index(b, "cache_write")
         several = len(b.writes) > 1
         names = {w.buffer: f"{w.buffer}.{self.scope}" if several else self.copy for w in b.writes}
         check_fresh(func, f"cache_write {b.name}", self.copy, *names.values())
@@ -180,11 +183,13 @@ class CacheWrite(Step):
                 "cache it before compute_at"
             )
         func = rename_nest(func, self.block, self.copy)
+        index = tuple(var(i.name) for i in b.spatial) if split else b.writes[0].index
 
         def go(o: Block) -> Block:
             if o.name != self.copy:
                 return o
-            return replace(o, writes=tuple(replace(w, buffer=names[w.buffer]) for w in o.writes))
+            writes = (replace(w, buffer=names[w.buffer], index=index) for w in o.writes)
+            return replace(o, writes=tuple(writes))
 
         body = rewrite_blocks(func.body, go)
         buffers = func.all_buffers
@@ -192,18 +197,44 @@ class CacheWrite(Step):
             self.block,
             b.spatial,
             tuple(
-                Write(w.buffer, w.index, Load(names[w.buffer], w.index, w.value.dtype))
+                Write(w.buffer, w.index, Load(names[w.buffer], index, w.value.dtype))
                 for w in b.writes
             ),
         )
         body = (*body[: at + 1], nest(func, copy), *body[at + 1 :])
+        parts = tuple(i.extent for i in b.spatial)
         new = tuple(
-            Buffer(n, buffers[w].shape, buffers[w].dtype, self.scope) for w, n in names.items()
+            Buffer(n, parts if split else buffers[w].shape, buffers[w].dtype, self.scope)
+            for w, n in names.items()
         )
         done = replace(func, body=body, buffers=(*func.buffers, *new))
         check_kinds(done, f"cache_write {self.block}")
         check_scopes(done, f"cache_write {self.block}")
         return done
+
+
+def _is_divided(func: Function, b: Block) -> bool:
+    """Whether the block writes each element once, at an index of which some dimension consists of
+    several iterators, as a number consists of digits.
+    """
+    extents, index = {i.name: i.extent for i in b.spatial}, b.writes[0].index
+    parts = [_digits(p, extents) for p in index]
+    if not all(parts) or all(p.name for p in index) or len(b.writes) != 1:
+        return False
+    shape = func.all_buffers[b.writes[0].buffer].shape
+    sizes = [product(extents[n] for n in digits) for digits in parts]
+    return sizes == list(shape) and sorted(n for d in parts for n in d) == sorted(extents)
+
+
+def _digits(p: Int, extents: dict[str, Int]) -> tuple[str, ...]:
+    """The iterators of which an index consists, that which counts most first."""
+    if p.name is not None:
+        return (p.name,) if p.name in extents else ()
+    for n in sorted(p.names & extents.keys()):
+        rest = exact_quotient(p - var(n), extents[n])
+        if rest is not None and n not in rest.names and (more := _digits(rest, extents)):
+            return (*more, n)
+    return ()
 
 
 def _change_buffer(func: Function, name: str, **changes: object) -> Function:

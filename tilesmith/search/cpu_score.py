@@ -177,6 +177,8 @@ def _compute(cpu: CpuConstants, n: Nest) -> Term:
     registers = float(cpu.num_vector_registers)
     spilled = tile + operands > registers
     spilled = spilled.maximum((held * rest.vectors + operands > registers) * rest.share)
+    if n.block.intrinsic is not None and n.block.intrinsic.held:  # it has registers of its own
+        spilled = held > 1
     turn = turn.maximum(cpu.fma_latency) * (1 + spilled)
     if across:
         turn = turn + (wide > 1).where(held * wide * cpu.scattered_sum, 0)

@@ -176,6 +176,14 @@ class GpuNest:
                 out = out.maximum(1 + two + 2 * four)
         return out
 
+    def wide(self, strides: tuple[Term, ...]) -> Term:
+        """Contiguous elements that a thread moves at once in global memory: those of a loop that is
+        there for it, the innermost.
+        """
+        if not self.nest.path or self.nest.path[-1].kind != "unroll" or strides[-1].value != 1:
+            return self.graph.of(1)
+        return largest_power(self.nest.loops[-1].extent, 4)
+
     def lanes(self, strides: tuple[Term, ...], warp: int) -> list[tuple[Term, Term]]:
         """(lanes of a warp, elements from one lane to the next) for each loop over threads, the
         fastest first.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.ir.nodes import Iter
+from tilesmith.expr.ints import Int, exact_quotient, var
+from tilesmith.ir.nodes import Block, Iter
 from tilesmith.schedule.cache import CacheWrite
 from tilesmith.schedule.layout import TransformLayout
 from tilesmith.space import analysis
@@ -40,7 +41,7 @@ class TileAcross:
                 state = state.then(CacheWrite(b.name, "local"), done=[b.name])
             here = state.block
             buffer, index = here.writes[0].buffer, here.writes[0].index
-            dims = sorted(range(len(index)), key=lambda d: index[d].name == axis)
+            dims = sorted(range(len(index)), key=lambda d: axis in index[d].names)
             state = state.then(TransformLayout(buffer, tuple(f"d{d}" for d in dims)))
         except ScheduleError:
             return None
@@ -66,7 +67,7 @@ class TileAcross:
             n
             for load in b.loads
             for p in load.index
-            if (n := p.name) is not None and n not in analysis.shared_axes(b)
+            if (n := _along(b, p)) is not None and n not in analysis.shared_axes(b)
         }
         others = [i for i in b.spatial if i.name in alone and i not in rows]
         # of equals the longest: a batch of four fills vectors, too, but is read in strides
@@ -75,6 +76,20 @@ class TileAcross:
             return None
         gain = min(_wasted(i, lanes) for i in rows) / _wasted(best, lanes)
         return best.name if gain >= self.waste else None
+
+
+def _along(b: Block, p: Int) -> str | None:
+    """The axis along which a dimension is contiguous, if no window moves it: the only one, or that
+    within the groups which another one counts.
+    """
+    if p.name is not None:
+        return p.name
+    extents = {i.name: i.extent for i in b.iters}
+    for n in sorted(p.names):
+        groups = exact_quotient(p - var(n), extents[n]) if n in extents else None
+        if groups is not None and groups.name in analysis.shared_axes(b):
+            return n
+    return None
 
 
 def _wasted(i: Iter, lanes: int) -> float:

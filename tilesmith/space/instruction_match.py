@@ -17,6 +17,8 @@ from tilesmith.ir.nodes import Block, Buffer, Intrinsic, Iter, walk
 
 _COMMUTATIVE = ("add", "mul", "max", "min")
 
+_FAR = 256  # bytes between rows
+
 Pairs = dict[str, Load]  # what the block accesses, by names of the instruction's operands
 
 
@@ -78,6 +80,17 @@ class Match:
         return all(
             step_along(n, load.index, buffer.strides) == steps[n] for n in order if n not in free
         )
+
+    def is_apart(self, func: Function, operand: str) -> bool:
+        """Whether the operand lies as the instruction wants it, but with rows so far apart that few
+        sets of a cache hold them; a packed copy may pay.
+        """
+        if operand == self.output or not self.is_dense(func, operand):
+            return False
+        load = dict(self.operands)[operand]
+        buffer = func.all_buffers[load.buffer]
+        step = step_along(self.order_of(operand)[0], load.index, buffer.strides).const or 0
+        return self.is_plain(operand) and step * buffer.dtype.nbytes >= _FAR
 
 
 def block_of(unit: Intrinsic) -> Block:

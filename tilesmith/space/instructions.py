@@ -9,7 +9,7 @@ where they are written, other inputs in a copy.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilesmith.base.errors import ScheduleError
 from tilesmith.base.target import Target
@@ -70,15 +70,28 @@ class TileByInstruction:
     def _derive(self, state: State, match: Match) -> Iterator[State]:
         name, consumer, state = _with_room(state, match)
         match = _again(state, name, match)
-        state, packed, copies = _with_operands(state, name, match)
+        apart = tuple(
+            operand for operand, _ in match.operands if match.is_apart(state.func, operand)
+        )
+        for copied in dict.fromkeys(((), apart)):
+            yield from self._tiled(state, name, consumer, match, copied)
+
+    def _tiled(
+        self, state: State, name: str, consumer: str | None, match: Match, copied: tuple[str, ...]
+    ) -> Iterator[State]:
+        """The sketches in which the operands `copied` are packed, although they need not be."""
+        state, packed, copies = _with_operands(state, name, match, copied)
+        tiling = self.tiling
+        if match.intrinsic.held:  # one result at a time
+            tiling = replace(tiling, max_innermost=1)
         state = state.then(*(SplitIterator(name, n, size) for n, size in match.axes))
         unit = tuple(f"{n}_inner" for n, _ in match.axes)
         axis = f"{match.order_of(match.output)[-1]}_outer"
         others = [i for i in find_block(state.func, name)[1].spatial if i.name not in (*unit, axis)]
         for turned in (False, True) if any(i.extent.const != 1 for i in others) else (False,):
-            tiled = self.tiling.apply(state, axis, turned, name, unit)
+            tiled = tiling.apply(state, axis, turned, name, unit)
             b = find_block(tiled.func, name)[1]
-            inner = self.tiling.innermost(b, axis)
+            inner = tiling.innermost(b, axis)
             for operand, buffer, tiles in packed:
                 axes = tuple(f"{n}_inner" for n in match.order_of(operand))
                 taken = Unit(axes, match.digits_of(operand))
@@ -150,7 +163,9 @@ def _accumulator_layout(state: State, name: str, match: Match) -> TransformLayou
 Packed = list[tuple[str, str, bool]]  # operand, its buffer, whether it is laid out in tiles
 
 
-def _with_operands(state: State, name: str, match: Match) -> tuple[State, Packed, tuple[str, ...]]:
+def _with_operands(
+    state: State, name: str, match: Match, copied: tuple[str, ...]
+) -> tuple[State, Packed, tuple[str, ...]]:
     """The state in which every operand may get its own layout. Returns also those that need one,
     and the copies that have no location yet.
     """
@@ -169,7 +184,7 @@ def _with_operands(state: State, name: str, match: Match) -> tuple[State, Packed
             and match.is_plain(operand)
         ):
             packed.append((operand, buffer, True))
-        elif match.is_dense(state.func, operand):
+        elif match.is_dense(state.func, operand) and operand not in copied:
             continue
         elif not match.is_plain(operand):
             raise ScheduleError(f"{buffer} cannot be packed for {match.intrinsic.name}")

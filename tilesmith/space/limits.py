@@ -148,6 +148,8 @@ def _gpu_limits(task: Task, func: Function) -> Iterator[Limit]:
                 own = [f.extent for f in path if f.owner == b.name]
                 shared += (product(own) + _padding(buffer, own)) * (buffer.dtype.bits // 8)
             elif b.reducing and any(f.kind.startswith("threadIdx") for f in path):
+                if any(f.note("reduce_across") is not None for f in path):
+                    continue  # a row, of which a thread has one result
                 tiles.append((path, b))
                 if any(f.note("cluster") is not None for f in path):  # results of all threads
                     parts += _results(path, b) * (b.writes[0].value.dtype.bits // 8)

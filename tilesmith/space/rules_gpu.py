@@ -124,7 +124,7 @@ class TileForGpu:
     # Numbers of blocks that sum parts of a reduction together, as further sketches, where there are
     # few results for each multiprocessor.
     clusters: tuple[int, ...] = ()
-    results: int = 1 << 14
+    results: int = 1 << 12
     least: int = 64  # terms of a part
 
     def __call__(self, state: State) -> Derived | None:

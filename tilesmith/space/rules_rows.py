@@ -11,6 +11,7 @@ from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.nodes import Binary, Expr, Load, children
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
+from tilesmith.ir.launch_form import LAST
 from tilesmith.ir.lookup import find_block
 from tilesmith.ir.nodes import Block, walk
 from tilesmith.schedule.automatic import AutoUnroll
@@ -74,6 +75,7 @@ class FuseRows:
     blocks: tuple[int, ...] = (32, 66, 132, 264, 528, 1024, 2048)  # that share a few long rows
     longest: int = 8192
     widths: tuple[int, ...] = (4, 2, 1)  # elements that a thread moves at once
+    rows: tuple[int, ...] = (1, 2, 4, 8, 16)  # of a block of threads, where there are many
     held: tuple[int, ...] = (0, 64)  # elements of a row that a thread keeps in registers
 
     def __call__(self, state: State) -> Derived | None:
@@ -94,8 +96,9 @@ class FuseRows:
         return Derived(done, final=True, preferred=len(done) - 1) if done else None
 
     def _split(self, state: State, b: Block) -> State:
-        """Splits the rows over blocks; a second launch joins their parts. Each block takes every
-        n-th piece, so that the guard of a number that does not divide is the same for a piece.
+        """Splits the rows over blocks; the last one to finish joins their parts, or else a second
+        launch. Each block takes every n-th piece, so that the guard of a number that does not
+        divide is the same for a piece.
         """
         *outer, last = [f"{b.name}.{i.name}" for i in b.reducing]
         steps: list[Step] = []
@@ -107,12 +110,16 @@ class FuseRows:
         split = Split(loop, (None, column))
         sample = SampleChoice(column, self.blocks)
         turned = Reorder((split.parts[1], split.parts[0]))
-        return state.then(*steps, *fused, sample, split, turned, Rfactor(split.parts[1]))
+        part = split.parts[1]
+        note = Annotate(f"{b.name}.rf{part.removeprefix(b.name)}", LAST, 1)
+        return state.then(*steps, *fused, sample, split, turned, Rfactor(part), note)
 
     def _fused(self, state: State, b: Block, reductions: list[Block], count: int) -> State | None:
-        threads = f"#{b.name}.threads"
-        counts = tuple(n for n in self.threads if n <= state.task.target.max_threads)
-        state = state.then(SampleChoice(threads, counts))
+        threads = _threads_of_last(state, b)
+        if threads is None:
+            threads = f"#{b.name}.threads"
+            counts = tuple(n for n in self.threads if n <= state.task.target.max_threads)
+            state = state.then(SampleChoice(threads, counts))
         columns: tuple[str | None, ...] = (None, threads)
         lengths = [x.iters[-1].extent.const or 1 for x in (b, *reductions) if x.iters]
         widths = tuple(w for w in self.widths if all(n % w == 0 for n in lengths))
@@ -122,7 +129,11 @@ class FuseRows:
         own = b.name in {r.name for r in reductions}
         loops = [f"{b.name}.{i.name}" for i in b.spatial]
         outer, inner = loops[:count], loops[count:]
+        steps, several = self._several(state, b, outer)
         try:
+            if several is not None:
+                state = state.then(*steps)
+                outer = [*outer[:-1], *several]
             for r in reversed(reductions):
                 if outer and r.name != b.name:
                     state = state.then(ComputeAt(r.name, outer[-1]))
@@ -136,10 +147,31 @@ class FuseRows:
                     column = f"#{b.name}.held"
                     note = Annotate(outer[-1], "hold", column)
                     state = state.then(SampleChoice(column, self.held), note)
-            state = state.then(*(Bind(loop, "blockIdx.x") for loop in outer))
+            blocks = outer if several is None else outer[:-1]
+            state = state.then(*(Bind(loop, "blockIdx.x") for loop in blocks))
+            if several is not None:
+                state = state.then(Bind(several[1], "threadIdx.y"))
         except ScheduleError:
             return None
         return state.then(done={b.name, *(r.name for r in reductions)})
+
+    def _several(
+        self, state: State, b: Block, outer: list[str]
+    ) -> tuple[list[Step], tuple[str, ...] | None]:
+        """Splits the last loop over rows, if there are so many that a block of threads may take
+        several: of blocks as small as a warp, too few run at once.
+        """
+        if not outer or ".rf" in b.name:
+            return [], None
+        extent = b.spatial[len(outer) - 1].extent.const or 1
+        count = prod(i.extent.const or 1 for i in b.spatial[: len(outer)])
+        most = count // (2 * max(1, state.task.target.num_multiprocessors))
+        rows = tuple(n for n in self.rows if extent % n == 0 and n <= most)
+        if len(rows) < 2:
+            return [], None
+        column = f"#{b.name}.rows"
+        split = Split(outer[-1], (None, column), exact=True)
+        return [SampleChoice(column, rows), split], split.parts
 
     def _rows(self, func: Function, b: Block, least: int) -> tuple[list[Block], int] | None:
         """The reductions that end in the block, in program order, and the number of leading axes
@@ -173,6 +205,21 @@ class FuseRows:
             return None  # a result is used elsewhere
         order = [o.name for _, o in walk(func.body)]
         return sorted(found.values(), key=lambda r: order.index(r.name)), count
+
+
+def _threads_of_last(state: State, b: Block) -> str | None:
+    """The column of the threads that join what the block computes parts of, if its last blocks do
+    so themselves: it needs as many.
+    """
+    path, _ = find_block(state.func, b.name)
+    if not any(f.note(LAST) is not None for f in path):
+        return None
+    for c in analysis.consumers(state.func, b):
+        path, _ = find_block(state.func, c.name)
+        for f in path:
+            if f.note("reduce_across") is not None:
+                return f.extent.name
+    return None
 
 
 def _inlined(state: State, name: str) -> State:
@@ -244,6 +291,9 @@ class SplitSums:
     results: int = 1024  # per multiprocessor; with more, nothing is split
     least: int = 64  # terms per part
     multiple: int = 1  # of which each part is
+    # Of the launch that adds the parts up: neighbouring results of a thread, threads of a block.
+    widths: tuple[int, ...] = (1, 2, 4)
+    threads: tuple[int, ...] = (64, 128, 256, 512)
 
     def __call__(self, state: State) -> Derived | None:
         func, b = state.func, state.block
@@ -277,15 +327,33 @@ class SplitSums:
         try:
             if consumer is None:
                 kept = CacheWrite(name, "local")
-                path, _ = find_block((state := state.then(kept)).func, name)
-                at = ComputeAt(kept.copy, path[-1].name)
-                return state.then(at, done=[name, kept.copy])
-            path, _ = find_block(state.func, consumer.name)
+                return self._joined(state.then(kept), kept.copy, name)
             local = SetScope(b.writes[0].buffer, "local")
-            at = ComputeAt(name, path[-1].name)
-            return state.then(at, local, done=[name, consumer.name])
+            return self._joined(state, name, consumer.name, local)
         except ScheduleError:
             return state.then(done=[name])
+
+    def _joined(self, state: State, name: str, user: str, *kept: Step) -> State:
+        """Threads that add up the parts of a few neighbouring results each and use them."""
+        path, b = find_block(state.func, user)
+        *outer, last = (f.name for f in path)
+        extent = b.iters[-1].extent.const or 1
+        threads, column = f"#{user}.threads", f"#{user}.width"
+        wide = Split(last, (None, column), exact=True)
+        widths = tuple(w for w in self.widths if extent % w == 0)
+        fused, loop = _one_loop([*outer, wide.parts[0]])
+        counts = tuple(n for n in self.threads if n <= state.task.target.max_threads)
+        split = Split(loop, (None, threads))
+        state = state.then(
+            SampleChoice(column, widths), wide, *fused, SampleChoice(threads, counts), split,
+            ComputeAt(name, split.parts[1]), *kept, Unroll(wide.parts[1]),
+            Bind(split.parts[0], "blockIdx.x"), Bind(split.parts[1], "threadIdx.x"),
+        )  # fmt: skip
+        path, b = find_block(state.func, name)
+        own = [f.name for f in path if f.owner == name]
+        terms = [x for x in own if x in b.reducing_loops]
+        results = [x for x in own if x not in b.reducing_loops]
+        return state.then(Reorder((*terms, *results)), Unroll(results[-1]), done=[name, user])
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import numpy as np
 
 from tilesmith.base.errors import TilesmithError
 from tilesmith.base.target import Target
-from tilesmith.measure.protocol import Collecting, Judging, Measuring, Reporting
+from tilesmith.measure.protocol import Collecting, Judging, Measuring, Postponing, Reporting
 from tilesmith.records.database import Database
 from tilesmith.search.evolution import Evolution
 from tilesmith.search.protocol import Search, Strategy, Suggestible
@@ -202,9 +202,13 @@ class TaskTuner:
         size = 0 if after._pending or after.finished else after._state.next_size(under_way)
         if isinstance(measuring, Reporting):
             measuring.report_to(state.add)
+        if isinstance(measuring, Postponing):
+            measuring.postpone(alone)
         measured = measuring.measure(batch, partial(self._look_ahead, after, size), state.left)
         if alone and isinstance(measuring, Collecting):  # it has what was proposed meanwhile
             self._pending = []
+        elif isinstance(measuring, Postponing):
+            self._pending = [*measuring.postponed, *self._pending]
         incumbent = measuring.best(self.task) if isinstance(measuring, Judging) else None
         state.end_batch(measured, incumbent)
         self._has_measured = self._has_measured or defender is None

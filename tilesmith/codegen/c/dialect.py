@@ -41,6 +41,7 @@ class Dialect:
     # declaration of a pointer to what another block has, over {type}, {name}, {own} and {rank}.
     cluster: str = ""
     remote: tuple[str, ...] = ()
+    fence: str = ""  # the compiler moves no load across it; no instruction comes of it
     prologue: tuple[tuple[str, str], ...] = ()  # (word, what a module that uses it begins with)
     float_suffix: str = ""  # of a function's name for float32
     functions: Mapping[str, str] = field(default_factory=lambda: _FLOAT_FUNCTIONS)
@@ -110,6 +111,7 @@ CUDA = Dialect(
     arena="extern __shared__ __align__(16) unsigned char {name}[];",
     shuffle=True,
     cluster="__cluster_dims__({blocks}, 1, 1)",
+    fence='asm volatile("" ::: "memory");',
     remote=(
         "const {type}* {name};",
         'asm("mapa.u64 %0, %1, {rank};" : "=l"({name}) : "l"({own}));',

@@ -11,6 +11,7 @@ from tilesmith.codegen.c.position import ROLL, UNROLL, Position
 from tilesmith.codegen.c.vectors import Vectors
 from tilesmith.codegen.c.warp_products import WarpProducts, product_of
 from tilesmith.codegen.passes.accesses import substitute_body
+from tilesmith.codegen.passes.steps_outside import STEP
 from tilesmith.expr.ints import ZERO, Int
 from tilesmith.expr.nodes import Binary, Expr
 from tilesmith.ir.nodes import (
@@ -79,6 +80,8 @@ class Statements:
 
     def _plain(self, s: For, extent: int, pragma: str) -> None:
         with self.position.loop(s.name, extent, pragma), self.joins.repeated(s.body):
+            if s.note(STEP) and (fence := self.position.dialect.fence):
+                self.position.write(f"{fence}  // a step")
             self.body(s.body)
 
     def _vectorized(self, s: For, extent: int, alone: bool) -> bool:

@@ -15,7 +15,7 @@ from functools import partial
 from tilesmith.codegen.artifact import Launch
 from tilesmith.codegen.c.dialect import Dialect
 from tilesmith.codegen.c.helpers import Helpers
-from tilesmith.codegen.c.launches import OVERLAP, parameter, unflatten
+from tilesmith.codegen.c.launches import overlapping, parameter, unflatten
 from tilesmith.codegen.c.names import Names
 from tilesmith.codegen.c.position import ROLL, UNROLL, Position
 from tilesmith.codegen.c.statements import Statements, extent_of
@@ -42,7 +42,6 @@ def emit_tensor_launch(
     nest = with_loop(nest)
     plan = plan_of(nest, buffers, dialect)
     helpers.texts.setdefault("tensor", HELPERS)
-    helpers.texts.setdefault("overlap", OVERLAP)
     position = Position(dialect, helpers, Names(), nest.num_threads)
     maps = tuple(dict.fromkeys(c.tensor for c in plan.copies))
     rest = [s for s in nest.body if s is not plan.loop]
@@ -84,7 +83,9 @@ class _Writer:
         groups = consumers // WARPGROUP
         p.write(f"init_barriers(full, empty, {plan.stages}, {groups});")
         p.write("__syncthreads();")
-        p.write("await_previous_launch();")
+        # Each of its blocks takes a whole multiprocessor, so that those of the next launch spread.
+        for line in overlapping(p.helpers, followed=True):
+            p.write(line)
         p.write("int stage = 0;")
         p.write("unsigned phase = 0;")
         registers = _REGISTERS.get(groups)

@@ -5,12 +5,13 @@ instruction's own code.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from tilesmith.base.errors import BuildError
 from tilesmith.codegen.llvm.addressing import Address, Addressing
 from tilesmith.codegen.llvm.builder import Type, V
 from tilesmith.codegen.llvm.frames import Cell
-from tilesmith.codegen.llvm.intrinsics import Rows, emitter_of
+from tilesmith.codegen.llvm.intrinsics import HELD, Rows, emitter_of
 from tilesmith.codegen.llvm.position import Position
 from tilesmith.codegen.llvm.register_cache import RegisterCache
 from tilesmith.expr.ints import ZERO, Int, IntLike, of
@@ -23,6 +24,8 @@ class Instructions:
     def __init__(self, position: Position, addressing: Addressing, cache: RegisterCache) -> None:
         self.position, self.addressing, self.cache = position, addressing, cache
         self._set_up: set[str] = set()  # what instructions have put at the function's start
+        self._held = False  # whether the result of the next instruction is in its registers
+        self._streamed = ""
 
     def emit(self, s: Store) -> None:
         unit = s.intrinsic
@@ -52,28 +55,56 @@ class Instructions:
         out = unit.description.outputs[0].name
         self.cache.write(cells[out], emitter_of(unit)(self.position.builder, operands))
 
+    @contextmanager
+    def holding(self, s: Store, cleared: bool, streamed: str = "") -> Iterator[None]:
+        """Around the steps of a sum: the result of `s` is in registers of its own meanwhile, as
+        zeros at first if it is `cleared`. `streamed` is an operand that L1 need not keep.
+        """
+        unit = s.intrinsic
+        assert unit is not None
+        load = dict(s.operands)[unit.output]
+        loops = {n for p in load.index for n in p.names if n not in self.position.env}
+        rows = self._rows(s, unit.output, dict.fromkeys(loops, ZERO))
+        steps = HELD[unit.name]
+        steps.begin(self.position.builder, rows, cleared)
+        self._set_up_function()
+        self._held, self._streamed = True, streamed
+        yield
+        self._held, self._streamed = False, ""
+        steps.end(self.position.builder, rows)
+
     def _emit_by_address(self, s: Store, unit: Intrinsic) -> None:
         """An instruction that accesses memory: what registers hold of it goes there first."""
-        position = self.position
-        operands: dict[str, Rows] = {}
+        if unit.held and not self._held:
+            with self.holding(s, False):
+                self._emit_by_address(s, unit)
+            return
         origin = dict.fromkeys((n for n, _ in s.tile), ZERO)
-        written = {w.buffer for w in s.writes}
-        for name, load in s.operands:
-            a = self.addressing.address(
-                load.buffer, tuple(p.substitute(origin) for p in load.index)
-            )
-            self.cache.flush(a.memory.serial, drop=load.buffer in written)
-            pointer = self.addressing.pointer(a.memory, a.terms, a.offset)
-            steps = _steps(s, name, load, position.memories[load.buffer].strides)
-            buf = unit.description.all_buffers[name]
-            apart = steps[0] if name in unit.by_address else buf.strides[0].const
-            nbytes = a.memory.dtype.nbytes
-            operands[name] = Rows(V(pointer, Type("ptr")), (apart or 0) * nbytes)
-        emitter_of(unit)(position.builder, operands)
-        for key, lines in position.builder.setup.items():
+        names = [n for n, _ in s.operands if not (unit.held and n == unit.output)]
+        operands = {name: self._rows(s, name, origin) for name in names}
+        emitter_of(unit)(self.position.builder, operands)
+        self._set_up_function()
+
+    def _rows(self, s: Store, name: str, origin: dict[str, Int]) -> Rows:
+        """The place of an operand in memory, where the loops in `origin` are 0."""
+        position, unit, load = self.position, s.intrinsic, dict(s.operands)[name]
+        assert unit is not None
+        index = tuple(p.substitute(origin) for p in load.index)
+        a = self.addressing.address(load.buffer, index)
+        written = any(w.buffer == load.buffer for w in s.writes)
+        self.cache.flush(a.memory.serial, drop=written)
+        pointer = self.addressing.pointer(a.memory, a.terms, a.offset)
+        steps = _steps(s, name, load, position.memories[load.buffer].strides)
+        buf = unit.description.all_buffers[name]
+        apart = steps[0] if name in unit.by_address else buf.strides[0].const
+        nbytes_apart = (apart or 0) * a.memory.dtype.nbytes
+        return Rows(V(pointer, Type("ptr")), nbytes_apart, name == self._streamed)
+
+    def _set_up_function(self) -> None:
+        for key, lines in self.position.builder.setup.items():
             if key not in self._set_up:
                 self._set_up.add(key)
-                position.entry_lines.extend(lines)
+                self.position.entry_lines.extend(lines)
 
     def _read(self, s: Store, a: Address, cell: Cell, load: Load) -> V:
         """The value of an operand. On ARM, short operands of consecutive unrolled steps are loaded

@@ -3,7 +3,7 @@
 An emitter gets the Builder and each operand as one vector of all its elements in row-major order,
 by the names of the description's parameters. It returns the new value of the output. If the
 intrinsic has operands `by_address`, it gets Rows instead, writes the output itself and returns
-nothing.
+nothing. If its result is `held`, HELD says how that is loaded and stored.
 """
 
 from __future__ import annotations
@@ -26,10 +26,13 @@ from tilesmith.ir.nodes import Intrinsic
 
 
 class Rows(NamedTuple):
-    """An operand in memory: the address of its first element, and how far apart its rows are."""
+    """An operand in memory: the address of its first element, and how far apart its rows are. If it
+    is `streamed`, so much is read before it is read again that it is better not kept in L1.
+    """
 
     pointer: V
     nbytes_apart: int
+    streamed: bool = False
 
 
 Operands = Mapping[str, Any]  # of V, or of Rows
@@ -84,39 +87,67 @@ def _neon_dot(name: str) -> Emit:
     return emit
 
 
+class Held(NamedTuple):
+    """What is done with the result of an intrinsic that is `held`: it is loaded (or set to zero)
+    ahead of all steps, and stored behind them. The emitter itself does not get it.
+    """
+
+    begin: Callable[[Builder, Rows, bool], None]
+    end: Callable[[Builder, Rows], None]
+
+
+def _parts(unit: Intrinsic) -> tuple[int, int]:
+    """The tiles of the result down and across."""
+    rows, columns = (n.const or 0 for n in unit.description.all_buffers["C"].shape)
+    return rows // AMX_ROWS, columns // AMX_ROWS
+
+
 def _amx(unit: Intrinsic) -> Emit:
-    """Products of tiles. Registers 0 to 3 hold the result, 4 and 5 parts of A, 6 and 7 of B."""
+    """Products of tiles. Registers 0 to 3 hold the result, 4 and 5 parts of A, 6 and 7 of B. Every
+    register is loaded just before its first use, so that products run meanwhile.
+    """
     buffers = unit.description.all_buffers
-    (rows, depth), (_, columns) = ((n.const or 0 for n in buffers[x].shape) for x in "AB")
-    group = 4 // buffers["A"].dtype.nbytes
-    across, down = columns // AMX_ROWS, rows // AMX_ROWS
+    down, across = _parts(unit)
     kinds = {("int8", "int8"): "bssd", ("uint8", "int8"): "busd", ("int8", "uint8"): "bsud",
              ("uint8", "uint8"): "buud", ("bfloat16", "bfloat16"): "bf16ps"}  # fmt: skip
     product = f"llvm.x86.tdp{kinds[buffers['A'].dtype.name, buffers['B'].dtype.name]}"
 
     def emit(b: Builder, operands: Mapping[str, Rows]) -> None:
-        _use_tiles(b)
-        a, w, c = operands["A"], operands["B"], operands["C"]
-        result = {(i, j): across * i + j for i in range(down) for j in range(across)}
-        for (i, j), tile in result.items():
-            _move_tile(b, "tileloadd64", tile, c, AMX_ROWS * i, AMX_NBYTES * j)
-        for step in range(depth // (AMX_ROWS * group)):
+        w = operands["B"]._replace(nbytes_apart=AMX_NBYTES)
+        for j in range(across):
+            _move_tile(b, "tileload", 6 + j, w, j, 0)
             for i in range(down):
-                _move_tile(b, "tileloadd64", 4 + i, a, AMX_ROWS * i, AMX_NBYTES * step)
-            for j in range(across):
-                _move_tile(b, "tileloadd64", 6 + j, w, AMX_ROWS * step, AMX_NBYTES * j)
-                for i in range(down):
-                    b.run(product, *(f"i8 {t}" for t in (result[i, j], 4 + i, 6 + j)))
-        for (i, j), tile in result.items():
-            _move_tile(b, "tilestored64", tile, c, AMX_ROWS * i, AMX_NBYTES * j)
+                if j == 0:
+                    _move_tile(b, "tileload", 4 + i, operands["A"], i, 0)
+                b.run(product, *(f"i8 {t}" for t in (across * i + j, 4 + i, 6 + j)))
 
     return emit
 
 
-def _move_tile(b: Builder, how: str, tile: int, at: Rows, row: int, nbytes: int) -> None:
-    offset = row * at.nbytes_apart + nbytes
+def _amx_result(unit: Intrinsic) -> Held:
+    down, across = _parts(unit)
+    tiles = [(across * i + j, i, j) for i in range(down) for j in range(across)]
+
+    def begin(b: Builder, c: Rows, cleared: bool) -> None:
+        _use_tiles(b)
+        for tile, i, j in tiles:
+            if cleared:
+                b.run("llvm.x86.tilezero", f"i8 {tile}")
+            else:
+                _move_tile(b, "tileload", tile, c, i, j)
+
+    def end(b: Builder, c: Rows) -> None:
+        for tile, i, j in tiles:
+            _move_tile(b, "tilestore", tile, c, i, j)
+
+    return Held(begin, end)
+
+
+def _move_tile(b: Builder, how: str, tile: int, at: Rows, down: int, across: int) -> None:
+    offset = AMX_ROWS * down * at.nbytes_apart + AMX_NBYTES * across
     p = b.value(Type("ptr"), f"getelementptr i8, {at.pointer}, i64 {offset}")
-    b.run(f"llvm.x86.{how}", f"i8 {tile}", str(p), f"i64 {at.nbytes_apart}")
+    hint = "t1" if at.streamed else ""
+    b.run(f"llvm.x86.{how}d{hint}64", f"i8 {tile}", str(p), f"i64 {at.nbytes_apart}")
 
 
 def _use_tiles(b: Builder) -> None:
@@ -145,3 +176,5 @@ EMITTERS: Mapping[str, Emit] = {
     NEON_DOT_S8S8.name: _neon_dot("llvm.aarch64.neon.sdot"),
     NEON_DOT_U8U8.name: _neon_dot("llvm.aarch64.neon.udot"),
 }
+
+HELD: Mapping[str, Held] = {unit.name: _amx_result(unit) for unit in AMX_TILES}

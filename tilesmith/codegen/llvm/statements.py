@@ -19,6 +19,7 @@ from tilesmith.codegen.llvm.register_cache import RegisterCache
 from tilesmith.codegen.llvm.stores import Stores
 from tilesmith.codegen.llvm.vector_pieces import VectorPieces
 from tilesmith.codegen.passes.accesses import tile_ranges
+from tilesmith.codegen.passes.hold_results import HOLD, STREAM, summed
 from tilesmith.codegen.passes.transpose_squares import TRANSPOSE
 from tilesmith.expr.dynamic import loads_of
 from tilesmith.expr.ints import Int
@@ -118,6 +119,12 @@ class Statements:
             self.parallel(s)
         elif s.note(TRANSPOSE):
             self.stores.square(s)
+        elif (cleared := s.note(HOLD)) is not None:
+            unit = summed(s.body[-1])
+            assert unit is not None
+            streamed = str(s.note(STREAM) or "")
+            with self.stores.instructions.holding(unit, bool(cleared), streamed):
+                self.body(s.body[-1:])
         elif s.kind == "unroll" or n == 1:
             self.unrolled += n
             if self.unrolled > _MOST_UNROLLED:

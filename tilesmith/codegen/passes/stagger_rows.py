@@ -11,7 +11,7 @@ from dataclasses import replace
 from tilesmith.base.target import Target
 from tilesmith.expr.ints import of
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Alloc, Buffer, Stmt, rewrite
+from tilesmith.ir.nodes import Alloc, Buffer, Stmt, Store, rewrite, statements
 
 _LINE = 64
 # Rows a multiple of this many bytes apart share four sets of an L1 cache with 4 KiB per way. One
@@ -22,8 +22,18 @@ _MEET = 1024
 def stagger_rows(func: Function, _: Target) -> Function:
     """Runs after layouts have been applied: shapes are those in memory."""
 
+    whole = {
+        load.buffer
+        for s in statements(func.body)
+        if isinstance(s, Store) and s.intrinsic is not None and s.intrinsic.by_address
+        for name, load in s.operands
+        if name not in s.intrinsic.by_address  # its rows are next to each other
+    }
+
     def go(s: Stmt) -> tuple[Stmt, ...]:
-        return (Alloc(_staggered(s.buffer)),) if isinstance(s, Alloc) else (s,)
+        if isinstance(s, Alloc) and s.buffer.name not in whole:
+            return (Alloc(_staggered(s.buffer)),)
+        return (s,)
 
     return replace(func, body=rewrite(func.body, go))
 

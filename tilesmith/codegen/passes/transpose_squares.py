@@ -16,6 +16,8 @@ from tilesmith.codegen.passes.strip_vectors import lanes_of
 from tilesmith.expr.dynamic import loads_of
 from tilesmith.expr.ints import Int, of, var
 from tilesmith.expr.linear import linear
+from tilesmith.expr.nodes import Binary, Cast, Const, Load, Unary, children
+from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Buffer, For, If, Stmt, Store
 
@@ -36,7 +38,8 @@ def _body(body: tuple[Stmt, ...], buffers: Buffers, target: Target) -> tuple[Stm
     for s in body:
         if isinstance(s, For) and (copy := _copy(s, buffers)) is not None:
             registers = target.num_vector_registers // 2  # the rest holds intermediate values
-            out.extend(copy.covered(min(registers, lanes_of((s,), target))))
+            side = min(registers, lanes_of((s,), target))
+            out.extend(_in_long_rows(copy, buffers, side).covered(side))
         elif isinstance(s, For | If):
             out.append(replace(s, body=_body(s.body, buffers, target)))
         else:
@@ -93,6 +96,51 @@ class _Copy:
         loops = [replace(f, extent=of(count)) if f.name == name else f for f in self.loops]
         loops[-1] = replace(loops[-1], body=body)
         return replace(self, loops=tuple(loops))
+
+
+def _in_long_rows(copy: _Copy, buffers: Buffers, side: int) -> _Copy:
+    """The copy with loops joined that both sides go through as through one, where the rows or the
+    columns do not consist of whole squares: such as those over the 3 x 3 elements of a filter and
+    over its channels.
+    """
+    for name in (copy.rows, copy.columns):
+        inner = next(f for f in copy.loops if f.name == name)
+        if (inner.extent.const or 0) % side == 0:
+            continue
+        for outer in copy.loops:
+            if outer is inner or outer.extent.const == 1 or name == outer.name:
+                continue
+            joined = _joined(copy, outer, inner, buffers)
+            if joined is not None:
+                return _in_long_rows(joined, buffers, side)
+    return copy
+
+
+def _joined(copy: _Copy, outer: For, inner: For, buffers: Buffers) -> _Copy | None:
+    """The copy with both loops as one, if each access moves along the outer one by as much as along
+    the whole inner one.
+    """
+    (store,) = copy.loops[-1].body
+    assert isinstance(store, Store)
+    (w,) = store.writes
+    plain = (Load, Const, Binary, Unary, Cast)
+    if not all(isinstance(e, plain) for e in preorder(w.value, children)):
+        return None
+    count = inner.extent.const or 0
+    for x in (w, *loads_of(w.value)):
+        steps = _steps(x.buffer, x.index, copy.loops, buffers)
+        if steps is None or steps[outer.name] != count * steps[inner.name]:
+            return None
+    at = var(inner.name)
+    body = substitute_body(
+        copy.loops[-1].body, {outer.name: at // count, inner.name: at - at // count * count}
+    )
+    kind = "vectorize" if "vectorize" in (outer.kind, inner.kind) else inner.kind
+    longer = replace(inner, extent=outer.extent * count, kind=kind)
+    loops = [longer if f is inner else f for f in copy.loops if f is not outer]
+    loops[-1] = replace(loops[-1], body=body)
+    keep = [longer.name if n == outer.name else n for n in (copy.rows, copy.columns)]
+    return _Copy(tuple(loops), *keep) if keep[0] != keep[1] else None
 
 
 def _nest(loops: tuple[For, ...], body: tuple[Stmt, ...]) -> Stmt:

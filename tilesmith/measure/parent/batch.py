@@ -53,6 +53,8 @@ class Batch:
     spent: TimeSpent
     until: float  # on time.monotonic(); kernels that have not run by then are left out
     finished: Callable[[Trial], None]  # called with each trial when it is final
+    # The share of the trials that the next batch may take over, if they take long to build.
+    may_leave: float = 0.0
     _kernels: dict[str, tuple[Trial, Built]] = field(default_factory=dict)  # by key of the code
     _incumbent_seconds: float = inf  # at the start of running
     _reached: bool = False  # whether a kernel has been timed
@@ -75,7 +77,7 @@ class Batch:
         self.incumbents.trim()
         self._end = max(self.until, time.monotonic()) + _GRACE
         cores, free = self.cores, self.cores.free if overlap else ()
-        self.builders.want(jobs)
+        self.builders.want(jobs, int(self.may_leave * len(jobs)))
         self.builders.allow(cores.all, free)
         # Kernels of a GPU take no core, so that they need not wait for one.
         wait = self.builders.occupies if cores.run or not overlap else _never

@@ -50,15 +50,21 @@ class Builders:
         self._done: dict[str, Outcome] = {}
         self._wanted: set[str] = set()
         self._kills: Counter[str] = Counter()  # workers that were killed, by job
+        self._may_leave = 0
+        self.left: frozenset[str] = frozenset()  # jobs of this batch that were not waited for
+        self._knows_next = False  # whether jobs of the next batch were given
         self._cores: Collection[int] = ()
         self._cores_ahead: Collection[int] = ()
 
     def _spawn(self, core: int) -> Worker:
         return self._fork_server.spawn_builder(Limits((core,), self._nbytes))
 
-    def want(self, jobs: Mapping[str, Build]) -> None:
-        """Replaces the jobs to build. Jobs among them that were built ahead are done already."""
+    def want(self, jobs: Mapping[str, Build], may_leave: int = 0) -> None:
+        """Replaces the jobs to build. Jobs among them that were built ahead are done already. The
+        last `may_leave` of them are not waited for if the workers run out of others, see `take`.
+        """
         self._ahead.clear()
+        self._knows_next, self._may_leave, self.left = False, may_leave, frozenset()
         for b in self._workers:
             if b.job is not None and b.job not in jobs:
                 b.job = None
@@ -72,6 +78,7 @@ class Builders:
     def begin(self, jobs: Mapping[str, Build]) -> None:
         """Adds jobs to be built ahead. The only method that another thread may call."""
         self._ahead.extend(jobs.items())
+        self._knows_next = bool(jobs)
 
     def allow(self, cores: Collection[int], ahead: Collection[int]) -> None:
         """From now on, jobs are started on these cores only. Jobs of the next batch are started on
@@ -127,7 +134,9 @@ class Builders:
         self._start()
 
     def take(self, seconds: float) -> tuple[str, Outcome] | None:
-        """The next outcome of a wanted job; None if there is none within `seconds`."""
+        """The next outcome of a wanted job; None if there is none within `seconds`, or if the rest
+        may be left: then the next batch, with the rest, keeps the workers busy.
+        """
         until = time.monotonic() + seconds
         while True:
             for name in self._done:
@@ -138,9 +147,18 @@ class Builders:
             busy = [b for b in self._workers if b.job is not None]
             if not self._wanted or not busy or time.monotonic() > until:
                 return None
+            if self._is_short:
+                self.left = frozenset(self._wanted)
+                return None
             nearest = min(until, *(b.deadline for b in busy))
             ready(self.channels, time_left(nearest) + 0.001)
             self.serve()
+
+    @property
+    def _is_short(self) -> bool:
+        """Whether only jobs that may be left are missing, and soon a worker has nothing to do."""
+        few = self._knows_next and len(self._ahead) < len(self._workers)
+        return few and not self._waiting and len(self._wanted) <= self._may_leave
 
     def _finish(self, b: _BuildWorker, outcome: Outcome) -> None:
         assert b.job is not None
