@@ -144,7 +144,9 @@ def _gpu_limits(task: Task, func: Function) -> Iterator[Limit]:
         tiles: list[tuple[Path, Block]] = []
         for path, b in blocks:
             for axis in axes:
-                bound = product(f.extent for f in path if axis in (f.kind, f.note(ACROSS)))
+                # A row may have any number of threads.
+                noted = (f for f in path if _is_tiled(path) and f.note(ACROSS) == axis)
+                bound = product(f.extent for f in (*noted, *(f for f in path if f.kind == axis)))
                 axes[axis] = axes[axis] if bound.const == 1 else bound
             buffer = func.all_buffers[b.writes[0].buffer]
             if buffer.scope == "shared":  # it holds what is copied at once
