@@ -195,6 +195,22 @@ def test_a_size_is_decided_once():
     )
 
 
+def test_a_part_of_given_sizes_is_split_into_these():
+    """A producer has the register tile of its consumer: no size is decided anew."""
+    sch = Schedule(chained_matmuls())
+    tile, *_ = sch.split("E.i", [None, "#n", "#r"])
+    sch.compute_at("C", tile)
+    facts = len(sch.func.facts)
+    inner = sch.split("C.i", ["#n", "#r"])
+    assert [str(sch.extent(x)) for x in inner] == ["#n", "#r"]
+    assert len(sch.func.facts) == facts
+    for n, r in ((1, 3), (2, 2), (5, 4)):
+        row = {"#n": n, "#r": r, f"#{tile}": -(-4 // (n * r))}
+        done = ts.instantiate(sch.func, row)
+        assert sch.trace.decide(row).apply(sch.origin) == done
+        assert_same_meaning(sch.origin, done)
+
+
 def test_an_inferred_size_gets_a_new_name_where_its_own_is_taken():
     sch = Schedule(softmax())
     sch.split("E.i", [None, "#t"])

@@ -49,7 +49,8 @@ class Split(Step):
 
     `factors` are the extents of the new loops. At most one of them is None, which stands for the
     smallest extent that covers the loop. If the product exceeds the extent, the blocks inside get a
-    guard. `exact` promises that it does not: with size variables that becomes a fact.
+    guard. `exact` promises that it does not: with size variables that becomes a fact. Where the
+    extent is the product of the very same sizes, nothing needs to be promised.
 
         for i in 100:            for i.0 in 13:
           B(i=i)         ->        for i.1 in 8:
