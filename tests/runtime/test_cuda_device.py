@@ -104,31 +104,6 @@ def test_launches_that_wait_themselves_may_begin_early(arch: str, early: int) ->
         assert len(launches(driver)) == 2
 
 
-def test_counters_are_zero_and_each_workspace_has_its_own() -> None:
-    """Calls that share a workspace run one after the other; others may run at the same time."""
-    driver, device, artifact = make()
-    entry = artifact.entries[0]
-    seen: list[tuple[int, int]] = []
-
-    def counting(x: int, t: int, finished: int) -> None:
-        twice(x, t)
-        seen.append((t, finished))
-        assert list((ctypes.c_uint32 * 3).from_address(finished)) == [0, 0, 0]
-
-    driver.functions["twice"] = counting
-    entry = replace(entry, launches=(replace(entry.launches[0], counters=3), entry.launches[1]))
-    module = device.load(replace(artifact, entries=(entry,)))
-    x, y, *scratch = (device.allocate(4 * N) for _ in range(4))
-    device.write(x, X)
-    for s in (*scratch, *scratch):
-        device.run((device.call(module, 0, [x.address, y.address], s),))
-        out = np.empty_like(X)
-        device.read(y, out)
-        np.testing.assert_array_equal(out, 2 * X + 1)
-    assert seen[:2] == seen[2:]
-    assert len({finished for _, finished in seen}) == 2
-
-
 def test_much_shared_memory_is_asked_for() -> None:
     driver, device, artifact = make(shared_nbytes=49 << 10)
     device.load(artifact)

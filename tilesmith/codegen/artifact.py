@@ -90,9 +90,6 @@ class Launch:
     maps: tuple[TensorMap, ...] = ()
     # Whether it may begin before the launch in front of it is complete, for which it waits.
     overlaps: bool = False
-    # Counters of 4 bytes, whose address is one more argument: of blocks that have finished. They
-    # are 0 before and after a launch.
-    counters: int = 0
 
 
 @dataclass(frozen=True, slots=True)

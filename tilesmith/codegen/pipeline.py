@@ -22,7 +22,6 @@ from tilesmith.codegen.passes.hold_rows import hold_rows
 from tilesmith.codegen.passes.insert_syncs import insert_syncs
 from tilesmith.codegen.passes.join_across_blocks import join_across_blocks
 from tilesmith.codegen.passes.join_across_threads import join_across_threads
-from tilesmith.codegen.passes.last_blocks import last_blocks
 from tilesmith.codegen.passes.load_fragments import load_fragments
 from tilesmith.codegen.passes.lower_blocks import lower_blocks
 from tilesmith.codegen.passes.partition import partition
@@ -90,7 +89,6 @@ GPU_PASSES: tuple[Pass, ...] = (
     bulk_copies,  # GPU
     form_launches,  # GPU
     simplify,
-    last_blocks,  # GPU
     hold_fragments,  # GPU
     pipeline_copies,  # GPU
     insert_syncs,  # GPU

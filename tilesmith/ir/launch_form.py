@@ -8,10 +8,6 @@ from math import prod
 from tilesmith.base.errors import VerifyError
 from tilesmith.ir.nodes import Alloc, Buffer, For, Stmt
 
-# The note of a loop over blocks that compute parts of the same results: the last one of them to
-# finish carries out what the next launch does with these.
-LAST = "last"
-
 
 @dataclass(frozen=True, slots=True)
 class LaunchForm:
@@ -30,17 +26,6 @@ class LaunchForm:
     def cluster(self) -> int:
         """Blocks that see one another's shared memory: so many neighbours."""
         return prod(_extent(f) for f in self.blocks if f.note("cluster") is not None)
-
-    @property
-    def parts(self) -> int:
-        """Blocks of which the last one carries out a block of the next launch; 0: there is none."""
-        noted = [_extent(f) for f in self.blocks if f.note(LAST) is not None]
-        return prod(noted) if noted else 0
-
-    @property
-    def groups(self) -> tuple[For, ...]:
-        """The loops that number the groups of such blocks."""
-        return tuple(f for f in self.blocks if f.note(LAST) is None)
 
     @property
     def num_threads(self) -> int:

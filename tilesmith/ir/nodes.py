@@ -53,9 +53,7 @@ brings every launch into *launch form*, which is what one thread does, written o
 One or more loops bound to blockIdx.x, then Allocs, then one or more loops bound to threadIdx.x are
 perfectly nested. All have constant extents; no other loop is bound to an axis. Together they
 number the blocks and threads, the outermost loop slowest: here thread 16 * i.1 + j.1 of 256. If
-the innermost loop over blocks has the note `cluster`, its blocks form a cluster. If a loop over
-blocks has the note `last`, the last of its blocks to finish carries out a block of the next launch,
-whose blocks are numbered by the other loops. A
+the innermost loop over blocks has the note `cluster`, its blocks form a cluster. A
 thread sees what another one wrote to shared or global memory only after a Sync, and what another
 block wrote only in a later launch. All threads of a block reach the same Syncs and Joins in the
 same order: neither stands below a condition that two threads could decide differently. Buffers in

@@ -11,15 +11,13 @@ All threads run from one Sync or Join to the next. It is an error if
 * some threads of a block reach a Sync or a Join and others do not;
 * a local buffer is allocated outside of the threads, or a shared one outside of the blocks.
 
-Where the last blocks of a launch carry out the next one, each of these blocks runs when nothing but
-its own group has run. A Sync orders accesses to shared memory, and to global memory too if that is
-its scope. A Join orders nothing. The arithmetic is that of ir/interpreter.py. One NumPy operation
-serves all threads of many blocks.
+A Sync orders accesses to shared memory, and to global memory too if that is its scope. A Join
+orders nothing. The arithmetic is that of ir/interpreter.py. One NumPy operation serves all threads
+of many blocks.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -29,7 +27,7 @@ from tilesmith.base.errors import VerifyError
 from tilesmith.expr.combiner import join_args
 from tilesmith.ir.evaluators import input_arrays
 from tilesmith.ir.function import Function
-from tilesmith.ir.launch_form import LAST, LaunchForm, launch_form_of
+from tilesmith.ir.launch_form import LaunchForm, launch_form_of
 from tilesmith.ir.nodes import (
     Alloc,
     Block,
@@ -71,48 +69,13 @@ def run_simt(func: Function, *arrays: Any) -> Any:
     for b in (*func.outputs, *func.buffers):
         memory[b.name] = _global(b)
     with np.errstate(all="ignore"):
-        held: _Launch | None = None  # a launch whose last blocks carry out the next one
         for s in func.body:
             if isinstance(s, Alloc):
                 memory[s.buffer.name] = _global(s.buffer)
-                continue
-            launch = _Launch(func, s, memory)
-            if held is not None:
-                _run_in_groups(held, launch)
-                held = None
-            elif launch.form.parts:
-                held = launch
             else:
-                launch.run()
-        if held is not None:
-            raise VerifyError(f"{func.name}: no launch follows one whose last blocks carry it out")
+                _Launch(func, s, memory).run()
     outs = tuple(as_given(b, _output(memory[b.name])) for b in func.outputs)
     return outs if len(outs) > 1 else outs[0]
-
-
-def _run_in_groups(first: _Launch, second: _Launch) -> None:
-    """Runs each block of the second launch after its group of blocks of the first, as if no other
-    group had run: what another one wrote would not be there yet.
-    """
-    if first.form.num_threads != second.form.num_threads:
-        raise VerifyError("a launch and the one that its last blocks carry out differ in threads")
-    loops = (*first.form.groups, *(f for f in first.form.blocks if f.note(LAST) is not None))
-    first.form = replace(first.form, blocks=loops)
-    parts = first.form.parts
-    groups = first.form.grid // parts
-    if groups != second.form.grid:
-        raise VerifyError(f"{groups} groups of blocks carry out {second.form.grid} blocks")
-    made = [first.memory[n] for n in first.written]
-    known = [np.zeros_like(m.known) for m in made]
-    for g in range(groups):
-        for m in made:
-            m.forget()
-        first.run(g * parts, parts)
-        second.run(g, 1)
-        for m, k in zip(made, known, strict=True):
-            k |= m.known
-    for m, k in zip(made, known, strict=True):
-        m.known = k
 
 
 def _global(b: Buffer) -> Memory:
@@ -150,17 +113,16 @@ class _Launch:
             raise VerifyError(f"{func.name} writes its input {inputs[0]}")
         self.wide = wide_loops(self.body)
 
-    def run(self, start: int = 0, count: int | None = None) -> None:
-        """Runs all blocks, or so many from `start` on."""
+    def run(self) -> None:
         form = self.form
-        blocks, threads = form.grid if count is None else start + count, form.num_threads
+        blocks, threads = form.grid, form.num_threads
         if not blocks or not threads:
             return
         for name in self.written:
             m = self.memory[name]
             m.trails = [Trail(m.data.size, 1), Trail(m.data.size, threads)]
         step = -(-max(1, _LANES // threads) // form.cluster) * form.cluster
-        for first in range(start, blocks, step):
+        for first in range(0, blocks, step):
             at = Shape(first, min(step, blocks - first), threads)
             memory = dict(self.memory)
             for b in form.shared:

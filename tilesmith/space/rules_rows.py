@@ -11,7 +11,6 @@ from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.nodes import Binary, Expr, Load, children
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
-from tilesmith.ir.launch_form import LAST
 from tilesmith.ir.lookup import find_block
 from tilesmith.ir.nodes import Block, walk
 from tilesmith.schedule.automatic import AutoUnroll
@@ -96,9 +95,8 @@ class FuseRows:
         return Derived(done, final=True, preferred=len(done) - 1) if done else None
 
     def _split(self, state: State, b: Block) -> State:
-        """Splits the rows over blocks; the last one to finish joins their parts, or else a second
-        launch. Each block takes every n-th piece, so that the guard of a number that does not
-        divide is the same for a piece.
+        """Splits the rows over blocks; a second launch joins their parts. Each block takes every
+        n-th piece, so that the guard of a number that does not divide is the same for a piece.
         """
         *outer, last = [f"{b.name}.{i.name}" for i in b.reducing]
         steps: list[Step] = []
@@ -110,16 +108,12 @@ class FuseRows:
         split = Split(loop, (None, column))
         sample = SampleChoice(column, self.blocks)
         turned = Reorder((split.parts[1], split.parts[0]))
-        part = split.parts[1]
-        note = Annotate(f"{b.name}.rf{part.removeprefix(b.name)}", LAST, 1)
-        return state.then(*steps, *fused, sample, split, turned, Rfactor(part), note)
+        return state.then(*steps, *fused, sample, split, turned, Rfactor(split.parts[1]))
 
     def _fused(self, state: State, b: Block, reductions: list[Block], count: int) -> State | None:
-        threads = _threads_of_last(state, b)
-        if threads is None:
-            threads = f"#{b.name}.threads"
-            counts = tuple(n for n in self.threads if n <= state.task.target.max_threads)
-            state = state.then(SampleChoice(threads, counts))
+        threads = f"#{b.name}.threads"
+        counts = tuple(n for n in self.threads if n <= state.task.target.max_threads)
+        state = state.then(SampleChoice(threads, counts))
         columns: tuple[str | None, ...] = (None, threads)
         lengths = [x.iters[-1].extent.const or 1 for x in (b, *reductions) if x.iters]
         widths = tuple(w for w in self.widths if all(n % w == 0 for n in lengths))
@@ -205,21 +199,6 @@ class FuseRows:
             return None  # a result is used elsewhere
         order = [o.name for _, o in walk(func.body)]
         return sorted(found.values(), key=lambda r: order.index(r.name)), count
-
-
-def _threads_of_last(state: State, b: Block) -> str | None:
-    """The column of the threads that join what the block computes parts of, if its last blocks do
-    so themselves: it needs as many.
-    """
-    path, _ = find_block(state.func, b.name)
-    if not any(f.note(LAST) is not None for f in path):
-        return None
-    for c in analysis.consumers(state.func, b):
-        path, _ = find_block(state.func, c.name)
-        for f in path:
-            if f.note("reduce_across") is not None:
-                return f.extent.name
-    return None
 
 
 def _inlined(state: State, name: str) -> State:

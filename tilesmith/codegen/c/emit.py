@@ -46,15 +46,13 @@ def emit_launches(func: Function, dialect: Dialect) -> Emitted:
     base = re.sub(r"\W", "_", func.name, flags=re.ASCII)
     base = f"k{base}" if not base or base[0].isdigit() else base
     texts, launches = [], []
-    first = [n for k, n in enumerate(nests) if k == 0 or not nests[k - 1].parts]
-    for k, nest in enumerate(first):
-        symbol = f"{base}_kernel" if len(first) == 1 else f"{base}_kernel{k}"
+    for k, nest in enumerate(nests):
+        symbol = f"{base}_kernel" if len(nests) == 1 else f"{base}_kernel{k}"
         if is_tensor_nest(nest):
             text, launch = emit_tensor_launch(nest, symbol, buffers, dialect, helpers)
         else:
-            followed = k + 1 < len(first)
-            after = nests[nests.index(nest) + 1] if nest.parts else None
-            text, launch = emit_launch(nest, symbol, buffers, dialect, helpers, followed, after)
+            followed = k + 1 < len(nests)
+            text, launch = emit_launch(nest, symbol, buffers, dialect, helpers, followed)
         texts.append(text)
         launches.append(launch)
     source = "\n\n".join([*_prologue(texts, dialect), *helpers.texts.values(), *texts]) + "\n"

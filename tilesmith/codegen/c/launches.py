@@ -36,29 +36,15 @@ __device__ __forceinline__ void begin_next_launch() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }"""
-# What a block wrote is visible before it is counted. The counter is back at 0 after the last one.
-IS_LAST = """\
-__device__ __forceinline__ bool is_last_block(unsigned* finished, unsigned blocks) {
-  __shared__ bool is_last;
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    __threadfence();
-    is_last = atomicInc(finished, blocks - 1) == blocks - 1;
-    __threadfence();
-  }
-  __syncthreads();
-  return is_last;
-}"""
 _MAX_GRID = (1 << 31) - 1
 
 
 def emit_launch(
     nest: LaunchForm, symbol: str, buffers: dict[str, Buffer], dialect: Dialect, helpers: Helpers,
-    followed: bool = False, after: LaunchForm | None = None,
+    followed: bool = False,
 ) -> tuple[str, Launch]:  # fmt: skip
     """The text of one kernel. `buffers` are those in global memory, in calling order. It may be
-    `followed` by another one of the same Function. `after` is the next launch, if the last blocks
-    of this one carry it out.
+    `followed` by another one of the same Function.
     """
     grid, threads = nest.grid, nest.num_threads
     if grid > _MAX_GRID:
@@ -67,19 +53,17 @@ def emit_launch(
         raise BuildError(f"{symbol} needs clusters of blocks, which {dialect.name} does not have")
     position = Position(dialect, helpers, Names(), threads)
     nest, remote = with_remote_parts(nest)
-    shared = nest.shared if after is None else (*nest.shared, *after.shared)
-    uses = list(accesses(nest.body if after is None else (*nest.body, *after.body)))
+    uses = list(accesses(nest.body))
     used, written = {a.buffer for a in uses}, {a.buffer for a in uses if a.write}
     arguments = [b for name, b in buffers.items() if name in used]
-    for b in (*arguments, *shared, *remote):
+    for b in (*arguments, *nest.shared, *remote):
         position.declare(b, position.fresh(b.name))
     for loops, number in ((nest.blocks, dialect.block), (nest.threads, dialect.thread)):
         unflatten(position, loops, number)
     statements = Statements(position)
     statements.body(nest.body)
-    counters = None if after is None else _continue(position, statements, nest, after)
     arrays = [
-        (position.memories[b.name].name, b.dtype, size_of(b)) for b in shared if b.name in used
+        (position.memories[b.name].name, b.dtype, size_of(b)) for b in nest.shared if b.name in used
     ]
     arrays += [(name, _computed(d), threads) for name, d in statements.joins.arrays]
     head, dynamic = _shared_memory(position, arrays)
@@ -89,14 +73,7 @@ def emit_launch(
         head += [x.format(type=kind, name=name, own=own, rank=rank) for x in dialect.remote]
     if dialect.name == "cuda":
         head += overlapping(helpers, followed)
-    # The last blocks read what others wrote: the compiler must not take it for their own.
-    made = {a.buffer for a in accesses(nest.body) if a.write}
-    passed = set() if after is None else made & {a.buffer for a in accesses(after.body)}
-    params = ", ".join(
-        parameter(position, b, b.name in written, b.name not in passed) for b in arguments
-    )
-    if counters is not None:
-        params += f", unsigned* {counters}"
+    params = ", ".join(parameter(position, b, b.name in written) for b in arguments)
     lines = [*head, *position.scopes[0].lines]
     text = "\n".join(
         [
@@ -108,8 +85,7 @@ def emit_launch(
     names = tuple(b.name for b in arguments)
     # Clusters begin when all their blocks can; how that goes with early launches was not measured.
     early = dialect.name == "cuda" and nest.cluster == 1
-    groups = 0 if after is None else after.grid
-    return text, Launch(symbol, grid, threads, names, dynamic, overlaps=early, counters=groups)
+    return text, Launch(symbol, grid, threads, names, dynamic, overlaps=early)
 
 
 def overlapping(helpers: Helpers, followed: bool) -> list[str]:
@@ -119,30 +95,6 @@ def overlapping(helpers: Helpers, followed: bool) -> list[str]:
         return ["await_previous_launch();"]
     helpers.texts.setdefault("next", NEXT)
     return ["begin_next_launch();", "await_previous_launch();"]
-
-
-def _continue(
-    position: Position, statements: Statements, nest: LaunchForm, after: LaunchForm
-) -> str:
-    """Emits what the last block of each group does; the name of the counters."""
-    position.helpers.texts.setdefault("last", IS_LAST)
-    counters = position.fresh("finished")
-    number = "0"
-    for f in nest.groups:
-        if (n := extent_of(f)) > 1:
-            loop = position.loops[f.name]
-            number = loop if number == "0" else f"({number})*{n} + {loop}"
-    if number != "0":
-        group = position.fresh("group")
-        position.write(f"const int {group} = {number};")
-        number = group
-    at = counters if number == "0" else f"{counters} + {number}"
-    position.write(f"if (!is_last_block({at}, {nest.parts})) return;")
-    statements.joins.synced()
-    unflatten(position, after.blocks, number)
-    unflatten(position, after.threads, position.dialect.thread)
-    statements.body(after.body)
-    return counters
 
 
 def _kernel(dialect: Dialect, threads: int, cluster: int) -> str:
@@ -241,9 +193,8 @@ def unflatten(position: Position, loops: tuple[For, ...], number: str) -> None:
         position.write(f"const int {name} = {value};")
 
 
-def parameter(position: Position, b: Buffer, written: bool, alone: bool = True) -> str:
+def parameter(position: Position, b: Buffer, written: bool) -> str:
     dialect = position.dialect
     const = "" if written else "const "
     kind = f"{const}{dialect.spaces['global']}{dialect.type_of(b.dtype)}*"
-    restrict = f"{dialect.restrict} " if alone else ""
-    return f"{kind} {restrict}{position.memories[b.name].name}"
+    return f"{kind} {dialect.restrict} {position.memories[b.name].name}"

@@ -20,7 +20,6 @@ from tilesmith.codegen.passes.join_across_blocks import NOTE as CLUSTER
 from tilesmith.codegen.passes.spread_copies import spread
 from tilesmith.expr.ints import ONE, ZERO, Int, of, var
 from tilesmith.ir.function import Function
-from tilesmith.ir.launch_form import LAST
 from tilesmith.ir.nodes import Alloc, Buffer, For, If, Join, Stmt, Sync, statements
 
 AXES = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
@@ -94,7 +93,7 @@ def _launch(
         stmts = (replace(f, body=stmts, kind="threadIdx.x", notes=()),)
     stmts = (*shared, *stmts)
     for f in reversed(blocks):
-        notes = tuple(n for n in f.notes if n[0] in (CLUSTER, LAST))
+        notes = tuple(n for n in f.notes if n[0] == CLUSTER)
         stmts = (replace(f, body=stmts, kind="blockIdx.x", notes=notes),)
     if not blocks:  # a single one
         stmts = (For(f"block{number}", ONE, stmts, "blockIdx.x"),)

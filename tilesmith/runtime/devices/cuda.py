@@ -62,7 +62,6 @@ class _Function:
     arguments: tuple[str, ...]
     maps: tuple[TensorMap, ...]
     overlaps: bool
-    counters: int
 
 
 class CudaModule:
@@ -71,8 +70,6 @@ class CudaModule:
     def __init__(self, device: CudaDevice, artifact: Artifact) -> None:
         driver = device.driver
         self.artifact = artifact
-        self._device = device
-        self._counters: dict[int, CudaMemory] = {}
         with device.active():
             handle = driver.load(artifact.code)
             _at_end(self, _unload, driver, device.context, handle)
@@ -88,21 +85,8 @@ class CudaModule:
             driver.allow_shared(function, launch.shared_nbytes)
         return _Function(
             function, launch.grid, launch.threads, launch.shared_nbytes, launch.arguments,
-            launch.maps, launch.overlaps and _can_overlap(artifact.target.arch), launch.counters,
+            launch.maps, launch.overlaps and _can_overlap(artifact.target.arch),
         )  # fmt: skip
-
-    def counters(self, count: int, scratch: CudaMemory | None) -> int:
-        """The address of counters, which are 0 whenever no launch uses them. Calls at the same time
-        have different workspaces, and so different counters.
-        """
-        key = 0 if scratch is None else scratch.address
-        held = self._counters.get(key)
-        if held is None or held.nbytes < 4 * count:
-            held = self._device.allocate(4 * count)
-            self._device.fill(held, 0)
-            self._device.synchronize()  # calls may be on other streams
-            self._counters[key] = held
-        return held.address
 
 
 def _can_overlap(arch: str) -> bool:
@@ -133,12 +117,9 @@ class CudaCall:
             address |= {name: scratch.address + offset for name, offset in e.scratch}
         self.launches: list[tuple[int, int, int, int, int, bool]] = []
         self._held: list[Any] = [module, scratch]
-        counters = max((f.counters for f in module.entries[entry]), default=0)
-        counted = module.counters(counters, scratch) if counters else 0
         for f in module.entries[entry]:
-            given = [address[name] for name in f.arguments] + [counted] * (f.counters > 0)
-            count = max(1, len(given))
-            values = (ctypes.c_uint64 * count)(*given)
+            count = max(1, len(f.arguments))
+            values = (ctypes.c_uint64 * count)(*(address[name] for name in f.arguments))
             first = ctypes.addressof(values)
             maps = [driver.tensor_map(m, address[m.buffer]) for m in f.maps]
             places = [*map(ctypes.addressof, maps), *(first + 8 * k for k in range(count))]
