@@ -32,11 +32,11 @@ def load(text: str) -> Load:
 
 def nest(
     order: str, *, place: str = "4*i + j", also: str = "", kinds: dict[str, str] = UNROLLED,
-    scopes: dict[str, str] = SCOPES,
+    scopes: dict[str, str] = SCOPES, b: str = "2*k + q + 6*j",
 ) -> Function:  # fmt: skip
-    """C[place] += A[i, k, q] * B[k, q, j], with loops in this order."""
+    """C[place] += A[i, k, q] * B[j, k, q], with loops in this order."""
     held = load(f"C@{place}")
-    value: Expr = Binary("mul", load("A@6*i + 2*k + q"), load("B@8*k + 4*q + j"), FLOAT32)
+    value: Expr = Binary("mul", load("A@6*i + 2*k + q"), load(f"B@{b}"), FLOAT32)
     if also:
         value = Binary("mul", value, load(also), FLOAT32)
     stmt: Stmt = Store((Write("C", held.index, Binary("add", held, value, FLOAT32)),))
@@ -114,6 +114,13 @@ def test_what_depends_on_the_order_keeps_it(before: Function) -> None:
     after = steps_outside(before, H200)
     assert order_of(after) == order_of(before)
     assert sums(after) == sums(before)
+
+
+def test_where_loads_are_few_the_order_is_the_one_that_was_chosen() -> None:
+    """Four elements of B come with one load."""
+    after = steps_outside(nest("ikqj", b="8*k + 4*q + j"), H200)
+    assert order_of(after) == "ikqj"
+    assert [f.name for f in loops_of(after) if f.note(STEP)] == ["q"]
 
 
 def test_loads_of_global_memory_are_not_kept_apart() -> None:

@@ -58,7 +58,7 @@ class _Chain:
 
 
 def _chain(graph: Graph, groups: Sequence[Group], first: int) -> _Chain | None:
-    """A product, groups that only read it, and the product that these end in, if there is one."""
+    """A product, the groups that only read it, and the product that these end in, if any."""
     if _kind(graph, groups[first]) is not Kind.HEAVY:
         return None
     chain, kinds, aliases = [first], list[Kind](), list[Node]()

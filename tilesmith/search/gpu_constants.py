@@ -38,6 +38,7 @@ class GpuConstants:
     sync_cycles: float = 40.0
     cluster_cycles: float = 2000.0  # to meet the other blocks of a cluster, and read what they have
     cluster_loss: float = 1.6  # slowdown of clusters of more than two blocks
+    block_cycles: float = 80.0  # to begin a block, during which others compute little
     launch_cycles: float = 1500.0  # from one kernel of a graph to the next
     banks: int = 32  # of 4 bytes; each delivers one word per cycle
     sector_nbytes: int = 32  # what L2 delivers at least

@@ -180,9 +180,10 @@ def _joined(gpu: GpuConstants, n: GpuNest) -> Term:
     """Cycles of the joins across threads: shuffles within a warp, then once more across warps."""
     if not n.across:
         return n.graph.of(0)
-    several = n.threads > gpu.warp_size
+    several = n.team > gpu.warp_size
     one = 5 * gpu.shared_latency
-    return n.results * (one + several * (one + 2 * gpu.sync_cycles))
+    # Shuffles of several results overlap.
+    return one + (n.results - 1) * 10 + several * n.results * (one + 2 * gpu.sync_cycles)
 
 
 def _tile_of(nest: Nest, a: Access) -> tuple[Term, ...]:

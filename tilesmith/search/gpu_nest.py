@@ -57,6 +57,14 @@ class GpuNest:
         return any(f.note("reduce_across") is not None for f in self.nest.path)
 
     @cached_property
+    def team(self) -> Term:
+        """Threads that reduce together."""
+        loops = zip(self.nest.loops, self.nest.path, strict=False)
+        return self.graph.product(
+            [x.extent for x, f in loops if f.note("reduce_across") is not None]
+        )
+
+    @cached_property
     def parts(self) -> Term:
         """Blocks that compute parts of the same results."""
         loops = zip(self.nest.loops, self.nest.path, strict=False)

@@ -141,6 +141,7 @@ def _launch(gpu: GpuConstants, g: Graph, nests: tuple[Nest, ...]) -> Term:
     for n in nests:
         cluster = cluster.maximum(gpu_nest(n).parts)
     cycles = cycles * (cluster > 2).where(gpu.cluster_loss, 1)
+    cycles = cycles + room.share * gpu.block_cycles
     return cycles.maximum(memory) + gpu.launch_cycles
 
 

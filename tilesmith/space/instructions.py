@@ -35,6 +35,9 @@ def usable(intrinsics: tuple[Intrinsic, ...], target: Target) -> tuple[Intrinsic
 
 
 _TILING = Tiling("SSRSRRS", "any", max_innermost=16, registers=True, whole=8, ones=True)
+# Of an instruction that holds its result: one at a time, and over the whole sum. To load and store
+# it again between parts of the sum took longer than any reuse in the caches gained.
+_HELD = replace(_TILING, structure="SSSRRS", max_innermost=1)
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,7 @@ class TileByInstruction:
 
     intrinsics: tuple[Intrinsic, ...]
     tiling: Tiling = _TILING
+    held: Tiling = _HELD
     levels: tuple[int, ...] = (1, 2)
     # Instructions that take this much longer than another one, counting padding, are left out.
     slowest: float = 4.0
@@ -56,14 +60,18 @@ class TileByInstruction:
         derived: list[State] = []
         found = [matches(state.func, b, unit) for unit in self.intrinsics]
         least = min((m.cost(b) for every in found for m in every), default=0)
-        for every in found:
+        held = False  # whether an instruction that holds its result was found
+        for every in sorted(found, key=lambda every: every[0].cost(b) if every else 0):
             for match in every:  # the cheapest whose operands can be brought into its order
+                if match.intrinsic.held and held:
+                    break  # a smaller tile of the same registers
                 try:
                     states = list(self._derive(state, match))
                 except ScheduleError:
                     continue
                 if match.cost(b) <= self.slowest * least:
                     derived += states
+                    held = held or match.intrinsic.held
                 break
         return Derived(tuple(derived)) if derived else None
 
@@ -81,9 +89,7 @@ class TileByInstruction:
     ) -> Iterator[State]:
         """The sketches in which the operands `copied` are packed, although they need not be."""
         state, packed, copies = _with_operands(state, name, match, copied)
-        tiling = self.tiling
-        if match.intrinsic.held:  # one result at a time
-            tiling = replace(tiling, max_innermost=1)
+        tiling = self.held if match.intrinsic.held else self.tiling
         state = state.then(*(SplitIterator(name, n, size) for n, size in match.axes))
         unit = tuple(f"{n}_inner" for n, _ in match.axes)
         axis = f"{match.order_of(match.output)[-1]}_outer"
@@ -97,7 +103,8 @@ class TileByInstruction:
                 taken = Unit(axes, match.digits_of(operand))
                 tiled = tiled.then(*packing(b, buffer, axis, inner if tiles else {}, taken))
             for fused in self._fused(tiled, name, consumer):
-                placed = _placed(fused, name, copies, axis if turned else None)
+                around = 2 if match.intrinsic.held else 3  # levels that a copy may stand in
+                placed = _placed(fused, name, copies, axis if turned else None, around)
                 yield placed.then(Tensorize(f"{name}.{unit[0]}", match.intrinsic))
 
     def _fused(self, state: State, block: str, consumer: str | None) -> Iterator[State]:
@@ -198,10 +205,12 @@ def _with_operands(
     return state, packed, tuple(copies)
 
 
-def _placed(state: State, block: str, copies: tuple[str, ...], axis: str | None) -> State:
+def _placed(
+    state: State, block: str, copies: tuple[str, ...], axis: str | None, around: int
+) -> State:
     """Adds the locations of packed copies: between two outer levels, or right inside of `axis`."""
     levels = state.levels_of(block)
-    places = [level[-1] for level in levels[:3] if level]
+    places = [level[-1] for level in levels[:around] if level]
     if axis is not None and levels[0]:
         places.insert(0, f"{block}.{axis}.0")
     unique = tuple(dict.fromkeys(places))

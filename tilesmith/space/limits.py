@@ -29,6 +29,9 @@ _MOST_TILE_CODE = 640
 _MOST_VECTORS = 8
 
 
+ACROSS = "reduce_across"
+
+
 def limits_of(task: Task, func: Function) -> list[Limit]:
     """Limits of hardware and code size: registers, unrolled code, threads, shared memory."""
     out: list[Limit] = []
@@ -141,14 +144,14 @@ def _gpu_limits(task: Task, func: Function) -> Iterator[Limit]:
         tiles: list[tuple[Path, Block]] = []
         for path, b in blocks:
             for axis in axes:
-                bound = product(f.extent for f in path if f.kind == axis)
+                bound = product(f.extent for f in path if axis in (f.kind, f.note(ACROSS)))
                 axes[axis] = axes[axis] if bound.const == 1 else bound
             buffer = func.all_buffers[b.writes[0].buffer]
             if buffer.scope == "shared":  # it holds what is copied at once
                 own = [f.extent for f in path if f.owner == b.name]
                 shared += (product(own) + _padding(buffer, own)) * (buffer.dtype.bits // 8)
             elif b.reducing and any(f.kind.startswith("threadIdx") for f in path):
-                if any(f.note("reduce_across") is not None for f in path):
+                if any(f.note(ACROSS) is not None for f in path) and not _is_tiled(path):
                     continue  # a row, of which a thread has one result
                 tiles.append((path, b))
                 if any(f.note("cluster") is not None for f in path):  # results of all threads
@@ -171,6 +174,10 @@ def _gpu_limits(task: Task, func: Function) -> Iterator[Limit]:
         for path, b in tiles:
             yield from _register_limits(task, func, path, b, threads)
             yield from _code_limits(path, b)
+
+
+def _is_tiled(path: Path) -> bool:
+    return any(f.kind == "threadIdx.x" for f in path)
 
 
 def _results(path: Path, b: Block) -> Int:
@@ -230,7 +237,8 @@ def _code_limits(path: Path, b: Block) -> Iterator[Limit]:
         return
     inside = [
         f for f in path
-        if f.kind in ("vthread", "serial", "unroll", "vectorize") and f.note("cluster") is None
+        if f.kind in ("vthread", "serial", "unroll", "vectorize")
+        and f.note("cluster") is None and f.note(ACROSS) is None
     ]  # fmt: skip
     results = product(f.extent for f in inside if f.name not in b.reducing_loops)
     copies = product(f.extent for f in inside if f.kind == "vthread")

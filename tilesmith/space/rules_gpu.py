@@ -126,6 +126,9 @@ class TileForGpu:
     clusters: tuple[int, ...] = ()
     results: int = 1 << 12
     least: int = 64  # terms of a part
+    # Numbers of threads that sum parts of a reduction together, where results are fewer still.
+    teams: tuple[int, ...] = ()
+    few: int = 1 << 11
 
     def __call__(self, state: State) -> Derived | None:
         if not analysis.has_data_reuse(state.func, state.block):
@@ -137,33 +140,43 @@ class TileForGpu:
 
     def _derived(self, state: State) -> Derived | None:
         whole = self._tiled(state, None, self.fetching)
-        cut = self._cut(state)
-        if whole is None or cut is None:
-            return whole
-        parts = self._tiled(state, cut, tuple(how for how in self.fetching if not how.shared))
-        more = () if parts is None else parts.states
-        return Derived((*whole.states, *more), final=True)
+        if whole is None:
+            return None
+        states = list(whole.states)
+        copied = tuple(how for how in self.fetching if not how.shared)
+        clusters = self.clusters if has_clusters(state.task.target) else ()
+        for numbers, results, team in (
+            (clusters, self.results, False), (self.teams, self.few, True),
+        ):  # fmt: skip
+            cut = self._cut(state, numbers, results)
+            parts = None if cut is None else self._tiled(state, cut, copied, team)
+            states += () if parts is None else parts.states
+        return Derived(tuple(states), final=True)
 
-    def _cut(self, state: State) -> tuple[str, tuple[int, ...]] | None:
+    def _cut(
+        self, state: State, numbers: tuple[int, ...], results: int
+    ) -> tuple[str, tuple[int, ...]] | None:
         """The reducing axis that may be cut, and into how many parts."""
         b, target = state.block, state.task.target
-        if not self.clusters or not b.reducing or not b.init or ".rf" in b.name:
+        if not numbers or not b.reducing or not b.init or ".rf" in b.name:
             return None
-        if b.combiner is None or b.combiner.op is None or not has_clusters(target):
+        if b.combiner is None or b.combiner.op is None:
             return None
         space, reduce = analysis.points(b)
-        if space > self.results * target.num_multiprocessors:
+        if space > results * target.num_multiprocessors:
             return None
         longest = max(b.reducing, key=lambda i: i.extent.const or 0)
         extent = longest.extent.const or 1
-        numbers = tuple(n for n in self.clusters if extent % n == 0 and reduce // n >= self.least)
+        numbers = tuple(n for n in numbers if extent % n == 0 and reduce // n >= self.least)
         return (longest.name, numbers) if numbers else None
 
     def _tiled(
-        self, state: State, cut: tuple[str, tuple[int, ...]] | None, fetching: tuple[Fetching, ...]
-    ) -> Derived | None:
+        self, state: State, cut: tuple[str, tuple[int, ...]] | None,
+        fetching: tuple[Fetching, ...], team: bool = False,
+    ) -> Derived | None:  # fmt: skip
         func, b = state.func, state.block
-        after = self.tiling.apply(state, vector_axes(state, choose=False)[0], parts_of=cut)
+        axis = vector_axes(state, choose=False)[0]
+        after = self.tiling.apply(state, axis, parts_of=cut, team=team)
         consumer = analysis.fusible_consumer(func, b, self.permuted)
         if consumer is not None:
             loops = [x for part in after.levels_of(b.name)[: self.level] for x in part]

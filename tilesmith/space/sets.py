@@ -44,6 +44,7 @@ from tilesmith.space.tiling import Tiling
 from tilesmith.space.unfolding import TileUnfolded
 from tilesmith.space.warp_tiles import TileByWarps
 from tilesmith.space.windows import WriteOutWindows
+from tilesmith.space.windows_gpu import WriteOutWindowsForGpu
 
 
 def ansor_rules(target: Target) -> tuple[Rule, ...]:
@@ -81,6 +82,7 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
             InlineCheap(always=True),
             split_interleaved,
             FuseRows(),
+            WriteOutWindowsForGpu(),
             TileUnfolded(TileByTensorCores(group_intrinsics(target))),
             SplitSums(),
             TileByTensorCores(group_intrinsics(target)),
@@ -95,6 +97,7 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
                 ),
                 permuted=True,
                 clusters=(2, 4),
+                teams=(2, 4, 8),
             ),
             skip,
             AnnotateForGpu(),

@@ -25,7 +25,8 @@ class Tiling:
     """How a block with data reuse is tiled.
 
     `policy` and `max_innermost` bound the factors (see SampleTile). `unroll_reduce` bounds the
-    innermost part of a reducing loop if the structure has three levels of them.
+    innermost part of a reducing loop if the structure has three levels of them, or two just around
+    the innermost tile.
     """
 
     structure: str = "SSRSRS"
@@ -52,6 +53,10 @@ class Tiling:
     def num_reduce(self) -> int:
         return self.structure.count("R")
 
+    @property
+    def unrolls_sums(self) -> bool:
+        return self.num_reduce >= 3 or self.structure.endswith("RRS")
+
     def innermost(self, b: Block, vector_axis: str | None = None) -> dict[str, str]:
         """The sizes of the innermost tile by tiled spatial axis."""
         whole = self._whole(b, vector_axis)
@@ -73,7 +78,7 @@ class Tiling:
     def apply(
         self, state: State, vector_axis: str | None = None, turned: bool = False,
         block: str | None = None, unit: tuple[str, ...] = (),
-        parts_of: tuple[str, tuple[int, ...]] | None = None,
+        parts_of: tuple[str, tuple[int, ...]] | None = None, team: bool = False,
     ) -> State:  # fmt: skip
         """Tiles a block, the current one unless it is named. `unit` are iterators that stay whole
         and innermost, in that order: a hardware instruction carries them out, so nothing is
@@ -81,7 +86,8 @@ class Tiling:
         outermost in all but the last two spatial levels (which decide what stays in the caches),
         but still inside of axes that index all operands, such as a batch. `parts_of` is a reducing
         axis, and numbers of parts into which it is cut ahead of its tiles; the loop over the parts
-        stands outside of the reducing levels, and has the note `cluster`.
+        stands outside of the reducing levels, and has the note `cluster`. With `team`, the tiles of
+        its first level are cut instead, and threads compute the parts together.
         """
         b = state.block if block is None else analysis.block(state.func, block)
         whole = self._whole(b, vector_axis)
@@ -111,7 +117,7 @@ class Tiling:
                 continue
             vector = i.name == vector_axis and not unit
             most = self.max_innermost
-            if i.kind == "R" and self.num_reduce >= 3:
+            if i.kind == "R" and self.unrolls_sums:
                 most = self.unroll_reduce
             if i.name in asked and not vector:
                 most = 1
@@ -122,10 +128,15 @@ class Tiling:
                 listed = ((i.extent.const, *(1,) * (count - 1)),)
             if parts_of is not None and i.name == parts_of[0] and i.extent.const:
                 listed = _in_parts(i.extent.const, parts_of[1], count, most)
+                if team:  # the first level, then the parts
+                    listed = tuple((k0, n, *row) for n, k0, *row in listed)
                 sample = SampleTile(loop, count + 1, candidates=listed)
                 split = Split(loop, sample.columns, exact=True)
                 steps += [sample, split]
                 (cut, *parts[i.name]) = split.parts
+                if team:
+                    first, cut, *others = split.parts
+                    parts[i.name] = [first, *others]
                 continue
             sample = SampleTile(
                 loop, count, policy, most, self.lanes if vector else 1, candidates=listed
@@ -146,19 +157,20 @@ class Tiling:
         order = [loop for level in levels for loop in level]
         order += [f"{b.name}.{n}" for n in unit]
         if cut is not None:
-            first = next(k for k, c in enumerate(self.structure) if c == "R")
-            order.insert(sum(map(len, levels[:first])), cut)
+            level = next(k for k, c in enumerate(self.structure) if c == "R") + team
+            order.insert(sum(map(len, levels[:level])), cut)
         if len(order) > 1:
             steps.append(Reorder(tuple(order)))
         if self.registers and levels and levels[-1]:
             lanes = levels[-1][-1:] if not unit else []
             steps += [Vectorize(loop) for loop in lanes]
             steps += [Unroll(loop) for loop in levels[-1] if loop not in lanes]
-            if self.num_reduce >= 3:
+            if self.unrolls_sums:
                 last = max(k for k, c in enumerate(self.structure) if c == "R")
                 steps += [Unroll(loop) for loop in levels[last]]
         if cut is not None:
-            steps.append(Annotate(cut, "cluster", 1))
+            note = ("reduce_across", "threadIdx.x") if team else ("cluster", 1)
+            steps.append(Annotate(cut, *note))
         return state.then(*steps, done=[b.name]).with_tile(b.name, levels)
 
 

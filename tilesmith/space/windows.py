@@ -40,7 +40,7 @@ class WriteOutWindows:
         terms = prod(i.extent.const or 0 for i in b.reducing)
         if not 1 < terms <= self.terms:
             return None
-        moved = _moved(b)
+        moved = moved_axes(b)
         last = b.spatial[-1] if b.spatial else None
         if last is None or not moved or last.name in moved:
             return None
@@ -91,7 +91,7 @@ class WriteOutWindows:
         return state.then(sample, split, order, Vectorize(split.parts[1]), done=[name])
 
 
-def _moved(b: Block) -> set[str]:
+def moved_axes(b: Block) -> set[str]:
     """Spatial axes that share a dimension of an operand with a reduced axis: windows move there."""
     spatial, taps = {i.name for i in b.spatial}, {i.name for i in b.reducing}
     return {n for load in b.loads for p in load.index if p.names & taps for n in p.names & spatial}

@@ -1,8 +1,8 @@
-"""GPU: puts the steps of an unrolled sum outside of the tile that they add to.
+"""GPU: spares the compiler of an unrolled sum loads that it would have to merge.
 
-The text of an unrolled nest has a load wherever it has a use. With the steps outside, all uses of
-an element are in one step, which loads it once (load_fragments.py). The order in which an element's
-terms are added stays the same.
+The text of an unrolled nest has a load wherever it has a use. With the steps of the sum outside of
+the tile that they add to, all uses of an element are in one step, which loads it once
+(load_fragments.py). The order in which an element's terms are added stays the same.
 
     for i in 4:  # unroll                           for k in 8:  # unroll, a step
       for k in 8:  # unroll                   ->      for i in 4:  # unroll
@@ -12,68 +12,95 @@ terms are added stays the same.
 NVRTC compares every load with all loads before it, which takes most of its time, and the assembler
 does that once more. So the innermost step gets the note STEP: the C text tells the compiler to keep
 the loads of steps apart.
+
+Both are done only where loads are many beside the sums, and builds take seconds. Otherwise the
+order of the loops is the search's decision: it is the order of the machine code, by and large.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from math import gcd, prod
 
 from tilesmith.base.target import Target
 from tilesmith.expr.dynamic import loads_of
 from tilesmith.expr.linear import linear
+from tilesmith.expr.nodes import Load
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Alloc, Buffer, For, Stmt, Store, rewrite, statements
+from tilesmith.ir.nodes import Alloc, Buffer, For, If, Stmt, Store, Write, statements
 
 STEP = "step"
+
+# Loads from shared memory for each sum, from which on the steps go outside, and are kept apart.
+_REPEATED, _MANY = 0.5, 0.25
 
 
 def steps_outside(func: Function, _: Target) -> Function:
     """Takes launch form."""
     buffers = {s.buffer.name: s.buffer for s in statements(func.body) if isinstance(s, Alloc)}
-
-    def go(s: Stmt) -> tuple[Stmt, ...]:
-        return (_reordered(s, buffers),) if isinstance(s, For) else (s,)
-
-    return replace(func, body=rewrite(func.body, go))
+    return replace(func, body=_body(func.body, buffers))
 
 
-def _reordered(s: For, buffers: dict[str, Buffer]) -> For:
-    """`rewrite` comes from inside, so what is around the nest is added to it loop by loop."""
-    loops: list[For] = []
-    inner: Stmt = s
-    while isinstance(inner, For) and len(inner.body) == 1:
-        loops.append(inner)
-        inner = inner.body[0]
-    if not isinstance(inner, Store) or len(inner.writes) != 1 or inner.intrinsic is not None:
-        return s
-    (write,) = inner.writes
+def _body(body: tuple[Stmt, ...], buffers: dict[str, Buffer]) -> tuple[Stmt, ...]:
+    out: list[Stmt] = []
+    for s in body:
+        loops: list[For] = []
+        inner = s
+        while isinstance(inner, For) and len(inner.body) == 1:
+            loops.append(inner)
+            inner = inner.body[0]
+        if isinstance(inner, For | If):
+            inner = replace(inner, body=_body(inner.body, buffers))
+        elif isinstance(inner, Store) and len(inner.writes) == 1 and inner.intrinsic is None:
+            loops = _reordered(loops, inner.writes[0], buffers)
+        for f in reversed(loops):
+            inner = replace(f, body=(inner,))
+        out.append(inner)
+    return tuple(out)
+
+
+def _reordered(loops: list[For], write: Write, buffers: dict[str, Buffer]) -> list[For]:
+    """The loops directly around a statement in their new order."""
     held = buffers.get(write.buffer)
     if held is None or held.scope != "local" or not all(p.plain for p in write.index):
-        return s
+        return loops
     loads = dict.fromkeys(loads_of(write.value))
     if any(x.buffer == write.buffer and x.index != write.index for x in loads):
-        return s
+        return loops
     place = linear(write.index, held.strides)
-    tile = [f for f in loops if f.name in place.names]
-    steps = [f for f in loops if f.name not in place.names]
-    # Loops over registers are unrolled in any case.
-    unrolled = all(f.kind == "unroll" for f in steps)
-    unrolled = unrolled and all(f.kind in ("unroll", "serial") for f in tile)
+    # Only what is unrolled is looked at; loops over registers are so in any case.
+    kept = [
+        k for k, f in enumerate(loops)
+        if f.kind != "unroll" and (f.kind != "serial" or f.name not in place.names)
+    ]  # fmt: skip
+    outer, nest = loops[: max(kept, default=-1) + 1], loops[max(kept, default=-1) + 1 :]
+    tile = [f for f in nest if f.name in place.names]
+    steps = [f for f in nest if f.name not in place.names]
     moves = [(place.coefficient(f.name).const, f.extent.const) for f in tile]
-    if not steps or not unrolled or not _distinct(moves):
-        return s
+    if not steps or not _distinct(moves):
+        return loops
     scopes = {buffers[x.buffer].scope if x.buffer in buffers else "global" for x in loads}
-    apart = "shared" in scopes and scopes <= {"shared", "local"}
-    if loops == steps + tile and not apart:
-        return s
-    stmt: Stmt = inner
-    for f in reversed(steps + tile):
-        notes = tuple((key, x) for key, x in f.notes if key != STEP)
-        if apart and f is steps[-1]:
-            notes = (*notes, (STEP, True))
-        stmt = replace(f, body=(stmt,), notes=notes)
-    assert isinstance(stmt, For)
-    return stmt
+    shared = [x for x in loads if x.buffer in buffers and buffers[x.buffer].scope == "shared"]
+    last = max(k for k, f in enumerate(nest) if f.name not in place.names)
+    each = _loads_per_sum(shared, buffers, nest[last + 1 :])
+    if each > _REPEATED:
+        nest, last = steps + tile, len(steps) - 1
+        each = _loads_per_sum(shared, buffers, tile)
+    if each > _MANY and scopes <= {"shared", "local"}:
+        nest[last] = replace(nest[last], notes=(*nest[last].notes, (STEP, True)))
+    return outer + nest
+
+
+def _loads_per_sum(loads: list[Load], buffers: dict[str, Buffer], tile: list[For]) -> float:
+    """Instructions that load what a tile uses, each element once, for each of its sums."""
+    total = 0.0
+    for x in loads:
+        place = linear(x.index, buffers[x.buffer].strides)
+        used = [f for f in tile if f.name in place.names]
+        number = prod(f.extent.const or 1 for f in used)
+        rows = [f.extent.const or 1 for f in used if place.coefficient(f.name).const == 1]
+        total += number / (gcd(rows[-1], 4) if rows else 1)  # vectors of 2 or 4 elements
+    return total / prod(f.extent.const or 1 for f in tile)
 
 
 def _distinct(moves: list[tuple[int | None, int | None]]) -> bool:

@@ -127,8 +127,9 @@ def _joined(copy: _Copy, outer: For, inner: For, buffers: Buffers) -> _Copy | No
     if not all(isinstance(e, plain) for e in preorder(w.value, children)):
         return None
     count = inner.extent.const or 0
-    for x in (w, *loads_of(w.value)):
-        steps = _steps(x.buffer, x.index, copy.loops, buffers)
+    reads = [(x.buffer, x.index) for x in loads_of(w.value)]
+    for buffer, index in [(w.buffer, w.index), *reads]:
+        steps = _steps(buffer, index, copy.loops, buffers)
         if steps is None or steps[outer.name] != count * steps[inner.name]:
             return None
     at = var(inner.name)
