@@ -166,7 +166,7 @@ def sources(func: Function, count: int) -> Iterator[tuple[Function, Artifact]]:
     """Random candidates with the largest tiles."""
     task, rng = ts.Task(func, TARGET), np.random.default_rng(0)
     for sketch in SketchSpace(default_rules(TARGET)).sketches(task):
-        if "'amx.dot_s8s8_32" in str(sketch):
+        if "'amx.tiles_s8s8_32" in str(sketch):
             for variant in islice(variants(task, sketch), 1):
                 for row in variant.sample(rng, count):
                     scheduled = variant.function(row)

@@ -63,7 +63,8 @@ def _tiles(rows: int, columns: int, left: str, right: str) -> Intrinsic:
         name="C",
     )
     short = {"int8": "s8", "uint8": "u8", "bfloat16": "bf16"}
-    name = f"dot_{short[left]}{short[right]}_{rows}x{columns}x{depth}"
+    # Other names than those of an earlier layout of B, whose records do not fit any more.
+    name = f"tiles_{short[left]}{short[right]}_{rows}x{columns}x{depth}"
     described = function([a, b, c], name=name)
     at, column = var("d0"), var("d1")
     tile = column // AMX_ROWS

@@ -38,9 +38,13 @@ def find_loop(func: Function, name: str) -> tuple[Path, For]:
 
 def all_loops(body: tuple[Stmt, ...]) -> Iterator[For]:
     for s in body:
-        if isinstance(s, For):
-            yield s
-            yield from all_loops(s.body)
+        loop = s
+        while isinstance(loop, For):
+            yield loop
+            if len(loop.body) != 1:
+                yield from all_loops(loop.body)
+                break
+            loop = loop.body[0]
 
 
 def writers(func: Function, buffer: str) -> list[Block]:

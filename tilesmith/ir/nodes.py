@@ -344,10 +344,16 @@ def walk(body: tuple[Stmt, ...], path: Path = ()) -> Iterator[tuple[Path, Block]
 
 
 def _collect(body: tuple[Stmt, ...], path: Path, to: list[tuple[Path, Block]]) -> None:
-    """Collects into a list: a generator would pass each block through a frame per loop."""
+    """Collects into a list: a generator would pass each block through a frame per loop. Schedules
+    walk hundreds of times, so loops directly inside one another are one step.
+    """
     for s in body:
         if isinstance(s, For):
-            _collect(s.body, (*path, s), to)
+            chain, inner = [s], s.body
+            while len(inner) == 1 and isinstance(only := inner[0], For):
+                chain.append(only)
+                inner = only.body
+            _collect(inner, (*path, *chain), to)
         elif isinstance(s, Block):
             to.append((path, s))
         elif isinstance(s, If):

@@ -22,6 +22,7 @@ from tilesmith.graph.program import HostStep, Program, Signature, Stage
 from tilesmith.graph.source import OpenGraph, first_stage
 from tilesmith.report.model_inputs import signatures_of
 from tilesmith.task.task import Task
+from tilesmith.tune.partition_choice import offered
 
 _BY_WEIGHT = (Kind.HEAVY, Kind.REDUCTION, Kind.ELEMENTWISE, Kind.VIEW)
 
@@ -103,13 +104,13 @@ def graph_view(source: OpenGraph, target: Target) -> GraphView:
     """Of a model that is not compiled. The tasks are those of the target."""
     if isinstance(source, Graph):
         seen = _Seen(source.name, signatures_of(source), target)
-        seen.add(planned(source))
+        seen.add(planned(source, target))
         return seen.view(tuple(n for n, _ in source.outputs))
     seen = _Seen(source.name, source.inputs, target)
     stage = first_stage(source)
     if stage is None:
         return seen.view(source.outputs, _open_inputs(source))
-    seen.add(planned(stage.graph))
+    seen.add(planned(stage.graph, target))
     if stage.host is not None:
         seen.add_host(stage.host)
     return seen.view(source.outputs, _after(stage))
@@ -127,9 +128,10 @@ def stages_view(model: Model, target: Target) -> GraphView:
     return seen.view(model.outputs)
 
 
-def planned(graph: Graph) -> Plan:
+def planned(graph: Graph, target: Target) -> Plan:
+    """The groups whose tasks are tuned."""
     lowered = run_passes(graph)
-    return plan(lowered, partition(lowered))
+    return plan(lowered, offered(partition, target)(lowered))
 
 
 class _Seen:

@@ -65,7 +65,12 @@ class Instructions:
         load = dict(s.operands)[unit.output]
         loops = {n for p in load.index for n in p.names if n not in self.position.env}
         rows = self._rows(s, unit.output, dict.fromkeys(loops, ZERO))
-        steps = HELD[unit.name]
+        steps = HELD.get(unit.name)
+        if steps is None:
+            raise BuildError(
+                f"{unit.name} cannot hold its result: this back end knows no registers for it; "
+                "leave out held=True"
+            )
         steps.begin(self.position.builder, rows, cleared)
         self._set_up_function()
         self._held, self._streamed = True, streamed
