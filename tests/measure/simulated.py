@@ -76,7 +76,7 @@ class InstantBuilders:
 
     ready: list[tuple[str, Built]] = field(default_factory=list)
 
-    def want(self, jobs: Mapping[str, Any]) -> None:
+    def want(self, jobs: Mapping[str, Any], may_leave: int = 0) -> None:
         self.ready = list(jobs.items())
 
     def allow(self, cores: Any, ahead: Any) -> None: ...

@@ -82,7 +82,9 @@ def _remainder_bounds(
         if scale is None or not nonnegative(scale):
             continue
         rest_p = p - scale * (d.a - d.b * atom(d))
-        if any(d in m for m in rest_p.terms) or (whole and len(rest_p.terms) >= len(p.terms)):
+        if any(d in m for m in rest_p.terms) or (
+            whole and any(m in rest_p.terms for m in d.a.terms if m)
+        ):
             continue
         rest_low, rest_high = bounds(rest_p, inner)
         x_low, x_high = bounds(d.a, inner)
