@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import planted
 import pytest
@@ -26,6 +25,7 @@ from tilesmith.measure.parent.incumbents import Incumbents
 from tilesmith.measure.parent.runner import KernelFailed
 from tilesmith.measure.parent.trial import TimeSpent, Trial
 from tilesmith.task.task import Failure
+from tilesmith.testing.measurers import children
 
 DEAD = Failure("crash", "SIGSEGV while running")
 SECONDS = {1: 0.001, 2: 0.00101, 3: 0.00102, 4: 0.004}
@@ -154,13 +154,6 @@ def test_an_incumbent_that_dies_once_stays() -> None:
     assert winner(incumbents) == 1
 
 
-def workers(fork_server: int) -> list[int]:
-    pids: list[int] = []
-    for thread in Path(f"/proc/{fork_server}/task").iterdir():
-        pids += map(int, (thread / "children").read_text().split())
-    return pids
-
-
 def test_real_workers_killed_at_random_moments() -> None:
     """Build and run workers alike. Every candidate has a measurement, and nearly all have a time:
     a candidate fails only when its workers were killed twice.
@@ -175,7 +168,7 @@ def test_real_workers_killed_at_random_moments() -> None:
         def kill() -> None:
             while not over.wait(0.05 + 0.2 * rng.random()) and len(killed) < 12:
                 try:
-                    pid = rng.choice(workers(fork_server))
+                    pid = rng.choice(sorted(children(fork_server)))
                     os.kill(pid, signal.SIGKILL)
                     killed.append(pid)
                 except (OSError, IndexError):

@@ -20,6 +20,7 @@ import pytest
 import tilesmith as ts
 from tilesmith.measure.local import LocalRun
 from tilesmith.measure.parent.fork_server_client import ForkServerClient
+from tilesmith.testing.measurers import children
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -95,10 +96,7 @@ def test_all_at_once(run: LocalRun) -> None:
 
 def group(fork_server: int) -> set[int]:
     """Ids of the fork server and its workers."""
-    pids = {fork_server}
-    for thread in Path(f"/proc/{fork_server}/task").iterdir():
-        pids.update(map(int, (thread / "children").read_text().split()))
-    return pids
+    return {fork_server} | children(fork_server)
 
 
 def gone(pids: set[int], seconds: float = 5.0) -> bool:

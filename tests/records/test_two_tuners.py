@@ -6,11 +6,14 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
 import tilesmith as ts
 from tilesmith.measure.protocol import Upcoming
+from tilesmith.task.task import Moment
+from tilesmith.testing.measurements import measured, task_of, tuning_run
 from tilesmith.testing.measurers import FakeMeasurer, FakeRun
 from tilesmith.tune import run_state
 
@@ -93,3 +96,28 @@ def test_what_others_have_added_since_a_mark(new_place: Callable[[], str]) -> No
     assert more == database.of(TASK)[4:]
     for d in (database, other):
         d.close()
+
+
+def test_a_better_one_that_could_not_be_measured_is_the_best(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another tuner improves twice between two batches: the first is measured beside our best, the
+    second is kept for later, and it is the result if the budget ends before.
+    """
+    monkeypatch.setattr(run_state, "_LOOK_SECONDS", 0.0)
+    task = task_of()
+    other = tuning_run(number=1)
+    with ts.open_database(":memory:") as database:
+        run = run_state.RunState(task, tuning_run(), database)
+        run.end_batch([measured(task, 1, (5e-3,))], None)
+        for k, seconds in ((2, 4e-3), (3, 3e-3)):
+            moment = Moment(other, 1.0, k)
+            database.add([replace(measured(task, k, (seconds,)), moment=moment)])
+            assert [m.cost for m in run.learn_of_others()] == [seconds]
+            asked = run.next_defender()
+            assert asked == (measured(task, k).candidate if k == 2 else None)
+            if asked is not None:
+                run.end_batch([measured(task, k, (seconds,))], None)
+        assert run.best is not None
+        assert run.best.cost == 4e-3
+        assert run.result(False, None).best.cost == 3e-3

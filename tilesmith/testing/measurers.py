@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -108,11 +109,12 @@ def split_by(part: int, task: Task) -> Candidate:
     return Candidate(task, Trace((Split("Y.i", (None, part)), Unroll("Y.i.1"))))
 
 
-def children() -> set[int]:
-    """The ids of child processes that were not waited for yet."""
+def children(parent: int | None = None) -> set[int]:
+    """The ids of child processes, of this process by default, that were not waited for yet."""
     pids: set[int] = set()
-    for thread in Path(f"/proc/{os.getpid()}/task").iterdir():
-        pids.update(map(int, (thread / "children").read_text().split()))
+    for thread in Path(f"/proc/{parent or os.getpid()}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended meanwhile
+            pids.update(map(int, (thread / "children").read_text().split()))
     return pids
 
 

@@ -78,7 +78,8 @@ class RunState:
         self._ranking = Ranking()
         self._best_trial = 0  # number of the trial that measured the best
         self._defenders: set[str] = set()  # known candidates that were measured again
-        self._challenged = -1  # the trials when another tuner's best was last taken up
+        self._challenger: Measurement | None = None  # another tuner's best, not measured here yet
+        self._challenged = -1  # the trials when such a one was last measured
         self._tries = 0  # how many of them were tried in vain
         self._has_defender = False  # whether one of them still works
         for m in self.known:
@@ -217,14 +218,19 @@ class RunState:
         self.num_known += len({m.candidate.key for m in fresh})
         for m in fresh:
             self._count(m)
-        timed = [m for m in fresh if isfinite(m.normal_cost)]
-        first = min(timed, key=trust, default=None)
-        better = first is not None and (self.best is None or trust(first) < trust(self.best))
+        timed = [m for m in (*fresh, self._challenger) if m and isfinite(m.normal_cost)]
+        self._challenger = min(timed, key=trust, default=None)
         # Not twice in a row: a run among many others must also measure candidates of its own.
-        if first is not None and better and self.trials > self._challenged:
-            self._rivals, self._has_defender, self._tries = [first], False, 0
-            self._challenged = self.trials
+        if self._challenger and self._is_beaten and self.trials > self._challenged:
+            self._rivals, self._has_defender, self._tries = [self._challenger], False, 0
+            self._challenger, self._challenged = None, self.trials
         return fresh
+
+    @property
+    def _is_beaten(self) -> bool:
+        """Whether another tuner's best, not measured here yet, is better than this run's."""
+        new, best = self._challenger, self.best
+        return new is not None and (best is None or trust(new) < trust(best))
 
     def take_earlier(self) -> list[Candidate]:
         """The best candidates of other versions of the code generator, if this version has no
@@ -350,6 +356,8 @@ class RunState:
             observe(progress)
 
     def result(self, interrupted: bool, error: TilesmithError | None) -> Result:
+        if self._challenger and self._is_beaten:  # the budget ended before it could be measured
+            self._set_best(self._challenger)
         if self.best is None:
             texts = "; ".join(f"{kind}: {text}" for kind, (_, text) in self.failures.items())
             why = texts or "none was proposed, or the time was too short"
