@@ -231,6 +231,13 @@ class Intrinsic:
         name: str = self.description.outputs[0].name
         return name
 
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Equal for instructions that differ in the order of their operands only."""
+        types = sorted(p.dtype.name for p in self.description.params)
+        sizes = [i.extent.const for _, b in walk(self.description.body) for i in b.iters]
+        return (*types, *sizes)
+
     def nbits(self, operand: str) -> int:
         """The bits of an operand."""
         buffer: Buffer = self.description.all_buffers[operand]

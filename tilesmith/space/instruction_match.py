@@ -16,6 +16,7 @@ from tilesmith.expr.linear import step_along
 from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Load, Select, Unary
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, Buffer, Intrinsic, Iter, walk
+from tilesmith.schedule.cache import digits
 from tilesmith.schedule.shift import factors_of, sums_ahead
 
 _COMMUTATIVE = ("add", "mul", "max", "min")
@@ -33,6 +34,7 @@ class Match:
     axes: tuple[tuple[str, int], ...]
     operands: tuple[tuple[str, Load], ...]
     output: str  # the name of the instruction's output
+    long: tuple[tuple[str, Int], ...]  # the block's iterators of more than one value, with extents
     shifted: str = ""  # the operand that is of the other type of 8 bits; "" if all types fit
 
     @property
@@ -66,9 +68,13 @@ class Match:
         return plain if buffer.layout is None else buffer.layout
 
     def is_plain(self, operand: str) -> bool:
-        """Whether every axis of an operand has a dimension of its own, so that it can be packed."""
+        """Whether every axis of an operand has a dimension of its own, or is a part of one as a
+        digit is of a number, so that it can be packed.
+        """
         load = dict(self.operands)[operand]
         names = {p.name for p in load.index}
+        for p in load.index:
+            names |= {*digits(p, dict(self.long))}
         return names.issuperset(self.order_of(operand))
 
     def is_dense(self, func: Function, operand: str) -> bool:
@@ -118,6 +124,7 @@ def matches(func: Function, b: Block, unit: Intrinsic, shifted: bool = False) ->
         return []
     (w,), (dw,) = b.writes, d.writes
     out: dict[tuple[tuple[str, int], ...], Match] = {}
+    long = tuple((i.name, i.extent) for i in b.iters if i.extent.const != 1)
     for pairs in _unify(w.value, dw.value, {}):
         pairs = {**pairs, dw.buffer: w.held}
         others = _other_dtypes(func, unit, pairs)
@@ -125,7 +132,8 @@ def matches(func: Function, b: Block, unit: Intrinsic, shifted: bool = False) ->
             continue
         for axes in _assignments(b, d, pairs):
             sized = tuple((i.name, e.extent.const or 1) for i, e in zip(axes, d.iters, strict=True))
-            found = Match(unit, sized, tuple(pairs.items()), dw.buffer, "".join(others))
+            operands = tuple(pairs.items())
+            found = Match(unit, sized, operands, dw.buffer, long, "".join(others))
             out.setdefault(sized, found)
     return sorted(out.values(), key=lambda m: m.cost(b))
 

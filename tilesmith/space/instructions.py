@@ -68,21 +68,26 @@ class TileByInstruction:
             found = shifted_matches(state.func, b, self.intrinsics)
         least = min((m.cost(b) for every in found for m in every), default=0)
         held = False  # whether an instruction that holds its result was found
-        for every in sorted(found, key=lambda every: every[0].cost(b) if every else 0):
+        kinds = set[tuple[object, ...]]()
+        for every in sorted(filter(None, found), key=lambda e: _effort(state, e[0])):
             for match in every:  # the cheapest whose operands can be brought into its order
                 if match.intrinsic.held and held:
                     break  # a smaller tile of the same registers
+                if match.intrinsic.kind in kinds:
+                    break  # the same instruction with its operands in the other order
                 try:
                     states = list(self._derive(state, match))
                 except ScheduleError:
                     continue
                 if match.cost(b) <= self.slowest * least:
                     derived += states
+                    kinds.add(match.intrinsic.kind)
                     held = held or match.intrinsic.held
                 break
         return Derived(tuple(derived)) if derived else None
 
     def _derive(self, state: State, match: Match) -> Iterator[State]:
+        state, match = _undivided(state, match)
         name, consumer, state = _with_room(state, match)
         match = _again(state, name, replace(match, shifted=""))
         apart = tuple(
@@ -107,7 +112,8 @@ class TileByInstruction:
             inner = tiling.innermost(b, axis)
             for operand, buffer, tiles in packed:
                 axes = tuple(f"{n}_inner" for n in match.order_of(operand))
-                taken = Unit(axes, match.digits_of(operand))
+                buf = tiled.func.all_buffers[buffer]
+                taken = Unit(axes, match.digits_of(operand), buf.shape if buf.sums else ())
                 tiled = tiled.then(*packing(b, buffer, axis, inner if tiles else {}, taken))
             for fused in self._fused(tiled, name, consumer):
                 around = 2 if match.intrinsic.held else 3  # levels that a copy may stand in
@@ -128,6 +134,23 @@ class TileByInstruction:
                 continue
         if apart:
             yield state
+
+
+def _effort(state: State, match: Match) -> tuple[float, bool]:
+    """The cost of an instruction; of those that cost the same, one that writes as memory lies."""
+    return match.cost(state.block), not match.is_dense(state.func, match.output)
+
+
+def _undivided(state: State, match: Match) -> tuple[State, Match]:
+    """The state with an accumulator that has a dimension for each iterator, if the result has one
+    for several, such as channels that were divided into groups.
+    """
+    b = state.block
+    if all(p.name for p in b.writes[0].index):
+        return state, match
+    write = CacheWrite(b.name, "local")
+    state = state.then(write, done=[b.name])
+    return state, _again(state, write.copy, match)
 
 
 def _with_room(state: State, match: Match) -> tuple[str, str | None, State]:
