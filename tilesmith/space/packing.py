@@ -70,7 +70,7 @@ def gathered(state: State, axis: str | None) -> list[str]:
     for name, indices in _reads(b).items():
         used = {n for index in indices for p in index for n in p.names}
         uses = prod(extents[i.name] for i in b.spatial if i.name not in used)
-        if name in inputs and axis not in used and len(indices) == 1 and uses >= _USES:
+        if name in inputs and used and axis not in used and len(indices) == 1 and uses >= _USES:
             last = indices[0][-1].name
             if last not in reduced or extents[last] == 1:
                 continue
@@ -110,7 +110,7 @@ def spread(state: State, axis: str | None) -> list[Step]:
     b, steps = state.block, list[Step]()
     for buffer in state.func.buffers:
         places = _reads(b).get(buffer.name, [])
-        if len(places) != 1 or buffer.layout is not None or axis is None:
+        if len(places) != 1 or not places[0] or buffer.layout is not None or axis is None:
             continue
         stride = places[0][-1].coefficient(axis).const or 0
         only = [r.name for r in readers(state.func, buffer.name)] == [b.name]
