@@ -19,12 +19,12 @@ from pathlib import Path
 import typer
 
 from tilesmith.base.errors import BuildError, TargetError, TilesmithError
+from tilesmith.base.machine_name import machine_name
 from tilesmith.base.target import Target, cpu
 from tilesmith.base.version import version
 from tilesmith.expr.dsl import placeholder
 from tilesmith.ir.lower import function
 from tilesmith.ops.matmul import matmul
-from tilesmith.report.machine_name import machine_name
 from tilesmith.report.peers import PEERS, installed_peers
 from tilesmith.runtime.build import build
 from tilesmith.runtime.devices.open import target_of

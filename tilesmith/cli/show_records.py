@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tilesmith.base.errors import ArgumentError
+from tilesmith.base.machine_name import machine_and_cores
 from tilesmith.cli.arguments import count
 from tilesmith.cli.databases import existing
 from tilesmith.cli.table import microseconds, table
 from tilesmith.records.database import TaskSummary
-from tilesmith.report.machine_name import machine_and_cores
 from tilesmith.report.schedule_text import schedule_lines
 from tilesmith.runtime.build import build
 from tilesmith.task.ranking import Ranking

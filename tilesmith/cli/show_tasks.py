@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from tilesmith.base.errors import ArgumentError
+from tilesmith.base.machine_name import machine_and_cores
 from tilesmith.cli.arguments import machine
 from tilesmith.cli.databases import existing
 from tilesmith.cli.graph_text import foot_lines, task_lines
@@ -17,7 +18,6 @@ from tilesmith.cli.show_records import SHORT
 from tilesmith.cli.table import Wide, microseconds, output_width, printable, table
 from tilesmith.records.database import TaskSummary
 from tilesmith.report.graph_view import GraphView, graph_view
-from tilesmith.report.machine_name import machine_and_cores
 
 
 def tasks(

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tilesmith.base.errors import MeasureError, TilesmithError
+from tilesmith.base.machine_name import machine_name
 from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.ir.function import Function
 from tilesmith.records.database import Database
-from tilesmith.report.machine_name import machine_name
 from tilesmith.report.pairs import Contest, Turns, contest
 from tilesmith.report.peer import Contestant
 from tilesmith.report.peers import contestants_of, versions

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilesmith.base.dtype import DType
+from tilesmith.base.machine_name import machine_and_cores
 from tilesmith.base.target import Target, cpu
 from tilesmith.measure.peak import peak_of
-from tilesmith.report.machine_name import machine_and_cores
 from tilesmith.search.cpu_constants import CpuConstants
 
 

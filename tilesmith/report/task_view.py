@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from tilesmith.base.errors import TilesmithError
+from tilesmith.base.machine_name import machine_and_cores
 from tilesmith.records.database import Database, TaskSummary
 from tilesmith.records.networks import NetworkUse, network_uses
 from tilesmith.report.decisions import Decisions, decisions_of, evenly
-from tilesmith.report.machine_name import machine_and_cores
 from tilesmith.report.network_view import RunCurve, TaskHistory, history_of
 from tilesmith.report.predictions import Predictions, predictions_of
 from tilesmith.report.schedule_text import schedule_lines

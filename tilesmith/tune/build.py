@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any
 
 from tilesmith.base.errors import BuildError
+from tilesmith.base.machine_name import machine_name
 from tilesmith.base.target import Target, cpu
 from tilesmith.codegen.backend import Backend
 from tilesmith.expr.ints import var
@@ -92,7 +93,7 @@ def best_kernel(
 def no_record(task: Task, database: Database, reasons: str) -> BuildError:
     """What strict=True raises where no record can be built."""
     return BuildError(
-        f"there is no kernel of {task.func.name!r} for {task.target.model or task.target.cpu} "
+        f"there is no kernel of {task.func.name!r} for {machine_name(task.target)} "
         f"in {place_of(database)}: {reasons}. Tune it with ts.tune, or build with strict=False"
     )
 

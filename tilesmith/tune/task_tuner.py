@@ -14,6 +14,7 @@ from secrets import token_hex
 import numpy as np
 
 from tilesmith.base.errors import TilesmithError
+from tilesmith.base.machine_name import machine_name
 from tilesmith.base.target import Target
 from tilesmith.measure.protocol import Collecting, Judging, Measuring, Postponing, Reporting
 from tilesmith.records.database import Database
@@ -316,4 +317,4 @@ class TaskTuner:
 
 def _machine(target: Target) -> str:
     """The target and the machine, as text."""
-    return f"{target.model or target.cpu}, {platform.system()} {platform.release()}"
+    return f"{machine_name(target)}, {platform.system()} {platform.release()}"

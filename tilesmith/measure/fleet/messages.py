@@ -13,6 +13,7 @@ from hashlib import sha256
 from typing import Any
 
 from tilesmith.base.errors import MeasureError, TilesmithError
+from tilesmith.base.machine_name import machine_name
 from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import (
     Artifact,
@@ -195,8 +196,7 @@ def _compiled(task: Task, d: Mapping[str, Any], code: bytes) -> Compiled:
     target = Target.from_json(d["target"])
     if target != task.target:
         raise MeasureError(
-            f"code is for {target.model or target.cpu}, and its task for "
-            f"{task.target.model or task.target.cpu}"
+            f"code is for {machine_name(target)}, and its task for {machine_name(task.target)}"
         )
     launches = [
         Launch(**{
