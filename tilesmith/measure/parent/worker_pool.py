@@ -171,19 +171,21 @@ class WorkerPool:
             if is_slow:
                 builders.want(jobs)
                 builders.allow(self._builder_cores, ())
-            while oracle.channel not in ready([oracle.channel, *builders.channels], time_left(end)):
-                builders.serve()
-                if time.monotonic() < end:
-                    continue
-                if left < _ORACLE_SECONDS:
+            while oracle.channel not in (
+                readable := ready([oracle.channel, *builders.channels], time_left(end))
+            ):
+                if readable:
+                    builders.serve()
+                elif left < _ORACLE_SECONDS:
                     raise MeasureError(
                         f"the time is up before {name!r} was evaluated once with NumPy, which "
                         "kernels are checked against; give a budget of more seconds"
                     )
-                raise MeasureError(
-                    f"{name!r} cannot be checked: evaluating it with NumPy took more than "
-                    f"{_ORACLE_SECONDS:.0f} s; measure it with smaller sizes"
-                )
+                else:
+                    raise MeasureError(
+                        f"{name!r} cannot be checked: evaluating it with NumPy took more than "
+                        f"{_ORACLE_SECONDS:.0f} s; measure it with smaller sizes"
+                    )
             why: str | None = oracle.channel.receive()
         except Gone:
             why = "the process that evaluated it ended"
