@@ -43,6 +43,7 @@ from tilesmith.schedule.sample import (
     SampleTile,
 )
 from tilesmith.schedule.schedule import Schedule
+from tilesmith.schedule.shift import ShiftOperand, factors_of
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.unfold import MergeTiles, Unfold
 from tilesmith.schedule.unit import Blockize, Tensorize
@@ -72,7 +73,7 @@ GPU_WEIGHTS: dict[str, float] = {**CPU_WEIGHTS, "bind": 2, "parallel": 0, "vecto
 EVERY_WEIGHTS: dict[str, float] = {
     **CPU_WEIGHTS, "bind": 0.5, "split_iterator": 2, "merge_iterators": 4, "winograd": 4,
     "unfold": 1, "merge_tiles": 1, "skip_zeros": 3, "write_out": 2, "tensorize": 3,
-    "auto_parallel": 1, "auto_prefetch": 0.5, "auto_vectorize": 1,
+    "shift_operand": 2, "auto_parallel": 1, "auto_prefetch": 0.5, "auto_vectorize": 1,
     "auto_unroll": 1, "prefetch_streams": 0.5, "sample_tile": 0.2, "sample_choice": 0.2,
     "sample_location": 2, "sample_permutation": 1, "require": 0.2,
 }  # fmt: skip
@@ -370,6 +371,11 @@ class _Draw:
         b = self.block()
         names = [i.name for i in b.iters if self.rng.random() < 0.6]
         return Pad(b.name, tuple((n, int(self.rng.integers(2, 5))) for n in names))
+
+    def shift_operand(self) -> Step:
+        b = self._sum()
+        names = [x.buffer for x in factors_of(b)] or [x.buffer for x in b.loads] or [b.name]
+        return ShiftOperand(b.name, self.one_of(names))
 
     def blockize(self) -> Step:
         return Blockize(self.loop())
