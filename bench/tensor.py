@@ -1,14 +1,15 @@
 """Tensor instructions found by search against float32, other instructions and ONNX Runtime:
-`python -m bench.tensor`. All sides run in one thread and take turns; processor time counts.
+`python -m bench.tensor [--cases matmul,conv,tiles] [--seconds 15]`.
 
-Cases are products and convolutions of small integers (and bfloat16), with constant weights.
+Cases are products and convolutions of small integers (and bfloat16), with constant weights. All
+sides run in one thread and take turns of about a second; the median over the rounds of the median
+of each turn counts, in processor time.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ import onnx
 import onnxruntime
 
 import tilesmith as ts
+from bench.spells import Spells, add_options
 from tilesmith.ir.intrinsics import AMX_TILES, INTRINSICS
 from tilesmith.space.instructions import TileByInstruction, usable
 
@@ -153,30 +155,18 @@ def peer_conv(func: ts.Function) -> Contestant:
     return Contestant("ONNX Runtime QLinearConv", session([node], x, code, constants))
 
 
-def in_turns(contestants: Sequence[Contestant], rounds: int = 15) -> list[float]:
-    """Median processor seconds of each, relative to none: all are timed in every round."""
-    calls = []
-    for c in contestants:
-        c.run()
-        start = time.process_time()
-        c.run()
-        calls.append(max(1, int(0.02 / max(time.process_time() - start, 1e-6))))
-    samples: list[list[float]] = [[] for _ in contestants]
-    for _ in range(rounds):
-        for c, n, kept in zip(contestants, calls, samples, strict=True):
-            start = time.process_time()
-            for _ in range(n):
-                c.run()
-            kept.append((time.process_time() - start) / n)
-    return [statistics.median(s) for s in samples]
-
-
-def contest(title: str, func: ts.Function, contestants: Sequence[Contestant]) -> None:
-    seconds = in_turns(contestants)
-    print(f"{title}, {func.flops / 1e9:.3f} G operations")
-    for c, s in zip(contestants, seconds, strict=True):
-        rate = func.flops / s / 1e9
-        print(f"  {c.name:58} {s * 1e6:9.0f} us {rate:8.1f} G/s  first is {s / seconds[0]:5.2f} x")
+def contest(
+    title: str, func: ts.Function, contestants: Sequence[Contestant], spells: Spells
+) -> None:
+    rounds = spells.of([c.run for c in contestants])
+    medians = [statistics.median(r) for r in rounds]
+    print(f"{title}, {func.flops / 1e9:.3f} G operations; {spells.text}")
+    print(f"  {'':58} {'us':>9} {'slowest':>9} {'G/s':>8} {'time / first':>13}")
+    for c, s, each in zip(contestants, medians, rounds, strict=True):
+        print(
+            f"  {c.name:58} {s * 1e6:9.0f} {max(each) * 1e6:9.0f} {func.flops / s / 1e9:8.1f} "
+            f"{s / medians[0]:13.2f}"
+        )
     print(flush=True)
 
 
@@ -185,7 +175,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=15.0, help="tuning time per kernel")
     parser.add_argument("--db", default=":memory:", help="database of measurements to use and fill")
     parser.add_argument("--cases", default="matmul,conv,mixed,tiles", help="which of these to run")
+    add_options(parser)
     args = parser.parse_args()
+    spells = Spells(args.rounds, args.spell)
     database = ts.open_database(args.db)
     features = ts.cpu().features
     left = "uint8" if "vnni" in features or "avxvnni" in features else "int8"
@@ -198,13 +190,13 @@ def main() -> None:
         contest("matmul 512", func, [
             ours(f"{left} x int8", func), ours("float32", matmul(512, "float32", "float32")),
             peer_matmul(func),
-        ])  # fmt: skip
+        ], spells)  # fmt: skip
     if "conv" in args.cases:
         func = conv(left, "int8")
         contest("conv 56x56x64 3x3", func, [
             ours(f"{left} x int8", func), ours("float32", conv("float32", "float32")),
             peer_conv(func),
-        ])  # fmt: skip
+        ], spells)  # fmt: skip
     if "mixed" in args.cases:  # other types than those that the machine's instructions take
         small = {"uint8 x int8": ("uint8", "int8"), "int8 x int8": ("int8", "int8")}
         for n in (256, 512):
@@ -213,12 +205,12 @@ def main() -> None:
             contest(f"matmul {n}, uint8 x int8", func, [
                 ours("uint8 x int8", func), ours("uint8 x int8", func, "plain"),
                 ours("int8 x int8", funcs["int8 x int8"]), peer_matmul(func),
-            ])  # fmt: skip
+            ], spells)  # fmt: skip
         func = conv("uint8", "int8")
         contest("conv 56x56x64 3x3, uint8 x int8", func, [
             ours("uint8 x int8", func), ours("uint8 x int8", func, "plain"),
             ours("int8 x int8", conv("int8", "int8")), peer_conv(func),
-        ])  # fmt: skip
+        ], spells)  # fmt: skip
     if "tiles" in args.cases and "amx" in features:
         func = matmul(1024, "uint8", "int8")
         small, plain = matmul(1024, "bfloat16", "bfloat16"), matmul(1024, "float32", "float32")
@@ -226,7 +218,7 @@ def main() -> None:
             ours("uint8 x int8", func), ours("uint8 x int8 without AMX", func, "no_tiles"),
             ours("int8 x int8", matmul(1024, "int8", "int8")), ours("bfloat16", small),
             ours("float32", plain), peer_matmul(func),
-        ])  # fmt: skip
+        ], spells)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -106,7 +106,7 @@ def test_the_memory_order_of_inputs_changes_nothing(name):
 def test_which_programs_are_contracted(monkeypatch):
     used = []
     plain = oracle.contract
-    monkeypatch.setattr(oracle, "contract", lambda b, m: used.append(plain(b, m)) or used[-1])
+    monkeypatch.setattr(oracle, "contract", lambda *args: used.append(plain(*args)) or used[-1])
     ts.evaluate(matmul(), np.zeros((3, 5)), np.zeros((5, 4)))
     assert used == [True]
     ts.evaluate(matmul("int8", "uint8"), np.zeros((3, 5)), np.zeros((5, 4)))
@@ -238,5 +238,6 @@ def test_sums_over_large_windows_are_taken_in_pieces(monkeypatch: pytest.MonkeyP
     arrays = [rng.standard_normal(s, dtype=np.float32) for s in ((2, 9, 8, 5), (3, 3, 5, 4))]
     want = ts.evaluate(func, *arrays)
     for most in (1, 300, 700):
-        monkeypatch.setattr(contraction, "_COPIED_ELEMENTS", most)
+        for limit in ("_BLOCK_ELEMENTS", "_KEPT_ELEMENTS", "_RESULT_ELEMENTS", "_DOUBLE_TERMS"):
+            monkeypatch.setattr(contraction, limit, most)
         np.testing.assert_allclose(ts.evaluate(func, *arrays), want, rtol=1e-5, atol=1e-5)

@@ -104,10 +104,11 @@ def test_an_oracle_that_takes_too_long_is_an_error(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(pool_module, "ready", ready)
         with pytest.raises(ts.MeasureError, match=r"'double' was evaluated once.*more seconds"):
             measuring.measure([planted.good(4)], seconds=2.0)
-        assert 0 <= waited[0] <= 5.0
+        assert 1.0 < max(waited) <= 5.0
+        waited.clear()
         with pytest.raises(ts.MeasureError, match=r"'double' .* more than 600 s"):
             measuring.measure([planted.good(4)])
-        assert waited[1] == 600.0
+        assert 500.0 < max(waited) <= 600.0
         monkeypatch.undo()
         (m,) = measuring.measure([planted.good(4)])
     assert m.seconds

@@ -24,18 +24,22 @@ from tilesmith.expr.walk import postorder, preorder
 from tilesmith.ir.contract import contract
 from tilesmith.ir.evaluators import input_arrays, needed, numbers, operation, outside
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Block, walk
+from tilesmith.ir.nodes import Block, Write, walk
 from tilesmith.ir.pack import as_given, in_basis
+from tilesmith.ir.pieces import Box, boxes, each
+from tilesmith.ir.separable import Axis, cuts_of, view
 
 Array = np.ndarray[Any, Any]
-# Elements of one temporary array. Larger iteration spaces are processed in chunks of the first
-# axis.
-_CHUNK_ELEMENTS = 1 << 23
+# Elements of one temporary array. Larger iteration spaces are processed in chunks, whose arrays
+# stay in the caches, and in memory that is used again.
+_CHUNK_ELEMENTS = 1 << 19
 
 
-def evaluate(func: Function, *arrays: Any) -> Any:
+def evaluate(func: Function, *arrays: Any, num_threads: int = 1) -> Any:
     """What a Function computes, by NumPy: the output array, or a tuple of them when there are
     several. It is the reference that kernels are checked against, and ignores the schedule.
+
+    `num_threads` share the work; BLAS may use threads of its own besides.
 
     Example:
 
@@ -50,12 +54,12 @@ def evaluate(func: Function, *arrays: Any) -> Any:
         memory[b.name] = np.zeros(numbers(b.shape), b.dtype.numpy)
     with np.errstate(all="ignore"):
         for _, block in walk(func.body):
-            _block(block, memory)
+            _block(block, memory, num_threads)
     outs = tuple(as_given(b, memory[b.name]) for b in func.outputs)
     return outs if len(outs) > 1 else outs[0]
 
 
-def _block(b: Block, memory: dict[str, Array]) -> None:
+def _block(b: Block, memory: dict[str, Array], num_threads: int) -> None:
     spatial = numbers([i.extent for i in b.spatial])
     reduce = numbers([i.extent for i in b.reducing])
     if b.init and b.combiner:
@@ -63,31 +67,39 @@ def _block(b: Block, memory: dict[str, Array]) -> None:
             memory[w.buffer][...] = c.value
     if 0 in spatial or 0 in reduce:
         return
-    if b.combiner and not b.domain and contract(b, memory):
+    if b.combiner and not b.domain and contract(b, memory, num_threads):
         return
-    per_row = max(1, prod(spatial[1:]) * prod(reduce))
     # The arrays of conditions live as long as a value is computed, and there may be many of them.
     choices = sum(isinstance(x, Select) for w in b.writes for x in preorder(w.value, below))
-    step = max(1, _CHUNK_ELEMENTS // (per_row * (1 + choices // 64)))
-    rows = spatial[0] if spatial else 1
-    for start in range(0, rows, step):
-        stop = min(rows, start + step)
-        _chunk(
-            b, memory, ((start, stop), *((0, n) for n in spatial[1:])) if spatial else (), reduce
+    most = _CHUNK_ELEMENTS // (prod(reduce) * (1 + choices // 64))
+    chunks = [*boxes(spatial, max(1, most))]
+    each(
+        lambda spans: _chunk(b, memory, spans, reduce),
+        chunks,
+        num_threads if _is_independent(b) else 1,
+    )
+
+
+def _is_independent(b: Block) -> bool:
+    """Whether the points of the result may be computed in any order: each is written once, and none
+    is read.
+    """
+    iters = {i.name for i in b.spatial}
+    return all(iters <= {p.name for p in w.index} for w in b.writes) and not (
+        {w.buffer for w in b.writes} & {load.buffer for load in b.loads}
+    )
+
+
+def _chunk(b: Block, memory: dict[str, Array], spans: Box, reduce: tuple[int, ...]) -> None:
+    rank = len(spans)
+    axes = {
+        i.name: Axis(k, s.start, s.stop)
+        for k, (i, s) in enumerate(
+            zip((*b.spatial, *b.reducing), (*spans, *(slice(0, n) for n in reduce)), strict=True)
         )
-
-
-def _chunk(
-    b: Block, memory: dict[str, Array], spans: tuple[tuple[int, int], ...], reduce: tuple[int, ...]
-) -> None:
-    names = [i.name for i in (*b.spatial, *b.reducing)]
-    ranges = [*spans, *((0, n) for n in reduce)]
-    rank = len(names)
-    env: dict[str, Array] = {}
-    for d, (n, (lo, hi)) in enumerate(zip(names, ranges, strict=True)):
-        env[n] = np.arange(lo, hi).reshape([-1 if k == d else 1 for k in range(rank)])
-    at = _At(env, memory)
-    full = tuple(hi - lo for lo, hi in ranges)
+    }
+    full = tuple(a.stop - a.start for a in axes.values())
+    at = _At(axes, memory)
     mask: Array | None = None
     for p in b.domain:
         ok = np.greater_equal(at.int(p), 0)
@@ -98,24 +110,34 @@ def _chunk(
         if mask is not None and b.combiner:
             v = np.where(mask, v, np.asarray(b.combiner.identity[k].value, w.value.dtype.numpy))
         values.append(v)
-    cells = []
-    for w in b.writes:
-        flat = {
-            n: a.reshape(a.shape[: len(spans)]) for n, a in env.items() if n in names[: len(spans)]
-        }
-        where = _At(flat, memory)
-        shape = full[: len(spans)]
-        cells.append(tuple(np.broadcast_to(np.asarray(where.int(p)), shape) for p in w.index))
+    where = _At({i.name: axes[i.name] for i in b.spatial}, memory)
+    cells = [_cells(where, w, full[:rank]) for w in b.writes]
     if b.combiner:
-        values = _reduce(b.combiner, values, len(spans))
-        old = [memory[w.buffer][c] for w, c in zip(b.writes, cells, strict=True)]
+        values = _reduce(b.combiner, values, rank)
+        old = [a[c] for a, c in cells]
         values = _join(b.combiner, old, values)
-    for w, c, v in zip(b.writes, cells, values, strict=True):
-        if mask is not None and not b.combiner:
-            keep = np.broadcast_to(mask, full)
-            memory[w.buffer][tuple(x[keep] for x in c)] = v[keep]
+    for (a, c), v in zip(cells, values, strict=True):
+        if mask is None or b.combiner:
+            a[c] = v
+            continue
+        keep = np.broadcast_to(mask, full)
+        if c is ...:
+            a[keep] = v[keep]
         else:
-            memory[w.buffer][c] = v
+            a[tuple(x[keep] for x in c)] = v[keep]
+
+
+def _cells(at: _At, w: Write, shape: tuple[int, ...]) -> tuple[Array, Any]:
+    """An array, and which of its elements a chunk writes: all of a view, where there is one."""
+    a = at.memory[w.buffer]
+    cuts = cuts_of(w.index, at.axes)
+    if (
+        cuts is not None
+        and all(cut.is_within(n) for cut, n in zip(cuts, a.shape, strict=True))
+        and (part := view(a, cuts, len(shape))).shape == shape
+    ):
+        return part, ...
+    return a, tuple(np.broadcast_to(np.asarray(at.int(p)), shape) for p in w.index)
 
 
 _UFUNC: dict[str, Any] = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
@@ -161,11 +183,16 @@ class _At:
 
     def __init__(
         self,
-        env: Mapping[str, Array],
+        axes: Mapping[str, Axis],
         memory: Mapping[str, Array],
         args: Mapping[str, Array] | None = None,
     ) -> None:
-        self.env, self.memory, self.args = env, memory, args or {}
+        self.axes, self.memory, self.args = axes, memory, args or {}
+        rank = len(axes)
+        self.env: dict[str, Array] = {
+            n: np.arange(a.start, a.stop).reshape([-1 if k == a.number else 1 for k in range(rank)])
+            for n, a in axes.items()
+        }
         self.values: dict[int, Any] = {}
         self.outside: list[tuple[Load, int, Array, Array]] = []
 
@@ -215,14 +242,17 @@ class _At:
             case Load():
                 return self.load(e)
             case Select(cond=c, a=a, b=b):
-                return np.where(v[id(c)], v[id(a)], v[id(b)]).astype(e.dtype.numpy)
+                return np.where(v[id(c)], v[id(a)], v[id(b)]).astype(e.dtype.numpy, copy=False)
             case Const() | Unary() | Binary() | Cast():
                 return operation(e, v)
 
     def load(self, e: Load) -> Any:
         a = self.memory[e.buffer]
+        cuts = cuts_of(e.index, self.axes)
         at = []
         for d, (p, n) in enumerate(zip(e.index, a.shape, strict=True)):
+            if cuts is not None and cuts[d].is_within(n):
+                continue
             i = np.asarray(self.int(p))
             bad = (i < 0) | (i >= n)
             if np.any(bad):
@@ -230,7 +260,7 @@ class _At:
             at.append(np.clip(i, 0, max(n - 1, 0)))
         if a.size == 0:
             return np.zeros((), a.dtype)
-        return a[tuple(at)]
+        return a[tuple(at)] if cuts is None else view(a, cuts, len(self.axes))
 
     def _require(self, order: list[Expr], mask: Array | None) -> None:
         """Raises if a load lies outside of its buffer at a point that needs it; names the index."""

@@ -36,9 +36,14 @@ def packed(buf: Buffer, array: Any, taker: str) -> np.ndarray[Any, Any]:
     a = in_basis(buf, a)
     if buf.layout is None:
         return a if a.flags.c_contiguous else a.copy()
-    where = np.indices(a.shape, sparse=True)
-    grids: dict[str, Any] = {f"d{k}": where[k] for k in range(a.ndim)}
     out = _aligned(tuple(n.const or 0 for n in buf.physical_shape), a.dtype)
+    dims = [f"d{k}" for k in range(a.ndim)]
+    order = [str(p) for p in buf.layout]
+    if sorted(order) == sorted(dims):
+        out[...] = a.transpose([dims.index(d) for d in order])
+        return out
+    where = np.indices(a.shape, sparse=True)
+    grids: dict[str, Any] = dict(zip(dims, where, strict=True))
     out[tuple(np.broadcast_to(_at(p, grids), a.shape) for p in buf.layout)] = a
     return out
 

@@ -192,7 +192,8 @@ class LocalRun:
         task = candidates[0].task
         require_this_machine(task.target)
         incumbents = self._incumbents.setdefault(task.statement, Incumbents())
-        workers = self._pool.serve(task, until)
+        jobs, failures = self._jobs(candidates)
+        workers = self._pool.serve(task, jobs, until)
         self.spent.evaluations = self._pool.evaluations
         if incumbents.current is not None:
             workers.runner.add(incumbents.current.trial.slot, incumbents.current.built)
@@ -203,7 +204,6 @@ class LocalRun:
                 self._slots += 1
                 trials[c.key] = Trial(self._slots)
                 by_slot[self._slots] = c
-        jobs, failures = self._jobs(candidates)
         for key, failure in failures.items():
             trials[key].failure = failure
         s, rules = self._settings, self._settings.timing_rules(task.target)

@@ -71,15 +71,16 @@ def example_inputs(func: Function, seed: int = 0, positive: bool = False) -> lis
         if b.dtype.is_float and whole:
             data: Array = rng.integers(1 if positive else -1, 3 if positive else 2, shape, np.int8)
         elif b.dtype.is_float:
-            data = rng.random(shape, np.float32)
-            data = data + np.float32(0.25) if positive else 3 * data - np.float32(1.5)
-            data = data * np.float32(shrunk.get(b.name, 1.0))
+            data = np.asarray(rng.random(shape, np.float32))
+            data *= np.float32(1.0 if positive else 3.0)
+            data += np.float32(0.25 if positive else -1.5)
+            data *= np.float32(shrunk.get(b.name, 1.0))
         elif b.dtype.kind == "b":
             data = rng.integers(0, 2, shape, np.int8)
         else:
             low = 0 if b.dtype.kind == "u" or b.name in limits else -4
             data = rng.integers(low, limits.get(b.name, 5), shape)
-        out.append(data.astype(b.dtype.numpy))
+        out.append(data.astype(b.dtype.numpy, copy=False))
     return out
 
 

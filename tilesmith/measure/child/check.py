@@ -14,6 +14,7 @@ one in a thousand.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any
@@ -32,7 +33,7 @@ Array = np.ndarray[Any, Any]
 
 _FACTOR, _FIXED = 8.0, 8.0
 _TIPPED_SHARE = 1e-3
-_PIECE = 1 << 16  # elements that are compared at a time
+_PIECE = 1 << 15  # elements that are compared at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,9 @@ def tolerance(func: Function, signed: bool = True) -> Tolerance:
 
 
 class Expected:
-    """An output of the oracle, with the error that each element may have."""
+    """An output of the oracle, with the error that each element may have. Every run worker makes
+    one, so that it holds no arrays of its own for floats of 32 or 64 bits.
+    """
 
     def __init__(self, name: str, want: Array, allowed: Tolerance) -> None:
         self.name, self.want, self._allowed = name, want, allowed
@@ -62,14 +65,22 @@ class Expected:
             return
         # 16-bit floats are compared as 32-bit ones, because NumPy is slow with 16-bit ones.
         self._wide = want.astype(np.float32) if want.dtype.itemsize == 2 else want
-        self._finite = bool(np.isfinite(self._wide).all())
-        size = np.abs(self._wide)
-        rms = 0.0
-        if want.size:
-            finite = size if self._finite else size[np.isfinite(size)]
-            rms = sqrt(float(np.mean(np.square(finite, dtype=np.float64)))) if finite.size else 0.0
-        tiny = float(np.finfo(self._wide.dtype).tiny)
-        self._limit = allowed.relative * size + (allowed.typical * rms + tiny)
+        self._finite, squares, count = True, 0.0, 0
+        for _, piece in _pieces(self._wide):
+            finite = np.isfinite(piece)
+            if not finite.all():
+                self._finite, piece = False, piece[finite]
+            squares += float(np.square(piece, dtype=np.float64).sum())
+            count += piece.size
+        rms = sqrt(squares / count) if count else 0.0
+        self._least = allowed.typical * rms + float(np.finfo(self._wide.dtype).tiny)
+
+    def _limit(self, want: Array) -> Array:
+        """The error that each of these elements may have."""
+        limit = np.abs(want)
+        limit *= want.dtype.type(self._allowed.relative)
+        limit += want.dtype.type(self._least)
+        return limit
 
     def differs(self, got: Array) -> str | None:
         """None, or the text that names the element with the largest error."""
@@ -81,7 +92,7 @@ class Expected:
             return None
         with np.errstate(all="ignore"):
             error = np.abs(got.astype(self._wide.dtype, copy=False) - self._wide)
-            bad = ~(error <= self._limit)  # negated, so that NaN is bad
+            bad = ~(error <= self._limit(self._wide))  # negated, so that NaN is bad
             if not self._finite:
                 same = got.astype(self._wide.dtype, copy=False) == self._wide
                 both = np.isnan(self._wide) & np.isnan(got.astype(self._wide.dtype, copy=False))
@@ -95,13 +106,12 @@ class Expected:
         """Whether all elements are right. A piece at a time stays in the caches, where comparing
         whole arrays of many MiB would mostly wait for new memory.
         """
-        given, want, limit = (x.reshape(-1) for x in (got, self._wide, self._limit))
+        given = got.reshape(-1)
         with np.errstate(all="ignore"):
-            for start in range(0, want.size, _PIECE):
-                piece = slice(start, start + _PIECE)
-                error = given[piece].astype(want.dtype)
-                error -= want[piece]
-                if not (np.abs(error, out=error) <= limit[piece]).all():  # false for NaN
+            for at, want in _pieces(self._wide):
+                error = given[at].astype(want.dtype)
+                error -= want
+                if not (np.abs(error, out=error) <= self._limit(want)).all():  # false for NaN
                     return False
         return True
 
@@ -123,6 +133,13 @@ class Expected:
             f"{float(excess[at]):.3g} at index [{index}]; {count} of {self.want.size} elements are "
             "off"
         )
+
+
+def _pieces(a: Array) -> Iterator[tuple[slice, Array]]:
+    flat = a.reshape(-1)
+    for start in range(0, flat.size, _PIECE):
+        at = slice(start, start + _PIECE)
+        yield at, flat[at]
 
 
 def expected_outputs(task: TaskArrays) -> dict[str, Expected]:

@@ -60,6 +60,7 @@ class _Loaded:
     warm: dict[int, Recorded] = field(default_factory=dict)  # by the number of calls
     cold: Recorded | None = None
     cold_calls: int = 0
+    cold_memory: Memory | None = None  # kept: the recorded calls know its address only
 
 
 class GpuRunner:
@@ -204,7 +205,7 @@ class GpuRunner:
     def _cold_seconds(self, loaded: _Loaded, calls: int, flush: Memory) -> float:
         """Each call has buffers of its own, and the caches are overwritten ahead of all."""
         if loaded.cold is None:
-            loaded.cold_calls, loaded.cold = self._rotating(loaded)
+            loaded.cold_calls, loaded.cold, loaded.cold_memory = self._rotating(loaded)
             loaded.cold.run()
         spent, done = 0.0, 0
         while done < calls:
@@ -213,7 +214,7 @@ class GpuRunner:
             done += loaded.cold_calls
         return spent / done
 
-    def _rotating(self, loaded: _Loaded) -> tuple[int, Recorded]:
+    def _rotating(self, loaded: _Loaded) -> tuple[int, Recorded, Memory]:
         device = self._device
         sizes = [-(-max(p.nbytes, 1) // _ALIGNMENT) * _ALIGNMENT for p, _ in loaded.places]
         count = max(1, min(MAX_RECORDED, _MAX_SETS_NBYTES // max(sum(sizes), 1)))
@@ -227,4 +228,4 @@ class GpuRunner:
                 pointers.append(memory.at(at, p.nbytes))
                 at += size
             calls.append(device.call(loaded.module, 0, pointers, loaded.scratch))
-        return count, device.record(calls)
+        return count, device.record(calls), memory

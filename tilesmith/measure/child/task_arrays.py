@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 from math import prod
 
 import numpy as np
@@ -17,6 +18,17 @@ from tilesmith.ir.evaluate import evaluate
 from tilesmith.ir.function import Function
 from tilesmith.measure.child.guarded_memory import Array, make_read_only
 from tilesmith.task.inputs import example_inputs
+
+_MAX_THREADS = 32  # each takes some 40 MB
+_PIECE = 1 << 16
+
+
+def _is_finite(a: Array) -> bool:
+    """In pieces, because an array of all answers would be new memory, which is slow."""
+    flat = a.reshape(-1)
+    return a.dtype.kind in "biu" or all(
+        np.isfinite(flat[k : k + _PIECE]).all() for k in range(0, flat.size, _PIECE)
+    )
 
 
 class TaskArrays:
@@ -46,17 +58,18 @@ class TaskArrays:
     def fill(self, seed: int) -> str | None:
         """Evaluates the oracle on example inputs. Returns None, or why it cannot be evaluated. If
         inputs of both signs lead to NaN or infinity, with which nothing can be compared, positive
-        ones are tried.
+        ones are tried. All cores of this process share the work.
         """
+        num_threads = min(len(os.sched_getaffinity(0)), _MAX_THREADS)
         best: list[Array] | None = None
         for positive in (False, True):
             try:
                 inputs = example_inputs(self.func, seed, positive)
-                result = evaluate(self.func, *inputs)
+                result = evaluate(self.func, *inputs, num_threads=num_threads)
             except (TilesmithError, MemoryError, ValueError) as error:
                 return f"{type(error).__name__}: {error}"
             outputs = list(result) if isinstance(result, tuple) else [result]
-            finite = all(np.isfinite(x.astype(np.float64)).all() for x in outputs)
+            finite = all(map(_is_finite, outputs))
             if finite or best is None:
                 best = [*inputs, *outputs]
             if finite:

@@ -87,6 +87,14 @@ class Builders:
         self._cores, self._cores_ahead = cores, ahead
         self._start()
 
+    def rest(self, until: float) -> None:
+        """Starts no more jobs, and waits until none is being built, or for a moment `until`."""
+        self.allow((), ())
+        while (channels := self.channels) and time.monotonic() < until:
+            nearest = min(until, *(b.deadline for b in self._workers if b.job is not None))
+            ready(channels, time_left(nearest) + 0.001)
+            self.serve()
+
     def occupies(self, cores: Collection[int]) -> bool:
         """Whether jobs of this batch are waiting, or one of these cores is building."""
         return bool(self._waiting) or any(b.job and b.core in cores for b in self._workers)

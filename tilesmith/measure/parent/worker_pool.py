@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pickle
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 
@@ -19,11 +20,12 @@ from tilesmith.measure.parent.builders import Builders
 from tilesmith.measure.parent.cores import Cores, share_out, to_probe, usable_cores
 from tilesmith.measure.parent.fork_server_client import ForkServerClient
 from tilesmith.measure.parent.runner import KernelFailed, Runner
-from tilesmith.measure.wire import Gone, ready
+from tilesmith.measure.wire import Gone, ready, time_left
 from tilesmith.task.task import Failure, Task
 
 _ORACLE_SECONDS = 600.0
 _GRACE_SECONDS = 3.0  # a run whose time is up still waits this long for the oracle
+_SOON_SECONDS = 0.05  # builds do not begin for an oracle that takes less
 # A GPU's worker compares results on one core, some 200 MB a second. OpenCL drivers compile kernels
 # when they first run.
 _CHECK_RATE = 200e6
@@ -66,9 +68,10 @@ class WorkerPool:
         self._tasks: dict[str, TaskWorkers] = {}  # by statement key, the last used at the end
         self.evaluations = 0  # number of tasks evaluated by the oracle
 
-    def serve(self, task: Task, until: float = inf) -> TaskWorkers:
+    def serve(self, task: Task, jobs: Mapping[str, Build], until: float = inf) -> TaskWorkers:
         """The workers of a task. Raises a MeasureError if they are not ready by the moment `until`
-        of time.monotonic(), give or take a second.
+        of time.monotonic(), give or take a second. If the oracle takes long, jobs of the next batch
+        are built meanwhile.
         """
         if self.fork_server is None:
             self.fork_server = ForkServerClient()
@@ -77,13 +80,15 @@ class WorkerPool:
             last.runner.renew()
         workers = self._tasks.pop(task.statement, None)
         if workers is None:
-            return self._start(self.fork_server, task, until)
+            return self._start(self.fork_server, task, jobs, until)
         self._tasks[task.statement] = workers
         if workers.crowded and task.target.kind == "cpu":  # another core may be less disturbed now
             self._choose_cores(workers)
         return workers
 
-    def _start(self, server: ForkServerClient, task: Task, until: float) -> TaskWorkers:
+    def _start(
+        self, server: ForkServerClient, task: Task, jobs: Mapping[str, Build], until: float
+    ) -> TaskWorkers:
         builders, last = self._builders, next(reversed(self._tasks.values()), None)
         if task.target.kind != "cpu":
             server.preload(task.target.kind)
@@ -91,7 +96,7 @@ class WorkerPool:
             builders = Builders(server, self._builder_cores, self._timeout, self._memory_nbytes)
             self._builders = builders
         self._drop_for(server, task)
-        self._evaluate(server, task, until)
+        self._evaluate(server, builders, task, jobs, until)
         target, nbytes = task.target, task.func.nbytes
         if target.kind != "cpu":
             return self._start_gpu(server, builders, task)
@@ -116,9 +121,7 @@ class WorkerPool:
         slack = task.func.nbytes / _CHECK_RATE
         if target.kind == "opencl":
             slack += self._timeout
-        reference = self._references.get(target.fingerprint)
-        if reference is None:
-            reference = self._references[target.fingerprint] = self._reference(builders, task)
+        reference = self._reference(builders, task)
         limits = Limits(tuple(usable_cores()), UNLIMITED)
         runner = Runner(server, task.statement, limits, self._cold, builders, slack, reference)
         workers = self._tasks[task.statement] = TaskWorkers(task, cores, builders, runner)
@@ -126,6 +129,9 @@ class WorkerPool:
 
     def _reference(self, builders: Builders, task: Task) -> Built:
         """The reference kernel of a GPU, built by a build worker."""
+        known = self._references.get(task.target.fingerprint)
+        if known is not None:
+            return known
         name = "the reference kernel"
         builders.want({name: Build(task.func, task.target, None, pickle.dumps(build_reference))})
         builders.allow(self._builder_cores, ())
@@ -133,6 +139,7 @@ class WorkerPool:
         outcome = Failure("timeout", "no answer") if taken is None else taken[1]
         if isinstance(outcome, Failure):
             raise MeasureError(f"{name} of {task.target.arch} cannot be built: {outcome.text}")
+        self._references[task.target.fingerprint] = outcome
         return outcome
 
     def _drop_for(self, server: ForkServerClient, task: Task) -> None:
@@ -146,24 +153,39 @@ class WorkerPool:
             server.discard(statement)
             del self._tasks[statement]
 
-    def _evaluate(self, server: ForkServerClient, task: Task, until: float) -> None:
-        """Makes the oracle fill the task's arrays."""
+    def _evaluate(
+        self, server: ForkServerClient, builders: Builders, task: Task, jobs: Mapping[str, Build],
+        until: float,
+    ) -> None:  # fmt: skip
+        """Makes the oracle fill the task's arrays. Kernels are built meanwhile."""
         self.evaluations += 1
-        name = task.func.name
-        left = max(0.0, until - time.monotonic()) + _GRACE_SECONDS
+        name, now = task.func.name, time.monotonic()
+        left = max(0.0, until - now) + _GRACE_SECONDS
+        end = now + min(_ORACLE_SECONDS, left)
         limits = Limits(tuple(usable_cores()), 8 * task.func.nbytes + (16 << 30))
         oracle = server.prepare(task, limits)
         try:
-            if not ready([oracle.channel], min(_ORACLE_SECONDS, left)):
-                if left < _ORACLE_SECONDS:
+            if task.target.kind != "cpu":
+                self._reference(builders, task)
+            is_slow = not ready([oracle.channel], min(_SOON_SECONDS, time_left(end)))
+            if is_slow:
+                builders.want(jobs)
+                builders.allow(self._builder_cores, ())
+            while oracle.channel not in (
+                readable := ready([oracle.channel, *builders.channels], time_left(end))
+            ):
+                if readable:
+                    builders.serve()
+                elif left < _ORACLE_SECONDS:
                     raise MeasureError(
                         f"the time is up before {name!r} was evaluated once with NumPy, which "
                         "kernels are checked against; give a budget of more seconds"
                     )
-                raise MeasureError(
-                    f"{name!r} cannot be checked: evaluating it with NumPy took more than "
-                    f"{_ORACLE_SECONDS:.0f} s; measure it with smaller sizes"
-                )
+                else:
+                    raise MeasureError(
+                        f"{name!r} cannot be checked: evaluating it with NumPy took more than "
+                        f"{_ORACLE_SECONDS:.0f} s; measure it with smaller sizes"
+                    )
             why: str | None = oracle.channel.receive()
         except Gone:
             why = "the process that evaluated it ended"
@@ -171,6 +193,8 @@ class WorkerPool:
             server.reap(oracle, kill=True)
         if why is not None:
             raise MeasureError(f"{name!r} cannot be evaluated to check kernels: {why}")
+        if is_slow and task.target.kind == "cpu":  # cores are chosen next, by timing a kernel
+            builders.rest(until)
 
     def _choose_cores(self, workers: TaskWorkers) -> None:
         """Moves the runner to the cores where the reference kernel is fastest."""

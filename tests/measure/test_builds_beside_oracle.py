@@ -1,0 +1,88 @@
+"""Kernels are built while the oracle evaluates a task, if that takes long."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import planted
+import pytest
+from test_slow_builds import Workers, jobs
+
+from tilesmith.base.errors import MeasureError
+from tilesmith.measure.messages import Exit, Limits
+from tilesmith.measure.parent import worker_pool
+from tilesmith.measure.parent.builders import Builders
+from tilesmith.measure.parent.fork_server_client import Worker
+from tilesmith.measure.wire import Channel, pair
+from tilesmith.task.task import Task
+
+
+class Server(Workers):
+    """Its oracle answers when the test says so."""
+
+    def prepare(self, task: Task, limits: Limits) -> Worker:
+        ours, theirs = pair()
+        self.oracle = Channel(theirs)
+        return Worker(99, ours)
+
+    def reap(self, worker: Worker, kill: bool = False) -> Exit:
+        assert worker.pid == 99, f"worker {worker.pid} was ended"
+        return Exit(0, True)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Server:
+    monkeypatch.setattr(worker_pool, "ForkServerClient", Server)
+    return Server()
+
+
+def pool() -> worker_pool.WorkerPool:
+    return worker_pool.WorkerPool(60.0, 0, 0, False, (0, 1))
+
+
+def test_kernels_are_built_while_the_oracle_works(server: Any) -> None:
+    builders = Builders(server, (0, 1), 60.0, 0)
+    built: list[str] = []
+
+    def work() -> None:
+        """The oracle answers only after three kernels were built, and a fourth was begun."""
+        for number in (0, 1, 0):
+            built.append(server.answer(number))
+        last = server.ends[1].receive()
+        server.oracle.send(None)
+        server.ends[1].send(last)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    wanted = jobs("a", "b", "c", "d", "e")
+    pool()._evaluate(server, builders, planted.task(), wanted, float("inf"))
+    thread.join(60)
+    assert sorted(built) == ["a", "b", "c"]
+    assert not builders.channels  # on the processor, cores are chosen by timing: none builds
+    builders.want(wanted)
+    done = [taken[0] for _ in range(4) if (taken := builders.take(60)) is not None]
+    assert sorted(done) == ["a", "b", "c", "d"]
+
+
+def test_nothing_is_built_beside_an_oracle_that_is_quick(server: Any) -> None:
+    builders = Builders(server, (0, 1), 60.0, 0)
+    prepare = server.prepare
+
+    def at_once(task: Task, limits: Limits) -> Worker:
+        worker: Worker = prepare(task, limits)
+        server.oracle.send(None)
+        return worker
+
+    server.prepare = at_once
+    pool()._evaluate(server, builders, planted.task(), jobs("a"), float("inf"))
+    assert not builders.channels
+
+
+def test_an_oracle_that_cannot_evaluate_says_why(server: Any) -> None:
+    builders = Builders(server, (0, 1), 60.0, 0)
+    threading.Thread(
+        target=lambda: (server.answer(0), server.oracle.send("no")), daemon=True
+    ).start()
+    with pytest.raises(MeasureError, match="cannot be evaluated to check kernels: no"):
+        pool()._evaluate(server, builders, planted.task(), jobs("a"), float("inf"))
