@@ -4,6 +4,7 @@ with the interpreter, whatever the blocks and threads are.
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from math import prod
 from typing import Any
@@ -193,3 +194,23 @@ def test_an_index_outside_is_found_in_any_thread() -> None:
     at[3999] = 4000
     with pytest.raises(ts.ArgumentError, match="X is read at index"):
         ts.evaluate(func, np.zeros((4000, 300)), at, num_threads=3)
+
+
+def test_overlapping_windows_are_never_copied_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All windows together would take 16 MB in double."""
+    n, k = 4096, ts.reduce_axis(512, name="k")
+    x, w = ts.placeholder((n + 511,), name="X"), ts.placeholder((512, 4), name="W")
+    y = ts.compute((n, 4), lambda i, j: ts.sum(x[i + k] * w[k, j], axis=k), name="Y")
+    func = ts.function([x, w, y])
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(s, dtype=np.float32) for s in ((n + 511,), (512, 4))]
+    windows = np.lib.stride_tricks.sliding_window_view(arrays[0].astype(np.float64), 512)
+    want = windows @ arrays[1].astype(np.float64)
+    monkeypatch.setattr(contraction, "_BLOCK_ELEMENTS", 1 << 14)
+    tracemalloc.start()
+    try:
+        got = ts.evaluate(func, *arrays)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-4)
