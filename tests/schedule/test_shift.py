@@ -116,8 +116,9 @@ def test_the_order_in_a_window_sum_of_a_convolution() -> None:
     assert_exact(sch, extremes(func))
 
 
-def test_both_factors_are_shifted_there_and_back() -> None:
-    sch = Schedule(product("uint8", "int8", constant=False))
+@pytest.mark.parametrize("constant", [False, True], ids=["given", "constant"])
+def test_both_factors_are_shifted_there_and_back(constant: bool) -> None:
+    sch = Schedule(product("uint8", "int8", constant))
     block = sch.shift_operand("C", "A")
     block = sch.shift_operand(block, "B")
     block = sch.shift_operand(block, "A.shifted")

@@ -200,6 +200,7 @@ class CacheWrite(Step):
                 Write(w.buffer, w.index, Load(names[w.buffer], index, w.value.dtype))
                 for w in b.writes
             ),
+            domain=frozenset(p for p in b.domain if p.names <= {i.name for i in b.spatial}),
         )
         body = (*body[: at + 1], nest(func, copy), *body[at + 1 :])
         parts = tuple(i.extent for i in b.spatial)

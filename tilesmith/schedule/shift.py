@@ -72,7 +72,7 @@ class ShiftOperand(Step):
     C[i, j] += A[i, k] * B[k, j]    ->    A.shifted[i, k] = int8(A[i, k]) + -128
                                           C.shift[j] += B[k, j]
                                           C.shifted[i, j] += A.shifted[i, k] * B[k, j]
-                                          C[i, j] = C.shifted[i, j] + C.shift[j] * 128
+                                          C[i, j] = C.shifted[i, j] + (C.shift[j] * 128)
     """
 
     name: ClassVar[str] = "shift_operand"
@@ -122,10 +122,11 @@ class ShiftOperand(Step):
         copy = self._copied(func.all_buffers[own.buffer], kind is INT8)
         (w,) = b.writes
         total = w.value.dtype
-        params, shift = self._summed(func, b, other)
-        times = Const(total.wrap(_HALF if kind is INT8 else -_HALF), total)
-        taken = Load(self.shift, tuple(var(i.name) for i in shift.spatial), total)
-        more = Binary("mul", taken, times, total)
+        times = _HALF if kind is INT8 else -_HALF
+        params, shift = self._summed(func, b, other, times)
+        more: Expr = Load(self.shift, tuple(var(i.name) for i in shift.spatial), total)
+        if shift.reducing:
+            more = Binary("mul", more, Const(total.wrap(times), total), total)
         corrected = replace(w, value=Binary("add", Load(self.sum, w.index, total), more, total))
 
         def put(load: Load) -> Expr:
@@ -144,11 +145,10 @@ class ShiftOperand(Step):
         )
         buffers = func.all_buffers
         new = (
-            replace(buffers[own.buffer], name=self.copy, dtype=kind, scope="global", zeros=(),
-                    unmerged=(), basis=(), sums=(), layout=None, align=None),
+            Buffer(self.copy, buffers[own.buffer].shape, kind),
             Buffer(self.shift, tuple(i.extent for i in shift.spatial), total),
             Buffer(self.sum, buffers[w.buffer].shape, total),
-        )  # fmt: skip
+        )
         return replace(func, params=params, body=body, buffers=(*func.buffers, *new))
 
     def _copied(self, buf: Buffer, signed: bool) -> Block:
@@ -160,8 +160,12 @@ class ShiftOperand(Step):
         iters = tuple(Iter(a, "S", e, var(a)) for a, e in zip(axes, buf.shape, strict=True))
         return Block(self.copy, iters, (Write(self.copy, index, value),))
 
-    def _summed(self, func: Function, b: Block, load: Load) -> tuple[tuple[Buffer, ...], Block]:
-        """The parameters, and the block that sums the factor that is not shifted."""
+    def _summed(
+        self, func: Function, b: Block, load: Load, times: int
+    ) -> tuple[tuple[Buffer, ...], Block]:
+        """The parameters, and the block that sums the factor that is not shifted. Of sums that are
+        taken ahead, it also takes the multiple.
+        """
         total = b.writes[0].value.dtype
         used = {n for p in load.index for n in p.names}
         spatial = tuple(i for i in b.spatial if i.name in used)
@@ -178,7 +182,7 @@ class ShiftOperand(Step):
             zero = dict.fromkeys(over, of(0)) | {over[0]: n + k}
             place: tuple[Int, ...] = tuple(zero.get(d, p) for d, p in enumerate(load.index))
             digit = Cast(replace(load, index=place), total)
-            unit = Const(total.wrap(1 << 8 * k), total)
+            unit = Const(total.wrap(times << 8 * k), total)
             digits.append(Binary("mul", digit, unit, total))
         value = reduce(lambda x, y: Binary("add", x, y, total), digits)
         shape = tuple(n + SUM_DIGITS if d == over[0] else e for d, e in enumerate(buf.shape))

@@ -15,15 +15,17 @@ from dataclasses import dataclass, replace
 from tilesmith.base.errors import ScheduleError
 from tilesmith.base.target import Target
 from tilesmith.ir.lookup import find_block, readers, writers
-from tilesmith.ir.nodes import Intrinsic
+from tilesmith.ir.nodes import Block, Intrinsic
 from tilesmith.schedule.cache import CacheRead, CacheWrite
 from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.iterators import SplitIterator
+from tilesmith.schedule.kinds import Unroll
 from tilesmith.schedule.layout import Pad, TransformLayout
 from tilesmith.schedule.location import ReverseComputeAt
 from tilesmith.schedule.loops import Reorder, Split
 from tilesmith.schedule.sample import SampleLocation
 from tilesmith.schedule.shift import ShiftOperand
+from tilesmith.schedule.step import Step
 from tilesmith.schedule.unit import Tensorize
 from tilesmith.space import analysis
 from tilesmith.space.instruction_match import Match, matches, shifted_matches
@@ -38,6 +40,7 @@ def usable(intrinsics: tuple[Intrinsic, ...], target: Target) -> tuple[Intrinsic
 
 
 _SUMMED = 64  # neighbouring sums of a factor, held in registers
+_AT_ONCE = 4  # sums that are put together from their digits
 
 _TILING = Tiling("SSRSRRS", "any", max_innermost=16, registers=True, whole=8, ones=True)
 # Of an instruction that holds its result: one at a time, and over the whole sum. To load and store
@@ -197,15 +200,26 @@ def _shifted(
     for producer in before:
         if [r.name for r in readers(state.func, producer)] == [step.copy]:
             state = state.then(Inline(producer))
-    _, sums = find_block(state.func, step.shift)
-    last = next(load.index[-1] for load in sums.loads if load.buffer != step.shift)
-    if sums.reducing and last.name in [i.name for i in sums.spatial]:
-        split = Split(f"{step.shift}.{last.name}", (None, _SUMMED))
-        others = [f"{step.shift}.{i.name}" for i in sums.iters if i.name != last.name]
-        state = state.then(split, Reorder((split.parts[0], *others, split.parts[1])))
+    state = state.then(*_sum_loops(find_block(state.func, step.shift)[1]))
     if consumer is None:
         return step.sum, name, state
     return step.sum, consumer, state.then(Inline(name))
+
+
+def _sum_loops(b: Block) -> list[Step]:
+    """The loops of a block that sums a factor: vectors of neighbouring sums. Digits of sums that
+    were taken ahead lie apart in a packed constant, so that vectors of them would not pay.
+    """
+    axes = [i.name for i in b.spatial]
+    if not b.reducing:
+        split = Split(f"{b.name}.{axes[-1]}", (None, _AT_ONCE)) if axes else None
+        return [split, Unroll(split.parts[1])] if split else []
+    last = next(load.index[-1].name for load in b.loads)
+    if last not in axes:
+        return []
+    split = Split(f"{b.name}.{last}", (None, _SUMMED))
+    others = [f"{b.name}.{i.name}" for i in b.iters if i.name != last]
+    return [split, Reorder((split.parts[0], *others, split.parts[1]))]
 
 
 def _shift_of(block: str) -> str:

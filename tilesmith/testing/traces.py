@@ -381,11 +381,17 @@ class _Draw:
         return Blockize(self.loop())
 
     def tensorize(self) -> Step:
-        """At a loop with the extent of an instruction's first axis, if there is one."""
-        loops = all_loops(self.func.body)
-        first = {unit: next(walk(unit.description.body))[1].iters[0].extent for unit in INTRINSICS}
+        """At a loop nest with the extents of an instruction for types that occur, if there is
+        one.
+        """
+        types = {b.dtype for b in self.func.all_buffers.values()}
+        units = [u for u in INTRINSICS if {p.dtype for p in u.description.params} <= types]
+        sizes = {u: [i.extent for i in next(walk(u.description.body))[1].iters] for u in units}
         fits = [
-            (unit, f.name) for unit, extent in first.items() for f in loops if f.extent == extent
+            (unit, path[-len(extents)].name)
+            for unit, extents in sizes.items()
+            for path, _ in walk(self.func.body)
+            if [f.extent for f in path[-len(extents) :]] == extents
         ]
         unit, loop = self.one_of(fits or [(INTRINSICS[0], self.loop())])
         return Tensorize(loop, unit)

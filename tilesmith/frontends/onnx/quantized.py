@@ -234,10 +234,8 @@ def _convolved(call: Call, x: Value, w: Value, zx: Value | None, zw: Value | Non
         flat = call.add(reduce_sum, _int32(call, x), axes=(1,), keepdims=True)
         ones = call.constant(np.ones((1, 1, *w.shape[2:]), np.int32))
         windows = call.add(function, flat, ones, **slides)
-        flat_zero = shaped(
-            call, zw, zw.shape[:1] + zw.shape[2:]
-        )  # without the channels of a filter
-        y = call.add(subtract, y, call.add(multiply, windows, _int32(call, flat_zero)))
+        each = shaped(call, zw, zw.shape[:1] + zw.shape[2:])  # without the channels of a filter
+        y = call.add(subtract, y, call.add(multiply, windows, _int32(call, each)))
     return y
 
 
