@@ -47,14 +47,14 @@ def named_cases(text: str) -> list[Case]:
 
 
 def _case(op: str, name: str, shape: tuple[int, ...], batch: int) -> Case:
-    plain = function_of(name, shape)
+    plain = function_of(name, shape, prepared=True)
     sizes = {} if name in _NAMED else numbers(name, shape)
     return Case(op, name, shape, batch, sizes, plain, {None: plain})
 
 
-def function_of(name: str, shape: tuple[int, ...]) -> Function:
+def function_of(name: str, shape: tuple[int, ...], prepared: bool = False) -> Function:
     """An operator of the command line, the layer norm of M rows of N elements, or a product or
-    convolution in half precision.
+    convolution in half precision. With `prepared`, weights are constant, as in a model.
     """
     if dtype := HALF_PRODUCTS.get(name):
         m, n, k = shape
@@ -70,7 +70,7 @@ def function_of(name: str, shape: tuple[int, ...]) -> Function:
         y = ts.ops.conv2d(x, w, stride, kernel // 2, layout=layout, name="Y")
         return ts.function([x, w, y], name="_".join(("conv", dtype, *map(str, shape))))
     if name != LAYER_NORM:
-        return operator(name, shape)
+        return operator(name, shape, prepared=prepared)
     x = ts.placeholder(shape, name="X")
     gamma, beta = (ts.placeholder(shape[-1:], name=n) for n in ("gamma", "beta"))
     y = ts.ops.layer_norm(x, gamma, beta, name="Y")

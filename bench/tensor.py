@@ -174,7 +174,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=15.0, help="tuning time per kernel")
     parser.add_argument("--db", default=":memory:", help="database of measurements to use and fill")
-    parser.add_argument("--cases", default="matmul,conv,tiles", help="which of these to run")
+    parser.add_argument("--cases", default="matmul,conv,mixed,tiles", help="which of these to run")
     add_options(parser)
     args = parser.parse_args()
     spells = Spells(args.rounds, args.spell)
@@ -196,6 +196,20 @@ def main() -> None:
         contest("conv 56x56x64 3x3", func, [
             ours(f"{left} x int8", func), ours("float32", conv("float32", "float32")),
             peer_conv(func),
+        ], spells)  # fmt: skip
+    if "mixed" in args.cases:  # other types than those that the machine's instructions take
+        small = {"uint8 x int8": ("uint8", "int8"), "int8 x int8": ("int8", "int8")}
+        for n in (256, 512):
+            funcs = {name: matmul(n, *types) for name, types in small.items()}
+            func = funcs["uint8 x int8"]
+            contest(f"matmul {n}, uint8 x int8", func, [
+                ours("uint8 x int8", func), ours("uint8 x int8", func, "plain"),
+                ours("int8 x int8", funcs["int8 x int8"]), peer_matmul(func),
+            ], spells)  # fmt: skip
+        func = conv("uint8", "int8")
+        contest("conv 56x56x64 3x3, uint8 x int8", func, [
+            ours("uint8 x int8", func), ours("uint8 x int8", func, "plain"),
+            ours("int8 x int8", conv("int8", "int8")), peer_conv(func),
         ], spells)  # fmt: skip
     if "tiles" in args.cases and "amx" in features:
         func = matmul(1024, "uint8", "int8")

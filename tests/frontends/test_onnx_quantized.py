@@ -133,6 +133,43 @@ def test_conv_integer_pads_with_the_zero_point(fixed: Any, zw: Any) -> None:
     np.testing.assert_array_equal(ran(model, arrays), plain.run(None, floats)[0].astype(np.int32))
 
 
+@pytest.mark.parametrize("fixed", [(), ("w", "zw"), ("w", "zx", "zw")], ids=str)
+@pytest.mark.parametrize("zw", [(), (6,)], ids=["one", "channels"])
+@pytest.mark.parametrize("pads", [(0, 0, 0, 0), (1, 0, 2, 1)], ids=str)
+def test_zero_points_of_weights_leave_a_convolution_of_small_integers(
+    fixed: Any, zw: Any, pads: Any
+) -> None:
+    """What they add is a sum over each window."""
+    arrays = {"x": small(np.uint8, 2, 4, 6, 5), "w": small(np.uint8, 6, 4, 3, 2),
+              "zx": small(np.uint8), "zw": small(np.uint8, *zw)}  # fmt: skip
+    arrays["w"].flat[:2] = 0, 255  # so that no zero point makes all fit into int8
+    arrays["zw"][...] = 100
+    settings = {"pads": pads, "strides": (2, 1), "dilations": (1, 2)}
+    model = model_of("ConvInteger", arrays, fixed, types=(np.int32,), **settings)
+    graph = load_onnx(model)
+    assert isinstance(graph, Graph)
+    conv = next(n for n in graph.nodes if n.op == "conv2d")
+    assert [graph.values[x].dtype.name for x in conv.inputs] == ["uint8", "uint8"]
+    floats = {"x": arrays["x"].astype(F) - arrays["zx"].astype(F),
+              "w": arrays["w"].astype(F) - arrays["zw"].astype(F).reshape(-1, 1, 1, 1)}  # fmt: skip
+    plain = onnxruntime.InferenceSession(model_of("Conv", floats, **settings).SerializeToString())
+    np.testing.assert_array_equal(ran(model, arrays), plain.run(None, floats)[0].astype(np.int32))
+
+
+@pytest.mark.parametrize(("zb", "kind"), [(128, "int8"), (100, "uint8")])
+def test_weights_and_their_zero_point_are_one_constant_where_it_fits(zb: int, kind: str) -> None:
+    arrays = {"a": small(np.uint8, 3, 5), "b": small(np.uint8, 5, 4), "za": small(np.uint8),
+              "zb": np.uint8(zb).reshape(())}  # fmt: skip
+    arrays["b"].flat[:2] = 0, 255
+    model = model_of("MatMulInteger", arrays, ("b", "zb"), types=(np.int32,))
+    graph = load_onnx(model)
+    assert isinstance(graph, Graph)
+    product = next(n for n in graph.nodes if n.op == "matmul")
+    assert [graph.values[x].dtype.name for x in product.inputs] == ["uint8", kind]
+    a, b, za = (arrays[n].astype(np.int64) for n in ("a", "b", "za"))
+    np.testing.assert_array_equal(ran(model, arrays), (a - za) @ (b - zb))
+
+
 @pytest.mark.parametrize("fixed", [("w", "sw", "zw", "b"), ()], ids=["constant", "given"])
 @pytest.mark.parametrize("x_type", [np.uint8, np.int8])
 def test_qlinear_conv(fixed: Any, x_type: Any) -> None:

@@ -222,3 +222,13 @@ def test_a_copy_of_a_rank_0_buffer():
     sch.cache_read("O", "V")
     sch.compute_at("V.local", "O.i")
     assert_kept(sch)
+
+
+def test_a_cached_block_keeps_the_end_of_its_domain() -> None:
+    """Tiles of 2 rows do not divide 3; neither the block nor its copy touches a fourth row."""
+    x = ts.placeholder((3, 8), name="X")
+    y = ts.compute((3, 8), lambda i, j: x[i, j] * 2, name="Y")
+    sch = Schedule(ts.function([x, ts.compute((3, 8), lambda i, j: y[i, j] + 1, name="Z")]))
+    sch.merge_tiles("Y", {"i": 2})
+    sch.cache_write("Y")
+    assert_kept(sch)

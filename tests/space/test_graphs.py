@@ -79,6 +79,14 @@ def softmax(n: int) -> ts.Function:
     return ts.function([x, ts.ops.softmax(x)], name=f"softmax_{n}")
 
 
+def factor_of_rank_0() -> ts.Function:
+    """Read at no axis at all, often enough that a packed copy would pay for an operand."""
+    x, f = ts.placeholder((9, 16), name="X"), ts.placeholder((), name="F")
+    g = ts.placeholder((), name="G")
+    y = ts.compute((9, 16), lambda i, j: x[i, j] / f[()] + g[()], name="Y")
+    return ts.function([x, f, g, y], name="factor_of_rank_0")
+
+
 def rank_0() -> ts.Function:
     x = ts.placeholder((), name="X")
     return ts.function([x, ts.compute((), lambda: x[()] * 2, name="Y")], name="rank_0")
@@ -141,6 +149,7 @@ SHAPES: dict[str, Callable[[], ts.Function]] = {
     **{f"vector {n}": (lambda n=n: vector(n)) for n in (0, 1, 2, 127, 509)},
     **{f"softmax {n}": (lambda n=n: softmax(n)) for n in (1, 2, 127)},
     "rank 0": rank_0,
+    "a factor of rank 0": factor_of_rank_0,
     "rank 7": rank_7,
     "four reduce axes": lambda: reduced((3, 4, 2, 5), 6),
     "four reduce axes, one of them 1": lambda: reduced((3, 1, 2, 5), 1),
@@ -280,8 +289,9 @@ def derive_all(rules: str, target: Target, fired: Counter[str]) -> None:
     tasks.append(ts.Task(half_windows(), target))
     tasks.append(ts.Task(operator("depthwise-conv2d", (9, 20, 3, 1, 1), "NHWC"), target))
     tasks.append(ts.Task(operator("conv2d", (7, 8, 12, 1, 1, 0), "NCHW"), target))
-    if target is H200:  # padded in a launch of its own
-        tasks.append(ts.Task(operator("conv2d", (56, 128, 256, 3, 1, 1), "NHWC"), target))
+    if target is H200:  # padded in a launch of its own, or filtered
+        large = operator("conv2d", (56, 128, 256, 3, 1, 1), "NHWC", prepared=True)
+        tasks.append(ts.Task(large, target))
     for task in tasks:
         own: Any = recorded(RULES[rules](target), fired)
         assert (

@@ -151,7 +151,7 @@ class _Reader:
         match data:
             case [name, kind, shape]:
                 return Buffer(_name(name), self.integers(shape), _dtype(kind))
-            case [name, kind, shape, scope, layout, align, *rest] if len(rest) <= 3:
+            case [name, kind, shape, scope, layout, align, *rest] if len(rest) <= 4:
                 return Buffer(
                     _name(name),
                     self.integers(shape),
@@ -162,6 +162,7 @@ class _Reader:
                     _basis(rest[0]) if rest else (),
                     tuple(map(_number, rest[1])) if len(rest) > 1 else (),
                     self.integers(rest[2]) if len(rest) > 2 else (),
+                    tuple(map(_number, rest[3])) if len(rest) > 3 else (),
                 )
         raise ValueError(f"{data!r} is no buffer")
 

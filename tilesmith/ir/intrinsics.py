@@ -17,6 +17,8 @@ from tilesmith.ir.lower import function
 from tilesmith.ir.nodes import Intrinsic
 from tilesmith.ir.tensor_cores import MMA, WGMMA
 
+_SHORT = {"int8": "s8", "uint8": "u8", "bfloat16": "bf16"}
+
 
 def _dot(lanes: int, left: str, right: str, name: str) -> Function:
     """Sums four products into each int32 lane: C[i] += sum_k A[k] * B[i, k]."""
@@ -29,18 +31,19 @@ def _dot(lanes: int, left: str, right: str, name: str) -> Function:
     return function([a, b, c], name=name)
 
 
-AVX512_DOT_U8S8 = Intrinsic(
-    "avx512.dot_u8s8", _dot(16, "uint8", "int8", "dot_u8s8"), frozenset({"avx512f", "vnni"})
-)
-AVX_DOT_U8S8 = Intrinsic(
-    "avx.dot_u8s8", _dot(8, "uint8", "int8", "dot_u8s8"), frozenset({"avx2", "avxvnni"})
-)
-NEON_DOT_S8S8 = Intrinsic(
-    "neon.dot_s8s8", _dot(4, "int8", "int8", "dot_s8s8"), frozenset({"dotprod"})
-)
-NEON_DOT_U8U8 = Intrinsic(
-    "neon.dot_u8u8", _dot(4, "uint8", "uint8", "dot_u8u8"), frozenset({"dotprod"})
-)
+def _named(family: str, lanes: int, left: str, right: str, *features: str) -> Intrinsic:
+    name = f"dot_{_SHORT[left]}{_SHORT[right]}"
+    return Intrinsic(f"{family}.{name}", _dot(lanes, left, right, name), frozenset(features))
+
+
+AVX512_DOT_U8S8 = _named("avx512", 16, "uint8", "int8", "avx512f", "vnni")
+AVX512_DOT_S8U8 = _named("avx512", 16, "int8", "uint8", "avx512f", "vnni")
+AVX_DOT_U8S8 = _named("avx", 8, "uint8", "int8", "avx2", "avxvnni")
+AVX_DOT_S8U8 = _named("avx", 8, "int8", "uint8", "avx2", "avxvnni")
+NEON_DOT_S8S8 = _named("neon", 4, "int8", "int8", "dotprod")
+NEON_DOT_U8U8 = _named("neon", 4, "uint8", "uint8", "dotprod")
+NEON_DOT_U8S8 = _named("neon", 4, "uint8", "int8", "i8mm")
+NEON_DOT_S8U8 = _named("neon", 4, "int8", "uint8", "i8mm")
 
 # A tile register of AMX has 16 rows of 64 bytes.
 AMX_ROWS, AMX_NBYTES = 16, 64
@@ -62,9 +65,8 @@ def _tiles(rows: int, columns: int, left: str, right: str) -> Intrinsic:
         lambda i, j: sum_over(cast(a[i, k], total) * cast(b[k, j], total), axis=k),
         name="C",
     )
-    short = {"int8": "s8", "uint8": "u8", "bfloat16": "bf16"}
     # Other names than those of an earlier layout of B, whose records do not fit any more.
-    name = f"tiles_{short[left]}{short[right]}_{rows}x{columns}x{depth}"
+    name = f"tiles_{_SHORT[left]}{_SHORT[right]}_{rows}x{columns}x{depth}"
     described = function([a, b, c], name=name)
     at, column = var("d0"), var("d1")
     tile = column // AMX_ROWS
@@ -83,8 +85,17 @@ def _tiles(rows: int, columns: int, left: str, right: str) -> Intrinsic:
 
 AMX_TILES = tuple(
     _tiles(rows, 32, left, right)
-    for left, right in (("int8", "int8"), ("uint8", "int8"), ("bfloat16", "bfloat16"))
+    for left, right in (
+        ("int8", "int8"),
+        ("uint8", "int8"),
+        ("int8", "uint8"),
+        ("uint8", "uint8"),
+        ("bfloat16", "bfloat16"),
+    )
     for rows in (32, 16)
 )
 
-INTRINSICS = (AVX512_DOT_U8S8, AVX_DOT_U8S8, NEON_DOT_S8S8, NEON_DOT_U8U8, *AMX_TILES, *WGMMA, *MMA)
+INTRINSICS = (
+    AVX512_DOT_U8S8, AVX512_DOT_S8U8, AVX_DOT_U8S8, AVX_DOT_S8U8, NEON_DOT_S8S8, NEON_DOT_U8U8,
+    NEON_DOT_U8S8, NEON_DOT_S8U8, *AMX_TILES, *WGMMA, *MMA,
+)  # fmt: skip

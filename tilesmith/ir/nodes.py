@@ -77,6 +77,8 @@ from tilesmith.expr.nodes import Binary, Expr, Load, map_ints
 
 Matrix = tuple[tuple[float, ...], ...]  # a tuple of rows
 
+SUM_DIGITS = 4  # to the base 256, of a sum that is appended to a constant
+
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
@@ -99,23 +101,34 @@ class Buffer:
     # The shape of the caller's array before neighbouring dimensions of it were merged, which moves
     # no element; empty if none were.
     unmerged: tuple[Int, ...] = ()
+    # Dimensions (or empty) over which the caller sums its array ahead of time, zeros included. The
+    # sums, in four digits to the base 256, are appended to the first of them, at 0 of the others.
+    # Only for constants of 8 bits; `shape` includes them.
+    sums: tuple[int, ...] = ()
 
     @property
     def given_shape(self) -> tuple[Int, ...]:
-        """The shape of the caller's array, before `unmerged`, `basis` and `zeros`."""
+        """The shape of the caller's array, before it is prepared."""
         return self.unmerged or self.merged_shape
 
     @property
     def merged_shape(self) -> tuple[Int, ...]:
-        """The same with dimensions merged, before `basis` and `zeros`."""
+        """The same with dimensions merged, before `basis`, `zeros` and `sums`."""
         columns = {d: of(len(rows[0])) for d, rows in self.basis}
-        added = self.zeros or (0,) * len(self.shape)
-        return tuple(columns.get(d, n - added[d]) for d, n in enumerate(self.shape))
+        added = dict(enumerate(self.zeros))
+        for d in self.sums[:1]:
+            added[d] = added.get(d, 0) + SUM_DIGITS
+        return tuple(columns.get(d, n - added.get(d, 0)) for d, n in enumerate(self.shape))
 
     @property
     def is_as_given(self) -> bool:
         """Whether the caller's array is used as it is, in whatever shape."""
-        return self.layout is None and not self.basis and not self.zeros
+        return self.layout is None and not self.basis and not self.zeros and not self.sums
+
+    @property
+    def preparation(self) -> tuple[object, ...]:
+        """What the caller does with its array ahead of time."""
+        return self.layout, self.basis, self.zeros, self.sums
 
     @property
     def physical_shape(self) -> tuple[Int, ...]:
@@ -217,6 +230,13 @@ class Intrinsic:
         """The name of the output in the description."""
         name: str = self.description.outputs[0].name
         return name
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Equal for instructions that differ in the order of their operands only."""
+        types = sorted(p.dtype.name for p in self.description.params)
+        sizes = [i.extent.const for _, b in walk(self.description.body) for i in b.iters]
+        return (*types, *sizes)
 
     def nbits(self, operand: str) -> int:
         """The bits of an operand."""

@@ -11,7 +11,7 @@ import numpy as np
 from tilesmith.base.errors import ArgumentError
 from tilesmith.expr.ints import FloorDiv, Int
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Buffer
+from tilesmith.ir.nodes import SUM_DIGITS, Buffer
 
 
 def pack(func: Function, name: str, array: Any) -> np.ndarray[Any, Any]:
@@ -36,16 +36,21 @@ def packed(buf: Buffer, array: Any, taker: str) -> np.ndarray[Any, Any]:
     a = in_basis(buf, a)
     if buf.layout is None:
         return a if a.flags.c_contiguous else a.copy()
-    where = np.indices(a.shape, sparse=True)
-    grids: dict[str, Any] = {f"d{k}": where[k] for k in range(a.ndim)}
     out = _aligned(tuple(n.const or 0 for n in buf.physical_shape), a.dtype)
+    dims = [f"d{k}" for k in range(a.ndim)]
+    order = [str(p) for p in buf.layout]
+    if sorted(order) == sorted(dims):
+        out[...] = a.transpose([dims.index(d) for d in order])
+        return out
+    where = np.indices(a.shape, sparse=True)
+    grids: dict[str, Any] = dict(zip(dims, where, strict=True))
     out[tuple(np.broadcast_to(_at(p, grids), a.shape) for p in buf.layout)] = a
     return out
 
 
 def in_basis(buf: Buffer, a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The array with its dimensions merged, multiplied by the matrices of the parameter's basis,
-    which is rounded once, and with its zeros appended.
+    which is rounded once, and with its zeros and sums appended.
     """
     if buf.unmerged:
         a = a.reshape([n.const or 0 for n in buf.merged_shape])
@@ -54,7 +59,22 @@ def in_basis(buf: Buffer, a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         for d, rows in buf.basis:
             exact = np.moveaxis(np.tensordot(np.array(rows), exact, (1, d)), 0, d)
         a = exact.astype(a.dtype)
-    return np.pad(a, [(0, n) for n in buf.zeros]) if buf.zeros else a
+    if buf.zeros:
+        a = np.pad(a, [(0, n) for n in buf.zeros])
+    return _with_sums(a, buf.sums) if buf.sums else a
+
+
+def _with_sums(a: np.ndarray[Any, Any], over: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    rest = a.sum(axis=over, keepdims=True, dtype=np.int64)
+    shape = [SUM_DIGITS if d == over[0] else n for d, n in enumerate(a.shape)]
+    added = np.zeros(shape, a.dtype)
+    for k in range(SUM_DIGITS):
+        digit = rest.astype(a.dtype)  # wraps, and a negative digit makes the next one larger
+        at = [slice(k, k + 1) if d == over[0] else slice(1 if d in over else None)
+              for d in range(a.ndim)]  # fmt: skip
+        added[tuple(at)] = digit
+        rest = (rest - digit) >> 8
+    return np.concatenate([a, added], axis=over[0])
 
 
 def as_given(buf: Buffer, a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -143,9 +143,10 @@ class _Writer:
             b.scope,
             layout,
             b.align,
-            *([b.basis] if b.basis or b.zeros or b.unmerged else []),
-            *([b.zeros] if b.zeros or b.unmerged else []),
-            *([self.integers(b.unmerged)] if b.unmerged else []),
+            *([b.basis] if b.basis or b.zeros or b.unmerged or b.sums else []),
+            *([b.zeros] if b.zeros or b.unmerged or b.sums else []),
+            *([self.integers(b.unmerged)] if b.unmerged or b.sums else []),
+            *([b.sums] if b.sums else []),
         ]
 
     def stmt(self, s: Stmt) -> list[Any]:

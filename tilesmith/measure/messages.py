@@ -126,7 +126,7 @@ class Built:
     def key(self) -> str:
         """Equal for kernels with the same code on the same layouts."""
         a = self.artifact
-        layouts = repr([(b.name, b.layout, b.basis, b.zeros) for b in self.params])
+        layouts = repr([(b.name, b.preparation) for b in self.params])
         return digest(a.code.hex(), layouts, str(a.workspace_nbytes), str(a.parameters))
 
 

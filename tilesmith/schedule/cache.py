@@ -200,6 +200,7 @@ class CacheWrite(Step):
                 Write(w.buffer, w.index, Load(names[w.buffer], index, w.value.dtype))
                 for w in b.writes
             ),
+            domain=frozenset(p for p in b.domain if p.names <= {i.name for i in b.spatial}),
         )
         body = (*body[: at + 1], nest(func, copy), *body[at + 1 :])
         parts = tuple(i.extent for i in b.spatial)
@@ -218,21 +219,21 @@ def _is_divided(func: Function, b: Block) -> bool:
     several iterators, as a number consists of digits.
     """
     extents, index = {i.name: i.extent for i in b.spatial}, b.writes[0].index
-    parts = [_digits(p, extents) for p in index]
+    parts = [digits(p, extents) for p in index]
     if not all(parts) or all(p.name for p in index) or len(b.writes) != 1:
         return False
     shape = func.all_buffers[b.writes[0].buffer].shape
-    sizes = [product(extents[n] for n in digits) for digits in parts]
+    sizes = [product(extents[n] for n in own) for own in parts]
     return sizes == list(shape) and sorted(n for d in parts for n in d) == sorted(extents)
 
 
-def _digits(p: Int, extents: dict[str, Int]) -> tuple[str, ...]:
+def digits(p: Int, extents: dict[str, Int]) -> tuple[str, ...]:
     """The iterators of which an index consists, that which counts most first."""
     if p.name is not None:
         return (p.name,) if p.name in extents else ()
     for n in sorted(p.names & extents.keys()):
         rest = exact_quotient(p - var(n), extents[n])
-        if rest is not None and n not in rest.names and (more := _digits(rest, extents)):
+        if rest is not None and n not in rest.names and (more := digits(rest, extents)):
             return (*more, n)
     return ()
 

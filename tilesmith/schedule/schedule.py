@@ -24,6 +24,7 @@ from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
 from tilesmith.schedule.loops import Fuse, Reorder, Split
 from tilesmith.schedule.merge import MergeIterators
 from tilesmith.schedule.reduction import DecomposeReduction, Rfactor
+from tilesmith.schedule.shift import ShiftOperand
 from tilesmith.schedule.step import Size, Step
 from tilesmith.schedule.trace import Trace
 from tilesmith.schedule.unfold import MergeTiles, Unfold
@@ -258,6 +259,14 @@ class Schedule:
         """
         self.apply(Pad(block, tuple(multiples.items())))
         return f"{block}.pad" if f"{block}.pad" in self.blocks else block
+
+    def shift_operand(self, block: str, buffer: str) -> str:
+        """Makes a sum of products read a factor of uint8 as int8, or the other way round, and
+        corrects the sum. Returns the name of the block that sums; `block` now corrects.
+        """
+        step = ShiftOperand(block, buffer)
+        self.apply(step)
+        return step.sum
 
     # buffers
     def set_scope(self, buffer: str, scope: str) -> None:

@@ -38,6 +38,7 @@ from tilesmith.schedule.sample import (
     SamplePermutation,
     SampleTile,
 )
+from tilesmith.schedule.shift import ShiftOperand
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.unfold import MergeTiles, Unfold
 from tilesmith.schedule.unit import Blockize, Tensorize
@@ -49,9 +50,9 @@ PRIMITIVES: tuple[type[Step], ...] = (
     Split, Fuse, Reorder, SplitIterator, MergeIterators, Parallel, Vectorize, Unroll, Bind,
     Annotate, Pipeline, ComputeAt, ReverseComputeAt, Inline, ReverseInline, CacheRead, CacheWrite,
     SetScope, StorageAlign, Rfactor, DecomposeReduction, Winograd, SkipZeros, WriteOut,
-    TransformLayout, Pad, Unfold, MergeTiles, Blockize, Tensorize, SampleTile, SampleChoice,
-    SampleLocation, SamplePermutation, AutoParallel, AutoPrefetch, AutoVectorize, AutoUnroll,
-    PrefetchStreams, Require,
+    TransformLayout, Pad, ShiftOperand, Unfold, MergeTiles, Blockize, Tensorize, SampleTile,
+    SampleChoice, SampleLocation, SamplePermutation, AutoParallel, AutoPrefetch, AutoVectorize,
+    AutoUnroll, PrefetchStreams, Require,
 )  # fmt: skip
 
 VERSION = 1

@@ -7,10 +7,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tilesmith.ir.nodes import Block
+from tilesmith.ir.nodes import Block, Path
 from tilesmith.search.features.graph import Term
 from tilesmith.search.features.nest import Access, Nest
 from tilesmith.search.features.operations import operations
+from tilesmith.search.features.written_out import operations_written_out
 from tilesmith.search.gpu_constants import GpuConstants
 from tilesmith.search.gpu_nest import GpuNest, largest_power
 
@@ -32,10 +33,11 @@ class Needs:
     shared: Term  # bytes
 
 
-def instructions_of(gpu: GpuConstants, b: Block) -> float:
+def instructions_of(gpu: GpuConstants, b: Block, path: Path = ()) -> float:
     """Instructions of one instance of a block, without loads and stores."""
     cost = {"divmod": gpu.divide_cost, "math": gpu.math_cost}
-    counts = operations(b)
+    written_out = not b.reducing and any(f.kind == "unroll" for f in path)
+    counts = operations_written_out(b, path) if written_out else operations(b)
     return max(1.0, sum(c * cost.get(name.split()[-1], 1.0) for name, c in counts.items()))
 
 
@@ -123,7 +125,7 @@ def _computed(gpu: GpuConstants, n: GpuNest) -> Needs:
                 waits = waits.maximum(steps / (1 if again else n.written_out.minimum(16)))
         loads = loads + instructions
         operands = operands + n.loaded(a)
-    work = n.each * instructions_of(gpu, nest.block)
+    work = n.each * instructions_of(gpu, nest.block, nest.path)
     loop = steps / n.written_out * gpu.loop_cost
     shared = steps / n.written_out * gpu.shared_latency if reducing else g.of(0)
     latency = waits * gpu.global_latency * 0.5 + shared

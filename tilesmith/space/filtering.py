@@ -16,7 +16,7 @@ from tilesmith.schedule.kinds import Unroll
 from tilesmith.schedule.loops import Fuse, Reorder
 from tilesmith.schedule.rounding import ACCURACY, filtering_error
 from tilesmith.schedule.step import Step
-from tilesmith.schedule.winograd import Filtering, Window, Winograd, filtering_of
+from tilesmith.schedule.winograd import Filtering, Winograd, filtering_of
 from tilesmith.schedule.zeros import SkipZeros, edges_of, share_of_zeros
 from tilesmith.space.large_tiles import with_large_tiles
 from tilesmith.space.state import Derived, State
@@ -82,10 +82,10 @@ class FilterWindows:
         filtering = filtering_of(func, b) if not state.levels_of(b.name) else None
         if filtering is None:
             return None
-        short = [w for w in filtering.windows if (w.count, w.stride) == (3, 1)]
+        short = self.short(b, filtering)
         lanes = state.task.target.lanes(32)
-        step = self._short(b, short) if short else self._long(func, b, filtering, lanes)
-        if step is None or not self._pays(b, filtering, step):
+        step = short or self._long(func, b, filtering, lanes)
+        if step is None or not self.pays(b, filtering, step):
             return None
         derived = [
             made
@@ -118,7 +118,11 @@ class FilterWindows:
         derived = state.then(*before, step)
         return _in_rows(derived, f"{step.block}.tiles", place, *step.taps)
 
-    def _short(self, b: Block, windows: list[Window]) -> Winograd:
+    def short(self, b: Block, filtering: Filtering) -> Winograd | None:
+        """For windows of three taps and stride 1, if there are any."""
+        windows = [w for w in filtering.windows if (w.count, w.stride) == (3, 1)]
+        if not windows:
+            return None
         places = {i.name: i.extent.const or 1 for i in b.spatial}
         best = sorted(windows, key=lambda w: w.filter(2).gain(places[w.place]))[-self.most :]
         return Winograd(b.name, tuple(w.tap for w in windows if w in best))
@@ -149,7 +153,8 @@ class FilterWindows:
                 best = gain, Winograd(b.name, (w.tap,), results)
         return best[1]
 
-    def _pays(self, b: Block, filtering: Filtering, step: Winograd) -> bool:
+    def pays(self, b: Block, filtering: Filtering, step: Winograd) -> bool:
+        """Whether enough products are saved, relative to the transforms."""
         extents = {i.name: i.extent.const or 1 for i in b.iters}
         seen = {n for p in filtering.image.index for n in p.names}
         windows = [w for w in filtering.windows if w.tap in step.taps]

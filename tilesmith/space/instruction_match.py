@@ -1,19 +1,23 @@
 """Where a hardware instruction fits a block: which of the block's iterators the instruction's own
 stand for, and which loads are its operands. Extents and memory layouts need not fit; padding and
-packing make them.
+packing make them. An operand of uint8 may stand for one of int8, or the other way round: it is then
+shifted by 128.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import permutations, product
 
+from tilesmith.base.dtype import INT8, UINT8
 from tilesmith.expr.ints import Int, var
 from tilesmith.expr.linear import step_along
 from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Load, Select, Unary
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, Buffer, Intrinsic, Iter, walk
+from tilesmith.schedule.cache import digits
+from tilesmith.schedule.shift import factors_of, sums_ahead
 
 _COMMUTATIVE = ("add", "mul", "max", "min")
 
@@ -30,6 +34,8 @@ class Match:
     axes: tuple[tuple[str, int], ...]
     operands: tuple[tuple[str, Load], ...]
     output: str  # the name of the instruction's output
+    long: tuple[tuple[str, Int], ...]  # the block's iterators of more than one value, with extents
+    shifted: str = ""  # the operand that is of the other type of 8 bits; "" if all types fit
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -62,9 +68,13 @@ class Match:
         return plain if buffer.layout is None else buffer.layout
 
     def is_plain(self, operand: str) -> bool:
-        """Whether every axis of an operand has a dimension of its own, so that it can be packed."""
+        """Whether every axis of an operand has a dimension of its own, or is a part of one as a
+        digit is of a number, so that it can be packed.
+        """
         load = dict(self.operands)[operand]
         names = {p.name for p in load.index}
+        for p in load.index:
+            names |= {*digits(p, dict(self.long))}
         return names.issuperset(self.order_of(operand))
 
     def is_dense(self, func: Function, operand: str) -> bool:
@@ -103,8 +113,10 @@ def _accesses(described: Block) -> dict[str, Load]:
     return written | {load.buffer: load for load in described.loads}
 
 
-def matches(func: Function, b: Block, unit: Intrinsic) -> list[Match]:
-    """Every way in which the instruction fits, the cheapest first."""
+def matches(func: Function, b: Block, unit: Intrinsic, shifted: bool = False) -> list[Match]:
+    """Every way in which the instruction fits, the cheapest first; with `shifted`, every way in
+    which it would if one operand were of the other type of 8 bits.
+    """
     d = block_of(unit)
     if len(b.writes) != 1 or (b.combiner is None) != (d.combiner is None):
         return []
@@ -112,19 +124,45 @@ def matches(func: Function, b: Block, unit: Intrinsic) -> list[Match]:
         return []
     (w,), (dw,) = b.writes, d.writes
     out: dict[tuple[tuple[str, int], ...], Match] = {}
+    long = tuple((i.name, i.extent) for i in b.iters if i.extent.const != 1)
     for pairs in _unify(w.value, dw.value, {}):
         pairs = {**pairs, dw.buffer: w.held}
-        if not _same_dtypes(func, unit, pairs):
+        others = _other_dtypes(func, unit, pairs)
+        if others is None or len(others) != shifted:
             continue
         for axes in _assignments(b, d, pairs):
             sized = tuple((i.name, e.extent.const or 1) for i, e in zip(axes, d.iters, strict=True))
-            out.setdefault(sized, Match(unit, sized, tuple(pairs.items()), dw.buffer))
+            operands = tuple(pairs.items())
+            found = Match(unit, sized, operands, dw.buffer, long, "".join(others))
+            out.setdefault(sized, found)
     return sorted(out.values(), key=lambda m: m.cost(b))
 
 
-def _same_dtypes(func: Function, unit: Intrinsic, pairs: Pairs) -> bool:
+def shifted_matches(func: Function, b: Block, units: Sequence[Intrinsic]) -> list[list[Match]]:
+    """Every way in which the instructions would fit if one factor were of the other type of 8 bits:
+    the one whose shift costs least.
+    """
+    factors = factors_of(b)
+    costs = {}
+    for own, other in zip(factors, reversed(factors), strict=True):
+        along_sums = not other.index or other.index[-1].name in {i.name for i in b.reducing}
+        size = func.all_buffers[other.buffer].size.const or 0
+        costs[own.buffer] = (not sums_ahead(func, b, other), along_sums, size)
+    found = [m for unit in units for m in matches(func, b, unit, shifted=True)]
+    by_buffer: dict[str, list[Match]] = {}
+    for m in found:
+        by_buffer.setdefault(dict(m.operands)[m.shifted].buffer, []).append(m)
+    best = min(by_buffer.keys() & costs.keys(), key=lambda n: costs[n], default="")
+    chosen = by_buffer.get(best, [])
+    return [[m for m in chosen if m.intrinsic is unit] for unit in units]
+
+
+def _other_dtypes(func: Function, unit: Intrinsic, pairs: Pairs) -> list[str] | None:
+    """The operands of the other type of 8 bits; None if another type does not fit."""
     have, want = func.all_buffers, unit.description.all_buffers
-    return all(have[load.buffer].dtype is want[name].dtype for name, load in pairs.items())
+    types = {name: (have[load.buffer].dtype, want[name].dtype) for name, load in pairs.items()}
+    others = {name: pair for name, pair in types.items() if pair[0] is not pair[1]}
+    return [*others] if all({*pair} == {INT8, UINT8} for pair in others.values()) else None
 
 
 def _assignments(b: Block, d: Block, pairs: Pairs) -> Iterator[tuple[Iter, ...]]:

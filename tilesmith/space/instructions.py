@@ -3,7 +3,8 @@
 The block's iterators are padded to the instruction's size and split by it. The inner parts become
 the instruction, the outer parts are tiled like any other block. Operands that do not lie in memory
 as the instruction wants them get another layout: constants ahead of time, intermediate results
-where they are written, other inputs in a copy.
+where they are written, other inputs in a copy. If no instruction takes the operands' types, one of
+them is shifted from uint8 to int8 or back.
 """
 
 from __future__ import annotations
@@ -13,17 +14,21 @@ from dataclasses import dataclass, replace
 
 from tilesmith.base.errors import ScheduleError
 from tilesmith.base.target import Target
-from tilesmith.ir.lookup import find_block, readers
-from tilesmith.ir.nodes import Intrinsic
+from tilesmith.ir.lookup import find_block, readers, writers
+from tilesmith.ir.nodes import Block, Intrinsic
 from tilesmith.schedule.cache import CacheRead, CacheWrite
 from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.iterators import SplitIterator
+from tilesmith.schedule.kinds import Unroll
 from tilesmith.schedule.layout import Pad, TransformLayout
 from tilesmith.schedule.location import ReverseComputeAt
+from tilesmith.schedule.loops import Reorder, Split
 from tilesmith.schedule.sample import SampleLocation
+from tilesmith.schedule.shift import ShiftOperand
+from tilesmith.schedule.step import Step
 from tilesmith.schedule.unit import Tensorize
 from tilesmith.space import analysis
-from tilesmith.space.instruction_match import Match, matches
+from tilesmith.space.instruction_match import Match, matches, shifted_matches
 from tilesmith.space.packing import Unit, packing
 from tilesmith.space.state import Derived, State
 from tilesmith.space.tiling import Tiling
@@ -33,6 +38,9 @@ def usable(intrinsics: tuple[Intrinsic, ...], target: Target) -> tuple[Intrinsic
     """The instructions that the target has."""
     return tuple(u for u in intrinsics if u.features <= target.features)
 
+
+_SUMMED = 64  # neighbouring sums of a factor, held in registers
+_AT_ONCE = 4  # sums that are put together from their digits
 
 _TILING = Tiling("SSRSRRS", "any", max_innermost=16, registers=True, whole=8, ones=True)
 # Of an instruction that holds its result: one at a time, and over the whole sum. To load and store
@@ -59,25 +67,32 @@ class TileByInstruction:
             return None
         derived: list[State] = []
         found = [matches(state.func, b, unit) for unit in self.intrinsics]
+        if not any(found):
+            found = shifted_matches(state.func, b, self.intrinsics)
         least = min((m.cost(b) for every in found for m in every), default=0)
         held = False  # whether an instruction that holds its result was found
-        for every in sorted(found, key=lambda every: every[0].cost(b) if every else 0):
+        kinds = set[tuple[object, ...]]()
+        for every in sorted(filter(None, found), key=lambda e: _effort(state, e[0])):
             for match in every:  # the cheapest whose operands can be brought into its order
                 if match.intrinsic.held and held:
                     break  # a smaller tile of the same registers
+                if match.intrinsic.kind in kinds:
+                    break  # the same instruction with its operands in the other order
                 try:
                     states = list(self._derive(state, match))
                 except ScheduleError:
                     continue
                 if match.cost(b) <= self.slowest * least:
                     derived += states
+                    kinds.add(match.intrinsic.kind)
                     held = held or match.intrinsic.held
                 break
         return Derived(tuple(derived)) if derived else None
 
     def _derive(self, state: State, match: Match) -> Iterator[State]:
+        state, match = _undivided(state, match)
         name, consumer, state = _with_room(state, match)
-        match = _again(state, name, match)
+        match = _again(state, name, replace(match, shifted=""))
         apart = tuple(
             operand for operand, _ in match.operands if match.is_apart(state.func, operand)
         )
@@ -100,7 +115,8 @@ class TileByInstruction:
             inner = tiling.innermost(b, axis)
             for operand, buffer, tiles in packed:
                 axes = tuple(f"{n}_inner" for n in match.order_of(operand))
-                taken = Unit(axes, match.digits_of(operand))
+                buf = tiled.func.all_buffers[buffer]
+                taken = Unit(axes, match.digits_of(operand), buf.shape if buf.sums else ())
                 tiled = tiled.then(*packing(b, buffer, axis, inner if tiles else {}, taken))
             for fused in self._fused(tiled, name, consumer):
                 around = 2 if match.intrinsic.held else 3  # levels that a copy may stand in
@@ -123,6 +139,23 @@ class TileByInstruction:
             yield state
 
 
+def _effort(state: State, match: Match) -> tuple[float, bool]:
+    """The cost of an instruction; of those that cost the same, one that writes as memory lies."""
+    return match.cost(state.block), not match.is_dense(state.func, match.output)
+
+
+def _undivided(state: State, match: Match) -> tuple[State, Match]:
+    """The state with an accumulator that has a dimension for each iterator, if the result has one
+    for several, such as channels that were divided into groups.
+    """
+    b = state.block
+    if all(p.name for p in b.writes[0].index):
+        return state, match
+    write = CacheWrite(b.name, "local")
+    state = state.then(write, done=[b.name])
+    return state, _again(state, write.copy, match)
+
+
 def _with_room(state: State, match: Match) -> tuple[str, str | None, State]:
     """The state with extents that the instruction divides, and an accumulator that lies as it
     wants. Returns also the name of the block, and of the element-wise consumer to fuse with it.
@@ -142,7 +175,10 @@ def _with_room(state: State, match: Match) -> tuple[str, str | None, State]:
         else:  # what reads the result crops it
             state = state.then(Inline(name))
         name = f"{name}.pad"
-    elif not match.is_dense(func, match.output) and analysis.is_output(func, b):
+    if match.shifted:
+        name, consumer, state = _shifted(state, name, consumer, _again(state, name, match))
+        match = replace(match, shifted="")
+    elif not (padding or match.is_dense(func, match.output)) and analysis.is_output(func, b):
         state = state.then(CacheWrite(name, "local"))
         consumer, name = name, f"{name}.local"
     match = _again(state, name, match)
@@ -151,10 +187,51 @@ def _with_room(state: State, match: Match) -> tuple[str, str | None, State]:
     return name, consumer, state.then(done=[name, *([consumer] if consumer else [])])
 
 
+def _shifted(
+    state: State, name: str, consumer: str | None, match: Match
+) -> tuple[str, str | None, State]:
+    """The state in which the block reads a shifted copy, which what makes that operand becomes a
+    part of. What reads the result corrects it.
+    """
+    func = state.func
+    step = ShiftOperand(name, dict(match.operands)[match.shifted].buffer)
+    before = [p.name for p in writers(func, step.buffer) if p.combiner is None]
+    state = state.then(step, done=[step.shift]).with_tile(step.shift, ())
+    for producer in before:
+        if [r.name for r in readers(state.func, producer)] == [step.copy]:
+            state = state.then(Inline(producer))
+    state = state.then(*_sum_loops(find_block(state.func, step.shift)[1]))
+    if consumer is None:
+        return step.sum, name, state
+    return step.sum, consumer, state.then(Inline(name))
+
+
+def _sum_loops(b: Block) -> list[Step]:
+    """The loops of a block that sums a factor: vectors of neighbouring sums. Digits of sums that
+    were taken ahead lie apart in a packed constant, so that vectors of them would not pay.
+    """
+    axes = [i.name for i in b.spatial]
+    if not b.reducing:
+        split = Split(f"{b.name}.{axes[-1]}", (None, _AT_ONCE)) if axes else None
+        return [split, Unroll(split.parts[1])] if split else []
+    last = next(load.index[-1].name for load in b.loads)
+    if last not in axes:
+        return []
+    split = Split(f"{b.name}.{last}", (None, _SUMMED))
+    others = [f"{b.name}.{i.name}" for i in b.iters if i.name != last]
+    return [split, Reorder((split.parts[0], *others, split.parts[1]))]
+
+
+def _shift_of(block: str) -> str:
+    """The block that sums the other factor, by the name of the one that sums shifted products."""
+    return ShiftOperand(block.removesuffix(".shifted"), "").shift
+
+
 def _again(state: State, name: str, match: Match) -> Match:
     """The same match, with the buffers that the block accesses now."""
     b = find_block(state.func, name)[1]
-    return next(m for m in matches(state.func, b, match.intrinsic) if m.axes == match.axes)
+    every = matches(state.func, b, match.intrinsic, bool(match.shifted))
+    return next(m for m in every if m.axes == match.axes)
 
 
 def _accumulator_layout(state: State, name: str, match: Match) -> TransformLayout:
@@ -181,15 +258,13 @@ def _with_operands(
     params = {p.name: p for p in state.func.params}
     for operand, load in match.operands:
         buffer = load.buffer
-        alone = [r.name for r in readers(state.func, buffer)] == [name]
+        constant = buffer in params and params[buffer].scope == "constant"
+        read_by = {r.name for r in readers(state.func, buffer)}
+        # The sums behind a constant are read in any layout.
+        alone = read_by - {_shift_of(name) if constant else ""} == {name}
         if operand == match.output:
             continue
-        if (
-            buffer in params
-            and params[buffer].scope == "constant"
-            and alone
-            and match.is_plain(operand)
-        ):
+        if constant and alone and match.is_plain(operand):
             packed.append((operand, buffer, True))
         elif match.is_dense(state.func, operand) and operand not in copied:
             continue

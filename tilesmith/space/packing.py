@@ -7,10 +7,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from tilesmith.expr.ints import Int, exact_quotient, of, var
+from tilesmith.expr.intervals import bounds
+from tilesmith.expr.ints import Int, of
 from tilesmith.ir.lookup import readers
 from tilesmith.ir.nodes import Block
 from tilesmith.ir.parse import parse_int
+from tilesmith.schedule.cache import digits
 from tilesmith.schedule.layout import TransformLayout
 from tilesmith.schedule.step import Step
 from tilesmith.space.state import State
@@ -23,11 +25,13 @@ _OUTSIDE, _SUMMED, _HELD, _VECTOR = range(4)
 @dataclass(frozen=True)
 class Unit:
     """An operand of a hardware instruction: its axes, and how it lies in memory over the positions
-    d0, d1, ... along them.
+    d0, d1, ... along them. `shape` is that of the whole operand if the block leaves an end of it to
+    others.
     """
 
     axes: tuple[str, ...] = ()
     digits: tuple[Int, ...] = ()
+    shape: tuple[Int, ...] = ()
 
 
 NO_UNIT = Unit()
@@ -66,7 +70,7 @@ def gathered(state: State, axis: str | None) -> list[str]:
     for name, indices in _reads(b).items():
         used = {n for index in indices for p in index for n in p.names}
         uses = prod(extents[i.name] for i in b.spatial if i.name not in used)
-        if name in inputs and axis not in used and len(indices) == 1 and uses >= _USES:
+        if name in inputs and used and axis not in used and len(indices) == 1 and uses >= _USES:
             last = indices[0][-1].name
             if last not in reduced or extents[last] == 1:
                 continue
@@ -106,7 +110,7 @@ def spread(state: State, axis: str | None) -> list[Step]:
     b, steps = state.block, list[Step]()
     for buffer in state.func.buffers:
         places = _reads(b).get(buffer.name, [])
-        if len(places) != 1 or buffer.layout is not None or axis is None:
+        if len(places) != 1 or not places[0] or buffer.layout is not None or axis is None:
             continue
         stride = places[0][-1].coefficient(axis).const or 0
         only = [r.name for r in readers(state.func, buffer.name)] == [b.name]
@@ -150,7 +154,7 @@ def layout_of(
     """
     places = _reads(b)[buffer]
     if len(places) == 1:
-        places = [_without_ones(b, places[0])]
+        places = [_without_ones(b, places[0], unit.shape)]
     vector = {k for index in places for k, p in enumerate(index) if axis in p.names}
     if len(places) > 1 or len(vector) > 1:  # no single order suits all loads
         return ()
@@ -175,24 +179,32 @@ def layout_of(
     return () if layout == tuple(f"d{k}" for k in range(len(layout))) else layout
 
 
-def _without_ones(b: Block, index: tuple[Int, ...]) -> tuple[Int, ...]:
-    """An index without axes of extent 1 beside another axis: such as those of a 1x1 filter."""
+def _without_ones(b: Block, index: tuple[Int, ...], shape: tuple[Int, ...]) -> tuple[Int, ...]:
+    """An index without axes of extent 1 beside another axis: such as those of a 1x1 filter. One
+    stays where the dimension goes on behind what the block reads.
+    """
     ones: dict[str, Int] = {i.name: of(0) for i in b.iters if i.extent.const == 1}
-    return tuple(p.substitute(ones) if p.names - ones.keys() else p for p in index)
+    extents = {i.name: i.extent for i in b.iters}
+    whole = [not shape or bounds(p, extents)[1] + 1 == shape[d] for d, p in enumerate(index)]
+    return tuple(
+        p.substitute(ones) if p.names - ones.keys() and all_read else p
+        for p, all_read in zip(index, whole, strict=True)
+    )
 
 
 def _coordinates(b: Block, p: Int, text: str) -> list[tuple[str | None, str]]:
     """The axes that a dimension consists of, and the position along each; None for a mixture. If an
-    axis was divided, the dimension consists of both parts.
+    axis was divided, the dimension consists of all its parts.
     """
     if p.name is not None:
         return [(p.name, text)]
     extents = {i.name: i.extent for i in b.iters}
-    for n in sorted(p.names):
-        rest = exact_quotient(p - var(n), extents[n]) if n in extents else None
-        if rest is not None and rest.name is not None:
-            return [(rest.name, f"({text} // {extents[n]})"), (n, f"({text} % {extents[n]})")]
-    return [(None, text)]
+    out: list[tuple[str | None, str]] = []
+    first, *inner = digits(p, extents) or (None,)
+    for n in reversed(inner):
+        out.insert(0, (n, f"({text} % {extents[str(n)]})"))
+        text = f"({text} // {extents[str(n)]})"
+    return [(first, text), *out]
 
 
 def _reads(b: Block) -> dict[str, list[tuple[Int, ...]]]:

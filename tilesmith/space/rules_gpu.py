@@ -19,7 +19,7 @@ from tilesmith.schedule.iterators import SplitIterator
 from tilesmith.schedule.kinds import Annotate, Bind
 from tilesmith.schedule.layout import TransformLayout
 from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
-from tilesmith.schedule.loops import Split
+from tilesmith.schedule.loops import Reorder, Split
 from tilesmith.schedule.sample import SampleChoice, SampleTile
 from tilesmith.schedule.step import Step
 from tilesmith.space import analysis
@@ -74,6 +74,8 @@ def add_cache_reads(state: State, block: str, how: Fetching) -> State:
         except ScheduleError:
             continue
         copied = True
+        packed = as_packed(state, name, read.copy)
+        state = state.then(*packed)
         path, _ = find_block(state.func, read.copy)
         outer = next((f for f in path if f.owner == read.copy), None)
         if outer is not None:
@@ -82,13 +84,31 @@ def add_cache_reads(state: State, block: str, how: Fetching) -> State:
                 column = f"#{read.copy}.width"
                 width = Annotate(outer.name, "fetch_width", column)
                 state = state.then(SampleChoice(column, how.widths), width)
-        if how.turned:
+        if how.turned and not packed:
             state = state.then(*turned(b, name, read.copy))
     if how.pipeline and reducing and copied:
         column = f"#{block}.pipeline"
         notes = (Annotate(loop, "pipeline", column) for loop in reducing[0])
         state = state.then(SampleChoice(column, (1, 2)), *notes)
     return state
+
+
+def as_packed(state: State, buffer: str, copy: str) -> list[Step]:
+    """Copies an operand whose dimensions lie in another order in that order, so that neighbouring
+    threads read neighbours.
+    """
+    layout = state.func.all_buffers[buffer].layout or ()
+    dims = [p.name for p in layout]
+    if sorted(filter(None, dims)) != [f"d{d}" for d in range(len(dims))]:
+        return []
+    path, _ = find_block(state.func, copy)
+    loops = [f.name for f in path if f.owner == copy]
+    if len(loops) != len(dims):
+        return []
+    order = tuple(str(p) for p in layout)
+    return [
+        TransformLayout(copy, order), Reorder(tuple(loops[int(d.removeprefix("d"))] for d in order))
+    ]  # fmt: skip
 
 
 def turned(b: Block, buffer: str, copy: str) -> list[Step]:

@@ -13,6 +13,7 @@ from tilesmith.space.across import TileAcross
 from tilesmith.space.annotation import CpuAnnotation
 from tilesmith.space.column_sums import TileColumnSums
 from tilesmith.space.filtering import FilterWindows, LeaveOutZeros
+from tilesmith.space.filtering_gpu import FilterWindowsForGpu
 from tilesmith.space.instructions import TileByInstruction, usable
 from tilesmith.space.merging import merge_axes
 from tilesmith.space.rules import (
@@ -83,6 +84,7 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
             split_interleaved,
             FuseRows(),
             WriteOutWindowsForGpu(),
+            FilterWindowsForGpu(FilterWindows(accuracy=accuracy)),
             TileUnfolded(TileByTensorCores(group_intrinsics(target))),
             SplitSums(),
             TileByTensorCores(group_intrinsics(target)),

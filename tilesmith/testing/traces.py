@@ -43,6 +43,7 @@ from tilesmith.schedule.sample import (
     SampleTile,
 )
 from tilesmith.schedule.schedule import Schedule
+from tilesmith.schedule.shift import ShiftOperand, factors_of
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.unfold import MergeTiles, Unfold
 from tilesmith.schedule.unit import Blockize, Tensorize
@@ -72,7 +73,7 @@ GPU_WEIGHTS: dict[str, float] = {**CPU_WEIGHTS, "bind": 2, "parallel": 0, "vecto
 EVERY_WEIGHTS: dict[str, float] = {
     **CPU_WEIGHTS, "bind": 0.5, "split_iterator": 2, "merge_iterators": 4, "winograd": 4,
     "unfold": 1, "merge_tiles": 1, "skip_zeros": 3, "write_out": 2, "tensorize": 3,
-    "auto_parallel": 1, "auto_prefetch": 0.5, "auto_vectorize": 1,
+    "shift_operand": 2, "auto_parallel": 1, "auto_prefetch": 0.5, "auto_vectorize": 1,
     "auto_unroll": 1, "prefetch_streams": 0.5, "sample_tile": 0.2, "sample_choice": 0.2,
     "sample_location": 2, "sample_permutation": 1, "require": 0.2,
 }  # fmt: skip
@@ -371,15 +372,26 @@ class _Draw:
         names = [i.name for i in b.iters if self.rng.random() < 0.6]
         return Pad(b.name, tuple((n, int(self.rng.integers(2, 5))) for n in names))
 
+    def shift_operand(self) -> Step:
+        b = self._sum()
+        names = [x.buffer for x in factors_of(b)] or [x.buffer for x in b.loads] or [b.name]
+        return ShiftOperand(b.name, self.one_of(names))
+
     def blockize(self) -> Step:
         return Blockize(self.loop())
 
     def tensorize(self) -> Step:
-        """At a loop with the extent of an instruction's first axis, if there is one."""
-        loops = all_loops(self.func.body)
-        first = {unit: next(walk(unit.description.body))[1].iters[0].extent for unit in INTRINSICS}
+        """At a loop nest with the extents of an instruction for types that occur, if there is
+        one.
+        """
+        types = {b.dtype for b in self.func.all_buffers.values()}
+        units = [u for u in INTRINSICS if {p.dtype for p in u.description.params} <= types]
+        sizes = {u: [i.extent for i in next(walk(u.description.body))[1].iters] for u in units}
         fits = [
-            (unit, f.name) for unit, extent in first.items() for f in loops if f.extent == extent
+            (unit, path[-len(extents)].name)
+            for unit, extents in sizes.items()
+            for path, _ in walk(self.func.body)
+            if [f.extent for f in path[-len(extents) :]] == extents
         ]
         unit, loop = self.one_of(fits or [(INTRINSICS[0], self.loop())])
         return Tensorize(loop, unit)

@@ -27,7 +27,7 @@ def apply_layouts(func: Function, _: Target) -> Function:
         return tuple(p.substitute(env) for p in layout)
 
     def flat(b: Buffer) -> Buffer:
-        return replace(b, shape=b.physical_shape, layout=None, basis=(), zeros=())
+        return replace(b, shape=b.physical_shape, layout=None, basis=(), zeros=(), sums=())
 
     def go(s: Stmt) -> tuple[Stmt, ...]:
         if isinstance(s, Store | Join):

@@ -1,11 +1,13 @@
-"""Quantised operators. A product of small integers is one sum in int32; zero points of the input
-become a correction behind it where the weights are constant.
+"""Quantised operators. A product of integers of 8 bits is one sum in int32, for which processors
+have instructions; zero points become corrections behind it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from tilesmith.base.dtype import FLOAT32, INT32
 from tilesmith.base.errors import GraphError
@@ -116,23 +118,45 @@ def _need_small(call: Call, *values: Value) -> None:
             call.refuse(f"{x} must be of int8 or uint8")
 
 
+def _fitting(call: Call, b: Value, zb: Value | None) -> tuple[Value, Value | None]:
+    """b and its zero point; constants of which the difference fits into int8, as that and None."""
+    if zb is None or _is_zero(call, zb):
+        return b, None
+    held, zero = call.contents(b), call.contents(zb)
+    if held is None or zero is None:
+        return b, zb
+    centred = held.astype(np.int16) - zero.astype(np.int16)
+    fits = centred.min(initial=0) >= -128 and centred.max(initial=0) <= 127
+    return (call.constant(centred.astype(np.int8)), None) if fits else (b, zb)
+
+
 def _product(call: Call, a: Value, b: Value, za: Value | None, zb: Value | None) -> Value:
     """(a - za) @ (b - zb) in int32; za may differ for each row, zb for each column."""
     _need_small(call, a, b)
     za = None if za is None else _lined_up(call, za, max(len(a.shape), 1), -2)
     zb = None if zb is None else _lined_up(call, zb, max(len(b.shape), 1), -1)
-    b = _centred(call, b, zb)
-    if za is None or _is_zero(call, za):
-        return product(call, a, b)
-    if call.builder.array(b) is None or len(b.shape) < 2 or len(a.shape) < 2:
-        return product(call, _centred(call, a, za), b)
-    # sum (a - za) b = sum a b - za sum b, and the sums of constant weights are constants.
-    columns: Value = call.add(reduce_sum, _int32(call, b), axes=(-2,), keepdims=True)
-    shift = call.add(multiply, columns, _int32(call, za))
+    b, zb = _fitting(call, b, zb)
+    if len(b.shape) < 2 or len(a.shape) < 2:
+        return product(call, _centred(call, a, za), _centred(call, b, zb))
+    # sum (a - za)(b - zb) = sum a b - za sum (b - zb) - zb sum a
     y = product(call, a, b)
-    if shift.size == y.shape[-1]:
+    if za is not None and not _is_zero(call, za):
+        # of constant weights, the sums are constants
+        wide = _int32(call, _centred(call, b, zb))
+        columns: Value = call.add(reduce_sum, wide, axes=(-2,), keepdims=True)
+        y = _less(call, y, call.add(multiply, columns, _int32(call, za)))
+    if zb is not None:
+        rows: Value = call.add(reduce_sum, _int32(call, a), axes=(-1,), keepdims=True)
+        y = _less(call, y, call.add(multiply, rows, _int32(call, zb)))
+    return y
+
+
+def _less(call: Call, y: Value, shift: Value) -> Value:
+    """y - shift, for which each column may have one number."""
+    out: Value
+    if shift.size == y.shape[-1] == shift.shape[-1]:
         shift = call.add(multiply, shaped(call, shift, (shift.size,)), B=-1)
-        out: Value = call.add(bias_add, y, shift, axis=-1)
+        out = call.add(bias_add, y, shift, axis=-1)
     else:
         out = call.add(subtract, y, shift)
     return out
@@ -186,33 +210,43 @@ def _convolved(call: Call, x: Value, w: Value, zx: Value | None, zw: Value | Non
             )
         raise RunOnHost(f"its input has {count} spatial dimensions; kernels have 1 to 3")
     slide = sliding(call, x.shape[2:], w.shape[2:])
-    settings: dict[str, Any] = {
-        "stride": slide.stride, "dilation": slide.dilation, "groups": groups_of(call),
-    }  # fmt: skip
+    groups = groups_of(call)
+    slides: dict[str, Any] = {"stride": slide.stride, "dilation": slide.dilation}
     if zw is not None:
-        w = _centred(call, w, _lined_up(call, zw, count + 2, 0))
+        w, zw = _fitting(call, w, _lined_up(call, zw, count + 2, 0))
     if zx is not None and zx.size != 1:
         call.refuse(f"the zero point {zx} of its input must be one number")
     zx = None if zx is None or _is_zero(call, zx) else shaped(call, zx, ())
-    if zx is None or call.builder.array(w) is None:
-        x = _centred(call, x, zx)
-        plain: Value = call.add(function, x, w, padding=slide.padding, **settings)
-        return plain
-    # What is padded is the zero point, so the same constant per channel corrects every place.
-    widths = ((0, 0), (0, 0), *slide.padding)
-    held = call.builder.array(zx)
-    if any(map(any, slide.padding)):
-        if held is not None:
-            x = call.add(pad, x, widths=widths, value=int(held))
-        else:
-            x = call.add(pad_with, x, zx, widths=widths)
-    y = call.add(function, x, w, **settings)
-    weights: Value = call.add(
-        reduce_sum, _int32(call, w), axes=tuple(range(1, count + 2)), keepdims=False
+    if zw is not None and groups != 1:  # sums of windows would differ from group to group
+        w, zw = _centred(call, w, zw), None
+    if zx is None:
+        slides["padding"] = slide.padding
+    elif any(map(any, slide.padding)):
+        # What is padded is the zero point, so the same number per channel corrects every place.
+        x = _padded(call, x, zx, ((0, 0), (0, 0), *slide.padding))
+    y: Value = call.add(function, x, w, groups=groups, **slides)
+    if zx is not None:
+        wide = _int32(call, _centred(call, w, zw))
+        weights = call.add(reduce_sum, wide, axes=tuple(range(1, count + 2)), keepdims=False)
+        shift = call.add(multiply, call.add(multiply, weights, _int32(call, zx)), B=-1)
+        y = call.add(bias_add, y, shift, axis=1)
+    if zw is not None:
+        flat = call.add(reduce_sum, _int32(call, x), axes=(1,), keepdims=True)
+        ones = call.constant(np.ones((1, 1, *w.shape[2:]), np.int32))
+        windows = call.add(function, flat, ones, **slides)
+        each = shaped(call, zw, zw.shape[:1] + zw.shape[2:])  # without the channels of a filter
+        y = call.add(subtract, y, call.add(multiply, windows, _int32(call, each)))
+    return y
+
+
+def _padded(call: Call, x: Value, value: Value, widths: tuple[tuple[int, int], ...]) -> Value:
+    held = call.contents(value)
+    y: Value = (
+        call.add(pad_with, x, value, widths=widths)
+        if held is None
+        else call.add(pad, x, widths=widths, value=int(held))
     )
-    shift = call.add(multiply, call.add(multiply, weights, _int32(call, zx)), B=-1)
-    out: Value = call.add(bias_add, y, shift, axis=1)
-    return out
+    return y
 
 
 def import_conv_integer(call: Call) -> Value:

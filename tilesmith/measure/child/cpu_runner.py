@@ -120,7 +120,7 @@ class CpuRunner:
 
     def _place(self, p: Parameter, buffer: Buffer) -> _Place:
         """Memory of a parameter in the layout of the kernel; kept for the next kernel with it."""
-        key = (p.name, repr((buffer.layout, buffer.basis, buffer.zeros, p.shape)))
+        key = (p.name, repr((buffer.preparation, p.shape)))
         if key not in self._places:
             self._make_room(p.name)
             tight = Region(p.name, p.nbytes)

@@ -109,7 +109,7 @@ class GpuRunner:
         """Memory of a parameter in the layout of the kernel; kept for the next kernel with it."""
         key = (p.name, "")
         if buffer is not None:
-            key = (p.name, repr((buffer.layout, buffer.basis, buffer.zeros, p.shape)))
+            key = (p.name, repr((buffer.preparation, p.shape)))
         if key not in self._places:
             self._make_room(p.name)
             memory = self._device.allocate(p.nbytes + 2 * _GUARD_NBYTES)

@@ -7,6 +7,8 @@ expr/code_cost.py estimates the size of its code.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tilesmith.base.dtype import BOOL
 from tilesmith.expr.ints import FloorDiv, opaque_atoms
 from tilesmith.expr.nodes import (
@@ -40,29 +42,35 @@ def operations(b: Block) -> dict[str, int]:
     """How often each of OPERATIONS occurs, including the step that accumulates a reduction."""
     counts = dict.fromkeys(OPERATIONS, 0)
     for w in b.writes if b.combiner is None else joined(b.writes, b.combiner):
-        _count(w.value, counts)
+        for e in preorder(w.value, apart):
+            if (kind := operation_of(e)) is not None:
+                counts[kind] += 1
+            elif isinstance(e, Load):
+                counts["int divmod"] += sum(1 for _ in divisions_of(e))
     return counts
 
 
-def _count(value: Expr, counts: dict[str, int]) -> None:
-    for e in preorder(value, _apart):
-        if isinstance(e, Load):
-            divisions = sum(isinstance(a, FloorDiv) for p in e.index for a in opaque_atoms(p))
-            counts["int divmod"] += divisions
-        elif isinstance(e, Select):
-            counts["select"] += 1
-        elif isinstance(e, Unary | Binary):
-            operand = children(e)[0].dtype
-            family = "float" if operand.is_float else "int"
-            if e.op in ("and", "or", "not") or operand is BOOL:
-                counts["bool"] += 1
-            elif _product(e) is not None:
-                counts[f"{family} mad"] += 1  # one instruction
-            else:
-                counts[f"{family} {_KIND.get(e.op, 'other')}"] += 1
+def operation_of(e: Expr) -> str | None:
+    """Which of OPERATIONS it is, without its operands."""
+    if isinstance(e, Select):
+        return "select"
+    if not isinstance(e, Unary | Binary):
+        return None
+    operand = children(e)[0].dtype
+    family = "float" if operand.is_float else "int"
+    if e.op in ("and", "or", "not") or operand is BOOL:
+        return "bool"
+    if _product(e) is not None:
+        return f"{family} mad"  # one instruction
+    return f"{family} {_KIND.get(e.op, 'other')}"
 
 
-def _apart(e: Expr) -> tuple[Expr, ...]:
+def divisions_of(e: Load) -> Iterator[FloorDiv]:
+    """The divisions in the index of a load."""
+    return (a for p in e.index for a in opaque_atoms(p) if isinstance(a, FloorDiv))
+
+
+def apart(e: Expr) -> tuple[Expr, ...]:
     """The operands computed separately from e; the product in a multiply-add is not."""
     product = _product(e)
     if product is None:
