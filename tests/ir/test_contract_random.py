@@ -4,6 +4,7 @@ with the interpreter, whatever the blocks and threads are.
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from math import prod
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
+from tilesmith.ir import block_products
 from tilesmith.ir import contract as contraction
 from tilesmith.ir import evaluate as oracle
 from tilesmith.ir.pieces import boxes, size_of
@@ -122,9 +124,10 @@ def test_blocks_agree_with_the_plain_path(seed: int, monkeypatch: pytest.MonkeyP
     assert used == [True]
     for name, most in (
         ("_BLOCK_ELEMENTS", 17), ("_KEPT_ELEMENTS", 11), ("_RESULT_ELEMENTS", 9),
-        ("_MAX_COLUMNS", 2), ("_DOUBLE_TERMS", 5), ("_SINGLE_TERMS", 3),
+        ("_MAX_COLUMNS", 2),
     ):  # fmt: skip
-        monkeypatch.setattr(contraction, name, most)
+        monkeypatch.setattr(block_products, name, most)
+    monkeypatch.setattr(contraction, "_DOUBLE_TERMS", 5)
     got.append(ts.evaluate(func, *arrays, num_threads=3))
     monkeypatch.setattr(oracle, "contract", lambda *_: False)
     want = ts.evaluate(func, *arrays, num_threads=2)
@@ -142,6 +145,22 @@ def test_blocks_agree_with_the_plain_path(seed: int, monkeypatch: pytest.MonkeyP
             )
     if exact and prod(want.shape) < 30:
         np.testing.assert_array_equal(ts.interpret(func, *arrays), want)
+
+
+def test_memory_is_bounded_where_an_operand_lacks_the_summed_axis() -> None:
+    """For each i there is a matrix of 200 x 300 elements that are all read from B[i, j]."""
+    a, b = ts.placeholder((200, 300), name="A"), ts.placeholder((200, 200), name="B")
+    k = ts.reduce_axis(300, name="k")
+    y = ts.compute((200, 200), lambda i, j: ts.sum(a[i, k] * b[i, j], axis=k), name="Y")
+    arrays = [np.random.default_rng(0).standard_normal(s) for s in ((200, 300), (200, 200))]
+    tracemalloc.start()
+    try:
+        got = ts.evaluate(ts.function([a, b, y]), *arrays)
+        assert tracemalloc.get_traced_memory()[1] < 50 << 20  # all of them take 96 MB
+    finally:
+        tracemalloc.stop()
+    want = arrays[0].sum(1)[:, None] * arrays[1]
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
@@ -193,3 +212,23 @@ def test_an_index_outside_is_found_in_any_thread() -> None:
     at[3999] = 4000
     with pytest.raises(ts.ArgumentError, match="X is read at index"):
         ts.evaluate(func, np.zeros((4000, 300)), at, num_threads=3)
+
+
+def test_overlapping_windows_are_never_copied_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All windows together would take 16 MB in double."""
+    n, k = 4096, ts.reduce_axis(512, name="k")
+    x, w = ts.placeholder((n + 511,), name="X"), ts.placeholder((512, 4), name="W")
+    y = ts.compute((n, 4), lambda i, j: ts.sum(x[i + k] * w[k, j], axis=k), name="Y")
+    func = ts.function([x, w, y])
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(s, dtype=np.float32) for s in ((n + 511,), (512, 4))]
+    windows = np.lib.stride_tricks.sliding_window_view(arrays[0].astype(np.float64), 512)
+    want = windows @ arrays[1].astype(np.float64)
+    monkeypatch.setattr(block_products, "_BLOCK_ELEMENTS", 1 << 14)
+    tracemalloc.start()
+    try:
+        got = ts.evaluate(func, *arrays)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-4)

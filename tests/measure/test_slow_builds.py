@@ -66,3 +66,32 @@ def test_the_last_builds_of_a_batch_are_left_to_the_next_one() -> None:
     assert taken == ["d", "e"]
     assert server.answer(0) == "slow"
     assert builders.take(9) == ("slow", "slow")
+
+
+def test_what_is_left_goes_on_beside_batches_of_other_tasks() -> None:
+    server = Workers()
+    builders = Builders(server, (0, 1), 60.0, 0)  # type: ignore[arg-type]
+    builders.want(jobs("slow", "a"), may_leave=1)
+    builders.allow((0, 1), (0, 1))
+    assert server.answer(1) == "a"
+    assert builders.take(9) == ("a", "a")
+    builders.begin(jobs("b"))
+    assert builders.take(60) is None
+    assert builders.left == {"slow"}
+    # The next batch is of another task: the worker that builds is not ended.
+    builders.want(jobs("b", "c"))
+    assert server.answer(1) == "b"
+    assert builders.take(9) == ("b", "b")
+    assert server.answer(1) == "c"
+    assert builders.take(9) == ("c", "c")
+    assert server.answer(0) == "slow"
+    builders.serve()
+    assert builders.take(0.01) is None
+    # When its task is measured again, it is there, and once.
+    builders.want(jobs("slow", "d"))
+    builders.allow((0, 1), (0, 1))
+    assert builders.take(9) == ("slow", "slow")
+    assert server.answer(0) == "d"
+    assert builders.take(9) == ("d", "d")
+    builders.want(jobs("e"))
+    assert builders.take(0.01) is None

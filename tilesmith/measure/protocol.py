@@ -62,14 +62,14 @@ class Postponing(Protocol):
     """
 
     def postpone(self, allowed: bool) -> None:
-        """Whether `measure` may leave out candidates from now on, if `upcoming` has others of their
-        task.
+        """Whether `measure` may leave out candidates from now on, if `upcoming` has others, be they
+        of the same task or not.
         """
 
     @property
     def postponed(self) -> Sequence[Candidate]:
         """Those that the last call of `measure` has left out. The caller puts them into the next
-        batch, where their builds go on.
+        batch of their task. Their builds go on meanwhile.
         """
 
 

@@ -108,6 +108,10 @@ class NetworkRun:
             if following is None or self._is_done(following) or not self._helps(following):
                 following = self._choose()
             current = following
+        for k, tuner in enumerate(self.tuners):  # what no other step of its task has taken
+            if tuner.num_postponed and self.tasks[k].weight and not self._is_spent:
+                self._step(measuring, k, None, tuner.num_postponed)
+                interrupts.check()
 
     def tuning(
         self, network: int, interrupted: bool = False, error: TilesmithError | None = None,
@@ -237,11 +241,18 @@ class NetworkRun:
         self.tasks[r.whole] = replace(whole, weights=(0,) * len(whole.weights))
         self.divided.append(r)
 
-    def _step(self, measuring: Measuring, k: int, following: int | None) -> None:
+    def _step(
+        self, measuring: Measuring, k: int, following: int | None, rest: int | None = None
+    ) -> None:
+        """One step of a task, while the search of the `following` one runs; `rest`: only of so many
+        candidates that were left, at the end.
+        """
         tuner = self.tuners[k]
         most = _MOST if tuner.task.target.kind == "cpu" else _MOST_GPU
         if not self._histories[k]:
             most = first_trials(tuner.task)
+        if rest is not None:
+            most = rest
         if self.budget.trials is not None:
             most = min(most, self.budget.trials - self.trials - sum(self._known))
         overlaps = following is not None and not self._alone & {k, following}
@@ -252,7 +263,9 @@ class NetworkRun:
         try:
             if self._known[k] and not tuner.trials:  # the best known is measured again, alone
                 tuner.step(measuring, most, until=self.until)
-            measured = tuner.step(measuring, most, until=self.until, following=after)
+            measured = tuner.step(
+                measuring, most, until=self.until, following=after, ahead=rest is None
+            )
         except RecordsError:
             raise
         except TilesmithError as error:

@@ -88,6 +88,7 @@ class TaskTuner:
         self._state = RunState(task, run, database, observers)
         self._search: Search | None = None
         self._pending: list[Candidate] = []  # proposed, not measured yet
+        self._postponed: list[Candidate] = []  # left out of a batch; the next one begins with them
         self._drafts = None if self._state.known else drafts
         self._drafted: set[str] = set()  # their keys: the search does not know of them at first
         self._suggested: list[
@@ -128,6 +129,11 @@ class TaskTuner:
         return self._state.trials
 
     @property
+    def num_postponed(self) -> int:
+        """Candidates that a batch has left to the next one, because their builds take long."""
+        return len(self._postponed)
+
+    @property
     def known(self) -> Sequence[Measurement]:
         """What the database had of the task before, oldest first."""
         return self._state.known
@@ -151,10 +157,15 @@ class TaskTuner:
         *,
         until: float | None = None,
         following: TaskTuner | None = None,
+        ahead: bool = True,
     ) -> list[Measurement]:
         """Measures one batch of at most n candidates, which ends at the moment `until` of
         time.monotonic(). Meanwhile the search of `following`, by default this tuner's, proposes its
-        next batch. Nothing is measured if the tuner has `finished`, or too little time is left.
+        next batch, unless `ahead` is false. Nothing is measured if the tuner has `finished`, or too
+        little time is left.
+
+        A measurer may leave candidates to the next batch, if their builds take long and others
+        are proposed ahead.
 
         Whatever ends a step early (Ctrl-C, an error), what was measured is stored.
         """
@@ -163,7 +174,7 @@ class TaskTuner:
         try:
             for tuner in {self, after}:
                 tuner._state.deadline = inf if until is None else until
-            return self._step(measuring, n, after, following is None)
+            return self._step(measuring, n, after, following is None, ahead)
         except BaseException:
             self._state.rescue()
             raise
@@ -185,7 +196,7 @@ class TaskTuner:
         return self._state.summary()
 
     def _step(
-        self, measuring: Measuring, n: int | None, after: TaskTuner, alone: bool
+        self, measuring: Measuring, n: int | None, after: TaskTuner, alone: bool, ahead: bool
     ) -> list[Measurement]:
         if self.finished:
             return []
@@ -199,17 +210,19 @@ class TaskTuner:
             self._finished = self._exhausted or state.deadline == inf
             return []
         under_way = len(batch) if defender is None and after is self else 0
+        under_way += after.num_postponed
         # Computed before the batch, during which trials are counted as they are reported.
         size = 0 if after._pending or after.finished else after._state.next_size(under_way)
         if isinstance(measuring, Reporting):
             measuring.report_to(state.add)
         if isinstance(measuring, Postponing):
-            measuring.postpone(alone)
-        measured = measuring.measure(batch, partial(self._look_ahead, after, size), state.left)
+            measuring.postpone(ahead)
+        upcoming = partial(self._look_ahead, after, size) if ahead else None
+        measured = measuring.measure(batch, upcoming, state.left)
         if alone and isinstance(measuring, Collecting):  # it has what was proposed meanwhile
             self._pending = []
         elif isinstance(measuring, Postponing):
-            self._pending = [*measuring.postponed, *self._pending]
+            self._postponed = [*measuring.postponed, *self._postponed]
         incumbent = measuring.best(self.task) if isinstance(measuring, Judging) else None
         state.end_batch(measured, incumbent)
         self._has_measured = self._has_measured or defender is None
@@ -254,7 +267,10 @@ class TaskTuner:
         if fresh := self._state.learn_of_others():
             search.tell(fresh)
             known = {m.candidate.key for m in fresh}
-            self._pending = [c for c in self._pending if c.key not in known][: self._state.room]
+            room = self._state.room
+            self._postponed = [c for c in self._postponed if c.key not in known][:room]
+            room = None if room is None else room - len(self._postponed)
+            self._pending = [c for c in self._pending if c.key not in known][:room]
 
     def _started(self) -> Search:
         """The search, which is told the database's records when it starts."""
@@ -270,13 +286,17 @@ class TaskTuner:
         return self._search
 
     def _take(self, n: int | None) -> list[Candidate]:
-        """The next batch to measure: what was proposed ahead, or a new proposal."""
+        """The next batch to measure: what was left, and what was proposed ahead or is now."""
+        late, self._postponed = self._postponed[:n], self._postponed[n:] if n is not None else []
+        if n == len(late):
+            return late
         if not self._pending:
             self._pending = self._state.take_earlier()
         if not self._pending:
-            self._ask(self._state.next_size())
-        batch, self._pending = self._pending[:n], self._pending[n:] if n is not None else []
-        return batch
+            self._ask(self._state.next_size(len(late)))
+        room = None if n is None else n - len(late)
+        batch, self._pending = self._pending[:room], self._pending[room:] if room else []
+        return [*late, *batch]
 
     def _look_ahead(self, after: TaskTuner, size: int) -> list[Candidate]:
         """The candidates that will be measured next, to be built ahead. The measurer already has

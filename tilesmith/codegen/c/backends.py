@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from tilesmith.base.errors import BuildError
@@ -10,7 +10,7 @@ from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Artifact, Entry, parameters_of
 from tilesmith.codegen.c.dialect import CUDA, OPENCL, Dialect
 from tilesmith.codegen.c.emit import emit_launches
-from tilesmith.codegen.c.nvrtc import compile_cuda
+from tilesmith.codegen.c.nvrtc import Store, compile_cuda
 from tilesmith.codegen.c.opencl_syntax import require_valid
 from tilesmith.codegen.pipeline import GPU_PASSES, Pass, lower
 from tilesmith.ir.function import Function
@@ -22,12 +22,14 @@ class CudaBackend:
     """CUDA C, which NVRTC compiles to a cubin for the target's architecture. No GPU is needed."""
 
     passes: tuple[Pass, ...] = GPU_PASSES
+    # Has what other processes have compiled.
+    store: Store | None = field(default=None, compare=False, repr=False)
     kind: ClassVar[str] = "cuda"
 
     def compile(self, func: Function, target: Target, *, checked: bool = False) -> Artifact:
         """CUDA C of a Function, compiled by NVRTC."""
         artifact = emit_artifact(func, target, CUDA, self.passes, checked)
-        compiled = compile_cuda(func.name, artifact.source, target.arch)
+        compiled = compile_cuda(func.name, artifact.source, target.arch, self.store)
         entry = artifact.entries[0]
         launches = tuple(
             replace(launch, resources=compiled.resources.get(launch.symbol))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from tilesmith.base.errors import BuildError
 from tilesmith.codegen.artifact import Resources
@@ -19,8 +20,29 @@ class Compiled:
     resources: Mapping[str, Resources]  # by kernel
 
 
-def compile_cuda(name: str, source: str, arch: str) -> Compiled:
-    """`arch` is an architecture such as sm_90a. Raises a BuildError with the compiler's message."""
+class Store(Protocol):
+    """Code that was compiled before, by the text that it was compiled from."""
+
+    def get(self, key: str) -> bytes | None: ...
+
+    def put(self, key: str, code: bytes) -> None: ...
+
+
+def compile_cuda(name: str, source: str, arch: str, store: Store | None = None) -> Compiled:
+    """`arch` is an architecture such as sm_90a. Raises a BuildError with the compiler's message.
+    What the `store` has is not compiled again.
+    """
+    key = f"{name}\n{arch}\n{source}"
+    if store is not None and (code := store.get(key)) is not None:
+        stored: Compiled = pickle.loads(code)
+        return stored
+    compiled = _compile(name, source, arch)
+    if store is not None:
+        store.put(key, pickle.dumps(compiled))
+    return compiled
+
+
+def _compile(name: str, source: str, arch: str) -> Compiled:
     nvrtc = _nvrtc()
     # By default divisions and roots are rounded correctly and denormals are kept. A product and a
     # sum may become one fused multiply-add, as on a CPU. `minimal` leaves out declarations that the

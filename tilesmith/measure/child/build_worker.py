@@ -9,21 +9,26 @@ from __future__ import annotations
 import pickle
 import time
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tilesmith.base.errors import ScheduleError, TraceError, VerifyError
 from tilesmith.codegen.artifact import Artifact
+from tilesmith.codegen.c.backends import CudaBackend
+from tilesmith.codegen.c.nvrtc import Store
 from tilesmith.measure.messages import Build, Built
 from tilesmith.measure.wire import Channel
+from tilesmith.runtime.build import compile_function
 from tilesmith.task.task import Failure
 
 
-def serve(channel: Channel) -> None:
+def serve(channel: Channel, store: Store | None = None) -> None:
     while True:
-        channel.send(build(channel.receive()))
+        channel.send(build(channel.receive(), store))
 
 
-def build(job: Build) -> Built | Failure:
+def build(job: Build, store: Store | None = None) -> Built | Failure:
+    """The `store` has what other workers have compiled for GPUs."""
     start = time.perf_counter()
     stage = "schedule"
     try:
@@ -32,6 +37,8 @@ def build(job: Build) -> Built | Failure:
             func = pickle.loads(job.trace).apply(func)
         stage = "build"
         builder: Any = pickle.loads(job.builder)
+        if builder is compile_function and job.target.kind == CudaBackend.kind:
+            builder = partial(compile_function, backend=CudaBackend(store=store))
         artifact: Artifact = builder(func, job.target)
     except MemoryError as error:
         return Failure("memory", f"while building: {first_line(error)}")

@@ -32,6 +32,7 @@ from tilesmith.measure.child.cpu_runner import CpuRunner, allocators
 from tilesmith.measure.child.fault_handler import Report
 from tilesmith.measure.child.gpu_runner import GpuRunner
 from tilesmith.measure.child.reference_kernel import reference_source
+from tilesmith.measure.child.shared_code import SharedCode
 from tilesmith.measure.child.task_arrays import TaskArrays
 from tilesmith.measure.messages import (
     NO_MEMORY,
@@ -77,6 +78,7 @@ class ForkServer:
         self._control = control
         self._children: dict[int, _Child] = {}
         self._tasks: dict[str, _Task] = {}
+        self._code = SharedCode()
         pool()
         artifact = compile_ir("fault_handler", fault_handler.SOURCE, cpu(), ())
         self._faults = Library("fault_handler", artifact.code, fault_handler.EXPORTS, {})
@@ -104,7 +106,7 @@ class ForkServer:
                     self._control.send(None)
                 case SpawnBuilder(limits=limits):
                     self._control.send(
-                        self._fork(fds[0], limits, lambda c, _: build_worker.serve(c))
+                        self._fork(fds[0], limits, lambda c, _: build_worker.serve(c, self._code))
                     )
                 case SpawnRunner():
                     self._control.send(self._spawn_runner(message, fds[0]))

@@ -52,6 +52,7 @@ class Builders:
         self._kills: Counter[str] = Counter()  # workers that were killed, by job
         self._may_leave = 0
         self.left: frozenset[str] = frozenset()  # jobs of this batch that were not waited for
+        self._kept: set[str] = set()  # jobs of earlier batches that were left, not wanted since
         self._knows_next = False  # whether jobs of the next batch were given
         self._cores: Collection[int] = ()
         self._cores_ahead: Collection[int] = ()
@@ -62,16 +63,19 @@ class Builders:
     def want(self, jobs: Mapping[str, Build], may_leave: int = 0) -> None:
         """Replaces the jobs to build. Jobs among them that were built ahead are done already. The
         last `may_leave` of them are not waited for if the workers run out of others, see `take`.
+        What earlier batches have left goes on: a batch of its task may come after those of others.
         """
         self._ahead.clear()
+        self._kept -= jobs.keys()
+        known = jobs.keys() | self._kept
         self._knows_next, self._may_leave, self.left = False, may_leave, frozenset()
         for b in self._workers:
-            if b.job is not None and b.job not in jobs:
+            if b.job is not None and b.job not in known:
                 b.job = None
                 self._renew(b, kill=True)
         self._wanted = set(jobs)
-        self._done = {name: o for name, o in self._done.items() if name in jobs}
-        self._kills = Counter({name: n for name, n in self._kills.items() if name in jobs})
+        self._done = {name: o for name, o in self._done.items() if name in known}
+        self._kills = Counter({name: n for name, n in self._kills.items() if name in known})
         begun = {*self._done, *(b.job for b in self._workers)}
         self._waiting = deque((name, job) for name, job in jobs.items() if name not in begun)
 
@@ -157,6 +161,7 @@ class Builders:
                 return None
             if self._is_short:
                 self.left = frozenset(self._wanted)
+                self._kept |= self.left
                 return None
             nearest = min(until, *(b.deadline for b in busy))
             ready(self.channels, time_left(nearest) + 0.001)
