@@ -188,6 +188,16 @@ def test_a_sum_in_single_precision_of_small_whole_numbers_is_exact(
     assert len(kinds) == 1
 
 
+def test_factors_and_results_of_rank_0() -> None:
+    x, y = ts.placeholder((5,), name="X"), ts.placeholder((), name="Y")
+    k = ts.reduce_axis(5, name="k")
+    s = ts.compute((), lambda: ts.sum(x[k] * y[()], axis=k), name="S")
+    a, b = np.arange(5, dtype=np.float32), np.float32(3.0)
+    got = ts.evaluate(ts.function([x, y, s]), a, np.asarray(b))
+    assert got.shape == ()
+    assert got == 30.0
+
+
 def test_nothing_is_summed_over_nothing() -> None:
     x, k = ts.placeholder((3, 0), name="X"), ts.reduce_axis(0, name="k")
     func = ts.function([x, ts.compute((3,), lambda i: ts.sum(x[i, k] * x[i, k], axis=k))])

@@ -144,7 +144,7 @@ def _view(
     """
     if not dtype.is_int:
         a = a.astype(dtype.numpy, copy=False)
-    a = np.ascontiguousarray(a)
+    a = np.asarray(a, order="C")
     steps = [0] * len(grid.extents)  # in elements
     offset, size = 0, a.size
     for p, n in zip(load.index, a.shape, strict=True):
