@@ -36,7 +36,8 @@ class Contestant:
 class Case:
     name: str
     func: ts.Function
-    rules: str = "default"  # "default", "plain" (no instructions) or "no_tiles" (without AMX)
+    # "default", "plain" (no instructions), "no_tiles" (without AMX) or "sums" (without Winograd)
+    rules: str = "default"
 
 
 def matmul(n: int, left: str, right: str) -> ts.Function:
@@ -66,6 +67,8 @@ def rules_of(kind: str, target: ts.Target) -> tuple[Any, ...]:
     rules = ts.default_rules(target)
     if kind == "default":
         return rules
+    if kind == "sums":
+        return ts.default_rules(target, accuracy=0.0)
     units = () if kind == "plain" else tuple(u for u in INTRINSICS if u not in AMX_TILES)
     by_unit = TileByInstruction(usable(units, target))
     return tuple(by_unit if isinstance(r, TileByInstruction) else r for r in rules)
@@ -195,7 +198,7 @@ def main() -> None:
         func = conv(left, "int8")
         contest("conv 56x56x64 3x3", func, [
             ours(f"{left} x int8", func), ours("float32", conv("float32", "float32")),
-            peer_conv(func),
+            ours("float32 without Winograd", conv("float32", "float32"), "sums"), peer_conv(func),
         ], spells)  # fmt: skip
     if "mixed" in args.cases:  # other types than those that the machine's instructions take
         small = {"uint8 x int8": ("uint8", "int8"), "int8 x int8": ("int8", "int8")}
