@@ -9,17 +9,15 @@ from math import prod
 from tilesmith.base.errors import ScheduleError
 from tilesmith.ir.lookup import find_block
 from tilesmith.schedule.cache import CacheRead
-from tilesmith.schedule.inline import Inline
-from tilesmith.schedule.kinds import Bind, Unroll
+from tilesmith.schedule.kinds import Unroll
 from tilesmith.schedule.layout import TransformLayout
 from tilesmith.schedule.location import ComputeAt
-from tilesmith.schedule.loops import Fuse, Reorder, Split
+from tilesmith.schedule.loops import Reorder, Split
 from tilesmith.schedule.rounding import filtering_error
-from tilesmith.schedule.sample import SampleChoice
-from tilesmith.schedule.step import Step
 from tilesmith.schedule.winograd import Filtering, Winograd, filtering_of
 from tilesmith.space import analysis
 from tilesmith.space.filtering import FilterWindows
+from tilesmith.space.over_threads import in_consumer, over_threads
 from tilesmith.space.state import Derived, State
 
 
@@ -74,35 +72,17 @@ class FilterWindowsForGpu:
         state = state.then(Reorder((*outer, *inner)), read, ComputeAt(read.copy, outer[-1]))
         path, _ = find_block(state.func, read.copy)
         own = [Unroll(f.name) for f in path if f.owner == read.copy]
-        return self._spread(state.then(*own, done=[read.copy]), name, outer, inner)
+        state = state.then(*own, done=[read.copy])
+        return over_threads(state, name, outer, inner, self.threads)
 
     def _behind(self, state: State, name: str, at: Sequence[int], results: int) -> State:
         """Each thread computes all results of a window."""
-        after = analysis.fusible_consumer(state.func, analysis.block(state.func, name))
-        if after is not None and not after.reducing and not state.levels_of(after.name):
-            state, name = state.then(Inline(name)), after.name
-        path, b = find_block(state.func, name)
-        loops = [f.name for f in path]
-        if len(loops) != len(b.iters):
-            raise ScheduleError(f"{name} shares its loops")
+        state, name, loops = in_consumer(state, name)
         splits = {k: Split(loops[k], (None, results)) for k in at}
         outer = [splits[k].parts[0] if k in splits else x for k, x in enumerate(loops)]
         inner = [s.parts[1] for s in splits.values()]
         state = state.then(*splits.values(), Reorder((*outer, *inner)))
-        return self._spread(state, name, outer, inner)
-
-    def _spread(self, state: State, name: str, outer: Sequence[str], inner: Sequence[str]) -> State:
-        """Spreads the outer loops over threads, each of which has the inner ones written out."""
-        column = f"#{name}.threads"
-        counts = tuple(n for n in self.threads if n <= state.task.target.max_threads)
-        fuse = Fuse(tuple(outer))
-        split = Split(fuse.fused, (None, column))
-        steps: list[Step] = [fuse, SampleChoice(column, counts), split]
-        steps += [Bind(x, a) for x, a in zip(split.parts, _AXES, strict=True)]
-        return state.then(*steps, *map(Unroll, inner), done=[name])
-
-
-_AXES = ("blockIdx.x", "threadIdx.x")
+        return over_threads(state, name, outer, inner, self.threads)
 
 
 def _by_products(state: State, products: str, weights: str) -> TransformLayout:

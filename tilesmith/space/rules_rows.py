@@ -19,11 +19,12 @@ from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.iterators import SplitIterator
 from tilesmith.schedule.kinds import Annotate, Bind, Unroll
 from tilesmith.schedule.location import ComputeAt
-from tilesmith.schedule.loops import Fuse, Reorder, Split
+from tilesmith.schedule.loops import Reorder, Split
 from tilesmith.schedule.reduction import Rfactor
 from tilesmith.schedule.sample import SampleChoice
 from tilesmith.schedule.step import Step
 from tilesmith.space import analysis
+from tilesmith.space.over_threads import one_loop
 from tilesmith.space.state import Derived, State
 
 THREADS = (32, 64, 128, 256, 512, 1024)
@@ -103,7 +104,7 @@ class FuseRows:
         if not outer:
             pieces = Split(last, (None, _PIECE))
             steps, outer = [pieces], [pieces.parts[0]]
-        fused, loop = _one_loop(outer)
+        fused, loop = one_loop(outer)
         column = f"#{b.name}.blocks"
         split = Split(loop, (None, column))
         sample = SampleChoice(column, self.blocks)
@@ -133,7 +134,7 @@ class FuseRows:
                     state = state.then(ComputeAt(r.name, outer[-1]))
                 state = state.then(*_across(state, r, columns))
             if not own and inner:
-                steps, loop = _one_loop(inner)
+                steps, loop = one_loop(inner)
                 split = Split(loop, columns)
                 bind = Bind(split.parts[1], "threadIdx.x")
                 state = state.then(*steps, split, bind, *map(Unroll, split.parts[2:]))
@@ -221,14 +222,6 @@ def _inlined(state: State, name: str) -> State:
     return state
 
 
-def _one_loop(loops: list[str]) -> tuple[list[Step], str]:
-    """The steps that make one loop of several, and its name."""
-    if len(loops) == 1:
-        return [], loops[0]
-    fuse = Fuse(tuple(loops))
-    return [fuse], fuse.fused
-
-
 def _across(state: State, b: Block, columns: tuple[str | None, ...]) -> list[Step]:
     """Spreads a reduction over threads: `columns` are the numbers of turns, of threads, and of
     elements that a thread takes at once. Of several loops the last is spread, if it is long.
@@ -237,7 +230,7 @@ def _across(state: State, b: Block, columns: tuple[str | None, ...]) -> list[Ste
     loops = [f for f in path if f.name in now.reducing_loops]
     if (loops[-1].extent.const or 0) >= _PIECE // 4:
         loops = loops[-1:]
-    steps, loop = _one_loop([f.name for f in loops])
+    steps, loop = one_loop([f.name for f in loops])
     split = Split(loop, columns)
     across = Annotate(split.parts[1], "reduce_across", "threadIdx.x")
     return [*steps, split, across, *map(Unroll, split.parts[2:])]
@@ -320,7 +313,7 @@ class SplitSums:
         threads, column = f"#{user}.threads", f"#{user}.width"
         wide = Split(last, (None, column), exact=True)
         widths = tuple(w for w in self.widths if extent % w == 0)
-        fused, loop = _one_loop([*outer, wide.parts[0]])
+        fused, loop = one_loop([*outer, wide.parts[0]])
         counts = tuple(n for n in self.threads if n <= state.task.target.max_threads)
         split = Split(loop, (None, threads))
         state = state.then(
@@ -365,7 +358,7 @@ class AnnotateForGpu:
         path = [f.name for f in find_block(state.func, b.name)[0]]
         steps: list[Step] = []
         if path[: len(loops)] == loops:
-            steps, loop = _one_loop(loops)
+            steps, loop = one_loop(loops)
             loops = [loop]
         loop = loops[-1]
         points = prod(analysis.points(b)[:1])

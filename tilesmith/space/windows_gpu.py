@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from math import prod
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.ir.lookup import find_block
 from tilesmith.ir.nodes import Block
 from tilesmith.schedule.inline import Inline
-from tilesmith.schedule.kinds import Bind, Unroll
-from tilesmith.schedule.loops import Fuse, Reorder, Split
-from tilesmith.schedule.sample import SampleChoice, SampleTile
+from tilesmith.schedule.loops import Reorder, Split
+from tilesmith.schedule.sample import SampleTile
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.write_out import WriteOut
 from tilesmith.space import analysis
+from tilesmith.space.over_threads import in_consumer, over_threads
 from tilesmith.space.state import Derived, State
 from tilesmith.space.windows import moved_axes
 
@@ -55,14 +54,7 @@ class WriteOutWindowsForGpu:
         for p in analysis.producers(state.func, analysis.block(state.func, b.name)):
             if p.combiner is None and len(analysis.consumers(state.func, p)) == 1:
                 state = state.then(Inline(p.name))
-        name = b.name
-        after = analysis.fusible_consumer(state.func, analysis.block(state.func, name))
-        if after is not None and not after.reducing and not state.levels_of(after.name):
-            state, name = state.then(Inline(name)), after.name
-        path, block = find_block(state.func, name)
-        loops = [f.name for f in path]
-        if len(loops) != len(block.iters):
-            raise ScheduleError(f"{name} shares its loops")
+        state, name, loops = in_consumer(state, b.name)
         most = dict(zip(reversed(at), (self.columns, self.rows), strict=False))
         outer: list[str] = []
         inner: list[str] = []
@@ -77,20 +69,7 @@ class WriteOutWindowsForGpu:
             outer.append(split.parts[0])
             inner.append(split.parts[1])
         steps.append(Reorder((*outer, *inner)))
-        flat = outer[0]
-        if len(outer) > 1:
-            fuse = Fuse(tuple(outer))
-            steps.append(fuse)
-            flat = fuse.fused
-        column = f"#{name}.threads"
-        counts = tuple(n for n in self.threads if n <= state.task.target.max_threads)
-        split = Split(flat, (None, column))
-        steps += [SampleChoice(column, counts), split]
-        steps += [Bind(x, axis) for x, axis in zip(split.parts, _AXES, strict=True)]
-        return state.then(*steps, *map(Unroll, inner), done=[name])
-
-
-_AXES = ("blockIdx.x", "threadIdx.x")
+        return over_threads(state.then(*steps), name, outer, inner, self.threads)
 
 
 def _has_image(b: Block) -> bool:
