@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,3 +97,21 @@ def test_what_is_left_goes_on_beside_batches_of_other_tasks() -> None:
     assert builders.take(9) == ("d", "d")
     builders.want(jobs("e"))
     assert builders.take(0.01) is None
+
+
+def test_idle_workers_begin_what_is_proposed_while_others_build() -> None:
+    server = Workers()
+    builders = Builders(server, (0, 1), 60.0, 0)  # type: ignore[arg-type]
+    builders.want(jobs("slow"))
+    builders.allow((0, 1), (0, 1))
+
+    def propose() -> None:
+        time.sleep(0.05)  # `take` waits by now
+        builders.begin(jobs("next"))
+        assert server.answer(1) == "next"
+        assert server.answer(0) == "slow"
+
+    with ThreadPoolExecutor(1) as thread:
+        proposing = thread.submit(propose)
+        assert builders.take(30) == ("slow", "slow")
+        proposing.result(30)

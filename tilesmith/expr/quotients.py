@@ -4,6 +4,9 @@ where the quotient changes.
 
 from __future__ import annotations
 
+from functools import cache
+from math import isqrt
+
 from tilesmith.expr.intervals import Unknown, bounds
 from tilesmith.expr.ints import ZERO, FloorDiv, Int, atom, floordiv, of, opaque_atoms, product
 
@@ -23,7 +26,7 @@ def simple_quotients(p: Int, ranges: Ranges) -> Int:
 
 def _quotient(a: FloorDiv, ranges: Ranges) -> Int:
     top, n = simple_quotients(a.a, ranges), a.b.const
-    for step in (d for d in range(n or 1, 1, -1) if (n or 1) % d == 0):
+    for step in _divisors(n or 1):
         large = Int({m: c - c % step for m, c in top.terms.items() if c - c % step})
         try:
             low, high = bounds(top - large, ranges)
@@ -38,6 +41,13 @@ def _quotient(a: FloorDiv, ranges: Ranges) -> Int:
             whole = Int({m: c // step for m, c in large.terms.items()})
             return floordiv(whole, of((n or 1) // step))
     return floordiv(top, a.b)
+
+
+@cache
+def _divisors(n: int) -> tuple[int, ...]:
+    """Those above 1, the largest first."""
+    small = [d for d in range(1, isqrt(n) + 1) if n % d == 0]
+    return tuple(sorted({d for s in small for d in (s, n // s)} - {1}, reverse=True))
 
 
 def turns(p: Int, loop: str, extent: int) -> int | None:

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -23,6 +26,14 @@ from tilesmith.search.training import features_with_base, programs_of
 from tilesmith.space.domains import Matrix, Rng
 from tilesmith.space.variant import Variant
 from tilesmith.task.task import Measurement
+
+
+@cache
+def _load_trees() -> None:
+    """Loads XGBoost beside the caller, which takes seconds where pandas and scikit-learn are
+    installed.
+    """
+    Thread(target=import_module, args=("tilesmith.search.boosting",), name="tilesmith-load").start()
 
 
 @dataclass(frozen=True)
@@ -73,6 +84,8 @@ class Gbdt:
         groups = self._bounded(groups_of(measurements), rng)
         labels = [y for g in groups for y in g.labels]
         if len(labels) < self.fewest or len(set(labels)) < 2:
+            if labels:  # more will come
+                _load_trees()
             return None
         # Imported here because loading XGBoost takes a second.
         from tilesmith.search.boosting import boost

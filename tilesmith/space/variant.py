@@ -24,7 +24,7 @@ from tilesmith.schedule.sample import (
     SampleTile,
 )
 from tilesmith.schedule.trace import Trace
-from tilesmith.space.compiled_ints import Column, compile_int, compile_ints
+from tilesmith.space.compiled_ints import Column, compile_bounds, compile_int, compile_ints
 from tilesmith.space.domain_tables import domain_of
 from tilesmith.space.domains import Domain, Matrix, Rng
 from tilesmith.space.limit import Limit
@@ -255,14 +255,9 @@ class Variant:
 
     def valid(self, rows: Matrix) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Which rows satisfy all limits."""
-        ok = np.ones(len(rows), bool)
+        ok = np.zeros(len(rows), bool)
         for start in range(0, len(rows), _CHUNK):
-            here = ok[start : start + _CHUNK]
-            values = self._limit_values(rows[start : start + _CHUNK])
-            for limit, v in zip(self.limits, values, strict=True):
-                here &= v <= limit.most
-                if limit.least:
-                    here &= v >= limit.least
+            ok[start + self._within(rows[start : start + _CHUNK])] = True
         return ok
 
     def warnings(self, rows: Matrix) -> dict[str, np.ndarray[Any, np.dtype[np.bool_]]]:
@@ -275,8 +270,8 @@ class Variant:
         return tuple(warnings_of(self.task, self.func))
 
     @cached_property
-    def _limit_values(self) -> Callable[[Matrix], list[Column]]:
-        return compile_ints([limit.value for limit in self.limits], self.columns)
+    def _within(self) -> Callable[[Matrix], Column]:
+        return compile_bounds([(x.value, x.least, x.most) for x in self.limits], self.columns)
 
     # one row
     def decided(self, row: Matrix) -> Trace:

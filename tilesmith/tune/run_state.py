@@ -28,6 +28,10 @@ _BATCHES = ((0, 4), (4, 8), (12, 16), (44, 32), (140, 64), (460, 128))
 _LEAST_GPU_BATCH = 16
 _GPU_BATCHES = ((0, _LEAST_GPU_BATCH), (32, 32), (64, 64), (192, 128))
 
+# How many times as many candidates are built for a GPU as would be measured in the time left: many
+# cores build, which costs little, and the rate grows during a run.
+_GPU_HASTE = 1.5
+
 _LOOK_SECONDS = 0.2  # between two looks for what other tuners have stored
 _SEARCH_STATE = "search"  # the name of the search's state in the database
 _MAX_EARLIER = 3  # candidates of other code generators that are measured first
@@ -173,6 +177,8 @@ class RunState:
                 self.busy_seconds - self._first_seconds, 1e-3
             )
             left = self.until - time.monotonic()
+            if self.task.target.kind != "cpu":
+                rate *= _GPU_HASTE
             # A search that would end after the deadline is not started.
             n = min(n, int(1 + rate * left) - under_way) if left > 1.5 * self.ask_seconds else 0
         return max(0, n)

@@ -54,6 +54,9 @@ Work = Callable[[Channel, Report], None]
 
 _PR_SET_PDEATHSIG = 1
 _STDERR_NBYTES = 4096
+# Builders take all cores. The search, the oracle and the process that feeds a GPU go before them:
+# while they wait, every builder waits for them soon.
+_NICENESS = 5
 _emit = emit_function  # imported so that it is loaded before workers are forked
 
 
@@ -105,9 +108,7 @@ class ForkServer:
                     self._tasks.pop(task).arrays.close()
                     self._control.send(None)
                 case SpawnBuilder(limits=limits):
-                    self._control.send(
-                        self._fork(fds[0], limits, lambda c, _: build_worker.serve(c, self._code))
-                    )
+                    self._control.send(self._fork(fds[0], limits, self._build))
                 case SpawnRunner():
                     self._control.send(self._spawn_runner(message, fds[0]))
                 case Reap():
@@ -116,6 +117,10 @@ class ForkServer:
     def close(self) -> None:
         for pid in list(self._children):
             self._reap(Reap(pid, True))
+
+    def _build(self, channel: Channel, report: Report) -> None:
+        os.nice(_NICENESS)
+        build_worker.serve(channel, self._code)
 
     def _prepare(self, message: Prepare, fd: int) -> int:
         func, target = message.func, message.target

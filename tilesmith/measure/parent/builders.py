@@ -21,6 +21,7 @@ from tilesmith.task.task import Failure
 # LLVM leaks a little memory per module, so a worker is replaced after this many; starting one takes
 # 4 ms.
 _MAX_BUILDS = 200
+_LOOK = 0.01  # seconds between two looks for jobs of the next batch
 
 Outcome = Built | Failure
 
@@ -164,7 +165,9 @@ class Builders:
                 self._kept |= self.left
                 return None
             nearest = min(until, *(b.deadline for b in busy))
-            ready(self.channels, time_left(nearest) + 0.001)
+            # `begin` wakes nobody, and idle workers wait for it.
+            wait = time_left(nearest) if self._knows_next else min(time_left(nearest), _LOOK)
+            ready(self.channels, wait + 0.001)
             self.serve()
 
     @property
