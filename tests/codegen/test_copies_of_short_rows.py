@@ -61,7 +61,7 @@ def test_a_thread_moves_elements_of_several_rows(
     np.testing.assert_allclose(ts.run_simt(func, *given), want, rtol=1e-4, atol=1e-4)
     text = emit_launches(func, CUDA).source
     for n in (2, 4):
-        assert (f"(const float{n}*)&W[" in text) == (n == width)
+        assert (f"(const float{n}*)&W_at[" in text) == (n == width)
     _, nests = shared_nests(v)
     (copy,) = (n for n in nests if n.block.writes[0].buffer == "W.shared")
     (scored,) = np.ravel(copy.graph.evaluate([gpu_nest(copy).width], row[None]))

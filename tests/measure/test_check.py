@@ -139,30 +139,3 @@ def test_one_wrong_element_of_many_is_found(at: int, wrong: float) -> None:
     assert text is not None
     assert f"C[{at // 1000}, {at % 1000}]" in text
     assert "1 of 200000 elements are off" in text
-
-
-def test_several_threads_find_the_same_errors() -> None:
-    n = (1 << 20) + 12345
-    x = ts.placeholder((n,), name="X")
-    func = ts.function([x, ts.compute((n,), lambda i: x[i] * 3.0, name="Y")])
-    want = np.random.default_rng(0).standard_normal(n, np.float32)
-    expected = Expected("Y", want, tolerance(func), num_threads=4)
-    assert expected.differs(want.copy()) is None
-    for at in (0, 1 << 15, n // 2, n - 1):
-        got = want.copy()
-        got[at] = np.nan if at else want[at] + 0.1
-        text = expected.differs(got)
-        assert text is not None
-        assert f"Y[{at}]" in text
-        assert f"1 of {n} elements" in text
-
-
-def test_the_largest_of_many_errors_may_be_larger() -> None:
-    """Errors walk at random: those of ten million elements reach further than those of a few."""
-
-    def of(n: int) -> float:
-        a, b = ts.placeholder((n, 64), name="A"), ts.placeholder((64, n), name="B")
-        return tolerance(ts.function([a, b, ts.ops.matmul(a, b)])).typical
-
-    assert of(2) == of(50)  # 2,500 elements
-    assert 1.3 < of(3200) / of(50) < 1.5

@@ -9,6 +9,7 @@ from tilesmith.cli.operators import operator
 from tilesmith.codegen.pipeline import GPU_PASSES, lower
 from tilesmith.ir.evaluate import evaluate
 from tilesmith.ir.nodes import Alloc, For, Join, Stmt, Store, statements
+from tilesmith.space.compiled_ints import compile_ints
 from tilesmith.space.spaces import SketchSpace, variants
 from tilesmith.testing.meaning import assert_close
 from tilesmith.testing.programs import random_inputs
@@ -119,3 +120,15 @@ def test_a_grouped_convolution_copies_its_image_to_shared_memory() -> None:
         assert "Y.local" in v.func.all_buffers
         for func in some_rows(v, 2):
             assert_close(ts.run_simt(lower(func, H200, GPU_PASSES), *given), want)
+
+
+def test_threads_that_share_a_sum_count() -> None:
+    """Blocks behind the sum have fewer threads, which must not be taken for those of the block."""
+    across = [v for v in variants_of("matmul", 256, 256, 2048) if "reduce_across" in str(v.trace)]
+    assert across
+    for v in across:
+        rows = v.sample(np.random.default_rng(0), 400)
+        threads = compile_ints([x.value for x in v.limits if "threads of" in x.name], v.columns)
+        most = np.argsort(-np.prod(threads(rows), axis=0), kind="stable")[:6]
+        for row in rows[most]:
+            launches(v.function(row))  # raises if a block has too many

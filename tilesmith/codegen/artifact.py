@@ -128,7 +128,7 @@ class Artifact:
     target: Target
     entries: tuple[Entry, ...]
     source: str
-    code: bytes  # a relocatable object file; a cubin or source text for a GPU
+    code: bytes  # a relocatable object file; cubins (see c/cubins.py) or source text for a GPU
     cpu: str = ""  # LLVM's name of the processor
     features: str = ""
     language: str = "llvm"  # the language of the source

@@ -127,6 +127,10 @@ _MOST_FETCHED = 32  # elements that a thread fetches ahead of their use
 # Instructions that a thread's unrolled sums may take: NVRTC needs a second for 4096 multiply-adds
 # with their loads, and as many again are no faster.
 _MOST_WRITTEN_OUT = 4096
+# A load from global memory takes NVRTC as long as so many multiply-adds. On an H200, 166 sums of
+# convolutions read operands there and had 512 multiply-adds or more written out: none was within
+# 25 % of the best.
+_CODE_OF_LOAD = 8
 # Terms of the innermost reducing level. Results further out use its operands again; more of these
 # than registers hold make NVRTC search for seconds what to keep.
 _MOST_TERMS = 64
@@ -140,14 +144,18 @@ def _gpu_limits(task: Task, func: Function) -> Iterator[Limit]:
             yield from tensor_limits(func, target, k, blocks)
             continue
         axes = {"threadIdx.x": of(1), "threadIdx.y": of(1), "threadIdx.z": of(1), "vthread": of(1)}
+        split: set[str] = set()
         shared, parts, work = of(0), of(0), 0
         tiles: list[tuple[Path, Block]] = []
         for path, b in blocks:
             for axis in axes:
                 # A row may have any number of threads.
-                noted = (f for f in path if _is_tiled(path) and f.note(ACROSS) == axis)
+                noted = [f for f in path if _is_tiled(path) and f.note(ACROSS) == axis]
                 bound = product(f.extent for f in (*noted, *(f for f in path if f.kind == axis)))
-                axes[axis] = axes[axis] if bound.const == 1 else bound
+                # Blocks behind a sum that is split over threads use some of these threads.
+                if bound.const != 1 and (noted or axis not in split):
+                    axes[axis] = bound
+                split |= {axis} if noted else set()
             buffer = func.all_buffers[b.writes[0].buffer]
             if buffer.scope == "shared":  # it holds what is copied at once
                 own = [f.extent for f in path if f.owner == b.name]
@@ -175,7 +183,7 @@ def _gpu_limits(task: Task, func: Function) -> Iterator[Limit]:
             yield Limit(f"elements fetched ahead in kernel {k}", fetched, 0)
         for path, b in tiles:
             yield from _register_limits(task, func, path, b, threads)
-            yield from _code_limits(path, b)
+            yield from _code_limits(func, path, b)
 
 
 def _is_tiled(path: Path) -> bool:
@@ -229,10 +237,10 @@ def _register_limits(
         yield Limit(f"{b.name}: registers", registers, target.registers_per_block)
 
 
-def _code_limits(path: Path, b: Block) -> Iterator[Limit]:
+def _code_limits(func: Function, path: Path, b: Block) -> Iterator[Limit]:
     """The code of a thread: its results, times the reducing steps that `unroll_depth` writes out.
     These are the innermost loops, as many as make at most so many copies. A product of two loads
-    counts once; conditions of padding are what takes NVRTC long.
+    counts once; conditions of padding and loads from global memory are what takes NVRTC long.
     """
     depth = next((n for f in path if (n := f.note("unroll_depth")) is not None), None)
     if not isinstance(depth, str):
@@ -245,6 +253,12 @@ def _code_limits(path: Path, b: Block) -> Iterator[Limit]:
     results = product(f.extent for f in inside if f.name not in b.reducing_loops)
     copies = product(f.extent for f in inside if f.kind == "vthread")
     code = results * max(1, sum(code_cost(w.value) for w in b.writes) - 2)
+    bound = {i.name: i.bind.names for i in b.iters}
+    for x in b.loads:
+        if func.all_buffers[x.buffer].scope != "shared":
+            moves = {f for p in x.index for n in p.names for f in bound.get(n, ())}
+            own = (f.extent for f in inside if f.name in moves and f.name not in b.reducing_loops)
+            code += _CODE_OF_LOAD * product(own)
     runs = groupby(
         (f for f in reversed(inside) if f.kind != "vthread"), lambda f: f.name in b.reducing_loops
     )

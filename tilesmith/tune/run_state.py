@@ -26,7 +26,7 @@ from tilesmith.tune.result import Result
 _BATCHES = ((0, 4), (4, 8), (12, 16), (44, 32), (140, 64), (460, 128))
 # On a GPU all cores compile while others are measured: smaller batches would leave them idle.
 _LEAST_GPU_BATCH = 16
-_GPU_BATCHES = ((0, _LEAST_GPU_BATCH), (32, 32), (64, 64), (192, 128))
+_GPU_BATCHES = ((0, _LEAST_GPU_BATCH), (16, 32), (48, 64), (176, 128))
 
 # How many times as many candidates are built for a GPU as would be measured in the time left: many
 # cores build, which costs little, and the rate grows during a run.

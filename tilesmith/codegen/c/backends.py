@@ -8,6 +8,7 @@ from typing import ClassVar
 from tilesmith.base.errors import BuildError
 from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Artifact, Entry, parameters_of
+from tilesmith.codegen.c.cubins import joined
 from tilesmith.codegen.c.dialect import CUDA, OPENCL, Dialect
 from tilesmith.codegen.c.emit import emit_launches
 from tilesmith.codegen.c.nvrtc import Store, compile_cuda
@@ -28,14 +29,15 @@ class CudaBackend:
 
     def compile(self, func: Function, target: Target, *, checked: bool = False) -> Artifact:
         """CUDA C of a Function, compiled by NVRTC."""
-        artifact = emit_artifact(func, target, CUDA, self.passes, checked)
-        compiled = compile_cuda(func.name, artifact.source, target.arch, self.store)
+        artifact, modules = _emitted(func, target, CUDA, self.passes, checked)
+        compiled = [compile_cuda(func.name, text, target.arch, self.store) for text in modules]
+        resources = {name: r for c in compiled for name, r in c.resources.items()}
         entry = artifact.entries[0]
         launches = tuple(
-            replace(launch, resources=compiled.resources.get(launch.symbol))
-            for launch in entry.launches
+            replace(launch, resources=resources.get(launch.symbol)) for launch in entry.launches
         )
-        return replace(artifact, code=compiled.cubin, entries=(replace(entry, launches=launches),))
+        code = joined([c.cubin for c in compiled])
+        return replace(artifact, code=code, entries=(replace(entry, launches=launches),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,13 @@ def emit_artifact(
     func: Function, target: Target, dialect: Dialect, passes: tuple[Pass, ...], checked: bool
 ) -> Artifact:
     """The artifact whose code is the text itself."""
+    return _emitted(func, target, dialect, passes, checked)[0]
+
+
+def _emitted(
+    func: Function, target: Target, dialect: Dialect, passes: tuple[Pass, ...], checked: bool
+) -> tuple[Artifact, tuple[str, ...]]:
+    """With the text of each launch alone."""
     if checked:
         raise BuildError(
             f"{func.name!r}: kernels that check indices are built for CPUs only; "
@@ -79,7 +88,9 @@ def emit_artifact(
         scratch=emitted.scratch,
     )
     source = emitted.source
-    return Artifact(func.name, target, (entry,), source, source.encode(), language=dialect.name)
+    code = source.encode()
+    artifact = Artifact(func.name, target, (entry,), source, code, language=dialect.name)
+    return artifact, emitted.modules
 
 
 def _require_shared(func: Function, target: Target) -> None:

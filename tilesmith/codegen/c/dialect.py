@@ -28,6 +28,8 @@ class Dialect:
     barriers: Mapping[str, str]  # by the scope of the memory that it orders
     spaces: Mapping[str, str]  # qualifiers of pointers into memory of a scope
     restrict: str
+    # The type of a pointer to where a thread's elements of a parameter begin; "": it is a number.
+    pointer: str
     aligned: str  # before the declaration of an array that vectors are moved to and from
     shared: str  # before the declaration of an array in shared memory
     # Vector types by element type and lanes. They only move data; nothing is computed in them.
@@ -94,6 +96,7 @@ CUDA = Dialect(
     },
     spaces={"global": "", "constant": "", "shared": "", "local": ""},
     restrict="__restrict__",
+    pointer="const auto",
     aligned="__align__(16) ",
     shared="__shared__ ",
     vectors={
@@ -137,6 +140,7 @@ OPENCL = Dialect(
     },
     spaces={"global": "__global ", "constant": "__global ", "shared": "__local ", "local": ""},
     restrict="restrict",
+    pointer="",
     aligned="__attribute__((aligned(16))) ",
     shared="__local ",
     vectors={

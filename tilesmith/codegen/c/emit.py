@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tilesmith.base.errors import BuildError
@@ -23,6 +24,7 @@ _ALIGNMENT = 256  # of buffers in the workspace
 @dataclass(frozen=True, slots=True)
 class Emitted:
     source: str
+    modules: tuple[str, ...]  # the text of each launch alone, with what it calls
     launches: tuple[Launch, ...]
     scratch: tuple[tuple[str, int], ...]  # buffers between launches: their offsets
     workspace_nbytes: int
@@ -30,7 +32,6 @@ class Emitted:
 
 def emit_launches(func: Function, dialect: Dialect) -> Emitted:
     """`func` is in launch form, as the GPU passes leave it."""
-    helpers = Helpers(dialect)
     buffers: dict[str, Buffer] = {b.name: b for b in func.params}
     scratch: list[tuple[str, int]] = []
     offset = 0
@@ -45,9 +46,11 @@ def emit_launches(func: Function, dialect: Dialect) -> Emitted:
     nests = [launch_form_of(s) for s in func.body if not isinstance(s, Alloc)]
     base = re.sub(r"\W", "_", func.name, flags=re.ASCII)
     base = f"k{base}" if not base or base[0].isdigit() else base
-    texts, launches = [], []
+    texts, launches, modules = [], [], []
+    called: dict[str, str] = {}
     for k, nest in enumerate(nests):
         symbol = f"{base}_kernel" if len(nests) == 1 else f"{base}_kernel{k}"
+        helpers = Helpers(dialect)
         if is_tensor_nest(nest):
             text, launch = emit_tensor_launch(nest, symbol, buffers, dialect, helpers)
         else:
@@ -55,8 +58,14 @@ def emit_launches(func: Function, dialect: Dialect) -> Emitted:
             text, launch = emit_launch(nest, symbol, buffers, dialect, helpers, followed)
         texts.append(text)
         launches.append(launch)
-    source = "\n\n".join([*_prologue(texts, dialect), *helpers.texts.values(), *texts]) + "\n"
-    return Emitted(source, tuple(launches), tuple(scratch), offset)
+        modules.append(_module([text], helpers.texts, dialect))
+        called |= helpers.texts
+    source = _module(texts, called, dialect)
+    return Emitted(source, tuple(modules), tuple(launches), tuple(scratch), offset)
+
+
+def _module(texts: list[str], helpers: Mapping[str, str], dialect: Dialect) -> str:
+    return "\n\n".join([*_prologue(texts, dialect), *helpers.values(), *texts]) + "\n"
 
 
 def _prologue(texts: list[str], dialect: Dialect) -> list[str]:

@@ -87,7 +87,7 @@ class Expressions:
         memory = self.position.memories[e.buffer]
         if memory.single:
             return memory.name
-        return f"{memory.name}[{self.integers.address(memory, e.index)}]"
+        return self.integers.element(memory, e.index)
 
     def index_value(self, e: Expr) -> Piece:
         """A value inside of an index."""

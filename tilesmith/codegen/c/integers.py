@@ -15,7 +15,7 @@ from tilesmith.codegen.c.piece import ADD, MUL, UNARY, Piece
 from tilesmith.codegen.c.position import Memory, Position
 from tilesmith.codegen.c.remainders import Remainder, with_remainders
 from tilesmith.expr.dynamic import Dynamic
-from tilesmith.expr.ints import FloorDiv, Int, Maximum, Monomial, Opaque
+from tilesmith.expr.ints import ZERO, FloorDiv, Int, Maximum, Monomial, Opaque
 from tilesmith.expr.linear import linear
 from tilesmith.expr.nodes import Expr
 
@@ -196,22 +196,59 @@ class Integers:
         scope.integers[key] = name
         return name
 
+    def element(self, memory: Memory, index: tuple[Int, ...]) -> str:
+        """An element of a buffer. Those that a thread reads in unrolled loops lie at constant
+        distances from a pointer: NVRTC takes half as long as for numbers in `int`, each of which
+        it widens to the width of a pointer.
+        """
+        if not self.position.dialect.pointer or memory.scope not in ("global", "constant"):
+            return f"{memory.name}[{self.address(memory, index)}]"
+        p = self.form(linear(index, memory.strides))
+        fixed, moving = self._parted(p, self.position.written_out.__contains__)
+        if not moving.terms:
+            fixed, moving = self._parted(p, self._is_inner)
+            fixed = fixed if len(fixed.terms) > 1 else ZERO
+        if not fixed.terms or not moving.terms:
+            return f"{memory.name}[{self._sum(p, self.is_small(p)).text}]"
+        name, rest = self._pointer(memory, fixed), moving + p.terms.get((), 0)
+        return f"{name}[{self._sum(rest, self.is_small(rest)).text}]"
+
+    def _is_inner(self, loop: str) -> bool:
+        return self.position.depth.get(loop, 0) > 0
+
+    def _parted(self, p: Int, moves: Callable[[str], bool]) -> tuple[Int, Int]:
+        """The terms of p without and with loops that move, or data; without its constant."""
+        parts: tuple[dict[Monomial, int], dict[Monomial, int]] = ({}, {})
+        for m, c in p.terms.items():
+            if m:
+                inner = _reads(m) or any(moves(n) for a in m for n in _names(a))
+                parts[inner][m] = c
+        return Int(parts[False]), Int(parts[True])
+
+    def _pointer(self, memory: Memory, base: Int) -> str:
+        """The variable that points to an element."""
+        position, key = self.position, (memory.name, base)
+        for scope in position.scopes:
+            if (known := scope.pointers.get(key)) is not None:
+                return known
+        depth = max((position.depth.get(n, 0) for n in base.names), default=0)
+        text = self._sum(base, self.is_small(base)).at(MUL)
+        name = position.fresh(f"{memory.name}_at", depth)
+        scope = position.scopes[depth]
+        scope.lines.append(f"{position.dialect.pointer} {name} = {memory.name} + {text};")
+        scope.pointers[key] = name
+        return name
+
     def address(self, memory: Memory, index: tuple[Int, ...]) -> str:
         """The number of an element in its buffer."""
         p = self.form(linear(index, memory.strides))
-        small, depth = self.is_small(p), self.position.depth
-        fixed: dict[Monomial, int] = {}
-        moving: dict[Monomial, int] = {}
-        for m, c in p.terms.items():
-            if m:
-                inner = any(depth.get(n, 0) for a in m for n in _names(a))
-                (moving if inner or _reads(m) else fixed)[m] = c
-        if len(fixed) < 2 or not moving:
+        small = self.is_small(p)
+        base, moving = self._parted(p, self._is_inner)
+        if len(base.terms) < 2 or not moving.terms:
             return self._sum(p, small).text
-        base = Int(fixed)
         hint = f"{memory.name}_at"
         name = self.named(base, hint, lambda: self._sum(base, small), small)
-        rest = [(False, Piece(name)), *self._parts(self._ordered(Int(moving)), small)]
+        rest = [(False, Piece(name)), *self._parts(self._ordered(moving), small)]
         if const := p.terms.get((), 0):
             rest.append((const < 0, self._number(abs(const), small)))
         return _summed(rest).text

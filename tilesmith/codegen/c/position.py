@@ -31,6 +31,7 @@ class Scope:
 
     lines: list[str] = field(default_factory=list)
     integers: dict[Int, str] = field(default_factory=dict)
+    pointers: dict[tuple[str, Int], str] = field(default_factory=dict)  # by array and number
     declared: list[str] = field(default_factory=list)
 
 
@@ -49,6 +50,7 @@ class Position:
         self.extents: dict[str, int] = {}
         self.single: set[Atom] = set()  # loops of one iteration, which are 0
         self.depth: dict[str, int] = {}  # the number of the scope in which a loop runs
+        self.written_out: set[str] = set()  # loops that the compiler unrolls whole
         self.memories: dict[str, Memory] = {}
 
     def write(self, line: str) -> None:
@@ -73,6 +75,7 @@ class Position:
         """What is written inside is the body of a loop, whose C name is given."""
         self.scopes.append(Scope())
         name = self.bind(loop, extent - step + 1)
+        (self.written_out.add if pragma == UNROLL else self.written_out.discard)(loop)
         yield name
         increment = f"++{name}" if step == 1 else f"{name} += {step}"
         self._close(f"for (int {name} = 0; {name} < {extent}; {increment})", pragma)

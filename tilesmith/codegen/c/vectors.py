@@ -175,7 +175,7 @@ class Vectors:
         at = tuple(p.substitute({loop: first + offset}) for p in index)
         space = dialect.spaces[memory.scope]
         kind = f"{'const ' if const else ''}{space}{dialect.vector(memory.dtype, lanes)}"
-        return f"*({kind}*)&{memory.name}[{self.integers.address(memory, at)}]"
+        return f"*({kind}*)&{self.integers.element(memory, at)}"
 
 
 def _certain_loads(e: Expr) -> set[Load]:

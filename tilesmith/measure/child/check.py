@@ -6,9 +6,6 @@ u * sqrt(K). After cancellation they are relative to the typical result, not to 
 
     |got - want| <= 8 * u * (8 + sum of sqrt(K)) * (|want| + rms of want)
 
-The largest of N such errors grows like sqrt(2 ln N), so 8 becomes 2 * sqrt(2 ln N) above 3,000
-elements: 11 for ten million.
-
 Where inputs are whole numbers and the type holds all sums exactly, only one rounding of the result
 is allowed. Integers must be equal, unless they are computed from floats: then rounding may change
 one in a thousand.
@@ -18,9 +15,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from math import log, prod, sqrt
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -29,7 +25,7 @@ from tilesmith.expr.dynamic import below, loads_of
 from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Load, Select, Unary, children
 from tilesmith.expr.walk import count_paths, fold, preorder
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Buffer, walk
+from tilesmith.ir.nodes import walk
 from tilesmith.measure.child.task_arrays import TaskArrays
 from tilesmith.task.inputs import coarsest_roundoff, needs_whole_numbers, num_terms, roundoff
 
@@ -38,7 +34,6 @@ Array = np.ndarray[Any, Any]
 _FACTOR, _FIXED = 8.0, 8.0
 _TIPPED_SHARE = 1e-3
 _PIECE = 1 << 15  # elements that are compared at a time
-_FEW = 1 << 20  # elements that one thread compares in about a millisecond
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +50,7 @@ def tolerance(func: Function, signed: bool = True) -> Tolerance:
     if needs_whole_numbers(func) and _is_exact(func, signed):
         return Tolerance(2 * u, 0.0, share)
     growth = _FIXED + sum(sqrt(num_terms(b)) for _, b in walk(func.body) if b.combiner)
-    factor = max(_FACTOR, 2 * sqrt(2 * log(max(map(_num_elements, func.outputs), default=1) or 1)))
-    return Tolerance(factor * u * growth, factor * u * growth, share)
-
-
-def _num_elements(b: Buffer) -> int:
-    return prod(n.const or 0 for n in b.shape)
+    return Tolerance(_FACTOR * u * growth, _FACTOR * u * growth, share)
 
 
 class Expected:
@@ -68,9 +58,8 @@ class Expected:
     one, so that it holds no arrays of its own for floats of 32 or 64 bits.
     """
 
-    def __init__(self, name: str, want: Array, allowed: Tolerance, num_threads: int = 1) -> None:
+    def __init__(self, name: str, want: Array, allowed: Tolerance) -> None:
         self.name, self.want, self._allowed = name, want, allowed
-        self._num_threads = num_threads
         self._is_float = want.dtype.kind not in "biu"
         if not self._is_float:
             return
@@ -117,23 +106,17 @@ class Expected:
         """Whether all elements are right. A piece at a time stays in the caches, where comparing
         whole arrays of many MiB would mostly wait for new memory.
         """
-        given = got.reshape(-1)
-
-        def are_near(part: slice) -> bool:
-            with np.errstate(all="ignore"):
-                for at, want in _pieces(self._wide, part):
-                    error = given[at].astype(want.dtype)
-                    error -= want
-                    if not (np.abs(error, out=error) <= self._limit(want)).all():  # false for NaN
-                        return False
-            return True
-
-        if self._num_threads == 1 or given.size < _FEW:
-            return are_near(slice(0, given.size))
-        each = -(-given.size // (4 * self._num_threads))
-        with ThreadPoolExecutor(self._num_threads) as threads:
-            parts = (slice(k, k + each) for k in range(0, given.size, each))
-            return all(threads.map(are_near, parts))
+        given, error = got.reshape(-1), np.empty(_PIECE, self._wide.dtype)
+        with np.errstate(all="ignore"):
+            for at, want in _pieces(self._wide):
+                here = given[at].astype(want.dtype, copy=False)
+                off = np.subtract(here, want, out=error[: len(want)])
+                # What every element may have; false for NaN.
+                if -self._least <= off.min() and off.max() <= self._least:
+                    continue
+                if not (np.abs(off, out=off) <= self._limit(want)).all():
+                    return False
+        return True
 
     def _differs_as_integer(self, got: Array) -> str | None:
         bad = got.view(np.uint8) != self.want.view(np.uint8) if got.dtype == bool else (
@@ -155,21 +138,19 @@ class Expected:
         )
 
 
-def _pieces(a: Array, part: slice | None = None) -> Iterator[tuple[slice, Array]]:
-    """Of the elements of `a`, or a part of them."""
+def _pieces(a: Array) -> Iterator[tuple[slice, Array]]:
     flat = a.reshape(-1)
-    first, end, _ = (part or slice(None)).indices(flat.size)
-    for start in range(first, end, _PIECE):
-        at = slice(start, min(end, start + _PIECE))
+    for start in range(0, flat.size, _PIECE):
+        at = slice(start, start + _PIECE)
         yield at, flat[at]
 
 
-def expected_outputs(task: TaskArrays, num_threads: int = 1) -> dict[str, Expected]:
-    """By the names of the outputs. So many threads compare large ones."""
+def expected_outputs(task: TaskArrays) -> dict[str, Expected]:
+    """By the names of the outputs."""
     floats = [x for x in task.inputs if x.dtype.kind not in "biu" and x.size]
     allowed = tolerance(task.func, signed=all((x < 0).any() for x in floats))
     return {
-        b.name: Expected(b.name, want, allowed, num_threads)
+        b.name: Expected(b.name, want, allowed)
         for b, want in zip(task.func.outputs, task.outputs, strict=True)
     }
 

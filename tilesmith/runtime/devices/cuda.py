@@ -9,6 +9,7 @@ import ctypes
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from tilesmith.base.errors import DeviceError, TargetError
 from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Artifact, TensorMap
+from tilesmith.codegen.c.cubins import parted
 from tilesmith.runtime.devices import cuda_driver
 from tilesmith.runtime.devices.cuda_driver import CudaDriver, current
 
@@ -71,10 +73,13 @@ class CudaModule:
         driver = device.driver
         self.artifact = artifact
         with device.active():
-            handle = driver.load(artifact.code)
-            _at_end(self, _unload, driver, device.context, handle)
+            handles = []
+            for cubin in parted(artifact.code):
+                handles.append(driver.load(cubin))
+                _at_end(self, _unload, driver, device.context, handles[-1])
+            modules = cycle(handles)  # each launch has one of its own, or all share one
             self.entries = [
-                tuple(self._function(driver, handle, launch, artifact) for launch in e.launches)
+                tuple(self._function(driver, next(modules), x, artifact) for x in e.launches)
                 for e in artifact.entries
             ]
 
