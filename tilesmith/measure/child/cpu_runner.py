@@ -50,6 +50,7 @@ class _Loaded:
     time_args: Any  # and to the aligned ones
     workspace_nbytes: int
     places: list[tuple[Parameter, _Place]]
+    filtering: float  # see Built
 
     @property
     def entry(self) -> int:
@@ -116,6 +117,7 @@ class CpuRunner:
             pointers(*(place.aligned.address for _, place in places)),
             artifact.workspace_nbytes,
             places,
+            built.filtering,
         )
 
     def _place(self, p: Parameter, buffer: Buffer) -> _Place:
@@ -173,7 +175,7 @@ class CpuRunner:
         if not workspace.is_intact:
             return Failure("bounds", "wrote beside the workspace")
         for p, place in loaded.outputs:
-            text = self._expected[p.name].differs(place.tight.array(p))
+            text = self._expected[p.name].differs(place.tight.array(p), loaded.filtering)
             if text is not None:
                 return Failure("wrong", text)
         return seconds
