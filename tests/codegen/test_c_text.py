@@ -28,7 +28,7 @@ from tilesmith.base.dtype import BOOL, FLOAT32
 from tilesmith.codegen.c.backends import CudaBackend, OpenclBackend
 from tilesmith.codegen.c.dialect import CUDA, OPENCL, Dialect
 from tilesmith.codegen.c.emit import emit_launches
-from tilesmith.codegen.c.nvrtc import compile_cuda, resources_of
+from tilesmith.codegen.c.nvrtc import compile_cuda, options_of, resources_of
 from tilesmith.codegen.c.opencl_syntax import require_valid
 from tilesmith.expr.dynamic import Dynamic
 from tilesmith.expr.ints import atom, of, var
@@ -294,7 +294,15 @@ def test_launches_get_what_they_use() -> None:
         np.testing.assert_array_equal(got, [0, 1, 2, 3, -4, -5, -6, -7])
 
 
-def test_resources_are_read_back() -> None:
+def test_nvrtc_keeps_nothing_for_later() -> None:
+    """What it takes from its cache has no log of what kernels use. Old ones have no such cache."""
+    assert b"--no-cache" in options_of("sm_90a", (13, 0))
+    assert b"--no-cache" in options_of("sm_90a", (12, 9))
+    assert b"--no-cache" not in options_of("sm_90a", (12, 8))
+
+
+@pytest.mark.parametrize("turn", range(2))
+def test_resources_are_read_back(turn: int) -> None:
     kernel = ts.build(tiled_matmul(), nvidia("sm_90a"), backend=CudaBackend(passes=()))
     (launched,) = kernel.artifact.entries[0].launches
     assert launched.resources is not None

@@ -44,10 +44,8 @@ def compile_cuda(name: str, source: str, arch: str, store: Store | None = None) 
 
 def _compile(name: str, source: str, arch: str) -> Compiled:
     nvrtc = _nvrtc()
-    # By default divisions and roots are rounded correctly and denormals are kept. A product and a
-    # sum may become one fused multiply-add, as on a CPU. `minimal` leaves out declarations that the
-    # text does not use, a tenth of the time of a small kernel.
-    options = [f"--gpu-architecture={arch}".encode(), b"--minimal", b"--ptxas-options=-v"]
+    _, *version = nvrtc.nvrtcVersion()
+    options = options_of(arch, (version[0], version[1]))
     error, program = nvrtc.nvrtcCreateProgram(source.encode(), f"{name}.cu".encode(), 0, [], [])
     _require(nvrtc, error, name)
     try:
@@ -61,6 +59,18 @@ def _compile(name: str, source: str, arch: str) -> Compiled:
     finally:
         nvrtc.nvrtcDestroyProgram(program)
     return Compiled(cubin, resources_of(log.decode(errors="replace")))
+
+
+def options_of(arch: str, version: tuple[int, int]) -> list[bytes]:
+    """By default divisions and roots are rounded correctly and denormals are kept. A product and a
+    sum may become one fused multiply-add, as on a CPU. `minimal` leaves out declarations that the
+    text does not use, a tenth of the time of a small kernel.
+
+    Where there is a driver, NVRTC keeps what it compiles in the user's cache, and does not say what
+    kernels use when it takes them from there. Thousands of candidates do not belong there.
+    """
+    options = [f"--gpu-architecture={arch}".encode(), b"--minimal", b"--ptxas-options=-v"]
+    return [*options, b"--no-cache"] if version >= (12, 9) else options
 
 
 def _nvrtc() -> Any:
