@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from tilesmith.base.digest import digest
 from tilesmith.base.errors import ArgumentError, TilesmithError
@@ -61,15 +62,7 @@ class Function:
     @property
     def rules(self) -> Rules:
         """The exact facts as rewrite rules: a product of size variables becomes the extent."""
-        rules: dict[Monomial, Int] = {}
-        for f in self.facts:
-            if f.exact:
-                terms = product(f.sizes).terms
-                if len(terms) == 1:
-                    ((m, c),) = terms.items()
-                    if c == 1 and len(m) == len(f.sizes):
-                        rules[m] = f.extent
-        return rules
+        return _rules(self.facts)
 
     @property
     def sizes(self) -> tuple[str, ...]:
@@ -137,6 +130,19 @@ class Function:
 
     def __str__(self) -> str:
         return printer.show(self)
+
+
+@lru_cache(maxsize=256)
+def _rules(facts: tuple[Fact, ...]) -> Rules:
+    rules: dict[Monomial, Int] = {}
+    for f in facts:
+        if f.exact:
+            terms = product(f.sizes).terms
+            if len(terms) == 1:
+                ((m, c),) = terms.items()
+                if c == 1 and len(m) == len(f.sizes):
+                    rules[m] = f.extent
+    return rules
 
 
 def instantiate(func: Function, sizes: Mapping[str, int]) -> Function:
