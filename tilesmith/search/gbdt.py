@@ -84,8 +84,8 @@ class Gbdt:
         groups = self._bounded(groups_of(measurements), rng)
         labels = [y for g in groups for y in g.labels]
         if len(labels) < self.fewest or len(set(labels)) < 2:
-            if labels:  # more will come
-                _load_trees()
+            if any(m.candidate.task.target.kind != "cpu" for m in measurements):
+                _load_trees()  # more will come; on a CPU this would disturb measurements
             return None
         # Imported here because loading XGBoost takes a second.
         from tilesmith.search.boosting import boost

@@ -54,8 +54,8 @@ Work = Callable[[Channel, Report], None]
 
 _PR_SET_PDEATHSIG = 1
 _STDERR_NBYTES = 4096
-# Builders take all cores. The search, the oracle and the process that feeds a GPU go before them:
-# while they wait, every builder waits for them soon.
+# Builders take all cores. The search, the oracle and the process that feeds a GPU go first: if they
+# are late, builders have nothing to do.
 _NICENESS = 5
 _emit = emit_function  # imported so that it is loaded before workers are forked
 
