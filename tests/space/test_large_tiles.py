@@ -118,3 +118,17 @@ def test_records_beyond_the_accuracy_are_not_taken() -> None:
         assert ts.build(task.func, task.target, database=database).origin.seconds == 1e-6
         kernel = ts.build(task.func, task.target, database=database, accuracy=0)
         assert kernel.origin.seconds == 2e-6
+
+
+def test_more_results_have_a_larger_error() -> None:
+    """A kernel for a GPU had an error of 1.19e-5 in one of 13 million results: above the bound that
+    there was, and above the accuracy that it was offered for.
+    """
+    func = operator("conv3d", (14, 256, 256, 3, 1, 1, 16, 16), prepared=True)
+    step = Winograd("Y", ("rh", "rw"), results=4)
+    assert filtering_error(func, (step,)) >= 1.19e-5
+    sketches = SketchSpace().sketches(Task(func, ts.Target.named("nvidia-h200")))
+    found = {s.results for t in sketches for s in t.steps if isinstance(s, Winograd)}
+    assert found == {2}
+    one_image = operator("conv3d", (14, 256, 256, 3, 1, 1), prepared=True)
+    assert filtering_error(one_image, (step,)) <= ACCURACY  # 800 thousand results

@@ -121,8 +121,6 @@ class Built:
     artifact: Artifact
     params: tuple[Buffer, ...]
     seconds: float  # build time
-    # The error that minimal filtering causes, relative to the largest element of a result.
-    filtering: float = 0.0
 
     @property
     def key(self) -> str:

@@ -10,16 +10,17 @@ result relative to that of a direct sum grows by
 along each window: 1.3 for F(2, 3), 3.2 for F(4, 3). The rounding errors of K additions walk at
 random. With u the roundoff of the type, the largest error of a layer over its largest value is
 
-    error <= u / 2 * (4 + sqrt(K)) * growth of all windows
+    error <= u / 2 * (4 + sqrt(K)) * growth of all windows * max(1, (log2(results) - 4) / 16)
 
 Measured over 16 to 512 channels, for inputs of both signs and for positive ones, it is 0.4 to 0.9
-of that.
+of that. Few results have errors far above the others', so that more results have a larger one: the
+largest of 13 million, of sums of 768 products by F(4, 3) along two windows, was 1.19e-5.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod, sqrt
+from math import log2, prod, sqrt
 
 import numpy as np
 
@@ -43,17 +44,20 @@ def filtering_error(func: Function, steps: Sequence[Step]) -> float:
     largest = 0.0
     for k, s in enumerate(steps[: places[-1] + 1] if places else ()):
         if isinstance(s, Winograd):
-            growth, terms, roundoff = _of_step(func, s)
+            growth, terms, results, roundoff = _of_step(func, s)
             growth *= growths.get(s.block, 1.0)
             growths[f"{s.block}.products"] = growth
-            largest = max(largest, roundoff / 2 * (4 + sqrt(terms)) * growth)
+            many = max(1.0, (log2(max(results, 1)) - 4) / 16)  # above 1 from a million on
+            largest = max(largest, roundoff / 2 * (4 + sqrt(terms)) * growth * many)
         if k < places[-1] and not _is_open(s):
             func = s.apply(func)
     return largest
 
 
-def _of_step(func: Function, step: Winograd) -> tuple[float, int, float]:
-    """The growth along its windows, the terms of a sum of products, and the roundoff."""
+def _of_step(func: Function, step: Winograd) -> tuple[float, int, int, float]:
+    """The growth along its windows, the terms of a sum of products, the number of results, and the
+    roundoff.
+    """
     b = find_block(func, step.block)[1]
     filtering = filtering_of(func, b)
     assert filtering is not None, step
@@ -62,7 +66,8 @@ def _of_step(func: Function, step: Winograd) -> tuple[float, int, float]:
     growth = prod(w.filter(step.results).growth for w in windows)
     phases = prod(w.stride for w in windows)
     dtype = b.writes[0].value.dtype.numpy
-    return growth, terms * phases, float(np.finfo(dtype).eps) / 2
+    results = prod(i.extent.const or 1 for i in b.spatial)
+    return growth, terms * phases, results, float(np.finfo(dtype).eps) / 2
 
 
 def _is_open(step: Step) -> bool:

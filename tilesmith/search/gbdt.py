@@ -7,6 +7,7 @@ the trees' outputs over the program's statements.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -33,7 +34,12 @@ def _load_trees() -> None:
     """Loads XGBoost beside the caller, which takes seconds where pandas and scikit-learn are
     installed.
     """
-    Thread(target=import_module, args=("tilesmith.search.boosting",), name="tilesmith-load").start()
+
+    def load() -> None:
+        with suppress(ImportError):  # the first fit that needs it says so
+            import_module("tilesmith.search.boosting")
+
+    Thread(target=load, name="tilesmith-load").start()
 
 
 @dataclass(frozen=True)

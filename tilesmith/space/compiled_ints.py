@@ -11,6 +11,7 @@ from tilesmith.expr.ints import Atom, FloorDiv, Int, Maximum, Monomial
 from tilesmith.space.domains import Matrix
 
 Column = np.ndarray[Any, Any]
+_Products = dict[Monomial, Column]  # those computed so far
 
 
 def compile_int(p: Int, columns: tuple[str, ...]) -> Callable[[Matrix], Column]:
@@ -68,9 +69,6 @@ def _num_factors(p: Int) -> int:
 
 def _num_in_factor(a: Atom) -> int:
     return _num_factors(a.a) + _num_factors(a.b) if isinstance(a, Maximum | FloorDiv) else 1
-
-
-_Products = dict[Monomial, Column]
 
 
 def _factor(a: Atom, index: Mapping[str, int], rows: Matrix, products: _Products) -> Column:

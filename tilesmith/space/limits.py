@@ -255,7 +255,7 @@ def _code_limits(func: Function, path: Path, b: Block) -> Iterator[Limit]:
     code = results * max(1, sum(code_cost(w.value) for w in b.writes) - 2)
     bound = {i.name: i.bind.names for i in b.iters}
     for x in b.loads:
-        if func.all_buffers[x.buffer].scope != "shared":
+        if func.all_buffers[x.buffer].scope in ("global", "constant"):
             moves = {f for p in x.index for n in p.names for f in bound.get(n, ())}
             own = (f.extent for f in inside if f.name in moves and f.name not in b.reducing_loops)
             code += _CODE_OF_LOAD * product(own)

@@ -204,7 +204,7 @@ class Integers:
         if not self.position.dialect.pointer or memory.scope not in ("global", "constant"):
             return f"{memory.name}[{self.address(memory, index)}]"
         p = self.form(linear(index, memory.strides))
-        fixed, moving = self._parted(p, self.position.written_out.__contains__)
+        fixed, moving = self._parted(p, lambda loop: loop in self.position.written_out)
         if not moving.terms:
             fixed, moving = self._parted(p, self._is_inner)
             fixed = fixed if len(fixed.terms) > 1 else ZERO

@@ -19,8 +19,6 @@ from tilesmith.codegen.c.nvrtc import Store
 from tilesmith.measure.messages import Build, Built
 from tilesmith.measure.wire import Channel
 from tilesmith.runtime.build import compile_function
-from tilesmith.schedule.rounding import filtering_error
-from tilesmith.schedule.trace import Trace
 from tilesmith.task.task import Failure
 
 
@@ -34,10 +32,9 @@ def build(job: Build, store: Store | None = None) -> Built | Failure:
     start = time.perf_counter()
     stage = "schedule"
     try:
-        func, filtering = job.func, 0.0
+        func = job.func
         if job.trace is not None:
-            trace: Trace = pickle.loads(job.trace)
-            func, filtering = trace.apply(func), filtering_error(func, trace.steps)
+            func = pickle.loads(job.trace).apply(func)
         stage = "build"
         builder: Any = pickle.loads(job.builder)
         if builder is compile_function and job.target.kind == CudaBackend.kind:
@@ -51,7 +48,7 @@ def build(job: Build, store: Store | None = None) -> Built | Failure:
         return Failure(stage, first_line(error))
     # Without the source, which nobody reads here and which is many times as large as the code.
     without_source = replace(artifact, source="")
-    return Built(without_source, func.params, time.perf_counter() - start, filtering)
+    return Built(without_source, func.params, time.perf_counter() - start)
 
 
 def first_line(error: BaseException) -> str:

@@ -6,7 +6,6 @@ u * sqrt(K). After cancellation they are relative to the typical result, not to 
 
     |got - want| <= 8 * u * (8 + sum of sqrt(K)) * (|want| + rms of want)
 
-Minimal filtering adds what schedule/rounding.py says, which the caller of the search has allowed.
 Where inputs are whole numbers and the type holds all sums exactly, only one rounding of the result
 is allowed. Integers must be equal, unless they are computed from floats: then rounding may change
 one in a thousand.
@@ -66,39 +65,34 @@ class Expected:
             return
         # 16-bit floats are compared as 32-bit ones, because NumPy is slow with 16-bit ones.
         self._wide = want.astype(np.float32) if want.dtype.itemsize == 2 else want
-        self._finite, squares, count, largest = True, 0.0, 0, 0.0
+        self._finite, squares, count = True, 0.0, 0
         for _, piece in _pieces(self._wide):
             finite = np.isfinite(piece)
             if not finite.all():
                 self._finite, piece = False, piece[finite]
             squares += float(np.square(piece, dtype=np.float64).sum())
-            largest = max(largest, float(np.abs(piece).max(initial=0)))
             count += piece.size
         rms = sqrt(squares / count) if count else 0.0
         self._least = allowed.typical * rms + float(np.finfo(self._wide.dtype).tiny)
-        self._largest = largest
 
-    def _limit(self, want: Array, least: float) -> Array:
+    def _limit(self, want: Array) -> Array:
         """The error that each of these elements may have."""
         limit = np.abs(want)
         limit *= want.dtype.type(self._allowed.relative)
-        limit += want.dtype.type(least)
+        limit += want.dtype.type(self._least)
         return limit
 
-    def differs(self, got: Array, filtering: float = 0.0) -> str | None:
-        """None, or the text that names the element with the largest error. `filtering` is the error
-        of minimal filtering, relative to the largest element, which is allowed as well.
-        """
+    def differs(self, got: Array) -> str | None:
+        """None, or the text that names the element with the largest error."""
         if self.want.size == 0:
             return None
         if not self._is_float:
             return self._differs_as_integer(got)
-        least = self._least + filtering * self._largest
-        if self._finite and self._is_near(got, least):
+        if self._finite and self._is_near(got):
             return None
         with np.errstate(all="ignore"):
             error = np.abs(got.astype(self._wide.dtype, copy=False) - self._wide)
-            bad = ~(error <= self._limit(self._wide, least))  # negated, so that NaN is bad
+            bad = ~(error <= self._limit(self._wide))  # negated, so that NaN is bad
             if not self._finite:
                 same = got.astype(self._wide.dtype, copy=False) == self._wide
                 both = np.isnan(self._wide) & np.isnan(got.astype(self._wide.dtype, copy=False))
@@ -108,7 +102,7 @@ class Expected:
         excess = np.where(bad, np.where(np.isnan(error), np.inf, error), -1.0)
         return self._describe(got, excess, int(bad.sum()))
 
-    def _is_near(self, got: Array, least: float) -> bool:
+    def _is_near(self, got: Array) -> bool:
         """Whether all elements are right. A piece at a time stays in the caches, where comparing
         whole arrays of many MiB would mostly wait for new memory.
         """
@@ -118,9 +112,9 @@ class Expected:
                 here = given[at].astype(want.dtype, copy=False)
                 off = np.subtract(here, want, out=error[: len(want)])
                 # What every element may have; false for NaN.
-                if -least <= off.min() and off.max() <= least:
+                if -self._least <= off.min() and off.max() <= self._least:
                     continue
-                if not (np.abs(off, out=off) <= self._limit(want, least)).all():
+                if not (np.abs(off, out=off) <= self._limit(want)).all():
                     return False
         return True
 

@@ -50,7 +50,6 @@ class _Loaded:
     time_args: Any  # and to the aligned ones
     workspace_nbytes: int
     places: list[tuple[Parameter, _Place]]
-    filtering: float  # see Built
 
     @property
     def entry(self) -> int:
@@ -117,7 +116,6 @@ class CpuRunner:
             pointers(*(place.aligned.address for _, place in places)),
             artifact.workspace_nbytes,
             places,
-            built.filtering,
         )
 
     def _place(self, p: Parameter, buffer: Buffer) -> _Place:
@@ -175,7 +173,7 @@ class CpuRunner:
         if not workspace.is_intact:
             return Failure("bounds", "wrote beside the workspace")
         for p, place in loaded.outputs:
-            text = self._expected[p.name].differs(place.tight.array(p), loaded.filtering)
+            text = self._expected[p.name].differs(place.tight.array(p))
             if text is not None:
                 return Failure("wrong", text)
         return seconds

@@ -57,7 +57,6 @@ class _Loaded:
     call: Call
     scratch: Memory | None
     workspace_nbytes: int
-    filtering: float  # see Built
     warm: dict[int, Recorded] = field(default_factory=dict)  # by the number of calls
     cold: Recorded | None = None
     cold_calls: int = 0
@@ -96,7 +95,7 @@ class GpuRunner:
         places = [(p, self._place(p, buffers.get(p.name))) for p in artifact.parameters]
         scratch = self._new_scratch(artifact.workspace_nbytes)
         call = device.call(module, 0, [place.pointer for _, place in places], scratch)
-        return _Loaded(module, places, call, scratch, artifact.workspace_nbytes, built.filtering)
+        return _Loaded(module, places, call, scratch, artifact.workspace_nbytes)
 
     def _new_scratch(self, nbytes: int) -> Memory | None:
         """The workspace with a guard behind it; it begins at its first byte."""
@@ -176,7 +175,7 @@ class GpuRunner:
             if got is None or got.shape != p.shape:  # kept: new memory is slow to write
                 got = self._read[p.name] = np.empty(p.shape, p.dtype.numpy)
             device.read(place.memory, got, _GUARD_NBYTES)
-            text = self._expected[p.name].differs(got, loaded.filtering)
+            text = self._expected[p.name].differs(got)
             if text is not None:
                 return Failure("wrong", text)
         return seconds
