@@ -75,6 +75,15 @@ class Expected:
         rms = sqrt(squares / count) if count else 0.0
         self._least = allowed.typical * rms + float(np.finfo(self._wide.dtype).tiny)
 
+    @property
+    def limits(self) -> tuple[float, float] | None:
+        """The error that elements may have, relative to each and absolute, if all are finite; none
+        for integers, which must be equal or be judged by their number.
+        """
+        if not self._is_float:
+            return 0.0, 0.0
+        return (self._allowed.relative, self._least) if self._finite else None
+
     def _limit(self, want: Array) -> Array:
         """The error that each of these elements may have."""
         limit = np.abs(want)

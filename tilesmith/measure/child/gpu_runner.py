@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from tilesmith.base.errors import DeviceError
-from tilesmith.codegen.artifact import Parameter
+from tilesmith.codegen.artifact import Artifact, Parameter
 from tilesmith.ir.nodes import Buffer
 from tilesmith.ir.pack import pack
 from tilesmith.measure.child.check import expected_outputs
+from tilesmith.measure.child.gpu_compare import OnDevice
 from tilesmith.measure.child.run_worker import failure_of
 from tilesmith.measure.child.task_arrays import TaskArrays
 from tilesmith.measure.messages import REFERENCE, Built, Sample
@@ -33,6 +34,7 @@ _ALIGNMENT = 256
 # Calls of the reference kernel in a sample: the host takes some 5 us to enqueue them, and that time
 # varies, which is too much beside a single call.
 _REFERENCE_CALLS = 3
+_SMALL_NBYTES = 1 << 18  # of outputs that the host compares as fast as the device
 _MAX_RELAID = 4  # layouts that are kept per parameter
 _MAX_SETS_NBYTES = 2 << 30  # of all buffers between which calls with cold caches rotate
 
@@ -52,6 +54,7 @@ class _Place:
 
 @dataclass(slots=True)
 class _Loaded:
+    artifact: Artifact
     module: Module
     places: list[tuple[Parameter, _Place]]
     call: Call
@@ -71,6 +74,7 @@ class GpuRunner:
         self._expected = expected_outputs(task)
         self._places: dict[tuple[str, str], _Place] = {}
         self._loaded: dict[int, _Loaded] = {}
+        self._compared: dict[str, OnDevice | None] = {}  # large outputs, by name
         self._read: dict[str, Array] = {}  # outputs on the host, by name
         self._is_dirty = False  # whether a kernel may have written where it must not
         flush_nbytes = 2 * device.target.l2_nbytes if cold else 0
@@ -95,7 +99,7 @@ class GpuRunner:
         places = [(p, self._place(p, buffers.get(p.name))) for p in artifact.parameters]
         scratch = self._new_scratch(artifact.workspace_nbytes)
         call = device.call(module, 0, [place.pointer for _, place in places], scratch)
-        return _Loaded(module, places, call, scratch, artifact.workspace_nbytes)
+        return _Loaded(artifact, module, places, call, scratch, artifact.workspace_nbytes)
 
     def _new_scratch(self, nbytes: int) -> Memory | None:
         """The workspace with a guard behind it; it begins at its first byte."""
@@ -142,6 +146,9 @@ class GpuRunner:
         if self._is_dirty:
             for place in self._places.values():
                 self._restore(place)
+            for compared in self._compared.values():
+                if compared is not None:
+                    compared.restore()
             self._is_dirty = False
         try:
             answer = self._check(loaded)
@@ -171,6 +178,8 @@ class GpuRunner:
         if scratch is not None and not self._is_intact(scratch, loaded.workspace_nbytes):
             return Failure("bounds", "wrote past the workspace")
         for p, place in outputs:
+            if self._is_near(p, place):
+                continue
             got = self._read.get(p.name)
             if got is None or got.shape != p.shape:  # kept: new memory is slow to write
                 got = self._read[p.name] = np.empty(p.shape, p.dtype.numpy)
@@ -179,6 +188,18 @@ class GpuRunner:
             if text is not None:
                 return Failure("wrong", text)
         return seconds
+
+    def _is_near(self, p: Parameter, place: _Place) -> bool:
+        """Whether the device finds the output right. If not, the host decides."""
+        support = self._loaded.get(REFERENCE)
+        if support is None or p.nbytes < _SMALL_NBYTES:
+            return False
+        if p.name not in self._compared:
+            self._compared[p.name] = OnDevice.of(
+                self._device, support.module, support.artifact, self._expected[p.name]
+            )
+        compared = self._compared[p.name]
+        return compared is not None and compared.is_near(place.pointer)
 
     def _is_intact(self, memory: Memory, offset: int) -> bool:
         guard = np.empty(_GUARD_NBYTES, np.uint8)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import inf
 
 from tilesmith.base.errors import MeasureError
-from tilesmith.measure.gpu_reference import build_reference
+from tilesmith.measure.gpu_support import build_support
 from tilesmith.measure.messages import REFERENCE, UNLIMITED, Build, Built, Limits
 from tilesmith.measure.parent.builders import Builders
 from tilesmith.measure.parent.cores import Cores, share_out, to_probe, usable_cores
@@ -128,12 +128,12 @@ class WorkerPool:
         return workers
 
     def _reference(self, builders: Builders, task: Task) -> Built:
-        """The reference kernel of a GPU, built by a build worker."""
+        """What a run worker of a GPU needs itself, built by a build worker."""
         known = self._references.get(task.target.fingerprint)
         if known is not None:
             return known
         name = "the reference kernel"
-        builders.want({name: Build(task.func, task.target, None, pickle.dumps(build_reference))})
+        builders.want({name: Build(task.func, task.target, None, pickle.dumps(build_support))})
         builders.allow(self._builder_cores, ())
         taken = builders.take(_REFERENCE_SECONDS)
         outcome = Failure("timeout", "no answer") if taken is None else taken[1]
