@@ -72,7 +72,9 @@ class FuseRows:
     """
 
     threads: tuple[int, ...] = THREADS
-    blocks: tuple[int, ...] = (32, 66, 132, 264, 528, 1024, 2048)  # that share a few long rows
+    # Blocks that share a few long rows: numbers that divide lengths, and per multiprocessor.
+    blocks: tuple[int, ...] = (32, 64, 128, 256, 512, 1024, 2048)
+    blocks_each: tuple[float, ...] = (0.5, 1, 2, 4)
     longest: int = 8192
     widths: tuple[int, ...] = (4, 2, 1)  # elements that a thread moves at once
     rows: tuple[int, ...] = (1, 2, 4, 8, 16)  # of a block of threads, where there are many
@@ -107,7 +109,8 @@ class FuseRows:
         fused, loop = one_loop(outer)
         column = f"#{b.name}.blocks"
         split = Split(loop, (None, column))
-        sample = SampleChoice(column, self.blocks)
+        each = (int(n * state.task.target.num_multiprocessors) for n in self.blocks_each)
+        sample = SampleChoice(column, tuple(sorted({*self.blocks, *each} - {0})))
         turned = Reorder((split.parts[1], split.parts[0]))
         return state.then(*steps, *fused, sample, split, turned, Rfactor(split.parts[1]))
 
