@@ -9,11 +9,13 @@ import planted
 import pytest
 from test_slow_builds import Workers, jobs
 
+import tilesmith as ts
 from tilesmith.base.errors import MeasureError
 from tilesmith.measure.messages import Exit, Limits
 from tilesmith.measure.parent import worker_pool
 from tilesmith.measure.parent.builders import Builders
 from tilesmith.measure.parent.fork_server_client import Worker
+from tilesmith.measure.parent.runner import Runner
 from tilesmith.measure.wire import Channel, pair
 from tilesmith.task.task import Task
 
@@ -87,3 +89,37 @@ def test_an_oracle_that_cannot_evaluate_says_why(server: Any) -> None:
     ).start()
     with pytest.raises(MeasureError, match="cannot be evaluated to check kernels: no"):
         pool()._evaluate(server, builders, planted.task(), jobs("a"), float("inf"))
+
+
+def test_the_first_kernels_are_built_beside_what_a_gpu_needs_itself(server: Any) -> None:
+    """The reference kernel's build waits until a candidate was begun by the other worker."""
+    builders, task = Builders(server, (0, 1), 60.0, 0), planted.task()
+    on_gpu = Task(task.func, ts.Target.named("nvidia-h200"))
+    begun: list[Any] = []
+
+    def work() -> None:
+        begun.append(server.ends[1].receive())
+        server.answer(0)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    built: Any = pool()._reference(builders, on_gpu, jobs("a", "b"))
+    thread.join(60)
+    assert b"build_support" in built.builder
+    assert begun == ["a"]
+    builders.want(jobs("a", "b"))  # goes on with what was begun
+    builders.allow((0, 1), ())
+    server.ends[1].send("a")
+    assert builders.take(60) == ("a", "a")
+
+
+def test_a_gpu_is_opened_while_kernels_are_built(
+    server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builders, task = Builders(server, (0, 1), 60.0, 0), planted.task()
+    on_gpu = Task(task.func, ts.Target.named("nvidia-h200"))
+    workers_of, seen = pool(), list[Any]()
+    monkeypatch.setattr(workers_of, "_references", {on_gpu.target.fingerprint: "known"})
+    monkeypatch.setattr(Runner, "start", lambda self: seen.append(len(builders.channels)))
+    workers_of._start_gpu(server, builders, on_gpu, jobs("a", "b", "c"))
+    assert seen == [2]

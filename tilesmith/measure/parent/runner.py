@@ -81,6 +81,11 @@ class Runner:
         self._loaded: set[int] = set()  # slots linked in the worker
         self._num_loads = 0
 
+    def start(self) -> None:
+        """Starts the worker ahead of its first kernel. If that fails, it will again."""
+        with suppress(KernelFailed):
+            self._ask(Drop(()), _START_SECONDS)
+
     def add(self, slot: int, built: Built) -> None:
         self._kernels[slot] = built
 

@@ -99,7 +99,7 @@ class WorkerPool:
         self._evaluate(server, builders, task, jobs, until)
         target, nbytes = task.target, task.func.nbytes
         if target.kind != "cpu":
-            return self._start_gpu(server, builders, task)
+            return self._start_gpu(server, builders, task, jobs)
         # Arrays, aligned copies and copies in other layouts; thread stacks; the flushing buffer.
         own = 8 * nbytes + target.num_cores * (16 << 20) + 4 * target.l3_nbytes
         cores = share_out(target.num_cores, usable_cores(), {})
@@ -114,27 +114,37 @@ class WorkerPool:
             runner.move(last.cores.run)
         return workers
 
-    def _start_gpu(self, server: ForkServerClient, builders: Builders, task: Task) -> TaskWorkers:
-        """One worker for the GPU. All cores may build, but for one that feeds the GPU."""
+    def _start_gpu(
+        self, server: ForkServerClient, builders: Builders, task: Task, jobs: Mapping[str, Build]
+    ) -> TaskWorkers:
+        """One worker for the GPU. All cores may build, but for one that feeds the GPU. They begin
+        while the worker opens the GPU.
+        """
         target, usable = task.target, self._builder_cores
         cores = Cores((), tuple(usable[1:] if len(usable) > 2 else usable))
         slack = task.func.nbytes / _CHECK_RATE
         if target.kind == "opencl":
             slack += self._timeout
-        reference = self._reference(builders, task)
+        reference = self._reference(builders, task, {})
         limits = Limits(tuple(usable_cores()), UNLIMITED)
         runner = Runner(server, task.statement, limits, self._cold, builders, slack, reference)
+        builders.want(jobs)
+        builders.allow(cores.all, ())
+        runner.start()
         workers = self._tasks[task.statement] = TaskWorkers(task, cores, builders, runner)
         return workers
 
-    def _reference(self, builders: Builders, task: Task) -> Built:
-        """What a run worker of a GPU needs itself, built by a build worker."""
+    def _reference(self, builders: Builders, task: Task, jobs: Mapping[str, Build]) -> Built:
+        """What a run worker of a GPU needs itself, built by a build worker. The others begin jobs
+        of the next batch.
+        """
         known = self._references.get(task.target.fingerprint)
         if known is not None:
             return known
         name = "the reference kernel"
         builders.want({name: Build(task.func, task.target, None, pickle.dumps(build_support))})
-        builders.allow(self._builder_cores, ())
+        builders.begin(jobs)
+        builders.allow(self._builder_cores, self._builder_cores)
         taken = builders.take(_REFERENCE_SECONDS)
         outcome = Failure("timeout", "no answer") if taken is None else taken[1]
         if isinstance(outcome, Failure):
@@ -166,7 +176,7 @@ class WorkerPool:
         oracle = server.prepare(task, limits)
         try:
             if task.target.kind != "cpu":
-                self._reference(builders, task)
+                self._reference(builders, task, jobs)
             is_slow = not ready([oracle.channel], min(_SOON_SECONDS, time_left(end)))
             if is_slow:
                 builders.want(jobs)
