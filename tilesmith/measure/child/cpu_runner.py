@@ -167,9 +167,11 @@ class CpuRunner:
         self._repeat(loaded.entry, ctypes.addressof(loaded.check_args), workspace.address, 1)
         # The smaller of wall-clock and processor time: other processes may take the core.
         seconds = min(time.perf_counter() - start, time.thread_time() - busy)
-        for p, place in loaded.outputs:
-            if not place.tight.is_intact:
-                return Failure("bounds", f"wrote before the begin of {p.name}")
+        damaged = [(p, place.tight) for p, place in loaded.outputs if not place.tight.is_intact]
+        for _, region in damaged:
+            region.repair()
+        if damaged:
+            return Failure("bounds", f"wrote before the begin of {damaged[0][0].name}")
         if not workspace.is_intact:
             return Failure("bounds", "wrote beside the workspace")
         for p, place in loaded.outputs:

@@ -60,10 +60,9 @@ class Region:
         self.address = start if tight else start - start % ALIGNMENT
         before = self.address - self._inside
         self._before: Array = _bytes(self._inside, before)
-        self._before[...] = CANARY
         after = self._inside + room - self.address - nbytes
         self._after: Array = _bytes(self.address + nbytes, after)
-        self._after[...] = CANARY
+        self.repair()
         self.bytes: Array = _bytes(self.address, nbytes)
 
     def _protect(self, access: int) -> None:
@@ -80,6 +79,11 @@ class Region:
     def is_intact(self) -> bool:
         """Whether the canary bytes on both sides of the array are unchanged."""
         return bool((self._before == CANARY).all() and (self._after == CANARY).all())
+
+    def repair(self) -> None:
+        """Writes the canary bytes again, so that the next kernel is not blamed for this one."""
+        self._before[...] = CANARY
+        self._after[...] = CANARY
 
     @property
     def span(self) -> tuple[str, int, int, int, int]:
