@@ -43,6 +43,13 @@ def pool() -> worker_pool.WorkerPool:
     return worker_pool.WorkerPool(60.0, 0, 0, False, (0, 1))
 
 
+def evaluate(server: Any, builders: Builders, wanted: dict[str, Any]) -> None:
+    workers, task = pool(), planted.task()
+    workers._builders = builders
+    workers._begin(server, task, {})
+    workers._evaluate(server, builders, task, wanted, float("inf"))
+
+
 def test_kernels_are_built_while_the_oracle_works(server: Any) -> None:
     builders = Builders(server, (0, 1), 60.0, 0)
     built: list[str] = []
@@ -59,7 +66,7 @@ def test_kernels_are_built_while_the_oracle_works(server: Any) -> None:
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     wanted = jobs("a", "b", "c", "d", "e")
-    pool()._evaluate(server, builders, planted.task(), wanted, float("inf"))
+    evaluate(server, builders, wanted)
     thread.join(60)
     assert sorted(built) == ["a", "b"]
     assert not builders.channels  # on the processor, cores are chosen by timing: none builds
@@ -78,7 +85,7 @@ def test_nothing_is_built_beside_an_oracle_that_is_quick(server: Any) -> None:
         return worker
 
     server.prepare = at_once
-    pool()._evaluate(server, builders, planted.task(), jobs("a"), float("inf"))
+    evaluate(server, builders, jobs("a"))
     assert not builders.channels
 
 
@@ -88,7 +95,7 @@ def test_an_oracle_that_cannot_evaluate_says_why(server: Any) -> None:
         target=lambda: (server.answer(0), server.oracle.send("no")), daemon=True
     ).start()
     with pytest.raises(MeasureError, match="cannot be evaluated to check kernels: no"):
-        pool()._evaluate(server, builders, planted.task(), jobs("a"), float("inf"))
+        evaluate(server, builders, jobs("a"))
 
 
 def test_the_first_kernels_are_built_beside_what_a_gpu_needs_itself(server: Any) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Self
 
-from tilesmith.base.errors import MeasureError
+from tilesmith.base.errors import MeasureError, TilesmithError
 from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.ir.function import Function
@@ -120,6 +120,20 @@ class LocalRun:
             settings.timeout, settings.memory_nbytes, settings.arrays_nbytes, settings.cold,
             settings.builder_cores,
         )  # fmt: skip
+
+    def prepare(self, task: Task) -> None:
+        """The oracle evaluates the task while the search thinks of its first candidates."""
+        if self._lock.acquire(blocking=False):  # `measure` waits for the thread
+            threading.Thread(target=self._begin, args=(task,), daemon=True).start()
+
+    def _begin(self, task: Task) -> None:
+        try:
+            if not self._closed:
+                self._pool.begin(task)
+        except (Gone, TilesmithError, OSError):
+            self._pool.abandon()  # `measure` starts again, and says what is wrong
+        finally:
+            self._lock.release()
 
     def report_to(self, listener: Listener) -> None:
         self._listener = listener

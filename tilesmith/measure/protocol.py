@@ -56,6 +56,14 @@ class Reporting(Protocol):
 
 
 @runtime_checkable
+class Preparing(Protocol):
+    """A run that can begin with a task before there are candidates."""
+
+    def prepare(self, task: Task) -> None:
+        """Candidates of this task come next. Returns at once."""
+
+
+@runtime_checkable
 class Postponing(Protocol):
     """A run that builds the next batch while it measures one, and need not wait for the slowest
     builds of a batch, which would leave the other cores idle.

@@ -16,7 +16,14 @@ import numpy as np
 from tilesmith.base.errors import TilesmithError
 from tilesmith.base.machine_name import machine_name
 from tilesmith.base.target import Target
-from tilesmith.measure.protocol import Collecting, Judging, Measuring, Postponing, Reporting
+from tilesmith.measure.protocol import (
+    Collecting,
+    Judging,
+    Measuring,
+    Postponing,
+    Preparing,
+    Reporting,
+)
 from tilesmith.records.database import Database
 from tilesmith.search.evolution import Evolution
 from tilesmith.search.protocol import Search, Strategy, Suggestible
@@ -200,6 +207,8 @@ class TaskTuner:
     ) -> list[Measurement]:
         if self.finished:
             return []
+        if self._search is None and isinstance(measuring, Preparing):
+            measuring.prepare(self.task)
         state, search = self._state, self._started()
         self._learn_of_others(search)
         defender = state.next_defender()

@@ -18,7 +18,7 @@ from tilesmith.measure.gpu_support import build_support
 from tilesmith.measure.messages import REFERENCE, UNLIMITED, Build, Built, Limits
 from tilesmith.measure.parent.builders import Builders
 from tilesmith.measure.parent.cores import Cores, share_out, to_probe, usable_cores
-from tilesmith.measure.parent.fork_server_client import ForkServerClient
+from tilesmith.measure.parent.fork_server_client import ForkServerClient, Worker
 from tilesmith.measure.parent.runner import KernelFailed, Runner
 from tilesmith.measure.wire import Gone, ready, time_left
 from tilesmith.task.task import Failure, Task
@@ -66,6 +66,7 @@ class WorkerPool:
         self._builders: Builders | None = None
         self._references: dict[str, Built] = {}  # of GPUs, by fingerprint of the target
         self._tasks: dict[str, TaskWorkers] = {}  # by statement key, the last used at the end
+        self._oracles: dict[str, Worker] = {}  # those that evaluate tasks, by statement key
         self.evaluations = 0  # number of tasks evaluated by the oracle
 
     def serve(self, task: Task, jobs: Mapping[str, Build], until: float = inf) -> TaskWorkers:
@@ -86,16 +87,33 @@ class WorkerPool:
             self._choose_cores(workers)
         return workers
 
+    def begin(self, task: Task) -> None:
+        """Begins what takes long when a task starts, unless it has been begun."""
+        if self.fork_server is None:
+            self.fork_server = ForkServerClient()
+        if task.statement not in self._tasks:
+            self._begin(self.fork_server, task, {})
+
+    def _begin(self, server: ForkServerClient, task: Task, jobs: Mapping[str, Build]) -> Builders:
+        """Makes the oracle fill the task's arrays, and a GPU's reference kernel be built."""
+        if task.target.kind != "cpu":
+            server.preload(task.target.kind)
+        if self._builders is None:
+            cores = self._builder_cores
+            self._builders = Builders(server, cores, self._timeout, self._memory_nbytes)
+        if task.statement not in self._oracles:
+            self._drop_for(server, task)
+            limits = Limits(tuple(usable_cores()), 8 * task.func.nbytes + (16 << 30))
+            self._oracles[task.statement] = server.prepare(task, limits)
+        if task.target.kind != "cpu":
+            self._reference(self._builders, task, jobs)
+        return self._builders
+
     def _start(
         self, server: ForkServerClient, task: Task, jobs: Mapping[str, Build], until: float
     ) -> TaskWorkers:
-        builders, last = self._builders, next(reversed(self._tasks.values()), None)
-        if task.target.kind != "cpu":
-            server.preload(task.target.kind)
-        if builders is None:
-            builders = Builders(server, self._builder_cores, self._timeout, self._memory_nbytes)
-            self._builders = builders
-        self._drop_for(server, task)
+        last = next(reversed(self._tasks.values()), None)
+        builders = self._begin(server, task, jobs)
         self._evaluate(server, builders, task, jobs, until)
         target, nbytes = task.target, task.func.nbytes
         if target.kind != "cpu":
@@ -167,16 +185,13 @@ class WorkerPool:
         self, server: ForkServerClient, builders: Builders, task: Task, jobs: Mapping[str, Build],
         until: float,
     ) -> None:  # fmt: skip
-        """Makes the oracle fill the task's arrays. Kernels are built meanwhile."""
+        """Waits until the oracle has filled the task's arrays. Kernels are built meanwhile."""
         self.evaluations += 1
         name, now = task.func.name, time.monotonic()
         left = max(0.0, until - now) + _GRACE_SECONDS
         end = now + min(_ORACLE_SECONDS, left)
-        limits = Limits(tuple(usable_cores()), 8 * task.func.nbytes + (16 << 30))
-        oracle = server.prepare(task, limits)
+        oracle = self._oracles.pop(task.statement)
         try:
-            if task.target.kind != "cpu":
-                self._reference(builders, task, jobs)
             is_slow = not ready([oracle.channel], min(_SOON_SECONDS, time_left(end)))
             if is_slow:
                 builders.want(jobs)
@@ -223,6 +238,7 @@ class WorkerPool:
     def abandon(self) -> None:
         """Ends all processes; the next task gets new ones."""
         self._tasks.clear()
+        self._oracles.clear()
         self._builders = None
         if self.fork_server is not None:
             self.fork_server.close()
