@@ -323,11 +323,14 @@ def test_real_interrupts_at_random_moments(tmp_path: Path) -> None:
             assert tuner.stdout.readline() == "ready\n"
             time.sleep(4 * rng.random())
             out, err = interrupted(tuner)
-        assert tuner.returncode == 0, err
         word, *numbers = out.split()
         if word == "none":
+            # If an interrupt came while modules were imported, whose dataclasses are made by exec,
+            # CPython ends by the signal though the exception was caught.
+            assert tuner.returncode in (0, -signal.SIGINT), err
             assert numbers == ["0"]
         else:
+            assert tuner.returncode == 0, err
             assert word == "True"
             assert numbers[0] == numbers[1]
 

@@ -123,17 +123,16 @@ class LocalRun:
 
     def prepare(self, task: Task) -> None:
         """The oracle evaluates the task while the search thinks of its first candidates."""
-        if self._lock.acquire(blocking=False):  # `measure` waits for the thread
-            threading.Thread(target=self._begin, args=(task,), daemon=True).start()
+        threading.Thread(target=self._begin, args=(task,), daemon=True).start()
 
     def _begin(self, task: Task) -> None:
-        try:
-            if not self._closed:
+        with self._lock:  # `measure` waits for it
+            if self._closed:
+                return
+            try:
                 self._pool.begin(task)
-        except (Gone, TilesmithError, OSError):
-            self._pool.abandon()  # `measure` starts again, and says what is wrong
-        finally:
-            self._lock.release()
+            except (Gone, TilesmithError, OSError):
+                self._pool.abandon()  # `measure` starts again, and says what is wrong
 
     def report_to(self, listener: Listener) -> None:
         self._listener = listener
