@@ -139,3 +139,54 @@ def test_one_wrong_element_of_many_is_found(at: int, wrong: float) -> None:
     assert text is not None
     assert f"C[{at // 1000}, {at % 1000}]" in text
     assert "1 of 200000 elements are off" in text
+
+
+def narrow_inside(dtype: str, wide: str) -> ts.Function:
+    """Arithmetic in `dtype` within an expression whose result is stored in a wider type."""
+    x = ts.placeholder((8, 9), dtype, name="X")
+
+    def body(i: ts.Value, j: ts.Value) -> ts.Value:
+        return ts.cast(ts.tanh(x[i, j]) * x[i, j], wide) + 1
+
+    return ts.function([x, ts.compute((8, 9), body, name="Y")], name="narrow_inside")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "wide"),
+    [
+        ("bfloat16", "float32"), ("float16", "float32"), ("bfloat16", "float64"),
+        ("float32", "float64"),
+    ],
+)  # fmt: skip
+def test_what_is_computed_in_a_narrow_type_is_as_exact_as_that_type(dtype: str, wide: str) -> None:
+    """A kernel may compute 16-bit floats in float32, and functions of float32 differ in the last
+    bit. It shows if a wider type holds the result.
+    """
+    func = narrow_inside(dtype, wide)
+    (x,) = example_inputs(func, 0)
+    expected = Expected("Y", ts.evaluate(func, x), tolerance(func))
+    finer = x.astype(np.float64)
+    got = (np.tanh(finer) * finer + 1).astype(expected.want.dtype)
+    assert (got != expected.want).any()
+    assert expected.differs(got) is None
+    assert expected.differs(got + got.dtype.type(0.75)) is not None
+
+
+def test_operands_in_a_narrow_type_allow_no_more() -> None:
+    """Values that are only loaded, cast or compared are exact."""
+    x, y = ts.placeholder((8,), "bfloat16", name="X"), ts.placeholder((8,), "bfloat16", name="Y")
+
+    def body(i: ts.Value) -> ts.Value:
+        return ts.cast(ts.maximum(x[i], -y[i]), "float32") * ts.cast(y[i], "float32")
+
+    func = ts.function([x, y, ts.compute((8,), body, name="Z")])
+    plain = ts.placeholder((8,), name="P")
+    other = ts.function([plain, ts.compute((8,), lambda i: plain[i] * 2, name="Q")])
+    assert tolerance(func) == tolerance(other)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_narrow_arithmetic_can_be_tuned(dtype: str) -> None:
+    func = narrow_inside(dtype, "float32")
+    result = ts.tune(func, ts.cpu(1), budget=ts.Budget(trials=2), quiet=True)
+    assert not result.failures

@@ -142,9 +142,21 @@ def roundoff(d: DType) -> float:
     return float(2.0**-bits)
 
 
+_EXACT = frozenset(("max", "min", "neg", "abs", "floor", "ceil", "round", "trunc", "fmod"))
+
+
 def coarsest_roundoff(func: Function) -> float:
-    """The largest `roundoff` of the dtypes that the Function stores."""
-    return max((roundoff(w.value.dtype) for _, b in walk(func.body) for w in b.writes), default=0.0)
+    """The largest `roundoff` of the dtypes that the Function stores or computes in. Kernels may
+    compute in a wider one, and round elsewhere.
+    """
+    values = [w.value for _, b in walk(func.body) for w in b.writes]
+    computed = (
+        e
+        for v in values
+        for e in preorder(v, children)
+        if isinstance(e, Binary | Unary) and e.op not in _EXACT
+    )
+    return max((roundoff(e.dtype) for e in (*values, *computed)), default=0.0)
 
 
 def num_terms(b: Block) -> int:
