@@ -20,7 +20,7 @@ from tilesmith.schedule.schedule import Schedule
 from tilesmith.space.instruction_match import matches
 from tilesmith.space.instructions import TileByInstruction, usable
 from tilesmith.space.sets import default_rules
-from tilesmith.space.spaces import SketchSpace, TemplateSpace, structured
+from tilesmith.space.spaces import SketchSpace, TemplateSpace, structured, variants
 from tilesmith.space.variant import Variant, lower
 
 TARGETS = (
@@ -203,3 +203,26 @@ def test_a_template_whose_factor_is_always_4_fits_an_instruction() -> None:
         scheduled = variant.function(row)
         assert str(scheduled) == str(variant.candidate(row).trace.apply(func))
         np.testing.assert_array_equal(interpret(scheduled, *arrays), ts.evaluate(func, *arrays))
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["square", "gram"])
+@pytest.mark.parametrize("n", [8, 10])
+def test_a_matrix_that_is_both_operands(n: int, turned: bool) -> None:
+    """X @ X and X @ X.T: one layout cannot suit both. Every candidate can be built all the same."""
+    x, k = ts.placeholder((n, n), "int8", name="X"), ts.reduce_axis(n, name="k")
+
+    def body(i: ts.Value, j: ts.Value) -> ts.Value:
+        right = x[j, k] if turned else x[k, j]
+        return ts.sum(ts.cast(x[i, k], "int32") * ts.cast(right, "int32"), axis=k)
+
+    func = ts.function([x, ts.compute((n, n), body, name="C")])
+    rng = np.random.default_rng(n)
+    (array,) = arrays_of(func, rng)
+    want = ts.evaluate(func, array)
+    task = ts.Task(func, ARM.with_cores(1))
+    for sketch in ts.SketchSpace().sketches(task):
+        variant = next(variants(task, sketch))
+        for row in variant.sample(rng, 1):
+            scheduled = variant.function(row)
+            LlvmBackend().compile(scheduled, task.target)
+            np.testing.assert_array_equal(interpret(scheduled, array), want)

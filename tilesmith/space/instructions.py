@@ -9,6 +9,7 @@ them is shifted from uint8 to int8 or back.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -255,6 +256,7 @@ def _with_operands(
     """
     packed: Packed = []
     copies: list[str] = []
+    uses = Counter(load.buffer for operand, load in match.operands if operand != match.output)
     params = {p.name: p for p in state.func.params}
     for operand, load in match.operands:
         buffer = load.buffer
@@ -264,10 +266,12 @@ def _with_operands(
         alone = read_by - {_shift_of(name) if constant else ""} == {name}
         if operand == match.output:
             continue
-        if constant and alone and match.is_plain(operand):
+        if constant and alone and match.is_plain(operand) and uses[buffer] == 1:
             packed.append((operand, buffer, True))
         elif match.is_dense(state.func, operand) and operand not in copied:
             continue
+        elif uses[buffer] > 1:
+            raise ScheduleError(f"{buffer} is two operands, which take different layouts")
         elif not match.is_plain(operand):
             raise ScheduleError(f"{buffer} cannot be packed for {match.intrinsic.name}")
         elif buffer not in params and alone:
