@@ -110,8 +110,10 @@ def test_the_first_kernels_are_built_beside_what_a_gpu_needs_itself(server: Any)
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    built: Any = pool()._reference(builders, on_gpu, jobs("a", "b"))
+    workers = pool()
+    workers._build_reference(builders, on_gpu, jobs("a", "b"))
     thread.join(60)
+    built: Any = workers._references[on_gpu.target.fingerprint]
     assert b"build_support" in built.builder
     assert begun == ["a"]
     builders.want(jobs("a", "b"))  # goes on with what was begun

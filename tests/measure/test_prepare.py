@@ -58,11 +58,19 @@ def test_what_goes_wrong_is_tried_again_by_measure() -> None:
 
 
 def test_it_waits_for_no_batch() -> None:
-    """While a batch is measured, nothing is begun."""
+    """While a batch is measured, nothing is begun; afterwards it is."""
     task = planted.task()
-    with ts.LocalMeasurer().open(task) as run, run._lock:
-        run.prepare(task)
-        assert not run._pool._oracles
+    with ts.LocalMeasurer().open(task) as run:
+        with run._lock:
+            run.prepare(task)
+            assert run._pool.fork_server is not None
+            run._pool.fork_server._wait_until_up()
+            time.sleep(0.3)  # in which it would begin
+            assert not run._pool._oracles
+        deadline = time.monotonic() + 60
+        while not run._pool._oracles and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert task.statement in run._pool._oracles
 
 
 class Watching(Evolution):

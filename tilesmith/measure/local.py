@@ -123,7 +123,8 @@ class LocalRun:
 
     def prepare(self, task: Task) -> None:
         """The oracle evaluates the task while the search thinks of its first candidates."""
-        threading.Thread(target=self._begin, args=(task,), daemon=True).start()
+        name = "tilesmith-prepare"
+        threading.Thread(target=self._begin, args=(task,), name=name, daemon=True).start()
 
     def _begin(self, task: Task) -> None:
         with self._lock:  # `measure` waits for it

@@ -26,6 +26,9 @@ from tilesmith.ir.nodes import Block, walk
 
 Array = np.ndarray[Any, Any]
 
+# Operations on floats that do not round.
+_EXACT = frozenset(("max", "min", "neg", "abs", "floor", "ceil", "round", "trunc", "fmod"))
+
 
 def require_memory(func: Function) -> None:
     """Raises if measuring the Function takes more memory than this machine has free. Measuring
@@ -140,9 +143,6 @@ def roundoff(d: DType) -> float:
         return 0.0
     bits = 8 if d is BFLOAT16 else {16: 11, 32: 24, 64: 53}[d.bits]
     return float(2.0**-bits)
-
-
-_EXACT = frozenset(("max", "min", "neg", "abs", "floor", "ceil", "round", "trunc", "fmod"))
 
 
 def coarsest_roundoff(func: Function) -> float:

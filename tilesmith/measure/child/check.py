@@ -1,8 +1,9 @@
 """Compares a kernel's output with that of the oracle, and describes where they differ.
 
-The tolerance follows from rounding. Let u be the roundoff of the coarsest type that is stored, and
-K the number of terms of each sum. Rounding errors add up like a random walk, so they grow like
-u * sqrt(K). After cancellation they are relative to the typical result, not to the one at hand:
+The tolerance follows from rounding. Let u be the roundoff of the coarsest type that is stored or
+computed in, and K the number of terms of each sum. Rounding errors add up like a random walk, so
+they grow like u * sqrt(K). After cancellation they are relative to the typical result, not to the
+one at hand:
 
     |got - want| <= 8 * u * (8 + sum of sqrt(K)) * (|want| + rms of want)
 
@@ -77,8 +78,8 @@ class Expected:
 
     @property
     def limits(self) -> tuple[float, float] | None:
-        """The error that elements may have, relative to each and absolute, if all are finite; none
-        for integers, which must be equal or be judged by their number.
+        """The error that each element may have: relative to it, and beside that. Integers have to
+        be equal, or a few of them may differ. None if some are NaN or infinite.
         """
         if not self._is_float:
             return 0.0, 0.0

@@ -1,8 +1,9 @@
 """GpuRunner: checks the results of kernels on a GPU, and times them, in a run worker.
 
 Outputs and the workspace are poisoned before a check, and lie between bytes of a pattern that must
-not change. Calls are timed in recorded sequences (CUDA graphs), because enqueueing a single kernel
-takes longer than many kernels do.
+not change. Large outputs are compared with the expected ones on the GPU. Calls are timed in
+recorded sequences (CUDA graphs), because enqueueing a single kernel takes longer than many kernels
+do.
 """
 
 from __future__ import annotations

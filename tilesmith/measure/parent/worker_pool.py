@@ -106,7 +106,7 @@ class WorkerPool:
             limits = Limits(tuple(usable_cores()), 8 * task.func.nbytes + (16 << 30))
             self._oracles[task.statement] = server.prepare(task, limits)
         if task.target.kind != "cpu":
-            self._reference(self._builders, task, jobs)
+            self._build_reference(self._builders, task, jobs)
         return self._builders
 
     def _start(
@@ -143,7 +143,7 @@ class WorkerPool:
         slack = task.func.nbytes / _CHECK_RATE
         if target.kind == "opencl":
             slack += self._timeout
-        reference = self._reference(builders, task, {})
+        reference = self._references[target.fingerprint]
         limits = Limits(tuple(usable_cores()), UNLIMITED)
         runner = Runner(server, task.statement, limits, self._cold, builders, slack, reference)
         builders.want(jobs)
@@ -152,13 +152,12 @@ class WorkerPool:
         workers = self._tasks[task.statement] = TaskWorkers(task, cores, builders, runner)
         return workers
 
-    def _reference(self, builders: Builders, task: Task, jobs: Mapping[str, Build]) -> Built:
-        """What a run worker of a GPU needs itself, built by a build worker. The others begin jobs
-        of the next batch.
+    def _build_reference(self, builders: Builders, task: Task, jobs: Mapping[str, Build]) -> None:
+        """Has a build worker build what a run worker of this GPU needs itself, once. The others
+        begin jobs of the next batch.
         """
-        known = self._references.get(task.target.fingerprint)
-        if known is not None:
-            return known
+        if task.target.fingerprint in self._references:
+            return
         name = "the reference kernel"
         builders.want({name: Build(task.func, task.target, None, pickle.dumps(build_support))})
         builders.begin(jobs)
@@ -168,7 +167,6 @@ class WorkerPool:
         if isinstance(outcome, Failure):
             raise MeasureError(f"{name} of {task.target.arch} cannot be built: {outcome.text}")
         self._references[task.target.fingerprint] = outcome
-        return outcome
 
     def _drop_for(self, server: ForkServerClient, task: Task) -> None:
         """Drops tasks until the arrays of this one fit."""
