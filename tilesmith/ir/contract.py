@@ -34,7 +34,7 @@ def contract(b: Block, memory: dict[str, Array], num_threads: int = 1) -> bool:
         return False
     if tuple(p.name for p in w.index) != tuple(i.name for i in b.spatial):
         return False
-    factors = _factors(w.value)
+    factors = factors_of(w.value)
     if factors is None:
         return False
     grid, plan = _grid(b, [load for load, _ in factors]), _precision(b, factors)
@@ -51,7 +51,7 @@ def contract(b: Block, memory: dict[str, Array], num_threads: int = 1) -> bool:
     return True
 
 
-def _factors(value: Expr) -> list[tuple[Load, DType]] | None:
+def factors_of(value: Expr) -> list[tuple[Load, DType]] | None:
     """The loads of a product, each with the dtype it is cast to; None if it has anything else. The
     casts of integers need not be made: all that follows is modulo the width of their result.
     """

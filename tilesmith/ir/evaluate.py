@@ -46,41 +46,49 @@ def evaluate(func: Function, *arrays: Any, num_threads: int = 1) -> Any:
         want = ts.evaluate(func, a, b)
         np.testing.assert_allclose(ts.build(func)(a, b), want, rtol=1e-4)
     """
+    memory = memory_of(func, arrays)
+    with np.errstate(all="ignore"):
+        for _, block in walk(func.body):
+            evaluate_block(block, memory, num_threads)
+    outs = tuple(as_given(b, memory[b.name]) for b in func.outputs)
+    return outs if len(outs) > 1 else outs[0]
+
+
+def memory_of(func: Function, arrays: Sequence[Any]) -> dict[str, Array]:
+    """The arrays of a call and zeros for all that is computed, by the names of the buffers."""
     memory = {
         b.name: in_basis(b, a.astype(b.dtype.numpy, copy=False))
         for b, a in zip(func.inputs, input_arrays(func, arrays), strict=True)
     }
     for b in (*func.outputs, *func.buffers):
         memory[b.name] = np.zeros(numbers(b.shape), b.dtype.numpy)
-    with np.errstate(all="ignore"):
-        for _, block in walk(func.body):
-            _block(block, memory, num_threads)
-    outs = tuple(as_given(b, memory[b.name]) for b in func.outputs)
-    return outs if len(outs) > 1 else outs[0]
+    return memory
 
 
-def _block(b: Block, memory: dict[str, Array], num_threads: int) -> None:
+def evaluate_block(b: Block, memory: dict[str, Array], num_threads: int) -> bool:
+    """Computes what a block writes. Returns whether it was a sum of products of plain reads."""
     spatial = numbers([i.extent for i in b.spatial])
     reduce = numbers([i.extent for i in b.reducing])
     if b.init and b.combiner:
         for w, c in zip(b.writes, b.combiner.identity, strict=True):
             memory[w.buffer][...] = c.value
     if 0 in spatial or 0 in reduce:
-        return
+        return False
     if b.combiner and not b.domain and contract(b, memory, num_threads):
-        return
+        return True
     # The arrays of conditions live as long as a value is computed, and there may be many of them.
     choices = sum(isinstance(x, Select) for w in b.writes for x in preorder(w.value, below))
     most = _CHUNK_ELEMENTS // (prod(reduce) * (1 + choices // 64))
     chunks = [*boxes(spatial, max(1, most))]
     each(
-        lambda spans: _chunk(b, memory, spans, reduce),
+        lambda spans: _chunk(b, memory, spans),
         chunks,
-        num_threads if _is_independent(b) else 1,
+        num_threads if is_independent(b) else 1,
     )
+    return False
 
 
-def _is_independent(b: Block) -> bool:
+def is_independent(b: Block) -> bool:
     """Whether the points of the result may be computed in any order: each is written once, and none
     is read.
     """
@@ -90,28 +98,27 @@ def _is_independent(b: Block) -> bool:
     )
 
 
-def _chunk(b: Block, memory: dict[str, Array], spans: Box, reduce: tuple[int, ...]) -> None:
+def axes_of(b: Block, spans: Box) -> dict[str, Axis]:
+    """The axes of a grid over a box of the spatial iterators, and all of the others."""
+    reduce = (slice(0, n) for n in numbers([i.extent for i in b.reducing]))
+    pairs = zip((*b.spatial, *b.reducing), (*spans, *reduce), strict=True)
+    return {i.name: Axis(k, s.start, s.stop) for k, (i, s) in enumerate(pairs)}
+
+
+def _chunk(b: Block, memory: dict[str, Array], spans: Box) -> None:
     rank = len(spans)
-    axes = {
-        i.name: Axis(k, s.start, s.stop)
-        for k, (i, s) in enumerate(
-            zip((*b.spatial, *b.reducing), (*spans, *(slice(0, n) for n in reduce)), strict=True)
-        )
-    }
+    axes = axes_of(b, spans)
     full = tuple(a.stop - a.start for a in axes.values())
-    at = _At(axes, memory)
-    mask: Array | None = None
-    for p in b.domain:
-        ok = np.greater_equal(at.int(p), 0)
-        mask = ok if mask is None else mask & ok
+    at = At(axes, memory)
+    mask = at.mask(b)
     values = []
     for k, w in enumerate(b.writes):
         v = np.broadcast_to(np.asarray(at.expr(w.value, mask)), full)
         if mask is not None and b.combiner:
             v = np.where(mask, v, np.asarray(b.combiner.identity[k].value, w.value.dtype.numpy))
         values.append(v)
-    where = _At({i.name: axes[i.name] for i in b.spatial}, memory)
-    cells = [_cells(where, w, full[:rank]) for w in b.writes]
+    where = At({i.name: axes[i.name] for i in b.spatial}, memory)
+    cells = [cells_of(where, w, full[:rank]) for w in b.writes]
     if b.combiner:
         values = _reduce(b.combiner, values, rank)
         old = [a[c] for a, c in cells]
@@ -127,7 +134,7 @@ def _chunk(b: Block, memory: dict[str, Array], spans: Box, reduce: tuple[int, ..
             a[tuple(x[keep] for x in c)] = v[keep]
 
 
-def _cells(at: _At, w: Write, shape: tuple[int, ...]) -> tuple[Array, Any]:
+def cells_of(at: At, w: Write, shape: tuple[int, ...]) -> tuple[Array, Any]:
     """An array, and which of its elements a chunk writes: all of a view, where there is one."""
     a = at.memory[w.buffer]
     cuts = cuts_of(w.index, at.axes)
@@ -169,11 +176,11 @@ def _reduce(combiner: Combiner, values: list[Array], rank: int) -> list[Array]:
 
 
 def _join(combiner: Combiner, x: Sequence[Array], y: Sequence[Array]) -> list[Array]:
-    at = _At({}, {}, join_args(x, y))
+    at = At({}, {}, join_args(x, y))
     return [np.asarray(at.expr(v, None)).astype(v.dtype.numpy, copy=False) for v in combiner.values]
 
 
-class _At:
+class At:
     """Evaluates expressions over whole grids of points.
 
     Every node is computed once, at all points. Loads are clipped into their buffer, and an integer
@@ -195,6 +202,14 @@ class _At:
         }
         self.values: dict[int, Any] = {}
         self.outside: list[tuple[Load, int, Array, Array]] = []
+
+    def mask(self, b: Block) -> Array | None:
+        """The points of a block's domain; None if it is the whole grid."""
+        out: Array | None = None
+        for p in b.domain:
+            ok = np.greater_equal(self.int(p), 0)
+            out = ok if out is None else out & ok
+        return out
 
     def int(self, p: Int) -> Any:
         """The value of p; the elements that p reads have been computed."""
@@ -240,14 +255,14 @@ class _At:
             case Arg(name=n):
                 return self.args[n]
             case Load():
-                return self.load(e)
+                return self.load(e, self.memory)
             case Select(cond=c, a=a, b=b):
                 return np.where(v[id(c)], v[id(a)], v[id(b)]).astype(e.dtype.numpy, copy=False)
             case Const() | Unary() | Binary() | Cast():
                 return operation(e, v)
 
-    def load(self, e: Load) -> Any:
-        a = self.memory[e.buffer]
+    def load(self, e: Load, memory: Mapping[str, Array]) -> Any:
+        a = memory[e.buffer]
         cuts = cuts_of(e.index, self.axes)
         at = []
         for d, (p, n) in enumerate(zip(e.index, a.shape, strict=True)):

@@ -141,11 +141,22 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Call a kernel once on guarded memory and compare its results with the expected ones. The
-    answer is the seconds of the call, or a Failure.
+    """Call a kernel once on each draw of inputs, in guarded memory, and compare the results with
+    what is expected. The answer is the seconds of the last call, or a Failure.
     """
 
     slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """Compare what a kernel that was `timed` just before has left, and the results of so many more
+    `calls`, each by itself. The answer is None or a Failure.
+    """
+
+    slot: int
+    calls: int
+    timed: bool
 
 
 @dataclass(frozen=True, slots=True)

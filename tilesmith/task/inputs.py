@@ -1,15 +1,17 @@
 """Example arrays for the inputs of a Function, the same on every machine for the same seed.
 
-Integers used as an index stay within the buffer they index. Where the rounding of a long sum would
-hide a wrong term, floats are small whole numbers, whose sums are exact. In front of a function that
-is flat for large arguments, one factor of a sum of products is small, so that the sum is not large.
+They are drawn in several ways, so that a wrong kernel cannot hide behind rounding, or behind values
+that never occur. Integers used as an index stay within the buffer they index. In front of a
+function that is flat for large arguments, one factor of a sum of products is small, so that the sum
+is not large.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from math import prod
+from dataclasses import dataclass
+from math import prod, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +23,21 @@ from tilesmith.expr.dynamic import Dynamic, loads_of
 from tilesmith.expr.ints import opaque_atoms
 from tilesmith.expr.nodes import Binary, Cast, Expr, Load, Unary, children
 from tilesmith.expr.walk import preorder
+from tilesmith.ir.error_bounds import is_blunt, num_terms, roundoff
+from tilesmith.ir.evaluators import numbers
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Block, walk
+from tilesmith.ir.nodes import walk
 
 Array = np.ndarray[Any, Any]
-
-# Operations on floats that do not round.
-_EXACT = frozenset(("max", "min", "neg", "abs", "floor", "ceil", "round", "trunc", "fmod"))
 
 
 def require_memory(func: Function) -> None:
     """Raises if measuring the Function takes more memory than this machine has free. Measuring
-    holds its parameters and intermediate buffers three times: for the oracle, as the expected
-    result, and for the kernel.
+    holds its parameters and intermediate buffers for the oracle, and for each draw of inputs as the
+    expected result and for the kernel.
     """
-    nbytes = 3 * sum(
+    copies = 1 + 2 * len(draws(func))
+    nbytes = copies * sum(
         prod(n.const or 0 for n in b.shape) * b.dtype.nbytes for b in (*func.params, *func.buffers)
     )
     free = _free_nbytes()
@@ -62,29 +64,147 @@ def _readable(nbytes: int) -> str:
     return f"{nbytes} bytes"
 
 
-def example_inputs(func: Function, seed: int = 0, positive: bool = False) -> list[Array]:
-    """`positive`: only positive floats, for functions with roots or logarithms."""
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """A way to choose inputs, so that wrong results differ from right ones.
+
+    - "whole": small whole numbers, whose sums are exact in every order, so that a missing term
+      shows even in a narrow type or among very many.
+    - "special": zeros, infinities, NaN, the largest and the smallest numbers among others of all
+      magnitudes; for functions that sum nothing, because NaN would spread.
+    - "ordinary": numbers of both signs around 1, in some rows larger or smaller.
+
+    Integers cover the range of their type. `tries` are settings from the most to the least
+    demanding: the first is taken under which the results tell enough.
+    """
+
+    kind: str
+    tries: tuple[str, ...]
+
+
+_WHOLE = Draw("whole", ("signed", "positive"))
+_SPECIAL = Draw("special", ("signed",))
+_ORDINARY = Draw("ordinary", ("rows", "plain", "small", "positive"))
+# Inputs and outputs, and points of all loops, above which a task is checked on one draw: the oracle
+# takes seconds.
+_LARGE_NBYTES, _LARGE_POINTS = 1 << 30, 1 << 35
+
+
+def draws(func: Function) -> tuple[Draw, ...]:
+    """The draws on which kernels are checked. They are timed on the last."""
+    floats = any(b.dtype.is_float for b in func.inputs)
+    blocks = [b for _, b in walk(func.body)]
+    is_long = any(map(is_blunt, blocks))
+    is_narrow = any(b.dtype.is_float and b.dtype.bits == 16 for b in func.params)
+    if floats and (is_long or (is_narrow and any(b.combiner for b in blocks))):
+        if _is_large(func):
+            return (_WHOLE if is_long else _ORDINARY,)
+        return (_WHOLE, _ORDINARY)
+    sums_nothing = all(b.combiner is None or b.combiner.op in ("max", "min") for b in blocks)
+    if floats and sums_nothing and not _is_large(func):
+        return (_SPECIAL, _ORDINARY)
+    return (_ORDINARY,)
+
+
+def _is_large(func: Function) -> bool:
+    nbytes = sum(prod(n.const or 0 for n in b.shape) * b.dtype.nbytes for b in func.params)
+    points = sum(prod(i.extent.const or 0 for i in b.iters) for _, b in walk(func.body))
+    return nbytes > _LARGE_NBYTES or points > _LARGE_POINTS
+
+
+def example_inputs(
+    func: Function, seed: int = 0, draw: Draw = _ORDINARY, setting: str = ""
+) -> list[Array]:
+    """`setting` is one of the draw's `tries`; the first if it is not given."""
+    setting = setting or draw.tries[0]
     rng = np.random.default_rng(seed)
     limits = index_limits(func)
-    whole = needs_whole_numbers(func)
-    shrunk = {} if positive else _shrunk_inputs(func)
+    shrunk = {} if setting == "positive" else _shrunk_inputs(func)
+    largest = _largest_whole(func)
+    sums = any(b.combiner for _, b in walk(func.body))
     out: list[Array] = []
     for b in func.inputs:
-        shape = tuple(n for n in (e.const for e in b.shape) if n is not None)
-        if b.dtype.is_float and whole:
-            data: Array = rng.integers(1 if positive else -1, 3 if positive else 2, shape, np.int8)
-        elif b.dtype.is_float:
-            data = np.asarray(rng.random(shape, np.float32))
-            data *= np.float32(1.0 if positive else 3.0)
-            data += np.float32(0.25 if positive else -1.5)
-            data *= np.float32(shrunk.get(b.name, 1.0))
-        elif b.dtype.kind == "b":
-            data = rng.integers(0, 2, shape, np.int8)
+        shape = numbers(b.shape)
+        if b.dtype.kind == "b":
+            data: Array = rng.integers(0, 2, shape, np.int8)
+        elif not b.dtype.is_float:
+            data = _integers(rng, shape, b.dtype, limits.get(b.name))
+        elif draw.kind == "whole":
+            low = 1 if setting == "positive" else -largest
+            data = rng.integers(low, largest + 1, shape, np.int8)
+        elif draw.kind == "special":
+            data = _specials(rng, shape, b.dtype)
         else:
-            low = 0 if b.dtype.kind == "u" or b.name in limits else -4
-            data = rng.integers(low, limits.get(b.name, 5), shape)
+            data = np.asarray(rng.random(shape, np.float32))
+            data *= np.float32(1.0 if setting == "positive" else 3.0)
+            data += np.float32(0.25 if setting == "positive" else -1.5)
+            data *= np.float32(shrunk.get(b.name, 1.0))
+            if setting == "rows":
+                data *= _row_scales(rng, shape, sums)
+            elif setting == "small":
+                data *= np.float32(2.0**-7)
         out.append(data.astype(b.dtype.numpy, copy=False))
     return out
+
+
+def _integers(
+    rng: np.random.Generator, shape: tuple[int, ...], d: DType, limit: int | None
+) -> Array:
+    """Of the whole range of a narrow type, with its ends; of wider ones mostly small numbers. An
+    index stays below its limit.
+    """
+    if limit is not None:
+        return rng.integers(0, limit, shape)
+    low, high = int(d.lowest()), int(d.highest())
+    kind = d.numpy
+    data = rng.integers(low, high, shape, kind, endpoint=True)
+    choice = rng.random(shape, np.float32)
+    if d.bits > 16:
+        modest = rng.integers(-4 if low else 0, 5, shape).astype(kind)
+        middle = rng.integers(-30_000 if low else 0, 30_000, shape).astype(kind)
+        data = np.where(choice < 0.5, modest, np.where(choice < 0.9, middle, data))
+    ends = np.where(rng.random(shape, np.float32) < 0.5, kind.type(low), kind.type(high))
+    return np.asarray(np.where(choice > 0.96, ends, data))
+
+
+def _specials(rng: np.random.Generator, shape: tuple[int, ...], d: DType) -> Array:
+    """Every fourth one is special; the others are of all magnitudes that the type has."""
+    u, (low, high) = roundoff(d), _exponents(d)
+    top = (2.0 - 2 * u) * 2.0**high
+    values = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, top, -top, 2.0**low, -(2.0**low), 1.0])
+    data = rng.choice(np.array([-1.0, 1.0]), shape) * np.exp2(rng.uniform(low, high, shape))
+    near = rng.normal(size=shape) * 3
+    choice = rng.random(shape)
+    data = np.where(choice < 0.5, near, data)
+    return np.asarray(np.where(choice > 0.75, rng.choice(values, shape), data))
+
+
+def _exponents(d: DType) -> tuple[int, int]:
+    """Of the smallest normal number, and of the largest."""
+    return {16: (-14, 15), 32: (-126, 127), 64: (-1022, 1023)}[32 if d is BFLOAT16 else d.bits]
+
+
+_ROW = 32  # neighbours of an array with one dimension that count as a row
+
+
+def _row_scales(rng: np.random.Generator, shape: tuple[int, ...], sums: bool) -> Array:
+    """Magnitudes by row. In sums they are not so different that a small term is lost."""
+    scales = np.array([1.0, 0.25, 8.0] if sums else [1.0, 2.0**-8, 2.0**5], np.float32)
+    share = [0.75, 0.1, 0.15]
+    if len(shape) > 1:
+        return rng.choice(scales, (*shape[:-1], 1), p=share)
+    rows = rng.choice(scales, -(-prod(shape) // _ROW), p=share)
+    return np.repeat(rows, _ROW)[: prod(shape)].reshape(shape)
+
+
+def _largest_whole(func: Function) -> int:
+    """Such that sums of products of two of them, which walk at random, stay whole in their type."""
+    out = 8
+    for _, b in walk(func.body):
+        if b.combiner is not None and (u := roundoff(b.writes[0].value.dtype)):
+            far = min(num_terms(b), 6 * sqrt(num_terms(b)))
+            out = min(out, int(sqrt(0.5 / u / far)))
+    return max(out, 1)
 
 
 _FLAT = ("tanh", "sigmoid", "erf")  # for large arguments: there, wrong sums would not be seen
@@ -135,38 +255,3 @@ def _sources(e: Expr) -> Iterator[str]:
         case Cast() | Binary(op="add" | "sub" | "mul"):
             for x in children(e):
                 yield from _sources(x)
-
-
-def roundoff(d: DType) -> float:
-    """Half the distance from 1 to the next number; 0 for integers."""
-    if not d.is_float:
-        return 0.0
-    bits = 8 if d is BFLOAT16 else {16: 11, 32: 24, 64: 53}[d.bits]
-    return float(2.0**-bits)
-
-
-def coarsest_roundoff(func: Function) -> float:
-    """The largest `roundoff` of the dtypes that the Function stores or computes in. Kernels may
-    compute in a wider one, and round elsewhere.
-    """
-    values = [w.value for _, b in walk(func.body) for w in b.writes]
-    computed = (
-        e
-        for v in values
-        for e in preorder(v, children)
-        if isinstance(e, Binary | Unary) and e.op not in _EXACT
-    )
-    return max((roundoff(e.dtype) for e in (*values, *computed)), default=0.0)
-
-
-def num_terms(b: Block) -> int:
-    """The number of values a block reduces to one; 1 if it does not reduce."""
-    return max(1, prod(i.extent.const or 1 for i in b.reducing))
-
-
-def needs_whole_numbers(func: Function) -> bool:
-    """Whether the rounding error of the longest sum may be as large as a term: the error grows like
-    roundoff * terms, and tests tolerate about a hundred times that.
-    """
-    longest = max((num_terms(b) for _, b in walk(func.body)), default=1)
-    return coarsest_roundoff(func) * longest > 1 / 256

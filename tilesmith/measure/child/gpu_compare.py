@@ -23,28 +23,27 @@ class OnDevice:
     def of(
         device: Device, module: Module, support: Artifact, expected: Expected
     ) -> OnDevice | None:
-        """None if the host has to compare: float64, NaN or infinity, or too little memory.
+        """None if the host has to compare: float64, integers that may differ, or too little memory.
         `support` are the kernels of gpu_support.py, which the module has.
         """
-        d, limits = dtype(expected.want.dtype), expected.limits
-        if limits is None or not comparison(d):
+        d = dtype(expected.want.dtype)
+        if not comparison(d) or not (d.is_float or expected.is_exact):
             return None
         entry = [e.name for e in support.entries].index(comparison(d))
-        numbers: list[Array] = [np.array(limits, np.float32)] if d.is_float else []
+        limits = [np.ascontiguousarray(expected.limits)] if d.is_float else []
         count = expected.want.size if d.is_float else expected.want.nbytes
-        numbers.append(np.array([count], np.int64))
         try:
-            return OnDevice(device, module, entry, expected.want, numbers)
+            return OnDevice(
+                device, module, entry, [expected.want, *limits, np.array([count], np.int64)]
+            )
         except DeviceError as error:
             if error.kind == "fault":
                 raise
             return None
 
-    def __init__(
-        self, device: Device, module: Module, entry: int, want: Array, numbers: list[Array]
-    ) -> None:
+    def __init__(self, device: Device, module: Module, entry: int, data: list[Array]) -> None:
         self._device, self._module, self._entry = device, module, entry
-        self._data = [np.ascontiguousarray(want), *numbers]
+        self._data = [np.ascontiguousarray(a) for a in data]
         self._memory: list[Memory] = [device.allocate(a.nbytes) for a in self._data]
         self._differs = device.allocate(4)
         self.restore()

@@ -59,8 +59,8 @@ class _Place:
 class _Loaded:
     artifact: Artifact
     module: Module
-    places: list[tuple[Parameter, _Place]]
-    call: Call
+    # The parameters on the inputs of each case, and a call with them; timed on the last.
+    cases: list[tuple[list[tuple[Parameter, _Place]], Call]]
     scratch: Memory | None
     workspace_nbytes: int
     warm: dict[int, Recorded] = field(default_factory=dict)  # by the number of calls
@@ -68,16 +68,25 @@ class _Loaded:
     cold_calls: int = 0
     cold_memory: Memory | None = None  # kept: the recorded calls know its address only
 
+    @property
+    def places(self) -> list[tuple[Parameter, _Place]]:
+        return self.cases[-1][0]
+
+    @property
+    def call(self) -> Call:
+        return self.cases[-1][1]
+
 
 class GpuRunner:
     """With `cold`, every call of a sample uses buffers that are not in the GPU's caches."""
 
     def __init__(self, task: TaskArrays, device: Device, cold: bool) -> None:
         self._task, self._device = task, device
-        self._expected = expected_outputs(task)
-        self._places: dict[tuple[str, str], _Place] = {}
+        self._expected = [expected_outputs(task.func, c.outputs, c.limits) for c in task.cases]
+        # By the case of the inputs (outputs are shared), the name and the layout.
+        self._places: dict[tuple[int, str, str], _Place] = {}
         self._loaded: dict[int, _Loaded] = {}
-        self._compared: dict[str, OnDevice | None] = {}  # large outputs, by name
+        self._compared: dict[tuple[int, str], OnDevice | None] = {}  # large outputs
         self._read: dict[str, Array] = {}  # outputs on the host, by name
         self._is_dirty = False  # whether a kernel may have written where it must not
         flush_nbytes = 2 * device.target.l2_nbytes if cold else 0
@@ -99,10 +108,13 @@ class GpuRunner:
         device, artifact = self._device, built.artifact
         module = device.load(artifact)
         buffers = {b.name: b for b in built.params}
-        places = [(p, self._place(p, buffers.get(p.name))) for p in artifact.parameters]
         scratch = self._new_scratch(artifact.workspace_nbytes)
-        call = device.call(module, 0, [place.pointer for _, place in places], scratch)
-        return _Loaded(artifact, module, places, call, scratch, artifact.workspace_nbytes)
+        cases = []
+        for k in range(len(self._task.cases)):
+            places = [(p, self._place(k, p, buffers.get(p.name))) for p in artifact.parameters]
+            call = device.call(module, 0, [place.pointer for _, place in places], scratch)
+            cases.append((places, call))
+        return _Loaded(artifact, module, cases, scratch, artifact.workspace_nbytes)
 
     def _new_scratch(self, nbytes: int) -> Memory | None:
         """The workspace with a guard behind it; it begins at its first byte."""
@@ -112,19 +124,18 @@ class GpuRunner:
         self._device.fill(memory, _CANARY)
         return memory
 
-    def _place(self, p: Parameter, buffer: Buffer | None) -> _Place:
+    def _place(self, case: int, p: Parameter, buffer: Buffer | None) -> _Place:
         """Memory of a parameter in the layout of the kernel; kept for the next kernel with it."""
-        key = (p.name, "")
-        if buffer is not None:
-            key = (p.name, repr((buffer.preparation, p.shape)))
+        layout = "" if buffer is None else repr((buffer.preparation, p.shape))
+        key = (0 if p.output else case, p.name, layout)
         if key not in self._places:
-            self._make_room(p.name)
+            self._make_room(*key[:2])
             memory = self._device.allocate(p.nbytes + 2 * _GUARD_NBYTES)
             place = _Place(memory, p.nbytes)
             if not p.output and buffer is not None:
                 func = replace(self._task.func, params=(buffer,), num_outputs=0)
                 at = [b.name for b in self._task.func.inputs].index(p.name)
-                packed = pack(func, p.name, self._task.inputs[at])
+                packed = pack(func, p.name, self._task.cases[case].inputs[at])
                 place.data = np.ascontiguousarray(packed)
             self._restore(place)
             self._places[key] = place
@@ -136,43 +147,71 @@ class GpuRunner:
         if place.data is not None:
             self._device.write(place.memory, place.data, _GUARD_NBYTES)
 
-    def _make_room(self, name: str) -> None:
+    def _make_room(self, case: int, name: str) -> None:
         """Frees the oldest layouts of a parameter that no loaded kernel uses."""
-        used = {id(place) for k in self._loaded.values() for _, place in k.places}
-        same = [k for k in self._places if k[0] == name]
+        used = {id(p) for k in self._loaded.values() for places, _ in k.cases for _, p in places}
+        same = [k for k in self._places if k[:2] == (case, name)]
         for key in same[: max(0, len(same) - _MAX_RELAID + 1)]:
             if id(self._places[key]) not in used:
                 del self._places[key]
 
     def check(self, slot: int) -> float | Failure:
         loaded = self._loaded[slot]
-        if self._is_dirty:
-            for place in self._places.values():
-                self._restore(place)
-            for compared in self._compared.values():
-                if compared is not None:
-                    compared.restore()
-            self._is_dirty = False
+        self._clean()
+        seconds: float | Failure = 0.0
         try:
-            answer = self._check(loaded)
+            for case in range(len(loaded.cases)):
+                seconds = self._check(loaded, case)
+                if isinstance(seconds, Failure):
+                    break
         except DeviceError as error:
             if error.kind == "fault":
                 raise
-            answer = failure_of(error)
-        self._is_dirty = isinstance(answer, Failure)
-        return answer
+            seconds = failure_of(error)
+        self._is_dirty = isinstance(seconds, Failure)
+        return seconds
 
-    def _check(self, loaded: _Loaded) -> float | Failure:
-        device = self._device
-        outputs = [(p, place) for p, place in loaded.places if p.output]
-        for p, place in outputs:
-            poison = _FLOAT_POISON if p.dtype.is_float else _INTEGER_POISON
-            device.fill(place.memory, poison, _GUARD_NBYTES, p.nbytes)
+    def verify(self, slot: int, calls: int, timed: bool) -> Failure | None:
+        loaded = self._loaded[slot]
+        last = len(loaded.cases) - 1
+        timed = timed and self._flush is None  # calls with cold caches write elsewhere
+        failure: Failure | None = None
+        for k in range(0 if timed else 1, calls + 1):
+            if k > 0:
+                self._poison(loaded, last)
+                self._device.run((loaded.call,))
+            text = self._differs(loaded, last)
+            if text is not None:
+                failure = Failure("wrong", f"{text}, in a later call: the results vary")
+                break
+        self._is_dirty = self._is_dirty or failure is not None
+        return failure
+
+    def _clean(self) -> None:
+        """Undoes what a bad kernel may have written."""
+        if not self._is_dirty:
+            return
+        for place in self._places.values():
+            self._restore(place)
+        for compared in self._compared.values():
+            if compared is not None:
+                compared.restore()
+        self._is_dirty = False
+
+    def _poison(self, loaded: _Loaded, case: int) -> None:
+        for p, place in loaded.cases[case][0]:
+            if p.output:
+                poison = _FLOAT_POISON if p.dtype.is_float else _INTEGER_POISON
+                self._device.fill(place.memory, poison, _GUARD_NBYTES, p.nbytes)
+
+    def _check(self, loaded: _Loaded, case: int) -> float | Failure:
+        device, (places, call) = self._device, loaded.cases[case]
+        self._poison(loaded, case)
         if loaded.scratch is not None:
             device.fill(loaded.scratch, _CANARY)
             device.fill(loaded.scratch, _FLOAT_POISON, 0, loaded.workspace_nbytes)
-        (seconds,) = device.seconds((loaded.call,))
-        for p, place in loaded.places:
+        (seconds,) = device.seconds((call,))
+        for p, place in places:
             if not self._is_intact(place.memory, 0):
                 return Failure("bounds", f"wrote before the begin of {p.name}")
             if not self._is_intact(place.memory, _GUARD_NBYTES + p.nbytes):
@@ -180,28 +219,33 @@ class GpuRunner:
         scratch = loaded.scratch
         if scratch is not None and not self._is_intact(scratch, loaded.workspace_nbytes):
             return Failure("bounds", "wrote past the workspace")
-        for p, place in outputs:
-            if self._is_near(p, place):
+        text = self._differs(loaded, case)
+        return seconds if text is None else Failure("wrong", text)
+
+    def _differs(self, loaded: _Loaded, case: int) -> str | None:
+        """None, or which element of the outputs is wrong."""
+        for p, place in loaded.cases[case][0]:
+            if not p.output or self._is_near(case, p, place):
                 continue
             got = self._read.get(p.name)
             if got is None or got.shape != p.shape:  # kept: new memory is slow to write
                 got = self._read[p.name] = np.empty(p.shape, p.dtype.numpy)
-            device.read(place.memory, got, _GUARD_NBYTES)
-            text = self._expected[p.name].differs(got)
+            self._device.read(place.memory, got, _GUARD_NBYTES)
+            text = self._expected[case][p.name].differs(got)
             if text is not None:
-                return Failure("wrong", text)
-        return seconds
+                return text
+        return None
 
-    def _is_near(self, p: Parameter, place: _Place) -> bool:
+    def _is_near(self, case: int, p: Parameter, place: _Place) -> bool:
         """Whether the device finds the output right. If not, the host decides."""
-        support = self._loaded.get(REFERENCE)
+        support, key = self._loaded.get(REFERENCE), (case, p.name)
         if support is None or p.nbytes not in _COMPARED_NBYTES:
             return False
-        if p.name not in self._compared:
-            self._compared[p.name] = OnDevice.of(
-                self._device, support.module, support.artifact, self._expected[p.name]
+        if key not in self._compared:
+            self._compared[key] = OnDevice.of(
+                self._device, support.module, support.artifact, self._expected[case][p.name]
             )
-        compared = self._compared[p.name]
+        compared = self._compared[key]
         return compared is not None and compared.is_near(place.pointer)
 
     def _is_intact(self, memory: Memory, offset: int) -> bool:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from tilesmith.base.errors import DeviceError
 from tilesmith.measure.child.fault_handler import Report
-from tilesmith.measure.messages import Broken, Built, Check, Drop, Load, Sample, Time
+from tilesmith.measure.messages import Broken, Built, Check, Drop, Load, Sample, Time, Verify
 from tilesmith.measure.wire import Channel
 from tilesmith.runtime.devices.cuda_driver import ADDRESS_FAULTS
 from tilesmith.task.task import Failure
@@ -26,6 +26,9 @@ class KernelRunner(Protocol):
 
     def check(self, slot: int) -> float | Failure:
         """The seconds of a first call, if its results were right."""
+
+    def verify(self, slot: int, calls: int, timed: bool) -> Failure | None:
+        """Whether so many calls give the right results, and those `timed` just before."""
 
     def time(self, slot: int, calls: int) -> Sample: ...
 
@@ -44,6 +47,8 @@ def serve(runner: KernelRunner, report: Report, channel: Channel) -> None:
                     answer = runner.load(slot, built)
                 case Check(slot=slot):
                     answer = runner.check(slot)
+                case Verify(slot=slot, calls=calls, timed=timed):
+                    answer = runner.verify(slot, calls, timed)
                 case Time(order=order):
                     samples = []
                     for running, calls in order:

@@ -1,4 +1,4 @@
-"""Inputs and expected outputs of a task, in shared memory.
+"""Inputs, expected outputs and allowed errors of a task, in shared memory.
 
 The fork server maps the memory before it forks. The worker that evaluates the oracle fills it once,
 and every run worker of the task reads it.
@@ -9,74 +9,97 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from tilesmith.base.errors import TilesmithError
-from tilesmith.ir.evaluate import evaluate
+from tilesmith.ir.error_bounds import Bounded, evaluate_bounded
+from tilesmith.ir.evaluators import numbers
 from tilesmith.ir.function import Function
-from tilesmith.measure.child.guarded_memory import Array, make_read_only
-from tilesmith.task.inputs import example_inputs
+from tilesmith.measure.child.check import Bits, share_that_tells, to_bits
+from tilesmith.measure.child.guarded_memory import make_read_only
+from tilesmith.task.inputs import Draw, draws, example_inputs
+
+Array = np.ndarray[Any, Any]
 
 _MAX_THREADS = 32  # each takes some 40 MB
-_PIECE = 1 << 16
+_ENOUGH = 0.8  # of the results have to tell right from wrong, or other inputs are tried
 
 
-def _is_finite(a: Array) -> bool:
-    """In pieces, because an array of all answers would be new memory, which is slow."""
-    flat = a.reshape(-1)
-    return a.dtype.kind in "biu" or all(
-        np.isfinite(flat[k : k + _PIECE]).all() for k in range(0, flat.size, _PIECE)
-    )
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Inputs of one draw, what the outputs are to be, and by how much each may be off."""
+
+    draw: Draw
+    inputs: list[Array]
+    outputs: list[Array]
+    limits: list[Bits]
 
 
 class TaskArrays:
     def __init__(self, func: Function) -> None:
         self.func = func
-        spans, total = [], 0
-        for b in func.params:
-            shape = tuple(n.const or 0 for n in b.shape)
-            nbytes = prod(shape) * b.dtype.nbytes
-            spans.append((total, shape, b.dtype.numpy))
-            total += -(-nbytes // 64) * 64
+        spans: list[tuple[int, tuple[int, ...], np.dtype[Any]]] = []
+        total = 0
+        ways = draws(func)
+        for _ in ways:
+            kinds = [(numbers(b.shape), b.dtype.numpy) for b in func.params]
+            kinds += [(numbers(b.shape), np.dtype(np.uint16)) for b in func.outputs]
+            for shape, kind in kinds:
+                spans.append((total, shape, kind))
+                total += -(-prod(shape) * kind.itemsize // 64) * 64
         self._memory = mmap.mmap(-1, max(total, 1))
         self._nbytes = total
-        self.arrays: list[Array] = [
+        arrays = [
             np.frombuffer(self._memory, kind, prod(shape), offset).reshape(shape)
             for offset, shape, kind in spans
         ]
-
-    @property
-    def inputs(self) -> list[Array]:
-        return self.arrays[: len(self.func.inputs)]
-
-    @property
-    def outputs(self) -> list[Array]:
-        return self.arrays[len(self.func.inputs) :]
+        num_inputs, num_outputs = len(func.inputs), len(func.outputs)
+        each = num_inputs + 2 * num_outputs
+        self.cases: list[Case] = []
+        for k, draw in enumerate(ways):
+            own = arrays[k * each : (k + 1) * each]
+            outputs = own[num_inputs : num_inputs + num_outputs]
+            limits = own[num_inputs + num_outputs :]
+            self.cases.append(Case(draw, own[:num_inputs], outputs, limits))
 
     def fill(self, seed: int) -> str | None:
-        """Evaluates the oracle on example inputs. Returns None, or why it cannot be evaluated. If
-        inputs of both signs lead to NaN or infinity, with which nothing can be compared, positive
-        ones are tried. All cores of this process share the work.
+        """Evaluates the oracle on example inputs. Returns None, or why it cannot be evaluated. All
+        cores of this process share the work.
+        """
+        for case in self.cases:
+            why = self._fill(case, seed)
+            if why is not None:
+                return why
+        return None
+
+    def _fill(self, case: Case, seed: int) -> str | None:
+        """Inputs that lead to NaN or infinity, or to the same result everywhere, tell little: then
+        others are tried.
         """
         num_threads = min(len(os.sched_getaffinity(0)), _MAX_THREADS)
-        best: list[Array] | None = None
-        for positive in (False, True):
+        best: tuple[float, list[Array], list[Bounded]] | None = None
+        for setting in case.draw.tries:
             try:
-                inputs = example_inputs(self.func, seed, positive)
-                result = evaluate(self.func, *inputs, num_threads=num_threads)
+                inputs = example_inputs(self.func, seed, case.draw, setting)
+                results = evaluate_bounded(self.func, *inputs, num_threads=num_threads)
             except (TilesmithError, MemoryError, ValueError) as error:
                 return f"{type(error).__name__}: {error}"
-            outputs = list(result) if isinstance(result, tuple) else [result]
-            finite = all(map(_is_finite, outputs))
-            if finite or best is None:
-                best = [*inputs, *outputs]
-            if finite:
+            share = min(map(share_that_tells, results), default=1.0)
+            if best is None or share > best[0]:
+                best = share, inputs, results
+            if best[0] >= _ENOUGH:
                 break
         assert best is not None
-        for to, data in zip(self.arrays, best, strict=True):
+        _, inputs, results = best
+        for to, data in zip(case.inputs, inputs, strict=True):
             to[...] = data
+        for value, limit, result in zip(case.outputs, case.limits, results, strict=True):
+            value[...] = result.value
+            limit[...] = 0 if result.error is None else to_bits(result.error)
         return None
 
     def protect(self) -> None:
@@ -86,5 +109,5 @@ class TaskArrays:
             make_read_only(at, self._nbytes)
 
     def close(self) -> None:
-        self.arrays = []
+        self.cases = []
         self._memory.close()

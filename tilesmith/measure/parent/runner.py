@@ -22,6 +22,7 @@ from tilesmith.measure.messages import (
     Load,
     Sample,
     Time,
+    Verify,
 )
 from tilesmith.measure.parent.exit_reason import explain
 from tilesmith.measure.parent.fork_server_client import ForkServerClient, Worker
@@ -122,6 +123,13 @@ class Runner:
         if isinstance(answer, Failure):
             raise KernelFailed(slot, answer)
         return answer
+
+    def verify(self, slot: int, calls: int, timed: bool, seconds: float) -> None:
+        """Compares the results of so many calls, and of those that were `timed` just before."""
+        self._load(slot)
+        failure: Failure | None = self._ask(Verify(slot, calls, timed), seconds + _ANSWER_SECONDS)
+        if failure is not None:
+            raise KernelFailed(slot, failure)
 
     def times(self, order: Sequence[tuple[int, int]], seconds: float) -> list[Sample]:
         """One sample for each (slot, calls), taken in this order within `seconds`."""
