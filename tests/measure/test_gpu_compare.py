@@ -15,7 +15,7 @@ import pytest
 import tilesmith as ts
 from tilesmith.base.dtype import dtype
 from tilesmith.codegen.artifact import Artifact, Entry, Launch, parameters_of
-from tilesmith.measure.child.check import Expected, Tolerance
+from tilesmith.measure.child.check import Expected, from_bits, to_bits
 from tilesmith.measure.child.gpu_compare import OnDevice
 from tilesmith.measure.child.gpu_runner import GpuRunner
 from tilesmith.measure.child.task_arrays import TaskArrays
@@ -31,7 +31,12 @@ from opencl_artifacts import device as opencl_target
 Array = np.ndarray[Any, Any]
 N = 70_001
 FUNC = planted.task().func
-ALLOWED = Tolerance(1e-3, 1e-3, 0.0)
+
+
+def within(want: Array, limit: float | Array = 1e-3) -> Expected:
+    """Floats may be off by the limit, integers not at all."""
+    limit = limit if want.dtype.kind not in "biu" else 0.0
+    return Expected("Y", want, to_bits(np.broadcast_to(np.float32(limit), want.shape)))
 
 
 class Comparing:
@@ -70,7 +75,7 @@ def values(kind: str) -> Array:
 @pytest.mark.parametrize("kind", [*COMPARED_FLOATS, "int8", "int32", "int64", "uint16", "bool"])
 def test_one_wrong_element_is_seen(comparing: Comparing, kind: str, at: int) -> None:
     want = values(kind)
-    expected = Expected("Y", want, ALLOWED)
+    expected = within(want)
     assert comparing.is_near(expected, want)
     got = want.copy()
     got[at] = not got[at] if kind == "bool" else got[at] + got.dtype.type(1)
@@ -84,7 +89,7 @@ def test_what_is_not_finite_is_wrong(comparing: Comparing, kind: str, wrong: flo
     want = values(kind)
     got = want.copy()
     got[12345] = wrong
-    assert not comparing.is_near(Expected("Y", want, ALLOWED), got)
+    assert not comparing.is_near(within(want), got)
 
 
 @pytest.mark.parametrize("kind", COMPARED_FLOATS)
@@ -94,11 +99,9 @@ def test_the_same_errors_are_allowed_as_on_the_host(comparing: Comparing, kind: 
     agreed = set()
     for value in rng.standard_normal(40):
         want = np.full(N, value, dtype(kind).numpy)
-        expected = Expected("Y", want, Tolerance(0.05, 0.05, 0.0))
-        limits = expected.limits
-        assert limits is not None
-        most = np.float32(abs(float(want[0])) * limits[0] + limits[1])
-        near = np.float32(want[0]) + most * np.float32(1 + rng.integers(-3, 4) * 1e-5)
+        expected = within(want, 0.05)
+        most = np.float32(from_bits(expected.limits[:1])[0])
+        near = np.float32(want[0]) + most * np.float32(1 + rng.integers(-3, 4) * 1e-2)
         got = np.full(N, near).astype(want.dtype)
         right = expected.differs(got) is None
         assert comparing.is_near(expected, got) == right
@@ -106,17 +109,31 @@ def test_the_same_errors_are_allowed_as_on_the_host(comparing: Comparing, kind: 
     assert agreed == {True, False}
 
 
+@pytest.mark.parametrize("kind", COMPARED_FLOATS)
+def test_special_numbers_have_to_be_where_they_are_wanted(comparing: Comparing, kind: str) -> None:
+    want = values(kind)
+    want[3], want[4], want[5] = np.nan, np.inf, -np.inf
+    assert comparing.is_near(within(want), want)
+    for at in (3, 4, 5):
+        got = want.copy()
+        got[at] = 1
+        assert not comparing.is_near(within(want), got)
+        limits = np.full(N, 1e-3, np.float32)
+        limits[at] = np.nan  # anything is right there
+        assert comparing.is_near(within(want, limits), got)
+
+
 def test_what_the_device_cannot_compare_is_left_to_the_host(comparing: Comparing) -> None:
-    odd = values("float32")
-    odd[3] = np.nan
-    assert comparing.of(Expected("Y", odd, ALLOWED)) is None
-    assert comparing.of(Expected("Y", values("float64"), ALLOWED)) is None
+    assert comparing.of(within(values("float64"))) is None
     assert comparison(dtype("float64")) == ""
+    tipping = np.zeros(N, np.float32)
+    tipping[3] = 1
+    assert comparing.of(Expected("Y", values("int32"), to_bits(tipping))) is None
 
 
 def test_a_bad_kernel_cannot_change_what_is_expected(comparing: Comparing) -> None:
     want = values("float32")
-    on_device = comparing.of(Expected("Y", want, ALLOWED))
+    on_device = comparing.of(within(want))
     assert on_device is not None
     memory = comparing.device.allocate(want.nbytes)
     comparing.device.write(memory, want)
@@ -172,7 +189,8 @@ def test_large_outputs_are_read_only_if_they_differ() -> None:
     assert wrong.kind == "wrong"
     assert "Y[99999] is 3.0" in wrong.text
     assert isinstance(idle, Failure)
-    assert "31072 of 131072 elements are off" in idle.text
+    assert "of 131072 elements are off" in idle.text
+    assert "Y[100000] is nan" in idle.text
     output = 4 * size
     assert 2 * output <= device.nbytes < 3 * output  # the two that are wrong, and guards
 

@@ -333,13 +333,13 @@ def _sums_of_products(
 
 def _holds_sums(d: DType, factors: Sequence[Array], terms: int, total: Array) -> bool:
     """Whether all partial sums of products of these arrays, in whatever order, are whole numbers
-    that the type holds. Terms of random sign walk at random: not 6 sqrt(K) far from their sum's
-    way.
+    that the type holds. Terms of random sign walk at random, once in a million beyond 5 sigma.
     """
     if not all(map(_is_whole, factors)):
         return False
     largest = prod(float(_size(f).max(initial=0.0)) for f in factors)
-    reached = float(_size(total).max(initial=0.0)) + 6 * sqrt(terms) * largest
+    squares = prod(float(np.square(_size(f), dtype=np.float64).mean()) for f in factors)
+    reached = max(float(_size(total).max(initial=0.0)), 5 * sqrt(terms * squares))
     return min(terms * largest, reached) <= 1 / roundoff(d)
 
 
@@ -360,7 +360,7 @@ def _least(d: DType) -> float:
     """An error that every rounding may have: devices may flush subnormal numbers to zero."""
     if d.bits == 16 and d is not BFLOAT16:
         return float(2.0**-24)
-    return float(2.0**-126) if d.bits <= 32 else float(np.finfo(np.float64).tiny)
+    return float(2.0**-126)  # bounds are float32, also those of float64
 
 
 def _plus(a: Error, b: Error) -> Error:
@@ -443,8 +443,9 @@ def _around(f: Callable[..., Any], r: Any, *ends: tuple[Any, Error]) -> Error:
     return np.where(exact, 0.0, out)
 
 
-def _rounded(passed: Error, r: Any, d: DType, roundings: float) -> Error:
+def _rounded(passed: Error, r: Any, d: DType, roundings: float, may_fuse: bool = False) -> Error:
     """The errors that came with the operands, and those of the operation itself."""
+    may_be_wider = may_fuse or d.bits == 16
     size = _size(r)
     own = size * (roundings * roundoff(d)) + _least(d)
     total = own if passed is None else own + passed
@@ -452,9 +453,10 @@ def _rounded(passed: Error, r: Any, d: DType, roundings: float) -> Error:
     finite = np.isfinite(size)
     if finite.all() and not (size + total > highest).any():
         return total
-    # Infinite or NaN: as certain as its operands were. 16-bit floats may not overflow in float32.
+    # Infinite or NaN: as certain as its operands were. What may be computed in a wider type, or
+    # fused with what follows, need not overflow.
     doubtful = np.False_ if passed is None else ~(np.asarray(passed) == 0)
-    special = np.where(doubtful | (np.isinf(size) & (d.bits == 16)), np.nan, 0.0)
+    special = np.where(doubtful | (np.isinf(size) & may_be_wider), np.nan, 0.0)
     return np.where(finite, np.where(size + total > highest, np.nan, total), special)
 
 
@@ -492,12 +494,12 @@ def _binary(op: str, a: Any, b: Any, ea: Error, eb: Error, r: Any, d: DType) -> 
         return _plus(ea, eb)
     if op in ("add", "sub"):
         passed = _plus(ea, eb)
-        return _rounded(passed, r, d, 2.0) if d.is_float else passed
+        return _where_inexact(op, a, b, passed, r, d) if d.is_float else passed
     if op == "mul":
         passed = _plus(None if ea is None else _size(b) * ea, None if eb is None else _size(a) * eb)
         if ea is not None and eb is not None:
             passed = passed + ea * eb
-        return _rounded(passed, r, d, 2.0) if d.is_float else passed
+        return _where_inexact(op, a, b, passed, r, d) if d.is_float else passed
     if op in ("floordiv", "mod", "fmod") and d.is_float:
         return _divided(op, a, b, ea, eb, r, d)
 
@@ -512,6 +514,20 @@ def _binary(op: str, a: Any, b: Any, ea: Error, eb: Error, r: Any, d: DType) -> 
         # A pole between the ends.
         passed = np.where(_size(b) > (0.0 if eb is None else eb), passed, np.nan)
     return _rounded(passed, r, d, _own_roundings(op, d)) if d.is_float else passed
+
+
+def _where_inexact(op: str, a: Any, b: Any, passed: Error, r: Any, d: DType) -> Error:
+    """Of a sum, difference or product, which rounds nothing if double precision gives the same."""
+    total = _rounded(passed, r, d, 2.0, may_fuse=op == "mul")
+    if d.bits == 64:
+        return total
+    wide = semantics.binary(op, np.asarray(a, np.float64), np.asarray(b, np.float64), FLOAT64)
+    exact = wide == r
+    if passed is not None:
+        exact &= np.equal(passed, 0)
+    elif np.all(exact):
+        return None
+    return np.where(exact, 0.0, total)
 
 
 def _divided(op: str, a: Any, b: Any, ea: Error, eb: Error, r: Any, d: DType) -> Error:
@@ -537,11 +553,13 @@ def _cast(x: Any, e: Error, r: Any, source: DType, to: DType) -> Error:
         size = _size(r)
         own = size * (2 * roundoff(to)) + _least(to)
         total = own if e is None else own + e
+        exact = np.equal(np.asarray(x, np.float64), np.asarray(r, np.float64))
+        total = np.where(exact if e is None else exact & np.equal(e, 0), 0.0, total)
         # An overflow is certain if the value is beyond the largest number by more than its error.
-        exact = _size(x)
+        given = _size(x)
         highest = _HIGHEST.get(to.name, float(to.highest()))
-        sure = exact - (0.0 if e is None else e) > highest * (1 + 2 * roundoff(to))
-        over = np.where(sure | np.isinf(exact), 0.0, np.inf)
+        sure = given - (0.0 if e is None else e) > highest * (1 + 2 * roundoff(to))
+        over = np.where(sure | np.isinf(given), 0.0, np.inf)
         over = np.where(np.isnan(size), 0.0 if e is None else np.where(e == 0, 0.0, np.nan), over)
         total = np.where(size + total > highest, np.inf, total)
         return np.where(np.isfinite(size), total, over)

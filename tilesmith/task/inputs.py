@@ -72,7 +72,7 @@ class Draw:
       shows even in a narrow type or among very many.
     - "special": zeros, infinities, NaN, the largest and the smallest numbers among others of all
       magnitudes; for functions that sum nothing, because NaN would spread.
-    - "ordinary": numbers of both signs around 1, in some rows larger or smaller.
+    - "ordinary": numbers around 1; some rows are of other magnitudes, of one sign, or of halves.
 
     Integers cover the range of their type. `tries` are settings from the most to the least
     demanding: the first is taken under which the results tell enough.
@@ -120,7 +120,7 @@ def example_inputs(
     rng = np.random.default_rng(seed)
     limits = index_limits(func)
     shrunk = {} if setting == "positive" else _shrunk_inputs(func)
-    largest = _largest_whole(func)
+    largest, density = _whole_numbers(func)
     sums = any(b.combiner for _, b in walk(func.body))
     out: list[Array] = []
     for b in func.inputs:
@@ -132,6 +132,8 @@ def example_inputs(
         elif draw.kind == "whole":
             low = 1 if setting == "positive" else -largest
             data = rng.integers(low, largest + 1, shape, np.int8)
+            if density < 1:
+                data *= rng.random(shape, np.float32) < density
         elif draw.kind == "special":
             data = _specials(rng, shape, b.dtype)
         else:
@@ -140,7 +142,7 @@ def example_inputs(
             data += np.float32(0.25 if setting == "positive" else -1.5)
             data *= np.float32(shrunk.get(b.name, 1.0))
             if setting == "rows":
-                data *= _row_scales(rng, shape, sums)
+                data = _by_row(rng, data, sums)
             elif setting == "small":
                 data *= np.float32(2.0**-7)
         out.append(data.astype(b.dtype.numpy, copy=False))
@@ -187,24 +189,34 @@ def _exponents(d: DType) -> tuple[int, int]:
 _ROW = 32  # neighbours of an array with one dimension that count as a row
 
 
-def _row_scales(rng: np.random.Generator, shape: tuple[int, ...], sums: bool) -> Array:
-    """Magnitudes by row. In sums they are not so different that a small term is lost."""
-    scales = np.array([1.0, 0.25, 8.0] if sums else [1.0, 2.0**-8, 2.0**5], np.float32)
-    share = [0.75, 0.1, 0.15]
-    if len(shape) > 1:
-        return rng.choice(scales, (*shape[:-1], 1), p=share)
-    rows = rng.choice(scales, -(-prod(shape) // _ROW), p=share)
-    return np.repeat(rows, _ROW)[: prod(shape)].reshape(shape)
+def _by_row(rng: np.random.Generator, data: Array, sums: bool) -> Array:
+    """Rows of other magnitudes, of one sign, and of halves, which are equal more often. In sums,
+    magnitudes do not differ so much that a small term is lost.
+    """
+
+    def chosen(*values: float) -> Array:
+        """One for each row; the first for three quarters of them."""
+        share = [0.75, *[0.25 / (len(values) - 1)] * (len(values) - 1)]
+        if data.ndim > 1:
+            return rng.choice(np.array(values, np.float32), (*data.shape[:-1], 1), p=share)
+        rows = rng.choice(np.array(values, np.float32), -(-data.size // _ROW), p=share)
+        return np.repeat(rows, _ROW)[: data.size].reshape(data.shape)
+
+    data = np.where(chosen(0, 1) > 0, np.rint(data * 2) / 2, data)
+    sign = chosen(0, 1, -1)
+    data = np.where(sign == 0, data, np.abs(data) * sign)
+    return data * (chosen(1.0, 0.25, 8.0) if sums else chosen(1.0, 2.0**-8, 2.0**5))
 
 
-def _largest_whole(func: Function) -> int:
-    """Such that sums of products of two of them, which walk at random, stay whole in their type."""
-    out = 8
+def _whole_numbers(func: Function) -> tuple[int, float]:
+    """The largest such that sums of products of two of them, which walk at random, stay whole in
+    their type; and how many of them are not 0, if even 1 is too large.
+    """
+    room = 64.0
     for _, b in walk(func.body):
         if b.combiner is not None and (u := roundoff(b.writes[0].value.dtype)):
-            far = min(num_terms(b), 6 * sqrt(num_terms(b)))
-            out = min(out, int(sqrt(0.5 / u / far)))
-    return max(out, 1)
+            room = min(room, 0.75 / u / min(num_terms(b), 4 * sqrt(num_terms(b))))
+    return max(int(sqrt(room)), 1), min(1.0, sqrt(room))
 
 
 _FLAT = ("tanh", "sigmoid", "erf")  # for large arguments: there, wrong sums would not be seen

@@ -47,7 +47,8 @@ def share_that_tells(result: Bounded) -> float:
     finite = np.isfinite(value)
     if not finite.any():
         return 0.0
-    typical = np.sqrt(np.square(value[finite]).mean())
+    with np.errstate(over="ignore"):
+        typical = np.sqrt(np.square(value[finite]).mean())
     tells = finite & (limit <= 0.25 * np.maximum(np.abs(value), typical))
     lowest, highest = (np.mean(value == end) for end in (value[finite].min(), value[finite].max()))
     most = max(lowest, highest) if flat.dtype == bool else min(lowest + highest, 1.0)
@@ -96,11 +97,12 @@ class Expected:
         off = np.subtract(here, right)
         np.abs(off, out=off)
         limit = np.float32(0.0) if self.is_exact else from_bits(bits)
-        # False for NaN. Large integers that differ may be equal as floats.
-        good = off <= limit if self._is_float else (given == want) | ((off <= limit) & (limit > 0))
-        if good.all():
-            return off, None
-        good |= (here == right) | (np.isnan(here) & np.isnan(right)) | np.isnan(limit)
+        if self._is_float:
+            good = off <= limit  # false for NaN
+            if not good.all():
+                good |= (here == right) | (np.isnan(here) & np.isnan(right)) | np.isnan(limit)
+        else:  # large ones that differ may be equal as floats
+            good = (given == want) | ((off <= limit) & (limit > 0))
         return off, None if good.all() else ~good
 
     def _describe(self, got: Array, error: float, where: int, count: int) -> str:

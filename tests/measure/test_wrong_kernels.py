@@ -1,0 +1,152 @@
+"""Kernels with one mistake are told from right ones: by the check on all its draws of inputs, and
+when they are measured.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+import tilesmith as ts
+from tilesmith.codegen.artifact import ENTRY, Artifact, parameters_of
+from tilesmith.codegen.llvm.compiler import compile_ir
+from tilesmith.ir.function import Function
+from tilesmith.measure.local import LocalRun
+from tilesmith.runtime.build import compile_function
+from tilesmith.schedule.step import Step
+from tilesmith.task.task import Candidate, Task
+
+sys.path.append(str(Path(__file__).parents[2]))
+from bench.wrong_kernels import WrongKernel, difference, wrong_kernels
+
+ALL = list(wrong_kernels())
+
+
+def test_there_are_many() -> None:
+    assert len({w.name for w in ALL}) == len(ALL) > 100
+
+
+@pytest.mark.parametrize("pair", ALL, ids=lambda w: w.name)
+def test_the_check_tells_it_from_the_right_one(pair: WrongKernel) -> None:
+    def wrong(*arrays: object) -> object:
+        return ts.evaluate(pair.wrong, *arrays)
+
+    text = difference(pair.right, wrong)
+    assert text is not None
+    assert "elements are off" in text
+
+
+# Some, through all of measuring.
+SOME = [w for w in ALL if w.name in {
+    "bfloat16 product + 0.1 of zeros", "float16 product, K = 4096, without the last k",
+    "float16 softmax without 256 of 1024", "uint8 read as int8", "a last row of 99",
+}]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Swap(Step):
+    """Marks a Function that the builder replaces by the wrong one."""
+
+    name: ClassVar[str] = "swap"
+    pair: int
+
+    def apply(self, func: Function) -> Function:
+        return replace(func, name=f"{func.name}!{self.pair}")
+
+
+def build(func: Function, target: ts.Target) -> Artifact:
+    _, _, number = func.name.partition("!")
+    return compile_function(SOME[int(number)].wrong if number else func, target)
+
+
+@pytest.mark.parametrize("number", range(len(SOME)), ids=[w.name for w in SOME])
+def test_it_does_not_win(number: int) -> None:
+    task = Task(SOME[number].right, ts.cpu(1))
+    wrong, right = Candidate(task, ts.Trace((Swap(number),))), Candidate(task, ts.Trace(()))
+    with ts.LocalMeasurer(builder=build, confirm=False).open(task) as run:
+        bad, good = run.measure([wrong, right])
+    assert good.seconds
+    assert good.failure is None
+    assert bad.failure is not None
+    assert bad.failure.kind == "wrong"
+
+
+# A kernel of Y[i] = 2 X[i] + 1 that is wrong in some of its calls, as one with a race may be.
+SOMETIMES = f"""
+@calls = internal global i64 0
+define void @{ENTRY}(ptr %args, ptr %workspace) {{
+entry:
+  %x = load ptr, ptr %args
+  %y.p = getelementptr ptr, ptr %args, i64 1
+  %y = load ptr, ptr %y.p
+  %n = load i64, ptr @calls
+  %m = add i64 %n, 1
+  store i64 %m, ptr @calls
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %j, %loop ]
+  %a = getelementptr float, ptr %x, i64 %i
+  %v = load float, ptr %a
+  %t = fmul float %v, 2.0
+  %s = fadd float %t, 1.0
+  %b = getelementptr float, ptr %y, i64 %i
+  store float %s, ptr %b
+  %j = add i64 %i, 1
+  %more = icmp slt i64 %j, 1000
+  br i1 %more, label %loop, label %end
+end:
+  %r = urem i64 %m, PERIOD
+  %bad = icmp eq i64 %r, 0
+  br i1 %bad, label %spoil, label %done
+spoil:
+  %last = getelementptr float, ptr %y, i64 999
+  store float 0.0, ptr %last
+  br label %done
+done:
+  ret void
+}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Sometimes(Step):
+    name: ClassVar[str] = "sometimes"
+    period: int
+
+    def apply(self, func: Function) -> Function:
+        return replace(func, name=f"{func.name}!{self.period}")
+
+
+def build_sometimes(func: Function, target: ts.Target) -> Artifact:
+    _, _, period = func.name.partition("!")
+    if not period:
+        return compile_function(func, target)
+    text = SOMETIMES.replace("PERIOD", period)
+    return compile_ir(func.name, text, target, parameters_of(func))
+
+
+def double() -> Task:
+    x = ts.placeholder((1000,), name="X")
+    func = ts.function([x, ts.compute((1000,), lambda i: x[i] * 2 + 1, name="Y")], name="double")
+    return Task(func, ts.cpu(1))
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[LocalRun]:
+    with ts.LocalMeasurer(builder=build_sometimes).open(double()) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("period", [3, 5, 7])
+def test_a_kernel_that_is_wrong_in_some_calls_is_refused(run: LocalRun, period: int) -> None:
+    """The first calls are right; every third, fifth or seventh is not."""
+    (measured,) = run.measure([Candidate(double(), ts.Trace((Sometimes(period),)))])
+    assert measured.failure is not None
+    assert measured.failure.kind == "wrong"
+    assert "Y[999] is 0.0" in measured.failure.text
+    assert "in a later call: the results vary" in measured.failure.text
