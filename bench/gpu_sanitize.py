@@ -41,6 +41,7 @@ import json
 import multiprocessing
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -50,6 +51,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -64,7 +66,7 @@ from bench.gpu_sanitize_draw import (
     tag,
 )
 from bench.gpu_sanitize_planted import save_planted
-from bench.sanitizer_log import Log, Report, mark_of, read
+from bench.sanitizer_log import WORKER, Log, Report, mark_of, read
 
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 # Options and their values, where the sanitizer's help knows them. Backtraces of the host take long.
@@ -201,13 +203,14 @@ class Lane(threading.Thread):
         state = {"until": min(time.monotonic() + _START_SECONDS, self.ends)}
         over = threading.Event()
         killed: list[str] = []
+        watched: list[int] = []
 
         def watch() -> None:
             while not over.wait(0.2):
                 if time.monotonic() > state["until"]:
                     late = time.monotonic() > self.ends
                     killed.append("the time was over" if late else "it hung")
-                    os.killpg(process.pid, signal.SIGKILL)
+                    _kill(process.pid, watched)
                     return
 
         watcher = threading.Thread(target=watch, daemon=True)
@@ -218,12 +221,22 @@ class Lane(threading.Thread):
             for line in process.stdout:
                 lines.append(line)
                 file.write(line)
+                if line.startswith(WORKER):
+                    watched.append(int(line.split()[-1]))
                 if mark_of(line) is not None:
                     state["until"] = min(time.monotonic() + self.timeout, self.ends)
         code = process.wait()
         over.set()
         watcher.join()
         return read(lines), killed[0] if killed else f"the process ended with code {code}"
+
+
+def _kill(group: int, watched: Sequence[int]) -> None:
+    """Ends the sanitizer, and the process that it watches, which may be in a group of its own."""
+    os.killpg(group, signal.SIGKILL)
+    for pid in watched:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def sanitize(
@@ -337,6 +350,13 @@ def bundle(path: Path, folder: Path, found: Sequence[int]) -> None:
                 tar.add(path_of(folder, n, suffix), path_of(folder, n, suffix).name)
 
 
+def _found() -> str:
+    """The toolkit's folder is often not on the path."""
+    installed = Path("/usr/local/cuda/bin/compute-sanitizer")
+    name = "compute-sanitizer"
+    return str(installed) if shutil.which(name) is None and installed.exists() else name
+
+
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -350,7 +370,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--build-jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--tools", default="memcheck,racecheck,synccheck", help=", ".join(TOOLS))
     parser.add_argument("--jobs", type=int, default=6, help="processes that share the GPU")
-    parser.add_argument("--sanitizer", default="compute-sanitizer", help="the command")
+    parser.add_argument("--sanitizer", default=_found(), help="the command")
     parser.add_argument("--timeout", type=float, default=60, help="seconds of a candidate")
     parser.add_argument("--limit", type=float, default=540, help="seconds for everything")
     parser.add_argument("--bundle", type=Path, help="write logs and sources to this .tar.gz")

@@ -3,13 +3,14 @@ of its own, and compares results with the oracle's. bench.gpu_sanitize starts it
 
     compute-sanitizer --tool memcheck python -m bench.gpu_sanitize_worker FOLDER NUMBERS [--no-fill]
 
-It prints a mark when a candidate begins and when it ends (see sanitizer_log.py). After an error of
-the device nothing runs any more: it ends with code 3, and another one goes on.
+It prints a mark when a candidate begins and when it ends (see sanitizer_log.py). After an error
+that others cannot run behind, it ends with code 3, and another one goes on.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from bench.gpu_sanitize_draw import Saved, load
-from bench.sanitizer_log import mark
+from bench.sanitizer_log import WORKER, mark
 from tilesmith.base.dtype import dtype
 from tilesmith.base.errors import DeviceError
 from tilesmith.codegen.artifact import Artifact, Parameter
@@ -78,12 +79,23 @@ def work(folder: Path, numbers: Sequence[int], device: Any, fill: bool) -> int:
             assert_close(got, saved.want, "", saved.func)
         except DeviceError as error:
             print(mark(number, "fails", str(error)), flush=True)
-            return DEVICE_FAILED
+            if not _works(device):
+                return DEVICE_FAILED
         except AssertionError as error:
             print(mark(number, "wrong", str(error)), flush=True)
         else:
             print(mark(number, "right"), flush=True)
     return 0
+
+
+def _works(device: Any) -> bool:
+    """Whether others can run. A launch that asks for too much fails alone."""
+    try:
+        device.fill(device.allocate(16), 0)
+        device.synchronize()
+    except DeviceError:
+        return False
+    return True
 
 
 def main() -> None:
@@ -92,6 +104,7 @@ def main() -> None:
     parser.add_argument("numbers", help="as 1,2,3")
     parser.add_argument("--no-fill", action="store_true")
     options = parser.parse_args()
+    print(f"{WORKER} {os.getpid()}", flush=True)
     numbers = [int(n) for n in options.numbers.split(",")]
     device = open_device(load(options.folder, numbers[0]).artifact.target)
     raise SystemExit(work(options.folder, numbers, device, not options.no_fill))

@@ -15,6 +15,7 @@ _OURS = re.compile(r"=========(?: (?P<indent> *)(?P<text>.*))?$")
 _TAG = re.compile(r"(?<![A-Za-z0-9])c(\d{5})(?=[_.])")
 _LINE = re.compile(r"(?<![A-Za-z0-9])c(\d{5})\.cu:(\d+)")
 _HAZARDS = re.compile(r"\[(\d+) hazards?\]")
+WORKER = "@@ worker"  # in front of the number of the watched process
 _MARK = re.compile(r"@@ (\d+) (begin|right|wrong|fails)(?:: (.*))?$")
 # Lines that report nothing: of the tool itself, and its sums.
 _QUIET = re.compile(
@@ -90,7 +91,7 @@ def _blocks(lines: Iterable[str], log: Log) -> Iterator[tuple[int | None, list[s
             continue
         ours = _OURS.search(line)
         if ours is None:
-            if line.strip():
+            if line.strip() and not line.startswith(WORKER):
                 log.others.append(line)
             continue
         text = ours["text"] or ""

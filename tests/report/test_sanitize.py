@@ -126,6 +126,7 @@ if "-c" in words:
     raise SystemExit
 assert words[:2] == ["--tool", "memcheck"] and "--print-limit" in words, words
 assert "--show-backtrace" not in words
+print("@@ worker", os.getpid(), flush=True)
 folder, numbers = words[words.index("bench.gpu_sanitize_worker") + 1 :][:2]
 for n in map(int, numbers.split(",")):
     print(f"@@ {n} begin", flush=True)
