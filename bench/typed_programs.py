@@ -45,7 +45,7 @@ Rng = np.random.Generator
 Array = np.ndarray[Any, Any]
 
 _START_SECONDS = 60.0  # that a worker may take to start
-_TRIES = 20  # at candidates of a program: not all structures are legal
+_TRIES = 20  # at a candidate: not all structures are legal
 PLAIN = "no instruction"
 
 
@@ -83,19 +83,18 @@ def drawn(func: ts.Function, target: ts.Target, rng: Rng, count: int) -> Iterato
     plain = groups.pop("", [])
     order = [g for k in rng.permutation(len(groups)) for g in [[*groups.values()][k]]]
     turns = [*order, *order, *order][: max(0, count - 1)] + [plain or sketches] * count
-    found = 0
-    for _ in range(_TRIES):
-        if found == count:
+    for group in turns:
+        if not count:
             return
-        group = turns[found]
-        sketch = group[int(rng.integers(len(group)))]
-        picked = [int(rng.integers(n)) for n in structural_counts(sketch)]
-        try:
-            variant = lower(task, with_structure(sketch, picked))
-        except ts.ScheduleError:
-            continue
-        found += 1
-        yield variant
+        for _ in range(_TRIES):
+            sketch = group[int(rng.integers(len(group)))]
+            picked = [int(rng.integers(n)) for n in structural_counts(sketch)]
+            try:
+                yield lower(task, with_structure(sketch, picked))
+            except ts.ScheduleError:
+                continue
+            count -= 1
+            break
 
 
 def check(seed: int, count: int, begin: Callable[[Outcome], object]) -> list[Outcome]:
@@ -245,7 +244,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("--programs", type=int, default=2000)
-    parser.add_argument("--each", type=int, default=3, help="candidates of a program")
+    parser.add_argument("--each", type=int, default=4, help="candidates of a program")
     parser.add_argument("--seed", type=int, default=0, help="of the first program; others follow")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--limit", type=float, default=540, help="seconds for everything")

@@ -34,9 +34,9 @@ MIXES = (
     ("uint8", "int32"), ("float16", "float32"),
 )  # fmt: skip
 _WEIGHTS = np.array([4, 4, 4, 4, 4, 2, 1, 1, 1, 1], float)
-_SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 13, 15, 16, 17, 24, 31, 32, 33, 40, 48, 63, 64, 65, 70)
-_DEPTHS = (1, 2, 3, 4, 5, 7, 8, 12, 15, 16, 17, 31, 32, 33, 47, 63, 64, 65, 100, 128, 130)
-_MOST_WORK = 150_000  # products; the oracle computes them all
+_SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 13, 15, 16, 17, 24, 31, 32, 33, 40, 48, 63, 64, 65, 70, 96)
+_DEPTHS = (1, 2, 3, 4, 5, 7, 8, 12, 15, 16, 17, 31, 32, 33, 47, 63, 64, 65, 100, 128, 130, 192)
+_MOST_WORK = 500_000  # products; the oracle computes them all
 _WHOLE = 1 << 24  # whole numbers up to here are exact in float32
 _BIAS = 100
 
@@ -61,6 +61,7 @@ def random_typed_program(rng: Rng) -> Typed:
 class _Draw:
     def __init__(self, rng: Rng) -> None:
         self.rng = rng
+        self.large = rng.random() < 0.5  # enough for the tiles of instructions
         self.left, self.right = MIXES[int(rng.choice(len(MIXES), p=_WEIGHTS / _WEIGHTS.sum()))]
 
     def chance(self, p: float) -> bool:
@@ -73,6 +74,8 @@ class _Draw:
         """Rows, columns and terms."""
         while True:
             m, n, k = self.one_of(*_SIZES), self.one_of(*_SIZES), self.one_of(*_DEPTHS)
+            if self.large and min(m, n, k) < 24:
+                continue
             if m * n * k <= _MOST_WORK:
                 return m, n, k
 
