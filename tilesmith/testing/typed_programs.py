@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tilesmith import ops
+import tilesmith.ops as ops
 from tilesmith.expr import functions, reductions, values
 from tilesmith.expr.dsl import compute, placeholder, reduce_axis
 from tilesmith.expr.tensors import Tensor
