@@ -33,7 +33,8 @@ def filtered() -> list[ts.Function]:
 def test_a_launch_that_others_have_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[str] = []
 
-    def compile_one(name: str, source: str, arch: str) -> nvrtc.Compiled:
+    def compile_one(name: str, source: str, arch: str, lines: bool) -> nvrtc.Compiled:
+        assert not lines
         compiled.append(source)
         return nvrtc.Compiled(source.encode(), {})
 

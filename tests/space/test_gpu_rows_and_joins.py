@@ -56,6 +56,31 @@ def test_blocks_take_several_rows(name: str) -> None:
         assert_close(ts.run_simt(program, *given), want, "", func)
 
 
+def reduced(rows: int, columns: int, keep: bool) -> Function:
+    """The largest element of each row; with `keep`, and what each element is less."""
+    x = ts.placeholder((rows, columns), name="X")
+    k = ts.reduce_axis(columns, name="k")
+    y = ts.compute((rows,), lambda i: ts.amax(x[i, k], axis=k), name="Y")
+    if not keep:
+        return ts.function([x, y])
+    z = ts.compute((rows, columns), lambda i, j: x[i, j] - y[i], name="Z")
+    return ts.function([x, z])
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("columns", [64, 72, 2000])
+def test_several_rows_have_no_more_threads_than_a_block_may(columns: int, keep: bool) -> None:
+    """Also where nothing but the reduction itself uses the threads of a row."""
+    wanted = set()
+    for v in found(reduced(256, columns, keep)):
+        for row in v.sample(np.random.default_rng(0), 60):
+            program = lower(v.function(row), SMALL, GPU_PASSES)  # raises if it is too many
+            wanted |= {
+                launch_form_of(s).num_threads for s in program.body if not isinstance(s, Alloc)
+            }
+    assert max(wanted) == SMALL.max_threads
+
+
 def test_threads_keep_their_part_of_one_of_several_rows() -> None:
     (v,) = found(operator("softmax", (96, 128)))
     at = {c: k for k, c in enumerate(v.columns)}

@@ -148,9 +148,10 @@ def _gpu_limits(task: Task, func: Function) -> Iterator[Limit]:
         shared, parts, work = of(0), of(0), 0
         tiles: list[tuple[Path, Block]] = []
         for path, b in blocks:
+            # A row alone may have any number of threads; with others in a block it may not.
+            alone = not any(f.kind.startswith("threadIdx") for f in path)
             for axis in axes:
-                # A row may have any number of threads.
-                noted = [f for f in path if _is_tiled(path) and f.note(ACROSS) == axis]
+                noted = [f for f in path if not alone and f.note(ACROSS) == axis]
                 bound = product(f.extent for f in (*noted, *(f for f in path if f.kind == axis)))
                 # Blocks behind a sum that is split over threads use some of these threads.
                 if bound.const != 1 and (noted or axis not in split):

@@ -28,32 +28,36 @@ class Store(Protocol):
     def put(self, key: str, code: bytes) -> None: ...
 
 
-def compile_cuda(name: str, source: str, arch: str, store: Store | None = None) -> Compiled:
+def compile_cuda(
+    name: str, source: str, arch: str, store: Store | None = None, lines: bool = False
+) -> Compiled:
     """`arch` is an architecture such as sm_90a. Raises a BuildError with the compiler's message.
-    What the `store` has is not compiled again.
+    What the `store` has is not compiled again. With `lines`, debuggers and sanitizers name lines of
+    the source, in a file {name}.cu; the machine code is the same.
     """
-    key = f"{name}\n{arch}\n{source}"
+    key = f"{name}\n{arch}{' lines' if lines else ''}\n{source}"
     if store is not None and (code := store.get(key)) is not None:
         stored: Compiled = pickle.loads(code)
         return stored
-    compiled = _compile(name, source, arch)
+    compiled = _compile(name, source, arch, lines)
     if store is not None:
         store.put(key, pickle.dumps(compiled))
     return compiled
 
 
-def _compile(name: str, source: str, arch: str) -> Compiled:
+def _compile(name: str, source: str, arch: str, lines: bool) -> Compiled:
     nvrtc = _nvrtc()
     _, *version = nvrtc.nvrtcVersion()
     options = options_of(arch, (version[0], version[1]))
+    options += [b"--generate-line-info"] if lines else []
     error, program = nvrtc.nvrtcCreateProgram(source.encode(), f"{name}.cu".encode(), 0, [], [])
     _require(nvrtc, error, name)
     try:
         (error,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
         log = _text(nvrtc, program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog)
         if error != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            lines = [line for line in log.decode(errors="replace").splitlines() if line.strip()]
-            said = "\n  ".join(lines[:_LOG_LINES]) or str(error)
+            logged = [x for x in log.decode(errors="replace").splitlines() if x.strip()]
+            said = "\n  ".join(logged[:_LOG_LINES]) or str(error)
             raise BuildError(f"NVRTC does not compile {name!r} for {arch}:\n  {said}")
         cubin = _text(nvrtc, program, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
     finally:
