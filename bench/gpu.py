@@ -24,6 +24,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
@@ -35,6 +38,7 @@ from bench.gpu_models import models
 from bench.gpu_smoke import smoke
 from bench.gpu_table import FINISH_SECONDS, Table
 from bench.gpu_torch import PEERS
+from bench.wrong_kernels import told_apart, wrong_kernels
 from tilesmith.measure.parent.timing import TimingRules
 from tilesmith.report.compare import Case
 from tilesmith.space.spaces import SketchSpace, variants
@@ -176,6 +180,27 @@ def faults(options: argparse.Namespace, target: ts.Target, table: Table) -> None
                 seconds=round(middle - began, 3), next_ok=good.failure is None,
                 next_seconds=round(time.monotonic() - middle, 3),
             )  # fmt: skip
+    mistakes(options, target, table)
+
+
+def mistakes(options: argparse.Namespace, target: ts.Target, table: Table) -> None:
+    """Kernels with one mistake: whether the check sees it, and accepts the right kernel. Processes
+    share the GPU, because building is most of the work.
+    """
+    count = sum(1 for _ in wrong_kernels())
+    missed, refused, seen = [], [], 0
+    with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
+        work = partial(told_apart, device=options.target)
+        for name, right, wrong in pool.map(work, range(count)):
+            seen += 1
+            if right is not None:
+                refused.append(f"{name}: {right}")
+            if wrong is None:
+                missed.append(name)
+            if table.is_over:
+                pool.shutdown(cancel_futures=True)
+                break
+    table.add(f"mistakes {seen}", of=count, missed=missed, right_ones_refused=refused)
 
 
 # suite -------------------------------------------------------------------------------------------
@@ -292,6 +317,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--candidates", type=int, default=40, help="of each case and rule set")
     parser.add_argument("--seconds", default=None, help="of tuning; several for models, as 0,60")
     parser.add_argument("--timeout", type=float, default=10.0, help="of a build and of a call")
+    parser.add_argument("--jobs", type=int, default=8, help="processes that build faulty kernels")
     parser.add_argument("--db", default="")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--networks", default="resnet50,mobilenet-v2,bert-base")

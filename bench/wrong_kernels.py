@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 import tilesmith as ts
+from bench.gpu_cases import device as device_named
 from tilesmith.measure.child.check import expected_outputs
 from tilesmith.measure.child.task_arrays import TaskArrays
 
@@ -43,6 +45,18 @@ def difference(right: ts.Function, kernel: Callable[..., Any], seed: int = 0) ->
             if text is not None:
                 return f"{case.draw.kind}: {text}"
     return None
+
+
+def told_apart(number: int, device: str) -> tuple[str, str | None, str | None]:
+    """Of one pair, on a GPU (cuda, opencl): its name, and what the check says of the right kernel
+    and of the wrong one.
+    """
+    pair = next(islice(wrong_kernels(), number, None))
+    target = device_named(device)
+    right, wrong = (
+        difference(pair.right, ts.build(func, target)) for func in (pair.right, pair.wrong)
+    )
+    return pair.name, right, wrong
 
 
 def wrong_kernels() -> Iterator[WrongKernel]:

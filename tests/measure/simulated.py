@@ -53,6 +53,8 @@ class Machine:
     def check(self, slot: int, seconds: float) -> float:
         return 1.2 * self._one(slot).seconds
 
+    def verify(self, slot: int, calls: int, timed: bool, seconds: float) -> None: ...
+
     def times(self, order: Sequence[tuple[int, int]], seconds: float) -> list[Sample]:
         if self.rng.random() < 0.1:  # drift lasts for some ten rounds
             self.drift = 0.0

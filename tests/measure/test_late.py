@@ -45,6 +45,9 @@ class Timely(Machine):
             raise KernelFailed(slot, Failure("timeout", f"no answer after {seconds:.3g} s"))
         return needs
 
+    def verify(self, slot: int, calls: int, timed: bool, seconds: float) -> None:
+        self.clock.now += calls * self.seconds[self.names[slot]]
+
     def times(self, order: Sequence[tuple[int, int]], seconds: float) -> list[Sample]:
         out = super().times(order, seconds)
         self.clock.now += sum(s.seconds * n for s, (_, n) in zip(out, order, strict=True))

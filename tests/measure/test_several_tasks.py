@@ -11,6 +11,7 @@ import pytest
 
 import tilesmith as ts
 from tilesmith.measure.local import LocalRun
+from tilesmith.task.inputs import kept_nbytes
 from tilesmith.task.task import Candidate, Task
 
 MIB = 1 << 20
@@ -79,7 +80,8 @@ def test_a_batch_of_several_tasks_is_evaluated_once_each() -> None:
 
 def test_the_task_used_longest_ago_is_dropped_when_memory_runs_out() -> None:
     a, b, c = (doubled(MIB, k) for k in (2, 3, 4))
-    with ts.LocalMeasurer(arrays_nbytes=2 * MIB).open(a) as run:
+    each = kept_nbytes(a.func)
+    with ts.LocalMeasurer(arrays_nbytes=2 * each).open(a) as run:
         counts, held = [], []
         for task in (a, b, a, c, a, b):
             (m,) = run.measure([tiled(task, 5 + len(counts))])
@@ -87,7 +89,7 @@ def test_the_task_used_longest_ago_is_dropped_when_memory_runs_out() -> None:
             counts.append(run.spent.evaluations)
             held.append(sum(high - low for low, high in shared_memory(run)))
         assert counts == [1, 2, 2, 3, 3, 4]  # c took the place of b
-        assert held[1] == held[0] + MIB
+        assert held[1] == held[0] + each
         assert max(held) == held[1]
 
 

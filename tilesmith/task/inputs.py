@@ -106,6 +106,12 @@ def draws(func: Function) -> tuple[Draw, ...]:
     return (_ORDINARY,)
 
 
+def kept_nbytes(func: Function) -> int:
+    """Of the inputs, expected outputs and limits of all draws."""
+    each = sum(prod(numbers(b.shape)) * b.dtype.nbytes for b in func.params)
+    return len(draws(func)) * (each + sum(2 * prod(numbers(b.shape)) for b in func.outputs))
+
+
 def _is_large(func: Function) -> bool:
     nbytes = sum(prod(n.const or 0 for n in b.shape) * b.dtype.nbytes for b in func.params)
     points = sum(prod(i.extent.const or 0 for i in b.iters) for _, b in walk(func.body))

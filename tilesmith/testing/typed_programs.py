@@ -19,10 +19,10 @@ from tilesmith.expr import functions, reductions, values
 from tilesmith.expr.dsl import compute, placeholder, reduce_axis
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value
+from tilesmith.ir.error_bounds import num_terms
 from tilesmith.ir.function import Function
 from tilesmith.ir.lower import function
 from tilesmith.ir.nodes import walk
-from tilesmith.task.inputs import num_terms
 from tilesmith.testing.programs import extents
 
 Rng = np.random.Generator

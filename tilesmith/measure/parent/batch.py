@@ -34,8 +34,8 @@ from tilesmith.task.task import Failure
 _PATIENCE = 200.0  # a kernel times out at this many times the best time
 _SHORT, _LATE = 0.002, 0.1  # seconds: a race of such kernels may begin so late
 _FINISH = 12  # calls of the best kernel that a race and its confirmation take about
-# Calls of a winner that are compared, one by one; seconds that those of another near it may take.
-_REPEATS, _REPEAT_SECONDS = 8, 0.025
+# Calls of a kernel near the best that are compared one by one, and the seconds they may take.
+_REPEATS, _REPEAT_SECONDS = 8, 0.05
 _GRACE = 3.0  # additional seconds for a run that has not measured any kernel
 # A worker that dies once may have been killed by another process. A kernel under which the worker
 # dies `_LIVES` times has failed. If it dies `_ALL_LIVES` times under several, measuring is broken.
@@ -232,12 +232,18 @@ class Batch:
         with self._counted("timing"):
             timed = screen(self._clock, slot, first, best, self.rules, monitor, limit)
         if not self.rules.gives_up(first, best):
-            # What may win is called a few times more: a race shows in some calls only.
             near = timed.corrected <= self.rules.race_within * best
-            calls = min(_REPEATS, int(_REPEAT_SECONDS / first)) if near else 0
             with self._counted("checking"):
-                self.runner.verify(slot, max(calls, int(near)), True, limit)
+                self.runner.verify(slot, self._repeats(first) if near else 0, True, limit)
         return timed
+
+    def _repeats(self, seconds: float) -> int:
+        """How many more calls of a kernel that may win are compared: a race between threads shows
+        in some calls only.
+        """
+        if self._is_late:
+            return 0
+        return min(_REPEATS, max(1, int(_REPEAT_SECONDS / seconds)))
 
     def _screen_again(self, trials: Sequence[Trial], best: float) -> None:
         """Contended trials that may be good are screened a second time."""
@@ -321,7 +327,8 @@ class Batch:
             if incumbent is not None and not is_believed(result.ratios[winner.slot], self.rules):
                 return
             winner.contended = winner.timed.is_contended(self.rules)
-        self.runner.verify(winner.slot, _REPEATS, False, self.timeout)
+        repeats = self._repeats(winner.timed.corrected)
+        self.runner.verify(winner.slot, repeats, False, self.timeout)
         if incumbent is not None and winner.contended and not incumbent.trial.contended:
             return  # its samples are recorded, but it is not the winner
         winner.confirmed = self.confirm and not winner.contended

@@ -21,6 +21,7 @@ from tilesmith.measure.parent.cores import Cores, share_out, to_probe, usable_co
 from tilesmith.measure.parent.fork_server_client import ForkServerClient, Worker
 from tilesmith.measure.parent.runner import KernelFailed, Runner
 from tilesmith.measure.wire import Gone, ready, time_left
+from tilesmith.task.inputs import kept_nbytes
 from tilesmith.task.task import Failure, Task
 
 _ORACLE_SECONDS = 600.0
@@ -170,11 +171,11 @@ class WorkerPool:
 
     def _drop_for(self, server: ForkServerClient, task: Task) -> None:
         """Drops tasks until the arrays of this one fit."""
-        total = task.func.nbytes + sum(w.task.func.nbytes for w in self._tasks.values())
+        total = sum(kept_nbytes(t.func) for t in (task, *(w.task for w in self._tasks.values())))
         for statement, workers in list(self._tasks.items()):
             if total <= self._arrays_nbytes:
                 break
-            total -= workers.task.func.nbytes
+            total -= kept_nbytes(workers.task.func)
             workers.runner.renew()
             server.discard(statement)
             del self._tasks[statement]
