@@ -20,6 +20,7 @@ from tilesmith.ir.function import Function
 from tilesmith.runtime.loader import Library
 from tilesmith.space.sets import default_rules
 from tilesmith.space.spaces import SketchSpace, variants
+from tilesmith.testing.typed_programs import random_typed_program
 
 TARGET = ts.Target.named("sapphirerapids").with_cores(1)
 
@@ -192,3 +193,19 @@ def test_what_passes_by_is_not_kept_in_l1() -> None:
     large = matmul(64, 2048, 1024, "int8", "int8", constant=True)
     assert not any("tileloaddt1" in x.source for _, x in sources(small, 5))
     assert any("tileloaddt1" in x.source for _, x in sources(large, 5))
+
+
+@pytest.mark.parametrize("seed", [990119, 990381, 991231])
+def test_windows_that_step_over_rows_have_tiles(seed: int) -> None:
+    """Rows of a tile lie 2 or 3 apart in the input; a layout of its own brings them together."""
+    rng = np.random.default_rng(seed)
+    typed = random_typed_program(rng)
+    assert typed.kind.startswith("windows of rows")
+    task, built = ts.Task(typed.func, TARGET), 0
+    for sketch in SketchSpace(accuracy=0).sketches(task):
+        if "amx" not in str(sketch):
+            continue
+        for variant in islice(variants(task, sketch), 6):
+            for row in variant.sample(rng, 1):
+                built += bool(LlvmBackend().compile(variant.function(row), TARGET).code)
+    assert built >= 6

@@ -17,6 +17,7 @@ from tilesmith.codegen.llvm.register_cache import RegisterCache
 from tilesmith.expr.ints import ZERO, Int, IntLike, of
 from tilesmith.expr.linear import linear, step_along
 from tilesmith.expr.nodes import Load
+from tilesmith.expr.quotients import simple_quotients
 from tilesmith.ir.nodes import Block, Intrinsic, Store, walk
 
 
@@ -99,7 +100,8 @@ class Instructions:
         written = any(w.buffer == load.buffer for w in s.writes)
         self.cache.flush(a.memory.serial, drop=written)
         pointer = self.addressing.pointer(a.memory, a.terms, a.offset)
-        steps = _steps(s, name, load, position.memories[load.buffer].strides)
+        strides = position.memories[load.buffer].strides
+        steps = _steps(s, name, load, strides, position.ranges)
         buf = unit.description.all_buffers[name]
         apart = steps[0] if name in unit.by_address else buf.strides[0].const
         nbytes_apart = (apart or 0) * a.memory.dtype.nbytes
@@ -157,6 +159,7 @@ class Instructions:
                 continue
             for at in {1, extent // 2, extent - 1} - {0}:
                 have = _moved(load.index, m.strides, [n for n, _ in s.tile], by_it[i.name], at)
+                have = simple_quotients(have, self.position.ranges)
                 need = _moved(wanted, buf.strides, [j.name for j in block.iters], i.name, at)
                 if have != need:
                     raise BuildError(
@@ -181,14 +184,19 @@ def _moved(
     return linear((p.substitute(there) - p.substitute(origin) for p in index), strides)
 
 
-def _steps(s: Store, name: str, load: Load, strides: Sequence[IntLike]) -> list[int | None]:
+def _steps(
+    s: Store, name: str, load: Load, strides: Sequence[IntLike], ranges: dict[str, Int]
+) -> list[int | None]:
     """The elements between neighbours along each dimension of an operand."""
     assert s.intrinsic is not None
     ((_, block),) = walk(s.intrinsic.description.body)
     index = next(x for n, x in _accesses(block) if n == name)
     by_it = {i.name: n for i, (n, _) in zip(block.iters, s.tile, strict=True)}
     tile = [n for n, _ in s.tile]
-    return [_moved(load.index, strides, tile, by_it[p.name or ""], 1).const for p in index]
+    return [
+        simple_quotients(_moved(load.index, strides, tile, by_it[p.name or ""], 1), ranges).const
+        for p in index
+    ]
 
 
 def operand_size(s: Store, name: str) -> int:

@@ -309,6 +309,8 @@ class Statements:
         if not varying:
             self.body(body)
             return
+        if self._in_one_lane(varying, body):
+            return
         before = self.position.mask
         for p in varying:
             ok = self.builder.compare(
@@ -321,6 +323,35 @@ class Statements:
             )
         self.body(body)
         self.position.mask = before
+
+    def _in_one_lane(self, varying: list[Int], body: tuple[Stmt, ...]) -> bool:
+        """Emits the body without vectors if the same lane alone passes every time, or not at all if
+        none does. LLVM 22 stores a masked vector of one lane that it narrows as one wide number,
+        over the elements behind it.
+        """
+        loops = [name for name, value in self.env.items() if isinstance(value, Lane)]
+        if len(loops) != 1 or self.position.mask is not None:
+            return False
+        (loop,), lanes = loops, self.position.lanes
+        whole = self.env[loop]
+        assert isinstance(whole, Lane)
+        alive = []
+        for k in range(whole.start, whole.start + whole.lanes):
+            self.env[loop] = k
+            numbers = [self.expressions.number(p) for p in varying]
+            if None in numbers:
+                break
+            if all(n is not None and n >= 0 for n in numbers):
+                alive.append(k)
+        else:
+            if len(alive) <= 1:
+                if alive:
+                    self.env[loop], self.position.lanes = alive[0], 1
+                    self.body(body)
+                self.env[loop], self.position.lanes = whole, lanes
+                return True
+        self.env[loop] = whole
+        return False
 
     def unflatten(self, counter: V, chain: list[For]) -> None:
         b, rest = self.builder, counter
