@@ -1,5 +1,5 @@
-"""When a rewrite keeps every bit, and when a lost bit matters: operators that jump make the smallest
-difference of their operand a different result.
+"""When a rewrite keeps every bit, and when a lost bit matters: operators that jump make a small
+difference of their operand a large one of their result.
 """
 
 from __future__ import annotations
