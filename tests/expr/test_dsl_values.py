@@ -186,6 +186,8 @@ FUNCTIONS = {
     "abs": np.abs,
     "atan": np.arctan,
     "expm1": np.expm1,
+    "log2": np.log2,
+    "log10": np.log10,
     "tan": np.tan,
     "sinh": np.sinh,
     "cosh": np.cosh,

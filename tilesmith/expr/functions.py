@@ -27,6 +27,16 @@ def log(x: Operand) -> Value:
     return unary("log", x)
 
 
+def log2(x: Operand) -> Value:
+    """The logarithm of x to base 2, exact for powers of 2."""
+    return unary("log2", x)
+
+
+def log10(x: Operand) -> Value:
+    """The logarithm of x to base 10, exact for powers of 10."""
+    return unary("log10", x)
+
+
 def sqrt(x: Operand) -> Value:
     """The square root of x."""
     return unary("sqrt", x)

@@ -49,6 +49,10 @@ def unary(op: str, x: Any, dtype: DType) -> Any:
             y = np.exp(wide)
         case "log":
             y = np.log(wide)
+        case "log2":
+            y = np.log2(wide)
+        case "log10":
+            y = np.log10(wide)
         case "sqrt":
             y = np.sqrt(wide)
         case "rsqrt":

@@ -20,7 +20,7 @@ from tilesmith.graph.kinds import Kind, stages_of, work_of
 from tilesmith.graph.partition import Group
 from tilesmith.graph.shapes import Type, applied
 
-_COSTLY = frozenset({"exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "atan"})
+_COSTLY = frozenset({"exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "atan", "log2", "log10"})
 
 
 def parts_of(graph: Graph, group: Group) -> tuple[Group, ...] | None:

@@ -29,7 +29,7 @@ from tilesmith.codegen.llvm.vecmath_parts import (
     rounded,
     split,
 )
-from tilesmith.codegen.llvm.vecmath_pow import power
+from tilesmith.codegen.llvm.vecmath_pow import log2_of, power
 from tilesmith.codegen.llvm.vecmath_sin import cos, sin
 
 # Bounds on the error in units of the last place, for float and for double. They are measured with a
@@ -42,6 +42,8 @@ from tilesmith.codegen.llvm.vecmath_sin import cos, sin
 ULP: dict[str, tuple[float, float]] = {
     "exp": (2.0, 2.0),
     "log": (1.0, 1.0),
+    "log2": (0.75, 0.75),
+    "log10": (0.75, 0.75),
     "tanh": (3.0, 3.0),
     "erf": (2.0, 2.5),
     "sigmoid": (3.0, 3.5),
@@ -81,6 +83,8 @@ _LOG64 = (
     0.1317956747166825,
     0.1380674216150097,
 )
+# log10(2) as a sum of two doubles
+_LOG10_2 = (float.fromhex("0x1.34413509f79ffp-2"), float.fromhex("-0x1.9dc1da994fd21p-59"))
 # log(erfc(a)) / a + 1 for 0 <= a <= end, where erf has become 1. Weighted so that the error of erf
 # is level: 2^-27.6 and 2^-55.0 of it.
 _ERF_END = {"float": 4.0, "double": 6.0}
@@ -180,6 +184,14 @@ def log(b: Builder, x: V) -> V:
     return b.select(b.compare("ole", x, k(b, x, 0.0)), outside, result)
 
 
+def log2(b: Builder, x: V) -> V:
+    return log2_of(b, x)
+
+
+def log10(b: Builder, x: V) -> V:
+    return log2_of(b, x, _LOG10_2)
+
+
 def tanh(b: Builder, x: V) -> V:
     """e / (e + 2) with e = exp(2|x|) - 1: accurate near 0, and errors of a large e cancel."""
     a = at_most(b, fabs(b, x), _TANH_END[x.type.elem])
@@ -238,8 +250,8 @@ def trunc(b: Builder, x: V) -> V:
 FUNCTIONS: dict[str, Callable[..., V]] = {
     f.__name__: f
     for f in (
-        exp, log, tanh, erf, sigmoid, rsqrt, sqrt, sin, cos, pow, atan, expm1, floor, ceil, round,
-        trunc, fmod,
+        exp, log, log2, log10, tanh, erf, sigmoid, rsqrt, sqrt, sin, cos, pow, atan, expm1, floor,
+        ceil, round, trunc, fmod,
     )
 }  # fmt: skip
 
