@@ -11,7 +11,7 @@ from small_graphs import Array, Numbers, graph_of, ops_of, plainly_compiled
 
 from tilesmith.base.target import Target
 from tilesmith.graph.builder import GraphBuilder
-from tilesmith.graph.graph import Graph, Value
+from tilesmith.graph.graph import Graph, Settings, Value
 from tilesmith.graph.oracle import evaluate_graph
 from tilesmith.graph.passes.batch_norm import fold_batch_norm
 from tilesmith.graph.pipeline import PASSES, passes_for, run_passes
@@ -20,7 +20,7 @@ from tilesmith.ops import logic
 from tilesmith.ops.matmul import batch_matmul, matmul
 from tilesmith.ops.norm import scale_shift
 from tilesmith.ops.search import argmax
-from tilesmith.ops.transform import transpose
+from tilesmith.ops.transform import pad, transpose
 
 DIVISORS = np.arange(1, 200, dtype="float32")
 
@@ -123,3 +123,34 @@ def test_a_factor_stays_in_front_of_a_product_that_would_overflow(target: str) -
     after = run_passes(graph, passes_for(Target.named(target)))
     got = evaluate_graph(after, {"x": x})["y"]
     np.testing.assert_allclose(got, np.full((1, 2, 2), 3e16), rtol=1e-5)
+
+
+def test_equal_settings_that_mean_something_else_stay_apart() -> None:
+    """0.0 and -0.0 are equal, and so are 1, 1.0 and True."""
+
+    def make(b: GraphBuilder, x: Value) -> Any:
+        fills = [b.add(pad, x, widths=((1, 0),), value=v) for v in (0.0, -0.0)]
+        return *fills, b.add(pad, x, widths=((1, 0),), value=-0.0)
+
+    graph = graph_of(make, 3)
+    after = run_passes(graph, PASSES)
+    assert len(after.nodes) == 2  # equal ones are made once
+    feeds = {"x": np.ones(3, "float32")}
+    got = ran(graph, feeds)
+    assert [bool(np.signbit(got[f"y{k}"][0])) for k in range(3)] == [False, True, True]
+
+
+def test_numbers_of_any_type_are_told_apart() -> None:
+    def make(b: GraphBuilder, x: Value) -> Any:
+        return tuple(b.add(el.add, x, B=v) for v in (1, 1.0))
+
+    graph = graph_of(make, 3, dtype="int32")
+    assert [str(graph.values[v].dtype) for _, v in graph.outputs] == ["int32", "float32"]
+    got = ran(graph, {"x": np.ones(3, "int32")})
+    assert [a.dtype for a in got.values()] == ["int32", "float32"]
+
+
+def test_nan_as_a_setting_is_itself() -> None:
+    assert Settings.of({"B": float("nan")}) == Settings.of({"B": float("nan")})
+    assert hash(Settings.of({"B": (0.0,)})) == hash(Settings.of({"B": [0.0]}))
+    assert Settings.of({"B": (True,)}) != Settings.of({"B": (1,)})
