@@ -134,9 +134,8 @@ def test_pow_of_numbers_without_a_logarithm(exponent: float, fixed: tuple[str, .
     arrays = {"x": x.astype("float32"), "e": np.full(1, exponent, "float32")}
     got = ran(model_of("Pow", arrays, fixed, opset=15), arrays)
     np.testing.assert_allclose(got, want, rtol=1e-6)
-    np.testing.assert_array_equal(
-        np.signbit(got), np.signbit(want) | np.isnan(got) & np.signbit(got)
-    )
+    known = ~np.isnan(got)
+    np.testing.assert_array_equal(np.signbit(got)[known], np.signbit(want)[known])
 
 
 def _c_pow(x: float, e: float) -> float:

@@ -114,9 +114,7 @@ def rms_norm(
 
 
 def lp_normalize(X: Tensor, axis: int = -1, p: int = 2, name: str = "lp_normalize") -> Tensor:
-    """x over the p-norm along an axis, p being 1 or 2; 0 where that norm is 0. A quotient, so that a
-    single element gives 1 or -1.
-    """
+    """x over the p-norm along an axis, p being 1 or 2; 0 where that norm is 0."""
     op = "lp_normalize"
     need_float(op, X)
     if p not in (1, 2):
