@@ -159,9 +159,11 @@ class _Narrowing:
 
     def _as_half(self, x: str) -> Value:
         if x not in self.half:
-            array, new = self.old.constants.get(x), self.e.new[x]
-            known = array is not None and array.dtype == np.float32
-            self.half[x] = self.e.constant(_rounded(array), x) if known else self._narrow(new)
+            array = self.old.constants.get(x)
+            if array is not None and array.dtype == np.float32:
+                self.half[x] = self.e.constant(_rounded(array), x)
+            else:
+                self.half[x] = self._narrow(self.e.new[x])
         return self.half[x]
 
     def _narrow(self, v: Value) -> Value:
