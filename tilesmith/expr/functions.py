@@ -113,8 +113,8 @@ def trunc_divide(a: Operand, b: Operand) -> Value:
 
 
 def fmod(a: Operand, b: Operand) -> Value:
-    """The remainder of trunc_divide, with the sign of a; `%` has the sign of b. It is exact; for
-    float64 the quotient must be below 2**104. An integer modulo 0 is 0.
+    """The remainder of trunc_divide, with the sign of a; `%` has the sign of b. It is exact. An
+    integer modulo 0 is 0.
     """
     return binary("fmod", a, b)
 

@@ -58,7 +58,7 @@ ULP: dict[str, tuple[float, float]] = {
     "ceil": (0.0, 0.0),
     "round": (0.0, 0.0),
     "trunc": (0.0, 0.0),
-    "fmod": (0.0, 0.0),  # of doubles within FMOD_RANGE
+    "fmod": (0.0, 0.0),
 }
 
 # (log(1 + f) - f + f^2/2) / f^3 for f in [-1/4, 1/2); error 2^-26.7 of the logarithm

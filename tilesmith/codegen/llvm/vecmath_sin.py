@@ -6,20 +6,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 
-from tilesmith.codegen.llvm.builder import I1, I32, I64, Builder, Type, V
+from tilesmith.codegen.llvm.builder import I32, I64, Builder, Type, V
 from tilesmith.codegen.llvm.vecmath_parts import (
     FORMATS,
     at_least,
     at_most,
     bits,
+    called,
     fabs,
     format_of,
     fused,
     horner,
+    is_any,
     is_arm,
     k,
     rounded,
@@ -63,35 +65,17 @@ _SCALE = {"float": 0, "double": 600}  # powers of two
 
 
 def sin(b: Builder, x: V) -> V:
-    return _called(b, _sin_near, _sin_of_turns, x)
+    return called(b, "sin", partial(_body, _sin_near, _sin_of_turns), x)
 
 
 def cos(b: Builder, x: V) -> V:
-    return _called(b, _cos_near, _cos_of_turns, x)
+    return called(b, "cos", partial(_body, _cos_near, _cos_of_turns), x)
 
 
-def _called(b: Builder, near: Callable[..., V], of_turns: Callable[..., V], x: V) -> V:
-    """A call of the function of all numbers. Its body is emitted once for each type."""
-    t = x.type
-    name = f"@tilesmith.{near.__name__[1:4]}.{t.suffix}"
-    if name not in b.declarations:
-        inner = Builder(b.arch, b.features)
-        inner.declarations = b.declarations
-        b.declarations[name] = "\n".join(
-            (
-                f"define internal {t} {name}({t} %x) nounwind {{",
-                *_body(inner, near, of_turns, t),
-                "}",
-            )
-        )
-    return b.value(t, f"call {t} {name}({x})")
-
-
-def _body(b: Builder, near: Callable[..., V], of_turns: Callable[..., V], t: Type) -> list[str]:
-    x = V("%x", t)
+def _body(near: Callable[..., V], of_turns: Callable[..., V], b: Builder, x: V) -> None:
     a = fabs(b, x)
     y = near(b, x, a)
-    far = b.compare("ogt", a, k(b, a, RANGE[t.elem]))
+    far = b.compare("ogt", a, k(b, a, RANGE[x.type.elem]))
     b.emit(f"  br {_any(b, far, a)}, label %far, label %near")
     b.emit("near:")
     b.emit(f"  ret {y}")
@@ -99,15 +83,12 @@ def _body(b: Builder, near: Callable[..., V], of_turns: Callable[..., V], t: Typ
     turns = _half_turns(b, a)
     y = b.select(far, of_turns(b, x, *turns), y)
     b.emit(f"  ret {y}")
-    return b.lines
 
 
 def _any(b: Builder, far: V, a: V) -> V:
     """Whether a lane is far. Neon has a maximum over lanes, of 32 bits, but no test of a mask."""
-    if a.type.lanes == 1:
-        return far
-    if not is_arm(b) or a.type.elem != "float":
-        return b.call("llvm.vector.reduce.or", I1, far)
+    if a.type.lanes == 1 or not is_arm(b) or a.type.elem != "float":
+        return is_any(b, far)
     most = b.call("llvm.vector.reduce.umax", I32, bits(b, a))
     limit = int(np.float32(RANGE["float"]).view(np.uint32))
     return b.compare("ugt", most, b.const(I32, limit))
