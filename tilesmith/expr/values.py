@@ -28,6 +28,7 @@ from tilesmith.expr.nodes import (
     Unary,
     binary_dtype,
 )
+from tilesmith.expr.semantics import constant
 from tilesmith.expr.text import brief
 from tilesmith.expr.walk import preorder
 
@@ -257,11 +258,14 @@ def cast(x: Operand, to: str | DType) -> Value:
     d = dtype_named(to)
     if type(x) is int and d.is_int and not INT64.lowest() <= x <= INT64.highest():
         return Value(Const(d.wrap(x), d))  # beyond the range of an axis
+    if type(x) is float:
+        return Value(Const(d.wrap(x), d))
     v = as_value(x)
     if v.dtype is d:
         return v
     if isinstance(v.node, Const):
-        return Value(Const(d.wrap(v.node.value), d))
+        held = constant(v.node.value, v.dtype).item()  # as its own dtype rounds it
+        return Value(Const(d.wrap(held), d))
     return Value(Cast(v.node, d))
 
 
