@@ -1,5 +1,6 @@
 """Mathematical functions as branch-free vector code, inlined where they are used. They take float
 or double values with any number of lanes, call no library, and never split vectors into elements.
+sin, cos and fmod of doubles are functions of the module, which branch for operands of rare size.
 """
 
 from __future__ import annotations
