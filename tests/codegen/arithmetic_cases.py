@@ -35,7 +35,8 @@ COMMON: dict[str, Op] = {
 OF_FLOATS: dict[str, Op] = {
     "div": lambda a, b: a / b, "pow": lambda a, b: ts.power(ts.abs(a), b),
     "log": lambda a, b: ts.log(ts.abs(a)), "sqrt": lambda a, b: ts.sqrt(ts.abs(a)),
-    "rsqrt": lambda a, b: ts.rsqrt(ts.abs(a)),
+    "rsqrt": lambda a, b: ts.rsqrt(ts.abs(a)), "log2": lambda a, b: ts.log2(ts.abs(a)),
+    "log10": lambda a, b: ts.log10(ts.abs(a)),
     **{
         n: (lambda f: lambda a, b: f(a))(getattr(ts, n))
         for n in ("exp", "tanh", "sigmoid", "erf", "sin", "cos", "atan", "expm1", "floor", "ceil",

@@ -62,10 +62,10 @@ def binary_func(dtype: str, f: Any) -> ts.Function:
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(
     "name", ["exp", "sqrt", "rsqrt", "tanh", "sigmoid", "erf", "log", "abs", "floor", "ceil",
-             "round", "sin", "cos", "atan", "expm1", "trunc", "sign"],
+             "round", "sin", "cos", "atan", "expm1", "trunc", "sign", "log2", "log10"],
 )  # fmt: skip
 def test_functions(name: str, dtype: str) -> None:
-    low = 0.1 if name in ("sqrt", "rsqrt", "log") else -3
+    low = 0.1 if name in ("sqrt", "rsqrt", "log", "log2", "log10") else -3
     check(unary_func(dtype, getattr(ts, name)), data(dtype, 1, low), rtol=TOLERANCE[dtype])
 
 

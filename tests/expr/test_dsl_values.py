@@ -1,6 +1,7 @@
 """What values mean: dtypes, promotion, comparisons, casts, functions, where and indirect reads."""
 
 import math
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -9,6 +10,7 @@ import scipy.special
 
 import tilesmith as ts
 from tilesmith.base.dtype import promote
+from tilesmith.expr.nodes import Const
 
 NUMPY = {n: np.dtype(ml_dtypes.bfloat16 if n == "bfloat16" else n) for n in ts.DTYPES}
 INTS = [n for n in ts.DTYPES if n.startswith(("int", "uint"))]
@@ -186,6 +188,8 @@ FUNCTIONS = {
     "abs": np.abs,
     "atan": np.arctan,
     "expm1": np.expm1,
+    "log2": np.log2,
+    "log10": np.log10,
     "tan": np.tan,
     "sinh": np.sinh,
     "cosh": np.cosh,
@@ -361,3 +365,18 @@ def test_a_size_compares_as_a_value():
     Y = ts.compute((n,), lambda i: ts.where(n == i + 1, 1.0, ts.where(n > i + 2, 0.0, 0.5)))
     func = ts.instantiate(ts.function([Y]), {"#N": 4})
     np.testing.assert_array_equal(both(func), [0, 0, 0.5, 1])
+
+
+def test_a_constant_is_rounded_to_its_own_dtype_before_a_cast() -> None:
+    def held(value: float, own: str, to: str) -> Any:
+        node = ts.cast(ts.cast(value, own), to).node
+        assert isinstance(node, Const)
+        return node.value
+
+    assert held(0.1, "float16", "float32") == float(np.float16(0.1))
+    assert held(0.1, "float32", "float64") == float(np.float32(0.1))
+    assert held(0.1, "float64", "float64") == 0.1
+    assert held(0.99999999, "float32", "int32") == 1
+    assert held(-0.0, "float16", "float64") == 0
+    assert np.signbit(held(-0.0, "float16", "float64"))
+    assert held(1e5, "float16", "float32") == np.inf

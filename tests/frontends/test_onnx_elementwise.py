@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -122,6 +123,27 @@ def test_pow_by_a_constant(exponent: float) -> None:
     arrays = {"x": np.abs(normal(3, 4)) + np.float32(0.5), "e": np.array(exponent, np.float32)}
     got = ran(model_of("Pow", arrays, ("e",), opset=15), arrays)
     np.testing.assert_allclose(got, arrays["x"].astype(np.float64) ** exponent, rtol=1e-5)
+
+
+@pytest.mark.parametrize("fixed", [(), ("e",)])
+@pytest.mark.parametrize("exponent", [0.5, -0.5, 1.5, -1.5, 0, -0.0, 1, -1, 2, -2, 3, -3, 1 / 3, 9])
+def test_pow_of_numbers_without_a_logarithm(exponent: float, fixed: tuple[str, ...]) -> None:
+    """C's table: -0 counts as 0 and -inf as inf, unless the exponent is odd."""
+    x = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 4.0, -4.0])
+    want = [_c_pow(v, float(np.float32(exponent))) for v in x]
+    arrays = {"x": x.astype("float32"), "e": np.full(1, exponent, "float32")}
+    got = ran(model_of("Pow", arrays, fixed, opset=15), arrays)
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+    known = ~np.isnan(got)
+    np.testing.assert_array_equal(np.signbit(got)[known], np.signbit(want)[known])
+
+
+def _c_pow(x: float, e: float) -> float:
+    try:
+        return math.pow(x, e)
+    except ValueError:  # Python raises where C has NaN, or an infinity at a zero base
+        odd = e.is_integer() and e % 2 == 1
+        return math.copysign(math.inf, x if odd else 1.0) if x == 0 else math.nan
 
 
 def test_a_constant_exponent_of_higher_rank_widens_the_result() -> None:

@@ -37,6 +37,14 @@ def layer_norm(x: Any, first: int, epsilon: float) -> tuple[Any, Any, Any]:
     return (wide - mean) * scale, mean, scale
 
 
+@pytest.mark.parametrize("p", [1, 2])
+def test_lp_norm_of_one_element_is_its_sign(p: int) -> None:
+    x = np.array([*range(1, 200), 1e30, 1e-30, 1e-42, 3e38], "float32")
+    x = np.concatenate([x, -x]).reshape(-1, 1)
+    got = ran(model_of("LpNormalization", {"x": x}, p=p), {"x": x})
+    np.testing.assert_array_equal(got, np.sign(x))
+
+
 @pytest.mark.parametrize("scale", [(4, 5), (5,), (4, 1), (1, 1, 1), ()], ids=str)
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "none"])
 def test_layer_norm_broadcasts_scale_and_bias(scale: tuple[int, ...], bias: bool) -> None:

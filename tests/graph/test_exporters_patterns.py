@@ -302,7 +302,11 @@ def divisor(*numbers: float) -> Array:
     ("c", "op"),
     [
         (divisor(8.0), "multiply"),
-        (divisor(3.0, 7.0, -2.0), "multiply"),
+        (divisor(4.0, 1.0, -0.5), "multiply"),
+        (divisor(2.0**-126), "multiply"),
+        (divisor(3.0), "divide"),
+        (divisor(4.0, 7.0, -2.0), "divide"),
+        (divisor(2.0**127), "divide"),
         (divisor(0.0), "divide"),
         (divisor(3e38), "divide"),
         (divisor(1e-40), "divide"),

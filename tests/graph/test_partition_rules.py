@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
-from small_graphs import Numbers, graph_of
+from small_graphs import Numbers, graph_of, plainly_compiled
 
 from tilesmith.graph.builder import GraphBuilder
 from tilesmith.graph.graph import Graph, Value
 from tilesmith.graph.kinds import Kind, work_of
-from tilesmith.graph.partition import partition
+from tilesmith.graph.oracle import evaluate_graph
+from tilesmith.graph.partition import MAX_NODES, partition
 from tilesmith.ops.conv import conv2d
 from tilesmith.ops.elementwise import add, multiply, relu, tanh
 from tilesmith.ops.group_norm import rms_norm
@@ -172,3 +174,44 @@ def test_groups_come_after_what_they_read() -> None:
     for g in partition(graph):
         assert set(g.inputs) <= known
         known |= set(g.outputs)
+
+
+def chain(b: GraphBuilder, y: Any, count: int) -> Any:
+    for k in range(count):
+        y = b.add(tanh, y) if k % 3 else b.add(multiply, y, B=1.0 + k / 64)
+    return y
+
+
+@pytest.mark.parametrize("first", [relu, matmul, softmax])
+def test_a_long_chain_becomes_several_groups(first: Any) -> None:
+    """Of about equal size, so that the time to compile it is linear in its length."""
+
+    def make(b: GraphBuilder, x: Value) -> Any:
+        y = chain(b, b.add(first, *((x, x) if first is matmul else (x,))), 200)
+        return b.add(transpose, y)
+
+    graph = graph_of(make, 4, 4)
+    sizes = [len(g.nodes) for g in partition(graph)]
+    assert sum(sizes) == 202
+    assert max(sizes) <= MAX_NODES
+    assert len(sizes) <= 202 / MAX_NODES + 2
+
+
+def test_a_chain_of_diamonds_becomes_groups_of_few_nodes() -> None:
+    def make(b: GraphBuilder, x: Value) -> Any:
+        for k in range(100):
+            x = b.add(add, b.add(multiply, x, B=0.5 + k / 256), x)
+        return x
+
+    graph = graph_of(make, 5)
+    assert max(len(g.nodes) for g in partition(graph)) <= MAX_NODES
+    x = {"x": np.linspace(-1, 1, 5, dtype="float32") * np.float32(1e-20)}
+    got, want = plainly_compiled(graph)(x)["y"], evaluate_graph(graph, x)["y"]
+    np.testing.assert_allclose(got, want, rtol=1e-4)
+
+
+def test_a_chain_of_several_groups_is_right() -> None:
+    graph = graph_of(lambda b, x: b.add(transpose, chain(b, x, 3 * MAX_NODES)), 3, 4)
+    x = {"x": Numbers()(3, 4)}
+    got, want = plainly_compiled(graph)(x)["y"], evaluate_graph(graph, x)["y"]
+    np.testing.assert_allclose(got, want, rtol=1e-4)

@@ -113,6 +113,8 @@ CASES = {
     "less_equal": [([(2, 3), (3,)], {})],
     "local_response_norm": [([(1, 4, 2)], {"size": 3})],
     "log": [([(3,)], {})],
+    "log10": [([(3,)], {})],
+    "log2": [([(3,)], {})],
     "log_softmax": [([(2, 3)], {})],
     "logical_and": [([truth, truth], {})],
     "logical_not": [([truth], {})],

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 UNARY_UFUNCS = {
-    "exp": "exp", "log": "log", "sqrt": "sqrt", "tanh": "tanh", "sin": "sin", "cos": "cos",
+    "exp": "exp", "log": "log", "log2": "log2", "log10": "log10",
+    "sqrt": "sqrt", "tanh": "tanh", "sin": "sin", "cos": "cos",
     "arctan": "atan", "expm1": "expm1", "trunc": "trunc",
     "negative": "neg", "absolute": "abs", "fabs": "abs", "floor": "floor", "ceil": "ceil",
     "rint": "round", "logical_not": "not", "invert": "bitnot",

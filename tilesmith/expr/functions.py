@@ -27,6 +27,16 @@ def log(x: Operand) -> Value:
     return unary("log", x)
 
 
+def log2(x: Operand) -> Value:
+    """The logarithm of x to base 2, exact for powers of 2."""
+    return unary("log2", x)
+
+
+def log10(x: Operand) -> Value:
+    """The logarithm of x to base 10, exact for powers of 10."""
+    return unary("log10", x)
+
+
 def sqrt(x: Operand) -> Value:
     """The square root of x."""
     return unary("sqrt", x)
@@ -103,8 +113,8 @@ def trunc_divide(a: Operand, b: Operand) -> Value:
 
 
 def fmod(a: Operand, b: Operand) -> Value:
-    """The remainder of trunc_divide, with the sign of a; `%` has the sign of b. It is exact; for
-    float64 the quotient must be below 2**104. An integer modulo 0 is 0.
+    """The remainder of trunc_divide, with the sign of a; `%` has the sign of b. It is exact. An
+    integer modulo 0 is 0.
     """
     return binary("fmod", a, b)
 

@@ -220,7 +220,7 @@ Expr = Const | IntValue | Arg | Load | Unary | Binary | Select | Cast
 
 FLOAT_FUNCTIONS = (
     "exp", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "erf", "sin", "cos", "atan",
-    "expm1",
+    "expm1", "log2", "log10",
 )  # fmt: skip
 UNARY = (*FLOAT_FUNCTIONS, "neg", "abs", "floor", "ceil", "round", "trunc", "not", "bitnot")
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")

@@ -49,6 +49,10 @@ def unary(op: str, x: Any, dtype: DType) -> Any:
             y = np.exp(wide)
         case "log":
             y = np.log(wide)
+        case "log2":
+            y = np.log2(wide)
+        case "log10":
+            y = np.log10(wide)
         case "sqrt":
             y = np.sqrt(wide)
         case "rsqrt":
@@ -99,7 +103,7 @@ def binary(op: str, a: Any, b: Any, dtype: DType) -> Any:
         case "min":
             return np.minimum(a, b)
         case "pow":
-            return np.power(np.asarray(a, np.float64), b).astype(dtype.numpy)[()]
+            return _power(np.asarray(a, np.float64), b).astype(dtype.numpy)[()]
         case "lt":
             return np.less(a, b)
         case "le":
@@ -125,6 +129,12 @@ def binary(op: str, a: Any, b: Any, dtype: DType) -> Any:
         case "shl" | "shr":
             return _shift(op, a, b, dtype)
     raise AssertionError(op)
+
+
+def _power(a: Any, b: Any) -> Any:
+    """C's pow. NumPy takes the root for a single exponent of 1/2, whose ends are others."""
+    ends = np.equal(b, 0.5) & (np.equal(a, 0) | np.equal(a, -np.inf))
+    return np.where(ends, np.abs(a), np.power(a, b))
 
 
 def _truncdiv(a: Any, b: Any) -> Any:

@@ -7,6 +7,7 @@ Arithmetic among axes stays an `Int` polynomial, everything else becomes value n
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any, Union
 
 from tilesmith.base.dtype import BOOL, FLOAT32, INT64, DType, promote
@@ -27,6 +28,7 @@ from tilesmith.expr.nodes import (
     Unary,
     binary_dtype,
 )
+from tilesmith.expr.semantics import constant
 from tilesmith.expr.text import brief
 from tilesmith.expr.walk import preorder
 
@@ -256,11 +258,14 @@ def cast(x: Operand, to: str | DType) -> Value:
     d = dtype_named(to)
     if type(x) is int and d.is_int and not INT64.lowest() <= x <= INT64.highest():
         return Value(Const(d.wrap(x), d))  # beyond the range of an axis
+    if type(x) is float:
+        return Value(Const(d.wrap(x), d))
     v = as_value(x)
     if v.dtype is d:
         return v
     if isinstance(v.node, Const):
-        return Value(Const(d.wrap(v.node.value), d))
+        held = constant(v.node.value, v.dtype).item()  # as its own dtype rounds it
+        return Value(Const(d.wrap(held), d))
     return Value(Cast(v.node, d))
 
 
@@ -385,9 +390,9 @@ def power(a: Operand, b: Operand) -> Value:
     """
     if isinstance(b, int) and not isinstance(b, bool) and 1 <= b <= 8:
         return _repeated(as_value(a), b)
-    if isinstance(b, float) and b == 0.5:
-        return unary("sqrt", a)
     va = as_value(a)
+    if isinstance(b, float) and abs(b) == 0.5:
+        return _root(va if va.dtype.is_float else cast(va, FLOAT32), b)
     if va.dtype.is_int and isinstance(b, int) and not isinstance(b, bool) and b >= 0:
         return _repeated(va, b) if b else as_value(1, va.dtype)
     if va.dtype.is_int and isinstance(b, Value | HasValue | Int) and as_value(b).dtype.is_int:
@@ -397,6 +402,12 @@ def power(a: Operand, b: Operand) -> Value:
     if not va.dtype.is_float:
         va = cast(va, FLOAT32)
     return binary("pow", va, b)
+
+
+def _root(v: Value, exponent: float) -> Value:
+    """To the power of 1/2 or -1/2. Where pow differs from sqrt: -0 counts as 0, -inf as inf."""
+    op, end = ("sqrt", math.inf) if exponent > 0 else ("rsqrt", 0.0)
+    return where(v == -math.inf, end, unary(op, v + 0.0))
 
 
 def _repeated(v: Value, exponent: int) -> Value:

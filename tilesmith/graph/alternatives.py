@@ -11,16 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
 
 from tilesmith.expr.nodes import Unary, children
 from tilesmith.expr.walk import preorder
-from tilesmith.graph.graph import Graph, Node, Operator
+from tilesmith.graph.graph import Graph, Node, Operator, Settings
 from tilesmith.graph.kinds import Kind, stages_of, work_of
 from tilesmith.graph.partition import Group
 from tilesmith.graph.shapes import Type, applied
 
-_COSTLY = frozenset({"exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "atan"})
+_COSTLY = frozenset({"exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "atan", "log2", "log10"})
 
 
 def parts_of(graph: Graph, group: Group) -> tuple[Group, ...] | None:
@@ -90,9 +89,7 @@ def _is_costly(graph: Graph, node: Node) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _states_costly(
-    function: Operator, types: tuple[Type, ...], settings: tuple[tuple[str, Any], ...]
-) -> bool:
+def _states_costly(function: Operator, types: tuple[Type, ...], settings: Settings) -> bool:
     stages = stages_of(applied(function, types, settings).outputs)
     return any(
         isinstance(e, Unary) and e.op in _COSTLY

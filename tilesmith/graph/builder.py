@@ -14,7 +14,7 @@ import numpy as np
 from tilesmith.base.dtype import DType
 from tilesmith.base.dtype import dtype as dtype_named
 from tilesmith.graph.fold import Folder
-from tilesmith.graph.graph import Array, Graph, Node, Operator, Value, rebuilt
+from tilesmith.graph.graph import Array, Graph, Node, Operator, Settings, Value, rebuilt
 from tilesmith.graph.limits import LIMITS
 from tilesmith.graph.shapes import result_types
 
@@ -57,7 +57,7 @@ class GraphBuilder:
         self, function: Operator, *inputs: Value, name: str = "", origin: str = "", **settings: Any
     ) -> Any:
         """Applies an operator: one Value, or a tuple where the operator has several results."""
-        held = tuple((k, _hashable(v)) for k, v in settings.items())
+        held = Settings.of(settings)
         types = result_types(function, tuple((v.shape, v.dtype) for v in inputs), held)
         label = name or function.__name__
         outputs = []
@@ -103,7 +103,3 @@ class GraphBuilder:
 
 def _all(arrays: list[Array | None]) -> bool:
     return all(a is not None for a in arrays)
-
-
-def _hashable(v: Any) -> Any:
-    return tuple(map(_hashable, v)) if isinstance(v, list | tuple) else v

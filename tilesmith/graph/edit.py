@@ -12,7 +12,7 @@ from math import prod
 from typing import Any
 
 from tilesmith.graph.builder import GraphBuilder
-from tilesmith.graph.graph import Array, Graph, Node, Operator, Value
+from tilesmith.graph.graph import Array, Graph, Node, Operator, Settings, Value
 from tilesmith.graph.strides import Shape
 from tilesmith.ops.transform import reshape, transpose
 from tilesmith.ops.views import slice_
@@ -64,7 +64,7 @@ class Editor:
 
     def add(self, function: Operator, *inputs: Value, **settings: Any) -> Any:
         """One node more; one that exists already is not made again."""
-        key = (function, tuple(v.name for v in inputs), tuple(sorted(settings.items())))
+        key = (function, tuple(v.name for v in inputs), Settings.of(dict(sorted(settings.items()))))
         if key not in self._known:
             origin = self.node.origin if self.node is not None else ""
             name = self.node.outputs[0] if self.node is not None else ""

@@ -20,6 +20,37 @@ Array = np.ndarray[Any, Any]
 Operator = Callable[..., Any]  # tensors and settings in, one Tensor or a tuple of them out
 
 
+class Settings(tuple[tuple[str, Any], ...]):
+    """Pairs of names and values that are equal only if they mean the same: Python's 1, 1.0 and True
+    are equal, and so are 0.0 and -0.0. NaN is equal to itself.
+    """
+
+    __slots__ = ()
+
+    @staticmethod
+    def of(settings: Mapping[str, Any]) -> Settings:
+        return Settings((k, _hashable(v)) for k, v in settings.items())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Settings) and _exact(self) == _exact(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(_exact(self))
+
+
+def _hashable(v: Any) -> Any:
+    return tuple(map(_hashable, v)) if isinstance(v, list | tuple) else v
+
+
+def _exact(v: Any) -> Any:
+    if isinstance(v, tuple):
+        return tuple(map(_exact, v))
+    return type(v), v.hex() if isinstance(v, float) else v
+
+
 @dataclass(frozen=True, slots=True)
 class Value:
     """What flows along an edge: an input, a constant, or one result of a node."""
@@ -50,7 +81,7 @@ class Node:
     function: Operator
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    settings: tuple[tuple[str, Any], ...] = ()
+    settings: Settings
     origin: str = ""
 
     @property

@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
 from math import prod
-from typing import Any
 
 from tilesmith.expr.dynamic import loads_of
 from tilesmith.expr.ints import Int, var
 from tilesmith.expr.nodes import Const, Expr, IntValue, Load, Select, children
 from tilesmith.expr.tensors import Stage, Tensor
 from tilesmith.expr.walk import preorder
-from tilesmith.graph.graph import Graph, Node, Operator
+from tilesmith.graph.graph import Graph, Node, Operator, Settings
 from tilesmith.graph.join import join
 from tilesmith.graph.shapes import Applied, Type, applied
 from tilesmith.graph.strides import row_major, strides_within
@@ -58,9 +57,7 @@ def work_of(graph: Graph, node: Node) -> Work:
 
 
 @lru_cache(maxsize=4096)  # every pass asks, and networks repeat their nodes
-def _stated_work(
-    function: Operator, types: tuple[Type, ...], settings: tuple[tuple[str, Any], ...]
-) -> Work:
+def _stated_work(function: Operator, types: tuple[Type, ...], settings: Settings) -> Work:
     """What an operator's stages say, wherever its arrays may lie."""
     done = applied(function, types, settings)
     stages = stages_of(done.outputs)

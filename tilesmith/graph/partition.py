@@ -12,6 +12,8 @@ The rule:
 5. A group of element-wise nodes joins the reduction that alone reads its result, if that reads each
    element a few times at most: the mask in front of a softmax.
 
+6. A group has at most MAX_NODES nodes; a longer chain becomes several groups.
+
 So nothing heavy is computed twice, and a group never waits for itself: only its last node is read
 from outside.
 """
@@ -27,6 +29,10 @@ from tilesmith.ops.transform import transpose
 
 # How often a reduction may read an element that is computed again at each read (rule 5).
 _MAX_RECOMPUTED = 1.5
+# Nodes of a group. A chain that is cut after so many stores and loads one more array, which takes
+# hardly any of the time that so many operators take. Deriving the schedules of a group takes time
+# with the square of its size.
+MAX_NODES = 24
 _IN_PLACE = (Kind.ALIAS, Kind.JOIN)
 
 Partition = Callable[[Graph], tuple["Group", ...]]
@@ -149,6 +155,8 @@ class _Partition:
 
     def _merge(self, a: str, b: str) -> None:
         if a == b or (a in self.anchored and b in self.anchored):
+            return
+        if len(self.members[a]) + len(self.members[b]) > MAX_NODES:
             return
         nodes = sorted(self.members[a] + self.members.pop(b), key=self._position)
         self.members[a] = nodes

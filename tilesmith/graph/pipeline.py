@@ -18,7 +18,6 @@ from tilesmith.graph.passes.integers import integer_kernels, integer_kernels_for
 from tilesmith.graph.passes.layouts import channels_last
 from tilesmith.graph.passes.movement import sink_movement
 from tilesmith.graph.passes.patterns import exporters_patterns
-from tilesmith.graph.passes.scales import scales_behind_products
 from tilesmith.graph.passes.shared_products import shared_products
 from tilesmith.graph.passes.tensor_layouts import channels_last_halves, pointwise_products
 
@@ -28,7 +27,6 @@ PASSES: tuple[Pass, ...] = (
     integer_kernels,
     exporters_patterns,
     fold_batch_norm,
-    scales_behind_products,
     bias_as_add,
     channels_last,
     sink_movement,
@@ -41,7 +39,6 @@ PASSES: tuple[Pass, ...] = (
 GPU_PASSES: tuple[Pass, ...] = (
     exporters_patterns,
     fold_batch_norm,
-    scales_behind_products,
     bias_as_add,
     channels_last_halves,
     pointwise_products,

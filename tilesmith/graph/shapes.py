@@ -6,13 +6,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from tilesmith.base.dtype import DType
 from tilesmith.base.errors import GraphError
 from tilesmith.expr.dsl import placeholder
 from tilesmith.expr.tensors import Tensor
-from tilesmith.graph.graph import Operator
+from tilesmith.graph.graph import Operator, Settings
 
 Type = tuple[tuple[int, ...], DType]
 
@@ -33,9 +32,7 @@ class Applied:
 
 
 @lru_cache(maxsize=4096)
-def applied(
-    function: Operator, inputs: tuple[Type, ...], settings: tuple[tuple[str, Any], ...]
-) -> Applied:
+def applied(function: Operator, inputs: tuple[Type, ...], settings: Settings) -> Applied:
     tensors = tuple(placeholder(s, d, name=f"x{k}") for k, (s, d) in enumerate(inputs))
     result = function(*tensors, **dict(settings))
     several = isinstance(result, tuple | list)
@@ -49,9 +46,7 @@ def applied(
     return Applied(tensors, outputs, several)
 
 
-def result_types(
-    function: Operator, inputs: tuple[Type, ...], settings: tuple[tuple[str, Any], ...]
-) -> Results:
+def result_types(function: Operator, inputs: tuple[Type, ...], settings: Settings) -> Results:
     made = applied(function, inputs, settings)
     return Results(tuple((_numbers(t), t.dtype) for t in made.outputs), made.several)
 

@@ -91,6 +91,16 @@ def log(X: Tensor, name: str = "log") -> Tensor:
     return each("log", X, functions.log, name)
 
 
+def log2(X: Tensor, name: str = "log2") -> Tensor:
+    """The logarithm of each element to base 2."""
+    return each("log2", X, functions.log2, name)
+
+
+def log10(X: Tensor, name: str = "log10") -> Tensor:
+    """The logarithm of each element to base 10."""
+    return each("log10", X, functions.log10, name)
+
+
 def sqrt(X: Tensor, name: str = "sqrt") -> Tensor:
     """The square root of each element."""
     return each("sqrt", X, functions.sqrt, name)

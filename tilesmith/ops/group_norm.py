@@ -4,6 +4,8 @@ the batch. A tensor in, the normalised tensor out; sums in float32 where it is o
 
 from __future__ import annotations
 
+from math import inf
+
 from tilesmith.base.errors import ExpressionError
 from tilesmith.expr.dsl import compute, reduce_axis
 from tilesmith.expr.functions import absolute, rsqrt, sqrt
@@ -119,19 +121,21 @@ def lp_normalize(X: Tensor, axis: int = -1, p: int = 2, name: str = "lp_normaliz
         raise ExpressionError(f"{op}: p is {p!r}; it must be 1 or 2")
     rows = Rows(X, [axis_of(op, axis, X.ndim)])
 
+    squares = p == 2 and rows.count.const != 1  # of one element, it might overflow
+
     def size(at: tuple[Value, ...], row: tuple[Value, ...]) -> Value:
         x = widen(X[at])
-        return x * x if p == 2 else absolute(x)
+        return x * x if squares else absolute(x)
 
     total = rows.fold(sum_over, size, f"{name}_sum")
 
-    def inverse(*row: Value) -> Value:
-        norm = sqrt(total[row]) if p == 2 else total[row]
-        return where(norm > 0, 1 / norm, where(norm == 0, 0.0, norm))  # NaN stays
+    def length(*row: Value) -> Value:
+        norm = sqrt(total[row]) if squares else total[row]
+        return where(norm == 0, inf, norm)
 
-    scale: Tensor = compute(rows.shape, inverse, name=f"{name}_scale")
+    norm: Tensor = compute(rows.shape, length, name=f"{name}_norm")
     out: Tensor = compute(
-        X.shape_ints, lambda *i: cast(widen(X[i]) * scale[rows.row(i)], X.dtype), name=name
+        X.shape_ints, lambda *i: cast(widen(X[i]) / norm[rows.row(i)], X.dtype), name=name
     )
     return out
 

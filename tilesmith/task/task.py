@@ -21,7 +21,7 @@ from tilesmith.ir.rename import structure_of
 from tilesmith.schedule.trace import Trace
 
 # Part of every key: kernels of another code generator have other timings.
-CODEGEN_VERSION = "8"
+CODEGEN_VERSION = "9"
 
 
 def task_key(func: Function, target: Target, codegen: str = CODEGEN_VERSION) -> str:

@@ -9,7 +9,8 @@ from tilesmith.base.dtype import DType
 
 # Functions of the float dtypes. In CUDA a name that ends with `f` is for float32.
 _FLOAT_FUNCTIONS = {
-    "exp": "exp", "log": "log", "sqrt": "sqrt", "rsqrt": "rsqrt", "tanh": "tanh", "erf": "erf",
+    "exp": "exp", "log": "log", "log2": "log2", "log10": "log10",
+    "sqrt": "sqrt", "rsqrt": "rsqrt", "tanh": "tanh", "erf": "erf",
     "sin": "sin", "cos": "cos", "atan": "atan", "expm1": "expm1", "floor": "floor", "ceil": "ceil",
     "round": "rint", "trunc": "trunc", "abs": "fabs", "pow": "pow", "fmod": "fmod",
 }  # fmt: skip

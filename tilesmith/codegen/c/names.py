@@ -16,7 +16,8 @@ _WORDS = """
     ptrdiff_t uchar ushort uint ulong quad complex imaginary barrier convert
     threadIdx blockIdx blockDim gridDim warpSize dim3 max min abs exp log sqrt rsqrt tanh erf sin
     cos atan expm1 floor ceil rint trunc fabs pow fmod expf logf sqrtf rsqrtf tanhf erff sinf cosf
-    atanf expm1f floorf ceilf rintf truncf fabsf powf fmodf INFINITY NAN member step rank
+    atanf expm1f log2 log2f log10 log10f floorf ceilf rintf truncf fabsf powf fmodf
+    INFINITY NAN member step rank
 """
 _RESERVED = frozenset(_WORDS.split())
 # Vector types and helper functions.

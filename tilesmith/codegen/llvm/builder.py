@@ -146,7 +146,8 @@ class Builder:
         elem = Type(t.elem)
         numbers = [number(elem, v) for v in values]
         name = f"@table.{t.suffix}.{sha256(' '.join(numbers).encode()).hexdigest()[:16]}"
-        entries = ", ".join(f"{t} splat ({t.elem} {n})" for n in numbers)
+        entry = f"{t} splat ({t.elem} {{}})" if t.lanes > 1 else f"{t} {{}}"
+        entries = ", ".join(map(entry.format, numbers))
         self.declarations.setdefault(
             name,
             f"{name} = internal unnamed_addr constant [{len(values)} x {t}] [{entries}], align 64",

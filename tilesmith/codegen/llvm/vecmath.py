@@ -1,5 +1,6 @@
 """Mathematical functions as branch-free vector code, inlined where they are used. They take float
 or double values with any number of lanes, call no library, and never split vectors into elements.
+sin, cos and fmod of doubles are functions of the module, which branch for operands of rare size.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from tilesmith.codegen.llvm.vecmath_parts import (
     at_least,
     at_most,
     avx512,
-    bits,
     exp_bounded,
     exp_by_table,
     expm1_bounded,
@@ -29,14 +29,13 @@ from tilesmith.codegen.llvm.vecmath_parts import (
     power_of_two,
     rounded,
     split,
-    unbits,
 )
-from tilesmith.codegen.llvm.vecmath_pow import power
+from tilesmith.codegen.llvm.vecmath_pow import log2_of, power
+from tilesmith.codegen.llvm.vecmath_sin import cos, sin
 
 # Bounds on the error in units of the last place, for float and for double. They are measured with a
 # margin (tests/codegen/test_vecmath.py sweeps millions of bit patterns), not proven. They also hold
 # for denormals, because underflow is gradual. Zeros, infinities and NaN give the results of C.
-# sin and cos: for |x| up to SIN_RANGE; beyond, the result is within [-1, 1] but meaningless.
 # A target without fused multiply-add rounds products too, except where their low bits matter; the
 # bounds hold there as well. exp, sigmoid, rsqrt and pow of double use AVX-512's own instructions if
 # b.features has them, so their last bit depends on the target. That of exp also depends on whether
@@ -44,6 +43,8 @@ from tilesmith.codegen.llvm.vecmath_pow import power
 ULP: dict[str, tuple[float, float]] = {
     "exp": (2.0, 2.0),
     "log": (1.0, 1.0),
+    "log2": (0.75, 0.75),
+    "log10": (0.75, 0.75),
     "tanh": (3.0, 3.0),
     "erf": (2.0, 2.5),
     "sigmoid": (3.0, 3.5),
@@ -58,9 +59,8 @@ ULP: dict[str, tuple[float, float]] = {
     "ceil": (0.0, 0.0),
     "round": (0.0, 0.0),
     "trunc": (0.0, 0.0),
-    "fmod": (0.0, 0.0),  # of doubles within FMOD_RANGE
+    "fmod": (0.0, 0.0),
 }
-SIN_RANGE = {"float": 1.3e5, "double": 1e9}
 
 # (log(1 + f) - f + f^2/2) / f^3 for f in [-1/4, 1/2); error 2^-26.7 of the logarithm
 _LOG = (
@@ -84,6 +84,8 @@ _LOG64 = (
     0.1317956747166825,
     0.1380674216150097,
 )
+# log10(2) as a sum of two doubles
+_LOG10_2 = (float.fromhex("0x1.34413509f79ffp-2"), float.fromhex("-0x1.9dc1da994fd21p-59"))
 # log(erfc(a)) / a + 1 for 0 <= a <= end, where erf has become 1. Weighted so that the error of erf
 # is level: 2^-27.6 and 2^-55.0 of it.
 _ERF_END = {"float": 4.0, "double": 6.0}
@@ -128,30 +130,6 @@ _ERF = {
 }
 # from here on tanh is 1
 _TANH_END = {"float": 10.0, "double": 20.0}
-# pi as a sum of three numbers of the format
-_PI = {
-    "float": ("0x1.921fb6p+1", "-0x1.777a5cp-24", "-0x1.ee59dap-49"),
-    "double": ("0x1.921fb54442d18p+1", "0x1.1a62633145c07p-53", "-0x1.f1976b7ed8fbcp-109"),
-}
-# (sin(r) / r - 1) / r^2 in r^2 for |r| <= 1.01 pi/2; errors 2^-27.0 and 2^-61.2 of the sine
-_SIN = {
-    "float": (
-        -0.16666658222675323,
-        0.00833303015679121,
-        -0.0001980684173759073,
-        2.5994659154093824e-06,
-    ),
-    "double": (
-        -0.16666666666666666,
-        0.0083333333333332,
-        -0.00019841269841208557,
-        2.7557319210738903e-06,
-        -2.505210681796764e-08,
-        1.6058936258387272e-10,
-        -7.64288770467081e-13,
-        2.7199626182788136e-15,
-    ),
-}
 
 
 def exp(b: Builder, x: V) -> V:
@@ -207,6 +185,14 @@ def log(b: Builder, x: V) -> V:
     return b.select(b.compare("ole", x, k(b, x, 0.0)), outside, result)
 
 
+def log2(b: Builder, x: V) -> V:
+    return log2_of(b, x)
+
+
+def log10(b: Builder, x: V) -> V:
+    return log2_of(b, x, _LOG10_2)
+
+
 def tanh(b: Builder, x: V) -> V:
     """e / (e + 2) with e = exp(2|x|) - 1: accurate near 0, and errors of a large e cancel."""
     a = at_most(b, fabs(b, x), _TANH_END[x.type.elem])
@@ -241,38 +227,6 @@ def rsqrt(b: Builder, x: V) -> V:
     return b.select(b.compare("ord", off, off), better, y)
 
 
-def _sin_turned(b: Builder, x: V, half_turns: V, t: V) -> V:
-    """sin(x - pi half_turns), negated when t's lowest bit is set."""
-    r = x
-    for part in _PI[x.type.elem]:
-        r = fused(b, half_turns, k(b, x, -float.fromhex(part)), r)
-    y = b.op("fmul", r, r)
-    s = b.fma(b.op("fmul", r, y), horner(b, y, _SIN[x.type.elem]), r)
-    # beyond the documented range r is noise and s may be anything
-    s = at_least(b, at_most(b, s, 1.0), -1.0)
-    i = bits(b, t)
-    flip = b.op("shl", i, k(b, i, i.type.bits - 1))
-    return unbits(b, b.op("xor", bits(b, s), flip), x.type.elem)
-
-
-def sin(b: Builder, x: V) -> V:
-    """On |x|, so that sin(-x) is -sin(x) and the sign of 0 is kept."""
-    a = fabs(b, x)
-    t, n = rounded(b, a, 1.0 / math.pi, format_of(x).magic)
-    s = bits(b, _sin_turned(b, a, n, t))
-    sign = b.op("and", bits(b, x), k(b, s, -1 << (s.type.bits - 1)))
-    return unbits(b, b.op("xor", s, sign), x.type.elem)
-
-
-def cos(b: Builder, x: V) -> V:
-    """cos(x) = (-1)^n sin(x - (n - 1/2) pi), n the whole number next to x/pi + 1/2."""
-    a = fabs(b, x)
-    magic = k(b, x, format_of(x).magic)
-    t = b.op("fadd", b.fma(a, k(b, x, 1.0 / math.pi), k(b, x, 0.5)), magic)
-    n = b.op("fsub", b.op("fsub", t, magic), k(b, x, 0.5))
-    return _sin_turned(b, a, n, t)
-
-
 def pow(b: Builder, x: V, y: V) -> V:
     return power(b, x, y)
 
@@ -297,8 +251,8 @@ def trunc(b: Builder, x: V) -> V:
 FUNCTIONS: dict[str, Callable[..., V]] = {
     f.__name__: f
     for f in (
-        exp, log, tanh, erf, sigmoid, rsqrt, sqrt, sin, cos, pow, atan, expm1, floor, ceil, round,
-        trunc, fmod,
+        exp, log, log2, log10, tanh, erf, sigmoid, rsqrt, sqrt, sin, cos, pow, atan, expm1, floor,
+        ceil, round, trunc, fmod,
     )
 }  # fmt: skip
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
-from tilesmith.codegen.llvm.builder import I32, Builder, Type, V, number
+from tilesmith.codegen.llvm.builder import I1, I32, Builder, Type, V, number
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +202,27 @@ def _halves(b: Builder, x: V) -> tuple[V, V]:
     c = b.op("fmul", x, k(b, x, 2.0**27 + 1))
     high = b.op("fsub", c, b.op("fsub", c, x))
     return high, b.op("fsub", x, high)
+
+
+def called(b: Builder, name: str, body: Callable[..., None], *args: V) -> V:
+    """A call of a function of the module, for code that branches. `body` emits it, up to its `ret`,
+    once for each type.
+    """
+    t = args[0].type
+    symbol = f"@tilesmith.{name}.{t.suffix}"
+    if symbol not in b.declarations:
+        inner = Builder(b.arch, b.features)
+        inner.declarations = b.declarations
+        own = [V(f"%x{n}", a.type) for n, a in enumerate(args)]
+        body(inner, *own)
+        head = f"define internal {t} {symbol}({', '.join(map(str, own))}) nounwind {{"
+        b.declarations[symbol] = "\n".join((head, *inner.lines, "}"))
+    return b.value(t, f"call {t} {symbol}({', '.join(map(str, args))})")
+
+
+def is_any(b: Builder, mask: V) -> V:
+    """Whether a lane is set."""
+    return mask if mask.type.lanes == 1 else b.call("llvm.vector.reduce.or", I1, mask)
 
 
 def at_most(b: Builder, x: V, limit: float) -> V:

@@ -94,13 +94,40 @@ def _log2_specials(b: Builder, a: V, log2: V) -> V:
     return b.select(b.compare("oeq", a, k(b, a, 0.0)), k(b, a, -math.inf), log2)
 
 
-def _power32(b: Builder, a: V, y: V) -> V:
-    """In doubles: 2^-38 of a logarithm below 150 leaves 2^-30 of the result."""
+def log2_of(b: Builder, x: V, factor: tuple[float, float] = (1.0, 0.0)) -> V:
+    """log2(x), times a factor that is a sum of two doubles: rounded once from a wider number, so
+    that a logarithm that is whole comes out as such.
+    """
+    if x.type.elem == "float":
+        y = _log2_wide(b, x)
+        y = b.cast("fptrunc", b.op("fmul", y, k(b, y, factor[0])), "float")
+    else:
+        high, low = _log2_pair(b, x)
+        if factor != (1.0, 0.0):
+            first, second = (k(b, x, v) for v in factor)
+            low = b.fma(high, second, b.op("fmul", low, first))
+            high, rest = _product(b, high, first)
+            low = b.op("fadd", low, rest)
+        y = b.op("fadd", high, low)
+    # At 0 and infinity the low part is NaN. -0 is a zero.
+    infinity = k(b, x, math.inf)
+    y = b.select(b.compare("olt", x, infinity), y, x)
+    y = b.select(b.compare("oeq", x, k(b, x, 0.0)), b.fneg(infinity), y)
+    return b.select(b.compare("olt", x, k(b, x, 0.0)), k(b, x, math.nan), y)
+
+
+def _log2_wide(b: Builder, a: V) -> V:
+    """log2 of a float as a double, to 2^-38 of it."""
     e, m, special = split(b, a)
     if not special:
         e = _log2_specials(b, a, e)
     f = b.cast("fpext", b.op("fsub", m, k(b, m, 1.0)), "double")
-    log2 = b.fma(f, horner(b, f, _LOG2), b.cast("fpext", e, "double"))
+    return b.fma(f, horner(b, f, _LOG2), b.cast("fpext", e, "double"))
+
+
+def _power32(b: Builder, a: V, y: V) -> V:
+    """In doubles: 2^-38 of a logarithm below 150 leaves 2^-30 of the result."""
+    log2 = _log2_wide(b, a)
     t = b.op("fmul", b.cast("fpext", y, "double"), log2)
     t = at_least(b, at_most(b, t, 200.0), -200.0)
     wide = FORMATS["double"]

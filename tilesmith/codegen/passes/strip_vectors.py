@@ -98,7 +98,9 @@ def lanes_of(body: tuple[Stmt, ...], target: Target) -> int:
 
 _NEON_BITS = 128
 # Functions whose code is one long chain of dependent instructions.
-_CHAINS = frozenset({"exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "expm1", "pow"})
+_CHAINS = frozenset(
+    {"exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "expm1", "pow", "log2", "log10"}
+)
 
 
 def lanes_at_once(body: tuple[Stmt, ...], target: Target) -> int:

@@ -81,8 +81,8 @@ def power(call: Call) -> Value:
 def _fixed_power(call: Call, x: Value, e: float) -> Value:
     """Exponents that need no logarithm; a small whole one is a few products."""
     v: Value
-    if e in (-1, -0.5):
-        v = call.add(elementwise.reciprocal if e == -1 else elementwise.rsqrt, x)
+    if e == -1:
+        v = call.add(elementwise.reciprocal, x)
     else:
         v = call.add(elementwise.power, x, B=int(e) if e in range(1, 9) else float(e))
     return v

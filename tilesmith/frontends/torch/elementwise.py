@@ -56,14 +56,6 @@ def exp2(call: Call, x: Value) -> Value:
     return y
 
 
-def scaled_log(factor: float) -> Importer:
-    def read(call: Call, x: Value) -> Value:
-        y: Value = call.add(e.multiply, call.add(e.log, call.cast(x, call.dtype)), B=factor)
-        return y
-
-    return read
-
-
 def logical_not(call: Call, x: Value) -> Value:
     y: Value = call.add(logic.logical_not, call.cast(x, BOOL))
     return y
@@ -201,7 +193,6 @@ def copy(call: Call, x: Value, source: Value, non_blocking: bool = False) -> Val
 
 _ADD = arithmetic(e.add, logic.logical_or)
 _MULTIPLY = arithmetic(e.multiply, logic.logical_and)
-_LN2, _LN10 = 0.6931471805599453, 2.302585092994046
 
 
 def both(name: str, importer: Importer) -> dict[str, Importer]:
@@ -253,9 +244,9 @@ IMPORTERS: Mapping[str, Importer] = {
     **both("le", comparison(logic.less_equal)),
     "aten.lift_fresh_copy.default": identity,
     "aten.log.default": unary(e.log),
-    "aten.log10.default": scaled_log(1 / _LN10),
+    "aten.log10.default": unary(e.log10),
     "aten.log1p.default": unary(e.log1p),
-    "aten.log2.default": scaled_log(1 / _LN2),
+    "aten.log2.default": unary(e.log2),
     "aten.logical_and.default": logical(logic.logical_and),
     "aten.logical_not.default": logical_not,
     "aten.logical_or.default": logical(logic.logical_or),

@@ -9,15 +9,18 @@ from math import prod
 
 import numpy as np
 
+from tilesmith.base.dtype import dtype as dtype_named
 from tilesmith.graph.edit import Editor, edited
 from tilesmith.graph.graph import Array, Graph, Node, Value
 from tilesmith.graph.passes.affine import Affine, affine
+from tilesmith.graph.passes.exactness import feeds_a_jump, is_power_of_two
 from tilesmith.ops.conv import conv1d, conv2d, conv3d, depthwise_conv2d
 from tilesmith.ops.conv_transpose import conv1d_transpose, conv2d_transpose, conv3d_transpose
 from tilesmith.ops.elementwise import add, cast, multiply
 from tilesmith.ops.matmul import batch_matmul, dense, matmul
 from tilesmith.ops.norm import batch_norm, scale_shift
 from tilesmith.ops.transform import reshape, transpose
+from tilesmith.task.inputs import roundoff
 
 _CONVOLUTIONS = (conv1d, conv2d, conv3d, depthwise_conv2d)
 _TRANSPOSED = (conv1d_transpose, conv2d_transpose, conv3d_transpose)
@@ -32,14 +35,16 @@ def _rule(e: Editor, node: Node, inputs: tuple[Value, ...]) -> Value | None:
     found = affine(e, node, inputs)
     if found is None:
         return None
-    folded = _into_weights(e, found)
+    folded = _into_weights(e, node, found)
     if folded is None and node.function in (batch_norm, scale_shift):
         return _applied(e, found)
     return folded
 
 
-def _into_weights(e: Editor, last: Affine) -> Value | None:
-    """Goes up from the node through what only it reads, to a product with constant weights."""
+def _into_weights(e: Editor, node: Node, last: Affine) -> Value | None:
+    """Goes up from the node through what only it reads, to a product with constant weights. That
+    changes roundings, unless it is one multiplication by powers of two.
+    """
     total, axis, count = last, last.axis, 1
     value, moves, readers = last.x, list[Node](), list[Node]()
     while (maker := e.maker(value)) is not None:
@@ -60,6 +65,9 @@ def _into_weights(e: Editor, last: Affine) -> Value | None:
             total, axis, value, count = joint, joint.axis, inner.x, count + 1
         else:
             if count == 1 and not total.scales:  # a bias where it belongs
+                return None
+            exact = count == 1 and not total.shifts and is_power_of_two(total.scale).all()
+            if not exact and feeds_a_jump(e.graph, node):
                 return None
             return _folded(e, maker, inputs, Affine(value, total.scale, total.shift, axis), moves)
     return None
@@ -112,11 +120,22 @@ def _weights(e: Editor, maker: Node, inputs: tuple[Value, ...], a: Affine) -> Va
     factor = _factor(maker, old.shape, a, len(made.shape))
     if factor is None:
         return None
+    wide = old.astype(np.float64) * factor
     with np.errstate(over="ignore"):
-        new = (old.astype(np.float64) * factor).astype(dtype.numpy)
-    if not np.isfinite(new.astype(np.float64)).all() and np.isfinite(old.astype(np.float64)).all():
-        return None  # beyond the range of the weights' type
-    return e.constant(new, inputs[1].name)
+        new = wide.astype(dtype.numpy)
+    return e.constant(new, inputs[1].name) if _fits(wide, new) else None
+
+
+def _fits(wide: Array, new: Array) -> bool:
+    """Whether float64 weights are within the range of another type: none became infinite, and none
+    lost more bits than normal numbers do.
+    """
+    known = np.isfinite(wide)
+    if not known.any():
+        return True
+    with np.errstate(invalid="ignore"):
+        lost = np.abs(new.astype(np.float64) - wide)[known].max()
+    return bool(lost <= 2 * roundoff(dtype_named(new.dtype)) * np.abs(wide[known]).max())
 
 
 def _factor(maker: Node, shape: tuple[int, ...], a: Affine, rank: int) -> Array | None:

@@ -1,10 +1,15 @@
 """Half precision: float32 weights and activations become float16, and are cast at the borders, so
-that a caller sees the dtypes of the model. Sums stay in float32 where an operator sums in it
-(`ops/precision.py`).
+that a caller sees the dtypes of the model.
+
+What is stored is float16. float32 are the sums inside of an operator (`ops/precision.py`), and the
+values between element-wise operators that may leave the range of float16: the squares of a norm,
+numbers such as a mask of -1e9 or an epsilon of 1e-12, and what is behind them in the same kernel.
+A finite number that float16 cannot hold becomes its largest one, never an infinity.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -13,12 +18,48 @@ from tilesmith.base.dtype import FLOAT16, FLOAT32
 from tilesmith.base.errors import GraphError, TilesmithError
 from tilesmith.base.machine_name import machine_name
 from tilesmith.base.target import Target
+from tilesmith.expr.functions import absolute, maximum, minimum
+from tilesmith.expr.tensors import Tensor
+from tilesmith.expr.values import Value as Element
+from tilesmith.expr.values import cast as cast_element
+from tilesmith.expr.values import where
 from tilesmith.graph.edit import Editor
 from tilesmith.graph.graph import Array, Graph, Node, Value
-from tilesmith.ops.elementwise import cast
+from tilesmith.graph.kinds import Kind, work_of
+from tilesmith.ops.elementwise import (
+    cast,
+    divide,
+    exp,
+    expm1,
+    multiply,
+    power,
+    reciprocal,
+    rsqrt,
+    sqrt,
+)
+from tilesmith.ops.matmul import batch_matmul, dense, matmul
+from tilesmith.ops.pointwise import each
+from tilesmith.ops.reduce import (
+    reduce_l1,
+    reduce_l2,
+    reduce_log_sum,
+    reduce_log_sum_exp,
+    reduce_mean,
+    reduce_prod,
+    reduce_sum,
+    reduce_sum_square,
+)
 
 PRECISIONS = ("float32", "float16")
 _LARGEST = float(np.finfo(np.float16).max)
+_SMALLEST = float(np.finfo(np.float16).tiny)
+# Operators of numbers in the range of float16 whose results are often beyond it.
+_SUMS = frozenset({
+    reduce_sum, reduce_mean, reduce_prod, reduce_l1, reduce_l2, reduce_log_sum, reduce_log_sum_exp,
+    reduce_sum_square,
+})  # fmt: skip
+_GROWS = _SUMS | {multiply, divide, power, reciprocal, sqrt, rsqrt, exp, expm1}
+_PRODUCTS = (matmul, batch_matmul, dense)
 
 
 def require_precision(precision: Any, target: Target, who: str) -> None:
@@ -34,42 +75,132 @@ def require_precision(precision: Any, target: Target, who: str) -> None:
 
 
 def half_precision(graph: Graph) -> Graph:
-    e = Editor(graph)
-    for x in graph.inputs:
-        e.set(x, _narrow(e, e.new[x]))
-    for x, a in graph.constants.items():
-        if a.dtype == np.float32:
-            e.set(x, e.constant(_rounded(a), x))
-    for node in graph.nodes:
-        e.node = node
-        result = _kept(e, node, tuple(e.new[x] for x in node.inputs))
-        several = result if isinstance(result, tuple) else (result,)
-        for old, new in zip(node.outputs, several, strict=True):
-            e.set(old, _narrow(e, new))
-        e.done.add(node.name)
-    e.node = None
-    outputs = {}
-    for name, value in graph.outputs:
-        new = e.new[value]
-        wanted = graph.values[value].dtype
-        outputs[name] = new if new.dtype is wanted else e.add(cast, new, dtype=wanted.name)
-    return e.builder.finish(outputs)
+    return _Narrowing(graph).graph()
 
 
-def _kept(e: Editor, node: Node, inputs: tuple[Value, ...]) -> Any:
-    """The node on half precision; one that does not take it computes in float32."""
-    try:
-        return e.kept(node, inputs)
-    except TilesmithError:
-        wide = [e.add(cast, v, dtype="float32") if v.dtype is FLOAT16 else v for v in inputs]
-        return e.kept(node, tuple(wide))
+class _Narrowing:
+    """Every float32 value of the old graph has up to two in the new one: itself, for whoever
+    computes in float32, and its float16.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.old, self.e = graph, Editor(graph)
+        self.half: dict[str, Value] = {}  # by the value's name in the old graph
+
+    def graph(self) -> Graph:
+        e = self.e
+        for node in self.old.nodes:
+            e.node = node
+            result = self._computed(node)
+            several = result if isinstance(result, tuple) else (result,)
+            for old, new in zip(node.outputs, several, strict=True):
+                wide = new.dtype is FLOAT32 and self._stays_wide(node, old)
+                e.set(old, new if wide else self._narrow(new))
+            e.done.add(node.name)
+        e.node = None
+        outputs = {}
+        for name, value in self.old.outputs:
+            new, wanted = e.new[value], self.old.values[value].dtype
+            outputs[name] = new if new.dtype is wanted else e.add(cast, new, dtype=wanted.name)
+        return e.builder.finish(outputs)
+
+    def _computed(self, node: Node) -> Any:
+        e = self.e
+        if self._is_wide(node):
+            wide = (
+                e.add(cast, v, dtype="float32") if v.dtype is FLOAT16 else v
+                for v in (e.new[x] for x in node.inputs)
+            )  # fmt: skip
+            return e.kept(node, tuple(wide))
+        inputs = tuple(map(self._as_half, node.inputs))
+        settings = dict(node.settings)
+        if self._is_scaled(node):
+            return e.add(node.function, *inputs, **{**settings, "out_dtype": "float32"})
+        try:
+            return e.kept(node, inputs)
+        except TilesmithError:  # it does not take half precision
+            wide = (e.add(cast, v, dtype="float32") if v.dtype is FLOAT16 else v for v in inputs)
+            return e.kept(node, tuple(wide))
+
+    def _is_wide(self, node: Node) -> bool:
+        """Whether a node computes in float32. Products and movements never do."""
+        if node.function is cast or not self._is_pointwise(node):
+            return False
+        if node.function in _GROWS or not all(map(_is_held, _numbers(node.settings))):
+            return True
+        for x in node.inputs:
+            new, array = self.e.new[x], self.old.constants.get(x)
+            if new.dtype is FLOAT32 and (array is None or not _is_held(array)):
+                return True
+        return False
+
+    def _is_pointwise(self, node: Node) -> bool:
+        return node.function in _SUMS or work_of(self.old, node).kind is Kind.ELEMENTWISE
+
+    def _stays_wide(self, node: Node, value: str) -> bool:
+        """Whether a value goes on in float32: it is read by one node, in the same kernel, that
+        computes in it, or is a result of the model.
+        """
+        readers = self.old.consumers.get(value, ())
+        if value in self.old.returned:
+            return not readers
+        return (
+            len(readers) == 1 and readers[0].function is not cast and self._is_pointwise(readers[0])
+        )
+
+    def _is_scaled(self, node: Node) -> bool:
+        """Whether a product is only multiplied: the scores of attention are too large before."""
+        readers = self.old.consumers.get(node.outputs[0], ())
+        return (
+            node.function in _PRODUCTS and node.setting("out_dtype") is None
+            and self.old.values[node.outputs[0]].dtype is FLOAT32
+            and len(readers) == 1 and readers[0].function in (multiply, divide)
+        )  # fmt: skip
+
+    def _as_half(self, x: str) -> Value:
+        if x not in self.half:
+            array = self.old.constants.get(x)
+            if array is not None and array.dtype == np.float32:
+                self.half[x] = self.e.constant(_rounded(array), x)
+            else:
+                self.half[x] = self._narrow(self.e.new[x])
+        return self.half[x]
+
+    def _narrow(self, v: Value) -> Value:
+        if v.dtype is not FLOAT32:
+            return v
+        out: Value = self.e.add(to_half, v)
+        return out
 
 
-def _narrow(e: Editor, v: Value) -> Value:
-    if v.dtype is not FLOAT32:
-        return v
-    out: Value = e.add(cast, v, dtype="float16")
-    return out
+def to_half(X: Tensor, name: str = "to_half") -> Tensor:
+    """float16, in which finite numbers stay finite."""
+
+    def f(x: Element) -> Element:
+        limited = maximum(minimum(x, _LARGEST), -_LARGEST)
+        return cast_element(where(absolute(x) == float("inf"), x, limited), "float16")
+
+    return each("to_half", X, f, name)
+
+
+def _numbers(v: Any) -> Iterable[float]:
+    """The floats in a node's settings."""
+    if isinstance(v, float):
+        yield v
+    elif isinstance(v, tuple):
+        for x in v:
+            yield from _numbers(x)
+
+
+def _is_held(v: float | Array) -> bool:
+    """Whether float16 has the numbers: no finite one is too large, and none of a single number is
+    too small. Among many, as weights are, small ones do not matter.
+    """
+    size = np.abs(np.asarray(v, np.float64))
+    finite = size[np.isfinite(size)]
+    if size.size == 1 and 0 < size < _SMALLEST:
+        return False
+    return bool((finite <= _LARGEST).all())
 
 
 def _rounded(a: Array) -> Array:

@@ -9,6 +9,7 @@ import numpy as np
 from tilesmith.graph.edit import Editor, edited
 from tilesmith.graph.graph import Graph, Node, Value
 from tilesmith.graph.passes.activations import activation
+from tilesmith.graph.passes.exactness import has_exact_inverse
 from tilesmith.graph.passes.match import Match, Root
 from tilesmith.graph.passes.norms import normalisation
 from tilesmith.ops.elementwise import add, divide, multiply
@@ -32,16 +33,13 @@ def _rule(e: Editor, node: Node, inputs: tuple[Value, ...]) -> Value | None:
 
 
 def _multiplied(e: Editor, node: Node, inputs: tuple[Value, ...]) -> Value | None:
-    """Division by a constant as a multiplication, which is cheaper and may be folded further."""
+    """Division by powers of two as a multiplication, which is cheaper and may be folded further. By
+    any other number the product with its rounded inverse would differ: 41 / 41 would not be 1.
+    """
     if node.function is not divide or len(inputs) != 2 or inputs[1].dtype.bits < 32:
         return None
     c = e.array(inputs[1])
-    if c is None or not c.size or c.size > max(1, inputs[0].size):
+    if c is None or not c.size or c.size > max(1, inputs[0].size) or not has_exact_inverse(c):
         return None
-    with np.errstate(all="ignore"):
-        inverse = np.asarray(1 / c, c.dtype)
-        normal = np.abs(inverse) >= np.finfo(c.dtype).tiny
-    if not (normal & np.isfinite(inverse) & np.isfinite(c)).all():
-        return None
-    out: Value = e.add(multiply, inputs[0], e.constant(inverse, inputs[1].name))
+    out: Value = e.add(multiply, inputs[0], e.constant(np.asarray(1 / c, c.dtype), inputs[1].name))
     return out

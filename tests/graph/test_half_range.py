@@ -1,0 +1,128 @@
+"""Half precision gives what float32 gives, for numbers that float16 cannot hold on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from small_graphs import Array, plainly_compiled
+
+from tilesmith.graph.builder import GraphBuilder
+from tilesmith.graph.graph import Graph, Value
+from tilesmith.graph.oracle import evaluate_graph
+from tilesmith.graph.passes.half_precision import half_precision
+from tilesmith.graph.pipeline import PASSES
+from tilesmith.ops import elementwise as el
+from tilesmith.ops.matmul import batch_matmul, matmul
+from tilesmith.ops.norm import softmax
+from tilesmith.ops.reduce import reduce_mean, reduce_sum
+from tilesmith.ops.transform import pad
+
+RNG = np.random.default_rng(0)
+SCORES = (RNG.standard_normal((4, 8)) * 20).astype("float32")
+MASK = np.zeros((4, 8), "float32")
+MASK[:, 5:] = MASK[3] = -1e9  # the last row has nothing to attend to
+KEEP = (MASK == 0).astype("int64")
+LEAST = np.where(MASK < 0, np.finfo("float32").min, 0).astype("float32")
+VECTOR = np.array([[0.0, 1.0, 2.0, 0.0]], "float32")
+LONG = RNG.uniform(0, 600, (2, 3000)).astype("float32")
+QUERIES = (RNG.standard_normal((2, 4, 64)) * 40).astype("float32")
+
+
+def number(b: GraphBuilder, v: Any) -> Value:
+    return b.constant(np.asarray(v, "float32"))
+
+
+def dropped(b: GraphBuilder, keep: Value) -> Any:
+    return b.add(el.subtract, number(b, 1.0), b.add(el.cast, keep, dtype="float32"))
+
+
+def attended(b: GraphBuilder, scores: Value, mask: Value) -> Any:
+    return b.add(softmax, b.add(el.add, scores, mask))
+
+
+def truth(b: GraphBuilder, keep: Value) -> Any:
+    return b.add(el.cast, keep, dtype="bool")
+
+
+def by_squares(b: GraphBuilder, x: Value, join: Any) -> Any:
+    total = b.add(join, b.add(el.multiply, x, x), axes=(1,), keepdims=True)
+    return b.add(el.divide, x, b.add(el.sqrt, b.add(el.add, total, number(b, 1e-12))))
+
+
+Make = Callable[..., Any]
+CASES: dict[str, tuple[Make, tuple[Array, ...]]] = {
+    "a constant mask": (lambda b, x: attended(b, x, number(b, MASK)), (SCORES,)),
+    "a mask as input": (attended, (SCORES, MASK)),
+    "the least number as mask": (attended, (SCORES, LEAST)),
+    "two masks": (
+        lambda b, x, m: attended(b, x, b.add(el.add, m, number(b, MASK))), (SCORES, MASK),
+    ),
+    "a mask times a number": (
+        lambda b, x, k: attended(b, x, b.add(el.multiply, dropped(b, k), number(b, -1e9))),
+        (SCORES, KEEP),
+    ),
+    "a mask times a setting": (
+        lambda b, x, k: attended(b, x, b.add(el.multiply, dropped(b, k), B=-1e9)), (SCORES, KEEP),
+    ),
+    "a choice": (
+        lambda b, x, k: b.add(softmax, b.add(el.where, truth(b, k), x, B=-1e9)), (SCORES, KEEP),
+    ),
+    "padding": (
+        lambda b, x: b.add(softmax, b.add(pad, x, widths=((0, 0), (0, 2)), value=-1e9)), (SCORES,),
+    ),
+    "scores that are scaled afterwards": (
+        lambda b, q: b.add(softmax, b.add(
+            el.multiply, b.add(batch_matmul, q, q, transpose_b=True), number(b, 1 / 256)
+        )), (QUERIES,),
+    ),
+    "scores that are divided": (
+        lambda b, q: b.add(
+            el.divide, b.add(batch_matmul, q, q, transpose_b=True), number(b, 100.0)
+        ), (QUERIES,),
+    ),
+    "epsilon behind a square": (lambda b, x: by_squares(b, x, reduce_mean), (VECTOR * 0,)),
+    "epsilon as a setting": (
+        lambda b, x: b.add(el.divide, x, b.add(el.add, b.add(el.absolute, x), B=1e-8)), (VECTOR,),
+    ),
+    "a lower bound": (
+        lambda b, x: b.add(
+            el.divide, x, b.add(el.clip, b.add(el.absolute, x), low=1e-12, high=None)
+        ),
+        (VECTOR,),
+    ),
+    "the mean of squares": (lambda b, x: by_squares(b, x, reduce_mean), (LONG,)),
+    "the sum of squares": (lambda b, x: by_squares(b, x, reduce_sum), (LONG,)),
+    "a sum that is divided": (
+        lambda b, x: b.add(el.divide, b.add(reduce_sum, x, axes=(1,)), B=3000.0), (LONG,),
+    ),
+    "a result": (lambda b, x: b.add(el.multiply, x, x), (LONG,)),
+    "weights": (lambda b, x: b.add(matmul, x, number(b, np.full((8, 2), 6.6e4))), (SCORES / 1e3,)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_is_what_float32_gives(name: str) -> None:
+    make, arrays = CASES[name]
+    b = GraphBuilder("g")
+    inputs = [b.input(f"x{k}", a.shape, a.dtype.name) for k, a in enumerate(arrays)]
+    graph: Graph = b.finish({"y": make(b, *inputs)})
+    feeds = {f"x{k}": a for k, a in enumerate(arrays)}
+    want = evaluate_graph(graph, feeds)["y"]
+    most = float(np.abs(want).max())
+    for got in (
+        evaluate_graph(half_precision(graph), feeds)["y"],
+        plainly_compiled(graph, *PASSES, half_precision)(feeds)["y"],
+    ):
+        np.testing.assert_allclose(got, want, rtol=1e-2, atol=5e-3 * most)
+
+
+def test_infinities_stay() -> None:
+    b = GraphBuilder("g")
+    x = b.input("x", (4,), "float32")
+    graph = half_precision(b.finish({"y": b.add(el.relu, b.add(pad, x, widths=((1, 1),)))}))
+    feeds = {"x": np.array([np.inf, np.nan, 1e30, -1e30], "float32")}
+    got = evaluate_graph(graph, feeds)["y"]
+    np.testing.assert_array_equal(got, [0, np.inf, np.nan, 65504, 0, 0])
