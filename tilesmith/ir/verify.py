@@ -24,6 +24,7 @@ from tilesmith.ir.nodes import (
     statements,
     walk,
 )
+from tilesmith.ir.races import check_races
 
 KINDS = ("serial", "parallel", "vectorize", "unroll")
 THREAD_AXES = tuple(f"{k}.{d}" for k in ("blockIdx", "threadIdx") for d in "xyz") + ("vthread",)
@@ -59,6 +60,7 @@ def verify(func: Function) -> None:
         if b.name not in written and not any(n.const == 0 for n in b.shape):
             raise VerifyError(f"{func.name} never writes its output {b.name}")
     _body(func, func.body, frozenset(), func.all_buffers)
+    check_races(func)
 
 
 def _body(

@@ -10,6 +10,7 @@ from typing import ClassVar
 from tilesmith.base.dtype import BOOL, INT64
 from tilesmith.base.errors import ScheduleError, TraceError
 from tilesmith.expr.dynamic import Dynamic
+from tilesmith.expr.injective import is_injective
 from tilesmith.expr.intervals import Unknown, bounds
 from tilesmith.expr.ints import Int, is_size, nonnegative, of, opaque_atoms, var
 from tilesmith.expr.nodes import Binary, Cast, Const, Expr, IntValue, Load, Select
@@ -28,7 +29,6 @@ from tilesmith.ir.nodes import (
 )
 from tilesmith.ir.parse import parse_int
 from tilesmith.schedule.cache import check_fresh, find_buffer, rename_nest, top_level
-from tilesmith.schedule.injective import is_injective
 from tilesmith.schedule.iterators import open_domain
 from tilesmith.schedule.loops import require_no_notes
 from tilesmith.schedule.nests import nest, trivial_index

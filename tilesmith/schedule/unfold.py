@@ -5,6 +5,7 @@ of matrices, and merge_tiles runs an element-wise block in the same order.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from typing import ClassVar
 
@@ -120,7 +121,7 @@ class Unfold(Step):
         if len(set(operands.values())) != len(loads):
             raise ScheduleError(f"cannot unfold {b.name}: it reads an operand at two places")
         for axis in terms.padded:
-            if not vanishes(b, lambda x, axis=axis: any(axis in p.names for p in x.index)):
+            if not vanishes(b, partial(_reads_at, axis)):
                 raise ScheduleError(
                     f"cannot unfold {b.name}: zeros behind {axis} of its operands would change the "
                     "result"
@@ -237,6 +238,10 @@ class MergeTiles(Step):
         place = top_level(func, b.name)
         rest = replace(func, body=(*func.body[:place], *func.body[place + 1 :]))
         return replace(func, body=(*rest.body[:place], nest(rest, new), *rest.body[place:]))
+
+
+def _reads_at(axis: str, x: Load) -> bool:
+    return any(axis in p.names for p in x.index)
 
 
 def _moved(value: Expr, new: dict[Load, Expr], env: dict[str, Int]) -> Expr:
