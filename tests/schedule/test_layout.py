@@ -20,9 +20,9 @@ from cases import (
 )
 
 import tilesmith as ts
+from tilesmith.expr.injective import _Proof, is_injective
 from tilesmith.expr.ints import Int, evaluate_int, of, var
 from tilesmith.ir.function import Function
-from tilesmith.expr.injective import _Proof, is_injective
 from tilesmith.schedule.layout import TransformLayout
 from tilesmith.schedule.schedule import Schedule
 
