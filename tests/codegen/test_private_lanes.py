@@ -38,3 +38,21 @@ def test_lanes_keep_their_elements(layout: tuple[str, ...], dtype: str, lanes: i
     sch.vectorize(last)
     arrays = random_inputs(sch.origin, np.random.default_rng(0))
     assert_close(ts.build(sch)(*arrays), ts.evaluate(sch.origin, *arrays), func=sch.origin)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "int8"])
+@pytest.mark.parametrize("lanes", [5, 4, 3])
+@pytest.mark.parametrize("reduce", [ts.sum, ts.amax], ids=["sum", "max"])
+def test_lanes_are_joined_into_an_element_at_a_divided_index(reduce, dtype, lanes) -> None:
+    """The loop over elements was cut, turned and fused, so that an index is no sum of loops."""
+    x, w = ts.placeholder((5, 5), dtype, name="X"), ts.placeholder((5, 4), dtype, name="W")
+    k = ts.reduce_axis(5, name="k")
+    s = ts.compute((5, 4), lambda i, j: reduce(x[i, k] * w[k, j], axis=k), name="S")
+    sch = ts.Schedule(ts.function([x, w, s]))
+    _, last = sch.split("S.k", [None, lanes])
+    sch.vectorize(last)
+    parts = sch.split(sch.fuse("S.i", "S.j"), [None, 5, 3])
+    sch.reorder(parts[1], parts[0], parts[2])
+    sch.fuse(parts[1], parts[0])
+    arrays = random_inputs(sch.origin, np.random.default_rng(0))
+    assert_close(ts.build(sch)(*arrays), ts.evaluate(sch.origin, *arrays), func=sch.origin)
