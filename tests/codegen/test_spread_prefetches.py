@@ -49,8 +49,8 @@ def test_the_loop_with_most_arithmetic_asks() -> None:
     (heavy,) = [s for s in found if s.notes]
     assert heavy.name == "e.j.0"
     assert heavy.notes == (
-        ("fetch", ("x", 0, 1, 256, 1, "y.i", 256, "e.j.0", 16)),
-        ("fetch", ("y", 1, 1, 0, 1, "y.i", 256, "e.j.0", 16)),
+        (".fetch", ("x", 0, 1, 256, 1, "y.i", 256, "e.j.0", 16)),
+        (".fetch", ("y", 1, 1, 0, 1, "y.i", 256, "e.j.0", 16)),
     )
 
 
@@ -62,10 +62,10 @@ def test_loops_of_as_many_turns_take_a_line_off_it() -> None:
     found = {s.name: s.notes for s in statements(done.body) if isinstance(s, For) and s.notes}
     # 64 lines each in 16 turns; what this turn writes is asked for before the loop that writes it
     assert found == {
-        "y.j.0": (("fetch", ("x", 0, 1, 1024, 1, "y.i", 1024, "y.j.0", 16)),),
+        "y.j.0": ((".fetch", ("x", 0, 1, 1024, 1, "y.i", 1024, "y.j.0", 16)),),
         "e.j.0": (
-            ("fetch", ("x", 0, 1, 1024 + 16 * 16, 3, "y.i", 1024, "e.j.0", 48)),
-            ("fetch", ("y", 1, 1, 0, 4, "y.i", 1024, "e.j.0", 64)),
+            (".fetch", ("x", 0, 1, 1024 + 16 * 16, 3, "y.i", 1024, "e.j.0", 48)),
+            (".fetch", ("y", 1, 1, 0, 4, "y.i", 1024, "e.j.0", 64)),
         ),
     }
     a = np.random.default_rng(0).standard_normal((9, 1024), dtype=np.float32)
@@ -138,7 +138,7 @@ def test_many_lines_are_spread_over_a_nest_and_go_to_the_second_level() -> None:
     (note,) = asks.notes
     first = 32 * 1024
     assert note == (
-        "fetch", ("x", 0, 2, first, 1, i0, first, "y.j", 16, i1, 64 * 16)
+        ".fetch", ("x", 0, 2, first, 1, i0, first, "y.j", 16, i1, 64 * 16)
     )  # fmt: skip
     a = np.random.default_rng(0).standard_normal((128, 1024), dtype=np.float32)
     b = np.random.default_rng(1).standard_normal((1024, 64), dtype=np.float32)
@@ -163,7 +163,7 @@ def test_a_loop_over_rows_finds_by_itself_what_to_ask_for() -> None:
 def loops_of(body: tuple[Stmt, ...]) -> dict[str, list[Note]]:
     """What each loop fetches, if anything."""
     every = {s.name: s.notes for s in statements(body) if isinstance(s, For)}
-    fetched = {n: [v for key, v in notes if key == "fetch"] for n, notes in every.items()}
+    fetched = {n: [v for key, v in notes if key == ".fetch"] for n, notes in every.items()}
     return {n: notes for n, notes in fetched.items() if notes}
 
 
@@ -181,7 +181,7 @@ def test_loops_inside_each_other_ask_for_the_next_row() -> None:
     assert loops(sch.func)["y.k0"] == {"fetch_ahead": 1}
     notes = loops(spread_prefetches(lower(sch.func), ts.cpu(1)))
     fetch = ("x", 0, 1, 512, 4, "y.k0", 5 * 512, "y.k1", 512, "y.k2.0", 64)
-    assert notes["y.k2.0"] == {"fetch": fetch}
+    assert notes["y.k2.0"] == {".fetch": fetch}
     a = np.random.default_rng(0).integers(-4, 4, (3, 5, 512)).astype(np.float32)
     assert ts.build(sch, ts.cpu(1))(a) == a.sum()
 

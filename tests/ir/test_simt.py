@@ -540,20 +540,26 @@ def test_an_output_that_is_not_filled():
 
 
 def test_divergent_syncs_and_joins():
-    func = program(
-        [buffer("y", 4)], launch(1, 4, when("2 - t", SYNC), store("y", "t", number(0.0)))
-    )
+    waits = launch(1, 4, when("2 - t", SYNC), store("y", "t", number(0.0)))
+    func = Function("f", (buffer("y", 4),), 1, (), (waits,))
     fails(func, r"divergent `sync shared`: thread 0 of block 0 reaches it, thread 3 does not")
+    with pytest.raises(ts.VerifyError, match=r"divergent `sync shared`: .* the condition -t \+ 2"):
+        verify(func)
     add_all = Join((load("p", "0"),), plain_combiner("add", FLOAT32), 4)
     body = (Alloc(buffer("p", 1, scope="local")), store("p", "0", number(1.0)))
-    func = program(
-        [buffer("y", 4)],
-        launch(1, 4, *body, when("t - 1", add_all), store("y", "t", load("p", "0"))),
-    )
+    joins = launch(1, 4, *body, when("t - 1", add_all), store("y", "t", load("p", "0")))
+    func = Function("f", (buffer("y", 4),), 1, (), (joins,))
     fails(
         func,
         r"divergent `join p\[0\] by add over 4 threads`: thread 1 of block 0 .* thread 0 does not",
     )
+    with pytest.raises(ts.VerifyError, match=r"divergent `join p\[0\]"):
+        verify(func)
+    inner = when("2 - t", loop("k", 2, when("-b", SYNC)))
+    with pytest.raises(ts.VerifyError, match="divergent"):  # also further inside
+        program([buffer("y", 4)], launch(1, 4, inner, store("y", "t", number(0.0))))
+    always = when("3 - t", SYNC)  # all threads are below 4
+    program([buffer("y", 4)], launch(1, 4, always, store("y", "t", number(0.0))))
 
 
 def test_a_condition_on_the_block_is_uniform():

@@ -63,17 +63,18 @@ def conv(
     pad: int = 1,
     dilation: int = 1,
     channels: int = 2,
+    dtype: str = "float32",
 ) -> Function:
     """A padded 2-d convolution with a stage of its own for the zeros."""
-    x = ts.placeholder((channels, size, size), name="X")
-    w = ts.placeholder((3, channels, taps, taps), name="W")
+    x = ts.placeholder((channels, size, size), dtype, name="X")
+    w = ts.placeholder((3, channels, taps, taps), dtype, name="W")
     big = size + 2 * pad
     p = ts.compute(
         (channels, big, big),
         lambda c, y, z: ts.where(
             (y >= pad) & (y < size + pad) & (z >= pad) & (z < size + pad),
             x[c, y - pad, z - pad],
-            0.0,
+            0,
         ),
         name="P",
     )

@@ -20,9 +20,9 @@ from cases import (
 )
 
 import tilesmith as ts
+from tilesmith.expr.injective import _Proof, is_injective
 from tilesmith.expr.ints import Int, evaluate_int, of, var
 from tilesmith.ir.function import Function
-from tilesmith.schedule.injective import _Proof, is_injective
 from tilesmith.schedule.layout import TransformLayout
 from tilesmith.schedule.schedule import Schedule
 
@@ -221,12 +221,20 @@ def test_pad_of_what_fits_changes_nothing():
     assert sch.func == sch.origin
 
 
-@pytest.mark.parametrize("func", [row_sum(), total(), bytes_matmul(), conv()])
+@pytest.mark.parametrize("func", [row_sum(), total(), bytes_matmul(), conv(dtype="int32")])
 def test_pad_of_a_sum(func):
     sch = Schedule(func)
     block = next(b for b in sch.blocks if b in ("S", "C", "Y"))
     names = [n.rsplit(".", 1)[1] for n in sch.loops(block)]
     sch.pad(block, dict.fromkeys(names, 4))
+    assert_kept(sch)
+
+
+def test_taps_beside_elements_that_may_be_infinite_are_not_padded():
+    """A zero behind the weights would meet the next element of the image."""
+    refuse(conv(), lambda s: s.pad("Y", {"r": 4}), "cannot pad r of Y", "change the result")
+    sch = Schedule(conv())
+    sch.pad("Y", {"o": 4, "h": 4, "v": 2, "c": 3})
     assert_kept(sch)
 
 

@@ -71,3 +71,80 @@ def test_what_is_refused():
         s.unfold("Y", {"h": 4}, terms)
 
     refuse(func, late, "before its loops are scheduled")
+
+
+def over_terms(term, dtype: str = "float32") -> Function:
+    """Sums of terms(x, w, i, r) over 5 of r: tiles of 2 are padded."""
+    x, w = ts.placeholder((7, 5), dtype, name="X"), ts.placeholder((5, 3), dtype, name="W")
+    r = ts.reduce_axis(5, name="r")
+    y = ts.compute((7, 3), lambda i, j: ts.sum(term(x[i, r], w[r, j], i, r), axis=r), name="Y")
+    return ts.function([x, w, y], name="over_terms")
+
+
+def change(func: Function, primitive: str, terms: int) -> Schedule:
+    sch = Schedule(func)
+    if primitive == "unfold":
+        sch.unfold("Y", {"i": 2}, {"r": terms})
+    else:
+        sch.pad("Y", {"i": 2, "r": terms})
+    return sch
+
+
+ZERO_TERMS = {
+    "product": lambda a, b, i, r: a * b,
+    "square": lambda a, b, i, r: (a - b) * (a - b),
+    "function": lambda a, b, i, r: ts.tanh(a) * b,
+    "comparison": lambda a, b, i, r: ts.where(a > b, 1.0, 0.0),
+    "guard": lambda a, b, i, r: ts.where(i + r >= 1, a * b, 0.0),
+    "number": lambda a, b, i, r: a * ts.cast(i + 2 * r, "float32"),
+}
+OTHER_TERMS = {
+    "sum": lambda a, b, i, r: a * b + 1,
+    "exponential": lambda a, b, i, r: ts.exp(a + b),
+    "equality": lambda a, b, i, r: ts.where(a == b, 1.0, 0.0),
+    "quotient": lambda a, b, i, r: a * (1 / b),  # 0 * inf
+    "position": lambda a, b, i, r: a * b + ts.cast(r, "float32"),
+    "otherwise": lambda a, b, i, r: ts.where(i + r >= 1, a * b, 1.0),
+}
+
+
+@pytest.mark.parametrize("primitive", ["unfold", "pad"])
+@pytest.mark.parametrize("term", ZERO_TERMS.values(), ids=ZERO_TERMS)
+def test_terms_that_are_zero_are_padded(term, primitive):
+    for terms in (2, 5):
+        sch = change(over_terms(term), primitive, terms)
+        assert_kept(sch)
+        arrays = random_inputs(sch.origin, np.random.default_rng(0))
+        assert_close(ts.build(sch)(*arrays), ts.evaluate(sch.origin, *arrays))
+
+
+@pytest.mark.parametrize("primitive", ["unfold", "pad"])
+@pytest.mark.parametrize("term", OTHER_TERMS.values(), ids=OTHER_TERMS)
+def test_terms_that_are_not_zero_are_padded_by_nothing(term, primitive):
+    func = over_terms(term)
+    with pytest.raises(ts.ScheduleError, match="would change the result"):
+        change(func, primitive, 2)
+    assert_kept(change(func, primitive, 5))
+
+
+@pytest.mark.parametrize("primitive", ["unfold", "pad"])
+def test_zero_times_what_may_be_infinite_is_not_zero(primitive):
+    """An operand that does not run over the terms stays as it is where they are padded."""
+
+    def scaled(dtype: str) -> Function:
+        x, s = ts.placeholder((7, 5), dtype, name="X"), ts.placeholder((7,), dtype, name="S")
+        r = ts.reduce_axis(5, name="r")
+        return ts.function(
+            [x, s, ts.compute((7,), lambda i: ts.sum(x[i, r] * s[i], axis=r), name="Y")]
+        )
+
+    with pytest.raises(ts.ScheduleError, match="would change the result"):
+        change(scaled("float32"), primitive, 2)
+    assert_kept(change(scaled("int32"), primitive, 2))
+
+
+def test_a_sum_over_a_part_of_an_operand_is_not_padded():
+    """What lies behind the last term is the operand's next element, not a zero."""
+    x, r = ts.placeholder((12,), name="X"), ts.reduce_axis(10, name="r")
+    func = ts.function([x, ts.compute((), lambda: ts.sum(x[r] * x[r], axis=r), name="Y")])
+    refuse(func, lambda s: s.pad("Y", {"r": 4}), "would change the result")

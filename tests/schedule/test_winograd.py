@@ -124,6 +124,8 @@ def test_winograd_refuses():
     refuse(far, lambda s: s.winograd("Y", "rw"), "winograd Y", none)
     apart = conv("dilated-conv2d", 8, 2, 3, 3, 1, 1)
     refuse(apart, lambda s: s.winograd("Y", "rw"), "winograd Y", none)
+    refuse(f, lambda s: s.winograd("Y", "rw", "rw"), "winograd Y", "names a window twice")
+    refuse(f, lambda s: s.winograd("Y", "rw", results=0), "winograd Y", "0 results")
     many = "16 results of 3 taps of rw take too many products"
     refuse(f, lambda s: s.winograd("Y", "rw", results=16), "winograd Y", many)
     changing = operator("conv2d", (6, 2, 3, 3, 1, 1), "NHWC")

@@ -159,8 +159,8 @@ def test_int64_arithmetic_is_taken_apart():
 
 def test_pad_refuses_an_index_that_zeros_would_send_elsewhere():
     """Zeros behind ids mean the first element of the table; 100 beyond that there is nothing."""
-    ids, t = ts.placeholder((5,), "int32", name="ids"), ts.placeholder((8,), name="T")
-    w, k = ts.placeholder((5,), name="W"), ts.reduce_axis(5, name="k")
+    ids, t = ts.placeholder((5,), "int32", name="ids"), ts.placeholder((8,), "int32", name="T")
+    w, k = ts.placeholder((5,), "int32", name="W"), ts.reduce_axis(5, name="k")
     c = ts.compute((), lambda: ts.sum(t[ids[k] + 100] * w[k], axis=k), name="C")
     func = ts.function([ids, t, w, c])
     refuse(func, lambda s: s.pad("C", {"k": 4}), "cannot pad C", "T at", "ids[k]")

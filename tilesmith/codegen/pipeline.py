@@ -41,6 +41,7 @@ from tilesmith.codegen.passes.transpose_squares import transpose_squares
 from tilesmith.codegen.passes.unroll_registers import unroll_registers
 from tilesmith.codegen.passes.widen_private_buffers import widen_private_buffers
 from tilesmith.ir.function import Function
+from tilesmith.ir.races import check_races
 
 Pass = Callable[[Function, Target], Function]
 
@@ -99,7 +100,10 @@ GPU_PASSES: tuple[Pass, ...] = (
 
 
 def lower(func: Function, target: Target, passes: Sequence[Pass]) -> Function:
-    """Applies all passes in order."""
+    """Applies all passes in order, if no iterations that run at the same time are in each other's
+    way. Whatever is built comes through here, and its notes and kinds of loops are final.
+    """
+    check_races(func)
     for step in passes:
         func = step(func, target)
     return func

@@ -111,6 +111,20 @@ def require_finished(producer: Block, path: Path, why: str) -> None:
 
 # kinds of loops
 ONE_BY_ONE = ("serial", "unroll")  # kinds whose iterations never run at the same time
+PARALLEL_DEPTH = "parallel_depth"  # a note (p, k): the k-th loop of a nest is parallel if k < p
+
+
+def running_kind(loop: For) -> str:
+    """The kind in which a code generator runs a loop: its own, or what its note makes of it. A loop
+    whose note is still open may become parallel.
+    """
+    if loop.kind == "serial" and loop.notes:
+        match loop.note(PARALLEL_DEPTH):
+            case (int(p), int(k)) if k < p:
+                return "parallel"
+            case (str(), int()):
+                return "parallel"
+    return loop.kind
 
 
 def check_kinds(func: Function, why: str, only: str | None = None) -> None:
@@ -122,7 +136,7 @@ def check_kinds(func: Function, why: str, only: str | None = None) -> None:
     def go(body: tuple[Stmt, ...], path: Path) -> None:
         for s in body:
             if isinstance(s, For):
-                if s.kind not in ONE_BY_ONE and only in (None, s.name):
+                if running_kind(s) not in ONE_BY_ONE and only in (None, s.name):
                     _check_kind(func, path, s, why, users)
                 go(s.body, (*path, s))
 
@@ -143,19 +157,14 @@ def users_of(func: Function) -> dict[str, set[str]]:
 def _check_kind(
     func: Function, path: Path, loop: For, why: str, users: dict[str, set[str]]
 ) -> None:
-    for f in path:
-        if f.kind == "vectorize":
-            raise ScheduleError(
-                f"cannot {why}: the {loop.kind} loop {loop.name} would lie inside "
-                f"the vectorized loop {f.name}"
-            )
+    check_not_in_lanes(path, loop, why)
     if loop.kind == "vectorize":
         for _, b in walk(loop.body):
             if b.tile:
                 raise ScheduleError(
                     f"cannot {why}: {b.name}, inside the vectorized loop {loop.name}, is a unit"
                 )
-        if _vector_sum(loop, why):
+        if is_vector_sum(loop, why):
             return
     if loop.kind == "parallel" and any(f.kind == "parallel" for f in path):
         first = next(k for k, f in enumerate(path) if f.kind == "parallel")
@@ -169,7 +178,17 @@ def _check_kind(
     check_concurrent(func, loop, why, users)
 
 
-def _vector_sum(loop: For, why: str) -> bool:
+def check_not_in_lanes(path: Path, loop: For, why: str) -> None:
+    """A loop whose iterations run at the same time must not lie inside a vectorized one."""
+    for f in path:
+        if f.kind == "vectorize":
+            raise ScheduleError(
+                f"cannot {why}: the {running_kind(loop)} loop {loop.name} would lie inside "
+                f"the vectorized loop {f.name}"
+            )
+
+
+def is_vector_sum(loop: For, why: str) -> bool:
     """Whether the loop is a horizontal reduction. That requires a plain reduction as the only
     block inside.
     """
@@ -209,7 +228,7 @@ def check_concurrent(
                     continue  # each iteration has a buffer of its own
                 if all(o.combiner is None for o in writers(func, name)):
                     continue  # threads that store the same element store the same value
-                if not _disjoint(b, path, func):
+                if not is_disjoint(b, path, func):
                     raise ScheduleError(
                         f"cannot {why}: {name} is shared, and every thread of {loop.name} would "
                         f"add to the same elements of it in {b.name}; let it be local to a thread, "
@@ -221,7 +240,7 @@ def check_concurrent(
                     f"cannot {why}: every iteration of {loop.name} writes the same elements "
                     f"of {name} in {b.name}"
                 )
-            if not _disjoint(b, path, func):
+            if not is_disjoint(b, path, func):
                 raise ScheduleError(
                     f"cannot {why}: two iterations of {loop.name} may write the same elements "
                     f"of {name} in {b.name}"
@@ -256,13 +275,21 @@ def check_scopes(func: Function, why: str) -> None:
                 )
 
 
-def _disjoint(b: Block, path: Path, func: Function) -> bool:
+def is_disjoint(b: Block, path: Path, func: Function) -> bool:
     """Whether different iterations of the outermost loop of `path` write different elements."""
     loop = path[0].name
-    moving = {n for i in b.spatial for n in loops_of(i.bind)}
-    if all(is_own_loop(b, f) for f in path if f.name in moving or f.name == loop):
+    if are_own_points(b, path):
         return True
     ranges = {f.name: f.extent for f in path} | dict(b.tile)
     return any(
         loop in i.bind.names and separate(i.bind, loop, ranges, func.rules) for i in b.spatial
     )
+
+
+def are_own_points(b: Block, path: Path) -> bool:
+    """Whether different iterations of the outermost loop of `path` are different points of the
+    block, because the loops that move it were created for it.
+    """
+    loop = path[0].name
+    moving = {n for i in b.spatial for n in loops_of(i.bind)}
+    return all(is_own_loop(b, f) for f in path if f.name in moving or f.name == loop)

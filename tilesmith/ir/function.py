@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import prod
 
 from tilesmith.base.digest import digest
 from tilesmith.base.errors import ArgumentError, TilesmithError
@@ -156,8 +157,24 @@ def instantiate(func: Function, sizes: Mapping[str, int]) -> Function:
         wrong = ", ".join(n.removeprefix("#") for n in unknown)
         has = f"its open sizes are {', '.join(func.open_sizes)}" if func.sizes else "none is open"
         raise ArgumentError(f"{func.name!r} has no open size {wrong}; {has}")
+    _check_facts(func, numbers)
     done = with_sizes(func, numbers)
     return _start_empty_sums(done) if 0 in numbers.values() else done
+
+
+def _check_facts(func: Function, numbers: Mapping[str, int]) -> None:
+    """Numbers for the parts of a split loop must cover it, exactly if that was promised."""
+    env = {n: of(v) for n, v in numbers.items()}
+    for f in func.facts:
+        parts = [s.substitute(env).const for s in f.sizes]
+        extent = f.extent.substitute(env).const
+        if extent is None or None in parts:
+            continue
+        covered = prod(n for n in parts if n is not None)
+        if covered < extent or (f.exact and covered != extent):
+            sizes = " * ".join(str(s).removeprefix("#") for s in f.sizes)
+            wanted = "is" if f.exact else "is at least"
+            raise ArgumentError(f"{sizes} is {covered} in {func.name!r}; it {wanted} {extent}")
 
 
 def _size_name(name: str) -> str:

@@ -300,7 +300,7 @@ class For:
     extent: Int
     body: tuple[Stmt, ...]
     kind: str = "serial"
-    # annotations for code generators
+    # Annotations for code generators. Passes leave some to each other, whose keys begin with a dot.
     notes: tuple[tuple[str, Note], ...] = ()
     # The block that the loop was created for; "" if there is none. Loop names may be anything.
     owner: str = ""

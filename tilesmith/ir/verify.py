@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from tilesmith.base.errors import VerifyError
 from tilesmith.expr.dynamic import below, loads_of
+from tilesmith.expr.intervals import proves
 from tilesmith.expr.ints import Int, is_size
 from tilesmith.expr.nodes import Expr, Load, own_ints
 from tilesmith.expr.walk import preorder
@@ -24,6 +25,8 @@ from tilesmith.ir.nodes import (
     statements,
     walk,
 )
+from tilesmith.ir.printer import show_statement
+from tilesmith.ir.races import check_races
 
 KINDS = ("serial", "parallel", "vectorize", "unroll")
 THREAD_AXES = tuple(f"{k}.{d}" for k in ("blockIdx", "threadIdx") for d in "xyz") + ("vthread",)
@@ -59,6 +62,29 @@ def verify(func: Function) -> None:
         if b.name not in written and not any(n.const == 0 for n in b.shape):
             raise VerifyError(f"{func.name} never writes its output {b.name}")
     _body(func, func.body, frozenset(), func.all_buffers)
+    _check_barriers(func.body, {}, frozenset())
+    check_races(func)
+
+
+def _check_barriers(
+    body: tuple[Stmt, ...], ranges: dict[str, Int], threads: frozenset[str], cond: Int | None = None
+) -> None:
+    """No barrier stands below a condition that threads of a block may decide differently: some
+    would wait for others that never come.
+    """
+    for s in body:
+        match s:
+            case For():
+                mine = threads | {s.name} if s.kind.startswith("threadIdx") else threads
+                _check_barriers(s.body, {**ranges, s.name: s.extent}, mine, cond)
+            case If():
+                own = (p for p in s.conds if p.names & threads and not proves(p, ranges, {}))
+                _check_barriers(s.body, ranges, threads, cond or next(own, None))
+            case Sync() | Join() if cond is not None:
+                raise VerifyError(
+                    f"divergent `{show_statement(s)}`: it stands below the condition {cond} >= 0, "
+                    "which depends on the thread"
+                )
 
 
 def _body(
@@ -74,6 +100,8 @@ def _body(
                     raise VerifyError(f"loop {s.name} lies inside another loop of that name")
                 if s.kind not in KINDS and s.kind not in THREAD_AXES:
                     raise VerifyError(f"loop {s.name} is of unknown kind {s.kind!r}")
+                if any(key[:1] == "." for key, _ in s.notes) and any(walk(s.body)):
+                    raise VerifyError(f"loop {s.name} has a note that only passes may leave")
                 _body(func, s.body, scope | {s.name}, buffers)
             case If():
                 for p in s.conds:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.ir.dependence import check_concurrent, users_of
+from tilesmith.ir.dependence import PARALLEL_DEPTH, check_concurrent, users_of
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, For, Note, Path, Stmt, rewrite, walk
 from tilesmith.schedule.kinds import Vectorize
@@ -49,7 +49,7 @@ class AutoParallel(Step):
             return s
         body = chain[-1].body
         for k, loop in reversed(list(enumerate(chain))):
-            note = ("parallel_depth", (self.depth, k))
+            note = (PARALLEL_DEPTH, (self.depth, k))
             body = (replace(loop, body=body, notes=(*loop.notes, note)),)
         return body[0]
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from tilesmith.base.errors import ScheduleError
-from tilesmith.ir.dependence import check_kinds, check_scopes
+from tilesmith.base.errors import ScheduleError, TraceError
+from tilesmith.expr.ints import is_size
+from tilesmith.ir.dependence import PARALLEL_DEPTH, check_kinds, check_scopes
 from tilesmith.ir.function import Function
 from tilesmith.ir.lookup import find_loop
 from tilesmith.ir.nodes import For, Stmt, rewrite, walk
 from tilesmith.ir.verify import THREAD_AXES
 from tilesmith.schedule.loops import require_serial
-from tilesmith.schedule.step import Step
+from tilesmith.schedule.step import Step, as_int
 
 
 def _change(func: Function, loop: str, **changes: object) -> Function:
@@ -109,11 +110,33 @@ class Bind(Step):
         return done
 
 
+# Notes that are numbers, and those that are axes of threads.
+_COUNTS = (
+    *("unroll_depth", "fetch_ahead", "fetch_stream", "fetch_width", "pipeline", "hold"),
+    *("cluster", "in_flight", "resident"),
+)
+_ACROSS = ("reduce_across", "cooperative")
+_THREADS = tuple(axis for axis in THREAD_AXES if axis.startswith("threadIdx"))
+
+
+def _is_count(value: Any) -> bool:
+    """A number, at least 0, or an expression of size variables."""
+    if isinstance(value, str):
+        try:
+            names = as_int(value).names
+        except TraceError:
+            return False
+        return bool(names) and all(map(is_size, names))
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
 @dataclass(frozen=True, slots=True)
 class Annotate(Step):
     """Attaches a note for the code generator to a loop. Unknown notes have no effect.
 
     "prefetch": (buffer, distance) prefetches what the loop reads `distance` iterations later.
+    "parallel_depth": (p, k) makes the loop parallel if k < p. "unroll_depth", and for GPUs
+    "pipeline", "fetch_width", "hold" and others, are numbers; "reduce_across" is a thread axis.
 
     for k in 256:     ->    for k in 256:  # prefetch=('A', 8)
     """
@@ -125,10 +148,35 @@ class Annotate(Step):
 
     def apply(self, func: Function) -> Function:
         _, loop = find_loop(func, self.loop)
+        self._check(func, loop)
+        rest = tuple(n for n in loop.notes if not self._replaces(*n))
+        done = _change(func, self.loop, notes=(*rest, (self.key, self.value)))
+        if self.key == PARALLEL_DEPTH:
+            check_kinds(done, f"parallelize loop {self.loop}")
+        return done
+
+    def _check(self, func: Function, loop: For) -> None:
+        if not isinstance(self.key, str) or self.key[:1] == ".":
+            raise self._refuse("the key of a note is a word; those that begin with a dot are kept")
         if self.key == "prefetch":
             self._check_prefetch(func)
-        rest = tuple(n for n in loop.notes if not self._replaces(*n))
-        return _change(func, self.loop, notes=(*rest, (self.key, self.value)))
+        elif self.key == PARALLEL_DEPTH:
+            match self.value:
+                case (p, int(k)) if _is_count(p) and k >= 0:
+                    pass
+                case _:
+                    raise self._refuse("it is (p, k): the k-th loop of a nest runs if k < p")
+        elif self.key in _COUNTS and not _is_count(self.value):
+            raise self._refuse("it is a number, at least 0, or a size variable")
+        elif self.key in _ACROSS and self.value not in _THREADS:
+            raise self._refuse(f"it is one of {', '.join(_THREADS)}")
+        if self.key in ("reduce_across", "cluster"):
+            for _, b in walk(loop.body):
+                if b.combiner is not None and self.loop not in b.reducing_loops:
+                    raise self._refuse(f"{b.name} does not reduce over the loop")
+
+    def _refuse(self, why: str) -> ScheduleError:
+        return ScheduleError(f"{self.key} on loop {self.loop} is {self.value!r}: {why}")
 
     def _replaces(self, key: str, value: Any) -> bool:
         """Whether this note takes the place of an old one: only prefetches of different buffers may

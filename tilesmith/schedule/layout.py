@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import ClassVar
@@ -10,10 +10,10 @@ from typing import ClassVar
 from tilesmith.base.dtype import BOOL, INT64
 from tilesmith.base.errors import ScheduleError, TraceError
 from tilesmith.expr.dynamic import Dynamic
+from tilesmith.expr.injective import is_injective
 from tilesmith.expr.intervals import Unknown, bounds
 from tilesmith.expr.ints import Int, is_size, nonnegative, of, opaque_atoms, var
-from tilesmith.expr.nodes import Binary, Cast, Const, Expr, IntValue, Load, Select, children
-from tilesmith.expr.walk import preorder
+from tilesmith.expr.nodes import Binary, Cast, Const, Expr, IntValue, Load, Select
 from tilesmith.ir.function import Function
 from tilesmith.ir.lookup import find_block, readers, require_only_writer, written
 from tilesmith.ir.nodes import (
@@ -29,10 +29,10 @@ from tilesmith.ir.nodes import (
 )
 from tilesmith.ir.parse import parse_int
 from tilesmith.schedule.cache import check_fresh, find_buffer, rename_nest, top_level
-from tilesmith.schedule.injective import is_injective
 from tilesmith.schedule.iterators import open_domain
 from tilesmith.schedule.loops import require_no_notes
 from tilesmith.schedule.nests import nest, trivial_index
+from tilesmith.schedule.padding import vanishes
 from tilesmith.schedule.step import Step
 
 
@@ -124,7 +124,8 @@ def _replace_buffer(func: Function, buf: Buffer) -> Function:
 class Pad(Step):
     """Rounds the extents of a block's iterators up to a multiple. Operands are copied into larger
     buffers that end in zeros, and the result is cropped. Zeros behind a constant are the caller's
-    duty, as its layout is: `ts.pack` appends them.
+    duty, as its layout is: `ts.pack` appends them. An iterator that is summed over is padded only
+    if its terms are then 0, whatever the elements are.
 
     for i in 100:                     for i in 112:  A.pad[i, k] = where(i < 100, A[i, k], 0)
       C[i] += A[i, k]         ->      for i in 112:  C.pad[i] += A.pad[i, k]
@@ -167,29 +168,13 @@ class Pad(Step):
         if not extents:
             return func
         for i in b.reducing:
-            if i.name in extents and not self._vanishes(b, i.name):
+            if i.name in extents and not vanishes(b, _is_zero_behind(func, i)):
                 raise ScheduleError(
                     f"cannot pad {i.name} of {b.name}: "
                     "zeros behind its operands would change the result"
                 )
         func, b = self._pad_operands(func, b, extents)
         return self._crop(func, b, extents)
-
-    def _vanishes(self, b: Block, it: str) -> bool:
-        """Whether padding iterator `it` adds only zeros: the block sums products that have a factor
-        read at `it` itself. At a sum of iterators, what lies behind may be an element as well.
-        """
-        if b.combiner is None or b.combiner.op != "add":
-            return False
-
-        def factors(e: Expr) -> tuple[Expr, ...]:
-            product = isinstance(e, Binary) and e.op == "mul"
-            return children(e) if product or isinstance(e, Cast) else ()
-
-        def zero(e: Expr) -> bool:
-            return isinstance(e, Load) and any(it == p.name for p in e.index)
-
-        return all(any(map(zero, preorder(w.value, factors))) for w in b.writes)
 
     def _pad_operands(
         self, func: Function, b: Block, extents: dict[str, tuple[int, int]]
@@ -297,6 +282,19 @@ def _is_prepared(func: Function, b: Block, buf: Buffer) -> bool:
         and buf.is_as_given
         and [r.name for r in readers(func, buf.name)] == [b.name]
     )
+
+
+def _is_zero_behind(func: Function, i: Iter) -> Callable[[Load], bool]:
+    """Whether a load is 0 where the iterator is padded: it is read at the iterator itself, in a
+    dimension that ends with it. Elsewhere, what lies behind may be an element as well.
+    """
+    buffers = func.all_buffers
+
+    def zero(x: Load) -> bool:
+        shape = buffers[x.buffer].shape
+        return any(p.name == i.name and n == i.extent for p, n in zip(x.index, shape, strict=True))
+
+    return zero
 
 
 def _is_element(p: Int) -> bool:

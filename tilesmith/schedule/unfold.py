@@ -5,19 +5,30 @@ of matrices, and merge_tiles runs an element-wise block in the same order.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from typing import ClassVar
 
 from tilesmith.base.dtype import BOOL, INT64
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import ZERO, Int, of, var
-from tilesmith.expr.nodes import Binary, Const, Expr, IntValue, Load, Select
+from tilesmith.expr.nodes import (
+    Binary,
+    Const,
+    Expr,
+    IntValue,
+    Load,
+    Select,
+    map_own_ints,
+    rewrite,
+)
 from tilesmith.ir.function import Function
 from tilesmith.ir.lookup import find_block, require_only_writer
-from tilesmith.ir.nodes import Block, Buffer, Iter, Write, map_write_loads, map_writes, walk
+from tilesmith.ir.nodes import Block, Buffer, Iter, Write, map_writes, walk
 from tilesmith.schedule.cache import check_fresh, top_level
 from tilesmith.schedule.loops import require_no_notes
 from tilesmith.schedule.nests import nest, trivial_index
+from tilesmith.schedule.padding import vanishes
 from tilesmith.schedule.step import Step
 
 Sizes = tuple[tuple[str, int], ...]
@@ -109,6 +120,12 @@ class Unfold(Step):
         check_fresh(func, f"unfold {b.name}", name, *operands.values())
         if len(set(operands.values())) != len(loads):
             raise ScheduleError(f"cannot unfold {b.name}: it reads an operand at two places")
+        for axis in terms.padded:
+            if not vanishes(b, partial(_reads_at, axis)):
+                raise ScheduleError(
+                    f"cannot unfold {b.name}: zeros behind {axis} of its operands would change the "
+                    "result"
+                )
         stages: list[Block] = []
         buffers: list[Buffer] = []
         new: dict[Load, Expr] = {}
@@ -119,7 +136,6 @@ class Unfold(Step):
             new[x] = Load(operands[x], stage.writes[0].index, x.dtype)
         at = tuple(dict.fromkeys(rows.name if n in rows.names else n for n in its))
         extents = {i.name: i.extent for i in b.iters} | {rows.name: of(rows.extent)}
-        writes = map_write_loads((write,), lambda x: new[x])
         index = tuple(map(var, at))
         product = replace(
             b,
@@ -131,7 +147,7 @@ class Unfold(Step):
                     for m in [next((m for m in (rows, terms) if i.name in m.names), None)]
                 )
             ),
-            writes=(Write(name, index, writes[0].value),),
+            writes=(Write(name, index, _moved(write.value, new, rows.values() | terms.values())),),
         )
         back = tuple(rows.position() if n == rows.name else var(n) for n in at)
         dtype = write.value.dtype
@@ -222,6 +238,21 @@ class MergeTiles(Step):
         place = top_level(func, b.name)
         rest = replace(func, body=(*func.body[:place], *func.body[place + 1 :]))
         return replace(func, body=(*rest.body[:place], nest(rest, new), *rest.body[place:]))
+
+
+def _reads_at(axis: str, x: Load) -> bool:
+    return any(axis in p.names for p in x.index)
+
+
+def _moved(value: Expr, new: dict[Load, Expr], env: dict[str, Int]) -> Expr:
+    """The value over new iterators: its loads are replaced, and of other values the iterators in
+    them. A new iterator may have the name of an old one.
+    """
+
+    def put(x: Expr) -> Expr:
+        return new[x] if isinstance(x, Load) else map_own_ints(x, lambda p: p.substitute(env))
+
+    return rewrite(value, put)
 
 
 def _order(buffer: Buffer) -> list[int]:

@@ -125,6 +125,10 @@ class Winograd(Step):
             raise self._refuse(
                 f"{list(self.taps)} are no windows of constant weights; it has {[*by_tap]}"
             )
+        if len({*self.taps}) != len(self.taps):
+            raise self._refuse(f"{list(self.taps)} names a window twice")
+        if self.results < 1:
+            raise self._refuse(f"{self.results} results; it takes 1 or more")
         at = top_level(func, b.name)
         plain = all(i.bind.name is not None for i in b.iters)
         if len(list(walk((func.body[at],)))) > 1 or b.tile or b.where or not plain:

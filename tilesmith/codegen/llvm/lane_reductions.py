@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from tilesmith.codegen.llvm.addressing import Addressing
+from tilesmith.codegen.llvm.addressing import Address, Addressing
 from tilesmith.codegen.llvm.builder import Type, V
 from tilesmith.codegen.llvm.expressions import Expressions
 from tilesmith.codegen.llvm.operations import binary, extreme_of_numbers
 from tilesmith.codegen.llvm.position import Lane, Position
 from tilesmith.codegen.llvm.vectors import Vectors
 from tilesmith.expr.combiner import plain_combiner
+from tilesmith.expr.ints import Int
 from tilesmith.expr.nodes import Binary
 from tilesmith.ir.nodes import Write
 
@@ -43,7 +44,12 @@ class LaneReductions:
 
     def joins_lanes(self, w: Write) -> bool:
         a = self.addressing.address(w.buffer, w.index)
-        return not a.stride and not a.opaque and w.accumulates
+        return not a.stride and w.accumulates and not self._varies(a)
+
+    def _varies(self, a: Address) -> bool:
+        """Whether the part of an address that is no sum of loops differs between lanes."""
+        names = (n for m, _ in a.opaque for n in Int({m: 1}).names)
+        return any(isinstance(self.position.env.get(n), Lane) for n in names)
 
     def _partial(self, e: Binary) -> V:
         """The contribution of each lane: the identity for lanes that are masked out."""

@@ -20,6 +20,7 @@ from tilesmith.codegen.llvm.stores import Stores
 from tilesmith.codegen.llvm.vector_pieces import VectorPieces
 from tilesmith.codegen.passes.accesses import tile_ranges
 from tilesmith.codegen.passes.hold_results import HOLD, STREAM, summed
+from tilesmith.codegen.passes.spread_prefetches import FETCH
 from tilesmith.codegen.passes.transpose_squares import TRANSPOSE
 from tilesmith.expr.dynamic import loads_of
 from tilesmith.expr.ints import Int
@@ -205,7 +206,7 @@ class Statements:
         self.depth[s.name] = len(self.frames) - 1
         self.unflatten(counter, chain)
         for key, note in s.notes:
-            if key == "fetch" and isinstance(note, tuple):
+            if key == FETCH and isinstance(note, tuple):
                 self.cache.prefetches.on_behalf(note)
         shadowed = dict(self.position.memories)
         self.body(s.body)

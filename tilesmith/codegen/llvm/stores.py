@@ -164,6 +164,8 @@ class Stores:
         base = self.addressing.pointer(m, a.terms, a.offset)
         elem = storage_type(m.dtype)
         if at.type.lanes == 1 and a.stride == 0:
+            if v.type.lanes > 1:
+                raise BuildError(f"{m.name} is written by all lanes of a vector at once")
             p = b.value(Type("ptr"), f"getelementptr inbounds {elem}, ptr {base}, {at}").name
             b.emit(f"  store {narrow(self.builder, v, m.dtype)}, ptr {p}, align {m.dtype.nbytes}")
             return

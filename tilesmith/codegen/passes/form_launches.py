@@ -23,6 +23,7 @@ from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Buffer, For, If, Join, Stmt, Sync, statements
 
 AXES = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
+_DIVERGENT = "threads are joined below a condition that holds for some of them only"
 BLOCKS = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
 
 
@@ -165,6 +166,11 @@ def _extent(body: tuple[Stmt, ...], axis: str) -> int:
     return most
 
 
+def _require_no_barrier(s: Stmt) -> None:
+    if any(isinstance(t, Join | Sync) for t in statements((s,))):
+        raise BuildError(_DIVERGENT)
+
+
 @dataclass(frozen=True, slots=True)
 class _Place:
     """Where a statement stands, as seen by one thread."""
@@ -195,6 +201,8 @@ class _Threads:
             elif isinstance(s, For | If) and self._open(s):
                 (new,) = substitute_body((replace(s, body=()),), at.env)
                 assert isinstance(new, For | If)
+                if isinstance(new, If) and any(p.names & self.names for p in new.conds):
+                    _require_no_barrier(s)
                 inner = at
                 if isinstance(s, For):
                     inner = replace(at, ranges={**at.ranges, s.name: s.extent})
@@ -232,9 +240,7 @@ class _Threads:
     def _join(self, s: Join, at: _Place) -> Join:
         """Idle threads hold the identity and join in, if that leaves no group without a result."""
         if at.guards:
-            raise BuildError(
-                "threads are joined below a condition that holds for some of them only"
-            )
+            raise BuildError(_DIVERGENT)
         used = s.extent * s.stride
         if used < self.num and not at.inside and self.num % s.stride == 0:
             return replace(s, extent=self.num // s.stride)

@@ -19,8 +19,8 @@ from tilesmith.expr.nodes import Const, Load
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import For, If, Note, Stmt, Store, statements
 
-HOLD = "hold"  # a note; its value says whether the first statement of the loop sets zeros
-STREAM = "stream"  # a note: the operand that L1 should not keep
+HOLD = ".hold"  # a note; its value says whether the first statement of the loop sets zeros
+STREAM = ".stream"  # a note: the operand that L1 should not keep
 
 
 def hold_results(func: Function, target: Target) -> Function:

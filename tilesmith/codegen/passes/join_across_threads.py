@@ -9,6 +9,9 @@ result.
           S[i] += X[i, 32*k.0 + k.1]                     S.thread[i] += X[i, 32*k.0 + k.1]
                                                      join S.thread[i] over 32 threads
                                                      S[i] = S.thread[i]
+
+All threads of a block reach a Join. So where some have no result to compute, as in a last tile that
+is not full, they start from the identity and join in, and only what is stored has a condition.
 """
 
 from __future__ import annotations
@@ -18,10 +21,23 @@ from math import prod
 
 from tilesmith.base.errors import BuildError
 from tilesmith.base.target import Target
-from tilesmith.expr.ints import ONE, ZERO, Int, var
+from tilesmith.expr.intervals import bounds
+from tilesmith.expr.ints import ONE, ZERO, Int, maximum, var
 from tilesmith.expr.nodes import Load
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Block, Buffer, For, If, Join, Path, Stmt, Write, rewrite, walk
+from tilesmith.ir.initial import split_init
+from tilesmith.ir.nodes import (
+    Block,
+    Buffer,
+    For,
+    If,
+    Join,
+    Path,
+    Stmt,
+    Write,
+    rewrite,
+    walk,
+)
 
 NOTE = "reduce_across"
 _ORDER = {"threadIdx.z": 0, "threadIdx.y": 1, "threadIdx.x": 2}  # x changes fastest
@@ -39,6 +55,8 @@ def _join(func: Function, path: Path, b: Block) -> Function:
     if b.combiner is None or any(f.name not in b.reducing_loops for f in across):
         loop = across[0].name
         raise BuildError(f"{b.name} is no reduction over {loop}, which is to run across threads")
+    if not b.init:
+        raise BuildError(f"{b.name} is reduced across threads, but started elsewhere")
     path = tuple(_bound(f) for f in path)
     private = {w.buffer: replace(func.all_buffers[w.buffer], name=f"{w.buffer}.thread",
                                  scope="local") for w in b.writes}  # fmt: skip
@@ -46,6 +64,12 @@ def _join(func: Function, path: Path, b: Block) -> Function:
     first = next(k for k, f in enumerate(path) if f.name in b.reducing_loops)
     names = [f.name for f in across]
     after = _finish(b, path, first, private, _group(path, names))
+    threads = {f.name for f in path if f.kind in _ORDER}
+    everywhere = _everywhere(own, threads)
+    if everywhere is not own:
+        private = {n: _with_room(p, own, path) for n, p in private.items()}
+        func = replace(func, body=split_init(func.body, everywhere, path, path[first].name))
+        own = replace(own, init=False)
 
     def go(s: Stmt) -> tuple[Stmt, ...]:
         if isinstance(s, Block) and s.name == b.name:
@@ -61,6 +85,27 @@ def _join(func: Function, path: Path, b: Block) -> Function:
     body = rewrite(func.body, go)
     buffers = tuple(_scoped(x, body, private) for x in func.buffers)
     return replace(func, body=body, buffers=(*buffers, *private.values()))
+
+
+def _everywhere(b: Block, threads: set[str]) -> Block:
+    """The block without those conditions on its results that threads decide differently."""
+    env, reducing = b.binding, b.reducing_loops
+
+    def alike(p: Int) -> bool:
+        return not p.names & threads or bool(p.names & reducing)
+
+    where = frozenset(filter(alike, b.where))
+    domain = frozenset(p for p in b.domain if alike(p.substitute(env)))
+    return b if (where, domain) == (b.where, b.domain) else replace(b, where=where, domain=domain)
+
+
+def _with_room(buffer: Buffer, b: Block, path: Path) -> Buffer:
+    """The buffer with room for what the block would access without its conditions."""
+    ranges = {f.name: f.extent for f in path}
+    (w,) = (w for w in b.writes if w.buffer == buffer.name)
+    last = (bounds(p.substitute(b.binding), ranges)[1] for p in w.index)
+    shape = tuple(maximum(n, p + 1) for n, p in zip(buffer.shape, last, strict=True))
+    return replace(buffer, shape=shape)
 
 
 def _bound(f: For) -> For:
@@ -106,13 +151,17 @@ def _finish(
     where = {p.substitute(env) for p in b.where if not p.names & reducing}
     iters = {i.name for i in b.spatial}
     domain = {p for p in b.domain if {n for n in p.names if n[0] != "#"} <= iters}
-    conds = tuple(sorted({*where, *(p.substitute(at) for p in domain)}, key=str))
+    conds = sorted({*where, *(p.substitute(at) for p in domain)}, key=str)
+    threads = {f.name for f in path if f.kind in _ORDER}
+    own = tuple(p for p in conds if p.names & threads)
+    alike = tuple(p for p in conds if p not in own)
+    stored: Stmt = Block(f"{b.name}.join", spatial, tuple(writes))
     body: tuple[Stmt, ...] = (
         Join(tuple(loads), b.combiner, *group),
-        Block(f"{b.name}.join", spatial, tuple(writes)),
+        If(own, (stored,)) if own else stored,
     )
-    if conds:
-        body = (If(conds, body),)
+    if alike:
+        body = (If(alike, body),)
     for f in reversed(keep):
         body = (For(f"{f.name}.join", f.extent, body, f.kind, owner=b.name),)
     return body

@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilesmith.base.target import Target
+from tilesmith.ir.dependence import running_kind
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import COPY_LANES, For, If, Stmt, rewrite
 
@@ -17,11 +18,8 @@ def resolve_notes(func: Function, _: Target) -> Function:
 
 
 def _parallel(s: Stmt) -> tuple[Stmt, ...]:
-    """`parallel_depth` (p, k): the k-th loop of the nest is parallel if k < p."""
-    if isinstance(s, For) and s.kind == "serial":
-        note = s.note("parallel_depth")
-        if isinstance(note, tuple) and isinstance(note[0], int) and int(note[1]) < note[0]:
-            return (replace(s, kind="parallel"),)
+    if isinstance(s, For) and s.kind == "serial" and running_kind(s) == "parallel":
+        return (replace(s, kind="parallel"),)
     return (s,)
 
 

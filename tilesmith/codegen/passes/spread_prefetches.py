@@ -1,6 +1,6 @@
 """Moves prefetches from the memory-bound loops of a nest into the loop with the most arithmetic, so
 that memory and arithmetic units are busy at the same time. Where a "prefetch" note can be moved,
-the inner loop gets a "fetch" note: how many cache lines per iteration, into which cache level, from
+the inner loop gets a FETCH note: how many cache lines per iteration, into which cache level, from
 which address.
 
 CPU policy: if prefetches stayed next to their accesses, a whole row would be requested in the short
@@ -20,6 +20,7 @@ from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Buffer, For, Note, Stmt, Store, rewrite, statements
 
+FETCH = ".fetch"
 LINE = 64  # bytes
 _MOST_LINES = 16  # cache lines prefetched per iteration of the inner loop at most
 _WORTH = 1024  # bytes; a shorter iteration ends before its prefetches arrive
@@ -114,7 +115,7 @@ def _noted(body: tuple[Stmt, ...], nest: list[str], note: Note) -> tuple[Stmt, .
             return (s,)
         if inner:
             return (replace(s, body=_noted(s.body, inner, note)),)
-        return (replace(s, notes=(*s.notes, ("fetch", note))),)
+        return (replace(s, notes=(*s.notes, (FETCH, note))),)
 
     return rewrite(body, put)
 
@@ -127,7 +128,7 @@ def _shares(body: tuple[Stmt, ...], chain: list[For], each: int) -> list[tuple[l
     shares: list[tuple[list[For], int]] = []
     beside = [f for s in body if (f := _counted(s)) is not None] if len(chain) == 1 else []
     for f in beside:
-        idle = f.name != chain[0].name and f.note("fetch") is None
+        idle = f.name != chain[0].name and f.note(FETCH) is None
         if idle and each > 1 and f.extent == chain[0].extent:
             shares.append(([f], 1))
             each -= 1

@@ -29,7 +29,7 @@ from tilesmith.expr.nodes import Load
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Buffer, For, If, Stmt, Store, Write, statements
 
-STEP = "step"
+STEP = ".step"
 
 # Loads from shared memory for each sum, from which on the steps go outside, and are kept apart.
 _REPEATED, _MANY = 0.5, 0.25

@@ -21,7 +21,7 @@ from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Buffer, For, If, Stmt, Store
 
-TRANSPOSE = "transpose"  # a note: vectors are loaded along this loop, stored along the next
+TRANSPOSE = ".transpose"  # a note: vectors are loaded along this loop, stored along the next
 _SMALLEST = 4
 _EASY = (-1, 0, 1, 2)  # strides at which the emitter loads whole vectors without this pass
 

@@ -12,7 +12,7 @@ from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import map_access
 from tilesmith.expr.ints import Int, var
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Alloc, For, Stmt, Store, rewrite, statements
+from tilesmith.ir.nodes import Alloc, Buffer, For, Stmt, Store, rewrite, statements
 
 
 def widen_private_buffers(func: Function, _: Target) -> Function:
@@ -32,7 +32,13 @@ def widen_private_buffers(func: Function, _: Target) -> Function:
                 return ()
             return (map_access(t, move),) if isinstance(t, Store) else (t,)
 
-        wide = [Alloc(replace(b, shape=(*b.shape, s.extent), align=None)) for b in inside.values()]
+        wide = (Alloc(_with_lanes(b, s.extent)) for b in inside.values())
         return (*wide, replace(s, body=rewrite(s.body, widen)))
 
     return replace(func, body=rewrite(func.body, go))
+
+
+def _with_lanes(b: Buffer, lanes: Int) -> Buffer:
+    """The buffer with a last dimension for the lanes, which are next to each other in memory."""
+    layout = None if b.layout is None else (*b.layout, var(f"d{len(b.shape)}"))
+    return replace(b, shape=(*b.shape, lanes), layout=layout, align=None)
