@@ -156,7 +156,10 @@ CASES = {
     "reduce_sum_square": [([(2, 3)], {"axes": (0,)})],
     "relu": [([(4,)], {})],
     "remainder": [([(2, 3), (3,)], {})],
-    "requantize": [([ids, (3,), ids], {"dtype": "int8"})],
+    "requantize": [
+        ([ids, (3,), ids], {"dtype": "int8"}),
+        ([ids, (3,), ids, (3,)], {"dtype": "int8"}),
+    ],
     "reshape": [([(2, 3, 2)], {"shape": (3, 4)})],
     "reverse_sequence": [([(3, 3), ids], {})],
     "right_shift": [([ids, ids], {})],
@@ -220,7 +223,7 @@ CASES |= {
     "to_reals": [([some_bytes, (), byte], {})],
     "top_k": [],  # two results: tests/ops/test_ops_indices.py
     "trilu": [([(3, 3)], {}), ([(2, 3)], {"k": -1, "upper": False})],
-    "weighted_sum": [([some_bytes, some_bytes, (), (), ()], {})],
+    "weighted_sum": [([some_bytes, some_bytes, (), (), (), *z], {}) for z in ((), ((),))],
 }  # fmt: skip
 
 

@@ -15,7 +15,8 @@ def load_onnx(model: Any, dims: Mapping[str, int] | None = None) -> OpenGraph:
     """A model from a file's path or from an onnx.ModelProto. It needs `tilesmith[onnx]`.
 
     - `model`: the path, or the proto. Files are checked and not trusted.
-    - `dims`: numbers for open dimensions by their names, as {"batch": 1}.
+    - `dims`: numbers for open dimensions by their names, as {"batch": 1}. One that has none in
+      the model is called after its input and its place, as "x.0".
 
     The result is a Graph; where sizes stay open, or depend on what the model computes, it is a
     Program, whose parts become graphs at the first call with new shapes.

@@ -1,12 +1,13 @@
 """GraphBuilder: operators applied one by one in, a Graph out. Each result's shape and dtype come
-from the operator's definition in the DSL, and what depends on constants alone is computed at once.
+from the operator's definition in the DSL, and what depends on constants alone is computed at once;
+a value without elements is as well known as a constant.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,12 +68,7 @@ class GraphBuilder:
             f"{label}.{next(self._numbers)}", function, tuple(v.name for v in inputs),
             tuple(v.name for v in outputs), held, origin,
         )  # fmt: skip
-        arrays = [self._constants.get(v.name) for v in inputs]
-        folded = (
-            self._folder.fold(node, [a for a in arrays if a is not None])
-            if _all(arrays) and function not in self._unfolded
-            else None
-        )
+        folded = self._folded(node, inputs, outputs)
         self.last = node if folded is None else None
         if folded is None:
             self._nodes.append(node)
@@ -80,6 +76,17 @@ class GraphBuilder:
             for v, a in zip(outputs, folded, strict=True):
                 self._constants[v.name] = a
         return tuple(outputs) if types.several else outputs[0]
+
+    def _folded(
+        self, node: Node, inputs: Sequence[Value], outputs: Sequence[Value]
+    ) -> tuple[Array, ...] | None:
+        if not any(v.size for v in outputs):
+            return tuple(_empty(v) for v in outputs)
+        known = (_empty(v) if v.size == 0 else self._constants.get(v.name) for v in inputs)
+        arrays = [a for a in known if a is not None]
+        if len(arrays) < len(inputs) or node.function in self._unfolded:
+            return None
+        return self._folder.fold(node, arrays)
 
     def finish(self, outputs: Mapping[str, Value]) -> Graph:
         """The graph of these outputs, by the names that a caller sees; what they do not need is
@@ -101,5 +108,5 @@ class GraphBuilder:
         return value
 
 
-def _all(arrays: list[Array | None]) -> bool:
-    return all(a is not None for a in arrays)
+def _empty(v: Value) -> Array:
+    return np.empty(v.shape, v.dtype.numpy)

@@ -22,7 +22,7 @@ Runner = Callable[[Feeds], dict[str, Array]]  # runs a body: arrays by name in, 
 @dataclass(frozen=True, slots=True)
 class Signature:
     """An input as the model declares it. An open dimension is a name; one that the model does not
-    name is "?".
+    name is called after the input and its place, as "x.0".
     """
 
     name: str

@@ -181,7 +181,7 @@ def _check_shape(s: Signature, a: Array, model: str, sizes: dict[str, tuple[int,
             raise ArgumentError(
                 f"{model}: input {s} is given shape {list(a.shape)}; dimension {d} must be {wanted}"
             )
-        if isinstance(wanted, str) and wanted != "?":
+        if isinstance(wanted, str):
             before, where = sizes.setdefault(wanted, (n, s.name))
             if before != n:
                 raise ArgumentError(

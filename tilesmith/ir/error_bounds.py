@@ -62,6 +62,8 @@ _BLUNT = 1 / 256  # sums whose error may be such a share of a term are taken as 
 # own functions need (codegen/llvm/vecmath.py).
 _ROUNDINGS = {"div": 4.0, "sqrt": 4.0, "rsqrt": 4.0, "pow": 32.0}
 _FUNCTION_ROUNDINGS = 16.0
+# The largest slope of functions that are bounded: as good as their values at two more points.
+_SLOPES = {"erf": 1.13, "tanh": 1.0, "sigmoid": 0.25, "sin": 1.0, "cos": 1.0, "atan": 1.0}
 _EXACT_UNARY = frozenset(("neg", "abs", "not"))
 _STEPS = frozenset(("floor", "ceil", "round", "trunc"))
 _COMPARISONS = frozenset(("lt", "le", "gt", "ge", "eq", "ne"))
@@ -472,7 +474,8 @@ def _unary(op: str, x: Any, e: Error, r: Any, d: DType) -> Error:
     def f(z: Array) -> Any:
         return semantics.unary(op, z, FLOAT64)
 
-    passed = _around(f, r, (x, e))
+    slope = _SLOPES.get(op)
+    passed = _around(f, r, (x, e)) if e is None or slope is None else np.minimum(slope * e, 2.0)
     if op in _STEPS:
         return passed
     if op in ("sin", "cos"):  # near their zeros, the error is that of the argument

@@ -71,14 +71,14 @@ def space_to_depth(
     if any(n % block for n in sizes):
         raise ExpressionError(f"{op}: block={block} does not divide the {sizes} pixels of X")
     channels = fixed(op, "the channels of X", X.shape_ints[at.channel])
-    area = block * block
+    area, between = block * block, max(1, channels)
     y, x = at.spatial
 
     def body(*index: Value) -> Value:
         place = list(index)
         f = index[at.channel]
-        part = f % area if channel_last else f // channels
-        place[at.channel] = f // area if channel_last else f % channels
+        part = f % area if channel_last else f // between
+        place[at.channel] = f // area if channel_last else f % between
         place[y] = index[y] * block + part // block
         place[x] = index[x] * block + part % block
         return X[tuple(place)]

@@ -175,12 +175,12 @@ def quantization_range(X: Tensor, name: str = "quantization") -> tuple[Tensor, T
 
 
 def weighted_sum(
-    A: Tensor, B: Tensor, of_a: Tensor, of_b: Tensor, shift: Tensor,
+    A: Tensor, B: Tensor, of_a: Tensor, of_b: Tensor, shift: Tensor, *zero: Tensor,
     dtype: str | DType = "uint8", name: str = "weighted_sum",
 ) -> Tensor:  # fmt: skip
-    """round(a * of_a + b * of_b + shift) as `dtype`: the sum of two quantised tensors of one shape,
-    if the factors are their scales by that of the result, and the shift is what remains of all
-    zero points.
+    """round(a * of_a + b * of_b + shift) + zero as `dtype`: the sum of two quantised tensors of one
+    shape, if the factors are their scales by that of the result, and the shift is what remains of
+    the other zero points. An even zero point may be part of the shift.
     """
     op = "weighted_sum"
     need_tensor(op, "A", A)
@@ -190,28 +190,31 @@ def weighted_sum(
         raise ExpressionError(
             f"{op}: A has shape {show_shape(A.shape)}, B {show_shape(B.shape)}; they must be equal"
         )
-    _alike(A, op, of_a, of_b, shift)
+    _alike(A, op, of_a, of_b, shift, *zero)
 
     def body(*i: Value) -> Value:
         one, two, rest = (cast(t[(0,) * t.ndim], FLOAT32) for t in (of_a, of_b, shift))
         whole = cast(B[i], FLOAT32) * two + (cast(A[i], FLOAT32) * one + rest)
-        return _saturated(whole, None, to)
+        return _saturated(whole, zero[0][(0,) * zero[0].ndim] if zero else None, to)
 
     out: Tensor = compute(A.shape_ints, body, name=name)
     return out
 
 
 def requantize(
-    S: Tensor, factor: Tensor, *zero: Tensor, dtype: str | DType = "uint8", real: bool = False,
+    S: Tensor, factor: Tensor, *terms: Tensor, dtype: str | DType = "uint8", real: bool = False,
     name: str = "requantize",
 ) -> Tensor:  # fmt: skip
-    """round(s * factor) + zero as `dtype`, of sums in int32; factor and zero are broadcast. With
-    `real`, these whole numbers are float32, for an operator in the same kernel.
+    """round(s * factor + rest) + zero as `dtype`, of sums in int32; `terms` are the zero point and
+    the rest, which may be left out, and all are broadcast. With `real`, these whole numbers are
+    float32, for an operator in the same kernel.
     """
     op = "requantize"
     need_tensor(op, "S", S)
     to = _small(op, dtype)
-    for what, t in (("factor", factor), *(("zero", z) for z in zero)):
+    if len(terms) > 2:
+        raise ExpressionError(f"{op}: {len(terms)} terms; there are a zero point and a rest")
+    for what, t in zip(("factor", "zero", "rest"), (factor, *terms), strict=False):
         need_tensor(op, what, t)
         if broadcast_shape(op, S.shape_ints, t.shape_ints) != S.shape_ints:
             raise ExpressionError(
@@ -220,7 +223,9 @@ def requantize(
 
     def body(*i: Value) -> Value:
         scaled = cast(S[i], FLOAT32) * cast(read_broadcast(factor, i), FLOAT32)
-        return _saturated(scaled, read_broadcast(zero[0], i) if zero else None, to, real)
+        if len(terms) > 1:
+            scaled = scaled + cast(read_broadcast(terms[1], i), FLOAT32)
+        return _saturated(scaled, read_broadcast(terms[0], i) if terms else None, to, real)
 
     out: Tensor = compute(S.shape_ints, body, name=name)
     return out

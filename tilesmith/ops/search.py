@@ -45,9 +45,16 @@ def _position(
     if axis is None:
         X, axis = reshape(X, (product(X.shape_ints),), name=f"{name}_row"), 0
     at = axis_of(op, axis, X.ndim)
-    if X.shape_ints[at].const == 0:
-        raise ExpressionError(f"{op}: axis {axis} of X has no elements, so there is no {op}")
     extent = X.shape_ints[at]
+    shape = [n for d, n in enumerate(X.shape_ints) if d != at]
+    is_empty = any(n.const == 0 for n in shape)
+    if keepdims:
+        shape = [product(())] * ndim if whole else [*shape[:at], product(()), *shape[at:]]
+    if extent.const == 0 and is_empty:
+        nothing: Tensor = compute(shape, lambda *i: cast(0, "int64"), name=name)
+        return nothing
+    if extent.const == 0:
+        raise ExpressionError(f"{op}: axis {axis} of X has no elements, so there is no {op}")
     k = reduce_axis(extent, name="k")
     find = reductions.argmax if op == "argmax" else reductions.argmin
 
@@ -59,9 +66,6 @@ def _position(
         v = X[place]
         return find(cast(v, "uint8") if v.dtype.kind == "b" else v, axis=k)
 
-    shape = [n for d, n in enumerate(X.shape_ints) if d != at]
-    if keepdims:
-        shape = [product(())] * ndim if whole else [*shape[:at], product(()), *shape[at:]]
     names = [f"i{d}" for d in range(len(shape))]
     label = f"{name}_turned" if last else name
     position: Tensor = compute(shape, body, name=label, axes=names)[0]
@@ -74,8 +78,12 @@ def _position(
 
 def hardmax(X: Tensor, axis: int = -1, name: str = "hardmax") -> Tensor:
     """1 at the first maximum along an axis, 0 elsewhere."""
-    place = argmax(X, axis, name=f"{name}_place")
+    need_tensor("hardmax", "X", X)
     at = axis_of("hardmax", axis, X.ndim)
+    if X.shape_ints[at].const == 0:
+        nothing: Tensor = compute(X.shape_ints, lambda *i: X[i], name=name)
+        return nothing
+    place = argmax(X, axis, name=f"{name}_place")
 
     def body(*i: Value) -> Value:
         return cast(where(i[at] == place[(*i[:at], *i[at + 1 :])], 1, 0), X.dtype)

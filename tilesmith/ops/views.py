@@ -89,7 +89,7 @@ def tile(X: Tensor, repeats: Sequence[int], name: str = "tile") -> Tensor:
     def place(i: Value, extent: Int, count: int) -> Any:
         if extent == ONE:
             return 0
-        return i if count == 1 else i % extent
+        return i if count == 1 or extent.const == 0 else i % extent
 
     def body(*index: Value) -> Value:
         return X[tuple(map(place, index, X.shape_ints, counts))]

@@ -226,8 +226,8 @@ def _origins(nodes: tuple[Node, ...]) -> tuple[str, ...]:
 
 
 def _open_inputs(model: Program) -> str:
-    named = {d: None for s in model.inputs for d in s.dims or () if isinstance(d, str) and d != "?"}
-    unnamed = [str(s) for s in model.inputs if s.dims is None or "?" in s.dims]
+    named = {d: None for s in model.inputs for d in s.dims or () if isinstance(d, str)}
+    unnamed = [str(s) for s in model.inputs if s.dims is None]
     parts = []
     if named:
         parts.append(f"its dimensions {', '.join(named)} are open; give their sizes, as in "

@@ -46,6 +46,7 @@ def _shape(s: Signature) -> tuple[int, ...]:
         raise ArgumentError(f"input {s} has any rank; give it as an array")
     for d in s.dims:
         if isinstance(d, str):
-            how = "give it as an array" if d == "?" else f"give the size of {d!r}, as --dim {d}=1"
-            raise ArgumentError(f"input {s} has an open dimension; {how}")
+            raise ArgumentError(
+                f"input {s} has an open dimension; give the size of {d!r}, as --dim {d}=1"
+            )
     return tuple(d for d in s.dims if isinstance(d, int))

@@ -36,7 +36,9 @@ def import_attention(call: Call) -> tuple[Value | None, ...]:
     _, groups, keys, _ = k.shape
     if k.shape != (batch, groups, keys, size) or v.shape[:3] != k.shape[:3]:
         call.refuse(f"queries {q.shape}, keys {k.shape} and values {v.shape} do not fit")
-    if 0 in q.shape or 0 in k.shape or heads % groups:
+    if not keys or not size:
+        call.refuse(f"there is nothing to attend to in keys {k.shape}")
+    if not heads or not groups or heads % groups:
         call.refuse(f"queries {q.shape} have no whole number of heads for each of keys {k.shape}")
 
     # Heads that share keys are rows of one product.

@@ -59,16 +59,17 @@ def signature(info: onnx.ValueInfoProto) -> Signature:
     tensor = info.type.tensor_type
     dims: tuple[int | str, ...] | None = None
     if tensor.HasField("shape"):
-        dims = tuple(_dim(d, info.name) for d in tensor.shape.dim)
+        dims = tuple(_dim(d, f"{text(info.name)}.{k}") for k, d in enumerate(tensor.shape.dim))
     return Signature(text(info.name), dtype_of(tensor.elem_type, f"{info.name!r}"), dims)
 
 
 def _dim(d: onnx.TensorShapeProto.Dimension, name: str) -> int | str:
-    if d.HasField("dim_value"):
-        if d.dim_value < 0:
-            raise GraphError(f"{name!r} has a dimension of {d.dim_value}; it is at least 0")
+    """A size, or the name of an open dimension: the model's own, or else `name`. Exporters write
+    negative sizes for open ones too.
+    """
+    if d.HasField("dim_value") and d.dim_value >= 0:
         return int(d.dim_value)
-    return text(d.dim_param) or "?"
+    return text(d.dim_param) or name
 
 
 def convert_graph(

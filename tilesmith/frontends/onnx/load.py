@@ -27,8 +27,9 @@ _NO_NAMES = {"", "main_graph", "torch_jit", "torch-jit-export"}
 
 def load(path: str | Path | bytes | Any, dims: Mapping[str, int] | None = None) -> OpenGraph:
     """A model from a file, from the bytes of one, or from an onnx.ModelProto. `dims` gives numbers
-    to open dimensions by their names. Weights are not copied: the file is mapped. The graph has the
-    name that the model has, or else that of the file.
+    to open dimensions by their names; one without a name is called after its input and its place,
+    as "x.0". Weights are not copied: the file is mapped. The graph has the name that the model has,
+    or else that of the file.
     """
     name = os.fspath(path) if isinstance(path, str | os.PathLike) else "the model"
     try:
@@ -50,7 +51,7 @@ def load(path: str | Path | bytes | Any, dims: Mapping[str, int] | None = None) 
 
 def _with_dims(graph: OnnxGraph, dims: Mapping[str, int] | None) -> OnnxGraph:
     given = _checked_dims({} if dims is None else dims)
-    names = {d for s in graph.inputs for d in s.dims or () if isinstance(d, str)} - {"?"}
+    names = {d for s in graph.inputs for d in s.dims or () if isinstance(d, str)}
     if unknown := sorted(set(given) - names):
         has = f"its open dimensions are {', '.join(sorted(names))}" if names else "none is open"
         raise GraphError(f"dims names {unknown[0]!r}, which is no open dimension; {has}")

@@ -26,10 +26,11 @@ def sliced(call: Building, x: Value, parts: Mapping[int, tuple[int, int, int]]) 
     for d, n in enumerate(x.shape):
         first, past, step = slice(*parts.get(d, (0, n, 1))).indices(n)
         count = len(range(first, past, step))
-        # The element before the first cannot be named by its place.
-        whole.append((first, past if past >= 0 else -n - 1, step if count > 1 or not n else 1))
-        if count == 1:
-            whole[-1] = (first, first + 1, 1)
+        if count > 1:
+            # The element before the first cannot be named by its place.
+            whole.append((first, past if past >= 0 else -n - 1, step))
+        else:
+            whole.append((first, first + 1, 1) if count else (0, 0, 1))
     if all(w == (0, n, 1) for w, n in zip(whole, x.shape, strict=True)):
         return x
     starts, stops, steps = zip(*whole, strict=True)

@@ -15,10 +15,9 @@ from tilesmith.base.dtype import FLOAT32
 from tilesmith.base.dtype import dtype as dtype_named
 from tilesmith.base.target import Target
 from tilesmith.graph.edit import Editor, edited
-from tilesmith.graph.graph import Array, Graph, Node, Value
+from tilesmith.graph.graph import Graph, Node, Value
 from tilesmith.graph.passes.scaled_integers import (
     CONVOLUTIONS,
-    SAME_SCALE,
     Scaled,
     integer_product,
     moved_zero,
@@ -96,7 +95,9 @@ class _Rule:
         found, rank = self.constants[x.name], len(x.shape)
         axes = node.setting("axes") or tuple(range(rank))[::-1]
         axes = tuple(a % rank for a in axes)
-        moved = replace(found, value=e.transpose(found.value, axes), axis=axes.index(found.axis))
+        held = e.array(found.value)
+        turned = found.value if held is None else e.constant(held.transpose(axes), found.value.name)
+        moved = replace(found, value=turned, axis=axes.index(found.axis))
         return self._known(e.transpose(x, axes), moved)
 
     def _source(self, e: Editor, v: Value) -> Scaled | None:
@@ -127,12 +128,14 @@ class _Rule:
         zero = e.array(inputs[2]) if len(inputs) > 2 else np.zeros(1, out.dtype.numpy)
         if scale is None or zero is None or scale.size != 1 or zero.size != 1:
             return None
+        if scale.ndim > 1 or zero.ndim > 1:
+            return None
         if scale.dtype != np.float32 or node.setting("precision") not in (None, "float32"):
             return None
         if out.dtype.bits != 8 or inputs[0].dtype is not FLOAT32:
             return None
         readers = e.graph.consumers.get(out.name, ())
-        inside = out.name not in e.graph.returned and all(n.function is dequantize for n in readers)
+        inside = out.name not in e.graph.returned and all(_follows(e, n, out) for n in readers)
         kind = dtype_named(self.activations) if self.activations and inside else out.dtype
         value = Value(out.name, out.shape, kind)
         return Scaled(value, scale.reshape(-1), moved_zero(zero, kind))
@@ -159,38 +162,28 @@ class _Rule:
         x, w = (self._source(e, e.builder.value(name)) for name in root.inputs[:2])
         if x is None or w is None or not x.is_uniform or any(n.function is relu for n in after[1:]):
             return None
-        out = integer_product(e, root, x, w)
-        if out is None:
-            return None
-        total, scale, shift, axis = out
+        total = integer_product(e, root, x, w)
         for one in reversed([n for n in after if n.function is not relu]):
-            if one.function is reshape:
-                if shift is not None:
-                    total, shift = e.add(bias_add, total, e.constant(shift), axis=axis), None
-                shape = e.builder.value(one.outputs[0]).shape
-                if scale.size > 1 and shape[-1] != total.shape[-1]:
-                    return None
-                total = e.reshape(total, shape)
-                continue
-            bias = self._bias(e, e.builder.value(one.inputs[1]), x.scale * scale)
-            where = one.setting("axis", 1) % len(total.shape)
-            if bias is None or (shift is not None and where != axis % len(total.shape)):
+            if total is None:
                 return None
-            bias = bias if shift is None else bias + shift
-            total, shift = (
-                e.add(bias_add, total, e.constant(bias.astype(np.int32)), axis=where),
-                None,
-            )
-        if shift is not None:
-            total = e.add(bias_add, total, e.constant(shift), axis=axis)
-        factor = (x.scale * scale / target.scale).astype(np.float32)
-        rank = len(total.shape)
-        factor = factor.reshape(-1, *(1,) * (rank - 1 - axis % rank)) if factor.size > 1 else factor
-        zero = target.zero.astype(np.float32).reshape(())
-        y: Value = e.add(
-            requantize, total, e.constant(factor.reshape(factor.shape if factor.size > 1 else ())),
-            e.constant(zero), dtype=target.value.dtype.name,
-        )  # fmt: skip
+            out, *given = (e.builder.value(name) for name in (*one.outputs, *one.inputs[1:]))
+            if one.function is reshape:
+                total = total.reshaped(e, out.shape)
+                continue
+            bias, known = e.array(given[0]), self.constants.get(given[0].name)
+            if known is not None and (held := e.array(known.value)) is not None:
+                bias = known.reals(held)
+            total = None if bias is None else total.plus(e, bias, one.setting("axis", 1))
+        if total is None:
+            return None
+        total = total.summed(e)
+        terms = [e.constant(target.zero.astype(np.float32).reshape(()))]
+        if total.rest is not None:
+            rest = (total.rest / target.scale.astype(np.float64)).astype(np.float32)
+            terms.append(e.constant(total.lined_up(rest)))
+        factor = total.lined_up((total.scale / target.scale).astype(np.float32))
+        dtype = target.value.dtype.name
+        y: Value = e.add(requantize, total.value, e.constant(factor), *terms, dtype=dtype)
         return _floored(e, y, target) if any(n.function is relu for n in after) else y
 
     def _added(self, e: Editor, chain: list[Node], target: Scaled) -> Value | None:
@@ -203,8 +196,11 @@ class _Rule:
         if not a.is_uniform or not b.is_uniform or a.value.shape != b.value.shape:
             return None
         wide = [t.scale.astype(np.float64) / target.scale for t in (a, b)]
-        shift = target.zero - wide[0] * a.zero - wide[1] * b.zero
-        numbers = (e.constant(x.astype(np.float32).reshape(())) for x in (*wide, shift))
+        shift = -wide[0] * a.zero - wide[1] * b.zero
+        # Halves round to the even neighbour also if an even number is added before.
+        is_odd = bool(target.zero % 2)
+        given = (*wide, shift, target.zero) if is_odd else (*wide, shift + target.zero)
+        numbers = (e.constant(x.astype(np.float32).reshape(())) for x in given)
         dtype = target.value.dtype
         left, right = (self._unrounded(e, t.value, chain) for t in (a, b))
         y: Value = e.add(weighted_sum, left, right, *numbers, dtype=dtype.name)
@@ -224,19 +220,17 @@ class _Rule:
         out: Value = e.add(requantize, *inputs, **dict(node.settings), real=True)
         return out
 
-    def _bias(self, e: Editor, v: Value, scale: Array) -> Array | None:
-        """A bias in units of the sum."""
-        real, known = e.array(v), self.constants.get(v.name)
-        held = None if known is None else e.array(known.value)
-        if known is not None and held is not None:
-            whole = held.astype(np.int64) - known.zero
-            if np.allclose(known.scale, scale, rtol=SAME_SCALE, atol=0):
-                return whole
-            real = whole * known.scale.astype(np.float64)
-        if real is None or not np.all(scale > 0):
-            return None
-        units = np.rint(real.astype(np.float64) / scale.astype(np.float64))
-        return units.astype(np.int64) if np.abs(units).max(initial=0) < 2**30 else None
+
+def _follows(e: Editor, reader: Node, out: Value) -> bool:
+    """Whether a node that reads a quantised value reads it as well if its type and zero point are
+    moved.
+    """
+    terms = [e.new.get(x) for x in reader.inputs[1:]]
+    known = [t for t in terms if t is not None]
+    if reader.function is not dequantize or len(known) < len(terms):
+        return False
+    found = scaled_of(e, (out, *known), reader)
+    return found is not None and found.is_uniform
 
 
 def _floored(e: Editor, y: Value, target: Scaled) -> Value:

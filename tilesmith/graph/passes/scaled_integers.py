@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,16 @@ from tilesmith.base.dtype import UINT8, DType
 from tilesmith.graph.edit import Editor
 from tilesmith.graph.graph import Array, Node, Value
 from tilesmith.ops.conv import conv1d, conv2d, conv3d
+from tilesmith.ops.elementwise import bias_add
 
 CONVOLUTIONS = (conv1d, conv2d, conv3d)
 
 
-# How far the scale of a bias may be from the product of the operands' scales to count as equal.
-SAME_SCALE = 1e-5
+# How far a bias may be from a whole multiple of the scale of a sum, as a part of it, to be added as
+# that integer: a few roundings to float32.
+_SAME_BIAS = 2.0**-22
+
+_MAX_SUM = 2**29  # of products, and of each bias, so that a few of them fit into int32
 
 
 @dataclass(frozen=True)
@@ -43,11 +48,71 @@ class Scaled:
             and int(self.zero.item()) == int(other.zero.item())
         )
 
+    def reals(self, held: Array) -> Array:
+        """What the integers stand for, in float64, given what they are."""
+        zero, scale = (along_axis(t, held.ndim, self.axis) for t in (self.zero, self.scale))
+        real: Array = (held.astype(np.float64) - zero) * scale.astype(np.float64)
+        return real
+
+
+@dataclass(frozen=True)
+class Total:
+    """A sum of products that stands for (value + whole) * scale + rest. `value` is of int32; the
+    others hold one number, or one for each place along `axis` of it.
+    """
+
+    value: Value
+    scale: Array  # in float64
+    axis: int
+    whole: Array | None = None  # integers
+    rest: Array | None = None  # reals in float64, which are no multiples of the scale
+
+    def summed(self, e: Editor) -> Total:
+        """With `whole` in the value."""
+        if self.whole is None:
+            return self
+        shift = e.constant(self.whole.astype(np.int32))
+        return replace(self, value=e.add(bias_add, self.value, shift, axis=self.axis), whole=None)
+
+    def plus(self, e: Editor, bias: Array, axis: int) -> Total | None:
+        """With a vector of reals along an axis added."""
+        axis %= len(self.value.shape)
+        total = self if axis == self.axis else replace(self.summed(e), axis=axis)
+        if axis != self.axis and (self.scale.size > 1 or self.rest is not None):
+            return None
+        with np.errstate(all="ignore"):
+            units = np.rint(bias / self.scale)
+            near = np.abs(units * self.scale - bias) <= _SAME_BIAS * np.abs(bias)
+        if (near & (np.abs(units) < _MAX_SUM)).all():
+            whole = units.astype(np.int64)
+            return replace(total, whole=whole if total.whole is None else total.whole + whole)
+        rest = bias.astype(np.float64)
+        return replace(total, rest=rest if total.rest is None else total.rest + rest)
+
+    def reshaped(self, e: Editor, shape: tuple[int, ...]) -> Total | None:
+        """Under another shape, in which `axis` still is a dimension of its own."""
+        total = self.summed(e)
+        old, axis = self.value.shape, self.axis
+        if self.scale.size > 1 or self.rest is not None:
+            before, extent = prod(old[:axis]), old[axis]
+            places = (k for k, n in enumerate(shape) if (prod(shape[:k]), n) == (before, extent))
+            found = next(places, None)
+            if found is None or not self.value.size:
+                return None
+            axis = found
+        return replace(total, value=e.reshape(total.value, shape), axis=axis)
+
+    def lined_up(self, numbers: Array) -> Any:
+        """Numbers along `axis`, for broadcasting."""
+        return along_axis(numbers, len(self.value.shape), self.axis)
+
 
 def scaled_of(e: Editor, inputs: tuple[Value, ...], node: Node) -> Scaled | None:
     """What a dequantize node reads, if scale and zero point are constants."""
     scale = e.array(inputs[1])
-    zero = e.array(inputs[2]) if len(inputs) > 2 else np.zeros(1, inputs[0].dtype.numpy)
+    # inputs[0] may be of another type than in the model, where 0 stands for something else
+    stated = inputs[0] if len(inputs) > 2 else e.graph.values[node.inputs[0]]
+    zero = e.array(inputs[2]) if len(inputs) > 2 else np.zeros(1, stated.dtype.numpy)
     if scale is None or zero is None or scale.dtype != np.float32 or node.setting("block", 0):
         return None
     if scale.ndim > 1 or zero.ndim > 1 or node.setting("dtype") not in (None, "float32"):
@@ -66,23 +131,21 @@ def moved_zero(zero: Array, kind: DType) -> Array:
     return (zero.reshape(-1).astype(np.int16) + by).astype(kind.numpy)
 
 
-def integer_product(
-    e: Editor, root: Node, x: Scaled, w: Scaled
-) -> tuple[Value, Array, Array | None, int] | None:
-    """The sum of products, the scale of w, what to add for the zero point of x (or None), and the
-    axis of both.
-    """
+def integer_product(e: Editor, root: Node, x: Scaled, w: Scaled) -> Total | None:
+    """The sum of products as integers, if x has one scale and zero point."""
     held = e.array(w.value)
     if x.value.dtype.bits != 8 or w.value.dtype.bits != 8:
         return None
     settings = dict(root.settings)
+    scale = x.scale.astype(np.float64) * w.scale
     convolves = root.function in CONVOLUTIONS
     if convolves and (held is None or settings.get("layout", "NCHW")[1] != "C"):
         return None
     if held is None:  # both operands are computed: without zero points the sum is all
-        if x.zero.any() or w.zero.any() or not w.is_uniform:
+        length = x.value.shape[-2 if settings.get("transpose_a") else -1]
+        if x.zero.any() or w.zero.any() or not w.is_uniform or length * 255**2 >= _MAX_SUM:
             return None
-        return e.add(root.function, x.value, w.value, **settings), w.scale, None, -1
+        return Total(e.add(root.function, x.value, w.value, **settings), scale, 0)
     if not convolves:
         if len(held.shape) != 2 or settings.pop("transpose_a", False):
             return None
@@ -94,17 +157,18 @@ def integer_product(
     if not w.is_uniform and along != channel:
         return None
     centred = held.astype(np.int16) - along_axis(w.zero.astype(np.int16), held.ndim, channel)
-    if centred.min(initial=0) < -128 or centred.max(initial=0) > 127:
+    others = tuple(d for d in range(held.ndim) if d != channel)
+    most = 255 * np.abs(centred).sum(axis=others, dtype=np.int64).max(initial=0)
+    if centred.min(initial=0) < -128 or centred.max(initial=0) > 127 or most >= _MAX_SUM:
         return None
     weights = e.constant(centred.astype(np.int8), w.value.name)
-    shift = None
-    if zero := int(x.zero.item()):
-        others = tuple(d for d in range(held.ndim) if d != channel)
-        shift = (-zero * centred.sum(axis=others, dtype=np.int64)).astype(np.int32)
-        if convolves:
-            settings["fill"] = zero
-    total = e.add(root.function, x.value, weights, **settings)
-    return total, w.scale, shift, 1 if convolves else -1
+    zero = int(x.zero.item())
+    if zero and convolves:
+        settings["fill"] = zero
+    y = e.add(root.function, x.value, weights, **settings)
+    axis = 1 if convolves else len(y.shape) - 1
+    shift = -zero * centred.sum(axis=others, dtype=np.int64) if zero else None
+    return Total(y, scale, axis, shift)
 
 
 def along_axis(a: Array, rank: int, axis: int) -> Any:
