@@ -62,6 +62,11 @@ def function_from_json(text: str, intrinsics: Sequence[Intrinsic] = INTRINSICS) 
     )
 
 
+def buffer_from_json(data: Any) -> Buffer:
+    """What `buffer_to_json` gave. Other values raise a ValueError, TypeError or TilesmithError."""
+    return _Reader([], ()).buffer(data)
+
+
 class _Reader:
     def __init__(self, values: Any, intrinsics: Sequence[Intrinsic]) -> None:
         self.intrinsics = {i.name: i for i in intrinsics}
