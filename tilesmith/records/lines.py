@@ -101,7 +101,7 @@ def entries(path: Path, apply: bool = True) -> Iterator[Entry | Refused]:
                     yield Refused(f"{path}, line {number} has more than {_LONGEST} bytes")
                 elif line.strip():
                     yield _entry(path, number, line, apply)
-    except (OSError, EOFError, lzma.LZMAError, zlib.error) as e:
+    except (OSError, EOFError, MemoryError, lzma.LZMAError, zlib.error) as e:
         if number == 0:
             raise RecordsError(f"{path} cannot be read: {e}") from None
         yield Refused(f"{path} cannot be read after line {number}: {e}")
