@@ -16,7 +16,6 @@ from tilesmith.schedule.location import ComputeAt
 from tilesmith.schedule.loops import Reorder
 from tilesmith.schedule.step import Step
 
-
 MAX_PARTS = 1000  # of a tile; kernels have up to five
 
 
