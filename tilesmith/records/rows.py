@@ -86,21 +86,23 @@ class Entry(NamedTuple):
     run: RunRow | None = None
 
 
-@cache
-def _columns(row: type[TaskRow] | type[RecordRow] | type[RunRow]) -> dict[str, tuple[type, ...]]:
+def _columns(row: type) -> dict[str, tuple[type, ...]]:
     """The types that the value of each column may have."""
-    wider = {float: (float, int), bool: (bool, int)}
+    wider: dict[type, tuple[type, ...]] = {float: (float, int), bool: (bool, int)}
     return {
         name: tuple(t for one in get_args(hint) or (hint,) for t in wider.get(one, (one,)))
         for name, hint in get_type_hints(row).items()
     }
 
 
+_COLUMNS = {row: _columns(row) for row in (TaskRow, RecordRow, RunRow)}
+
+
 def require_sound(row: TaskRow | RecordRow | RunRow) -> None:
     """Raises a ValueError that names a column whose value is of another type, or not text: a
     damaged file may have anything anywhere.
     """
-    for value, (name, types) in zip(row, _columns(type(row)).items(), strict=True):
+    for value, (name, types) in zip(row, _COLUMNS[type(row)].items(), strict=True):
         if type(value) not in types:
             raise ValueError(f"its {name} is of type {type(value).__name__}")
         if type(value) is str and not value.isascii():

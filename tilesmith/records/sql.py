@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -247,13 +248,17 @@ class SqlDatabase:
     # maintenance
     def merge(self, other: SqlDatabase) -> int:
         """Copies the records of the other database that are missing here; returns their number."""
-        return 0 if other is self else self._store(other._rows())[0]
+        if other is self:
+            return 0
+        with closing(other._rows()) as rows:
+            return self._store(rows)[0]
 
     def export(self, to: str | os.PathLike[str] | TextIO) -> int:
         """Writes every record as a line of JSON, to a file or to an open text stream. Returns the
         number of records.
         """
-        return write_lines(Path(to) if isinstance(to, str | os.PathLike) else to, self._rows())
+        with closing(self._rows()) as rows:  # also if writing fails: they are a transaction
+            return write_lines(Path(to) if isinstance(to, str | os.PathLike) else to, rows)
 
     def import_(self, path: str | os.PathLike[str]) -> Imported:
         """Adds the records of an exported file that are missing here. Every line is checked; lines
@@ -308,7 +313,7 @@ class SqlDatabase:
         reader = Reader(task, stated, primitives, intrinsics, made_by)
         return [reader.read(k, row) for k, row in rows]
 
-    def _rows(self) -> Iterator[Entry]:
+    def _rows(self) -> Generator[Entry, None, None]:
         """Every record with its task and run, oldest first, as of the moment this begins. A warning
         tells of damaged rows, which are left out.
         """
