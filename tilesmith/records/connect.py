@@ -161,6 +161,8 @@ def _refuse_torn(file: Path) -> None:
     """Raises for a file that was cut off within a page. SQLite detects missing pages, but fills up
     an incomplete last page with zeros.
     """
+    if file.exists() and file.stat().st_size == 1:  # which SQLite would take for an empty file
+        raise RecordsError(f"{file}: {_MEANINGS['not a database']} (it has one byte)")
     if _ends_within_a_page(file):
         time.sleep(0.1)  # it may just have been growing
         if _ends_within_a_page(file):
@@ -202,7 +204,7 @@ _MEANINGS = {
     "disk I/O error": "the disk refused to read or write. Nothing of this was stored: is there "
     "room, and a quota?",
     "is locked": f"another process has kept it locked for {BUSY_SECONDS:g} s",
-    "not a database": "this file is not a database of records",
+    "not a database": "this file is not a database of records; name another file, or a new one",
     "malformed": "this file is damaged. Restore a copy of it, or import an export into a new one",
     "unable to open": "cannot be opened: does its folder exist, and may you read the file, or "
     "write a new one?",
