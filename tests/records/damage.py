@@ -198,6 +198,8 @@ def main() -> None:
         found: Counter[str] = Counter()
         trials = damages(data, random.Random(options.seed))
         for k in range(options.trials):
+            if k % 50 == 0:
+                print(f"{k} damages, {sum(found.values())} defects", flush=True)
             what, damaged = next(trials)
             file = folder / "damaged.db"
             file.write_bytes(damaged)

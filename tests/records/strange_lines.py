@@ -148,6 +148,8 @@ def main() -> None:
         folder = Path(made)
         good = good_lines(folder)
         for k in range(options.trials):
+            if k % 200 == 0:
+                print(f"{k} lines, {sum(found.values())} defects", flush=True)
             line = strange(rng.choice(good), rng)
             faulthandler.dump_traceback_later(10)
             start = time.perf_counter()
