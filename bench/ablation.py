@@ -25,6 +25,7 @@ from pathlib import Path
 
 from bench.ablation_run import compare_accuracy, compare_models, record_run
 from bench.table import arguments
+from tilesmith.base.whole_file import write_whole
 from tilesmith.testing.recorded_runs import cost_of_sharing, network_of, read_run, share_of_time
 from tilesmith.testing.schedulers import simulated_network
 from tilesmith.tune.scheduler import gradient
@@ -72,7 +73,7 @@ def main(words: Sequence[str] | None = None) -> None:
     if options.models:
         figures["models"] = compare_models(options.seeds, options.trials, options.records)
     if options.json:
-        Path(options.json).write_text(json.dumps(figures, indent=1) + "\n")
+        write_whole(Path(options.json), json.dumps(figures, indent=1) + "\n")
 
 
 if __name__ == "__main__":

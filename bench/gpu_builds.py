@@ -12,6 +12,7 @@ learn. Compare two versions in turns on an idle machine: --save and --load keep 
 from __future__ import annotations
 
 import argparse
+import json
 import pickle
 import time
 from collections.abc import Callable, Iterator
@@ -95,6 +96,25 @@ def _simulated(
     return ts.Measurement(c, (1e-5 * 2.0 ** float(rng.normal(-score, _NOISE)),) * 3)
 
 
+def save(path: Path, everyone: list[Drawn]) -> None:
+    rows = [
+        [d.case, ts.function_to_json(d.candidate.task.func), d.candidate.trace.to_json(), d.seconds]
+        for d in everyone
+    ]
+    path.write_text(json.dumps(rows))
+
+
+def load(path: Path) -> list[Drawn]:
+    return [
+        Drawn(
+            case,
+            ts.Candidate(ts.Task(ts.function_from_json(func), H200), ts.Trace.from_json(trace)),
+            seconds,
+        )
+        for case, func, trace, seconds in json.loads(path.read_text())
+    ]
+
+
 def _timed(work: Callable[[], T]) -> tuple[T, float]:
     start = time.process_time()
     return work(), time.process_time() - start
@@ -158,12 +178,12 @@ def main() -> None:
     parser.add_argument("--save", type=Path, help="write the candidates to this file")
     parser.add_argument("--load", type=Path, help="take the candidates of this file")
     options = parser.parse_args()
-    chosen: list[Drawn] = (
-        pickle.loads(options.load.read_bytes()) if options.load
+    chosen = (
+        load(options.load) if options.load
         else list(drawn(options.cases, options.seeds, options.each))
     )  # fmt: skip
     if options.save:
-        options.save.write_bytes(pickle.dumps(chosen))
+        save(options.save, chosen)
     profile(chosen[0])  # loads what is loaded once
     _STORE.clear()
     print(table([profile(d) for d in chosen]))

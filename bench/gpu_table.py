@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tilesmith.base.whole_file import write_whole
+
 FINISH_SECONDS = 5.0  # before the limit nothing new is begun
 
 
@@ -37,6 +39,4 @@ class Table:
         print(json.dumps(row), flush=True)
         if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            part = self._path.with_suffix(".part")
-            part.write_text(json.dumps(self.rows, indent=1))
-            part.replace(self._path)
+            write_whole(self._path, json.dumps(self.rows, indent=1))

@@ -17,6 +17,7 @@ import numpy as np
 import tilesmith as ts
 from bench.networks import cache_folder, exported
 from bench.table import arguments
+from tilesmith.base.whole_file import write_whole
 from tilesmith.report.in_place import in_place
 from tilesmith.testing.networks.catalogue import NETWORKS, network
 
@@ -53,7 +54,7 @@ def main() -> None:
                 }
             )  # fmt: skip
     if options.json:
-        Path(options.json).write_text(json.dumps(rows, indent=1) + "\n")
+        write_whole(Path(options.json), json.dumps(rows, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import Any
 import matplotlib
 
 from bench.network_log import Case, Compared, NetworkLog, Tuned
+from tilesmith.base.whole_file import write_whole
 from tilesmith.report.model_rows import ModelRow
 
 matplotlib.use("Agg")
@@ -102,7 +103,7 @@ def write_page(log: NetworkLog, path: Path, figure: Path) -> None:
     head, rest = text.split(BEGIN, 1)
     _, tail = rest.split(END, 1)
     image = f"![Networks beside the engines]({os.path.relpath(figure, path.parent)})"
-    path.write_text(f"{head}{BEGIN}\n{image}\n\n{tables(log)}\n{END}{tail}")
+    write_whole(path, f"{head}{BEGIN}\n{image}\n\n{tables(log)}\n{END}{tail}")
 
 
 def tables(log: NetworkLog) -> str:

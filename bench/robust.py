@@ -21,6 +21,7 @@ from pathlib import Path
 
 import tilesmith as ts
 from bench.table import arguments
+from tilesmith.base.whole_file import write_whole
 from tilesmith.task.inputs import example_inputs
 
 LIMIT = 1.3  # how far the slowest winner may be behind the fastest one
@@ -213,7 +214,7 @@ def main() -> None:
         show(outcomes[-1])
         if args.json:  # after every case: an interrupted run leaves what it has
             rows = [asdict(o) | {"ratio": o.ratio} for o in outcomes]
-            Path(args.json).write_text(json.dumps(rows, indent=1))
+            write_whole(Path(args.json), json.dumps(rows, indent=1))
     above = [o.name for o in outcomes if o.ratio > LIMIT]
     print(f"{len(outcomes) - len(above)} of {len(outcomes)} cases within {LIMIT}")
     if above:

@@ -28,6 +28,7 @@ import numpy as np
 
 import tilesmith as ts
 from bench.dataset import DATA, load
+from tilesmith.base.whole_file import write_whole
 from tilesmith.search.acquisition import upper_confidence_bound
 from tilesmith.search.data import groups_of
 from tilesmith.search.metrics import pairwise_accuracy
@@ -360,7 +361,7 @@ def main() -> None:
             curves[job.task][job.name] = found
             print(f"{time.monotonic() - start:6.0f} s  {job.name}, {job.task}", flush=True)
     if args.json:
-        args.json.write_text(json.dumps(curves))
+        write_whole(args.json, json.dumps(curves))
     report = Report(curves)
     report.show()
     if args.plots:

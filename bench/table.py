@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from tilesmith.base.whole_file import write_whole
+
 
 @dataclass(frozen=True)
 class Row:
@@ -66,7 +68,7 @@ def show(rows: list[Row]) -> None:
 def finish(rows: list[Row], json_file: str | None) -> None:
     show(rows)
     if json_file:
-        Path(json_file).write_text(json.dumps([asdict(r) for r in rows], indent=1))
+        write_whole(Path(json_file), json.dumps([asdict(r) for r in rows], indent=1))
 
 
 def arguments(description: str) -> argparse.ArgumentParser:

@@ -26,6 +26,7 @@ import torch
 import tilesmith as ts
 from bench.spells import Spells, add_options
 from bench.table import arguments
+from tilesmith.base.whole_file import write_whole
 
 Array = np.ndarray[Any, Any]
 
@@ -136,7 +137,7 @@ def main() -> None:
             show(outcomes[-1])
             if args.json:  # after every case: an interrupted run leaves what it has
                 rows = [asdict(o) | {"ratio": o.ratio} for o in outcomes]
-                Path(args.json).write_text(json.dumps(rows, indent=1))
+                write_whole(Path(args.json), json.dumps(rows, indent=1))
     if len(outcomes) > 1:
         print(f"{'geometric mean':62}{statistics.geometric_mean(o.ratio for o in outcomes):7.2f}")
 

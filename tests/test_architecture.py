@@ -208,3 +208,46 @@ def test_import_is_light() -> None:
     code = f"import sys, tilesmith; print([m for m in {heavy!r} if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert out.stdout.strip() == "[]", out.stdout + out.stderr
+
+
+# Where objects are unpickled: what our own processes send each other through pipes and memory that
+# no other process has. Nothing that comes from a file, a database or another user is.
+UNPICKLES = {
+    "codegen/c/nvrtc.py", "measure/wire.py", "measure/child/build_worker.py",
+    "measure/child/fault_handler.py", "testing/models.py",
+}  # fmt: skip
+# Python files that a user names on the command line.
+EXECUTES = {"cli/user_file.py"}
+LOADERS = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "yaml"}
+
+
+def calls(tree: ast.AST) -> list[str]:
+    return [ast.unparse(n.func) for n in ast.walk(tree) if isinstance(n, ast.Call)]
+
+
+def runs_code(text: str) -> set[str]:
+    """What in a module may run code that comes with data."""
+    found = set()
+    for name in calls(ast.parse(text)):
+        owner, _, method = name.rpartition(".")
+        if owner.split(".")[0] in LOADERS and method.startswith(("load", "Unpickler", "open")):
+            found.add("unpickle")
+        if name in ("eval", "exec", "builtins.eval", "builtins.exec", "torch.load"):
+            found.add(name)
+    if "allow_pickle=True" in text:
+        found.add("allow_pickle")
+    return found
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_data_is_not_code(path: Path) -> None:
+    name = str(path.relative_to(ROOT / "tilesmith"))
+    allowed = {"unpickle"} if name in UNPICKLES else {"exec"} if name in EXECUTES else set()
+    assert runs_code(path.read_text()) <= allowed
+
+
+def test_the_check_of_data_finds_loaders() -> None:
+    assert runs_code("import pickle\npickle.loads(x)") == {"unpickle"}
+    assert runs_code("marshal.load(f)\neval(x)") == {"unpickle", "eval"}
+    assert runs_code("np.load(f, allow_pickle=True)") == {"allow_pickle"}
+    assert runs_code("json.loads(x)\nmodel.eval()\npickle.dumps(x)") == set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import socket
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -222,6 +223,22 @@ def test_the_number_of_tasks_is_bounded(tmp_path: Path, monkeypatch: pytest.Monk
         view = records_view(d, "t.db")
     assert [t.name for t in view.tasks] == ["large"]
     assert view.notes == ("1 of 2 tasks are shown, the slowest ones.",)
+
+
+def test_a_full_disk_is_named_and_leaves_no_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    full, page = fill(tmp_path / "t.db"), tmp_path / "pages" / "page.html"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, hard))  # the page has more
+    try:
+        status, out, err = run(capsys, full, "-o", str(page))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (status, out) == (2, "")
+    assert f"{page} cannot be written: " in err
+    assert len(err.splitlines()) == 1
+    assert [*page.parent.iterdir()] == []
 
 
 def test_wrong_input_is_one_line_and_status_2(

@@ -57,7 +57,7 @@ def test_the_second_start_builds_nothing(tmp_path: Path, request: pytest.Fixture
     graph = graph_of(make, 32, 64)
     checked(graph, tmp_path)
     before = files(tmp_path)
-    assert {Path(name).suffix for name in before} == {".kernel", ".weights"}
+    assert {Path(name).suffix for name in before} == {".artifact", ".weights"}
     request.getfixturevalue("no_building")
     checked(graph, tmp_path)
     assert files(tmp_path) == before
@@ -120,7 +120,7 @@ def test_the_bound_holds(tmp_path: Path) -> None:
 def test_what_is_used_stays(tmp_path: Path) -> None:
     cache = Cache(tmp_path, max_nbytes=5000)
     cache.put("used", b"x" * 100)
-    os.utime(tmp_path / "used.kernel", (1, 1))
+    os.utime(tmp_path / "used.artifact", (1, 1))
     for k in range(10):
         assert cache.get("used") == b"x" * 100
         cache.put(f"other{k}", b"y" * 900)

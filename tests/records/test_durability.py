@@ -260,7 +260,7 @@ def test_a_truncated_file_is_named(tmp_path):
     with ts.open_database(file) as db:
         db.add([measured(TASK, k) for k in range(200)])
     data = file.read_bytes()
-    for length in (20, 100, 1000, 4096, len(data) // 2, len(data) - 4096, len(data) - 1):
+    for length in (1, 2, 20, 100, 1000, 4096, len(data) // 2, len(data) - 4096, len(data) - 1):
         cut.write_bytes(data[:length])
         with pytest.raises(ts.RecordsError, match=r"cut.db: this file is") as e:
             ts.open_database(cut).of(TASK)

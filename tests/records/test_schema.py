@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -256,14 +257,60 @@ def test_every_version_has_a_way_to_today():
     assert len(schema.MIGRATIONS) == schema.VERSION - 1
 
 
-def test_another_programs_tables_stay(tmp_path):
+@pytest.mark.parametrize("wal", [False, True])
+def test_another_programs_file_is_left_alone(tmp_path, wal):
     file = tmp_path / "theirs.db"
-    theirs = sqlite3.connect(file)
-    theirs.execute("CREATE TABLE records (x)")
-    theirs.execute("INSERT INTO records VALUES (7)")
-    theirs.commit()
+    with closing(sqlite3.connect(file)) as theirs:
+        if wal:
+            theirs.execute("PRAGMA journal_mode = WAL")
+        theirs.execute("CREATE TABLE bookmarks (x)")
+        theirs.execute("INSERT INTO bookmarks VALUES (7)")
+        theirs.execute("CREATE VIEW tilesmith_schema AS SELECT 6 AS version")
+        theirs.commit()
+    before = file.read_bytes()
+    says = r"theirs.db is a database of another program, with the tables 'bookmarks'; name a new"
+    for _ in range(2):
+        with pytest.raises(ts.RecordsError, match=says):
+            ts.open_database(file)
+    assert file.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["theirs.db"]
+    file.chmod(0o444)
+    with pytest.raises(ts.RecordsError, match=r"theirs.db"):
+        ts.open_database(file)
+
+
+def test_tables_beside_ours_are_no_obstacle(tmp_path):
+    """Such as those of a user's own notes, which an earlier version let be there first."""
+    with ts.open_database(tmp_path / "a.db") as db:
+        db.add(OLD)
+    with closing(sqlite3.connect(tmp_path / "a.db")) as c:
+        c.execute("CREATE TABLE notes (x)")
+        c.commit()
+    with ts.open_database(tmp_path / "a.db") as db:
+        assert db.of(TASK) == OLD
+
+
+@pytest.mark.parametrize("emptied", [False, True])
+def test_an_empty_file_of_sqlite_becomes_a_database(tmp_path, emptied):
+    file = tmp_path / "new.db"
+    with closing(sqlite3.connect(file)) as c:
+        c.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        c.execute("CREATE TABLE t (x)")
+        c.executemany("INSERT INTO t VALUES (?)", [("x" * 5000,)] * (20 if emptied else 0))
+        c.commit()
+        c.execute("DROP TABLE t")
+        c.commit()
     with ts.open_database(file) as db:
         db.add(OLD)
         assert db.of(TASK) == OLD
-    assert theirs.execute("SELECT * FROM records").fetchall() == [(7,)]
-    theirs.close()
+
+
+@pytest.mark.parametrize("version", ["'six'", "-1", "x'00'", "0.5"])
+def test_a_damaged_version_is_named(tmp_path, version):
+    file = tmp_path / "a.db"
+    ts.open_database(file).close()
+    with closing(sqlite3.connect(file)) as c:
+        c.execute(f"UPDATE tilesmith_schema SET version = {version}")
+        c.commit()
+    with pytest.raises(ts.RecordsError, match=r"a.db: this file is damaged.*schema version is"):
+        ts.open_database(file)

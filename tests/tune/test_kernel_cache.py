@@ -17,8 +17,8 @@ def nbytes(folder: Path) -> int:
 
 def test_objects_and_arrays_come_back(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
-    cache.put("a", ("kernel", 3))
-    assert Cache(tmp_path).get("a") == ("kernel", 3)
+    cache.put("a", b"kernel")
+    assert Cache(tmp_path).get("a") == b"kernel"
     assert cache.get("b") is None
     array = np.arange(12, dtype=np.float32).reshape(3, 4)
     cache.put_array("w", array)
@@ -32,7 +32,7 @@ def test_what_was_used_longest_ago_is_removed(tmp_path: Path) -> None:
     cache = Cache(tmp_path, max_nbytes=5000)
     for k in range(4):
         cache.put(f"k{k}", bytes(1000))
-        os.utime(tmp_path / f"k{k}.kernel", (k, k))
+        os.utime(tmp_path / f"k{k}.artifact", (k, k))
     assert cache.get("k0") is not None  # used now
     for k in range(4, 7):
         cache.put(f"k{k}", bytes(1000))
@@ -52,8 +52,8 @@ def test_two_that_fill_one_folder_keep_the_bound(tmp_path: Path) -> None:
 @pytest.mark.parametrize("keep", [0, 40, 70])
 def test_a_damaged_file_counts_as_absent(tmp_path: Path, keep: int) -> None:
     cache = Cache(tmp_path)
-    cache.put("a", list(range(100)))
-    path = tmp_path / "a.kernel"
+    cache.put("a", bytes(range(100)))
+    path = tmp_path / "a.artifact"
     path.write_bytes(path.read_bytes()[:keep])
     assert cache.get("a") is None
     assert not path.exists()
@@ -62,5 +62,5 @@ def test_a_damaged_file_counts_as_absent(tmp_path: Path, keep: int) -> None:
 def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     cache = Cache(tmp_path / "file")
-    cache.put("a", 1)
+    cache.put("a", b"1")
     assert cache.get("a") is None

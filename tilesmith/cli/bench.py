@@ -13,6 +13,7 @@ import typer
 
 from tilesmith.base.errors import ArgumentError
 from tilesmith.base.target import cpu
+from tilesmith.base.whole_file import write_whole
 from tilesmith.cli.arguments import (
     positive_count,
     require_cores,
@@ -290,7 +291,7 @@ def _draw_and_write(
         chart = page.with_suffix(".png")
     drawn = chart is not None and _draw(chart, rows)
     if page is not None and json is not None:
-        page.write_text(page_text(rows, json, page, chart if drawn else None))
+        write_whole(page, page_text(rows, json, page, chart if drawn else None))
 
 
 def _draw(chart: Path, rows: Sequence[Row]) -> bool:

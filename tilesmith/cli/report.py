@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from tilesmith.base.errors import ArgumentError
+from tilesmith.base.whole_file import write_whole
 from tilesmith.cli.arguments import count, require_file
 from tilesmith.cli.databases import existing
 from tilesmith.report.plotly_text import plotly_text
@@ -68,7 +69,7 @@ def report(
     require_file("--output", output)
     view = _view(place, other)
     text = records_page(view)
-    output.write_text(text, encoding="utf-8", errors="replace")
+    write_whole(output, text)
     tasks = "1 task" if len(view.tasks) == 1 else f"{len(view.tasks)} tasks"
     print(f"{output}: {tasks}, {len(text) / 1e6:.1f} MB; open it in a browser")
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from tilesmith.base.whole_file import named_errors, whole_file
 from tilesmith.cli.arguments import count, machine, require_folder
 from tilesmith.cli.databases import TunedOption, optional_database
 from tilesmith.cli.model_arguments import (
@@ -81,7 +82,8 @@ def run(
     print(f"{1e3 * seconds:.2f} ms for a second run")
     if output is not None:
         for name, path in file_names(results).items():
-            np.save(output / path, results[name])
+            with named_errors(output / path), whole_file(output / path) as file:
+                np.save(file, results[name])
 
 
 def described(results: Mapping[str, Array]) -> Iterable[str]:

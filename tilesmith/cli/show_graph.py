@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from tilesmith.base.target import cpu
+from tilesmith.base.whole_file import write_whole
 from tilesmith.cli.arguments import require_file
 from tilesmith.cli.graph_text import graph_lines
 from tilesmith.cli.model_arguments import DimOption, loaded, require_model
@@ -60,6 +61,6 @@ def graph(
     for line in graph_lines(view, None if wide else output_width()):
         print(printable(line))
     if svg is not None:
-        svg.write_text(graph_svg(view), encoding="utf-8")
+        write_whole(svg, graph_svg(view))
     if html is not None:
-        html.write_text(graph_html(view), encoding="utf-8")
+        write_whole(html, graph_html(view))

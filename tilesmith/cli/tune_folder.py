@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 from tilesmith.base.target import Target
+from tilesmith.base.whole_file import write_whole
 from tilesmith.ir.serialize import function_to_json
 from tilesmith.report.schedule_text import schedule_lines
 from tilesmith.runtime.kernel import Kernel
@@ -90,4 +91,4 @@ def write_folder(folder: Path, result: Result) -> None:
         ("kernel.py", script),
         ("measurements.json", json.dumps(summary, indent=1) + "\n"),
     ):
-        (folder / name).write_text(text)
+        write_whole(folder / name, text)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from math import prod
 from typing import Any
 
 from tilesmith.base.dtype import DType, dtype
@@ -46,6 +47,8 @@ from tilesmith.ir.nodes import (
 from tilesmith.ir.program import Fact
 from tilesmith.ir.serialize import VERSION, named_owner
 
+_MOST_TERMS = 1000  # of an integer whose products are expanded; they have a few
+
 
 def function_from_json(text: str, intrinsics: Sequence[Intrinsic] = INTRINSICS) -> Function:
     """`intrinsics` are the instructions that names in the text may refer to."""
@@ -60,6 +63,11 @@ def function_from_json(text: str, intrinsics: Sequence[Intrinsic] = INTRINSICS) 
     raise TraceError(
         f"this Function is of version {version!r}; this library reads version {VERSION}"
     )
+
+
+def buffer_from_json(data: Any) -> Buffer:
+    """What `buffer_to_json` gave. Other values raise a ValueError, TypeError or TilesmithError."""
+    return _Reader([], ()).buffer(data)
 
 
 class _Reader:
@@ -95,6 +103,8 @@ class _Reader:
                 return var(data)
             case list():
                 total = ZERO
+                if _terms(data) > _MOST_TERMS:
+                    raise ValueError(f"{_short(data)} has more than {_MOST_TERMS} terms")
                 for factor, *atoms in data:
                     total = total + product([of(_number(factor)), *map(self._atom, atoms)])
                 return total
@@ -254,6 +264,16 @@ class _Reader:
                 raise ValueError(f"operand {name!r} is no load")
             out.append((_name(name), e))
         return tuple(out)
+
+
+def _terms(data: Any) -> int:
+    """How many terms the text of an integer may come to have, if divisions in it go away."""
+    match data:
+        case ["//" | "max", a, b]:
+            return max(_terms(a), _terms(b))
+        case [[int(), *_], *_]:
+            return sum(prod(map(_terms, atoms)) for _, *atoms in data)
+    return 1
 
 
 def _list(data: Any) -> list[Any]:

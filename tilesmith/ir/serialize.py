@@ -56,6 +56,11 @@ def function_to_json(func: Program) -> str:
     )
 
 
+def buffer_to_json(buffer: Buffer) -> list[Any]:
+    """The JSON value of a buffer whose shape and layout do not depend on values of tensors."""
+    return _Writer().buffer(buffer)
+
+
 def compact(data: object) -> str:
     """JSON without spaces."""
     return json.dumps(data, separators=(",", ":"), allow_nan=False)

@@ -16,7 +16,7 @@ from tilesmith.ir.deserialize import function_from_json
 from tilesmith.ir.intrinsics import INTRINSICS
 from tilesmith.ir.serialize import compact
 from tilesmith.ir.verify import verify
-from tilesmith.records.rows import Entry, TaskRow, row_of, run_row
+from tilesmith.records.rows import Entry, TaskRow, require_sound, row_of, run_row
 from tilesmith.schedule.trace import PRIMITIVES, Trace
 from tilesmith.task.task import (
     FAILURES,
@@ -32,7 +32,10 @@ from tilesmith.task.task import (
 )
 
 LINE_VERSION = 1
-_MOST_SAMPLES = 1_000_000
+# Far more than any record has. What takes longer to check than to send is refused.
+_MOST_SAMPLES = 100_000
+_MOST_VALUES = 10_000  # nodes of the expressions of a Function
+_MOST_STEPS = 1000
 _MOST_NBYTES = 1 << 50  # bytes of a Function's buffers, more than any machine has
 _MAX_TEXT = 100_000  # characters of a text about a run
 _LATEST = 1e11  # seconds since 1970, some thousand years from now
@@ -52,6 +55,9 @@ def read_line(line: str, apply: bool = True) -> Entry:
     codegen = data["codegen"]
     if not isinstance(codegen, str) or not 0 < len(codegen) <= 100:
         raise ValueError(f"codegen is {_short(codegen)}")
+    match data["func"]:
+        case {"values": list(values)} if len(values) > _MOST_VALUES:
+            raise ValueError(f"its Function has {len(values)} values, more than {_MOST_VALUES}")
     func, target = compact(data["func"]), compact(data["target"])
     task, statement, key = task_of(func, target, codegen)
     failure = None if data["failure"] is None else _failure(data["failure"])
@@ -76,9 +82,22 @@ def read_line(line: str, apply: bool = True) -> Entry:
     fingerprint = task.target.fingerprint
     task_row = TaskRow(statement, task.func.name, func, target, fingerprint, codegen, key)
     if moment is None:
-        return Entry(task_row, row)
+        return _storable(Entry(task_row, row))
     last = replace(moment, seconds=_number(data["run"], "seconds", inf))
-    return Entry(task_row, row, run_row(last))
+    return _storable(Entry(task_row, row, run_row(last)))
+
+
+def _storable(entry: Entry) -> Entry:
+    """The entry, if all of its texts can be stored: databases reject the character NUL, and what is
+    no text.
+    """
+    for row in entry:
+        if row is not None:
+            require_sound(row)
+            for name, value in row._asdict().items():
+                if isinstance(value, str) and "\0" in value:
+                    raise ValueError(f"{name} is {_short(value)}, with a NUL in it")
+    return entry
 
 
 @lru_cache(256)  # lines of one task are next to each other
@@ -123,6 +142,8 @@ def _trace(data: Any, task: Task, apply: bool) -> str:
     text = json.dumps(data, allow_nan=False)
     if not isinstance(data, dict) or not isinstance(data.get("steps"), list):
         raise ValueError("its trace has no steps")
+    if len(data["steps"]) > _MOST_STEPS:
+        raise ValueError(f"its trace has {len(data['steps'])} steps, more than {_MOST_STEPS}")
     all_built_in = True
     for step in data["steps"]:
         match step:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,10 @@ from sqlalchemy.pool import StaticPool
 from tilesmith.base.errors import RecordsError
 
 BUSY_SECONDS = 60.0  # timeout while another process writes
+_OWN = "tilesmith_schema"  # the table by which a file is known as ours
+_PAGES = 2  # of an empty SQLite file: the first one, and one that says what the others are for
+# Bytes that are not UTF-8 become surrogates, by which `rows.require_sound` knows a damaged row.
+_text = partial(str, encoding="utf-8", errors="surrogateescape")
 
 
 def make_engine(place: str | os.PathLike[str]) -> sa.Engine:
@@ -73,7 +78,13 @@ def _sqlite(url: sa.URL) -> sa.Engine:
 
     @event.listens_for(engine, "connect")
     def connect(connection: sqlite3.Connection, _: object) -> None:
+        connection.text_factory = _text
         connection.isolation_level = None  # `begin`, below, starts transactions
+        # A file may come from anyone: nothing that is defined in it is called, and its pages are
+        # checked as they are read.
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("PRAGMA cell_size_check = ON")
+        _refuse_foreign(connection, file)
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # has an effect on new files only
         use_wal(connection)
         # Otherwise a power failure loses the last commits.
@@ -110,7 +121,10 @@ def _sqlite_to_read(url: sa.URL, file: Path, connect_args: dict[str, Any]) -> sa
 
     def connect() -> sqlite3.Connection:
         connection: sqlite3.Connection = sqlite3.connect(uri, uri=True, **connect_args)
+        connection.text_factory = _text
         connection.isolation_level = None
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("PRAGMA cell_size_check = ON")
         return connection
 
     engine = sa.create_engine(url, creator=connect, execution_options={"read_only": True})
@@ -122,10 +136,33 @@ def _sqlite_to_read(url: sa.URL, file: Path, connect_args: dict[str, Any]) -> sa
     return engine
 
 
+def _refuse_foreign(connection: sqlite3.Connection, file: str | None) -> None:
+    """Raises for a file of another program, and for one whose list of tables is lost: nothing is
+    written to either.
+    """
+    tables = [name for (name,) in connection.execute(
+        "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
+    )]  # fmt: skip
+    if _OWN in tables:
+        return
+    if tables:
+        names = ", ".join(map(repr, tables[:3])) + (", ..." if len(tables) > 3 else "")
+        raise RecordsError(
+            f"{file} is a database of another program, with the tables {names}; name a new file "
+            "for records"
+        )
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    (free,) = connection.execute("PRAGMA freelist_count").fetchone()
+    if pages - free > _PAGES:
+        raise RecordsError(f"{file}: {_MEANINGS['malformed']} (its list of tables is empty)")
+
+
 def _refuse_torn(file: Path) -> None:
     """Raises for a file that was cut off within a page. SQLite detects missing pages, but fills up
     an incomplete last page with zeros.
     """
+    if file.exists() and file.stat().st_size == 1:  # which SQLite would take for an empty file
+        raise RecordsError(f"{file}: {_MEANINGS['not a database']} (it has one byte)")
     if _ends_within_a_page(file):
         time.sleep(0.1)  # it may just have been growing
         if _ends_within_a_page(file):
@@ -167,7 +204,7 @@ _MEANINGS = {
     "disk I/O error": "the disk refused to read or write. Nothing of this was stored: is there "
     "room, and a quota?",
     "is locked": f"another process has kept it locked for {BUSY_SECONDS:g} s",
-    "not a database": "this file is not a database of records",
+    "not a database": "this file is not a database of records; name another file, or a new one",
     "malformed": "this file is damaged. Restore a copy of it, or import an export into a new one",
     "unable to open": "cannot be opened: does its folder exist, and may you read the file, or "
     "write a new one?",
@@ -177,6 +214,9 @@ _MEANINGS = {
 
 def meaning(error: Exception) -> str:
     """What is wrong, in one line."""
+    if isinstance(error, UnicodeDecodeError):
+        # The driver's: a message of SQLite has a name from the file that is not text.
+        return f"{_MEANINGS['malformed']} (a name in its list of tables is not text)"
     message = str(error.orig if isinstance(error, exc.DBAPIError) and error.orig else error).strip()
     for piece, text in _MEANINGS.items():
         if piece in message:

@@ -12,10 +12,12 @@ import os
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, cast
 
 from tilesmith.base.errors import RecordsError
+from tilesmith.base.whole_file import whole_file
 from tilesmith.ir.intrinsics import INTRINSICS
 from tilesmith.ir.nodes import Intrinsic
 from tilesmith.records.check import LINE_VERSION, read_line, task_of
@@ -101,7 +103,7 @@ def entries(path: Path, apply: bool = True) -> Iterator[Entry | Refused]:
                     yield Refused(f"{path}, line {number} has more than {_LONGEST} bytes")
                 elif line.strip():
                     yield _entry(path, number, line, apply)
-    except (OSError, EOFError, lzma.LZMAError, zlib.error) as e:
+    except (OSError, EOFError, MemoryError, lzma.LZMAError, zlib.error) as e:
         if number == 0:
             raise RecordsError(f"{path} cannot be read: {e}") from None
         yield Refused(f"{path} cannot be read after line {number}: {e}")
@@ -119,16 +121,13 @@ def write_lines(to: Path | TextIO, rows: Iterable[Entry]) -> int:
     """Returns the number of lines. A file appears when it is complete; a stream stays open."""
     if not isinstance(to, Path):
         return _write(to, rows)
-    part = to.with_name(f"{to.name}.part")
     try:
-        with _open(part, to, "wt") as file:
-            count = _write(file, rows)
-        part.replace(to)
+        with whole_file(to) as raw, _text_in(raw, to) as file:
+            return _write(file, rows)
     except OSError as e:
-        raise RecordsError(f"{to} cannot be written: {e}") from None
-    finally:
-        part.unlink(missing_ok=True)
-    return count
+        raise RecordsError(
+            f"{to} cannot be written: {e}; what was there before is unchanged"
+        ) from None
 
 
 def _write(file: TextIO, rows: Iterable[Entry]) -> int:
@@ -168,10 +167,12 @@ def _open_bytes(path: Path) -> BinaryIO:
     return path.open("rb")
 
 
-def _open(path: Path, named: Path, mode: str) -> TextIO:
-    match named.suffix:
+def _text_in(file: BinaryIO, path: Path) -> TextIO:
+    """Writes text to the file, compressed if its name says so."""
+    match path.suffix:
         case ".xz":
-            return cast(TextIO, lzma.open(path, mode, encoding="utf-8"))
+            return TextIOWrapper(lzma.open(file, "wb"), encoding="utf-8")
         case ".gz":
-            return cast(TextIO, gzip.open(path, mode, encoding="utf-8"))
-    return cast(TextIO, path.open(mode, encoding="utf-8"))
+            # Without the name, which is not the final one.
+            return TextIOWrapper(gzip.GzipFile("", "wb", fileobj=file), encoding="utf-8")
+    return TextIOWrapper(file, encoding="utf-8")

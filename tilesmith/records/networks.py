@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from tilesmith.records.database import Database
+from tilesmith.records.rows import UNREADABLE
 from tilesmith.task.task import Task
 
 _STATE = "networks"  # the name of the state in the database
@@ -35,7 +36,7 @@ def network_uses(db: Database, task: Task) -> tuple[NetworkUse, ...]:
         return ()
     try:
         return tuple(_use(**entry) for entry in json.loads(data))
-    except (ValueError, TypeError):  # of another version
+    except UNREADABLE:  # of another version, or damaged
         return ()
 
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from tilesmith.records.reader import Reader, applies
-from tilesmith.records.rows import RecordRow, RunRow, TaskRow, run_of, task_row
+from tilesmith.records.rows import RecordRow, RunRow, TaskRow, is_sound, run_of, task_row
 from tilesmith.records.schema import records, runs, tasks
 from tilesmith.task.ranking import Ranking
 from tilesmith.task.task import Measurement, Standing, Task, TuningRun
@@ -24,11 +24,14 @@ BATCH = 1000  # rows per transaction of a large transfer, so that other writers 
 
 
 def statements_of(c: sa.Connection, key: str | None = None) -> dict[int, TaskRow]:
-    """The ways in which the task with this key (or any task) was stated, by number."""
+    """The ways in which the task with this key (or any task) was stated, by number. Damaged rows
+    are left out.
+    """
     query = sa.select(tasks.c.id, *_TASK).order_by(tasks.c.id)
     if key is not None:
         query = query.where(tasks.c.key == key)
-    return {r[0]: TaskRow._make(r[1:]) for r in c.execute(query)}
+    rows = {r[0]: TaskRow._make(r[1:]) for r in c.execute(query)}
+    return {k: row for k, row in rows.items() if is_sound(row)}
 
 
 def statements_by_key(c: sa.Connection) -> dict[str, dict[int, TaskRow]]:
@@ -49,10 +52,11 @@ def is_among(stated: Iterable[int]) -> sa.ColumnElement[bool]:
 
 
 def runs_of(c: sa.Connection, which: sa.ColumnElement[bool]) -> list[RunRow]:
-    """The runs that made these records."""
+    """The runs that made these records. Damaged rows are left out."""
     keys = sa.select(records.c.run).where(which, records.c.run.is_not(None))
     query = sa.select(*_RUN).where(runs.c.key.in_(keys))
-    return [RunRow._make(row) for row in c.execute(query)]
+    rows = [RunRow._make(row) for row in c.execute(query)]
+    return [row for row in rows if is_sound(row) and row.seed.removeprefix("-").isdecimal()]
 
 
 def runs_by_key(rows: Iterable[RunRow]) -> dict[str, TuningRun]:

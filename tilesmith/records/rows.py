@@ -10,7 +10,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import NamedTuple
+from typing import NamedTuple, get_args, get_type_hints
 
 from tilesmith.base.digest import digest
 from tilesmith.base.errors import TilesmithError
@@ -84,6 +84,37 @@ class Entry(NamedTuple):
     task: TaskRow
     record: RecordRow
     run: RunRow | None = None
+
+
+def _columns(row: type) -> dict[str, tuple[type, ...]]:
+    """The types that the value of each column may have."""
+    wider: dict[type, tuple[type, ...]] = {float: (float, int), bool: (bool, int)}
+    return {
+        name: tuple(t for one in get_args(hint) or (hint,) for t in wider.get(one, (one,)))
+        for name, hint in get_type_hints(row).items()
+    }
+
+
+_COLUMNS = {row: _columns(row) for row in (TaskRow, RecordRow, RunRow)}
+
+
+def require_sound(row: TaskRow | RecordRow | RunRow) -> None:
+    """Raises a ValueError that names a column whose value is of another type, or not text: a
+    damaged file may have anything anywhere.
+    """
+    for value, (name, types) in zip(row, _COLUMNS[type(row)].items(), strict=True):
+        if type(value) not in types:
+            raise ValueError(f"its {name} is of type {type(value).__name__}")
+        if type(value) is str and not value.isascii():
+            value.encode()  # raises a UnicodeEncodeError for bytes that are not text
+
+
+def is_sound(row: TaskRow | RecordRow | RunRow) -> bool:
+    try:
+        require_sound(row)
+    except ValueError:
+        return False
+    return True
 
 
 def task_row(task: Task) -> TaskRow:
@@ -172,9 +203,10 @@ def measurement(
     intrinsics: Sequence[Intrinsic],
     runs: Mapping[str, TuningRun] | None = None,
 ) -> Measurement:
-    """Raises one of UNREADABLE if the row cannot be read: its trace uses an unknown primitive, or
-    it has invalid values that an older version accepted.
+    """Raises one of UNREADABLE if the row cannot be read: its trace uses an unknown primitive, it
+    has invalid values that an older version accepted, or it is damaged.
     """
+    require_sound(row)
     run = (runs or {}).get(row.run or "")
     m = Measurement(
         candidate=Candidate(task, Trace.from_json(row.trace, primitives, intrinsics)),

@@ -212,12 +212,19 @@ MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (_to_2, _to_3, _to_4, 
 VERSION = len(MIGRATIONS) + 1
 
 
-def version_of(c: sa.Connection) -> int:
+def version_of(c: sa.Connection, place: str) -> int:
     """The schema version; 0 for an empty database."""
     if not sa.inspect(c).has_table(schema.name):
         return 0
     version = c.execute(sa.select(schema.c.version)).scalar()
-    return 0 if version is None else int(version)
+    if version is None:
+        return 0
+    if not isinstance(version, int) or version < 1:
+        raise RecordsError(
+            f"{place}: this file is damaged. Restore a copy of it, or import an export into a new "
+            f"one (its schema version is {version!r})"
+        )
+    return version
 
 
 def newer(place: str, have: int) -> RecordsError:
@@ -231,7 +238,7 @@ def prepare(c: sa.Connection, place: str) -> None:
     """Creates or migrates the tables. The caller's transaction excludes other writers, so a process
     that is killed here leaves the database as it was.
     """
-    have = version_of(c)
+    have = version_of(c, place)
     if have > VERSION:  # another process has migrated it in the meantime
         raise newer(place, have)
     if have == 0:

@@ -7,7 +7,9 @@ Each method is one transaction, except for those that may move millions of recor
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -38,6 +40,7 @@ from tilesmith.records.reader import Reader, reader_of
 from tilesmith.records.rows import (
     Entry,
     TaskRow,
+    is_sound,
     record_row,
     run_of,
     run_row,
@@ -136,7 +139,7 @@ class SqlDatabase:
             }
             count = 0
             for k, row in records_of(c, sa.true()):
-                reader = readers[k]
+                reader = readers.get(k)
                 count += reader is None or reader.read(k, row) is None
             return count
 
@@ -219,9 +222,11 @@ class SqlDatabase:
 
     def load_state(self, task: Task, name: str) -> bytes | None:
         own = tasks.c.statement == task.statement, state.c.name == name
+        # As it is in the file: SQLAlchemy would make bytes of whatever a damaged one has.
+        data = sa.type_coerce(state.c.data, sa.types.NullType())
         with self._at.reading() as c:
-            data = c.execute(sa.select(state.c.data).join(tasks).where(*own)).scalar()
-        return None if data is None else bytes(data)
+            found = c.execute(sa.select(data).select_from(state).join(tasks).where(*own)).scalar()
+        return bytes(found) if isinstance(found, bytes | memoryview) else None
 
     def close(self) -> None:
         self._at.close()
@@ -243,13 +248,17 @@ class SqlDatabase:
     # maintenance
     def merge(self, other: SqlDatabase) -> int:
         """Copies the records of the other database that are missing here; returns their number."""
-        return 0 if other is self else self._store(other._rows())[0]
+        if other is self:
+            return 0
+        with closing(other._rows()) as rows:
+            return self._store(rows)[0]
 
     def export(self, to: str | os.PathLike[str] | TextIO) -> int:
         """Writes every record as a line of JSON, to a file or to an open text stream. Returns the
         number of records.
         """
-        return write_lines(Path(to) if isinstance(to, str | os.PathLike) else to, self._rows())
+        with closing(self._rows()) as rows:  # also if writing fails: they are a transaction
+            return write_lines(Path(to) if isinstance(to, str | os.PathLike) else to, rows)
 
     def import_(self, path: str | os.PathLike[str]) -> Imported:
         """Adds the records of an exported file that are missing here. Every line is checked; lines
@@ -304,10 +313,25 @@ class SqlDatabase:
         reader = Reader(task, stated, primitives, intrinsics, made_by)
         return [reader.read(k, row) for k, row in rows]
 
-    def _rows(self) -> Iterator[Entry]:
-        """Every record with its task and run, oldest first, as of the moment this begins."""
+    def _rows(self) -> Generator[Entry, None, None]:
+        """Every record with its task and run, oldest first, as of the moment this begins. A warning
+        tells of damaged rows, which are left out.
+        """
+        damaged = 0
         with self._at.reading(one_moment=True) as c:
             by_id = statements_of(c)
             by_key = {row.key: row for row in runs_of(c, sa.true())}
             for k, row in records_of(c, sa.true()):
-                yield Entry(by_id[k], row, by_key.get(row.run or ""))
+                if k not in by_id or not is_sound(row):
+                    damaged += 1
+                elif row.run is None or row.run in by_key:
+                    yield Entry(by_id[k], row, by_key.get(row.run or ""))
+                else:  # what is known of its run is damaged
+                    alone = row._replace(run=None, run_seconds=None, trial=None)
+                    yield Entry(by_id[k], alone)
+        if damaged:
+            warnings.warn(
+                f"{self.place} is damaged: {damaged} records cannot be read and were left out; the "
+                "file still has them",
+                stacklevel=2,
+            )

@@ -35,7 +35,7 @@ class Transactions:
         self._closed = False
         try:
             with self.reading() as c:
-                have = version_of(c)
+                have = version_of(c, self.place)
             if have > VERSION:
                 raise newer(self.place, have)
             if have != VERSION and self.read_only:
@@ -97,7 +97,7 @@ class Transactions:
         """Converts errors of the database to a RecordsError that names it and explains them."""
         try:
             yield
-        except (SQLAlchemyError, sqlite3.Error) as e:
+        except (SQLAlchemyError, sqlite3.Error, UnicodeDecodeError) as e:
             raise RecordsError(f"{self.place}: {meaning(e)}") from e
 
     def _open(self) -> sa.Engine:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import matplotlib
 
+from tilesmith.base.whole_file import named_errors, whole_file
 from tilesmith.report.pairs import geometric_mean
 from tilesmith.report.rows import Row
 
@@ -26,7 +27,8 @@ def draw(path: Path, rows: Sequence[Row]) -> None:
     )
     for panel, n in zip(panels[:, 0], threads, strict=False):
         _panel(panel, [r for r in shown if r.threads == n], n)
-    figure.savefig(path, dpi=110)
+    with named_errors(path), whole_file(path) as file:
+        figure.savefig(file, dpi=110, format=path.suffix[1:] or "png")
     pyplot.close(figure)
 
 

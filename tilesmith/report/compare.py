@@ -84,14 +84,22 @@ def machine_of(target: Target) -> str:
     return f"{machine_name(target)}, {target.vector_bits}-bit vectors"
 
 
+def _spent(state: bytes | None) -> tuple[float, float]:
+    """The seconds of tuning so far, and those until the best was near; 0 if they cannot be read."""
+    try:
+        before = {"seconds": 0.0, "near": 0.0, **(json.loads(state) if state else {})}
+        return float(before["seconds"]), float(before["near"])
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        return 0.0, 0.0
+
+
 def tuned(func: Function, target: Target, seconds: float, database: Database) -> Tuned:
     """The best kernel in the database, after tuning for the rest of the seconds. Without any time,
     and without a record, it is the schedule with the best analytic score.
     """
     task = Task(func, target)
     state = database.load_state(task, _STATE)
-    before = {"seconds": 0.0, "near": 0.0, **(json.loads(state) if state else {})}
-    spent, near = before["seconds"], before["near"]
+    spent, near = _spent(state)
     if seconds - spent >= _ENOUGH:
         budget = Budget(seconds=seconds - spent)
         result = tune(func, target, budget=budget, database=database, quiet=True)

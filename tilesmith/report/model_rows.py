@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from tilesmith.base.whole_file import write_whole
+
 
 @dataclass(frozen=True)
 class EngineResult:
@@ -59,7 +61,7 @@ class ModelRow:
 
 def write_model_rows(path: Path, rows: Sequence[ModelRow]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps([asdict(r) for r in rows], indent=1) + "\n")
+    write_whole(path, json.dumps([asdict(r) for r in rows], indent=1) + "\n")
 
 
 MAIN_ENGINE = "onnxruntime"  # the common baseline, with a column of its own

@@ -5,13 +5,13 @@ above 1 means that ours is faster.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from tilesmith.base.errors import ArgumentError
+from tilesmith.base.whole_file import write_whole
 from tilesmith.report.pairs import geometric_mean
 from tilesmith.report.suite import SUITE
 
@@ -67,9 +67,7 @@ def _objects(path: Path) -> list[dict[str, Any]]:
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
     """Writes all or nothing: a reader never sees a partial file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps([asdict(r) for r in rows], indent=1) + "\n")
-    os.replace(part, path)
+    write_whole(path, json.dumps([asdict(r) for r in rows], indent=1) + "\n")
 
 
 def with_row(rows: Sequence[Row], row: Row) -> list[Row]:

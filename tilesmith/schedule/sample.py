@@ -16,6 +16,8 @@ from tilesmith.schedule.location import ComputeAt
 from tilesmith.schedule.loops import Reorder
 from tilesmith.schedule.step import Step
 
+MAX_PARTS = 1000  # of a tile; kernels have up to five
+
 
 @dataclass(frozen=True, slots=True)
 class SampleTile(Step):
@@ -39,6 +41,13 @@ class SampleTile(Step):
     decision: tuple[int, ...] | None = None
 
     POLICIES: ClassVar[tuple[str, ...]] = ("divisors", "powers", "both", "any", "vector")
+
+    def __post_init__(self) -> None:
+        # Here and not in `apply`: each part is a column, which a reader of the trace asks for.
+        if isinstance(self.parts, int) and self.parts > MAX_PARTS:
+            raise ScheduleError(
+                f"sample_tile of {self.loop} into parts={self.parts}: it takes at most {MAX_PARTS}"
+            )
 
     @property
     def columns(self) -> tuple[str, ...]:

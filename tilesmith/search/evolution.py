@@ -183,8 +183,8 @@ class EvolutionSearch:
                 return
             self.rng.bit_generator.state = stored["rng"]
             self._promise = {int(k): float(v) for k, v in stored["promise"]}
-        except (ValueError, KeyError, TypeError):
-            return
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
+            return  # of another version, or damaged
 
     def _fit(self) -> None:
         """Fits the model again if the measurements have grown by the share `refit`."""

@@ -4,6 +4,9 @@ it was made from.
 Files are written beside their place and then moved there, so that two processes may fill one cache.
 Each begins with a checksum: a damaged one counts as absent and is made again. When the files
 together pass a bound, those that were used longest ago are removed.
+
+Kernels are code, which runs as this user. So a folder or a file that others can write to is not
+used.
 """
 
 from __future__ import annotations
@@ -11,8 +14,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import pickle
+import re
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,12 +26,18 @@ from typing import Any
 
 import numpy as np
 
+from tilesmith.base.private_folder import NotPrivate, make_private, open_private, require_private
+
 Array = np.ndarray[Any, Any]
 
-_MAGIC = b"tilesmith cache 1\n"
+_EVERY_MAGIC = b"tilesmith cache "  # of all versions of the format
+_MAGIC = _EVERY_MAGIC + b"2\n"
 _CHECK_NBYTES = 32
 _HEAD_NBYTES = 64  # magic and checksum, filled up so that arrays behind it are aligned
+_KERNELS, _ARRAYS, _FORMER = ".artifact", ".weights", ".kernel"
+_UNFINISHED = re.compile(r"\.\w+\.part")
 DEFAULT_NBYTES = 2 << 30
+_WARNED: set[Path] = set()  # folders that a warning has named
 
 
 def default_folder() -> Path:
@@ -50,112 +60,135 @@ def code_digest() -> str:
 @dataclass(frozen=True)
 class Cache:
     """`max_nbytes` bounds the files together. A folder that cannot be written is not an error: what
-    is made is then not kept.
+    is made is then not kept. Nor is a folder that others than this user can write to, of which a
+    warning tells.
     """
 
     folder: Path
     max_nbytes: int = DEFAULT_NBYTES
     _free: list[int] = field(default_factory=lambda: [0], init=False, repr=False, compare=False)
 
-    def get(self, key: str) -> Any:
-        """The object under a key; None if there is none, or if its file is damaged."""
-        data = self._read(self.folder / f"{key}.kernel")
-        if data is None:
-            return None
-        try:
-            return pickle.loads(data)
-        except Exception:  # of another version of Python or of this package
-            return None
+    def get(self, key: str) -> bytes | None:
+        """The bytes under a key; None if there are none, or if their file is damaged."""
+        raw = self._read(key + _KERNELS)
+        return None if raw is None else raw[_HEAD_NBYTES:].tobytes()
 
-    def put(self, key: str, value: object) -> None:
-        self._write(self.folder / f"{key}.kernel", pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+    def put(self, key: str, data: bytes) -> None:
+        self._write(key + _KERNELS, memoryview(data))
 
     def get_array(self, key: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | None:
         """An array, mapped from its file: only what is read of it takes memory."""
-        path = self.folder / f"{key}.weights"
+        raw = self._read(key + _ARRAYS)
         nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        try:
-            raw = np.memmap(path, np.uint8, "r")
-        except (OSError, ValueError):
+        if raw is None or len(raw) != _HEAD_NBYTES + nbytes:
             return None
-        if len(raw) != _HEAD_NBYTES + nbytes or not _is_whole(raw):
-            self._remove(path)
-            return None
-        _touch(path)
         return np.ndarray(shape, dtype, raw, _HEAD_NBYTES)
 
     def put_array(self, key: str, array: Array) -> None:
         flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        self._write(self.folder / f"{key}.weights", flat.data)
+        self._write(key + _ARRAYS, flat.data)
 
-    def _read(self, path: Path) -> memoryview | None:
+    def _read(self, name: str) -> Array | None:
+        """A file, mapped."""
         try:
-            data = path.read_bytes()
+            path = require_private(self.folder) / name
+            with open_private(path) as file:
+                raw: Array = np.memmap(file, np.uint8, "r")
+        except NotPrivate as why:
+            _warn(self.folder, str(why))
+            return None
         except OSError:
             return None
-        if not _is_whole(np.frombuffer(data, np.uint8)):
-            self._remove(path)
+        except ValueError:  # an empty file cannot be mapped
+            raw = np.empty(0, np.uint8)
+        if raw[:_HEAD_NBYTES].tobytes() != _head(name, raw[_HEAD_NBYTES:].data):
+            with suppress(OSError):
+                path.unlink()
             return None
-        _touch(path)
-        return memoryview(data)[_HEAD_NBYTES:]
+        with suppress(OSError):
+            os.utime(path)
+        return raw
 
-    def _write(self, path: Path, data: bytes | memoryview) -> None:
-        with suppress(OSError), self._unfinished(path) as part:
-            with open(part, "wb") as f:
-                f.write(_head(data))
-                f.write(data)
-            os.replace(part, path)
+    def _write(self, name: str, data: memoryview) -> None:
+        try:
+            make_private(self.folder)
+            folder = require_private(self.folder)
+            with _unfinished(folder) as part:
+                with open(part, "wb") as f:
+                    f.write(_head(name, data))
+                    f.write(data)
+                os.replace(part, folder / name)
+        except NotPrivate as why:
+            _warn(self.folder, str(why))
+            return
+        except OSError:
+            return
         # Thousands of files take longer to look at than a kernel takes to build, so the folder is
         # looked at again when a part of what was free then is filled: several processes may write.
-        self._free[0] -= len(data)
+        self._free[0] -= data.nbytes
         if self._free[0] < 0:
-            self._free[0] = self._shrink() // 16
+            self._free[0] = self._shrink(folder) // 16
 
-    @contextlib.contextmanager
-    def _unfinished(self, path: Path) -> Iterator[str]:
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle, part = tempfile.mkstemp(dir=self.folder, prefix=".", suffix=".part")
-        os.close(handle)
-        try:
-            yield part
-        finally:
-            with suppress(OSError):
-                os.remove(part)
-
-    def _shrink(self) -> int:
-        """Removes what is too much; how many bytes are free then."""
+    def _shrink(self, folder: Path) -> int:
+        """Removes what is too much, and what an older version has left; how many bytes are free
+        then. Files that are not of a cache stay.
+        """
         files = []
-        with suppress(OSError), os.scandir(self.folder) as entries:
+        with suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
-                with suppress(OSError):  # another process may be removing it
-                    stat = entry.stat()
-                    files.append((stat.st_mtime_ns, stat.st_size, entry.path))
+                kind = os.path.splitext(entry.name)[1]
+                if kind == _FORMER:
+                    _remove(entry.path)
+                elif kind in (_KERNELS, _ARRAYS) or _UNFINISHED.fullmatch(entry.name):
+                    with suppress(OSError):  # another process may be removing it
+                        stat = entry.stat(follow_symlinks=False)
+                        files.append((stat.st_mtime_ns, stat.st_size, entry.path))
         free = self.max_nbytes - sum(size for _, size, _ in files)
         for _, size, path in sorted(files):
             if free >= 0:
                 break
-            self._remove(Path(path))
-            free += size
-        return free
+            if _remove(path):
+                free += size
+        return max(0, free)
 
-    def _remove(self, path: Path) -> None:
+
+@contextlib.contextmanager
+def _unfinished(folder: Path) -> Iterator[str]:
+    handle, part = tempfile.mkstemp(dir=folder, prefix=".", suffix=".part")
+    os.close(handle)
+    try:
+        yield part
+    finally:
         with suppress(OSError):
-            path.unlink()
+            os.remove(part)
 
 
-def _touch(path: Path) -> None:
-    with suppress(OSError):
-        os.utime(path)
+def _remove(path: str) -> bool:
+    """Removes a file if it is of a cache, of whatever version; whether it was."""
+    try:
+        with open_private(Path(path)) as file:
+            start = file.read(len(_EVERY_MAGIC))
+        if start != _EVERY_MAGIC and not (start == b"" and path.endswith(".part")):
+            return False
+        os.unlink(path)
+    except (OSError, NotPrivate):
+        return False
+    return True
 
 
-def _checksum(data: Any) -> bytes:
-    return hashlib.blake2b(data, digest_size=_CHECK_NBYTES).digest()
+def _warn(folder: Path, why: str) -> None:
+    """Once for a folder in a process."""
+    if folder not in _WARNED:
+        _WARNED.add(folder)
+        warnings.warn(
+            f"the cache folder {folder} is not used: {why}. What is kept there is run as code, so "
+            "the folder and its files must belong to you and be writable by you alone",
+            stacklevel=2,
+        )
 
 
-def _head(data: bytes | memoryview) -> bytes:
-    return (_MAGIC + _checksum(data)).ljust(_HEAD_NBYTES, b"\0")
-
-
-def _is_whole(raw: Array) -> bool:
-    head = raw[:_HEAD_NBYTES].tobytes()
-    return len(raw) >= _HEAD_NBYTES and head == _head(raw[_HEAD_NBYTES:].data)
+def _head(name: str, data: memoryview) -> bytes:
+    """The name is part of the checksum: a file under the name of another is not taken for it."""
+    check = hashlib.blake2b(name.encode(), digest_size=_CHECK_NBYTES)
+    check.update(data)
+    return (_MAGIC + check.digest()).ljust(_HEAD_NBYTES, b"\0")

@@ -13,6 +13,7 @@ from pathlib import Path
 from tilesmith.base.digest import digest
 from tilesmith.base.errors import GraphError
 from tilesmith.base.target import Target, cpu
+from tilesmith.codegen.artifact import Artifact
 from tilesmith.graph.device_executor import DeviceExecutor
 from tilesmith.graph.executor import Executor
 from tilesmith.graph.graph import Graph
@@ -37,6 +38,7 @@ from tilesmith.tune.build_pool import Report, build_all
 from tilesmith.tune.build_request import PLAIN_POINTS, BuildRequest
 from tilesmith.tune.cache import Cache, code_digest, default_folder
 from tilesmith.tune.inputs import require_database, require_target
+from tilesmith.tune.kernel_file import kernel_from_bytes, kernel_to_bytes
 from tilesmith.tune.partition_choice import RecordedPartition, offered
 from tilesmith.tune.progress import progress_bar
 from tilesmith.tune.ready_kernels import ReadyKernel, RecordedKernel
@@ -162,7 +164,7 @@ class ModelBuilder:
                 self.kernels[key] = ready
                 continue
             request = self.request(step.func, step.stored)
-            kept = None if self.cache is None else self.cache.get(self.cache_key(request))
+            kept = self.kept(self.cache_key(request))
             if kept is None:
                 requests[key] = request
             else:
@@ -177,6 +179,11 @@ class ModelBuilder:
         with progress_bar("building kernels", self.progress) as report:
             self.build_missing(requests, report)
 
+    def kept(self, key: str) -> tuple[Artifact, Origin] | None:
+        """A kernel that was built before."""
+        data = None if self.cache is None else self.cache.get(key)
+        return None if data is None else kernel_from_bytes(data, self.target)
+
     def ready_kernel(self, step: Step) -> Kernel | None:
         """Code that was built for arrays of their own does not fit parts of others."""
         found = self.ready.get(statement_key(step.func, self.target))
@@ -184,7 +191,7 @@ class ModelBuilder:
             return None
         if self.cache is not None:
             key = self.schedule_key(step.func, step.stored, found.trace)
-            self.cache.put(key, (found.artifact, found.origin))
+            self.cache.put(key, kernel_to_bytes(found.artifact, found.origin))
         return RecordedKernel(found.artifact, found.origin, step.func, found.trace)
 
     def build_missing(self, requests: Mapping[str, BuildRequest], report: Report) -> None:
@@ -202,7 +209,8 @@ class ModelBuilder:
             # Another schedule than the one that names the file is not kept: the next start tries
             # the best again.
             if self.cache is not None and (not request.known or not result.obstacles):
-                self.cache.put(self.cache_key(request), (result.artifact, result.origin))
+                kernel = kernel_to_bytes(result.artifact, result.origin)
+                self.cache.put(self.cache_key(request), kernel)
 
     def request(self, func: Function, stored: Function, only_best: bool = True) -> BuildRequest:
         """With the best record alone, unless that does not build: the others take long to read."""

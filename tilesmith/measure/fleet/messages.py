@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
+from math import inf
 from typing import Any
 
 from tilesmith.base.errors import MeasureError, TilesmithError
@@ -17,13 +18,10 @@ from tilesmith.base.machine_name import machine_name
 from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import (
     Artifact,
-    Check,
     Entry,
-    Launch,
-    Resources,
-    TensorMap,
     parameters_of,
 )
+from tilesmith.codegen.artifact_json import entry_from_json, entry_to_json
 from tilesmith.ir.deserialize import function_from_json
 from tilesmith.ir.function import Function
 from tilesmith.ir.serialize import function_to_json
@@ -31,9 +29,12 @@ from tilesmith.measure.parent.timing import TimingRules
 from tilesmith.schedule.trace import Trace
 from tilesmith.task.task import CODEGEN_VERSION, FAILURES, Candidate, Failure, Measurement, Task
 
-VERSION = 1
+VERSION = 2
 # What reading a message may raise: it may come from anywhere.
-UNREADABLE = (TilesmithError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
+UNREADABLE = (
+    *(TilesmithError, ValueError, TypeError, LookupError),
+    *(AttributeError, ArithmeticError, RecursionError),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +63,9 @@ class Compiled:
     language: str
 
     def __call__(self, func: Function, target: Target) -> Artifact:
-        e = self.entry
-        entry = Entry(
-            e.name, e.symbol, parameters_of(func), e.workspace_nbytes, e.uses_threads, e.checks,
-            e.launches, e.scratch,
-        )  # fmt: skip
+        entry = replace(self.entry, parameters=parameters_of(func))
         return Artifact(
-            e.name, target, (entry,), "", self.code, self.cpu, self.features, self.language
+            entry.name, target, (entry,), "", self.code, self.cpu, self.features, self.language
         )
 
 
@@ -155,14 +152,21 @@ def read_measurement(data: Mapping[str, Any], candidate: Candidate, machine: str
         failure = Failure(kind if kind in FAILURES else "error", str(text))
     return Measurement(
         candidate,
-        tuple(map(float, data["seconds"])),
+        _times(data["seconds"]),
         failure,
         bool(data["contended"]),
         bool(data["confirmed"]),
         float(data["build_seconds"]),
-        references=tuple(map(float, data["references"])),
+        references=_times(data["references"]),
         machine=machine,
     )
+
+
+def _times(data: Any) -> tuple[float, ...]:
+    times = tuple(map(float, data))
+    if not all(0 < t < inf for t in times):
+        raise ValueError(f"{list(times)[:8]} are no times")
+    return times
 
 
 def _settings(data: Mapping[str, Any]) -> Settings:
@@ -178,16 +182,10 @@ def _described(a: Artifact) -> dict[str, Any]:
     (entry,) = a.entries
     return {
         "sha256": sha256(a.code).hexdigest(), "target": a.target.to_json(), "cpu": a.cpu,
-        "features": a.features, "language": a.language, "name": entry.name,
-        "symbol": entry.symbol, "workspace_nbytes": entry.workspace_nbytes,
-        "uses_threads": entry.uses_threads, "checks": [asdict(c) for c in entry.checks],
-        "launches": [asdict(launch) for launch in entry.launches], "scratch": entry.scratch,
+        "features": a.features, "language": a.language,
+        # The worker takes the parameters from the Function.
+        "entry": entry_to_json(replace(entry, parameters=())),
     }  # fmt: skip
-
-
-def _tensor_map(d: Mapping[str, Any]) -> TensorMap:
-    sizes = (tuple(map(int, d[k])) for k in ("shape", "strides", "box", "steps"))
-    return TensorMap(str(d["buffer"]), str(d["dtype"]), *sizes)
 
 
 def _compiled(task: Task, d: Mapping[str, Any], code: bytes) -> Compiled:
@@ -198,17 +196,5 @@ def _compiled(task: Task, d: Mapping[str, Any], code: bytes) -> Compiled:
         raise MeasureError(
             f"code is for {machine_name(target)}, and its task for {machine_name(task.target)}"
         )
-    launches = [
-        Launch(**{
-            **launch, "arguments": tuple(launch["arguments"]),
-            "resources": None if launch["resources"] is None else Resources(**launch["resources"]),
-            "maps": tuple(map(_tensor_map, launch.get("maps", ()))),
-        })
-        for launch in d["launches"]
-    ]  # fmt: skip
-    entry = Entry(
-        str(d["name"]), str(d["symbol"]), (), int(d["workspace_nbytes"]), bool(d["uses_threads"]),
-        tuple(Check(**c) for c in d["checks"]), tuple(launches),
-        tuple((str(name), int(at)) for name, at in d["scratch"]),
-    )  # fmt: skip
+    entry = entry_from_json(d["entry"])
     return Compiled(target, entry, code, str(d["cpu"]), str(d["features"]), str(d["language"]))

@@ -14,6 +14,7 @@ from tilesmith.runtime.export.processor import processor_source
 from tilesmith.runtime.export.reading import reading_source
 from tilesmith.runtime.export.text import bytes_constant
 from tilesmith.runtime.export.weights import HEADER_NBYTES, MAGIC, VERSION
+from tilesmith.runtime.export.weights import header as weights_header
 
 FUNCTIONS = ("open", "run", "error", "close", "set_threads")
 _LARGE_NBYTES = 4 << 20  # from here on, memory is asked for in large pages, as NumPy does
@@ -37,6 +38,7 @@ def entry_source(library: Library) -> str:
         "DIGEST": own,
         "HEADER_NBYTES": HEADER_NBYTES,
         "FILE_NBYTES": HEADER_NBYTES + library.weights.nbytes,
+        "BEHIND_SUMS": HEADER_NBYTES - 72,
         "WEIGHTS_AT": HEADER_NBYTES,
         "NEEDS_NO_FILE": "true" if library.weights.nbytes == 0 else "false",
         "ROOM_NBYTES": max(64, room),
@@ -52,6 +54,7 @@ def entry_source(library: Library) -> str:
     parts = [
         bytes_constant("magic", MAGIC),
         bytes_constant("digest", own.encode()),
+        bytes_constant("header", weights_header(library.weights, own, (0, 0))),
         _sizes("in", [p.dtype.nbytes if p.nbytes else 0 for p in library.inputs]),
         _sizes("out", [p.dtype.nbytes if p.nbytes else 0 for p in library.outputs]),
         reading_source(values),

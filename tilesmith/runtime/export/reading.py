@@ -16,12 +16,15 @@ _TEXTS = {
     "short": "%s has %lld bytes, less than the header of a weights file; it is cut off, or another",
     "magic": "%s is not a weights file of tilesmith: it does not begin with $MAGIC",
     "version": "%s has version %u of the format, and this library reads $VERSION; export it again",
-    "digest": "%s belongs to another library (%.32s, and this one is $DIGEST)",
+    # Without the digest in the file, which may be any bytes.
+    "digest": "%s belongs to another library than this one, which is $DIGEST",
     "size": "%s has %lld bytes and must have $FILE_NBYTES; it was not copied as a whole",
-    "sums": "%s is damaged: its checksum is wrong",
+    "header": "%s is damaged: its header is not as it was written; copy or export it again",
+    "sums": "%s is damaged: its checksum is wrong; copy or export it again",
 }
 
-# The flags are O_RDONLY | O_CLOEXEC, SEEK_END, PROT_READ and MAP_PRIVATE of Linux.
+# The flags are O_RDONLY | O_CLOEXEC | O_NONBLOCK (a pipe has no writer to wait for), SEEK_END,
+# PROT_READ and MAP_PRIVATE of Linux.
 _READING = """
 declare ptr @__errno_location()
 declare ptr @strerror(i32)
@@ -93,14 +96,25 @@ whose:
   br i1 %same, label %long, label %no_digest
 no_digest:
   %e2 = call i32 (ptr, i64, ptr, ...) @snprintf(
-      ptr @message, i64 512, ptr @text.digest, ptr %path, ptr %digest.p)
+      ptr @message, i64 512, ptr @text.digest, ptr %path)
   ret i1 false
 long:
   %complete = icmp eq i64 %nbytes, $FILE_NBYTES
-  br i1 %complete, label %sum, label %no_size
+  br i1 %complete, label %head, label %no_size
 no_size:
   %e3 = call i32 (ptr, i64, ptr, ...) @snprintf(
       ptr @message, i64 512, ptr @text.size, ptr %path, i64 %nbytes)
+  ret i1 false
+head: ; all of it but the checksum of the arrays, at byte 56, is known
+  %h0 = call i32 @memcmp(ptr %file, ptr @header, i64 56)
+  %behind = getelementptr i8, ptr %file, i64 72
+  %zeros = getelementptr i8, ptr @header, i64 72
+  %h1 = call i32 @memcmp(ptr %behind, ptr %zeros, i64 $BEHIND_SUMS)
+  %h = or i32 %h0, %h1
+  %same_head = icmp eq i32 %h, 0
+  br i1 %same_head, label %sum, label %no_head
+no_head:
+  %e5 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr @message, i64 512, ptr @text.header, ptr %path)
   ret i1 false
 sum:
   %whole = call i1 @is_whole(ptr %file)
@@ -125,7 +139,7 @@ say_path:
   %e0 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr @message, i64 512, ptr @text.no_path)
   ret ptr null
 find:
-  %fd = call i32 (ptr, i32, ...) @open(ptr %path, i32 524288)
+  %fd = call i32 (ptr, i32, ...) @open(ptr %path, i32 526336)
   %found = icmp sge i32 %fd, 0
   br i1 %found, label %measure, label %no_file
 no_file:
@@ -135,6 +149,9 @@ no_file:
   ret ptr null
 measure:
   %nbytes = call i64 @lseek(i32 %fd, i64 0, i32 2)
+  %is_file = icmp sge i64 %nbytes, 0
+  br i1 %is_file, label %weigh, label %no_map
+weigh:
   %has_header = icmp sge i64 %nbytes, $HEADER_NBYTES
   br i1 %has_header, label %map, label %no_header
 no_header:

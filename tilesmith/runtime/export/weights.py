@@ -6,9 +6,11 @@
          16  32   digest of the library that it belongs to, as hexadecimal digits
          48   8   bytes of the arrays
          56  16   checksum of the arrays
+         72  56   zeros
         128       the arrays, each at a multiple of 64
 
-All numbers are little-endian.
+All numbers are little-endian. A library knows all of its header but the checksum, and accepts no
+other one.
 """
 
 from __future__ import annotations
@@ -36,12 +38,16 @@ def write_weights(path: Path, weights: Weights, digest: str) -> None:
         for piece in _pieces(weights.arrays):
             f.write(piece.data)
             sums = checksum(piece, sums)
-        head = struct.pack(
-            "<8sII32sQQQ",
-            MAGIC, VERSION, HEADER_NBYTES, digest.encode(), weights.nbytes, *sums,
-        )  # fmt: skip
         f.seek(0)
-        f.write(head)
+        f.write(header(weights, digest, sums))
+
+
+def header(weights: Weights, digest: str, sums: tuple[int, int]) -> bytes:
+    head = struct.pack(
+        "<8sII32sQQQ",
+        MAGIC, VERSION, HEADER_NBYTES, digest.encode(), weights.nbytes, *sums,
+    )  # fmt: skip
+    return head.ljust(HEADER_NBYTES, b"\0")
 
 
 def checksum(data: Array, before: tuple[int, int] = (0, 0)) -> tuple[int, int]:
