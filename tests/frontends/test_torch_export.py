@@ -29,9 +29,6 @@ def test_networks_become_one_graph(name: str) -> None:
     assert isinstance(graph, ts.Graph)
     assert (graph.name, graph.inputs) == (name, (net.input,))
     assert len(graph.outputs) == len(net.outputs)
-    weights = {t.data_ptr() for t in module.state_dict().values()}
-    shared = [a for a in graph.constants.values() if a.size > 64 and a.dtype == np.float32]
-    assert all(a.ctypes.data in weights for a in shared if a.base is not None)
 
 
 def test_decoder_takes_and_gives_its_cache_by_name() -> None:
@@ -59,14 +56,13 @@ def test_outputs_have_the_names_of_their_places() -> None:
     assert [a.tolist() for a in got.values()] == [[3, 3], [2, 2], [1, 1], [0, 0]]
 
 
-def test_parameters_are_shared() -> None:
-    """Tied ones are one array; a table that is not packed keeps the memory of the module."""
+def test_parameters_are_copied_once() -> None:
+    """Tied ones are one array, and a table that is not packed is read where the graph has it."""
     module = Decoder().eval()
     graph = ts.from_torch(module, (torch.tensor([[1]]),))
-    address = module.words.weight.data_ptr()
     arrays = [a for a in graph.constants.values() if a.size == module.words.weight.numel()]
-    assert arrays
-    assert all(a.ctypes.data == address for a in arrays)
+    (address,) = {a.ctypes.data for a in arrays}
+    assert address != module.words.weight.data_ptr()
     model = ts.compile_model(graph, cache=None, progress=False)
     held = [a for e in model.executors for step in e._held for a in step.values()]
     assert any(a.ctypes.data == address for a in held)

@@ -61,3 +61,11 @@ class TuneError(TilesmithError):
 
 class GraphError(TilesmithError):
     """A model that cannot be read, or that nothing here can run."""
+
+
+class AssertionFailedError(GraphError, RuntimeError):
+    """An assertion of a model does not hold."""
+
+
+class RangeError(GraphError, IndexError):
+    """A model is given, or computes, an index that is outside of what it reads or writes."""

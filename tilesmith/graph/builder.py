@@ -14,6 +14,7 @@ import numpy as np
 
 from tilesmith.base.dtype import DType
 from tilesmith.base.dtype import dtype as dtype_named
+from tilesmith.graph.checks import Check
 from tilesmith.graph.fold import Folder
 from tilesmith.graph.graph import Array, Graph, Node, Operator, Settings, Value, rebuilt
 from tilesmith.graph.limits import LIMITS
@@ -88,13 +89,13 @@ class GraphBuilder:
             return None
         return self._folder.fold(node, arrays)
 
-    def finish(self, outputs: Mapping[str, Value]) -> Graph:
+    def finish(self, outputs: Mapping[str, Value], checks: Sequence[Check] = ()) -> Graph:
         """The graph of these outputs, by the names that a caller sees; what they do not need is
         left out.
         """
         graph = Graph(
             self.name, tuple(self._inputs), tuple((n, v.name) for n, v in outputs.items()), (),
-            dict(self._values), dict(self._constants),
+            dict(self._values), dict(self._constants), tuple(checks),
         )  # fmt: skip
         return rebuilt(graph, self._nodes)
 

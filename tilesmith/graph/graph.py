@@ -15,6 +15,7 @@ import numpy as np
 from tilesmith.base.dtype import DType
 from tilesmith.base.errors import GraphError
 from tilesmith.expr.tensors import Tensor
+from tilesmith.graph.checks import Check
 
 Array = np.ndarray[Any, Any]
 Operator = Callable[..., Any]  # tensors and settings in, one Tensor or a tuple of them out
@@ -113,6 +114,7 @@ class Graph:
     nodes: tuple[Node, ...]
     values: Mapping[str, Value]
     constants: Mapping[str, Array] = field(default_factory=dict)
+    checks: tuple[Check, ...] = ()
 
     @cached_property
     def producer(self) -> Mapping[str, Node]:
@@ -132,6 +134,12 @@ class Graph:
     def returned(self) -> frozenset[str]:
         """The values that are outputs."""
         return frozenset(value for _, value in self.outputs)
+
+    @property
+    def shown_outputs(self) -> tuple[str, ...]:
+        """Those that a caller gets, by the names that it sees."""
+        hidden = {c.name for c in self.checks if c.hidden}
+        return tuple(name for name, _ in self.outputs if name not in hidden)
 
     def is_constant(self, value: str) -> bool:
         """Whether a value is known, as weights are."""

@@ -40,7 +40,7 @@ class Model:
         if isinstance(source, Graph):
             values = (source.values[x] for x in source.inputs)
             self.inputs = tuple(Signature(v.name, v.dtype, v.shape) for v in values)
-            self.outputs = tuple(n for n, _ in source.outputs)
+            self.outputs = source.shown_outputs
             self._run: Any = compile_graph(source)
         else:
             self.inputs, self.outputs = source.inputs, source.outputs

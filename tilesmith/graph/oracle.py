@@ -7,6 +7,7 @@ from typing import Any
 from tilesmith.base.dtype import dtype as dtype_named
 from tilesmith.base.errors import GraphError
 from tilesmith.expr.dsl import placeholder
+from tilesmith.graph.checks import verified
 from tilesmith.graph.graph import Array, Graph
 from tilesmith.graph.program import Feeds, Program, Runner
 from tilesmith.graph.stages import StagedRun
@@ -29,7 +30,7 @@ def evaluate_graph(graph: Graph, feeds: Feeds) -> dict[str, Array]:
             raise GraphError(f"there is not enough memory for {node.origin or node.name}") from None
         several = result if isinstance(result, tuple) else (result,)
         live.update(zip(node.outputs, several, strict=True))
-    return {name: live[value] for name, value in graph.outputs}
+    return verified(graph.checks, feeds, {name: live[value] for name, value in graph.outputs})
 
 
 def evaluate_program(model: Graph | Program, feeds: Feeds) -> dict[str, Array]:

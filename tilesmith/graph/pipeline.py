@@ -7,6 +7,7 @@ are known and whose constant parts are folded.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from tilesmith.base.target import Target
 from tilesmith.graph.graph import Graph, verify
@@ -64,7 +65,8 @@ def with_half_precision(passes: Sequence[Pass]) -> tuple[Pass, ...]:
 
 
 def run_passes(graph: Graph, passes: Sequence[Pass] = PASSES) -> Graph:
+    checks = graph.checks  # they name inputs and outputs, which passes keep
     for one in passes:
         graph = one(graph)
         verify(graph)
-    return graph
+    return replace(graph, checks=checks) if graph.checks != checks else graph

@@ -76,6 +76,15 @@ class Cursor:
 
 
 @runtime_checkable
+class KnownStages(Protocol):
+    """A program that can tell its graphs before it runs, where the sizes of its inputs are known:
+    no contents decide what comes next.
+    """
+
+    def graphs(self) -> Sequence[Graph]: ...
+
+
+@runtime_checkable
 class Program(Protocol):
     """What a front end makes of a model."""
 

@@ -42,7 +42,7 @@ from tilesmith.tune.kernel_file import kernel_from_bytes, kernel_to_bytes
 from tilesmith.tune.partition_choice import RecordedPartition, offered
 from tilesmith.tune.progress import progress_bar
 from tilesmith.tune.ready_kernels import ReadyKernel, RecordedKernel
-from tilesmith.tune.specialise import no_sizes
+from tilesmith.tune.specialise import known_graphs
 
 _GPU_ALIGNMENT = 256  # bytes; OpenCL devices ask for up to 128
 _MAX_FAMILIAR = 64  # tasks whose programs a draft may follow; each costs some milliseconds
@@ -301,15 +301,15 @@ def extract_tasks(
     require_target(target, "extract_tasks")
     machine = cpu() if target is None else target
     passes = with_precision(passes, precision, machine, "extract_tasks")
-    if not isinstance(graph, Graph):
-        raise no_sizes(graph)
-    return tasks_of(plan_of(graph, machine, passes, offered(groups, machine)), machine)
+    ways = offered(groups, machine)
+    plans = [plan_of(one, machine, passes, ways) for one in known_graphs(graph)]
+    return tasks_of(plans, machine)
 
 
-def tasks_of(made: Plan, target: Target) -> list[tuple[Task, int]]:
-    """The tasks of a plan, each with the number of its steps."""
+def tasks_of(plans: Sequence[Plan], target: Target) -> list[tuple[Task, int]]:
+    """The tasks of some plans, each with the number of its steps."""
     found: dict[str, tuple[Task, int]] = {}
-    for step in made.steps:
+    for step in (s for p in plans for s in p.steps):
         task = Task(step.func, target)
         before = found.get(task.key)
         found[task.key] = (task, 1) if before is None else (before[0], before[1] + 1)

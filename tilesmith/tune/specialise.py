@@ -11,7 +11,7 @@ from typing import Any
 from tilesmith.base.errors import GraphError
 from tilesmith.graph.graph import Graph
 from tilesmith.graph.oracle import evaluate_graph
-from tilesmith.graph.program import Program, Runner
+from tilesmith.graph.program import KnownStages, Program, Runner
 from tilesmith.graph.stages import StagedRun, checked_feeds
 
 
@@ -22,7 +22,7 @@ def graphs_for(model: Graph | Program, inputs: Mapping[str, Any] | None) -> list
     if isinstance(model, Graph):
         return [model]
     if inputs is None:
-        raise no_sizes(model)
+        return known_graphs(model)
     found: list[Graph] = []
 
     def collected(graph: Graph) -> Runner:
@@ -31,6 +31,15 @@ def graphs_for(model: Graph | Program, inputs: Mapping[str, Any] | None) -> list
 
     StagedRun(model, collected)(checked_feeds(model.inputs, inputs, model.name))
     return found
+
+
+def known_graphs(model: Graph | Program) -> list[Graph]:
+    """The graphs of a model that has them before it runs; an error says why it has none."""
+    if isinstance(model, Graph):
+        return [model]
+    if isinstance(model, KnownStages) and not any(s.is_open for s in model.inputs):
+        return [g for g in model.graphs() if g.nodes]
+    raise no_sizes(model)
 
 
 def no_sizes(model: Program) -> GraphError:

@@ -15,7 +15,6 @@ from tilesmith.base.errors import ArgumentError
 from tilesmith.base.target import Target
 from tilesmith.frontends.torch.compiled import Building
 from tilesmith.frontends.torch.dynamo import Compiled, compiled
-from tilesmith.frontends.torch.program import TorchProgram
 from tilesmith.graph.graph import Graph
 from tilesmith.graph.model import Model
 from tilesmith.graph.source import OpenGraph
@@ -24,6 +23,7 @@ from tilesmith.records.open import open_database
 from tilesmith.task.task import Budget
 from tilesmith.tune.cache import Cache
 from tilesmith.tune.compile_model import compile_model
+from tilesmith.tune.specialise import known_graphs
 from tilesmith.tune.tune_model import tune_model
 
 
@@ -63,7 +63,7 @@ class Options:
 
         def build(source: OpenGraph, first: bool) -> Model:
             settings: dict[str, Any] = {"database": records, "cache": self.cache}
-            graphs = [source] if isinstance(source, Graph) else _graphs(source)
+            graphs = known_graphs(source)
             if budget is not None and first and graphs:
                 tuned = tune_model(graphs, target, budget=budget, quiet=self.quiet, **settings)
                 if isinstance(source, Graph):
@@ -71,13 +71,6 @@ class Options:
             return compile_model(source, target, progress=False if self.quiet else None, **settings)
 
         return Building(build, self.max_shapes)
-
-
-def _graphs(source: OpenGraph) -> list[Graph]:
-    """The graphs between what PyTorch runs."""
-    if not isinstance(source, TorchProgram):
-        return []
-    return [g for g in source.graphs() if g.nodes]
 
 
 def options_of(given: Mapping[str, Any] | None) -> Options:

@@ -154,7 +154,8 @@ def tune_model(
     - `scheduler`: chooses, batch by batch, the task that is next; by default `ts.gradient()`, which
       takes the one that makes the objective smaller soonest.
     - `objective`: what is to become small, by default `ts.total_latency`.
-    - `inputs`: arrays by name, for a model with open sizes. It is tuned for their shapes, and runs
+    - `inputs`: arrays by name, for a model with open sizes, or whose contents decide what it
+      computes. It is tuned for their shapes, and runs
       with others by drafts (see `model.tuning.sizes`).
     - `target`, `seed`, `space`, `strategy`, `measurer`, `observers`, `quiet`: as in `ts.tune`.
     - `passes`, `groups`, `cache`, `accuracy`, `precision`: as in `ts.compile_model`.
@@ -199,7 +200,7 @@ def tune_model(
     ]
     rivals = [r for own in plans for p in own for r in all_rivals(p.graph, groups, machine)]
     tasks, rival_tasks = with_rivals(
-        merged([[t for p in own for t in tasks_of(p, machine)] for own in plans]),
+        merged([tasks_of(own, machine) for own in plans]),
         [(r.whole, r.parts) for r in rivals],
     )
     with ExitStack() as stack:
@@ -242,7 +243,7 @@ def tune_model(
             own = plans[k][0] if isinstance(g, Graph) and not run.divided else None
             model = Model(g, partial(_executor, builder, own, passes, best))
             model.tuning = run.tuning(k, interrupted, error, text_of(g, feeds[k]))
-            if not isinstance(g, Graph):
+            if not isinstance(g, Graph) and feeds[k] is not None:
                 model(feeds[k])  # builds the kernels of the stages that were tuned
             models.append(model)
     return models[0] if isinstance(graph, Graph | Program) else models

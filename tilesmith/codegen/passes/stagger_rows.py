@@ -43,7 +43,7 @@ def _staggered(b: Buffer) -> Buffer:
     row = b.dtype.nbytes
     for d in range(len(shape) - 1, 0, -1):
         n = shape[d]
-        if n is None:
+        if not n:  # not known, or an array without elements
             return b
         step, row = row, row * n
         if row % _MEET == 0 and n > 1 and any(m != 1 for m in shape[:d]):

@@ -35,7 +35,8 @@ def resized(
     # The axis that shrinks most comes first: what follows has less to do.
     moved = sorted(moved, key=lambda a: a.new / max(a.old, 1))
     tables = [table(rule, a) for a in moved]
-    y = _copied(call, x, [(a, t) for a, t in zip(moved, tables, strict=True) if t.is_copy])
+    copies = [(a, t.ids[:, 0]) for a, t in zip(moved, tables, strict=True) if t.is_copy]
+    y = copied(call, x, copies)
     mixed = [(a, t) for a, t in zip(moved, tables, strict=True) if not t.is_copy]
     if mixed and not x.dtype.is_float:
         y = call.add(cast, y, dtype=FLOAT32.name)
@@ -50,12 +51,13 @@ def resized(
     return y
 
 
-def _copied(call: Building, x: Value, copies: Sequence[tuple[Axis, Table]]) -> Value:
-    """All axes whose outputs are single elements, as one view where whole numbers say it."""
+def copied(call: Building, x: Value, copies: Sequence[tuple[Axis, Array]]) -> Value:
+    """All axes whose outputs are single elements, with their places, as one view where whole
+    numbers say it.
+    """
     steps = []
     y = x
-    for a, t in copies:
-        ids: Array = t.ids[:, 0]
+    for a, ids in copies:
         found = steps_of(a, ids)
         if found is None:
             y = call.add(take, y, call.constant(ids.astype(np.int64)), axis=a.axis)

@@ -34,23 +34,46 @@ class NotCovered(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """What PyTorch says of a result."""
+    """What PyTorch says of a tensor. Without strides it is contiguous."""
 
     shape: tuple[int, ...]
     dtype: DType
+    strides: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A value, and where in its memory PyTorch has its elements."""
+
+    value: Value
+    strides: tuple[int, ...]
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A check of a value: see graph/checks.py."""
+
+    value: Value
+    what: str
+    low: int = 1
+    high: int | None = None
 
 
 class Call(Building):
     """`results` are the types of what the operator returns, `wanted` those that something reads.
-    `bases` has for a reshaped value the one that it was made from.
+    `bases` has for a reshaped value the one that it was made from. `memories` tells of the first
+    operand, and then of what it is a view of.
     """
 
     def __init__(
         self, origin: str, label: str, builder: GraphBuilder, results: Sequence[Type | None],
-        wanted: frozenset[int], bases: dict[str, Value],
+        wanted: frozenset[int], bases: dict[str, Value], memories: Callable[[], list[Memory]],
     ) -> None:  # fmt: skip
         super().__init__(origin, label, builder)
         self._results, self._wanted, self.bases = tuple(results), wanted, bases
+        self.memories = memories
+        self.wishes: list[Wish] = []
 
     def type(self, k: int = 0) -> Type:
         found = self._results[k] if k < len(self._results) else None
@@ -65,6 +88,15 @@ class Call(Building):
     @property
     def dtype(self) -> DType:
         return self.type().dtype
+
+    def need_range(self, ids: Value, low: int, high: int) -> None:
+        """Indices must lie in a range, which PyTorch makes sure of when it runs."""
+        known = self.contents(ids)
+        if known is None:
+            seen = self.bases.get(ids.name, ids)  # the same elements
+            self.wishes.append(Wish(seen, self.origin, low, high))
+        elif known.size and not low <= known.min() <= known.max() < high:
+            self.leave(f"an index is not between {low} and {high - 1}")
 
     def wants(self, k: int) -> bool:
         return k in self._wanted

@@ -13,9 +13,20 @@ from typing import Any
 import torch
 from torch import fx
 
+from tilesmith.base.errors import GraphError
+from tilesmith.frontends.torch.aliases import (
+    between,
+    chain,
+    computed,
+    is_given,
+    replayed,
+    restrided,
+    strides_of,
+)
 from tilesmith.frontends.torch.export import tell_uncovered
 from tilesmith.frontends.torch.program import TorchProgram
-from tilesmith.frontends.torch.shapes import is_settled
+from tilesmith.frontends.torch.shapes import attribute, is_settled
+from tilesmith.frontends.torch.strided import OutsideError
 from tilesmith.frontends.torch.tensors import array_of, tensor_of, type_of
 from tilesmith.graph.model import Model
 from tilesmith.graph.program import Signature
@@ -45,25 +56,25 @@ class _Held:
     address: int
 
     def is_same(self, t: torch.Tensor) -> bool:
-        return t is self.tensor and _version(t) == self.version and t.data_ptr() == self.address
-
-
-def _version(t: torch.Tensor) -> int:
-    """How often it was written; PyTorch does not count that for tensors of inference mode."""
-    return -1 if t.is_inference() else int(t._version)
+        return t is self.tensor and t._version == self.version and t.data_ptr() == self.address
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A model for some shapes, and which arguments it takes."""
+    """A model for some shapes: which arguments it takes, the numbers that nodes give, and the
+    strides that eager gives to its results.
+    """
 
     model: Model
-    inputs: tuple[tuple[str, int], ...]
-    scalars: Mapping[str, Any]  # outputs that are sizes
+    inputs: tuple[fx.Node, ...]
+    numbers: Mapping[fx.Node, Any]
+    strides: Mapping[str, tuple[int, ...]]
 
-    def __call__(self, given: Sequence[Any]) -> dict[str, Any]:
-        arrays = self.model({name: array_of(given[k]) for name, k in self.inputs})
-        return {**self.scalars, **{name: tensor_of(a) for name, a in arrays.items()}}
+    def __call__(self, tensors: Mapping[fx.Node, Any]) -> dict[str, torch.Tensor]:
+        arrays = self.model({n.name: array_of(tensors[n]) for n in self.inputs})
+        return {
+            name: restrided(tensor_of(a), self.strides.get(name)) for name, a in arrays.items()
+        }  # fmt: skip
 
 
 class CompiledGraph:
@@ -78,18 +89,35 @@ class CompiledGraph:
         self._parameters = {id(t): t for t in parameters}
         nodes = list(module.graph.nodes)
         self._placeholders = [n for n in nodes if n.op == "placeholder"]
-        self._position = {n.name: k for k, n in enumerate(self._placeholders)}
+        self._attributes = {
+            n: attribute(module, str(n.target)) for n in nodes if n.op == "get_attr"
+        }  # fmt: skip
         self._writes = [n for n in nodes if n.target is torch.ops.aten.copy_.default]
-        self._written = {n.args[0].name for n in self._writes}
+        self._written = {n.args[0] for n in self._writes}
         (output,) = (n for n in nodes if n.op == "output")
         self._outputs = list(output.args[0])
+        # What else changes something PyTorch runs, and with it the rest.
+        self._changing = [
+            n for n in nodes if isinstance(n.target, torch._ops.OpOverload)
+            and n.target._schema.is_mutable and (n not in self._writes or not is_given(n.args[0]))
+        ]  # fmt: skip
+        # What lies elsewhere in the memory of an argument only PyTorch can read.
+        self._strided = [
+            n for n in nodes
+            if n.target is torch.ops.aten.as_strided.default and is_given(chain(n)[0])
+        ]  # fmt: skip
+        sources = [n.args[1] for n in self._writes]
+        wanted = [x for x in (*self._outputs, *sources) if isinstance(x, fx.Node)]
+        self._bases = computed([x for x in wanted if not _is_number(x)])
+        self._views = [v for x, base in self._bases.items() for v in between(base, x)]
+        self._before = [v for x in self._strided for v in chain(x)[1:]]
         self._settled = is_settled(module.graph)
         self._held: list[_Held] | None = None
         self._changes: dict[int, int] = {}
         self._open: list[int] = []  # positions of arguments that are no constants
         self._runs: dict[Any, _Run | None] = {}
         self._lock = threading.Lock()
-        self._told = False
+        self._told: set[str] = set()
         self._built = 0
 
     def __call__(self, args: list[Any]) -> list[Any]:
@@ -99,22 +127,43 @@ class CompiledGraph:
         if run is None:
             with torch.no_grad():
                 return list(self.module(*given))
-        values = run(given)
-        out = [self._result(x, values, given) for x in self._outputs]
-        for node in self._writes:
-            target = given[self._position[node.args[0].name]]
-            target.copy_(self._result(node.args[1], values, given))
-        return out
+        tensors = self._given(given, run.numbers)
+        try:
+            results = run(tensors)
+        except GraphError as error:
+            if isinstance(error.__cause__, RuntimeError | IndexError | ValueError | TypeError):
+                raise error.__cause__ from None  # of PyTorch, as in eager
+            raise
+        tensors |= {
+            base: results[base.name] for base in self._bases.values() if base.name in results
+        }
+        replayed(self._views, tensors)
+        sources = [self._source(n, tensors) for n in self._writes]
+        for node, source in zip(self._writes, sources, strict=True):
+            tensors[node.args[0]].copy_(source)
+        return [tensors[x] if isinstance(x, fx.Node) else x for x in self._outputs]
 
-    def _result(self, x: Any, values: Mapping[str, Any], given: Sequence[Any]) -> Any:
-        if not isinstance(x, fx.Node):
-            return x
-        if x.op == "placeholder":
-            return given[self._position[x.name]]
-        return values[x.name]
+    def _given(self, given: Sequence[Any], numbers: Mapping[fx.Node, Any]) -> dict[fx.Node, Any]:
+        """The arguments, and the views of them that a model takes."""
+        tensors = {**self._attributes, **numbers}
+        tensors |= dict(zip(self._placeholders, given, strict=True))
+        replayed(self._before, tensors)
+        return tensors
+
+    def _source(self, write: fx.Node, tensors: Mapping[fx.Node, Any]) -> Any:
+        """What is written, as it was before all writes."""
+        node = write.args[1]
+        if not isinstance(node, fx.Node):
+            return node
+        return tensors[node].clone() if chain(node)[0] in self._written else tensors[node]
 
     def _run(self, given: list[Any]) -> _Run | None:
         """The model for these shapes; None if PyTorch has to run all of it."""
+        if self._changing:
+            self._tell(
+                "changes", f"{self._changing[0].target} has no kernel; PyTorch runs the graph"
+            )
+            return None
         if self._held is None or not all(h.is_same(given[h.position]) for h in self._held):
             with self._lock:
                 self._hold(given)
@@ -143,8 +192,10 @@ class CompiledGraph:
         held = []
         for k, (node, t) in enumerate(zip(self._placeholders, given, strict=True)):
             few = self._changes.get(k, 0) < _MAX_CHANGES
-            if id(t) in self._parameters and node.name not in self._written and few:
-                held.append(_Held(k, t, _version(t), t.data_ptr()))
+            if id(t) not in self._parameters or node in self._written or not few:
+                continue
+            if not t.is_inference():  # PyTorch does not count how often such a one is written
+                held.append(_Held(k, t, t._version, t.data_ptr()))
         fixed = {h.position for h in held}
         self._open = [k for k in range(len(given)) if k not in fixed]
         self._runs = {}
@@ -152,48 +203,56 @@ class CompiledGraph:
 
     def _make(self, given: Sequence[Any]) -> _Run | None:
         assert self._held is not None
-        inputs, numbers, signatures = [], {}, []
+        numbers: dict[fx.Node, Any] = {}
+        inputs: list[fx.Node] = []
         for k in self._open:
-            name, x = self._placeholders[k].name, given[k]
-            if not isinstance(x, torch.Tensor):
-                numbers[name] = x
-                continue
-            kind = type_of(x)
+            if isinstance(given[k], torch.Tensor):
+                inputs.append(self._placeholders[k])
+            else:
+                numbers[self._placeholders[k]] = given[k]
+        tensors = self._given(given, numbers)
+        inputs += self._strided
+        signatures = []
+        for n in inputs:
+            kind = type_of(tensors[n])
             if kind is None:
-                self._tell(f"an input of {x.dtype} on {x.device} has no kernels; PyTorch runs it")
+                what = f"{tensors[n].dtype} on {tensors[n].device}"
+                self._tell("input", f"an input of {what} has no kernels; PyTorch runs it")
                 return None
-            inputs.append((name, k))
-            signatures.append(Signature(name, kind.dtype, kind.shape))
+            signatures.append(Signature(n.name, kind.dtype, kind.shape))
+        bases = dict.fromkeys(b for b in self._bases.values() if not is_given(b))
         program = TorchProgram(
-            "torch_graph", self.module, tuple(signatures), self._returned(),
-            {self._placeholders[h.position].name: h.tensor for h in self._held}, numbers,
-            self._settled,
+            "torch_graph", self.module, tuple(signatures), tuple((b.name, b.name) for b in bases),
+            {self._placeholders[h.position].name: h.tensor for h in self._held},
+            {n.name: x for n, x in numbers.items()}, self._settled,
+            {n.name: tuple(tensors[n].stride()) for n in inputs},
         )  # fmt: skip
-        source = closed(program)
-        model = self.building.build(source, self._built == 0)
+        try:
+            source = closed(program)
+            model = self.building.build(source, self._built == 0)
+        except OutsideError as error:
+            self._tell("outside", f"{error}; PyTorch runs the graph")
+            return None
         self._built += 1
-        if not self._told and program.uncovered:
-            self._told = True
+        if program.uncovered and "uncovered" not in self._told:
+            self._told.add("uncovered")
             tell_uncovered(program, stacklevel=6)
-        sizes = {x.name for x in self._outputs if isinstance(x, fx.Node) and _is_number(x)}
-        return _Run(model, tuple(inputs), {n: r for n, r in program.scalars.items() if n in sizes})
+        return _Run(
+            model, tuple(inputs), {n: r for n, r in program.seen.items() if _is_number(n)},
+            strides_of(program.seen, bases),
+        )  # fmt: skip
 
-    def _returned(self) -> tuple[tuple[str, str], ...]:
-        wanted = [*self._outputs, *(n.args[1] for n in self._writes)]
-        names = dict.fromkeys(
-            x.name for x in wanted if isinstance(x, fx.Node) and not _is_number(x)
-        )
-        return tuple((n, n) for n in names if n not in self._position)
-
-    def _tell(self, what: str) -> None:
-        if not self._told:
-            self._told = True
+    def _tell(self, topic: str, what: str) -> None:
+        """Each topic once."""
+        if topic not in self._told:
+            self._told.add(topic)
             warnings.warn(what, stacklevel=6)
 
     def _tell_bound(self) -> None:
         self._tell(
+            "bound",
             f"a graph was compiled for {len(self._runs)} shapes; PyTorch runs it for further ones. "
-            'Pad to fewer shapes, or raise options={"max_shapes": ...}'
+            'Pad to fewer shapes, or raise options={"max_shapes": ...}',
         )
 
 
@@ -203,4 +262,7 @@ def _is_number(x: fx.Node) -> bool:
 
 
 def _shape(x: Any) -> Any:
-    return x.shape if isinstance(x, torch.Tensor) else x
+    """What of an argument a model depends on, if sizes are open."""
+    if not isinstance(x, torch.Tensor):
+        return x
+    return x.shape if x.is_contiguous() else (x.shape, x.stride())

@@ -15,7 +15,8 @@ from tilesmith.frontends.torch import fast_paths
 
 _KEPT = (
     "_scaled_dot_product_flash_attention_for_cpu", "_upsample_bicubic2d_aa",
-    "_upsample_bilinear2d_aa", "col2im", "hardsigmoid", "hardswish", "logsumexp", "mish",
+    "_upsample_bilinear2d_aa", "col2im", "hardsigmoid", "hardswish", "index_add", "index_copy",
+    "logsumexp", "mish",
     "reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d",
     "replication_pad2d", "replication_pad3d", "silu", "softplus", "tril", "triu",
     "upsample_bicubic2d", "upsample_bilinear2d", "upsample_linear1d", "upsample_nearest1d",
@@ -70,4 +71,9 @@ def _without(table: Any, names: tuple[str, ...]) -> Table:
     lstm = torch.ops.aten.lstm.input
     if lstm in found:
         found[lstm] = lstm_with_states(found[lstm])
-    return found | fast_paths.table()
+    return found | fast_paths.table() | {torch.ops.aten._assert_async.default: _with_message}
+
+
+def _with_message(x: torch.Tensor) -> None:
+    """PyTorch drops an assertion without a message, as it has no result."""
+    torch.ops.aten._assert_async.msg(x, "Expected a tensor of one value that is not 0")

@@ -14,6 +14,7 @@ from torch.export.graph_signature import (
     InputKind,
     OutputKind,
     TensorArgument,
+    TokenArgument,
 )
 from torch.utils import _pytree as pytree
 
@@ -38,7 +39,9 @@ def from_torch(
     dynamic_shapes: Any = None,
     name: str | None = None,
 ) -> OpenGraph:
-    """A Graph of a module; where sizes stay open or PyTorch has to run a part, a Program."""
+    """A Graph of a module; where sizes stay open or PyTorch has to run a part, a Program. It has
+    copies of the weights as they are now: later changes of the module do not reach it.
+    """
     if not isinstance(module, nn.Module):
         raise GraphError(
             f"from_torch is given a {type(module).__name__}; it takes a torch.nn.Module. For "
@@ -105,12 +108,15 @@ def _long_recurrences(graph: torch.fx.Graph) -> set[Any]:
 def _program(exported: torch.export.ExportedProgram, name: str, module: nn.Module) -> TorchProgram:
     signature = exported.graph_signature
     held: dict[str, torch.Tensor] = {}
+    tokens: dict[str, None] = {}  # they order operators that have effects
     inputs = []
     nodes = {n.name: n for n in exported.graph.nodes if n.op != "output"}
     for spec in signature.input_specs:
         match spec.arg, spec.kind:
             case ConstantArgument(), _:
                 continue
+            case TokenArgument(name=label), InputKind.TOKEN:
+                tokens[label] = None
             case TensorArgument(name=label), InputKind.USER_INPUT:
                 inputs.append(_signature(nodes[label]))
             case TensorArgument(name=label), InputKind.CONSTANT_TENSOR:
@@ -124,15 +130,28 @@ def _program(exported: torch.export.ExportedProgram, name: str, module: nn.Modul
     returned = []
     names = iter(_output_names(exported, set(nodes)))
     for spec in signature.output_specs:
+        if spec.kind is OutputKind.TOKEN:
+            continue
         if spec.kind is not OutputKind.USER_OUTPUT:
             raise GraphError(_says_state(name, spec, module))
         label = next(names)
         if isinstance(spec.arg, TensorArgument):
             returned.append((label, spec.arg.name))
     return TorchProgram(
-        name, exported.graph_module, tuple(inputs), tuple(returned), held,
+        name, exported.graph_module, tuple(inputs), tuple(returned), _copies(held), tokens,
         settled=is_settled(exported.graph),
     )  # fmt: skip
+
+
+def _copies(held: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Weights as they are now, each once. A model packs some of them and reads others in place, so
+    a later change of the module would reach a part of them only.
+    """
+    made: dict[int, torch.Tensor] = {}
+    for t in held.values():
+        if id(t) not in made:
+            made[id(t)] = t.detach().clone()
+    return {name: made[id(t)] for name, t in held.items()}
 
 
 def _says_state(name: str, spec: Any, module: nn.Module) -> str:

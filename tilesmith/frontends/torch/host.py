@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import getitem
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,17 @@ def _as_array(v: Any) -> Array:
     return array_of(v) if isinstance(v, torch.Tensor) else np.asarray(v)
 
 
+def _operators(nodes: Sequence[fx.Node]) -> list[str]:
+    names = [_operator(n) for n in nodes if n.target is not getitem]
+    return list(dict.fromkeys(names)) or ["getitem"]
+
+
+def _operator(node: fx.Node) -> str:
+    if str(node.target) == "with_effects":  # behind a token
+        return str(node.args[1])
+    return str(node.target)
+
+
 def host_step(
     module: fx.GraphModule, nodes: Sequence[fx.Node], later: set[str],
     shown: Sequence[tuple[str, str]], held: Mapping[str, torch.Tensor],
@@ -72,7 +84,7 @@ def host_step(
     kept = [n.name for n in nodes if n.name in later]
     results = [*kept, *(name for _, name in shown)]
     return HostStep(
-        nodes[0].name, ", ".join(dict.fromkeys(str(n.target) for n in nodes)), inputs,
+        nodes[0].name, ", ".join(_operators(nodes)), inputs,
         (*kept, *(public for public, _ in shown)),
         _Nodes(module, nodes, inputs, results, fixed),
         reason="; ".join(dict.fromkeys(reasons.values())),

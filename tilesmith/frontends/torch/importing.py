@@ -11,9 +11,11 @@ import torch
 from torch import fx
 
 from tilesmith.base.errors import TilesmithError
-from tilesmith.frontends.torch.call import Call, NotCovered, Type
+from tilesmith.frontends.torch.aliases import chain
+from tilesmith.frontends.torch.call import Call, Memory, NotCovered, Type, Wish
 from tilesmith.frontends.torch.operators import IMPORTERS
 from tilesmith.frontends.torch.shapes import UNKNOWN, Results, attribute
+from tilesmith.frontends.torch.strided import OutsideError
 from tilesmith.frontends.torch.tensors import array_of, dtype_of, type_of
 from tilesmith.graph.builder import GraphBuilder
 from tilesmith.graph.graph import Array, Value
@@ -35,6 +37,7 @@ class Importing:
         self.module, self.builder, self.results = module, builder, results
         self.held, self.numbers, self.known, self.outside = held, numbers, known, outside
         self.bases: dict[str, Value] = {}
+        self.wishes: list[Wish] = []
         self.env: dict[str, Any] = {}  # by the names of nodes: values, or tuples of them
 
     def is_there(self, node: fx.Node) -> bool:
@@ -73,11 +76,11 @@ class Importing:
             if not isinstance(whole, tuple) or whole[k] is None:
                 raise NotCovered("it is not computed here")
             return whole[k]
-        if isinstance(result, int | float | bool) or result is None:
+        importer = IMPORTERS.get(str(node.target))
+        if isinstance(result, int | float | bool) or (result is None and importer is None):
             return result
         if result is UNKNOWN:
             raise NotCovered("the size of its result depends on what it reads")
-        importer = IMPORTERS.get(str(node.target))
         if importer is None:
             raise NotCovered("no kernel is known for it")
         several = result if isinstance(result, tuple | list) else (result,)
@@ -86,9 +89,11 @@ class Importing:
             if isinstance(r, torch.Tensor) and t is None:
                 raise NotCovered(f"there are no kernels for {shown(r)}")
         call = Call(
-            f"{node.target} {node.name}", node.name, self.builder, types, _wanted(node), self.bases
-        )
+            f"{node.target} {node.name}", node.name, self.builder, types, _wanted(node), self.bases,
+            lambda: self._memories(node),
+        )  # fmt: skip
         made = self._called(importer, call, node)
+        self.wishes += call.wishes
         if not isinstance(result, tuple | list):
             _check(call, made, types[0])
             return made
@@ -107,8 +112,19 @@ class Importing:
             raise NotCovered(f"its arguments have no kernel: {error}") from None
         try:
             return importer(call, *args, **kwargs)
+        except OutsideError:  # nor does PyTorch find what it reads, in an array
+            raise
         except TilesmithError as error:
             raise NotCovered(str(error)) from error
+
+    def _memories(self, node: fx.Node) -> list[Memory]:
+        found = []
+        for n in reversed(chain(node.args[0])):
+            t = self.results.get(n)
+            if isinstance(t, torch.Tensor) and self.is_there(n) and n.name not in self.outside:
+                v = self.value(n)
+                found.append(Memory(v, tuple(t.stride()), int(t.storage_offset())))
+        return found
 
     def argument(self, a: Any) -> Any:
         match a:

@@ -27,16 +27,15 @@ MAX_TOP_K = 1024
 
 
 # reading
-def read_at(call: Call, x: Value, ids: Value, axis: int) -> Value:
+def read_at(call: Call, x: Value, ids: Value, axis: int, lowest: int = 0) -> Value:
     """x at places along one axis, which the dimensions of ids replace."""
     n, known = x.shape[axis], call.contents(ids)
+    call.need_range(ids, lowest, n)
     y: Value
     if known is None or not known.size:
         y = call.add(gathers.gather, x, ids, axis=axis)
         return y
     places = np.where(known < 0, known + n, known).astype(np.int64)
-    if places.min() < 0 or places.max() >= n:
-        call.leave(f"an index is outside of dimension {axis} of {x}")
     row = places.ravel()
     step = int(row[1] - row[0]) if row.size > 1 else 1
     if step > 0 and np.array_equal(row, np.arange(row[0], row[0] + step * row.size, step)):
@@ -62,12 +61,18 @@ def index_select(call: Call, x: Value, dim: int, ids: Value) -> Value:
 def gather(call: Call, x: Value, dim: int, ids: Value, *, sparse_grad: bool = False) -> Value:
     if not x.shape or not ids.shape:
         call.leave("an operand is a scalar")
+    call.need_range(ids, 0, x.shape[dim])
     y: Value = call.add(gathers.gather_elements, x, ids, axis=dim % len(x.shape))
     return y
 
 
-def _joint_rows(call: Call, ids: Sequence[Value]) -> tuple[Value, tuple[int, ...]]:
+def _joint_rows(
+    call: Call, x: Value, named: Mapping[int, Value], counted_back: bool = True
+) -> tuple[Value, tuple[int, ...]]:
     """Indices of several dimensions, broadcast and side by side: (..., dimensions)."""
+    for d, v in named.items():
+        call.need_range(v, -x.shape[d] if counted_back else 0, x.shape[d])
+    ids = list(named.values())
     shape = np.broadcast_shapes(*(v.shape for v in ids))
     each = [
         shaped(call, expanded(call, call.cast(v, INT64), shape), (*shape, 1)) for v in ids
@@ -83,10 +88,10 @@ def index(call: Call, x: Value, indices: Sequence[Value | None]) -> Value:
         call.leave("the size of its result depends on a mask")
     if len(named) == 1:
         ((axis, ids),) = named.items()
-        return read_at(call, x, ids, axis)
+        return read_at(call, x, ids, axis, -x.shape[axis])
     axes = list(named)
     rest = [d for d in range(len(x.shape)) if d not in named]
-    rows, shape = _joint_rows(call, list(named.values()))
+    rows, shape = _joint_rows(call, x, named)
     y: Value = call.add(gathers.gather_nd, permuted(call, x, [*axes, *rest]), rows)
     if axes[-1] - axes[0] == len(axes) - 1:  # the new dimensions stand where the old ones were
         front = axes[0]
@@ -98,8 +103,9 @@ def index(call: Call, x: Value, indices: Sequence[Value | None]) -> Value:
 
 # writing
 def index_put(
-    call: Call, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
-) -> Value:
+    call: Call, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False,
+    *, counted_back: bool = True,
+) -> Value:  # fmt: skip
     named = {d: v for d, v in enumerate(indices) if v is not None}
     values = call.cast(values, x.dtype)
     if any(v.dtype is BOOL for v in named.values()):
@@ -107,7 +113,7 @@ def index_put(
     axes = list(named)
     rest = [d for d in range(len(x.shape)) if d not in named]
     adjacent = axes[-1] - axes[0] == len(axes) - 1
-    rows, shape = _joint_rows(call, list(named.values()))
+    rows, shape = _joint_rows(call, x, named, counted_back)
     if adjacent:  # where the dimensions of the indices stand in the values
         front = axes[0]
         whole = (*x.shape[:front], *shape, *x.shape[front + len(axes) :])
@@ -140,6 +146,23 @@ def index_put(
     return permuted(call, y, np.argsort([*axes, *rest]).tolist())
 
 
+def index_copy(call: Call, x: Value, dim: int, ids: Value, source: Value) -> Value:
+    """Other than in index_put, no index may count from the end."""
+    if not x.shape:
+        call.leave("its operand is a scalar")
+    named = [None] * (dim % len(x.shape)) + [shaped(call, ids, (ids.size,))]
+    return index_put(call, x, named, source, counted_back=False)
+
+
+def index_add(
+    call: Call, x: Value, dim: int, ids: Value, source: Value, *, alpha: Number = 1
+) -> Value:
+    if not x.shape or alpha != 1:
+        call.leave("its operand is a scalar, or it has a factor")
+    named = [None] * (dim % len(x.shape)) + [shaped(call, ids, (ids.size,))]
+    return index_put(call, x, named, source, True, counted_back=False)
+
+
 def _put_where(
     call: Call, x: Value, named: Mapping[int, Value], values: Value, accumulate: bool
 ) -> Value:
@@ -156,6 +179,7 @@ def scatter(call: Call, x: Value, dim: int, ids: Value, source: Term) -> Value:
     axis, updates = _updates(call, x, dim, ids, source)
     if not ids.size:
         return x
+    call.need_range(ids, 0, x.shape[axis])
     known = call.contents(ids)
     y: Value
     if known is not None:
@@ -178,6 +202,7 @@ def scatter_reduce(
     axis, updates = _updates(call, x, dim, ids, source)
     if not ids.size:
         return x
+    call.need_range(ids, 0, x.shape[axis])
     _need_few(call, x, ids, axis)
     y: Value = call.add(scatters.scatter_elements, x, ids, updates, axis=axis, reduction=how)
     return y
@@ -227,6 +252,8 @@ IMPORTERS: Mapping[str, Importer] = {
     "aten.embedding.default": embedding,
     "aten.gather.default": gather,
     "aten.index.Tensor": index,
+    "aten.index_add.default": index_add,
+    "aten.index_copy.default": index_copy,
     "aten.index_put.default": index_put,
     "aten.index_select.default": index_select,
     "aten.masked_fill.Scalar": fill_where,

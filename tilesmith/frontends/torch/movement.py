@@ -49,7 +49,8 @@ def permute(call: Call, x: Value, dims: Sequence[int]) -> Value:
 
 def transpose(call: Call, x: Value, dim0: int, dim1: int) -> Value:
     order = list(range(len(x.shape)))
-    order[dim0], order[dim1] = order[dim1], order[dim0]
+    if order:
+        order[dim0], order[dim1] = order[dim1], order[dim0]
     return permuted(call, x, order)
 
 
@@ -116,7 +117,9 @@ def stack(call: Call, tensors: Sequence[Value], dim: int = 0) -> Value:
 
 
 def unfold(call: Call, x: Value, dim: int, size: int, step: int) -> Value:
-    """Windows along a dimension, their elements in a new last one."""
+    """Windows along a dimension, their elements in a new last one. A scalar is one such element."""
+    if not x.shape:
+        return sliced(call, shaped(call, x, (1,)), {0: (0, size, 1)})
     d = dim % len(x.shape)
     ids = np.arange(call.shape[d])[:, None] * step + np.arange(size)
     y: Value = call.add(transform.take, x, call.constant(ids), axis=d)
@@ -145,6 +148,8 @@ def repeat(call: Call, x: Value, repeats: Sequence[int]) -> Value:
 
 def flip(call: Call, x: Value, dims: Sequence[int]) -> Value:
     rank = len(x.shape)
+    if not rank:
+        return x
     return sliced(call, x, {d % rank: (-1, -_END, -1) for d in dims})
 
 

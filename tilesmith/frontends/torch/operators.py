@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from tilesmith.frontends.torch import (
     activation,
+    assertions,
     attention,
     convolution,
     elementwise,
@@ -19,11 +20,13 @@ from tilesmith.frontends.torch import (
     normalization,
     pooling,
     reduction,
+    strided,
 )
 from tilesmith.frontends.torch.call import Importer
 
 IMPORTERS: Mapping[str, Importer] = {
     **activation.IMPORTERS,
+    **assertions.IMPORTERS,
     **attention.IMPORTERS,
     **convolution.IMPORTERS,
     **elementwise.IMPORTERS,
@@ -35,4 +38,5 @@ IMPORTERS: Mapping[str, Importer] = {
     **normalization.IMPORTERS,
     **pooling.IMPORTERS,
     **reduction.IMPORTERS,
+    **strided.IMPORTERS,
 }

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from tilesmith.frontends.torch.assertions import EFFECTS
 from tilesmith.frontends.torch.call import NotCovered, Type
 from tilesmith.frontends.torch.host import host_step
 from tilesmith.frontends.torch.importing import Importing, shown
@@ -20,14 +21,13 @@ from tilesmith.frontends.torch.operators import IMPORTERS
 from tilesmith.frontends.torch.shapes import UNKNOWN, Results, attribute, propagated, traced
 from tilesmith.frontends.torch.tensors import type_of
 from tilesmith.graph.builder import GraphBuilder
+from tilesmith.graph.checks import Check
 from tilesmith.graph.graph import Array, Graph, Value
 from tilesmith.graph.program import Cursor, Feeds, Signature, Stage
 
 # Nodes that compute nothing: checks of what PyTorch has traced already; and writes to inputs at the
 # end of a graph, which whoever calls it does.
-_SKIPPED = (
-    "aten._assert", "aten.sym_constrain", "aten._functional_assert", "aten.copy_.default",
-)  # fmt: skip
+_SKIPPED = ("aten._assert_tensor_metadata", "aten.sym_constrain", "aten.copy_.default")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,9 @@ class TorchProgram:
     held: Mapping[str, torch.Tensor]
     numbers: Mapping[str, Any] = field(default_factory=dict)
     settled: bool = True  # whether the trace has all shapes
+    strides: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of inputs, if known
     uncovered: dict[str, Uncovered] = field(default_factory=dict)  # found while stages are made
-    scalars: dict[str, Any] = field(default_factory=dict)  # nodes that compute with sizes, likewise
+    seen: Results = field(default_factory=dict)  # what PyTorch says of nodes, likewise
 
     def __repr__(self) -> str:
         inputs = ", ".join(map(str, self.inputs))
@@ -76,9 +77,11 @@ class TorchProgram:
     def nodes(self) -> tuple[fx.Node, ...]:
         """Those that an output needs, in order."""
         needed = {name for _, name in self.returned}
+        given = {s.name for s in self.inputs}
         found = []
         for n in reversed(self.module.graph.nodes):
-            if n.name not in needed or n.op != "call_function":
+            is_needed = n.name in needed or str(n.target) in EFFECTS
+            if not is_needed or n.name in given or n.op != "call_function":
                 continue
             if not str(n.target).startswith(_SKIPPED):
                 found.append(n)
@@ -100,7 +103,7 @@ class TorchProgram:
                 if n.op == "get_attr":
                     found[n] = attribute(self.module, str(n.target))
             return found
-        given = {n: Type(v.shape, v.dtype) for n, v in types.items()}
+        given = {n: Type(v.shape, v.dtype, self.strides.get(n)) for n, v in types.items()}
         return propagated(self.module, {**self.held, **self.numbers, **given})
 
     def graphs(self) -> tuple[Graph, ...]:
@@ -124,9 +127,7 @@ class TorchProgram:
         rest = cursor.state
         if rest is None:
             rest = _Rest(self.nodes, self.results(types))
-            for n, r in rest.results.items():
-                if isinstance(r, int | float | bool):
-                    self.scalars[n.name] = r
+            self.seen.update(rest.results)
         return _Import(self, rest, cursor, types).run()
 
 
@@ -219,7 +220,7 @@ class _Import:
                 public_names.append((public, name))
             elif self._is_new(name):
                 outputs[public] = self.nodes.value(self.program.by_name[name])
-        graph = self.builder.finish(outputs)
+        graph = self.builder.finish(outputs, self.checks(outputs))
         if not left and not hosted:
             return Stage(graph, None, None)
         host = None
@@ -229,6 +230,7 @@ class _Import:
                 n.name: r for n, r in self.rest.results.items()
                 if n.name in wanted and isinstance(r, int | float | bool)
             }  # fmt: skip
+            numbers |= {n: x for n, x in self.program.numbers.items() if n in wanted}
             host = host_step(
                 self.program.module, hosted, later, public_names, held, numbers, known,
                 {n: self.program.uncovered[n].why for n in made if n in self.program.uncovered},
@@ -241,6 +243,22 @@ class _Import:
         outside = self.rest.outside | {n for n in made if not self._can_be_read(n)}
         rest = _Rest(tuple(left), self.rest.results, known, outside)
         return Stage(graph, host, Cursor(reads, state=rest))
+
+    def checks(self, outputs: dict[str, Value]) -> list[Check]:
+        """What importers wish; a value that is neither input nor output becomes one."""
+        names = {v.name: public for public, v in outputs.items()}
+        found = []
+        for w in dict.fromkeys(self.nodes.wishes):
+            v = w.value
+            if v.name in self.inputs:
+                found.append(Check(v.name, w.what, w.low, w.high))
+                continue
+            hidden = v.name not in names
+            if hidden:
+                names[v.name] = f"{v.name} (checked)"
+                outputs[names[v.name]] = v
+            found.append(Check(names[v.name], w.what, w.low, w.high, hidden))
+        return found
 
     def _is_new(self, name: str) -> bool:
         """Whether an output becomes known in this stage. Inputs and constants do in the first."""

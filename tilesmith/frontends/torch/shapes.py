@@ -53,7 +53,7 @@ def propagated(module: fx.GraphModule, given: Mapping[str, Any]) -> Results:
     results: Results = {}
     with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
         for node in module.graph.nodes:
-            if node.op == "placeholder":
+            if node.op == "placeholder" or node.name in given:
                 results[node] = _faked(mode, given.get(node.name, UNKNOWN))
             elif node.op == "get_attr":
                 results[node] = _faked(mode, attribute(module, str(node.target)))
@@ -64,7 +64,9 @@ def propagated(module: fx.GraphModule, given: Mapping[str, Any]) -> Results:
 
 def _faked(mode: FakeTensorMode, v: Any) -> Any:
     if isinstance(v, Type):
-        return torch.empty(v.shape, dtype=torch_dtype(v.dtype))
+        if v.strides is None:
+            return torch.empty(v.shape, dtype=torch_dtype(v.dtype))
+        return torch.empty_strided(v.shape, v.strides, dtype=torch_dtype(v.dtype))
     return mode.from_tensor(v, static_shapes=True) if isinstance(v, torch.Tensor) else v
 
 
