@@ -33,7 +33,7 @@ import numpy as np
 
 import tilesmith as ts
 from bench.gpu_cases import cases_of, device, named_cases
-from bench.gpu_faults import FAULTS, build_planted, planted
+from bench.gpu_faults import FAULTS, planted
 from bench.gpu_models import models
 from bench.gpu_smoke import smoke
 from bench.gpu_table import FINISH_SECONDS, Table
@@ -159,9 +159,7 @@ def _failures(tuner: ts.TaskTuner) -> dict[str, Any]:
 def faults(options: argparse.Namespace, target: ts.Target, table: Table) -> None:
     """Each planted fault: what it became, after how long, and when the next kernel had a result."""
     task = planted("", target).task
-    measurer = ts.LocalMeasurer(
-        builder=build_planted, confirm=False, rules=_QUICK, timeout=options.timeout
-    )
+    measurer = ts.LocalMeasurer(confirm=False, rules=_QUICK, timeout=options.timeout)
     with measurer.open(task) as run:
         run.measure([planted("threads 32", target)])
         for k, fault in enumerate(FAULTS):

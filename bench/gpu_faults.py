@@ -44,7 +44,7 @@ def planted(fault: str, target: ts.Target) -> Candidate:
     """A fault of FAULTS, or "threads N": right, with N threads in a block."""
     x = ts.placeholder((N,), name="X")
     y = ts.compute((N,), lambda i: x[i] * 2 + 1, name="Y")
-    task = Task(ts.function([x, y], name="double"), target)
+    task = Task(ts.function([x, y], name="double"), target, PARTS)
     return Candidate(task, ts.Trace((Plant(fault),)))
 
 
@@ -75,3 +75,16 @@ def build_planted(func: Function, target: ts.Target) -> Artifact:
     launch = Launch("double_it", -(-N // threads), threads, ("X", "Y"), shared)
     entry = Entry("double", "double", parameters_of(func), launches=(launch,))
     return Artifact("double", target, (entry,), source, code, language=target.kind)
+
+
+@dataclass(frozen=True)
+class Planting:
+    """The back end of such candidates."""
+
+    kind: str
+
+    def compile(self, func: Function, target: ts.Target, *, checked: bool = False) -> Artifact:
+        return build_planted(func, target)
+
+
+PARTS = ts.Parts(backends=(Planting("cuda"), Planting("opencl")))

@@ -159,7 +159,7 @@ def _measured(target: ts.Target) -> list[str]:
     """Right, wrong and an illegal address, one after the other."""
     faults = ("threads 64", "wrong", "illegal address", "threads 96")
     candidates = [planted(fault, target) for fault in faults]
-    with ts.LocalMeasurer(builder=build_planted, timeout=5.0).open(candidates[0].task) as run:
+    with ts.LocalMeasurer(timeout=5.0).open(candidates[0].task) as run:
         measured = run.measure(candidates)
         best = run.best(candidates[0].task)
     assert [m.failure is None for m in measured] == [True, False, False, True], measured

@@ -1,5 +1,6 @@
 """A hardware instruction of one's own: what it computes, written in the DSL, and its code. This one
-multiplies a row of four numbers by a matrix of four rows, in four fused multiply-adds.
+multiplies a row of four numbers by a matrix of four rows, in four fused multiply-adds. Tuning
+searches with it, and what reads records of it is given PARTS.
 """
 
 from typing import Any
@@ -26,6 +27,7 @@ def emit(b: Any, operands: dict[str, Any]) -> Any:
 
 
 ROW_BY_MATRIX = ts.Intrinsic("row_by_matrix", row_by_matrix(), emitters={"llvm": emit})
+PARTS = ts.Parts(intrinsics=(ROW_BY_MATRIX,))
 
 
 def by_hand(n: int) -> None:
@@ -37,21 +39,23 @@ def by_hand(n: int) -> None:
     sch.tensorize(j, ROW_BY_MATRIX)
     x, y = np.random.rand(n, n).astype("float32"), np.random.rand(n, 4).astype("float32")
     np.testing.assert_allclose(ts.build(sch)(x, y), x @ y, rtol=1e-4)
-    text = sch.trace.to_json()
-    assert ts.Trace.from_json(text, intrinsics=(*ts.INTRINSICS, ROW_BY_MATRIX)) == sch.trace
+    assert ts.Trace.from_json(sch.trace.to_json(), PARTS) == sch.trace
 
 
 def by_search(n: int) -> None:
-    """A rule finds where the instruction fits, pads to its size and tiles around it."""
+    """Tuning finds where the instruction fits, pads to its size and tiles around it. The rule that
+    does so is ts.TileByInstruction, for a space of your own.
+    """
     a, b = ts.placeholder((n + 1, n), name="A"), ts.placeholder((n, n + 2), name="B")
     func = ts.function([a, b, ts.ops.matmul(a, b, name="C")], constants=[b])
-    rules = (ts.TileByInstruction((ROW_BY_MATRIX,)), *ts.default_rules(ts.cpu(1)))
-    space = ts.SketchSpace(rules=rules)
-    assert any("row_by_matrix" in str(s) for s in space.sketches(ts.Task(func, ts.cpu(1))))
-    result = ts.tune(func, ts.cpu(1), budget=ts.Budget(trials=4), space=space, quiet=True)
     x, y = np.random.rand(n + 1, n).astype("float32"), np.random.rand(n, n + 2).astype("float32")
-    np.testing.assert_allclose(result.kernel(x, result.kernel.pack("B", y)), x @ y, rtol=1e-3)
-    print(f"{ROW_BY_MATRIX.name}: right by hand, and in {result.trials} trials of a search")
+    with ts.open_database(":memory:", parts=PARTS) as db:
+        result = ts.tune(func, ts.cpu(1), budget=ts.Budget(trials=8), database=db, quiet=True)
+        tried = sum("row_by_matrix" in str(m.candidate.trace) for m in db.of(result.task))
+        again = ts.build(func, ts.cpu(1), database=db, strict=True)
+    for kernel in (result.kernel, again):
+        np.testing.assert_allclose(kernel(x, kernel.pack("B", y)), x @ y, rtol=1e-3)
+    print(f"{ROW_BY_MATRIX.name}: right by hand, and in {tried} of {result.trials} trials")
 
 
 if __name__ == "__main__":

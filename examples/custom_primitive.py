@@ -1,5 +1,6 @@
 """A schedule primitive of one's own: a frozen record with a name and an `apply`. It is recorded in
-traces, goes through JSON and takes open decisions like the built-in ones.
+traces and in databases, goes through JSON and takes open decisions like the built-in ones. What
+reads it again is given PARTS.
 """
 
 from dataclasses import dataclass
@@ -28,6 +29,9 @@ class Square(ts.Step):
         return sch.func
 
 
+PARTS = ts.Parts(primitives=(Square,))
+
+
 def template(sch: ts.TemplateSchedule) -> None:
     sch.apply(Square("Y", sch.sample_choice([4, 8, 16], name="size")))
 
@@ -41,9 +45,18 @@ def main(n: int = 60) -> None:
     data = np.random.default_rng(0).standard_normal((n, n), dtype=np.float32)
     for k in range(variant.size):
         text = variant.decided(variant.row(k)).to_json()
-        trace = ts.Trace.from_json(text, primitives=(*ts.PRIMITIVES, Square))
+        trace = ts.Trace.from_json(text, PARTS)
         np.testing.assert_array_equal(ts.build(trace.apply(func), task.target)(data), data.T + 1)
         print(trace)
+    with ts.open_database(":memory:", parts=PARTS) as db:
+        for _ in range(2):  # the second run finds what the first has measured
+            result = ts.tune(
+                func, task.target, space=ts.TemplateSpace(template), database=db,
+                budget=ts.Budget(trials=3), quiet=True,
+            )  # fmt: skip
+            print(f"{result.trials} trials, {len(db.of(task))} records")
+        kernel = ts.build(func, task.target, database=db, strict=True)
+    np.testing.assert_array_equal(kernel(data), data.T + 1)
 
 
 if __name__ == "__main__":

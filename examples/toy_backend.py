@@ -1,5 +1,6 @@
 """A back end of one's own: it prints a program as C, and the system's `cc` compiles it. It knows
-the common operations on numbers, and runs everything in one thread.
+the common operations on numbers, and runs everything in one thread. Tuning measures what it
+makes, and records say so.
 """
 
 import re
@@ -170,6 +171,7 @@ def main(n: int = 48) -> None:
     sch = ts.Schedule(ts.function([a, b, ts.ops.relu(ts.ops.matmul(a, b))], name="matmul_relu"))
     sch.split(sch.loops(sch.blocks[0])[0], [None, 10])
     rng = np.random.default_rng(0)
+    parts = ts.Parts(backends=(CBackend(compiler),))
     for what, func in ((softmax, softmax), (sch, sch.func)):
         kernel = ts.build(what, backend=CBackend(compiler))
         arrays = [rng.standard_normal((n, n), dtype=np.float32) for _ in func.inputs]
@@ -177,6 +179,9 @@ def main(n: int = 48) -> None:
             kernel(*arrays), ts.evaluate(func, *arrays), rtol=1e-4, atol=1e-5
         )
         print(f"{kernel.name}: {len(kernel.source.splitlines())} lines of C, and right")
+    result = ts.tune(softmax, ts.cpu(1), budget=ts.Budget(trials=2), parts=parts, quiet=True)
+    assert result.kernel.source.startswith("#include")
+    print(f"{result.trials} trials of {result.task.codegen.partition('+')[2].partition(':')[0]}")
 
 
 if __name__ == "__main__":

@@ -110,9 +110,11 @@ if TYPE_CHECKING:
     from tilesmith.records.open import open_database
     from tilesmith.runtime.devices.open import cuda, opencl
     from tilesmith.runtime.kernel import Kernel
+    from tilesmith.schedule.parts import Parts
+    from tilesmith.schedule.primitives import PRIMITIVES
     from tilesmith.schedule.schedule import Schedule
     from tilesmith.schedule.step import Step
-    from tilesmith.schedule.trace import PRIMITIVES, Trace
+    from tilesmith.schedule.trace import Trace
     from tilesmith.search.annealing import Annealing
     from tilesmith.search.catalogue import Catalogue
     from tilesmith.search.cpu_constants import CpuConstants
@@ -230,6 +232,7 @@ __all__ = [
     "NetworkProgress",
     "Node",
     "OpenclBackend",
+    "Parts",
     "Program",
     "Progress",
     "Random",

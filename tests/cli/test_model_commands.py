@@ -198,7 +198,7 @@ def test_a_model_that_we_fail_at_ends_with_status_1_and_the_table_fits(
 ) -> None:
     engines = tuple(EngineResult(n, 123.456, 1.234, 0.012, 1e-6, 12.3) for n in ("mnn", "openvino"))
     row = ModelRow("x" * 60, None, model="x" * 60, failed="no kernel", engines=engines)
-    monkeypatch.setattr(bench_model_module, "compare_ours", lambda *_: row)
+    monkeypatch.setattr(bench_model_module, "compare_ours", lambda *_, **__: row)
     status, out, _ = run(capsys, "bench", model, "--dim", "rows=1", "--threads", 1)
     assert status == 1
     assert "no kernel" in out

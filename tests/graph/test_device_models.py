@@ -112,13 +112,13 @@ def test_tensors_on_the_device_stay_there(monkeypatch: pytest.MonkeyPatch) -> No
     for module in (device_kernel, device_executor):
         monkeypatch.setattr(module, "open_device", lambda target: device)
 
-    def build(func: Any, target: ts.Target) -> Artifact:
+    def build(task: ts.Task, func: Any) -> Artifact:
         parameters = parameters_of(func)
         launch = Launch("plus", 1, 32, tuple(p.name for p in parameters))
         entry = Entry(func.name, func.name, parameters, launches=(launch,))
-        return Artifact(func.name, target, (entry,), "", b"code", language="cuda")
+        return Artifact(func.name, task.target, (entry,), "", b"code", language="cuda")
 
-    monkeypatch.setattr(build_request, "compile_function", build)
+    monkeypatch.setattr(build_request, "compile_for", build)
     weights = Numbers()(6)
 
     def network(b: GraphBuilder, x: Value) -> Value:

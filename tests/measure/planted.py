@@ -1,4 +1,4 @@
-"""Candidates with a planted fault: a step that marks a Function in its name, and a builder that
+"""Candidates with a planted fault: a step that marks a Function in its name, and a back end that
 emits faulty code for a marked Function.
 """
 
@@ -39,7 +39,7 @@ class Plant(Step):
 def task(num_cores: int = 1) -> Task:
     x = ts.placeholder((N,), name="X")
     y = ts.compute((N,), lambda i: x[i] * 2 + 1, name="Y")
-    return Task(ts.function([x, y], name="double"), ts.cpu(num_cores))
+    return Task(ts.function([x, y], name="double"), ts.cpu(num_cores), PARTS)
 
 
 def good(part: int, of: Task | None = None) -> Candidate:
@@ -127,3 +127,16 @@ define void @{ENTRY}(ptr %args, ptr %workspace) {{
 }}
 """
     return compile_ir(func.name, source, target, parameters_of(func))
+
+
+@dataclass(frozen=True)
+class Planting:
+    """The back end of such candidates."""
+
+    kind: ClassVar[str] = "cpu"
+
+    def compile(self, func: Function, target: ts.Target, *, checked: bool = False) -> Artifact:
+        return build(func, target)
+
+
+PARTS = ts.Parts(backends=(Planting(),))

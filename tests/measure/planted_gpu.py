@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import planted
 
 import tilesmith as ts
@@ -28,7 +31,7 @@ BODIES = {
 
 def task() -> Task:
     func = planted.task().func
-    return Task(func, ts.opencl())
+    return Task(func, ts.opencl(), PARTS)
 
 
 def good(part: int, of: Task | None = None) -> Candidate:
@@ -58,3 +61,16 @@ __kernel void double_it(__global const float *X, __global float *Y) {{
     launch = Launch("double_it", -(-N // threads), threads, ("X", "Y"))
     entry = Entry("double", "double", parameters_of(func), launches=(launch,))
     return Artifact("double", target, (entry,), source, source.encode(), language="opencl")
+
+
+@dataclass(frozen=True)
+class Planting:
+    """The back end of such candidates."""
+
+    kind: ClassVar[str] = "opencl"
+
+    def compile(self, func: Function, target: ts.Target, *, checked: bool = False) -> Artifact:
+        return build(func, target)
+
+
+PARTS = ts.Parts(backends=(Planting(),))

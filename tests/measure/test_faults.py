@@ -26,7 +26,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def opened(timeout: float) -> LocalRun:
-    settings = ts.LocalMeasurer(timeout=timeout, builder=planted.build, memory_nbytes=512 << 20)
+    settings = ts.LocalMeasurer(timeout=timeout, memory_nbytes=512 << 20)
     return settings.open(planted.task())
 
 
@@ -132,7 +132,7 @@ def test_processes_end_with_their_owner() -> None:
     """Even if the owner is killed."""
     code = (
         "import planted, tilesmith as ts, time\n"
-        "run = ts.LocalMeasurer(timeout=100, builder=planted.build).open(planted.task())\n"
+        "run = ts.LocalMeasurer(timeout=100).open(planted.task())\n"
         "run.measure([planted.good(4)])\n"
         "print(run._pool.fork_server.pid, flush=True)\n"
         "run.measure([planted.bad('sleep'), planted.bad('loop')])\n"
@@ -153,7 +153,7 @@ def test_processes_end_with_their_owner() -> None:
 
 def test_interrupted_in_the_middle() -> None:
     """The next batch does not read answers to requests of the interrupted one."""
-    run = ts.LocalMeasurer(builder=planted.build, timeout=60).open(planted.task())
+    run = ts.LocalMeasurer(timeout=60).open(planted.task())
     with run:
         run.measure([planted.good(4)])
         old = signal.signal(signal.SIGALRM, interrupt)
@@ -169,7 +169,7 @@ def test_interrupted_in_the_middle() -> None:
 
 
 def test_closed_from_another_thread() -> None:
-    run = ts.LocalMeasurer(builder=planted.build, timeout=60).open(planted.task())
+    run = ts.LocalMeasurer(timeout=60).open(planted.task())
     run.measure([planted.good(4)])
     timer = threading.Timer(0.3, run.close)
     timer.start()
@@ -204,7 +204,7 @@ def resident_kb(pid: int) -> int:
 
 def test_memory_stays_flat() -> None:
     """Over some hundred candidates, some of which crash."""
-    with ts.LocalMeasurer(builder=planted.build).open(planted.task()) as run:
+    with ts.LocalMeasurer().open(planted.task()) as run:
         assert run._pool.fork_server is not None
         pids = (os.getpid(), run._pool.fork_server.pid)
         sizes = []

@@ -165,11 +165,6 @@ def test_targets_that_are_this_machine() -> None:
     assert m.seconds
 
 
-def test_a_builder_that_cannot_travel_is_refused() -> None:
-    with pytest.raises(ts.MeasureError, match="builder"):
-        ts.LocalMeasurer(builder=lambda f, t: None).open(planted.task())  # type: ignore[arg-type,return-value]
-
-
 def test_best_is_the_incumbent() -> None:
     task = planted.task()
     with ts.LocalMeasurer(rules=TimingRules(margin=0.0)).open(task) as run:

@@ -48,7 +48,7 @@ def shared_memory(run: LocalRun) -> list[tuple[int, int]]:
 
 def test_alternating_tasks_are_evaluated_once_each() -> None:
     tasks = [product(24), planted.task()]
-    with ts.LocalMeasurer(builder=planted.build).open(tasks[0]) as run:
+    with ts.LocalMeasurer().open(tasks[0]) as run:
         for part in (2, 3, 4):
             for task in tasks:
                 batch = [tiled(task, part), tiled(task, part + 8)]
@@ -118,7 +118,7 @@ def test_tasks_that_differ_in_names_only_do_not_meet() -> None:
 def test_kernels_cannot_change_the_arrays_of_another_task() -> None:
     """All workers are forked from one process, so they share memory at the same addresses."""
     first, second = doubled(MIB), planted.task()
-    with ts.LocalMeasurer(builder=planted.build).open(first) as run:
+    with ts.LocalMeasurer().open(first) as run:
         run.measure([tiled(first, 4)])
         run.measure([planted.good(4, second)])
         (begin,) = (low for low, high in shared_memory(run) if high - low >= MIB)

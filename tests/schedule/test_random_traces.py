@@ -13,9 +13,10 @@ from tilesmith.expr.ints import var
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, For, rewrite, walk
 from tilesmith.ir.verify import verify
+from tilesmith.schedule.primitives import PRIMITIVES
 from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.step import Step
-from tilesmith.schedule.trace import PRIMITIVES, Trace
+from tilesmith.schedule.trace import Trace
 from tilesmith.testing.meaning import assert_close, assert_same_meaning
 from tilesmith.testing.programs import random_inputs, random_program
 from tilesmith.testing.strict import backwards, hardened, races, renewed

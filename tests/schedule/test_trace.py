@@ -15,9 +15,10 @@ from tilesmith.ir.intrinsics import NEON_DOT_S8S8
 from tilesmith.schedule.kinds import Annotate
 from tilesmith.schedule.layout import Pad, TransformLayout
 from tilesmith.schedule.loops import Split
+from tilesmith.schedule.primitives import PRIMITIVES
 from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.step import Step
-from tilesmith.schedule.trace import PRIMITIVES, Trace
+from tilesmith.schedule.trace import Trace
 from tilesmith.schedule.unit import Tensorize
 
 
@@ -97,7 +98,7 @@ def test_a_users_primitive():
         ts.TraceError, match=r"unknown primitive 'rename'; known are annotate, .*bind"
     ):
         Trace.from_json(text)
-    assert Trace.from_json(text, primitives=(*PRIMITIVES, Rename)) == sch.trace
+    assert Trace.from_json(text, ts.Parts(primitives=(Rename,))) == sch.trace
 
 
 @pytest.mark.parametrize(

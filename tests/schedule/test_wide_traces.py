@@ -9,8 +9,9 @@ import pytest
 
 import tilesmith as ts
 from tilesmith.ir.function import Function
+from tilesmith.schedule.primitives import PRIMITIVES
 from tilesmith.schedule.schedule import Schedule
-from tilesmith.schedule.trace import PRIMITIVES, Trace
+from tilesmith.schedule.trace import Trace
 from tilesmith.testing.meaning import assert_same_meaning
 from tilesmith.testing.traces import EVERY_WEIGHTS, random_trace
 

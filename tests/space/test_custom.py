@@ -66,7 +66,7 @@ def test_its_steps_go_through_json_and_stay_right() -> None:
         text = v.decided(row).to_json()
         with pytest.raises(ts.TraceError, match="unknown primitive 'swap'"):
             ts.Trace.from_json(text)
-        trace = ts.Trace.from_json(text, primitives=(*ts.PRIMITIVES, Swap))
+        trace = ts.Trace.from_json(text, parts=ts.Parts(primitives=(Swap,)))
         assert trace.apply(task.func) == v.function(row)
         np.testing.assert_allclose(ts.build(v.function(row), task.target)(x, y), x @ y, rtol=1e-4)
 

@@ -13,7 +13,7 @@ import pytest
 
 import tilesmith as ts
 from tilesmith.runtime.build import build as build_plain
-from tilesmith.runtime.build import compile_function
+from tilesmith.runtime.build import compile_for
 from tilesmith.testing.measurers import FakeMeasurer
 from tilesmith.tune.build import best_kernel, is_plain
 
@@ -135,13 +135,13 @@ def failing(monkeypatch: pytest.MonkeyPatch, times: int) -> list[ts.Function]:
     """The first builds of anything but the plain nest fail. What is built is put in the list."""
     calls: list[ts.Function] = []
 
-    def compile_(what: ts.Function, target: Any) -> ts.Artifact:
+    def compile_(task: ts.Task, what: ts.Function) -> ts.Artifact:
         calls.append(what)
         if not is_plain(what) and len(calls) <= times:
             raise ts.BuildError(f"number {len(calls)}\nand more")
-        return compile_function(what, target)
+        return compile_for(task, what)
 
-    monkeypatch.setattr(module, "compile_function", compile_)
+    monkeypatch.setattr(module, "compile_for", compile_)
     return calls
 
 

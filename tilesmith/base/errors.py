@@ -19,6 +19,14 @@ class TraceError(TilesmithError):
     """A trace cannot be read."""
 
 
+class MissingPartError(TraceError):
+    """A trace needs a part that was not given: `part` says which, as "the primitive 'square'"."""
+
+    def __init__(self, text: str, part: str = "") -> None:
+        super().__init__(text)
+        self.part = part
+
+
 class VerifyError(TilesmithError):
     """A Function violates an invariant of the loop IR."""
 

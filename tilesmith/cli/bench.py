@@ -24,7 +24,7 @@ from tilesmith.cli.arguments import (
 )
 from tilesmith.cli.bench_cases import cases_of, named_case
 from tilesmith.cli.bench_model import bench_model
-from tilesmith.cli.databases import require_database
+from tilesmith.cli.databases import PartsOption, parts_named, require_database
 from tilesmith.cli.model_arguments import DimOption, is_model
 from tilesmith.cli.operator_arguments import ShapeArgument
 from tilesmith.cli.operator_help import explain
@@ -138,6 +138,7 @@ def bench(
             help="write a Markdown page with all rows of --json; the chart goes beside it",
         ),
     ] = None,
+    parts: PartsOption = "",
     wide: Annotated[
         bool,
         typer.Option(
@@ -157,7 +158,7 @@ def bench(
         _require_no_operator(shape, ops, shapes, layout, batch, chart, page)
         _require_places(json, None, None, db)
         width = None if wide else output_width()
-        if not bench_model(what, counts, against, dim, time or 0.0, db, json, width):
+        if not bench_model(what, counts, against, dim, time or 0.0, db, json, width, parts):
             raise typer.Exit(1)
         return
     if dim:
@@ -185,7 +186,7 @@ def bench(
             "pip install 'tilesmith[peers]'",
             file=sys.stderr,
         )
-    rows = _run(cases, counts, peers, _SECONDS if time is None else time, db, json)
+    rows = _run(cases, counts, peers, _SECONDS if time is None else time, db, json, parts)
     rows = ordered(rows)
     print(_fitted(rows, None if wide else output_width()))
     _draw_and_write(rows, json, chart, page)
@@ -249,11 +250,11 @@ def _require_place(page: Path | None, json: Path | None) -> None:
 
 def _run(
     cases: Sequence[Case], counts: Sequence[int], peers: Sequence[str], seconds: float,
-    db: str, json: Path | None,
+    db: str, json: Path | None, parts: str,
 ) -> list[Row]:  # fmt: skip
     """The rows of all cases, including earlier ones; each is saved when it is done."""
     rows = read_rows(json) if json is not None else []
-    database = open_database(db or ":memory:")
+    database = open_database(db or ":memory:", parts_named(parts))
     try:
         for count in counts:
             target = cpu(count)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tilesmith.base.errors import ArgumentError
 from tilesmith.base.target import cpu
+from tilesmith.cli.databases import parts_named
 from tilesmith.cli.model_arguments import arrays_of, loaded
 from tilesmith.cli.model_table import line_of, text_of
 from tilesmith.report.engine import ModelFile
@@ -23,7 +24,7 @@ DEFAULT_ENGINES = tuple(name for name in ENGINES if name not in SLOW_ENGINES)
 
 def bench_model(
     path: str, counts: Sequence[int], against: str | None, dim: Sequence[str] | None,
-    seconds: float, db: str, json: Path | None, width: int | None,
+    seconds: float, db: str, json: Path | None, width: int | None, parts: str = "",
 ) -> bool:  # fmt: skip
     """Prints the comparison; whether our model ran and was right for all numbers of threads."""
     if seconds and not db:
@@ -38,8 +39,8 @@ def bench_model(
     rows: list[ModelRow] = []
     for count in counts:
         if seconds:
-            tune_tasks(Path(path), dims, cpu(count), seconds, db)
-        rows.append(compare_ours(model, engines, cpu(count), db))
+            tune_tasks(Path(path), dims, cpu(count), seconds, db, parts_named(parts))
+        rows.append(compare_ours(model, engines, cpu(count), db, parts=parts))
         if json is not None:
             write_model_rows(json, rows)
         print(line_of(rows[-1]), file=sys.stderr)

@@ -11,6 +11,7 @@ import typer
 
 from tilesmith.base.errors import ArgumentError
 from tilesmith.records.open import open_database
+from tilesmith.schedule.parts import Parts, named_parts
 
 if TYPE_CHECKING:
     from tilesmith.records.sql import SqlDatabase
@@ -26,6 +27,25 @@ TunedOption = Annotated[
 ]
 
 
+PartsOption = Annotated[
+    str,
+    typer.Option(
+        "--parts",
+        metavar="MODULE:OBJECT",
+        help="your own primitives, intrinsics and back ends: a ts.Parts in a module that can be "
+        "imported here, as mine:PARTS",
+    ),
+]
+
+
+def parts_named(name: str) -> Parts | None:
+    """Those of --parts; None if it is left out."""
+    try:
+        return named_parts(name) if name else None
+    except ArgumentError as error:
+        raise ArgumentError(f"--parts: {error}") from None
+
+
 def require_database(place: str) -> None:
     """Raises for a place that cannot be a database, before it is opened."""
     if "://" not in place and Path(place).is_dir():
@@ -35,20 +55,20 @@ def require_database(place: str) -> None:
         )
 
 
-def existing(place: str) -> SqlDatabase:
+def existing(place: str, parts: str = "") -> SqlDatabase:
     """Opens for reading: a name without a file is a mistake, not a new database."""
     require_database(place)
     if "://" not in place and not Path(place).is_file():
         raise ArgumentError(f"there is no database {place}; `tilesmith tune ... --db` makes one")
-    return open_database(place)
+    return open_database(place, parts_named(parts))
 
 
 @contextmanager
-def optional_database(place: str) -> Iterator[SqlDatabase | None]:
+def optional_database(place: str, parts: str = "") -> Iterator[SqlDatabase | None]:
     """The database of an option that may be left out: None if `place` is empty."""
     if not place:
         yield None
         return
     require_database(place)
-    with open_database(place) as database:
+    with open_database(place, parts_named(parts)) as database:
         yield database

@@ -10,7 +10,7 @@ import typer
 
 from tilesmith.base.errors import ArgumentError
 from tilesmith.cli.arguments import count, require_file
-from tilesmith.cli.databases import existing, require_database
+from tilesmith.cli.databases import PartsOption, existing, require_database
 from tilesmith.cli.show_tasks import database_tasks
 from tilesmith.cli.table import Wide, output_width
 from tilesmith.records.open import open_database
@@ -26,16 +26,18 @@ Place = Annotated[
 
 
 @db.command()
-def stats(place: Place, wide: Wide = False) -> None:
+def stats(place: Place, parts: PartsOption = "", wide: Wide = False) -> None:
     """List the tasks of a database and count its measurements.
 
     Example: tilesmith db stats tune.db
     """
-    database_tasks(place, None if wide else output_width())
-    with existing(place) as d:
+    database_tasks(place, None if wide else output_width(), parts)
+    with existing(place, parts) as d:
         print(f"{d.count()} measurements in all")
         if unread := d.unread():
             print(f"{unread} of them cannot be read here; they are kept")
+        for part, number in d.missing().items():
+            print(f"{number} of them need {part}; give it by --parts")
 
 
 @db.command()
@@ -129,6 +131,7 @@ def prune(
             "--outdated", help="delete what was measured with older versions of the code generator"
         ),
     ] = False,
+    parts: PartsOption = "",
 ) -> None:
     """Delete measurements that are no longer needed.
 
@@ -136,6 +139,6 @@ def prune(
     """
     if not (keep or failures or outdated):
         raise ArgumentError("say what to delete: --keep N, --failures or --outdated")
-    with existing(place) as d:
+    with existing(place, parts) as d:
         deleted = d.prune(keep=keep or None, failures=failures, outdated=outdated)
         print(f"{deleted} measurements deleted")

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tilesmith.cli.arguments import count, machine, require_folder
-from tilesmith.cli.databases import TunedOption, optional_database
+from tilesmith.cli.databases import PartsOption, TunedOption, optional_database, parts_named
 from tilesmith.cli.model_arguments import DimOption, loaded, require_model
 from tilesmith.tune.compile_model import compile_model
 
@@ -45,6 +45,7 @@ def export(
         ),
     ] = 0,
     db: TunedOption = "",
+    parts: PartsOption = "",
     dim: DimOption = None,
     static: Annotated[
         bool,
@@ -62,8 +63,9 @@ def export(
     processor = machine(target, cores)
     require_folder("--output", output)
     graph, _ = loaded(model, dim)
-    with optional_database(db) as records:
-        compiled = compile_model(graph, processor, database=records)
+    own = parts_named(parts)
+    with optional_database(db, parts) as records:
+        compiled = compile_model(graph, processor, database=records, parts=own)
         files = compiled.export(output, name, shared=not static, compiler=compiler)
     print(files)
     kinds = Counter(k.origin.kind for e in compiled.executors for k in e.kernels)

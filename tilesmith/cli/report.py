@@ -11,7 +11,7 @@ import typer
 from tilesmith.base.errors import ArgumentError
 from tilesmith.base.whole_file import write_whole
 from tilesmith.cli.arguments import count, require_file
-from tilesmith.cli.databases import existing
+from tilesmith.cli.databases import PartsOption, existing
 from tilesmith.report.plotly_text import plotly_text
 from tilesmith.report.records_page import records_page
 from tilesmith.report.records_server import PageServer
@@ -53,6 +53,7 @@ def report(
             metavar="N", parser=count, help="the port of --watch on 127.0.0.1; 0: any free one"
         ),
     ] = 0,
+    parts: PartsOption = "",
 ) -> None:
     """Write a page of charts about the records of a database.
 
@@ -63,28 +64,28 @@ def report(
     """
     plotly_text()  # raises if it is not installed, before a database is read
     if watch:
-        existing(place).close()
-        _serve(place, other, port)
+        existing(place, parts).close()
+        _serve(place, other, port, parts)
         return
     require_file("--output", output)
-    view = _view(place, other)
+    view = _view(place, other, parts)
     text = records_page(view)
     write_whole(output, text)
     tasks = "1 task" if len(view.tasks) == 1 else f"{len(view.tasks)} tasks"
     print(f"{output}: {tasks}, {len(text) / 1e6:.1f} MB; open it in a browser")
 
 
-def _view(place: str, other: str, views: TaskViews | None = None) -> RecordsView:
+def _view(place: str, other: str, parts: str, views: TaskViews | None = None) -> RecordsView:
     with ExitStack() as stack:
-        db = stack.enter_context(existing(place))
-        compared = stack.enter_context(existing(other)) if other else None
+        db = stack.enter_context(existing(place, parts))
+        compared = stack.enter_context(existing(other, parts)) if other else None
         return records_view(db, db.place, compared, compared.place if compared else "", views)
 
 
-def _serve(place: str, other: str, port: int) -> None:
+def _serve(place: str, other: str, port: int, parts: str) -> None:
     views = TaskViews()  # of tasks that have not changed since the last look
     try:
-        server = PageServer(lambda: _view(place, other, views), port)
+        server = PageServer(lambda: _view(place, other, parts, views), port)
     except (OSError, OverflowError) as e:
         raise ArgumentError(f"--port {port} cannot be used: {e}") from None
     with server:

@@ -13,7 +13,7 @@ import typer
 
 from tilesmith.base.whole_file import named_errors, whole_file
 from tilesmith.cli.arguments import count, machine, require_folder
-from tilesmith.cli.databases import TunedOption, optional_database
+from tilesmith.cli.databases import PartsOption, TunedOption, optional_database, parts_named
 from tilesmith.cli.model_arguments import (
     DimOption,
     Precision,
@@ -63,6 +63,7 @@ def run(
         ),
     ] = "cpu",
     db: TunedOption = "",
+    parts: PartsOption = "",
 ) -> None:
     """Run a model once and print what it computes."""
     require_model(model)
@@ -71,8 +72,11 @@ def run(
         require_folder("--output", output)
     graph, _ = loaded(model, dim)
     feeds = arrays_of(input or (), signatures_of(graph), model, random)
-    with optional_database(db) as records:
-        compiled = compile_model(graph, host, database=records, precision=precision.value)
+    own = parts_named(parts)
+    with optional_database(db, parts) as records:
+        compiled = compile_model(
+            graph, host, database=records, precision=precision.value, parts=own
+        )
         compiled(feeds)
         start = time.perf_counter()
         results = compiled(feeds)

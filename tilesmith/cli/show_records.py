@@ -16,11 +16,12 @@ import typer
 from tilesmith.base.errors import ArgumentError
 from tilesmith.base.machine_name import machine_and_cores
 from tilesmith.cli.arguments import count
-from tilesmith.cli.databases import existing
+from tilesmith.cli.databases import PartsOption, existing
 from tilesmith.cli.table import microseconds, table
-from tilesmith.records.database import TaskSummary
+from tilesmith.records.database import TaskSummary, missing_text
 from tilesmith.report.schedule_text import schedule_lines
-from tilesmith.runtime.build import build
+from tilesmith.runtime.build import compile_for
+from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.task.ranking import Ranking
 from tilesmith.task.task import Measurement, Standing, failures_by_kind, standing_of, trust
 
@@ -54,6 +55,7 @@ Record = Annotated[
 def records(
     db: Place,
     task: Which = "",
+    parts: PartsOption = "",
     top: Annotated[
         int, typer.Option(metavar="N", parser=count, help="show the N best records; 0: all of them")
     ] = 20,
@@ -66,7 +68,7 @@ def records(
 
     Example: tilesmith show records matmul --db tune.db --top 5
     """
-    with existing(db) as d:
+    with existing(db, parts) as d:
         summary = _task(d, task)
         measured = d.of(summary.task)
     unread = summary.count - len(measured)
@@ -92,12 +94,12 @@ def records(
         print(line)
     print(f"{len(good)} measured, {len(measured) - len(good)} failed")
     if unread:
-        print(f"{unread} cannot be read here (unknown primitives, or no times); they are kept")
+        print(f"{unread} cannot be read here (other --parts, or no times); they are kept")
     for kind, (number, text) in failures_by_kind(measured).items():
         print(f"  {number} failed ({kind}); the first: {text}")
 
 
-def runs(db: Place, task: Which = "") -> None:
+def runs(db: Place, task: Which = "", parts: PartsOption = "") -> None:
     """List the tuning runs of a task, oldest first.
 
     Each has a line with its strategy and seed, how long it ran, how many candidates it measured,
@@ -105,7 +107,7 @@ def runs(db: Place, task: Which = "") -> None:
 
     Example: tilesmith show runs matmul --db tune.db
     """
-    with existing(db) as d:
+    with existing(db, parts) as d:
         summary = _task(d, task)
         all_runs = d.runs(summary.task)
     print(f"{summary.task.func.name} ({summary.key[:SHORT]})")
@@ -130,6 +132,7 @@ def runs(db: Place, task: Which = "") -> None:
 def trace(
     db: Place,
     task: Which = "",
+    parts: PartsOption = "",
     record: Record = "1",
     program: Annotated[
         bool, typer.Option("--program", help="print the resulting loop program as well")
@@ -142,7 +145,7 @@ def trace(
 
     Example: tilesmith show trace matmul --db tune.db --program
     """
-    m = _record(db, task, record)
+    m = _record(db, task, record, parts)
     steps = m.candidate.trace
     if json:
         print(steps.to_json())
@@ -155,6 +158,7 @@ def trace(
 def source(
     db: Place,
     task: Which = "",
+    parts: PartsOption = "",
     record: Record = "1",
     assembly: Annotated[
         bool, typer.Option("--assembly", help="print assembly instead of LLVM IR")
@@ -166,8 +170,9 @@ def source(
 
     Example: tilesmith show source matmul --db tune.db --assembly
     """
-    m = _record(db, task, record)
-    kernel = build(m.candidate.trace.apply(m.candidate.task.func), m.candidate.task.target)
+    m = _record(db, task, record, parts)
+    func = m.candidate.trace.apply(m.candidate.task.func)
+    kernel = kernel_of(compile_for(m.candidate.task, func))
     print(kernel.assembly if assembly else kernel.source)
 
 
@@ -182,7 +187,8 @@ def _task(d: SqlDatabase, name: str) -> TaskSummary:
         for t in meant or tasks_here
     )
     if not tasks_here:
-        raise ArgumentError(f"{d.place} holds no task")
+        needs = missing_text(d.missing())
+        raise ArgumentError(f"{d.place} holds no task{f' for these parts: {needs}' * bool(needs)}")
     if not name:
         raise ArgumentError(f"{d.place} holds {len(tasks_here)} tasks; name one of {shown}")
     if not meant:
@@ -221,8 +227,8 @@ def _ranked(measured: Sequence[Measurement]) -> list[Measurement]:
     return [best, *sorted(rest, key=lambda m: (m.contended, m.rank))]
 
 
-def _record(place: str, task: str, record: str) -> Measurement:
-    with existing(place) as d:
+def _record(place: str, task: str, record: str, parts: str) -> Measurement:
+    with existing(place, parts) as d:
         summary = _task(d, task)
         measured = d.of(summary.task)
     good = _ranked(measured)

@@ -10,7 +10,7 @@ import typer
 from tilesmith.base.errors import ArgumentError
 from tilesmith.base.machine_name import machine_and_cores
 from tilesmith.cli.arguments import machine
-from tilesmith.cli.databases import existing
+from tilesmith.cli.databases import PartsOption, existing
 from tilesmith.cli.graph_text import foot_lines, task_lines
 from tilesmith.cli.model_arguments import DimOption, loaded, require_model
 from tilesmith.cli.operator_arguments import CoresOption
@@ -18,6 +18,7 @@ from tilesmith.cli.show_records import SHORT
 from tilesmith.cli.table import Wide, microseconds, output_width, printable, table
 from tilesmith.records.database import TaskSummary
 from tilesmith.report.graph_view import GraphView, graph_view
+from tilesmith.task.task import builder_of, is_current
 
 
 def tasks(
@@ -30,6 +31,7 @@ def tasks(
     ] = "",
     dim: DimOption = None,
     cores: CoresOption = 0,
+    parts: PartsOption = "",
     wide: Wide = False,
 ) -> None:
     """List the tasks in a database, or the tasks of a model.
@@ -44,20 +46,22 @@ def tasks(
     width = None if wide else output_width()
     if model:
         require_model(model)
-        _of_model(model, dim, db, cores, width)
+        _of_model(model, dim, db, cores, width, parts)
         return
     if not db:
         raise ArgumentError("show tasks lists those of a model or a database; name MODEL.onnx or "
                             "--db FILE")  # fmt: skip
     if dim or cores:
         raise ArgumentError("--dim and --cores are for the tasks of a model; name MODEL.onnx")
-    database_tasks(db, width)
+    database_tasks(db, width, parts)
 
 
-def _of_model(path: str, dim: Sequence[str] | None, db: str, cores: int, width: int | None) -> None:
+def _of_model(
+    path: str, dim: Sequence[str] | None, db: str, cores: int, width: int | None, parts: str
+) -> None:
     source, _ = loaded(path, dim)
     view = graph_view(source, machine("cpu", cores))
-    recorded = _recorded(view, db) if db else None
+    recorded = _recorded(view, db, parts) if db else None
     if view.tasks:
         for line in task_lines(view, width, keys=True, seconds=recorded):
             print(printable(line))
@@ -70,16 +74,16 @@ def _of_model(path: str, dim: Sequence[str] | None, db: str, cores: int, width: 
               "together")  # fmt: skip
 
 
-def _recorded(view: GraphView, db: str) -> dict[int, float]:
+def _recorded(view: GraphView, db: str, parts: str) -> dict[int, float]:
     """The best recorded seconds, by the number of the task."""
-    with existing(db) as d:
+    with existing(db, parts) as d:
         best = {t.number: d.best(t.task) for t in view.tasks}
     return {number: m.cost for number, m in best.items() if m is not None}
 
 
-def database_tasks(db: str, width: int | None) -> None:
+def database_tasks(db: str, width: int | None, parts: str) -> None:
     """Prints the tasks in a database."""
-    with existing(db) as d:
+    with existing(db, parts) as d:
         summaries, place = d.tasks(), d.place
     header = ("task", "function", "measured", "failed", "best", "GFLOP/s", "target")
     rows = [
@@ -90,7 +94,7 @@ def database_tasks(db: str, width: int | None) -> None:
             str(t.failures),
             "-" if t.best_seconds is None else microseconds(t.best_seconds),
             "-" if t.best_seconds is None else f"{t.task.func.flops / t.best_seconds / 1e9:.1f}",
-            f"{machine_and_cores(t.task.target)}{_outdated(t)}",
+            f"{machine_and_cores(t.task.target)}{_generator(t)}",
         )
         for t in summaries
     ]
@@ -103,5 +107,8 @@ def database_tasks(db: str, width: int | None) -> None:
         print("target: " + ("; ".join(sorted({r[-1] for r in rows}))))
 
 
-def _outdated(t: TaskSummary) -> str:
-    return "" if t.key == t.task.key else f" (outdated: code generator {t.codegen})"
+def _generator(t: TaskSummary) -> str:
+    if t.key != t.task.key and is_current(t.codegen):
+        return f" (by the back end {builder_of(t.codegen)} of other --parts)"
+    builder = f" (by {builder_of(t.codegen)})" if builder_of(t.codegen) else ""
+    return builder if t.key == t.task.key else f" (outdated: code generator {t.codegen})"

@@ -19,7 +19,7 @@ from tilesmith.cli.arguments import (
     require_folder,
     require_memory,
 )
-from tilesmith.cli.databases import optional_database
+from tilesmith.cli.databases import PartsOption, optional_database, parts_named
 from tilesmith.cli.model_arguments import DimOption, Precision, PrecisionOption, is_model
 from tilesmith.cli.operator_arguments import (
     ConstantWeightsOption,
@@ -170,6 +170,7 @@ def tune(
             "instead of here; auto: the cluster that this machine belongs to",
         ),
     ] = "",
+    parts: PartsOption = "",
     quiet: Annotated[
         bool, typer.Option("--quiet", help="show no progress, only the result")
     ] = False,
@@ -188,7 +189,7 @@ def tune(
         budget = Budget(trials=trials or None, seconds=_MODEL_SECONDS if time is None else time)
         tune_model_file(
             what, dim, host, budget, STRATEGIES[strategy](), _measurer(fleet, timeout), db,
-            resume, seed, quiet, precision.value,
+            resume, seed, quiet, precision.value, parts,
         )  # fmt: skip
         return
     if dim:
@@ -202,7 +203,8 @@ def tune(
         require_folder("--out", out)
     if resume and not db:
         raise ArgumentError("--resume continues from a database; name it with --db FILE")
-    with optional_database(db) as database:
+    own = parts_named(parts)
+    with optional_database(db, parts) as database:
         if resume and database is not None:
             _require_records(database, Task(func, host))
         result = tune_function(
@@ -212,12 +214,13 @@ def tune(
             database=database,
             strategy=STRATEGIES[strategy](),
             measurer=_measurer(fleet, timeout),
+            parts=own,
             seed=seed,
             quiet=quiet,
         )
     _print_result(result)
     if out is not None:
-        write_folder(out, result)
+        write_folder(out, result, parts)
         print(f"  the kernel is in {out}: python {out / 'kernel.py'} builds and times it")
 
 

@@ -27,11 +27,11 @@ The schedule, one primitive a line:
 from pathlib import Path
 
 import tilesmith as ts
-
+{parts}
 HERE = Path(__file__).parent
 func = ts.function_from_json((HERE / "function.json").read_text())
-trace = ts.Trace.from_json((HERE / "trace.json").read_text())
-kernel = ts.build(trace.apply(func), {target})
+trace = ts.Trace.from_json((HERE / "trace.json").read_text(), parts)
+kernel = ts.build(trace.apply(func), {target}, parts=parts)
 
 if __name__ == "__main__":
     print("inputs:", *(f"{{p.name}} {{p.shape}} {{p.dtype}}" for p in kernel.artifact.inputs))
@@ -57,7 +57,16 @@ def _code(kernel: Kernel, target: Target) -> list[tuple[str, str]]:
             return [("kernel.cl", kernel.source)]
 
 
-def write_folder(folder: Path, result: Result) -> None:
+def _import(parts: str) -> str:
+    """What imports the user's own parts, from MODULE:OBJECT."""
+    module, _, name = parts.partition(":")
+    first, *rest = name.split(".")
+    if not module:
+        return "\nparts = None"
+    return f"from {module} import {first}\n\nparts = {'.'.join((first, *rest))}"
+
+
+def write_folder(folder: Path, result: Result, parts: str = "") -> None:
     """The folder exists."""
     kernel, best, task = result.kernel, result.best, result.task
     low, high = best.confidence
@@ -66,6 +75,7 @@ def write_folder(folder: Path, result: Result) -> None:
         title=task.func.name,
         schedule=schedule.replace("\\", "\\\\").replace('"""', "'''"),
         target=_expression(task.target),
+        parts=_import(parts),
     )
     summary = {
         "function": task.func.name,

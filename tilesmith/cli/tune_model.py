@@ -9,7 +9,7 @@ from typing import Any
 
 from tilesmith.base.errors import ArgumentError
 from tilesmith.base.target import Target
-from tilesmith.cli.databases import optional_database
+from tilesmith.cli.databases import optional_database, parts_named
 from tilesmith.cli.model_arguments import arrays_of, loaded
 from tilesmith.graph.graph import Graph
 from tilesmith.graph.model import Model
@@ -29,15 +29,17 @@ _MIN_RUNS, _MAX_RUNS = 5, 200
 def tune_model_file(
     path: str, dim: Sequence[str] | None, host: Target, budget: Budget, strategy: Strategy,
     measurer: Measurer, db: str, resume: bool, seed: int, quiet: bool, precision: str = "float32",
+    parts: str = "",
 ) -> None:  # fmt: skip
     """Prints the result."""
     graph, _ = loaded(path, dim)
     feeds = arrays_of((), signatures_of(graph), path, random=True)
     if resume and not db:
         raise ArgumentError("--resume continues from a database; name it with --db FILE")
-    with optional_database(db) as records:
-        parts = graphs_for(graph, feeds)
-        found = (extract_tasks(part, host, precision=precision) for part in parts)
+    own = parts_named(parts)
+    with optional_database(db, parts) as records:
+        graphs = graphs_for(graph, feeds)
+        found = (extract_tasks(one, host, precision=precision) for one in graphs)
         tasks = [task for one in found for task, _ in one]
         if resume and records is not None and not any(records.count(t) for t in tasks):
             raise ArgumentError(
@@ -47,9 +49,11 @@ def tune_model_file(
         tuned = tune_model(
             graph, host, budget=budget, database=records, strategy=strategy, measurer=measurer,
             seed=seed, quiet=quiet, inputs=None if isinstance(graph, Graph) else feeds,
-            precision=precision,
+            precision=precision, parts=own,
         )  # fmt: skip
-        untuned = compile_model(graph, host, progress=False if quiet else None, precision=precision)
+        untuned = compile_model(
+            graph, host, progress=False if quiet else None, precision=precision, parts=own
+        )
     before, after = compared(untuned, tuned, feeds)
     print(
         f"{path}: {1e3 * before:.2f} ms untuned, {1e3 * after:.2f} ms tuned: "

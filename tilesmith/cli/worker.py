@@ -22,7 +22,8 @@ import typer
 
 from tilesmith.base.errors import ArgumentError, MeasureError
 from tilesmith.cli.arguments import count
-from tilesmith.measure.fleet.offer import ACCEPTS_CODE, NAME, Offer, devices_here, offer_of
+from tilesmith.cli.databases import PartsOption, parts_named
+from tilesmith.measure.fleet.offer import ACCEPTS_CODE, NAME, PARTS, Offer, devices_here, offer_of
 
 _END_SECONDS = 15.0  # for a node that is asked to end
 _STORE_NBYTES = 100 << 20  # of the node's shared memory, which measuring hardly uses
@@ -76,6 +77,7 @@ def worker(
     node_ip: Annotated[
         str, typer.Option(metavar="IP", help="the address of this machine in the cluster")
     ] = "",
+    parts: PartsOption = "",
 ) -> None:  # fmt: skip
     """Offer this machine's devices to tuners elsewhere, until Ctrl-C.
 
@@ -85,7 +87,8 @@ def worker(
     if find_spec("ray") is None:
         raise ArgumentError("a fleet needs the package ray; pip install 'tilesmith[fleet]'")
     _restrict(cores, first_core)
-    environment = {**os.environ, ACCEPTS_CODE: str(int(accept_code)), **_quiet_ray()}
+    parts_named(parts)  # raises, before the node is started; its path is handed on
+    environment = {**os.environ, ACCEPTS_CODE: str(int(accept_code)), PARTS: parts, **_quiet_ray()}
     os.environ[ACCEPTS_CODE] = environment[ACCEPTS_CODE]
     if name:
         os.environ[NAME] = environment[NAME] = name

@@ -1,7 +1,7 @@
 """`Backend`: the protocol of code generators, each for one kind of target.
 
 A back end is a frozen record of its settings. `runtime/build.py` lists the built-in ones; your own
-is passed as `ts.build(func, target, backend=MyBackend())`.
+is passed as `parts=ts.Parts(backends=(MyBackend(),))`, or `ts.build(func, backend=MyBackend())`.
 """
 
 from __future__ import annotations

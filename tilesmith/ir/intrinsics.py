@@ -6,8 +6,11 @@ needs. The back ends emit the code (codegen/llvm/intrinsics.py, codegen/c/tensor
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
+from tilesmith.base.digest import digest
 from tilesmith.base.dtype import FLOAT32, INT32
+from tilesmith.base.identity import identity
 from tilesmith.expr.dsl import compute, placeholder, reduce_axis
 from tilesmith.expr.ints import var
 from tilesmith.expr.reductions import sum as sum_over
@@ -99,3 +102,21 @@ INTRINSICS = (
     AVX512_DOT_U8S8, AVX512_DOT_S8U8, AVX_DOT_U8S8, AVX_DOT_S8U8, NEON_DOT_S8S8, NEON_DOT_U8U8,
     NEON_DOT_U8S8, NEON_DOT_S8U8, *AMX_TILES, *WGMMA, *MMA,
 )  # fmt: skip
+
+_BUILT_IN = {i.name: i for i in INTRINSICS}
+
+
+@lru_cache(1024)
+def label_of(unit: Intrinsic) -> str:
+    """What stored traces call an instruction. One of a user's own has, behind its name, a digest of
+    what it computes and of its code: measurements of other code are not its measurements.
+    """
+    known = _BUILT_IN.get(unit.name)
+    if known is unit or (known is not None and _content(known) == _content(unit)):
+        return unit.name
+    return f"{unit.name}@{digest(*_content(unit))[:16]}"
+
+
+def _content(unit: Intrinsic) -> tuple[str, ...]:
+    how = (unit.features, unit.by_address, unit.held, repr(unit.fragment))
+    return unit.description.digest, identity(how), identity(unit.emitters)

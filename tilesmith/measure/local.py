@@ -12,16 +12,17 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache
 from typing import Self
 
 from tilesmith.base.errors import MeasureError, TilesmithError
 from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.ir.function import Function
-from tilesmith.measure.messages import Build, ready_artifact
+from tilesmith.measure.messages import Build
 from tilesmith.measure.parent.batch import Batch
 from tilesmith.measure.parent.incumbents import Incumbents
+from tilesmith.measure.parent.jobs import job_of
 from tilesmith.measure.parent.outbox import Outbox
 from tilesmith.measure.parent.overlap import Overlap
 from tilesmith.measure.parent.this_machine import require_this_machine
@@ -30,9 +31,6 @@ from tilesmith.measure.parent.trial import TimeSpent, Trial
 from tilesmith.measure.parent.worker_pool import WorkerPool
 from tilesmith.measure.protocol import Listener, Upcoming
 from tilesmith.measure.wire import Gone
-from tilesmith.runtime.build import compile_function
-from tilesmith.schedule.trace import Trace
-from tilesmith.schedule.unit import Tensorize
 from tilesmith.task.inputs import require_memory
 from tilesmith.task.task import Candidate, Failure, Measurement, Task
 
@@ -52,8 +50,6 @@ class LocalMeasurer:
       its own).
     - `memory_nbytes`: what a kernel may allocate.
     - `confirm`: a winner must win again in a fresh process.
-    - `builder`: turns a scheduled Function into an Artifact; worker processes must be able to
-      import it.
     - `rules`: how many samples are taken, and how long they are.
     - `seed`: determines the order of kernels in races.
     - `arrays_nbytes`: bounds the inputs and expected outputs that are kept of tasks measured
@@ -69,7 +65,6 @@ class LocalMeasurer:
     cold: bool = False
     memory_nbytes: int = 2 << 30
     confirm: bool = True
-    builder: Callable[[Function, Target], Artifact] = compile_function
     rules: TimingRules = field(default_factory=TimingRules)
     seed: int = 0
     arrays_nbytes: int = 2 << 30
@@ -97,13 +92,6 @@ class LocalRun:
 
     def __init__(self, settings: LocalMeasurer, task: Task) -> None:
         self._settings = settings
-        try:
-            self._builder = pickle.dumps(settings.builder)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise MeasureError(
-                f"the builder cannot be sent to worker processes: {error}. Give a function that "
-                "they can import, defined at the top of a module"
-            ) from None
         require_this_machine(task.target)
         require_memory(task.func)
         self.spent = TimeSpent()
@@ -257,33 +245,9 @@ class LocalRun:
 
     def _jobs(self, candidates: Sequence[Candidate]) -> tuple[dict[str, Build], dict[str, Failure]]:
         """Build jobs of those that can be built, and failures of the others, by candidate key."""
-        all_jobs = {c.key: self._job(c) for c in candidates}
+        all_jobs = {c.key: job_of(c, self._given.get(c.key)) for c in candidates}
         jobs = {key: job for key, job in all_jobs.items() if isinstance(job, Build)}
         return jobs, {key: job for key, job in all_jobs.items() if isinstance(job, Failure)}
-
-    def _job(self, c: Candidate) -> Build | Failure:
-        func, target = c.task.func, c.task.target
-        if _emits_in_script(c.trace):
-            return self._built_here(c)
-        packed = _portable(c.trace)
-        if packed is None:  # other processes cannot import its steps
-            try:
-                func = c.trace.apply(func)
-            except Exception as error:
-                return Failure("schedule", f"{type(error).__name__}: {error}".splitlines()[0])
-        return Build(func, target, packed, self._given.get(c.key, self._builder))
-
-    def _built_here(self, c: Candidate) -> Build | Failure:
-        """A job for a kernel that only this process can build: the other only loads it."""
-        stage = "schedule"
-        try:
-            func = c.trace.apply(c.task.func)
-            stage = "build"
-            artifact = self._settings.builder(func, c.task.target)
-        except Exception as error:
-            return Failure(stage, f"{type(error).__name__}: {error}".splitlines()[0])
-        ready = pickle.dumps(partial(ready_artifact, artifact))
-        return Build(replace(func, body=()), c.task.target, None, ready)
 
     def best(self, task: Task) -> Measurement | None:
         """The incumbent: no other candidate of this task has beaten it side by side."""
@@ -315,28 +279,3 @@ class LocalRun:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-def _emits_in_script(trace: Trace) -> bool:
-    """Whether the code of an instruction is defined where other processes cannot import it."""
-    units = [s.intrinsic for s in trace if isinstance(s, Tensorize)]
-    emitters = [emit for unit in units for emit in unit.emitters.values()]
-    if any(getattr(emit, "__module__", "") == "__main__" for emit in emitters):
-        return True
-    try:
-        pickle.dumps(emitters)
-    except (pickle.PicklingError, AttributeError, TypeError):
-        return True
-    return False
-
-
-def _portable(trace: Trace) -> bytes | None:
-    """The pickled trace; None if other processes cannot import its steps, which are defined in a
-    script, in a notebook or inside a function.
-    """
-    if any(type(s).__module__ == "__main__" for s in trace):
-        return None
-    try:
-        return pickle.dumps(trace)
-    except (pickle.PicklingError, AttributeError, TypeError):
-        return None

@@ -55,7 +55,7 @@ class SeveralGpus:
 
 def _on(task: Task, device: int) -> Task:
     """The same task, as equal GPUs have the same fingerprint."""
-    return Task(task.func, replace(task.target, device=device))
+    return replace(task, target=replace(task.target, device=device))
 
 
 class SeveralRuns:

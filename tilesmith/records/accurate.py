@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from tilesmith.ir.intrinsics import INTRINSICS
-from tilesmith.ir.nodes import Intrinsic
-from tilesmith.records.database import Database, Followed, RunSummary, TaskSummary
+from tilesmith.records.database import Database, Explaining, Followed, RunSummary, TaskSummary
+from tilesmith.schedule.parts import Parts
 from tilesmith.schedule.rounding import filtering_error
-from tilesmith.schedule.step import Step
-from tilesmith.schedule.trace import PRIMITIVES
 from tilesmith.task.ranking import Ranking
 from tilesmith.task.task import Candidate, Measurement, Task
 
@@ -28,16 +25,26 @@ class AccurateRecords:
     def place(self) -> str:
         return str(getattr(self.database, "place", "this database"))
 
+    @property
+    def parts(self) -> Parts | None:
+        return self.database.parts if isinstance(self.database, Explaining) else None
+
+    def with_parts(self, parts: Parts) -> AccurateRecords:
+        if not isinstance(self.database, Explaining):
+            return self
+        return replace(self, database=self.database.with_parts(parts))
+
+    def missing(self, task: Task | None = None) -> Mapping[str, int]:
+        return self.database.missing(task) if isinstance(self.database, Explaining) else {}
+
     def allows(self, candidate: Candidate) -> bool:
         return filtering_error(candidate.task.func, candidate.trace.steps) <= self.accuracy
 
     def of(
         self,
         task: Task,
-        primitives: Sequence[type[Step]] = PRIMITIVES,
-        intrinsics: Sequence[Intrinsic] = INTRINSICS,
     ) -> list[Measurement]:
-        every = self.database.of(task, primitives, intrinsics)
+        every = self.database.of(task)
         return [m for m in every if self.allows(m.candidate)]
 
     def since(
@@ -45,33 +52,27 @@ class AccurateRecords:
         task: Task,
         mark: int | None,
         besides: str = "",
-        primitives: Sequence[type[Step]] = PRIMITIVES,
-        intrinsics: Sequence[Intrinsic] = INTRINSICS,
     ) -> tuple[list[Measurement], int]:
         if not isinstance(self.database, Followed):
             return [], 0
-        every, mark = self.database.since(task, mark, besides, primitives, intrinsics)
+        every, mark = self.database.since(task, mark, besides)
         return [m for m in every if self.allows(m.candidate)], mark
 
     def best(
         self,
         task: Task,
-        primitives: Sequence[type[Step]] = PRIMITIVES,
-        intrinsics: Sequence[Intrinsic] = INTRINSICS,
     ) -> Measurement | None:
-        best = self.database.best(task, primitives, intrinsics)
+        best = self.database.best(task)
         if best is None or self.allows(best.candidate):
             return best
-        ranked = Ranking(self.of(task, primitives, intrinsics)).ranked
+        ranked = Ranking(self.of(task)).ranked
         return next(iter(ranked), None)
 
     def earlier(
         self,
         task: Task,
-        primitives: Sequence[type[Step]] = PRIMITIVES,
-        intrinsics: Sequence[Intrinsic] = INTRINSICS,
     ) -> list[Candidate]:
-        return [c for c in self.database.earlier(task, primitives, intrinsics) if self.allows(c)]
+        return [c for c in self.database.earlier(task) if self.allows(c)]
 
     def add(self, measurements: Sequence[Measurement]) -> None:
         self.database.add(measurements)
@@ -79,18 +80,14 @@ class AccurateRecords:
     def unread(
         self,
         task: Task | None = None,
-        primitives: Sequence[type[Step]] = PRIMITIVES,
-        intrinsics: Sequence[Intrinsic] = INTRINSICS,
     ) -> int:
-        return self.database.unread(task, primitives, intrinsics)
+        return self.database.unread(task)
 
     def runs(
         self,
         task: Task,
-        primitives: Sequence[type[Step]] = PRIMITIVES,
-        intrinsics: Sequence[Intrinsic] = INTRINSICS,
     ) -> list[RunSummary]:
-        return self.database.runs(task, primitives, intrinsics)
+        return self.database.runs(task)
 
     def tasks(self) -> list[TaskSummary]:
         return self.database.tasks()

@@ -17,7 +17,8 @@ from tilesmith.ir.intrinsics import INTRINSICS
 from tilesmith.ir.serialize import compact
 from tilesmith.ir.verify import verify
 from tilesmith.records.rows import Entry, TaskRow, require_sound, row_of, run_row
-from tilesmith.schedule.trace import PRIMITIVES, Trace
+from tilesmith.schedule.primitives import PRIMITIVES
+from tilesmith.schedule.trace import Trace
 from tilesmith.task.task import (
     FAILURES,
     Budget,

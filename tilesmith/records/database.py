@@ -4,14 +4,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from tilesmith.ir.intrinsics import INTRINSICS
-from tilesmith.ir.nodes import Intrinsic
-from tilesmith.schedule.step import Step
-from tilesmith.schedule.trace import PRIMITIVES
+from tilesmith.schedule.parts import Parts
 from tilesmith.task.curve import Curve, curve_of
 from tilesmith.task.task import Candidate, Measurement, Task, TuningRun
 
@@ -21,8 +18,8 @@ class TaskSummary:
     """The records of one task: `task` as it was first stated, and the names of the Functions under
     which it was stated.
 
-    `key` and `codegen` are those under which it was recorded. For an older code generator they
-    differ from those of `task` today.
+    `key` and `codegen` are those under which it was recorded. They differ from those of `task` if
+    it was an older code generator, or a back end that the database was not opened with.
     """
 
     task: Task
@@ -76,19 +73,15 @@ class Database(Protocol):
     def of(
         self,
         task: Task,
-        primitives: Sequence[type[Step]] = PRIMITIVES,
-        intrinsics: Sequence[Intrinsic] = INTRINSICS,
     ) -> list[Measurement]:
-        """All measurements of a task, under its names, oldest first. `primitives` and `intrinsics`
-        are the types that names in traces may refer to; to read your own, add them to the built-in
-        ones. Measurements that cannot be read with them are left out, see `unread`.
+        """All measurements of a task, under its names, oldest first: those of its back end, read
+        with its parts (`ts.Task(func, target, parts)`). Measurements that cannot be read with them
+        are left out, see `unread`.
         """
 
     def best(
         self,
         task: Task,
-        primitives: Sequence[type[Step]] = PRIMITIVES,
-        intrinsics: Sequence[Intrinsic] = INTRINSICS,
     ) -> Measurement | None:
         """The best measurement, the first by `trust`: the fastest confirmed one, else the fastest
         on a calm machine, else the fastest on a busy one. None if nothing was ever timed.
@@ -97,28 +90,23 @@ class Database(Protocol):
     def unread(
         self,
         task: Task | None = None,
-        primitives: Sequence[type[Step]] = PRIMITIVES,
-        intrinsics: Sequence[Intrinsic] = INTRINSICS,
     ) -> int:
-        """The number of measurements, of one task or in all, that cannot be read: their traces use
-        other primitives than these, or their values are invalid. They stay in the database.
+        """The number of measurements, of one task or in all, that cannot be read: their traces need
+        parts that were not given, or their values are invalid. They stay in the database.
         """
 
     def earlier(
         self,
         task: Task,
-        primitives: Sequence[type[Step]] = PRIMITIVES,
-        intrinsics: Sequence[Intrinsic] = INTRINSICS,
     ) -> list[Candidate]:
-        """The fastest candidates recorded by other versions of the code generator, best first.
-        Their times are not valid for today's code, so they must be measured again.
+        """The fastest candidates recorded by other versions of the code generator, or of the user's
+        back end, best first. Their times are not valid for today's code, so they must be measured
+        again.
         """
 
     def runs(
         self,
         task: Task,
-        primitives: Sequence[type[Step]] = PRIMITIVES,
-        intrinsics: Sequence[Intrinsic] = INTRINSICS,
     ) -> list[RunSummary]:
         """The tuning runs of a task that left measurements here, by start time. Measurements
         without a run, such as those of older versions, are not included.
@@ -149,9 +137,38 @@ class Followed(Protocol):
         task: Task,
         mark: int | None,
         besides: str = "",
-        primitives: Sequence[type[Step]] = PRIMITIVES,
-        intrinsics: Sequence[Intrinsic] = INTRINSICS,
     ) -> tuple[list[Measurement], int]:
         """The measurements of a task that were added after a mark by other runs than `besides`, and
         the next mark. With None, only the present mark.
         """
+
+
+@runtime_checkable
+class Explaining(Protocol):
+    """A database that was opened with parts, and says which others its records need."""
+
+    @property
+    def parts(self) -> Parts | None:
+        """Those of tasks that have none of their own."""
+
+    def with_parts(self, parts: Parts) -> Database:
+        """The same database, as if it had been opened with these parts."""
+
+    def missing(self, task: Task | None = None) -> Mapping[str, int]:
+        """How many measurements, of one task or in all, need a part that was not given, by what
+        that is: "the primitive 'square'". Of one task, also those of other back ends.
+        """
+
+
+class MissingPartsWarning(UserWarning):
+    """Records were left out, because they need parts that were not given."""
+
+
+def missing_text(missing: Mapping[str, int]) -> str:
+    """What is missing, and what to do about it; empty if nothing is."""
+    needs = [
+        f"{count} record{' needs' if count == 1 else 's need'} {part}"
+        for part, count in missing.items()
+    ]
+    how = "open the database with parts=ts.Parts(...), on the command line with --parts"
+    return f"{', '.join(needs)}; {how}" if needs else ""

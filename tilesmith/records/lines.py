@@ -10,7 +10,7 @@ import json
 import lzma
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from io import TextIOWrapper
 from pathlib import Path
@@ -18,9 +18,8 @@ from typing import Any, BinaryIO, TextIO, cast
 
 from tilesmith.base.errors import RecordsError
 from tilesmith.base.whole_file import whole_file
-from tilesmith.ir.intrinsics import INTRINSICS
-from tilesmith.ir.nodes import Intrinsic
-from tilesmith.records.check import LINE_VERSION, read_line, task_of
+from tilesmith.records.check import LINE_VERSION, read_line
+from tilesmith.records.reader import reader_of
 from tilesmith.records.rows import (
     UNREADABLE,
     Entry,
@@ -30,9 +29,8 @@ from tilesmith.records.rows import (
     measurement,
     run_of,
 )
-from tilesmith.schedule.step import Step
-from tilesmith.schedule.trace import PRIMITIVES
-from tilesmith.task.task import Measurement
+from tilesmith.schedule.parts import Parts
+from tilesmith.task.task import Measurement, builder_of
 
 _LONGEST = 1 << 24  # bytes of a line, far more than any record has
 
@@ -138,23 +136,21 @@ def _write(file: TextIO, rows: Iterable[Entry]) -> int:
     return count
 
 
-def read_records(
-    path: str | os.PathLike[str],
-    primitives: Sequence[type[Step]] = PRIMITIVES,
-    intrinsics: Sequence[Intrinsic] = INTRINSICS,
-) -> list[Measurement]:
-    """The measurements in an exported file, without a database. Each task has the target it was
-    recorded on, whatever machine this is. Raises a RecordsError that names the first line that is
-    not a record.
+def read_records(path: str | os.PathLike[str], parts: Parts | None = None) -> list[Measurement]:
+    """The measurements in an exported file, without a database, read with `parts` of your own. Each
+    task has the target it was recorded on, whatever machine this is, and the back end, if that is
+    among the parts. Raises a RecordsError that names the first line that is not a record.
     """
     out = []
     for entry in entries(Path(path), apply=False):
         if isinstance(entry, Refused):
             raise RecordsError(entry.text)
-        row = entry.task
-        task = task_of(row.func, row.target, row.codegen)[0]
+        reader = reader_of(entry.task, {0: entry.task}, parts)
+        assert reader is not None  # `entries` has read it
+        if (builder := builder_of(entry.task.codegen)) != builder_of(reader.task.codegen):
+            raise RecordsError(f"{path} has records of the back end {builder!r}; give it in parts=")
         runs = {} if entry.run is None else {entry.run.key: run_of(entry.run)}
-        out.append(measurement(entry.record, task, primitives, intrinsics, runs))
+        out.append(measurement(entry.record, reader.task, runs))
     return out
 
 

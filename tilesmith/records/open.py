@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from tilesmith.schedule.parts import Parts
+
 if TYPE_CHECKING:
     from tilesmith.records.sql import SqlDatabase
 
 
-def open_database(place: str | os.PathLike[str]) -> SqlDatabase:
+def open_database(place: str | os.PathLike[str], parts: Parts | None = None) -> SqlDatabase:
     """A database of measurements.
 
     - `place`: a SQLite file, which is created if missing, or the URL of a server,
       `postgresql://user@host/name`. ":memory:" is a database that ends with the process. A file
       without write permission is opened for reading.
+    - `parts`: those of your own that its records may need. They are also those of every task that
+      it is asked for, and of what tunes or builds with it, unless others are given there.
 
     Example:
 
@@ -25,4 +29,4 @@ def open_database(place: str | os.PathLike[str]) -> SqlDatabase:
     # Imported late: SQLAlchemy takes up to a second, which only those who keep records should pay.
     from tilesmith.records.sql import SqlDatabase
 
-    return SqlDatabase(place)
+    return SqlDatabase(place, parts)

@@ -8,31 +8,38 @@ from tilesmith.records.queries import BATCH, RECORD, is_among, statements_by_key
 from tilesmith.records.reader import reader_of
 from tilesmith.records.rows import RecordRow
 from tilesmith.records.schema import records, runs, state, tasks
+from tilesmith.schedule.parts import Parts
 from tilesmith.task.ranking import Ranking
 from tilesmith.task.task import CODEGEN_VERSION, Measurement, Standing, standing_of
 
 
-def prune(c: sa.Connection, keep: int | None, failures: bool, outdated: bool) -> int:
+def prune(
+    c: sa.Connection, keep: int | None, failures: bool, outdated: bool, parts: Parts | None
+) -> int:
     """Returns the number of deleted records; see `SqlDatabase.prune`."""
     deleted = 0
     if outdated:
-        old = sa.select(tasks.c.id).where(tasks.c.codegen != CODEGEN_VERSION)
+        is_old = ~sa.or_(
+            tasks.c.codegen == CODEGEN_VERSION,
+            tasks.c.codegen.startswith(f"{CODEGEN_VERSION}+", autoescape=True),
+        )
+        old = sa.select(tasks.c.id).where(is_old)
         deleted += c.execute(records.delete().where(records.c.task_id.in_(old))).rowcount
         c.execute(state.delete().where(state.c.task_id.in_(old)))
-        c.execute(tasks.delete().where(tasks.c.codegen != CODEGEN_VERSION))
+        c.execute(tasks.delete().where(is_old))
     if failures:
         deleted += c.execute(records.delete().where(_is_mere_failure())).rowcount
     if keep is not None:
-        deleted += _keep_best(c, keep)
+        deleted += _keep_best(c, keep, parts)
     c.execute(runs.delete().where(~sa.exists().where(records.c.run == runs.c.key)))
     return deleted
 
 
-def _keep_best(c: sa.Connection, keep: int) -> int:
+def _keep_best(c: sa.Connection, keep: int, parts: Parts | None) -> int:
     """Deletes timed records but those of each task's `keep` best candidates; returns how many."""
     outranked: list[int] = []
     for stated in statements_by_key(c).values():
-        reader = reader_of(next(iter(stated.values())), stated)
+        reader = reader_of(next(iter(stated.values())), stated, parts)
         if reader is None:
             continue
         query = sa.select(records.c.id, records.c.task_id, *RECORD).where(is_among(stated))

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 
+from tilesmith.base.errors import MissingPartError
 from tilesmith.base.target import Target
 from tilesmith.ir.deserialize import function_from_json
+from tilesmith.ir.function import Function
 from tilesmith.ir.intrinsics import INTRINSICS
-from tilesmith.ir.nodes import Intrinsic
 from tilesmith.ir.serialize import function_to_json
 from tilesmith.records.rows import UNREADABLE, RecordRow, TaskRow, measurement
-from tilesmith.schedule.step import Step
-from tilesmith.schedule.trace import PRIMITIVES
+from tilesmith.schedule.parts import Parts
 from tilesmith.schedule.translate import Translation
-from tilesmith.task.task import Candidate, Measurement, Task, TuningRun
+from tilesmith.task.task import Candidate, Measurement, Task, TuningRun, builder_of
 
 
 class Reader:
@@ -26,18 +27,16 @@ class Reader:
         self,
         task: Task,
         stated: Mapping[int, TaskRow],
-        primitives: Sequence[type[Step]],
-        intrinsics: Sequence[Intrinsic],
         runs: Mapping[str, TuningRun] | None = None,
     ) -> None:
         self.task, self.stated, self.runs = task, stated, runs or {}
-        self.primitives, self.intrinsics = primitives, intrinsics
+        self.missing: Counter[str] = Counter()  # rows so far, by the part that they need
         self._translations: dict[int, Translation | None] = {}
 
     def read(self, number: int, row: RecordRow) -> Measurement | None:
         """None for a row that cannot be read."""
         try:
-            m = measurement(row, self.task, self.primitives, self.intrinsics, self.runs)
+            m = measurement(row, self.task, self.runs)
             if number not in self._translations:
                 self._translations[number] = self._translation(self.stated[number].func)
             translation = self._translations[number]
@@ -45,6 +44,9 @@ class Reader:
                 return m
             trace = translation.trace(m.candidate.trace)
             return replace(m, candidate=Candidate(self.task, trace))
+        except MissingPartError as error:
+            self.missing[error.part] += 1
+            return None
         except UNREADABLE:
             return None
 
@@ -52,21 +54,26 @@ class Reader:
         """None if the names are the same."""
         if func == function_to_json(self.task.func):
             return None
-        return Translation(function_from_json(func, self.intrinsics), self.task.func)
+        return Translation(_function(func, self.task.parts), self.task.func)
 
 
 def reader_of(
-    row: TaskRow,
-    stated: Mapping[int, TaskRow],
-    primitives: Sequence[type[Step]] = PRIMITIVES,
-    intrinsics: Sequence[Intrinsic] = INTRINSICS,
+    row: TaskRow, stated: Mapping[int, TaskRow], parts: Parts | None = None
 ) -> Reader | None:
-    """A reader of a task's records under the names of this row; None if the row is unreadable."""
+    """A reader of a task's records under the names of this row; None if the row is unreadable. The
+    task has the back end that it was recorded with, if that is among the parts.
+    """
     try:
-        task = Task(function_from_json(row.func, intrinsics), Target.from_json(row.target))
+        func, target = _function(row.func, parts), Target.from_json(row.target)
     except UNREADABLE:
         return None
-    return Reader(task, stated, primitives, intrinsics)
+    if parts is not None and parts.builder(target.kind) != builder_of(row.codegen):
+        parts = parts.without_backends
+    return Reader(Task(func, target, parts), stated)
+
+
+def _function(text: str, parts: Parts | None) -> Function:
+    return function_from_json(text, (*INTRINSICS, *(parts.intrinsics if parts else ())))
 
 
 def applies(candidate: Candidate) -> bool:

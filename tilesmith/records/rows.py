@@ -7,19 +7,16 @@ from __future__ import annotations
 import json
 import math
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple, get_args, get_type_hints
 
 from tilesmith.base.digest import digest
 from tilesmith.base.errors import TilesmithError
-from tilesmith.ir.nodes import Intrinsic
 from tilesmith.ir.serialize import function_to_json
-from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import Trace
 from tilesmith.task.task import (
-    CODEGEN_VERSION,
     Budget,
     Candidate,
     Failure,
@@ -124,7 +121,7 @@ def task_row(task: Task) -> TaskRow:
         func=function_to_json(task.func),
         target=task.target.to_json(),
         fingerprint=task.target.fingerprint,
-        codegen=CODEGEN_VERSION,
+        codegen=task.codegen,
         key=task.key,
     )
 
@@ -199,17 +196,15 @@ def row_of(m: Measurement, candidate: str, trace: str, made_by: str) -> RecordRo
 def measurement(
     row: RecordRow,
     task: Task,
-    primitives: Sequence[type[Step]],
-    intrinsics: Sequence[Intrinsic],
     runs: Mapping[str, TuningRun] | None = None,
 ) -> Measurement:
-    """Raises one of UNREADABLE if the row cannot be read: its trace uses an unknown primitive, it
-    has invalid values that an older version accepted, or it is damaged.
+    """Raises one of UNREADABLE if the row cannot be read: its trace needs what the task's parts
+    have not, it has invalid values that an older version accepted, or it is damaged.
     """
     require_sound(row)
     run = (runs or {}).get(row.run or "")
     m = Measurement(
-        candidate=Candidate(task, Trace.from_json(row.trace, primitives, intrinsics)),
+        candidate=Candidate(task, Trace.from_json(row.trace, task.parts)),
         seconds=tuple(json.loads(row.samples)),
         failure=None if row.failure is None else Failure(row.failure, row.failure_text),
         contended=bool(row.contended),

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
+from copy import copy
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -18,10 +19,14 @@ from typing import Self, TextIO
 import sqlalchemy as sa
 
 from tilesmith.base.errors import RecordsError
-from tilesmith.ir.intrinsics import INTRINSICS
-from tilesmith.ir.nodes import Intrinsic
-from tilesmith.records.database import RunSummary, TaskSummary
+from tilesmith.records.database import (
+    MissingPartsWarning,
+    RunSummary,
+    TaskSummary,
+    missing_text,
+)
 from tilesmith.records.lines import Imported, Refused, entries, write_lines
+from tilesmith.records.missing import missing_in, missing_of, other_codegens
 from tilesmith.records.prune import prune
 from tilesmith.records.queries import (
     BATCH,
@@ -47,14 +52,13 @@ from tilesmith.records.rows import (
 )
 from tilesmith.records.schema import records, state, tasks
 from tilesmith.records.transactions import Transactions
-from tilesmith.schedule.step import Step
-from tilesmith.schedule.trace import PRIMITIVES
+from tilesmith.schedule.parts import Parts
 from tilesmith.task.task import (
-    CODEGEN_VERSION,
     Candidate,
     Measurement,
     Standing,
     Task,
+    builder_of,
     task_key,
     trust,
 )
@@ -67,13 +71,28 @@ class SqlDatabase:
     the records.
     """
 
-    def __init__(self, place: str | os.PathLike[str]) -> None:
+    def __init__(self, place: str | os.PathLike[str], parts: Parts | None = None) -> None:
+        if parts is not None and not isinstance(parts, Parts):
+            raise RecordsError(f"parts is {parts!r}; it is a ts.Parts")
         self._at = Transactions(place)
+        self._parts = parts
+        self._told: set[str] = set()  # keys of tasks of which it was said what is missing
 
     @property
     def place(self) -> str:
         """The file, or the URL without its password."""
         return self._at.place
+
+    @property
+    def parts(self) -> Parts | None:
+        """Those that it was opened with."""
+        return self._parts
+
+    def with_parts(self, parts: Parts) -> SqlDatabase:
+        """The same database, as if it had been opened with these parts. It is closed with this."""
+        other = copy(self)
+        other._parts = parts
+        return other
 
     # the protocol Database
     def add(self, measurements: Sequence[Measurement]) -> None:
@@ -85,22 +104,16 @@ class SqlDatabase:
             with self._at.writing() as c:
                 put(c, rows)
 
-    def of(
-        self,
-        task: Task,
-        primitives: Sequence[type[Step]] = PRIMITIVES,
-        intrinsics: Sequence[Intrinsic] = INTRINSICS,
-    ) -> list[Measurement]:
-        return [m for m in self._read(task, primitives, intrinsics) if m is not None]
+    def of(self, task: Task) -> list[Measurement]:
+        task = task.with_parts(self._parts)
+        measured, reader = self._read(task)
+        self._tell(task, reader.missing)
+        return [m for m in measured if m is not None]
 
     def since(
-        self,
-        task: Task,
-        mark: int | None,
-        besides: str = "",
-        primitives: Sequence[type[Step]] = PRIMITIVES,
-        intrinsics: Sequence[Intrinsic] = INTRINSICS,
+        self, task: Task, mark: int | None, besides: str = ""
     ) -> tuple[list[Measurement], int]:
+        task = task.with_parts(self._parts)
         # Rows become visible in the order of their numbers, see `Transactions.writing`.
         with self._at.reading(one_moment=True) as c:
             stated = statements_of(c, task.key)
@@ -110,71 +123,61 @@ class SqlDatabase:
                 return [], latest if mark is None else mark
             rows = list(records_of(c, sa.and_(*which, records.c.id > mark)))
             made_by = runs_by_key(runs_of(c, is_among(stated)))
-        reader = Reader(task, stated, primitives, intrinsics, made_by)
+        reader = Reader(task, stated, made_by)
         read = (reader.read(k, row) for k, row in rows)
         return [m for m in read if m is not None], latest
 
-    def best(
-        self,
-        task: Task,
-        primitives: Sequence[type[Step]] = PRIMITIVES,
-        intrinsics: Sequence[Intrinsic] = INTRINSICS,
-    ) -> Measurement | None:
+    def best(self, task: Task) -> Measurement | None:
+        task = task.with_parts(self._parts)
         with self._at.reading(one_moment=True) as c:
-            reader = Reader(task, statements_of(c, task.key), primitives, intrinsics)
-            return best_of(c, reader)
+            reader = Reader(task, statements_of(c, task.key))
+            best = best_of(c, reader)
+        if reader.missing and task.key not in self._told:
+            self._tell(task, self._read(task)[1].missing)
+        return best
 
-    def unread(
-        self,
-        task: Task | None = None,
-        primitives: Sequence[type[Step]] = PRIMITIVES,
-        intrinsics: Sequence[Intrinsic] = INTRINSICS,
-    ) -> int:
+    def unread(self, task: Task | None = None) -> int:
         if task is not None:
-            return sum(m is None for m in self._read(task, primitives, intrinsics))
+            return sum(m is None for m in self._read(task.with_parts(self._parts))[0])
         with self._at.reading(one_moment=True) as c:
             stated = statements_of(c)
-            readers = {
-                k: reader_of(row, {k: row}, primitives, intrinsics) for k, row in stated.items()
-            }
+            readers = {k: reader_of(row, {k: row}, self._parts) for k, row in stated.items()}
             count = 0
             for k, row in records_of(c, sa.true()):
                 reader = readers.get(k)
                 count += reader is None or reader.read(k, row) is None
             return count
 
-    def earlier(
-        self,
-        task: Task,
-        primitives: Sequence[type[Step]] = PRIMITIVES,
-        intrinsics: Sequence[Intrinsic] = INTRINSICS,
-    ) -> list[Candidate]:
-        fingerprint = task.target.fingerprint
-        others = sa.select(tasks.c.codegen).where(
-            tasks.c.fingerprint == fingerprint, tasks.c.codegen != CODEGEN_VERSION
-        )
+    def missing(self, task: Task | None = None) -> Mapping[str, int]:
+        """How many measurements, of one task or in all, need a part that was not given, by what
+        that is: "the primitive 'square'". Of one task, also those of other back ends.
+        """
         with self._at.reading(one_moment=True) as c:
-            versions: Sequence[str] = c.execute(others.distinct()).scalars().all()
+            if task is None:
+                return missing_in(c, self._parts)
+            return missing_of(c, task.with_parts(self._parts))
+
+    def earlier(self, task: Task) -> list[Candidate]:
+        task = task.with_parts(self._parts)
+        name = builder_of(task.codegen).partition(":")[0]
+        with self._at.reading(one_moment=True) as c:
             stated: dict[int, TaskRow] = {}
-            for version in versions:
-                stated |= statements_of(c, task_key(task.func, task.target, version))
-            reader = Reader(task, stated, primitives, intrinsics)
+            for codegen in other_codegens(c, task):
+                if builder_of(codegen).partition(":")[0] == name:
+                    stated |= statements_of(c, task_key(task.func, task.target, codegen))
+            reader = Reader(task, stated)
             timed = sa.and_(is_among(stated), records.c.standing < Standing.FAILED)
             measured = [reader.read(k, row) for k, row in records_of(c, timed)]
         ranked = sorted((m for m in measured if m is not None), key=trust)
         return list(dict.fromkeys(m.candidate for m in ranked))
 
-    def runs(
-        self,
-        task: Task,
-        primitives: Sequence[type[Step]] = PRIMITIVES,
-        intrinsics: Sequence[Intrinsic] = INTRINSICS,
-    ) -> list[RunSummary]:
+    def runs(self, task: Task) -> list[RunSummary]:
+        task = task.with_parts(self._parts)
         with self._at.reading(one_moment=True) as c:
             stated = statements_of(c, task.key)
             rows = runs_of(c, is_among(stated))
             in_a_run = sa.and_(is_among(stated), records.c.run.is_not(None))
-            reader = Reader(task, stated, primitives, intrinsics, runs_by_key(rows))
+            reader = Reader(task, stated, runs_by_key(rows))
             measured: dict[str, list[Measurement]] = {row.key: [] for row in rows}
             for k, record in records_of(c, in_a_run):
                 if (m := reader.read(k, record)) is not None and m.moment is not None:
@@ -190,7 +193,7 @@ class SqlDatabase:
             counts = {row[0]: (row[1], row[2]) for row in c.execute(groups)}
             for key, stated in statements_by_key(c).items():
                 first = next(iter(stated.values()))
-                reader = reader_of(first, stated)
+                reader = reader_of(first, stated, self._parts)
                 if reader is None:  # see `unread`
                     continue
                 best = best_of(c, reader)
@@ -211,17 +214,20 @@ class SqlDatabase:
         query = sa.select(sa.func.count()).select_from(records)
         with self._at.reading() as c:
             if task is not None:
-                query = query.where(is_among(statements_of(c, task.key)))
+                key = task.with_parts(self._parts).key
+                query = query.where(is_among(statements_of(c, key)))
             return c.execute(query).scalar_one()
 
     def save_state(self, task: Task, name: str, data: bytes) -> None:
+        task = task.with_parts(self._parts)
         with self._at.writing() as c:
             insert = insert_into(c, state).values(task_id=id_of(c, task), name=name, data=data)
             key = [state.c.task_id, state.c.name]
             c.execute(insert.on_conflict_do_update(index_elements=key, set_={"data": data}))
 
     def load_state(self, task: Task, name: str) -> bytes | None:
-        own = tasks.c.statement == task.statement, state.c.name == name
+        statement = task.with_parts(self._parts).statement
+        own = tasks.c.statement == statement, state.c.name == name
         # As it is in the file: SQLAlchemy would make bytes of whatever a damaged one has.
         data = sa.type_coerce(state.c.data, sa.types.NullType())
         with self._at.reading() as c:
@@ -288,7 +294,7 @@ class SqlDatabase:
         if keep is not None and keep < 1:
             raise RecordsError(f"keep is {keep}; it takes at least the best one of each task")
         with self._at.writing() as c:
-            deleted = prune(c, keep, failures, outdated)
+            deleted = prune(c, keep, failures, outdated, self._parts)
         self._at.shrink()
         return deleted
 
@@ -302,16 +308,21 @@ class SqlDatabase:
             seen += len(batch)
         return new, seen
 
-    def _read(
-        self, task: Task, primitives: Sequence[type[Step]], intrinsics: Sequence[Intrinsic]
-    ) -> list[Measurement | None]:
+    def _read(self, task: Task) -> tuple[list[Measurement | None], Reader]:
         """The task's measurements, oldest first; None for each that cannot be read."""
         with self._at.reading(one_moment=True) as c:
             stated = statements_of(c, task.key)
             rows = list(records_of(c, is_among(stated)))
             made_by = runs_by_key(runs_of(c, is_among(stated)))
-        reader = Reader(task, stated, primitives, intrinsics, made_by)
-        return [reader.read(k, row) for k, row in rows]
+        reader = Reader(task, stated, made_by)
+        return [reader.read(k, row) for k, row in rows], reader
+
+    def _tell(self, task: Task, missing: Mapping[str, int]) -> None:
+        """Says once for each task what was left out."""
+        if missing and task.key not in self._told:
+            self._told.add(task.key)
+            text = f"{self.place}, {task.func.name}: {missing_text(missing)}"
+            warnings.warn(text, MissingPartsWarning, stacklevel=3)
 
     def _rows(self) -> Generator[Entry, None, None]:
         """Every record with its task and run, oldest first, as of the moment this begins. A warning

@@ -29,7 +29,8 @@ from tilesmith.report.problems import (
 )
 from tilesmith.report.process import ContestantProcess, Make, cores_for
 from tilesmith.report.rows import Row
-from tilesmith.runtime.build import build
+from tilesmith.runtime.build import compile_for
+from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.runtime.kernel import Kernel
 from tilesmith.task.task import Budget, Task
 from tilesmith.tune.build import best_kernel
@@ -110,7 +111,7 @@ def tuned(func: Function, target: Target, seconds: float, database: Database) ->
     if best is None:
         kernel = best_kernel(func, target, database=database)
         return Tuned(kernel, kernel.time(repeats=3).median, spent, near, database.count(task))
-    kernel = build(best.candidate.trace.apply(func), target)
+    kernel = kernel_of(compile_for(best.candidate.task, best.candidate.trace.apply(func)))
     return Tuned(kernel, best.normal_cost, spent, near, database.count(task))
 
 

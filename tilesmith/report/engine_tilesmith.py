@@ -15,6 +15,7 @@ from tilesmith.records.open import open_database
 from tilesmith.report.engine import ModelFile
 from tilesmith.report.peer import Contestant
 from tilesmith.report.problems import Array
+from tilesmith.schedule.parts import Parts, named_parts
 from tilesmith.task.task import Budget
 from tilesmith.tune.compile_model import compile_model, extract_tasks
 from tilesmith.tune.tune import tune
@@ -29,11 +30,12 @@ _PROFILES = 7
 @dataclass(frozen=True)
 class TilesmithEngine:
     """`database` is where the kernels' records are; empty for drafts. `cache` is the folder of
-    built kernels.
+    built kernels. `parts` are the user's own, as MODULE:OBJECT.
     """
 
     database: str = ""
     cache: str = "default"
+    parts: str = ""
 
     def prepare(self, model: ModelFile, threads: int) -> Contestant:
         compiled = self._compiled(model, threads)
@@ -51,9 +53,10 @@ class TilesmithEngine:
 
     def _compiled(self, model: ModelFile, threads: int) -> Model:
         graph = load_onnx(model.path, dims=model.dims)
+        parts = named_parts(self.parts) if self.parts else None
         if not self.database:
-            return compile_model(graph, cpu(threads), cache=self.cache, progress=False)
-        with open_database(self.database) as records:
+            return compile_model(graph, cpu(threads), cache=self.cache, progress=False, parts=parts)
+        with open_database(self.database, parts) as records:
             return compile_model(
                 graph, cpu(threads), database=records, cache=self.cache, progress=False
             )
@@ -77,10 +80,11 @@ def _kernel_facts(model: Model, feeds: Mapping[str, Array]) -> dict[str, float]:
 
 
 def tune_tasks(
-    path: Path, dims: Mapping[str, int], target: Target, seconds: float, database: str
-) -> None:
+    path: Path, dims: Mapping[str, int], target: Target, seconds: float, database: str,
+    parts: Parts | None = None,
+) -> None:  # fmt: skip
     """Tunes each task of a model for so many seconds; the records go into the database."""
     graph = load_onnx(path, dims=dims)
-    with open_database(database) as records:
+    with open_database(database, parts) as records:
         for task, _ in extract_tasks(graph, target):
             tune(task.func, target, budget=Budget(seconds=seconds), database=records, quiet=True)

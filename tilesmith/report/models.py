@@ -125,10 +125,11 @@ class _Comparison:
 def compare_ours(
     model: ModelFile, engines: Sequence[str], target: Target, database: str,
     reference: tuple[str, Mapping[str, Array]] | None = None, turns: Turns = TURNS,
+    parts: str = "",
 ) -> ModelRow:  # fmt: skip
     """Our model beside the engines. Its cache of kernels is empty at first."""
     with tempfile.TemporaryDirectory(prefix="tilesmith-bench-") as cache:
-        ours = TilesmithEngine(database, cache)
+        ours = TilesmithEngine(database, cache, parts)
         return compare_model(Asked(model, tuple(engines), ours, reference), target, turns)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import exp, log
 
 from tilesmith.base.errors import ArgumentError
-from tilesmith.records.database import Database, TaskSummary
+from tilesmith.records.database import Database, Explaining, TaskSummary, missing_text
 from tilesmith.report.network_view import NetworkView, networks_of
 from tilesmith.report.roofs import Roof, roof_of
 from tilesmith.report.task_view import Detail, TaskView, TaskViews, cut
@@ -71,14 +71,16 @@ def records_view(
     current = [t for t in everything if t.key == t.task.key]
     if not current:
         outdated = " that today's code generator made" if everything else ""
-        raise ArgumentError(f"{place} holds no task{outdated}; `tilesmith tune ... --db` adds some")
+        needs = missing_text(db.missing()) if isinstance(db, Explaining) else ""
+        what = needs or "`tilesmith tune ... --db` adds some"
+        raise ArgumentError(f"{place} holds no task{outdated}; {what}")
     current.sort(key=lambda t: -(t.best_seconds or 0.0))
     shown = current[:MAX_TASKS]
     notes = []
     if len(shown) < len(current):
         notes.append(f"{len(shown)} of {len(current)} tasks are shown, the slowest ones.")
     if len(current) < len(everything):
-        notes.append(f"{len(everything) - len(current)} tasks of older code generators are not.")
+        notes.append(f"{len(everything) - len(current)} tasks of other code generators are not.")
     names, details, own = _names(shown), _details(shown), views or TaskViews()
     roofs, roof_numbers = _roofs(shown)
     made = [

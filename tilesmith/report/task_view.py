@@ -17,7 +17,7 @@ from tilesmith.report.decisions import Decisions, decisions_of, evenly
 from tilesmith.report.network_view import RunCurve, TaskHistory, history_of
 from tilesmith.report.predictions import Predictions, predictions_of
 from tilesmith.report.schedule_text import schedule_lines
-from tilesmith.runtime.build import compile_function
+from tilesmith.runtime.build import compile_for
 from tilesmith.task.curve import curve_of
 from tilesmith.task.ranking import Ranking
 from tilesmith.task.task import Candidate, Measurement, failures_by_kind
@@ -212,7 +212,7 @@ def _source(candidate: Candidate) -> list[str]:
     """The generated code; the reason if there is none, such as a compiler that is not installed."""
     try:
         func = candidate.trace.apply(candidate.task.func)
-        return compile_function(func, candidate.task.target).source.splitlines()
+        return compile_for(candidate.task, func).source.splitlines()
     except (TilesmithError, ImportError, OSError) as e:
         return [f"no code can be generated here: {e}"]
 

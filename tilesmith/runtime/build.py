@@ -14,6 +14,8 @@ from tilesmith.ir.function import Function
 from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.runtime.kernel import Kernel
 from tilesmith.runtime.origin import AS_GIVEN, Origin
+from tilesmith.schedule.parts import Parts
+from tilesmith.task.task import Task
 
 # The built-in back ends, one per kind of target.
 BACKENDS: tuple[Backend, ...] = (LlvmBackend(), CudaBackend(), OpenclBackend())
@@ -58,13 +60,18 @@ def compile_function(
     return (backend or backend_of(target)).compile(func, target, checked=checked)
 
 
-def backend_of(target: Target) -> Backend:
-    """The built-in back end for targets of this kind."""
-    for backend in BACKENDS:
+def compile_for(task: Task, func: Function) -> Artifact:
+    """A schedule of a task, by the task's back end."""
+    return compile_function(func, task.target, backend=backend_of(task.target, task.parts))
+
+
+def backend_of(target: Target, parts: Parts | None = None) -> Backend:
+    """The back end for targets of this kind: that of the parts, or else the built-in one."""
+    for backend in BACKENDS if parts is None else (*parts.backends, *BACKENDS):
         if backend.kind == target.kind:
             return backend
     kinds = ", ".join(b.kind for b in BACKENDS)
     raise BuildError(
         f"there is no code generator for {target.kind} targets here; there is one for {kinds}. "
-        "Your own is passed as backend="
+        "Your own is passed in parts=ts.Parts(backends=(...,))"
     )

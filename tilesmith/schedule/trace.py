@@ -6,56 +6,18 @@ It prints like the code one would write, converts to and from JSON, and replays 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from tilesmith.base.errors import TraceError
+from tilesmith.base.errors import MissingPartError, TraceError
 from tilesmith.base.html import html_text
 from tilesmith.ir.function import Function
-from tilesmith.ir.intrinsics import INTRINSICS
-from tilesmith.ir.nodes import Intrinsic
-from tilesmith.schedule.automatic import (
-    AutoParallel,
-    AutoPrefetch,
-    AutoUnroll,
-    AutoVectorize,
-    PrefetchStreams,
-)
-from tilesmith.schedule.cache import CacheRead, CacheWrite, SetScope, StorageAlign
-from tilesmith.schedule.inline import Inline, ReverseInline
-from tilesmith.schedule.iterators import SplitIterator
-from tilesmith.schedule.kinds import Annotate, Bind, Parallel, Pipeline, Unroll, Vectorize
-from tilesmith.schedule.layout import Pad, TransformLayout
-from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
-from tilesmith.schedule.loops import Fuse, Reorder, Split
-from tilesmith.schedule.merge import MergeIterators
-from tilesmith.schedule.reduction import DecomposeReduction, Rfactor
-from tilesmith.schedule.require import Require
-from tilesmith.schedule.sample import (
-    NumericSample,
-    SampleChoice,
-    SampleLocation,
-    SamplePermutation,
-    SampleTile,
-)
-from tilesmith.schedule.shift import ShiftOperand
+from tilesmith.schedule.parts import Parts
+from tilesmith.schedule.sample import NumericSample
 from tilesmith.schedule.step import Step
-from tilesmith.schedule.unfold import MergeTiles, Unfold
-from tilesmith.schedule.unit import Blockize, Tensorize
-from tilesmith.schedule.winograd import Winograd
-from tilesmith.schedule.write_out import WriteOut
-from tilesmith.schedule.zeros import SkipZeros
-
-PRIMITIVES: tuple[type[Step], ...] = (
-    Split, Fuse, Reorder, SplitIterator, MergeIterators, Parallel, Vectorize, Unroll, Bind,
-    Annotate, Pipeline, ComputeAt, ReverseComputeAt, Inline, ReverseInline, CacheRead, CacheWrite,
-    SetScope, StorageAlign, Rfactor, DecomposeReduction, Winograd, SkipZeros, WriteOut,
-    TransformLayout, Pad, ShiftOperand, Unfold, MergeTiles, Blockize, Tensorize, SampleTile,
-    SampleChoice, SampleLocation, SamplePermutation, AutoParallel, AutoPrefetch, AutoVectorize,
-    AutoUnroll, PrefetchStreams, Require,
-)  # fmt: skip
 
 VERSION = 1
+_NONE = Parts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +73,9 @@ class Trace:
         return json.dumps({"version": VERSION, "steps": [s.to_json() for s in self.steps]})
 
     @staticmethod
-    def from_json(
-        text: str,
-        primitives: Sequence[type[Step]] = PRIMITIVES,
-        intrinsics: Sequence[Intrinsic] = INTRINSICS,
-    ) -> Trace:
-        """`primitives` and `intrinsics` are the types that names in the text may refer to. To read
-        your own, pass them in addition to the built-in ones.
+    def from_json(text: str, parts: Parts | None = None) -> Trace:
+        """`parts` are the primitives and intrinsics of your own that names in the text may refer
+        to, besides the built-in ones.
         """
         try:
             data = json.loads(text)
@@ -129,24 +87,18 @@ class Trace:
             raise TraceError(
                 f"this trace is of version {version}; this library reads version {VERSION}"
             )
-        by_name = {p.name: p for p in primitives}
-        units = {i.name: i for i in intrinsics}
+        own = _NONE if parts is None else parts
         steps = []
         for name, values in pairs:
-            if name not in by_name:
-                raise TraceError(
-                    f"unknown primitive {name!r}; known are {', '.join(sorted(by_name))}: "
-                    "pass your own in primitives="
-                )
+            primitive = own.primitives_by_name.get(name)
+            if primitive is None:
+                raise _missing("primitive", name, own.primitives_by_name)
             if "intrinsic" in values:
-                unit = units.get(values["intrinsic"])
+                unit = own.intrinsics_by_label.get(values["intrinsic"])
                 if unit is None:
-                    raise TraceError(
-                        f"unknown intrinsic {values['intrinsic']!r}; known are "
-                        f"{', '.join(sorted(units))}: pass your own in intrinsics="
-                    )
+                    raise _missing("intrinsic", values["intrinsic"], own.intrinsics_by_label)
                 values["intrinsic"] = unit
-            steps.append(by_name[name].from_json(values))
+            steps.append(primitive.from_json(values))
         return Trace(tuple(steps))
 
     def __iter__(self) -> Iterator[Step]:
@@ -161,3 +113,15 @@ class Trace:
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         return html_text(str(self) or "no steps")
+
+
+def _missing(kind: str, label: object, known: Mapping[str, object]) -> MissingPartError:
+    name = str(label).partition("@")[0]
+    if name in known:  # with another digest
+        part = f"the {kind} {name!r} as it was: it computes something else now, or has other code"
+        return MissingPartError(f"this trace is of {part}", part)
+    names = ", ".join(sorted(n for n in known if "@" not in n))
+    return MissingPartError(
+        f"unknown {kind} {name!r}; known are {names}: pass your own in parts=ts.Parts({kind}s=...)",
+        f"the {kind} {name!r}",
+    )

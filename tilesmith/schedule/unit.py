@@ -12,6 +12,7 @@ from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Load, Select, Unary
 from tilesmith.expr.text import show
 from tilesmith.ir.dependence import check_kinds
 from tilesmith.ir.function import Function
+from tilesmith.ir.intrinsics import label_of
 from tilesmith.ir.lookup import find_loop
 from tilesmith.ir.nodes import Block, For, Intrinsic, Stmt, Write, rewrite, walk
 from tilesmith.schedule.loops import require_no_notes
@@ -73,7 +74,7 @@ class Tensorize(Step):
     intrinsic: Intrinsic
 
     def to_json(self) -> list[Any]:
-        return [self.name, {"loop": self.loop, "intrinsic": self.intrinsic.name}]
+        return [self.name, {"loop": self.loop, "intrinsic": label_of(self.intrinsic)}]
 
     def __str__(self) -> str:
         return f"tensorize(loop={self.loop!r}, intrinsic={self.intrinsic.name!r})"

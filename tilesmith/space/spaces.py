@@ -13,10 +13,13 @@ from math import gcd, prod
 from typing import Protocol, runtime_checkable
 
 from tilesmith.base.errors import ScheduleError
+from tilesmith.base.target import Target
+from tilesmith.schedule.parts import Parts
 from tilesmith.schedule.rounding import ACCURACY, require_accuracy
 from tilesmith.schedule.sample import SampleLocation, SamplePermutation
 from tilesmith.schedule.trace import Trace
 from tilesmith.space.derive import MOST_SKETCHES, derive, described
+from tilesmith.space.instructions import TileByInstruction, usable
 from tilesmith.space.sets import default_rules
 from tilesmith.space.state import Rule
 from tilesmith.space.structures import structures
@@ -140,6 +143,16 @@ class SketchSpace:
     def sketches(self, task: Task) -> tuple[Trace, ...]:
         """The sketches of a task, in a stable order."""
         return _warned(self.derive(task), task)
+
+
+def default_space(target: Target, accuracy: float, parts: Parts | None) -> SketchSpace:
+    """What is searched if no space is given: with the instructions of the user's own, where the
+    target has what they need.
+    """
+    own = () if parts is None else usable(parts.intrinsics, target)
+    if not own:
+        return SketchSpace(accuracy=accuracy)
+    return SketchSpace((TileByInstruction(own), *default_rules(target, accuracy)))
 
 
 def _derived(task: Task, rules: tuple[Rule, ...], most: int) -> Sketches:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
 from math import inf
@@ -18,10 +18,29 @@ from tilesmith.base.html import html_folded, html_pairs
 from tilesmith.base.target import Target
 from tilesmith.ir.function import Function
 from tilesmith.ir.rename import structure_of
+from tilesmith.schedule.parts import Parts
 from tilesmith.schedule.trace import Trace
 
 # Part of every key: kernels of another code generator have other timings.
 CODEGEN_VERSION = "9"
+
+
+def codegen_of(target: Target, parts: Parts | None = None) -> str:
+    """The code generator of a target's kernels: the version of the built-in ones, and behind it
+    the name of a user's own back end, which is built on them.
+    """
+    builder = "" if parts is None else parts.builder(target.kind)
+    return f"{CODEGEN_VERSION}+{builder}" if builder else CODEGEN_VERSION
+
+
+def builder_of(codegen: str) -> str:
+    """The name of the user's back end in what `codegen_of` returned; empty for a built-in one."""
+    return codegen.partition("+")[2]
+
+
+def is_current(codegen: str) -> bool:
+    """Whether it is of this version, whatever the back end."""
+    return codegen.partition("+")[0] == CODEGEN_VERSION
 
 
 def task_key(func: Function, target: Target, codegen: str = CODEGEN_VERSION) -> str:
@@ -40,10 +59,14 @@ def statement_key(func: Function, target: Target, codegen: str = CODEGEN_VERSION
 class Task:
     """A computation and the machine it is to run on. Equal tasks have equal names, too; the traces
     of another task with the same `key` are first translated to this one's names.
+
+    `parts` are those of your own, whose back end builds its kernels. With None they are the
+    built-in ones, or those of the database that is asked.
     """
 
     func: Function
     target: Target
+    parts: Parts | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.func, Function):
@@ -51,16 +74,29 @@ class Task:
             raise TuneError(f"a Task is of what ts.function made, not of a {kind}")
         if not isinstance(self.target, Target):
             raise TuneError(f"a Task is for a target, as ts.cpu(); it is given {self.target!r}")
+        if self.parts is not None and not isinstance(self.parts, Parts):
+            raise TuneError(f"the parts of a Task are a ts.Parts; it is given {self.parts!r}")
+
+    @cached_property
+    def codegen(self) -> str:
+        """What generates the code of its kernels, see `codegen_of`."""
+        return codegen_of(self.target, self.parts)
 
     @cached_property
     def key(self) -> str:
-        """A hash of the computation and the target, without names: under it records are found."""
-        return task_key(self.func, self.target)
+        """A hash of the computation, the target and the code generator, without names: under it
+        records are found.
+        """
+        return task_key(self.func, self.target, self.codegen)
 
     @cached_property
     def statement(self) -> str:
         """A hash with names, which traces refer to."""
-        return statement_key(self.func, self.target)
+        return statement_key(self.func, self.target, self.codegen)
+
+    def with_parts(self, parts: Parts | None) -> Task:
+        """The same task with these parts, unless it has its own."""
+        return self if self.parts is not None or parts is None else replace(self, parts=parts)
 
     def __repr__(self) -> str:
         t = self.target

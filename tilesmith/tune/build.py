@@ -5,7 +5,7 @@ no record. `kernel.origin` says which.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -17,17 +17,18 @@ from tilesmith.expr.ints import var
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, For, Stmt
 from tilesmith.records.accurate import AccurateRecords
-from tilesmith.records.database import Database
-from tilesmith.runtime.build import build
+from tilesmith.records.database import Database, Explaining, missing_text
+from tilesmith.runtime.build import backend_of, build
 from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.runtime.kernel import Kernel
 from tilesmith.runtime.origin import Origin
+from tilesmith.schedule.parts import Parts
 from tilesmith.schedule.rounding import ACCURACY, require_accuracy
 from tilesmith.schedule.trace import Trace
 from tilesmith.task.ranking import Ranking
 from tilesmith.task.task import Measurement, Task
 from tilesmith.tune.build_request import BuildRequest, fulfil
-from tilesmith.tune.inputs import require_database, require_target
+from tilesmith.tune.inputs import require_database, require_target, with_parts
 
 _PLACES = ("global", "constant")  # the scopes of buffers that ts.function creates
 _MAX_RECORDS = 3  # tried before drafts
@@ -42,6 +43,7 @@ def best_kernel(
     accuracy: float = ACCURACY,
     checked: bool = False,
     backend: Backend | None = None,
+    parts: Parts | None = None,
 ) -> Kernel:
     """A kernel at once, without tuning: of a Function with the best schedule in the database, or of
     a Schedule as it is.
@@ -58,6 +60,8 @@ def best_kernel(
       or crashes. A checked kernel is built as given, and raises an ArgumentError that names the
       table and the index.
     - `backend`: a code generator of your own; the argument is built as given.
+    - `parts`: your own primitives, intrinsics and back ends, see `ts.Parts`; by default those that
+      the database was opened with.
 
     Example:
 
@@ -68,30 +72,34 @@ def best_kernel(
     require_target(target, "build")
     require_database(database, "build")
     require_accuracy(accuracy)
+    parts, database = with_parts(parts, database, "build")
+    machine = cpu() if target is None else target
     if checked or backend is not None:
-        return build(what, target, checked=checked, backend=backend)
+        backend = backend or backend_of(machine, parts)
+        return build(what, machine, checked=checked, backend=backend)
     if not isinstance(what, Function) or what.sizes or not is_plain(what):
-        return build(what, target)
-    task = Task(what, cpu() if target is None else target)
+        return build(what, machine, backend=backend_of(machine, parts))
+    task = Task(what, machine, parts)
     if strict and database is None:
         raise BuildError("build(strict=True) takes recorded kernels only; give a database")
     if database is not None:
         database = AccurateRecords(database, accuracy)
     known = tuple(known_schedules(database, task)) if database is not None else ()
     why = "no record of this task is in the database" if database is not None else "no database"
-    result = fulfil(BuildRequest(what, task.target, known, why, not strict, accuracy=accuracy))
+    result = fulfil(BuildRequest(task, known, why, not strict, accuracy=accuracy))
     if result.artifact is None:
         assert database is not None
-        reasons = "; ".join(result.obstacles) or "no record of this task"
-        raise no_record(task, database, reasons)
+        raise no_record(task, database, result.obstacles)
     if result.origin.kind == "naive":
         reasons = result.origin.why
         warnings.warn(f"{what.name!r} is built as the plain loop nest: {reasons}", stacklevel=2)
     return kernel_of(result.artifact, result.origin)
 
 
-def no_record(task: Task, database: Database, reasons: str) -> BuildError:
+def no_record(task: Task, database: Database, obstacles: Sequence[str]) -> BuildError:
     """What strict=True raises where no record can be built."""
+    missing = database.missing(task) if isinstance(database, Explaining) else {}
+    reasons = "; ".join([*obstacles, missing_text(missing)]).strip("; ") or "no record of this task"
     return BuildError(
         f"there is no kernel of {task.func.name!r} for {machine_name(task.target)} "
         f"in {place_of(database)}: {reasons}. Tune it with ts.tune, or build with strict=False"

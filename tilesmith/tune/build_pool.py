@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from tilesmith.base.errors import BuildError
+from tilesmith.base.portable import packed
 from tilesmith.measure.parent.cores import usable_cores
 from tilesmith.measure.wire import Channel, Gone, pair, ready
-from tilesmith.runtime.build import compile_function
+from tilesmith.runtime.build import compile_for
 from tilesmith.runtime.origin import Origin
 from tilesmith.tune.build_request import BuildRequest, BuildResult, fulfil
 from tilesmith.tune.plain_schedule import plain_schedule
@@ -50,7 +51,8 @@ def build_all(
     for k, request in enumerate(requests):
         report(k, len(requests))
         left = len(requests) - k
-        if wanted > 1 and left >= _MIN_REQUESTS and time.monotonic() > until:
+        alone = wanted < 2 or left < _MIN_REQUESTS or time.monotonic() < until
+        if not alone and packed(request.task.parts) is not None:  # processes can import them
             rest = _Pool(requests[k:], partial(_shifted, report, k), min(wanted, left))
             return results + rest.run()
         results.append(fulfil(request))
@@ -66,7 +68,7 @@ class _Pool:
     def __init__(self, requests: Sequence[BuildRequest], report: Report, size: int) -> None:
         self._requests, self._report = requests, report
         # The largest first, so that none of them is left to the end alone.
-        order = sorted(range(len(requests)), key=lambda k: requests[k].func.flops)
+        order = sorted(range(len(requests)), key=lambda k: requests[k].task.func.flops)
         self._waiting = order
         self._results: dict[int, BuildResult] = {}
         self._tries = [0] * len(requests)
@@ -112,7 +114,7 @@ class _Pool:
         if isinstance(answer, BuildResult):
             self._results[job] = answer
         else:
-            raise BuildError(f"{self._requests[job].func.name!r} cannot be built: {answer}")
+            raise BuildError(f"{self._requests[job].task.func.name!r} cannot be built: {answer}")
 
     def _died(self, w: _Worker) -> None:
         """Its job is tried once more, then built as the plain loop nest."""
@@ -124,7 +126,7 @@ class _Pool:
             self._waiting.append(job)
             return
         request, why = self._requests[job], "the process that built it ended"
-        plain = compile_function(plain_schedule(request.built, request.target), request.target)
+        plain = compile_for(request.task, plain_schedule(request.built, request.task.target))
         self._results[job] = BuildResult(plain, Origin("naive", why=why), (why,))
 
 

@@ -11,11 +11,10 @@ from math import prod
 
 import numpy as np
 
-from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import walk
-from tilesmith.runtime.build import compile_function
+from tilesmith.runtime.build import compile_for
 from tilesmith.runtime.origin import Origin
 from tilesmith.schedule.rounding import ACCURACY
 from tilesmith.schedule.trace import Trace
@@ -36,8 +35,7 @@ class BuildRequest:
     reason `why`. What is built is `stored`, the same function with parameters that lie elsewhere.
     """
 
-    func: Function
-    target: Target
+    task: Task
     known: tuple[tuple[Trace, Origin], ...] = ()
     why: str = ""
     drafts: bool = True
@@ -50,7 +48,7 @@ class BuildRequest:
 
     @property
     def built(self) -> Function:
-        return self.func if self.stored is None else self.stored
+        return self.task.func if self.stored is None else self.stored
 
 
 @dataclass(frozen=True)
@@ -70,11 +68,10 @@ def fulfil(request: BuildRequest) -> BuildResult:
             return BuildResult(artifact, origin, tuple(obstacles))
     if not request.drafts:
         return BuildResult(None, Origin("naive"), tuple(obstacles))
-    if request.plain_points and points(request.func) <= request.plain_points:
+    if request.plain_points and points(request.task.func) <= request.plain_points:
         origin = Origin("naive", why="it is too small for a schedule to matter")
         return BuildResult(_plain(request), origin)
-    task = Task(request.func, request.target)
-    for trace in _drafts(task, request, obstacles):
+    for trace in _drafts(request.task, request, obstacles):
         origin = Origin("draft", why="; ".join([request.why, *obstacles]))
         if (artifact := _try(trace, request, origin, obstacles)) is not None:
             return BuildResult(artifact, origin, tuple(obstacles))
@@ -83,7 +80,7 @@ def fulfil(request: BuildRequest) -> BuildResult:
 
 
 def _plain(request: BuildRequest) -> Artifact:
-    return compile_function(plain_schedule(request.built, request.target), request.target)
+    return compile_for(request.task, plain_schedule(request.built, request.task.target))
 
 
 def points(func: Function) -> int:
@@ -141,7 +138,7 @@ def _try(
 ) -> Artifact | None:
     """None if it does not build; why not is added to the obstacles."""
     try:
-        return compile_function(trace.apply(request.built), request.target)
+        return compile_for(request.task, trace.apply(request.built))
     except Exception as error:  # whatever it is, another schedule may do
         first = str(error).strip().splitlines()[:1]
         text = ": ".join([type(error).__name__, *first])

@@ -30,14 +30,15 @@ from tilesmith.records.database import Database
 from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.runtime.kernel import Kernel
 from tilesmith.runtime.origin import Origin
+from tilesmith.schedule.parts import Parts
 from tilesmith.schedule.rounding import ACCURACY, require_accuracy
 from tilesmith.schedule.trace import Trace
-from tilesmith.task.task import Candidate, Task, statement_key
+from tilesmith.task.task import Candidate, Task, codegen_of
 from tilesmith.tune.build import known_schedules, no_record
 from tilesmith.tune.build_pool import Report, build_all
 from tilesmith.tune.build_request import PLAIN_POINTS, BuildRequest
 from tilesmith.tune.cache import Cache, code_digest, default_folder
-from tilesmith.tune.inputs import require_database, require_target
+from tilesmith.tune.inputs import require_database, require_target, with_parts
 from tilesmith.tune.kernel_file import kernel_from_bytes, kernel_to_bytes
 from tilesmith.tune.partition_choice import RecordedPartition, offered
 from tilesmith.tune.progress import progress_bar
@@ -60,6 +61,7 @@ def compile_model(
     cache: Cache | str | Path | None = "default",
     progress: bool | None = None,
     precision: str = "float32",
+    parts: Parts | None = None,
 ) -> Model:
     """A Model that runs a graph, without tuning: with the best known kernels, and with drafts by
     the analytic score where the database has no record.
@@ -80,6 +82,8 @@ def compile_model(
       schedule/rounding.py).
     - `precision`: with "float16" float32 weights and activations become float16, with sums in
       float32; inputs and outputs stay as they are.
+    - `parts`: your own primitives, intrinsics and back ends, see `ts.Parts`; by default those that
+      the database was opened with.
 
     Example:
 
@@ -96,9 +100,12 @@ def compile_model(
         )
     machine = cpu() if target is None else target
     passes = with_precision(passes, precision, machine, "compile_model")
+    parts, database = with_parts(parts, database, "compile_model")
     known = None if database is None else AccurateRecords(database, accuracy)
-    groups = RecordedPartition(offered(groups, machine), known, machine, accuracy)
-    builder = ModelBuilder(machine, database, strict, cache_of(cache), progress, accuracy=accuracy)
+    groups = RecordedPartition(offered(groups, machine), known, machine, accuracy, parts)
+    builder = ModelBuilder(
+        machine, database, strict, cache_of(cache), progress, accuracy=accuracy, parts=parts
+    )
 
     def compile_graph(one: Graph) -> Executor:
         return builder.executor(plan_of(one, machine, passes, groups))
@@ -140,13 +147,17 @@ class ModelBuilder:
     def __init__(
         self, target: Target, database: Database | None, strict: bool, cache: Cache | None,
         progress: bool | None, ready: Mapping[str, ReadyKernel] | None = None,
-        accuracy: float = ACCURACY,
+        accuracy: float = ACCURACY, parts: Parts | None = None,
     ) -> None:  # fmt: skip
         """`ready` has kernels by the statement of their task."""
         self.target, self.strict, self.accuracy = target, strict, accuracy
+        self.parts = parts
         self.database = None if database is None else AccurateRecords(database, accuracy)
         self.cache, self.progress, self.ready = cache, progress, ready or {}
         self.kernels: dict[str, Kernel] = {}
+
+    def task(self, func: Function) -> Task:
+        return Task(func, self.target, self.parts)
 
     def executor(self, made: Plan) -> Executor:
         keys = [s.stored.digest for s in made.steps]
@@ -171,7 +182,9 @@ class ModelBuilder:
                 artifact, origin = kept
                 if request.known and self.target.kind == "cpu":
                     trace, origin = request.known[0]
-                    self.kernels[key] = RecordedKernel(artifact, origin, request.built, trace)
+                    self.kernels[key] = RecordedKernel(
+                        artifact, origin, request.task, request.built, trace
+                    )
                 else:
                     self.kernels[key] = kernel_of(artifact, origin)
         if not requests:
@@ -186,25 +199,25 @@ class ModelBuilder:
 
     def ready_kernel(self, step: Step) -> Kernel | None:
         """Code that was built for arrays of their own does not fit parts of others."""
-        found = self.ready.get(statement_key(step.func, self.target))
+        task = self.task(step.func)
+        found = self.ready.get(task.statement)
         if found is None or self.target.kind != "cpu" or step.stored.digest != step.func.digest:
             return None
         if self.cache is not None:
-            key = self.schedule_key(step.func, step.stored, found.trace)
+            key = self.schedule_key(task, step.stored, found.trace)
             self.cache.put(key, kernel_to_bytes(found.artifact, found.origin))
-        return RecordedKernel(found.artifact, found.origin, step.func, found.trace)
+        return RecordedKernel(found.artifact, found.origin, task, step.func, found.trace)
 
     def build_missing(self, requests: Mapping[str, BuildRequest], report: Report) -> None:
         results = dict(zip(requests, build_all([*requests.values()], report), strict=True))
         for key, request in requests.items():
             if request.known and results[key].origin.kind != "record":  # others may build
-                again = self.request(request.func, request.built, only_best=False)
+                again = self.request(request.task.func, request.built, only_best=False)
                 results[key] = build_all([again], report)[0]
             result = results[key]
             if result.artifact is None:
                 assert self.database is not None
-                reasons = "; ".join(result.obstacles) or "no record of this task"
-                raise no_record(Task(request.func, self.target), self.database, reasons)
+                raise no_record(request.task, self.database, result.obstacles)
             self.kernels[key] = kernel_of(result.artifact, result.origin)
             # Another schedule than the one that names the file is not kept: the next start tries
             # the best again.
@@ -227,7 +240,7 @@ class ModelBuilder:
         if familiar:
             why += "; similar to records of other tasks where there are any"
         return BuildRequest(
-            func, self.target, known, why, not self.strict, stored, familiar, PLAIN_POINTS,
+            self.task(func), known, why, not self.strict, stored, familiar, PLAIN_POINTS,
             self.accuracy,
         )  # fmt: skip
 
@@ -237,10 +250,11 @@ class ModelBuilder:
         """Recorded schedules, at most so many: of the target, or else of a machine that is like
         it.
         """
-        if own := tuple(islice(known_schedules(database, Task(func, self.target)), most)):
+        if own := tuple(islice(known_schedules(database, self.task(func)), most)):
             return own
         for machine in self.relatives:
-            if found := tuple(islice(known_schedules(database, Task(func, machine)), most)):
+            there = replace(self.task(func), target=machine)
+            if found := tuple(islice(known_schedules(database, there), most)):
                 where = f"measured on {machine.model or machine.cpu}"
                 return tuple((t, replace(o, why=f"{o.why}, {where}")) for t, o in found)
         return ()
@@ -263,23 +277,28 @@ class ModelBuilder:
         """The best program of each task that the database has for this target."""
         if self.database is None:
             return ()
-        here = self.target.fingerprint
-        tasks = [t.task for t in self.database.tasks() if t.task.target.fingerprint == here]
+        here = self.target.fingerprint, codegen_of(self.target, self.parts)
+        every = (t.task for t in self.database.tasks() if t.key == t.task.key)
+        tasks = [t for t in every if (t.target.fingerprint, t.codegen) == here]
         best = (self.database.best(t) for t in tasks[:_MAX_FAMILIAR])
         return tuple(m.candidate for m in best if m is not None)
 
     def cache_key(self, request: BuildRequest) -> str:
         if request.known:
-            return self.schedule_key(request.func, request.built, request.known[0][0])
-        statement = statement_key(request.func, self.target)
+            return self.schedule_key(request.task, request.built, request.known[0][0])
         how = [str(request.drafts), request.why, request.built.digest]
         how += [str(request.plain_points), str(request.accuracy)]
-        return digest(code_digest(), statement, *how, "similar", *(c.key for c in request.familiar))
+        what = self.code, request.task.statement
+        return digest(*what, *how, "similar", *(c.key for c in request.familiar))
 
-    def schedule_key(self, func: Function, stored: Function, trace: Trace) -> str:
+    def schedule_key(self, task: Task, stored: Function, trace: Trace) -> str:
         """Of the kernel of a recorded schedule."""
-        statement = statement_key(func, self.target)
-        return digest(code_digest(), "schedule", statement, stored.digest, trace.to_json())
+        return digest(self.code, "schedule", task.statement, stored.digest, trace.to_json())
+
+    @cached_property
+    def code(self) -> str:
+        """Of all code that a kernel depends on: this package's, and the user's own."""
+        return digest(code_digest(), "" if self.parts is None else self.parts.digest)
 
 
 def extract_tasks(
@@ -306,11 +325,13 @@ def extract_tasks(
     return tasks_of(plans, machine)
 
 
-def tasks_of(plans: Sequence[Plan], target: Target) -> list[tuple[Task, int]]:
+def tasks_of(
+    plans: Sequence[Plan], target: Target, parts: Parts | None = None
+) -> list[tuple[Task, int]]:
     """The tasks of some plans, each with the number of its steps."""
     found: dict[str, tuple[Task, int]] = {}
     for step in (s for p in plans for s in p.steps):
-        task = Task(step.func, target)
+        task = Task(step.func, target, parts)
         before = found.get(task.key)
         found[task.key] = (task, 1) if before is None else (before[0], before[1] + 1)
     return list(found.values())

@@ -7,12 +7,17 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from tilesmith.base.errors import BuildError, TilesmithError, TuneError
+from tilesmith.base.errors import BuildError, GraphError, TilesmithError, TuneError
 from tilesmith.base.target import Target
 from tilesmith.ir.function import Function
+from tilesmith.records.database import Database, Explaining
+from tilesmith.schedule.parts import Parts
 from tilesmith.task.task import Budget, Candidate, Task
 
-_ERRORS: dict[str, type[TilesmithError]] = {"tune": TuneError, "build": BuildError}
+
+def _error(who: str) -> type[TilesmithError]:
+    """What a mistake in the arguments of a function raises."""
+    return {"tune": TuneError, "build": BuildError}.get(who, GraphError)
 
 
 def require_function(func: Any) -> None:
@@ -64,8 +69,8 @@ def require_target(target: Any, who: str) -> None:
         return
     if isinstance(target, str):
         what = "ts.cpu()" if target == "cpu" else f"ts.cpu() or ts.Target.named({target!r})"
-        raise _ERRORS[who](f"{who}(target={target!r}) is given a text; give a target, as {what}")
-    raise _ERRORS[who](f"{who}(target=...) is given {_a(target)}; it takes a target, as ts.cpu()")
+        raise _error(who)(f"{who}(target={target!r}) is given a text; give a target, as {what}")
+    raise _error(who)(f"{who}(target=...) is given {_a(target)}; it takes a target, as ts.cpu()")
 
 
 def require_database(database: Any, who: str) -> None:
@@ -73,12 +78,25 @@ def require_database(database: Any, who: str) -> None:
         return
     if isinstance(database, str) or hasattr(database, "__fspath__"):
         place = str(database)
-        raise _ERRORS[who](
+        raise _error(who)(
             f"{who}(database={place!r}) is given a place; open it, as ts.open_database({place!r})"
         )
-    raise _ERRORS[who](
+    raise _error(who)(
         f"{who}(database=...) is given {_a(database)}; it takes what ts.open_database opened"
     )
+
+
+def with_parts(
+    parts: Any, database: Database | None, who: str
+) -> tuple[Parts | None, Database | None]:
+    """The parts that were given, or else those that the database was opened with; and the database
+    as if it had been opened with them.
+    """
+    if parts is not None and not isinstance(parts, Parts):
+        raise _error(who)(f"{who}(parts=...) is given {_a(parts)}; it takes a ts.Parts")
+    if not isinstance(database, Explaining):
+        return parts, database
+    return (database.parts, database) if parts is None else (parts, database.with_parts(parts))
 
 
 def require_part(part: Any, method: str, who: str, example: str, protocol: str) -> None:

@@ -20,6 +20,7 @@ from tilesmith.graph.group_function import group_function
 from tilesmith.graph.joined_groups import JoinedGroups
 from tilesmith.graph.partition import Group, Partition, partition
 from tilesmith.records.database import Database
+from tilesmith.schedule.parts import Parts
 from tilesmith.schedule.rounding import ACCURACY
 from tilesmith.search.cpu_score import CpuScore
 from tilesmith.space.reopen import reopen
@@ -47,6 +48,7 @@ class RecordedPartition:
     database: Database | None
     target: Target
     accuracy: float = ACCURACY
+    own: Parts | None = None
 
     def __call__(self, graph: Graph) -> tuple[Group, ...]:
         chosen: dict[str, bool] = {}
@@ -54,7 +56,7 @@ class RecordedPartition:
         for group in self.base(graph):
             parts = parts_of(graph, group)
             if parts is not None:
-                rivals = rivals_of(graph, group, parts, self.target)
+                rivals = rivals_of(graph, group, parts, self.target, self.own)
                 key = rivals.whole.key
                 if key not in chosen:
                     chosen[key] = self._divided(group, rivals)
@@ -106,19 +108,23 @@ def estimated_cycles(task: Task, accuracy: float = ACCURACY) -> float:
     return float(score.least_cycles(task) / share[0])
 
 
-def rivals_of(graph: Graph, group: Group, parts: tuple[Group, ...], target: Target) -> Rivals:
+def rivals_of(
+    graph: Graph, group: Group, parts: tuple[Group, ...], target: Target, own: Parts | None
+) -> Rivals:
     functions = (group_function(graph, g) for g in (group, *parts))
-    whole, *others = (Task(f, target) for f in functions)
+    whole, *others = (Task(f, target, own) for f in functions)
     return Rivals(whole, tuple(others))
 
 
-def all_rivals(graph: Graph, groups: Partition, target: Target) -> Iterator[Rivals]:
+def all_rivals(
+    graph: Graph, groups: Partition, target: Target, own: Parts | None = None
+) -> Iterator[Rivals]:
     """The rivals of all groups of a graph, after its passes, each pair once."""
     seen: set[str] = set()
     for group in groups(graph):
         parts = parts_of(graph, group)
         if parts is not None:
-            rivals = rivals_of(graph, group, parts, target)
+            rivals = rivals_of(graph, group, parts, target, own)
             if rivals.whole.key not in seen:
                 seen.add(rivals.whole.key)
                 yield rivals

@@ -11,10 +11,11 @@ from functools import cached_property
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.ir.function import Function
 from tilesmith.measure.protocol import Judging, Keeping, Measuring
-from tilesmith.runtime.build import compile_function
+from tilesmith.runtime.build import compile_for
 from tilesmith.runtime.kernel import Kernel
 from tilesmith.runtime.origin import Origin
 from tilesmith.schedule.trace import Trace
+from tilesmith.task.task import Task
 from tilesmith.tune.task_tuner import TaskTuner
 
 
@@ -32,15 +33,17 @@ class RecordedKernel(Kernel):
     again when somebody asks for it.
     """
 
-    def __init__(self, artifact: Artifact, origin: Origin, func: Function, trace: Trace) -> None:
+    def __init__(
+        self, artifact: Artifact, origin: Origin, task: Task, func: Function, trace: Trace
+    ) -> None:
         super().__init__(artifact, origin)
-        self._func, self._trace = func, trace
+        self._task, self._func, self._trace = task, func, trace
 
     @cached_property
     def _whole(self) -> Kernel:
         if self.artifact.source:
             return Kernel(self.artifact)
-        return Kernel(compile_function(self._trace.apply(self._func), self.artifact.target))
+        return Kernel(compile_for(self._task, self._trace.apply(self._func)))
 
     @property
     def source(self) -> str:

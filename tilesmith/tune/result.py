@@ -10,7 +10,8 @@ from functools import cached_property
 from tilesmith.base.errors import TilesmithError
 from tilesmith.base.html import html_folded, html_pairs
 from tilesmith.base.machine_name import machine_name
-from tilesmith.runtime.build import build
+from tilesmith.runtime.build import compile_for
+from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.runtime.kernel import Kernel
 from tilesmith.task.curve import Curve
 from tilesmith.task.task import Measurement, Task, TuningRun
@@ -64,7 +65,8 @@ class Result:
     @cached_property
     def kernel(self) -> Kernel:
         """The kernel of the best candidate, built at first use."""
-        return build(self.best.candidate.trace.apply(self.task.func), self.task.target)
+        func = self.best.candidate.trace.apply(self.task.func)
+        return kernel_of(compile_for(self.task, func))
 
     @property
     def gflops(self) -> float:

@@ -38,11 +38,11 @@ class SimilarTask:
 
 
 def similar_tasks(database: Database, tasks: Sequence[NetworkTask]) -> list[SimilarTask]:
-    """Tasks of other networks, for the same machine."""
+    """Tasks of other networks, for the same machine and by the same code generator."""
     if not tasks:
         return []
     own = {t.task.key for t in tasks}
-    machine = tasks[0].task.target.fingerprint
+    machine = tasks[0].task.target.fingerprint, tasks[0].task.codegen
     by_structure: dict[str, list[Task]] = {}
     for t in tasks:
         by_structure.setdefault(t.structure, []).append(t.task)
@@ -50,7 +50,7 @@ def similar_tasks(database: Database, tasks: Sequence[NetworkTask]) -> list[Simi
         s.task
         for s in database.tasks()
         if s.best_seconds is not None
-        and s.task.target.fingerprint == machine
+        and (s.task.target.fingerprint, s.task.codegen) == machine
         and s.task.key not in own
     ]
     every = [t.task for t in tasks]

@@ -40,6 +40,7 @@ from tilesmith.tune.inputs import (
     require_search,
     require_seed,
     require_task,
+    with_parts,
 )
 from tilesmith.tune.result import Result
 from tilesmith.tune.run_state import RunState
@@ -85,12 +86,13 @@ class TaskTuner:
         require_part(strategy, "start", "strategy", "ts.Evolution()", "search/protocol.py")
         require_seed(seed)
         require_observers(observers)
-        self.task = task
+        parts, database = with_parts(task.parts, database, "tune")
+        self.task = task = task.with_parts(parts)
         self._space, self._strategy = space or SketchSpace(), strategy or Evolution()
         self._seed = seed
         run = TuningRun(
             token_hex(16), type(self._strategy).__name__, settings_text(self._strategy), int(seed),
-            budget, time.time(), _machine(task.target),
+            budget, time.time(), _machine(task.target), task.codegen,
         )  # fmt: skip
         self._state = RunState(task, run, database, observers)
         self._search: Search | None = None

@@ -20,6 +20,7 @@ from tilesmith.graph.model import Model
 from tilesmith.graph.source import OpenGraph
 from tilesmith.records.database import Database
 from tilesmith.records.open import open_database
+from tilesmith.schedule.parts import Parts
 from tilesmith.task.task import Budget
 from tilesmith.tune.cache import Cache
 from tilesmith.tune.compile_model import compile_model
@@ -33,7 +34,8 @@ class Options:
 
     `budget_seconds` or `trials` tune the first shapes of each graph, at its first call; other
     shapes take what is known by then. `database` is where records come from and go to: a file, a
-    URL or a ts.Database. `max_shapes` bounds for how many shapes a graph is compiled.
+    URL or a ts.Database. `max_shapes` bounds for how many shapes a graph is compiled. `parts` are
+    your own, as a ts.Parts.
     """
 
     budget_seconds: float | None = None
@@ -43,6 +45,7 @@ class Options:
     cache: Cache | str | Path | None = "default"
     max_shapes: int = 16
     quiet: bool = False
+    parts: Parts | None = None
 
     @property
     def budget(self) -> Budget | None:
@@ -53,7 +56,7 @@ class Options:
     def building(self) -> Building:
         records = self.database
         if isinstance(records, str | Path):
-            records = open_database(str(records))
+            records = open_database(str(records), self.parts)
         target = Target.named(self.target) if isinstance(self.target, str) else self.target
         if self.max_shapes < 1:
             raise ArgumentError(f"option max_shapes is {self.max_shapes}; it must be at least 1")
@@ -62,7 +65,11 @@ class Options:
             records = open_database(":memory:")
 
         def build(source: OpenGraph, first: bool) -> Model:
-            settings: dict[str, Any] = {"database": records, "cache": self.cache}
+            settings: dict[str, Any] = {
+                "database": records,
+                "cache": self.cache,
+                "parts": self.parts,
+            }
             graphs = known_graphs(source)
             if budget is not None and first and graphs:
                 tuned = tune_model(graphs, target, budget=budget, quiet=self.quiet, **settings)

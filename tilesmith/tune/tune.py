@@ -17,9 +17,10 @@ from tilesmith.measure.local import LocalMeasurer
 from tilesmith.measure.protocol import Measurer
 from tilesmith.records.accurate import AccurateRecords
 from tilesmith.records.database import Database
+from tilesmith.schedule.parts import Parts
 from tilesmith.schedule.rounding import ACCURACY, require_accuracy
 from tilesmith.search.protocol import Strategy
-from tilesmith.space.spaces import SketchSpace, Space
+from tilesmith.space.spaces import Space, default_space
 from tilesmith.task.task import Budget, Task
 from tilesmith.tune.build_request import draft_candidates
 from tilesmith.tune.events import Observer
@@ -31,6 +32,7 @@ from tilesmith.tune.inputs import (
     require_observers,
     require_part,
     require_target,
+    with_parts,
 )
 from tilesmith.tune.result import Result
 from tilesmith.tune.task_tuner import TaskTuner
@@ -49,6 +51,7 @@ def tune(
     accuracy: float = ACCURACY,
     strategy: Strategy | None = None,
     measurer: Measurer | None = None,
+    parts: Parts | None = None,
     seed: int = 0,
     observers: Sequence[Observer] = (),
     quiet: bool = False,
@@ -68,6 +71,8 @@ def tune(
     - `strategy`: what to measure next, by default `ts.Evolution()`.
     - `measurer`: where and how, by default `ts.LocalMeasurer()`; `ts.FleetMeasurer` uses many
       machines.
+    - `parts`: your own primitives, intrinsics and back ends, see `ts.Parts`; by default those that
+      the database was opened with.
     - `seed`: of everything random in the search.
     - `observers`: functions that get a `ts.Progress` after each batch.
     - `quiet`: no progress display.
@@ -90,11 +95,13 @@ def tune(
     require_finite(budget)
     require_part(measurer, "open", "measurer", "ts.LocalMeasurer()", "measure/protocol.py")
     require_observers(observers)
+    machine = cpu() if target is None else target
+    parts, database = with_parts(parts, database, "tune")
     tuner = TaskTuner(
-        Task(func, cpu() if target is None else target),
+        Task(func, machine, parts),
         budget=budget,
         database=None if database is None else AccurateRecords(database, accuracy),
-        space=SketchSpace(accuracy=accuracy) if space is None else space,
+        space=default_space(machine, accuracy, parts) if space is None else space,
         strategy=strategy,
         seed=seed,
         observers=[*observers] if quiet else [Terminal(), *observers],

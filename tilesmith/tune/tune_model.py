@@ -25,11 +25,12 @@ from tilesmith.measure.protocol import Measurer
 from tilesmith.records.accurate import AccurateRecords
 from tilesmith.records.database import Database
 from tilesmith.records.open import open_database
+from tilesmith.schedule.parts import Parts
 from tilesmith.schedule.rounding import ACCURACY, require_accuracy
 from tilesmith.search.evolution import Evolution
 from tilesmith.search.protocol import Strategy
 from tilesmith.search.shared_model import with_shared_model
-from tilesmith.space.spaces import SketchSpace, Space
+from tilesmith.space.spaces import Space, default_space
 from tilesmith.task.task import Budget
 from tilesmith.tune.build import place_of
 from tilesmith.tune.build_request import draft_candidates
@@ -49,6 +50,7 @@ from tilesmith.tune.inputs import (
     require_part,
     require_seed,
     require_target,
+    with_parts,
 )
 from tilesmith.tune.network_notes import NetworkNotes
 from tilesmith.tune.network_run import NetworkObserver, NetworkRun
@@ -93,6 +95,7 @@ def tune_model(
     cache: Cache | str | Path | None = ...,
     inputs: Mapping[str, Any] | None = ...,
     precision: str = ...,
+    parts: Parts | None = ...,
 ) -> Model: ...  # fmt: skip
 
 
@@ -117,6 +120,7 @@ def tune_model(
     cache: Cache | str | Path | None = ...,
     inputs: Sequence[Mapping[str, Any] | None] | None = ...,
     precision: str = ...,
+    parts: Parts | None = ...,
 ) -> list[Model]: ...  # fmt: skip
 
 
@@ -140,6 +144,7 @@ def tune_model(
     cache: Cache | str | Path | None = "default",
     inputs: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
     precision: str = "float32",
+    parts: Parts | None = None,
 ) -> Model | list[Model]:
     """Tunes all tasks of a graph within one budget, and returns its Model; for a list of graphs, a
     list of them. Equal tasks of several graphs are tuned once. `model.tuning` says how the latency
@@ -157,7 +162,8 @@ def tune_model(
     - `inputs`: arrays by name, for a model with open sizes, or whose contents decide what it
       computes. It is tuned for their shapes, and runs
       with others by drafts (see `model.tuning.sizes`).
-    - `target`, `seed`, `space`, `strategy`, `measurer`, `observers`, `quiet`: as in `ts.tune`.
+    - `target`, `seed`, `space`, `strategy`, `measurer`, `observers`, `quiet`, `parts`: as in
+      `ts.tune`.
     - `passes`, `groups`, `cache`, `accuracy`, `precision`: as in `ts.compile_model`.
 
     Where a group may be one kernel or several, as attention, or a product with gelu behind it, both
@@ -193,20 +199,21 @@ def tune_model(
     machine = cpu() if target is None else target
     passes = with_precision(passes, precision, machine, "tune_model")
     groups = offered(groups, machine)
+    parts, database = with_parts(parts, database, "tune_model")
     feeds = _inputs_of(graphs, inputs, isinstance(graph, Graph | Program))
     plans = [
-        [plan_of(part, machine, passes, groups) for part in graphs_for(g, given)]
+        [plan_of(one, machine, passes, groups) for one in graphs_for(g, given)]
         for g, given in zip(graphs, feeds, strict=True)
     ]
-    rivals = [r for own in plans for p in own for r in all_rivals(p.graph, groups, machine)]
+    rivals = [r for own in plans for p in own for r in all_rivals(p.graph, groups, machine, parts)]
     tasks, rival_tasks = with_rivals(
-        merged([tasks_of(own, machine) for own in plans]),
+        merged([tasks_of(own, machine, parts) for own in plans]),
         [(r.whole, r.parts) for r in rivals],
     )
     with ExitStack() as stack:
         records = database
         if records is None:
-            records = open_database(":memory:")
+            records = open_database(":memory:", parts)
             if all(isinstance(g, Graph) for g in graphs):  # others ask it for kernels when called
                 stack.callback(records.close)
         known = AccurateRecords(records, accuracy)
@@ -217,7 +224,7 @@ def tune_model(
             TaskTuner(
                 t.task,
                 database=known,
-                space=SketchSpace(accuracy=accuracy) if space is None else space,
+                space=default_space(machine, accuracy, parts) if space is None else space,
                 strategy=how,
                 seed=seed,
                 drafts=partial(draft_candidates, accuracy),
@@ -235,9 +242,10 @@ def tune_model(
         interrupted, error = _tuned(run, measurer or LocalMeasurer(), place_of(records), ready)
         run.report(finished=True)
         builder = ModelBuilder(
-            machine, records, False, cache_of(cache), False if quiet else None, ready, accuracy
-        )
-        best = RecordedPartition(groups, known, machine)
+            machine, records, False, cache_of(cache), False if quiet else None, ready, accuracy,
+            parts,
+        )  # fmt: skip
+        best = RecordedPartition(groups, known, machine, own=parts)
         models = []
         for k, g in enumerate(graphs):
             own = plans[k][0] if isinstance(g, Graph) and not run.divided else None

@@ -14,13 +14,13 @@ from tilesmith.graph.edit import Editor, edited
 from tilesmith.graph.graph import Array, Graph, Node, Value
 from tilesmith.graph.passes.affine import Affine, affine
 from tilesmith.graph.passes.exactness import feeds_a_jump, is_power_of_two
+from tilesmith.ir.error_bounds import roundoff
 from tilesmith.ops.conv import conv1d, conv2d, conv3d, depthwise_conv2d
 from tilesmith.ops.conv_transpose import conv1d_transpose, conv2d_transpose, conv3d_transpose
 from tilesmith.ops.elementwise import add, cast, multiply
 from tilesmith.ops.matmul import batch_matmul, dense, matmul
 from tilesmith.ops.norm import batch_norm, scale_shift
 from tilesmith.ops.transform import reshape, transpose
-from tilesmith.task.inputs import roundoff
 
 _CONVOLUTIONS = (conv1d, conv2d, conv3d, depthwise_conv2d)
 _TRANSPOSED = (conv1d_transpose, conv2d_transpose, conv3d_transpose)

@@ -37,8 +37,11 @@ def build(job: Build, store: Store | None = None) -> Built | Failure:
             func = pickle.loads(job.trace).apply(func)
         stage = "build"
         builder: Any = pickle.loads(job.builder)
+        backend = builder.keywords.get("backend") if isinstance(builder, partial) else None
         if builder is compile_function and job.target.kind == CudaBackend.kind:
-            builder = partial(compile_function, backend=CudaBackend(store=store))
+            backend = CudaBackend()
+        if isinstance(backend, CudaBackend):
+            builder = partial(compile_function, backend=replace(backend, store=store))
         artifact: Artifact = builder(func, job.target)
     except MemoryError as error:
         return Failure("memory", f"while building: {first_line(error)}")

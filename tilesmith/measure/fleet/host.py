@@ -8,6 +8,7 @@ request is that of the tuner which had the device for the least time.
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections import deque
@@ -24,8 +25,9 @@ from tilesmith.measure.fleet.messages import (
     read_request,
     write_measurement,
 )
-from tilesmith.measure.fleet.offer import build_rate, local_target, offer_of, why_not
+from tilesmith.measure.fleet.offer import PARTS, build_rate, local_target, offer_of, why_not
 from tilesmith.measure.local import LocalMeasurer, LocalRun
+from tilesmith.schedule.parts import named_parts
 from tilesmith.task.task import Candidate, Measurement, Task
 
 _GONE_SECONDS = 120.0  # a tuner that has asked for nothing this long is gone
@@ -68,13 +70,16 @@ def _local(settings: Settings) -> LocalMeasurer:
 
 class DeviceHost:
     """`device` is "cpu", or as "cuda:0". `measurer` makes what measures here from a tuner's
-    settings; tests give their own.
+    settings; tests give their own. The parts that this worker has are named in its environment:
+    no tuner can make it import anything.
     """
 
     def __init__(self, device: str = "cpu", measurer: Callable[[Settings], Any] = _local) -> None:
         offer = offer_of(device)
         self._offer = replace(offer, build_rate=build_rate(), processor=host_cpu())
         self._measurer = measurer
+        named = os.environ.get(PARTS)
+        self._parts = named_parts(named) if named else None
         self._tuners: dict[str, _Tuner] = {}
         self._changed = threading.Condition()
         self._runs: dict[Settings, Any] = {}  # the last used at the end
@@ -90,7 +95,7 @@ class DeviceHost:
     def submit(self, text: str, code: Sequence[bytes]) -> str:
         """Takes a request. The answer is empty, or says why it is refused."""
         try:
-            request = read_request(text, code)
+            request = read_request(text, code, self._parts)
         except MeasureError as error:
             return f"{self._offer} refuses a request: {error}"
         why = why_not(request.candidates[0].task.target, self._offer)
@@ -275,5 +280,5 @@ class DeviceHost:
     def _own(self, request: Request) -> list[Candidate]:
         """The candidates for the device of this host. A key has no number of a GPU in it."""
         task = request.candidates[0].task
-        here = Task(task.func, local_target(task.target, self._offer.device))
+        here = replace(task, target=local_target(task.target, self._offer.device))
         return [replace(c, task=here) for c in request.candidates]

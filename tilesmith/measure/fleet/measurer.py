@@ -30,7 +30,8 @@ _GRACE_SECONDS = 15.0  # for a run that has measured nothing when its time is up
 @dataclass(frozen=True)
 class FleetMeasurer:
     """Measures on the devices that the workers of a Ray cluster offer (`tilesmith worker`). It
-    needs `tilesmith[fleet]`.
+    needs `tilesmith[fleet]`. Tasks with parts of your own need workers that have the same ones
+    (`tilesmith worker --parts module:object`).
 
     - `address`: that of a Ray cluster, as "10.0.0.1:6379"; "auto" is the one that this machine
       belongs to.
@@ -213,10 +214,10 @@ def _require_portable(c: Candidate) -> None:
     """Raises if workers cannot read the trace."""
     text = c.trace.to_json()
     try:
-        read = Trace.from_json(text)
+        read = Trace.from_json(text, c.task.parts)
     except TilesmithError as error:
         raise MeasureError(
-            f"the workers of a fleet know the built-in primitives and intrinsics only: {error}"
+            f"the workers of a fleet know the built-in parts and those of --parts: {error}"
         ) from None
     if read.to_json() != text:
         raise MeasureError(f"a schedule of {c.task.func.name} changes when it is sent as JSON")

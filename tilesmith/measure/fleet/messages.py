@@ -13,7 +13,7 @@ from hashlib import sha256
 from math import inf
 from typing import Any
 
-from tilesmith.base.errors import MeasureError, TilesmithError
+from tilesmith.base.errors import MeasureError, MissingPartError, TilesmithError
 from tilesmith.base.machine_name import machine_name
 from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import (
@@ -24,10 +24,22 @@ from tilesmith.codegen.artifact import (
 from tilesmith.codegen.artifact_json import entry_from_json, entry_to_json
 from tilesmith.ir.deserialize import function_from_json
 from tilesmith.ir.function import Function
+from tilesmith.ir.intrinsics import INTRINSICS
 from tilesmith.ir.serialize import function_to_json
 from tilesmith.measure.parent.timing import TimingRules
+from tilesmith.schedule.parts import Parts
 from tilesmith.schedule.trace import Trace
-from tilesmith.task.task import CODEGEN_VERSION, FAILURES, Candidate, Failure, Measurement, Task
+from tilesmith.task.task import (
+    CODEGEN_VERSION,
+    FAILURES,
+    Candidate,
+    Failure,
+    Measurement,
+    Task,
+    builder_of,
+    codegen_of,
+    is_current,
+)
 
 VERSION = 2
 # What reading a message may raise: it may come from anywhere.
@@ -86,7 +98,7 @@ def write_request(
     task = candidates[0].task
     sent = [(c.key, artifacts[c.key]) for c in candidates if c.key in artifacts]
     text = json.dumps({
-        "version": VERSION, "tuner": tuner, "number": number, "codegen": CODEGEN_VERSION,
+        "version": VERSION, "tuner": tuner, "number": number, "codegen": task.codegen,
         "settings": asdict(settings),
         "func": function_to_json(task.func), "target": task.target.to_json(),
         "statement": task.statement,
@@ -96,21 +108,24 @@ def write_request(
     return text, [a.code for _, a in sent]
 
 
-def read_request(text: str, code: Sequence[bytes]) -> Request:
-    """Raises a MeasureError that says why this is no request, or not one for this version."""
+def read_request(text: str, code: Sequence[bytes], parts: Parts | None = None) -> Request:
+    """Raises a MeasureError that says why this is no request, or not one for this version and these
+    parts.
+    """
     try:
         data = dict(json.loads(text))
-        if data["version"] != VERSION or data["codegen"] != CODEGEN_VERSION:
+        codegen = str(data["codegen"])
+        if data["version"] != VERSION or not is_current(codegen):
             raise MeasureError(
-                f"it is of version {data['version']} for code generator {data['codegen']}; here "
+                f"it is of version {data['version']} for code generator {codegen}; here "
                 f"they are {VERSION} and {CODEGEN_VERSION}"
             )
-        task = Task(function_from_json(data["func"]), Target.from_json(data["target"]))
+        task = _task(data["func"], Target.from_json(data["target"]), codegen, parts)
         if task.statement != data["statement"]:
             raise MeasureError("the computation is not what its key says")
         candidates = []
         for key, trace in dict(data["traces"]).items():
-            candidates.append(Candidate(task, Trace.from_json(trace)))
+            candidates.append(Candidate(task, Trace.from_json(trace, parts)))
             if candidates[-1].key != key:
                 raise MeasureError("a schedule is not what its key says")
         described = dict(data["code"])
@@ -126,8 +141,24 @@ def read_request(text: str, code: Sequence[bytes]) -> Request:
         )  # fmt: skip
     except MeasureError:
         raise
+    except MissingPartError as error:
+        raise MeasureError(f"it needs {error.part}; {_START}") from None
     except UNREADABLE as error:
         raise MeasureError(f"it cannot be read: {error}") from None
+
+
+_START = "start the worker with --parts MODULE:OBJECT"
+
+
+def _task(func: str, target: Target, codegen: str, parts: Parts | None) -> Task:
+    """With the parts of this worker, whose back end must be that of the tuner, if it has one."""
+    own = parts if builder_of(codegen) or parts is None else parts.without_backends
+    here = codegen_of(target, own)
+    if here != codegen:
+        others = f", not {builder_of(here)}" if builder_of(here) else ""
+        raise MeasureError(f"it needs the back end {builder_of(codegen)}{others}; {_START}")
+    units = () if parts is None else parts.intrinsics
+    return Task(function_from_json(func, (*INTRINSICS, *units)), target, own)
 
 
 def write_measurement(number: str, m: Measurement) -> dict[str, Any]:

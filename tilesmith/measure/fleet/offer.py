@@ -24,6 +24,7 @@ from tilesmith.task.task import CODEGEN_VERSION
 # `tilesmith worker` sets these for the processes that serve its devices.
 ACCEPTS_CODE = "TILESMITH_WORKER_ACCEPTS_CODE"
 NAME = "TILESMITH_WORKER_NAME"
+PARTS = "TILESMITH_WORKER_PARTS"  # MODULE:OBJECT
 PREFIX = "tilesmith:"  # of the resources of a Ray cluster that stand for devices
 
 

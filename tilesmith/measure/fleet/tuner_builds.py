@@ -4,7 +4,6 @@ compile. The target may be of another architecture.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable, Iterator
 from functools import cache
 
@@ -15,7 +14,7 @@ from tilesmith.measure.messages import Build
 from tilesmith.measure.parent.builders import Builders
 from tilesmith.measure.parent.cores import usable_cores
 from tilesmith.measure.parent.fork_server_client import ForkServerClient
-from tilesmith.runtime.build import compile_function
+from tilesmith.measure.parent.jobs import job_of
 from tilesmith.task.task import Candidate, Failure
 
 _CHEAPER = 1.5  # code travels if the tuner compiles so many times faster than a device
@@ -47,12 +46,15 @@ class TunerBuilds:
         self._fork_server: ForkServerClient | None = None
         self._builders: Builders | None = None
         self._wanted: dict[str, tuple[Candidate, Build]] = {}
-        self._builder = pickle.dumps(compile_function)
+        self._failed: list[tuple[Candidate, Failure]] = []
 
     def begin(self, candidates: Iterable[Candidate]) -> None:
         for c in candidates:
-            build = Build(c.task.func, c.task.target, pickle.dumps(c.trace), self._builder)
-            self._wanted[c.key] = c, build
+            job = job_of(c)
+            if isinstance(job, Failure):
+                self._failed.append((c, job))
+            else:
+                self._wanted[c.key] = c, job
         self._want()
 
     def clear(self) -> None:
@@ -70,6 +72,8 @@ class TunerBuilds:
 
     def finished(self) -> Iterator[tuple[Candidate, Artifact | Failure]]:
         """Those that are done since the last call. It does not wait."""
+        failed, self._failed = self._failed, []
+        yield from failed
         if self._builders is None or not self._wanted:
             return
         self._builders.serve()

@@ -1,0 +1,163 @@
+"""`Parts`: the primitives, intrinsics and back ends of a user's own, as one object that everything
+takes which builds candidates or reads records.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib import import_module
+from typing import Any, Protocol
+
+from tilesmith.base.digest import digest
+from tilesmith.base.errors import ArgumentError
+from tilesmith.base.identity import identity
+from tilesmith.base.target import Target
+from tilesmith.ir.function import Function
+from tilesmith.ir.intrinsics import INTRINSICS, label_of
+from tilesmith.ir.nodes import Intrinsic
+from tilesmith.schedule.primitives import PRIMITIVES
+from tilesmith.schedule.step import Step
+
+
+class CodeGenerator(Protocol):
+    """What `codegen/backend.py` calls a Backend, without the type of its result, which belongs to a
+    later stage.
+    """
+
+    @property
+    def kind(self) -> str: ...
+
+    def compile(self, func: Function, target: Target, *, checked: bool = False) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Parts of your own, in addition to the built-in ones. Give the same object to whatever tunes,
+    builds or reads records: `ts.tune`, `ts.build`, `ts.tune_model`, `ts.compile_model`,
+    `ts.open_database`, `ts.Task`, `ts.Trace.from_json`, and, by its name, to the command line
+    (`--parts module:object`).
+
+    - `primitives`: classes of steps that traces may name.
+    - `intrinsics`: instructions that traces may name. `ts.tune` and `ts.tune_model` search with
+      them, unless a space is given.
+    - `backends`: code generators, at most one for each kind of target. They build every kernel
+      in place of the built-in ones.
+
+    Records name what they need: primitives by name, intrinsics by name with a digest of what they
+    compute and of their code, and the back end by name with a digest of its settings and its code.
+    Measurements of one back end are never used for another.
+
+    Worker processes import the classes and functions by their modules. Those that are defined in a
+    script or a notebook are used in its own process, which takes longer.
+
+    Example:
+
+        backend = ts.LlvmBackend(passes=ts.PLAIN_PASSES)
+        parts = ts.Parts(backends=(backend,))
+        with ts.open_database("tune.db", parts=parts) as db:
+            result = ts.tune(func, budget=ts.Budget(trials=8), database=db, parts=parts)
+            kernel = ts.build(func, database=db, parts=parts)    # that of result.kernel
+    """
+
+    primitives: tuple[type[Step], ...] = ()
+    intrinsics: tuple[Intrinsic, ...] = ()
+    backends: tuple[CodeGenerator, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("primitives", "intrinsics", "backends"):
+            given = getattr(self, name)
+            if not isinstance(given, tuple | list):
+                raise ArgumentError(f"{name} of Parts is {given!r}; it is a tuple")
+            object.__setattr__(self, name, tuple(given))
+        for p in self.primitives:
+            if not (isinstance(p, type) and issubclass(p, Step) and hasattr(p, "name")):
+                raise ArgumentError(
+                    f"{p!r} is no primitive; it is a class derived from ts.Step, with a name"
+                )
+        for i in self.intrinsics:
+            if not isinstance(i, Intrinsic):
+                raise ArgumentError(f"{i!r} is no intrinsic; it is a ts.Intrinsic")
+        for b in self.backends:
+            if isinstance(b, type) or not callable(getattr(b, "compile", None)):
+                raise ArgumentError(f"{b!r} is no back end; it is an object with kind and compile")
+        _require_new("primitive", [p.name for p in self.primitives], PRIMITIVES)
+        _require_new("intrinsic", [i.name for i in self.intrinsics], INTRINSICS)
+        _require_new("back end for targets of kind", [b.kind for b in self.backends], ())
+
+    @cached_property
+    def primitives_by_name(self) -> Mapping[str, type[Step]]:
+        """With the built-in ones."""
+        return {p.name: p for p in (*PRIMITIVES, *self.primitives)}
+
+    @cached_property
+    def intrinsics_by_label(self) -> Mapping[str, Intrinsic]:
+        """With the built-in ones. Traces of older versions have their names without a digest."""
+        own = {i.name: i for i in self.intrinsics} | {label_of(i): i for i in self.intrinsics}
+        return {i.name: i for i in INTRINSICS} | own
+
+    def backend(self, kind: str) -> CodeGenerator | None:
+        """The back end for targets of a kind; None for the built-in one."""
+        return next((b for b in self.backends if b.kind == kind), None)
+
+    def builder(self, kind: str) -> str:
+        """What records call the back end for targets of a kind: its class and a digest of its
+        settings and its code. Empty for the built-in one, also if that is given.
+        """
+        return self._builders.get(kind, "")
+
+    @cached_property
+    def _builders(self) -> Mapping[str, str]:
+        return {b.kind: _name(b) for b in self.backends if not _is_default(b)}
+
+    @cached_property
+    def digest(self) -> str:
+        """Of all that can change a kernel, the code of primitives included."""
+        return digest(identity(self.primitives), *map(label_of, self.intrinsics),
+                      *self._builders.values())  # fmt: skip
+
+    @cached_property
+    def without_backends(self) -> Parts:
+        return replace(self, backends=()) if self.backends else self
+
+
+def _name(backend: CodeGenerator) -> str:
+    return f"{type(backend).__name__}:{digest(identity(backend))[:16]}"
+
+
+def _is_default(backend: CodeGenerator) -> bool:
+    """Whether it is a built-in back end as it is."""
+    kind = type(backend)
+    return kind.__module__.startswith("tilesmith.") and backend == kind()
+
+
+def _require_new(what: str, names: list[str], known: tuple[Any, ...]) -> None:
+    built_in = {k.name for k in known}
+    for at, name in enumerate(names):
+        if name in built_in:
+            raise ArgumentError(f"the {what} {name!r} is a built-in one; give yours another name")
+        if name in names[:at]:
+            raise ArgumentError(f"there are two parts for the {what} {name!r}; give one")
+
+
+def named_parts(name: str) -> Parts:
+    """The Parts that `module:object` names. Modules in the current folder are found, too."""
+    module, _, path = name.partition(":")
+    if not module or not path:
+        raise ArgumentError(f"{name!r} names no parts; write MODULE:OBJECT, as mine:PARTS")
+    if os.getcwd() not in map(os.path.abspath, sys.path):
+        sys.path.append(os.getcwd())
+    try:
+        found: Any = import_module(module)
+    except ImportError as error:
+        raise ArgumentError(f"the parts {name!r} cannot be imported: {error}") from None
+    for attribute in path.split("."):
+        if not hasattr(found, attribute):
+            raise ArgumentError(f"the module {module} has no {path!r}")
+        found = getattr(found, attribute)
+    if not isinstance(found, Parts):
+        raise ArgumentError(f"{name} is a {type(found).__name__}; it is a ts.Parts")
+    return found
