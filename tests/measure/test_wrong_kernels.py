@@ -59,16 +59,20 @@ class Swap(Step):
         return replace(func, name=f"{func.name}!{self.pair}")
 
 
-def build(func: Function, target: ts.Target) -> Artifact:
-    _, _, number = func.name.partition("!")
-    return compile_function(SOME[int(number)].wrong if number else func, target)
+@dataclass(frozen=True)
+class Swapping:
+    kind: ClassVar[str] = "cpu"
+
+    def compile(self, func: Function, target: ts.Target, *, checked: bool = False) -> Artifact:
+        _, _, number = func.name.partition("!")
+        return compile_function(SOME[int(number)].wrong if number else func, target)
 
 
 @pytest.mark.parametrize("number", range(len(SOME)), ids=[w.name for w in SOME])
 def test_it_does_not_win(number: int) -> None:
-    task = Task(SOME[number].right, ts.cpu(1))
+    task = Task(SOME[number].right, ts.cpu(1), ts.Parts(backends=(Swapping(),)))
     wrong, right = Candidate(task, ts.Trace((Swap(number),))), Candidate(task, ts.Trace(()))
-    with ts.LocalMeasurer(builder=build, confirm=False).open(task) as run:
+    with ts.LocalMeasurer(confirm=False).open(task) as run:
         bad, good = run.measure([wrong, right])
     assert good.seconds
     assert good.failure is None
@@ -122,23 +126,25 @@ class Sometimes(Step):
         return replace(func, name=f"{func.name}!{self.period}")
 
 
-def build_sometimes(func: Function, target: ts.Target) -> Artifact:
-    _, _, period = func.name.partition("!")
-    if not period:
-        return compile_function(func, target)
-    text = SOMETIMES.replace("PERIOD", period)
-    return compile_ir(func.name, text, target, parameters_of(func))
+@dataclass(frozen=True)
+class Fickle:
+    kind: ClassVar[str] = "cpu"
+
+    def compile(self, func: Function, target: ts.Target, *, checked: bool = False) -> Artifact:
+        _, _, period = func.name.partition("!")
+        text = SOMETIMES.replace("PERIOD", period)
+        return compile_ir(func.name, text, target, parameters_of(func))
 
 
 def double() -> Task:
     x = ts.placeholder((1000,), name="X")
     func = ts.function([x, ts.compute((1000,), lambda i: x[i] * 2 + 1, name="Y")], name="double")
-    return Task(func, ts.cpu(1))
+    return Task(func, ts.cpu(1), ts.Parts(backends=(Fickle(),)))
 
 
 @pytest.fixture(scope="module")
 def run() -> Iterator[LocalRun]:
-    with ts.LocalMeasurer(builder=build_sometimes).open(double()) as opened:
+    with ts.LocalMeasurer().open(double()) as opened:
         yield opened
 
 
