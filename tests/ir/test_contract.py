@@ -35,5 +35,6 @@ def test_divided_iterators(
     (block,) = (b for _, b in walk(func.body))
     assert contract(block, memory) == is_fast
     monkeypatch.setattr(oracle, "contract", lambda *_: False)
-    np.testing.assert_allclose(got, ts.evaluate(func, *inputs), rtol=1e-6)
-    np.testing.assert_allclose(got, ts.interpret(func, *inputs), rtol=1e-5)
+    typical = float(np.abs(got).max())  # terms of sums may cancel
+    np.testing.assert_allclose(got, ts.evaluate(func, *inputs), rtol=1e-6, atol=1e-7 * typical)
+    np.testing.assert_allclose(got, ts.interpret(func, *inputs), rtol=1e-5, atol=1e-6 * typical)

@@ -67,7 +67,7 @@ def test_the_same_text_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None
     """By another worker, which gives the same code and knows the same of it."""
     texts: list[str] = []
 
-    def compiled(name: str, source: str, arch: str) -> nvrtc.Compiled:
+    def compiled(name: str, source: str, arch: str, lines: bool) -> nvrtc.Compiled:
         texts.append(source)
         return nvrtc.Compiled(b"cubin", {})
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from tilesmith.codegen.llvm.builder import F64, I64, PTR, Builder, V
@@ -75,8 +74,10 @@ def _step(b: Builder, r: V, step: V) -> V:
 
 
 def _step_within(b: Builder, r: V, step: V) -> V:
-    """No step where the multiple of the divisor is beyond the largest number."""
-    return b.select(b.compare("ult", step, k(b, step, math.inf)), _step(b, r, step), r)
+    """No step where the multiple of the divisor is larger than the rest: near the largest number, it
+    could not be multiplied exactly without fused multiply-add. NaN stays NaN.
+    """
+    return b.select(b.compare("ule", step, r), _step(b, r, step), r)
 
 
 def _finished(b: Builder, x: V, a: V, divisor: V, r: V) -> V:
