@@ -114,7 +114,7 @@ def operations(file: Path, folder: Path) -> dict[str, Callable[[], object]]:
     return {
         "open": on(lambda db: db.place),
         **{name: on(use) for name, use in reads.items()},
-        "show tasks": lambda: database_tasks(place, 100),
+        "show tasks": lambda: database_tasks(place, 100, ""),
         "show records": lambda: show_records(place, task="clip8"),
         "show runs": lambda: show_runs(place, task="clip8"),
     }

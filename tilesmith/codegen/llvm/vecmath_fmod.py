@@ -74,8 +74,8 @@ def _step(b: Builder, r: V, step: V) -> V:
 
 
 def _step_within(b: Builder, r: V, step: V) -> V:
-    """No step where the multiple of the divisor is larger than the rest: near the largest number, it
-    could not be multiplied exactly without fused multiply-add. NaN stays NaN.
+    """No step where the multiple of the divisor is larger than the rest: near the largest number,
+    it could not be multiplied exactly without fused multiply-add. NaN stays NaN.
     """
     return b.select(b.compare("ule", step, r), _step(b, r, step), r)
 
