@@ -208,7 +208,7 @@ class Batch:
         while True:
             limit = min(patience, self._end - time.monotonic())
             try:
-                trial.timed = self._time_alone(trial.slot, best, limit)
+                trial.timed = self._time_alone(trial, best, limit)
                 break
             except KernelFailed as failed:
                 if failed.failure.kind == "timeout" and limit < patience:
@@ -223,8 +223,8 @@ class Batch:
         trial.contended = trial.timed.is_contended(self.rules)
         return trial.timed.corrected
 
-    def _time_alone(self, slot: int, best: float, limit: float) -> Timed:
-        monitor = self.incumbents.monitor
+    def _time_alone(self, trial: Trial, best: float, limit: float) -> Timed:
+        slot, monitor = trial.slot, self.incumbents.monitor
         with self._counted("checking"):
             first = self.runner.check(slot, limit)
         if self._is_late and first > self.rules.max_seconds:  # no time for a second call
@@ -233,9 +233,14 @@ class Batch:
             timed = screen(self._clock, slot, first, best, self.rules, monitor, limit)
         if not self.rules.gives_up(first, best):
             near = timed.corrected <= self.rules.race_within * best
+            calls = self._repeats(first) if near and self._has_threads(trial) else 0
             with self._counted("checking"):
-                self.runner.verify(slot, self._repeats(first) if near else 0, True, limit)
+                self.runner.verify(slot, calls, True, limit)
         return timed
+
+    def _has_threads(self, trial: Trial) -> bool:
+        artifact = self._kernels[trial.key][1].artifact
+        return artifact.uses_threads or artifact.target.kind != "cpu"
 
     def _repeats(self, seconds: float) -> int:
         """How many more calls of a kernel that may win are compared: a race between threads shows
