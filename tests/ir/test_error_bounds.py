@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
-from tilesmith.ir.error_bounds import Bounded, evaluate_bounded, roundoff
+from tilesmith.ir.error_bounds import Bounded, evaluate_bounded
+from tilesmith.ir.error_rules import roundoff
 from tilesmith.measure.child.check import Expected, to_bits
 from tilesmith.task.inputs import draws, example_inputs
 from tilesmith.testing.programs import random_program

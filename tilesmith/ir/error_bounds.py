@@ -23,22 +23,22 @@ have in float32.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from math import prod, sqrt
 from typing import Any
 
 import numpy as np
 
-from tilesmith.base.dtype import BFLOAT16, FLOAT32, FLOAT64, DType
-from tilesmith.expr import semantics
+from tilesmith.base.dtype import FLOAT32, DType
 from tilesmith.expr.combiner import Combiner, join_args, plain_combiner
 from tilesmith.expr.dynamic import Dynamic, below
 from tilesmith.expr.ints import opaque_atoms
 from tilesmith.expr.nodes import Binary, Cast, Expr, Load, Select, Unary
 from tilesmith.expr.walk import postorder
+from tilesmith.ir import error_rules as rules
 from tilesmith.ir.contract import contract, factors_of
+from tilesmith.ir.error_rules import Error, roundoff
 from tilesmith.ir.evaluate import (
     At,
     axes_of,
@@ -54,19 +54,9 @@ from tilesmith.ir.pack import as_given
 from tilesmith.ir.pieces import Box, boxes, each
 
 Array = np.ndarray[Any, Any]
-Error = Any  # an array or a number; None is 0 everywhere
 
 _CHUNK_ELEMENTS = 1 << 17  # of one temporary array
 _BLUNT = 1 / 256  # sums whose error may be such a share of a term are taken as exact if they are
-# Roundings of an operation, in units of 2 u: what OpenCL allows, which is more than CUDA and our
-# own functions need (codegen/llvm/vecmath.py).
-_ROUNDINGS = {"div": 4.0, "sqrt": 4.0, "rsqrt": 4.0, "pow": 32.0}
-_FUNCTION_ROUNDINGS = 16.0
-# The largest slope of functions that are bounded: as good as their values at two more points.
-_SLOPES = {"erf": 1.13, "tanh": 1.0, "sigmoid": 0.25, "sin": 1.0, "cos": 1.0, "atan": 1.0}
-_EXACT_UNARY = frozenset(("neg", "abs", "not"))
-_STEPS = frozenset(("floor", "ceil", "round", "trunc"))
-_COMPARISONS = frozenset(("lt", "le", "gt", "ge", "eq", "ne"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +65,6 @@ class Bounded:
 
     value: Array
     error: Array | None
-
-
-def roundoff(d: DType) -> float:
-    """Half the distance from 1 to the next number; 0 for integers."""
-    if not d.is_float:
-        return 0.0
-    bits = 8 if d is BFLOAT16 else {16: 11, 32: 24, 64: 53}[d.bits]
-    return float(2.0**-bits)
 
 
 def num_terms(b: Block) -> int:
@@ -152,34 +134,13 @@ def _rounds(b: Block, errors: Mapping[str, Array]) -> bool:
         for e in postorder(w.value, below):
             if isinstance(e, Load) and e.buffer in errors:
                 return True
-            if isinstance(e, Binary | Unary) and _own_roundings(e.op, e.dtype):
+            if isinstance(e, Binary | Unary) and rules.own_roundings(e.op, e.dtype):
                 return True
             if isinstance(e, Binary) and e.op in ("floordiv", "mod") and e.dtype.is_float:
                 return True
-            if isinstance(e, Cast) and _narrows(e.x.dtype, e.dtype):
+            if isinstance(e, Cast) and rules.narrows(e.x.dtype, e.dtype):
                 return True
     return any(w.buffer in errors for w in b.writes)
-
-
-def _narrows(source: DType, to: DType) -> bool:
-    """Whether a cast may round. Floats become integers by truncation, which is exact."""
-    if not to.is_float or source.kind == "b":
-        return False
-    if source.is_float:
-        return roundoff(to) > roundoff(source) or (to is not source and to.bits == source.bits)
-    return source.bits - (source.kind == "i") > (8 if to is BFLOAT16 else
-                                                 {16: 11, 32: 24, 64: 53}[to.bits])  # fmt: skip
-
-
-def _own_roundings(op: str, d: DType) -> float:
-    """The error of an operation itself, relative to its result, in units of the result's u."""
-    if not d.is_float or op in _EXACT_UNARY | _STEPS or op in ("max", "min", "fmod"):
-        return 0.0
-    if op in ("add", "sub", "mul"):
-        return 2.0
-    more = 2 * (_ROUNDINGS.get(op, _FUNCTION_ROUNDINGS))
-    # 16-bit floats: functions are computed in float32.
-    return more if d.bits > 16 else 2.0 + more * roundoff(FLOAT32) / roundoff(d)
 
 
 def _bound_chunk(b: Block, memory: dict[str, Array], errors: dict[str, Array], spans: Box) -> None:
@@ -238,22 +199,22 @@ def _reduced(
             return [None if e is None else np.where((e != 0).any(axis=axes), np.nan, 0)]
         relative = 2 * roundoff(d) * terms
         if e is not None:
-            relative = relative + np.where(e == 0, 0, e / _size(t)).sum(axis=axes)
-        return [_size(total) * relative]
+            relative = relative + np.where(e == 0, 0, e / rules.magnitude(t)).sum(axis=axes)
+        return [rules.magnitude(total) * relative]
     passed = None if e is None else e.sum(axis=axes, dtype=np.float64)
     if not d.is_float:
         return [passed]
-    wide = _size(t).astype(np.float64)
+    wide = rules.magnitude(t).astype(np.float64)
     if is_blunt(b) and _is_whole(t) and (wide.sum(axis=axes) <= 1 / roundoff(d)).all():
         return [passed]
     typical = np.sqrt(np.square(wide).sum(axis=axes))
-    return [_plus(_sum_error(d, terms, total, typical), passed)]
+    return [rules.plus(_sum_error(d, terms, total, typical), passed)]
 
 
 def _sum_error(d: DType, terms: int, total: Array, typical: Error) -> Array:
-    size = _size(total)
+    size = rules.magnitude(total)
     factor = 8.0 if d.bits > 16 else 2.0
-    error = factor * roundoff(d) * (8 + sqrt(terms)) * (size + typical) + _least(d)
+    error = factor * roundoff(d) * (8 + sqrt(terms)) * (size + typical) + rules.least(d)
     # Where partial sums may overflow, others may not.
     return np.where(np.isfinite(size), error, np.nan)
 
@@ -301,7 +262,7 @@ def _product_error(
     passed: Array | None = None
     for k, (inexact, _) in enumerate(factors):
         if inexact.buffer in errors:
-            arrays = [_size(memory[load.buffer]) for load, _ in factors]
+            arrays = [rules.magnitude(memory[load.buffer]) for load, _ in factors]
             arrays[k] = errors[inexact.buffer]
             sums = _sums_of_products(b, [load for load, _ in factors], arrays, num_threads)
             passed = sums if passed is None else passed + sums
@@ -339,34 +300,15 @@ def _holds_sums(d: DType, factors: Sequence[Array], terms: int, total: Array) ->
     """
     if not all(map(_is_whole, factors)):
         return False
-    largest = prod(float(_size(f).max(initial=0.0)) for f in factors)
-    squares = prod(float(np.square(_size(f), dtype=np.float64).mean()) for f in factors)
-    reached = max(float(_size(total).max(initial=0.0)), 5 * sqrt(terms * squares))
+    largest = prod(float(rules.magnitude(f).max(initial=0.0)) for f in factors)
+    squares = prod(float(np.square(rules.magnitude(f), dtype=np.float64).mean()) for f in factors)
+    reached = max(float(rules.magnitude(total).max(initial=0.0)), 5 * sqrt(terms * squares))
     return min(terms * largest, reached) <= 1 / roundoff(d)
 
 
 def _is_whole(a: Array) -> bool:
     a = a if a.dtype.itemsize > 2 else a.astype(np.float32)
     return bool((a == np.rint(a)).all())
-
-
-def _size(a: Any) -> Array:
-    """|a|, as float32 at least."""
-    a = np.asarray(a)
-    wide = np.float64 if a.dtype.itemsize == 8 or a.dtype.kind in "iu" else np.float32
-    out: Array = np.abs(a.astype(wide, copy=False))
-    return out
-
-
-def _least(d: DType) -> float:
-    """An error that every rounding may have: devices may flush subnormal numbers to zero."""
-    if d.bits == 16 and d is not BFLOAT16:
-        return float(2.0**-24)
-    return float(2.0**-126)  # bounds are float32, also those of float64
-
-
-def _plus(a: Error, b: Error) -> Error:
-    return b if a is None else a if b is None else a + b
 
 
 class _Bounding(At):
@@ -405,13 +347,15 @@ class _Bounding(At):
             case Load():
                 return self._load_error(e)
             case Select(cond=c, a=a, b=b):
-                return _select(v[id(c)], v[id(a)], v[id(b)], err[id(c)], err[id(a)], err[id(b)])
+                return rules.select(
+                    v[id(c)], v[id(a)], v[id(b)], err[id(c)], err[id(a)], err[id(b)]
+                )
             case Unary(op=op, x=x):
-                return _unary(op, v[id(x)], err[id(x)], r, e.dtype)
+                return rules.unary(op, v[id(x)], err[id(x)], r, e.dtype)
             case Binary(op=op, a=a, b=b):
-                return _binary(op, v[id(a)], v[id(b)], err[id(a)], err[id(b)], r, a.dtype)
+                return rules.binary(op, v[id(a)], v[id(b)], err[id(a)], err[id(b)], r, a.dtype)
             case Cast(x=x):
-                return _cast(v[id(x)], err[id(x)], r, x.dtype, e.dtype)
+                return rules.cast(v[id(x)], err[id(x)], r, x.dtype, e.dtype)
         name = getattr(e, "name", None)
         return self.arg_errors.get(name) if name is not None else None
 
@@ -423,160 +367,5 @@ class _Bounding(At):
             for a in opaque_atoms(p):
                 inexact = self.errors.get(id(a.expr)) if isinstance(a, Dynamic) else None
                 if inexact is not None:  # it may read any element
-                    out = _plus(out, np.where(inexact == 0, 0.0, np.nan))
+                    out = rules.plus(out, np.where(inexact == 0, 0.0, np.nan))
         return out
-
-
-def _around(f: Callable[..., Any], r: Any, *ends: tuple[Any, Error]) -> Error:
-    """The largest distance of f from r at the ends of its operands' errors; NaN if f is not defined
-    at one.
-    """
-    if all(e is None for _, e in ends):
-        return None
-    wide = [np.asarray(x, np.float64) for x, _ in ends]
-    sides = [(x,) if e is None else (x - e, x + e) for x, (_, e) in zip(wide, ends, strict=True)]
-    base, out = np.asarray(r, np.float64), np.float64(0.0)
-    corners = product(*sides)
-    for corner in corners:
-        out = np.maximum(out, np.abs(f(*corner) - base))
-    exact = np.ones((), bool)
-    for _, e in ends:
-        exact = exact & (True if e is None else np.equal(e, 0))
-    return np.where(exact, 0.0, out)
-
-
-def _rounded(passed: Error, r: Any, d: DType, roundings: float, may_fuse: bool = False) -> Error:
-    """The errors that came with the operands, and those of the operation itself."""
-    may_be_wider = may_fuse or d.bits == 16
-    size = _size(r)
-    own = size * (roundings * roundoff(d)) + _least(d)
-    total = own if passed is None else own + passed
-    highest = float(d.highest()) if d.bits > 16 else _HIGHEST[d.name]
-    finite = np.isfinite(size)
-    if finite.all() and not (size + total > highest).any():
-        return total
-    # Infinite or NaN: as certain as its operands were. What may be computed in a wider type, or
-    # fused with what follows, need not overflow.
-    doubtful = np.False_ if passed is None else ~(np.asarray(passed) == 0)
-    special = np.where(doubtful | (np.isinf(size) & may_be_wider), np.nan, 0.0)
-    return np.where(finite, np.where(size + total > highest, np.nan, total), special)
-
-
-_HIGHEST = {"float16": 65504.0, "bfloat16": 3.3895e38}
-
-
-def _unary(op: str, x: Any, e: Error, r: Any, d: DType) -> Error:
-    if op in _EXACT_UNARY:
-        return e
-    if not d.is_float:
-        return None if e is None else np.where(np.equal(e, 0), 0.0, np.nan)
-
-    def f(z: Array) -> Any:
-        return semantics.unary(op, z, FLOAT64)
-
-    slope = _SLOPES.get(op)
-    passed = _around(f, r, (x, e)) if e is None or slope is None else np.minimum(slope * e, 2.0)
-    if op in _STEPS:
-        return passed
-    if op in ("sin", "cos"):  # near their zeros, the error is that of the argument
-        passed = _plus(passed, 2 * _FUNCTION_ROUNDINGS * roundoff(d if d.bits > 16 else FLOAT32))
-    return _rounded(passed, r, d, _own_roundings(op, d))
-
-
-def _binary(op: str, a: Any, b: Any, ea: Error, eb: Error, r: Any, d: DType) -> Error:
-    """`d` is the type of the operands."""
-    if op in _COMPARISONS:
-        both = _plus(ea, eb)
-        if both is None:
-            return None
-        gap = np.abs(np.asarray(a, np.float64) - np.asarray(b, np.float64))
-        return np.where((both == 0) | (gap > both), 0.0, 1.0)
-    if op in ("max", "min"):
-        return ea if eb is None else eb if ea is None else np.maximum(ea, eb)
-    if op in ("and", "or"):
-        return _plus(ea, eb)
-    if op in ("add", "sub"):
-        passed = _plus(ea, eb)
-        return _where_inexact(op, a, b, passed, r, d) if d.is_float else passed
-    if op == "mul":
-        passed = _plus(None if ea is None else _size(b) * ea, None if eb is None else _size(a) * eb)
-        if ea is not None and eb is not None:
-            passed = passed + ea * eb
-        return _where_inexact(op, a, b, passed, r, d) if d.is_float else passed
-    if op in ("floordiv", "mod", "fmod") and d.is_float:
-        return _divided(op, a, b, ea, eb, r, d)
-
-    def f(x: Array, y: Array) -> Any:
-        if d.is_float:
-            return semantics.binary(op, x, y, FLOAT64)
-        x, y = (semantics.cast(np.rint(z), d) for z in (x, y))
-        return np.asarray(semantics.binary(op, x, y, d), np.float64)
-
-    passed = _around(f, r, (a, ea), (b, eb))
-    if passed is not None and op in ("div", "pow", "floordiv", "truncdiv"):
-        # A pole between the ends.
-        passed = np.where(_size(b) > (0.0 if eb is None else eb), passed, np.nan)
-    return _rounded(passed, r, d, _own_roundings(op, d)) if d.is_float else passed
-
-
-def _where_inexact(op: str, a: Any, b: Any, passed: Error, r: Any, d: DType) -> Error:
-    """Of a sum, difference or product, which rounds nothing if double precision gives the same."""
-    total = _rounded(passed, r, d, 2.0, may_fuse=op == "mul")
-    if d.bits == 64:
-        return total
-    wide = semantics.binary(op, np.asarray(a, np.float64), np.asarray(b, np.float64), FLOAT64)
-    exact = wide == r
-    if passed is not None:
-        exact &= np.equal(passed, 0)
-    elif np.all(exact):
-        return None
-    return np.where(exact, 0.0, total)
-
-
-def _divided(op: str, a: Any, b: Any, ea: Error, eb: Error, r: Any, d: DType) -> Error:
-    """a // b and the remainders, which jump where the quotient is whole."""
-    if op == "fmod" and ea is None and eb is None:
-        return None
-    quotient = np.asarray(a, np.float64) / np.asarray(b, np.float64)
-    near = _plus(_around(np.divide, quotient, (a, ea), (b, eb)), 8 * roundoff(d) * _size(quotient))
-    is_fixed = np.floor(quotient - near) == np.floor(quotient + near)
-    if op == "floordiv":
-        return np.where(is_fixed, 0.0, np.where(np.isnan(near), np.nan, 1.0))
-    passed = _plus(ea, None if eb is None else eb * _size(quotient))
-    passed = _plus(passed, 4 * roundoff(d) * _size(a))
-    return np.where(is_fixed, passed, passed + _size(b))
-
-
-def _cast(x: Any, e: Error, r: Any, source: DType, to: DType) -> Error:
-    if to.kind == "b":
-        return None if e is None else np.where((e == 0) | (_size(x) > e), 0.0, 1.0)
-    if to.is_float:
-        if not _narrows(source, to):
-            return e
-        size = _size(r)
-        own = size * (2 * roundoff(to)) + _least(to)
-        total = own if e is None else own + e
-        exact = np.equal(np.asarray(x, np.float64), np.asarray(r, np.float64))
-        total = np.where(exact if e is None else exact & np.equal(e, 0), 0.0, total)
-        # An overflow is certain if the value is beyond the largest number by more than its error.
-        given = _size(x)
-        highest = _HIGHEST.get(to.name, float(to.highest()))
-        sure = given - (0.0 if e is None else e) > highest * (1 + 2 * roundoff(to))
-        over = np.where(sure | np.isinf(given), 0.0, np.inf)
-        over = np.where(np.isnan(size), 0.0 if e is None else np.where(e == 0, 0.0, np.nan), over)
-        total = np.where(size + total > highest, np.inf, total)
-        return np.where(np.isfinite(size), total, over)
-    if not source.is_float:
-        return e
-    return _around(lambda z: np.asarray(semantics.cast(z, to), np.float64), r, (x, e))
-
-
-def _select(c: Any, a: Any, b: Any, ec: Error, ea: Error, eb: Error) -> Error:
-    taken: Error = None
-    if ea is not None or eb is not None:
-        taken = np.where(c, 0.0 if ea is None else ea, 0.0 if eb is None else eb)
-    if ec is None:
-        return taken
-    gap = np.abs(np.asarray(a, np.float64) - np.asarray(b, np.float64))
-    both = _plus(gap, _plus(ea, eb))
-    return np.where(ec == 0, 0.0 if taken is None else taken, both)

@@ -23,7 +23,8 @@ from tilesmith.expr.dynamic import Dynamic, loads_of
 from tilesmith.expr.ints import opaque_atoms
 from tilesmith.expr.nodes import Binary, Cast, Expr, Load, Unary, children
 from tilesmith.expr.walk import preorder
-from tilesmith.ir.error_bounds import is_blunt, num_terms, roundoff
+from tilesmith.ir.error_bounds import is_blunt, num_terms
+from tilesmith.ir.error_rules import roundoff
 from tilesmith.ir.evaluators import numbers
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import walk

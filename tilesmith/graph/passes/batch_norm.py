@@ -14,7 +14,7 @@ from tilesmith.graph.edit import Editor, edited
 from tilesmith.graph.graph import Array, Graph, Node, Value
 from tilesmith.graph.passes.affine import Affine, affine
 from tilesmith.graph.passes.exactness import feeds_a_jump, is_power_of_two
-from tilesmith.ir.error_bounds import roundoff
+from tilesmith.ir.error_rules import roundoff
 from tilesmith.ops.conv import conv1d, conv2d, conv3d, depthwise_conv2d
 from tilesmith.ops.conv_transpose import conv1d_transpose, conv2d_transpose, conv3d_transpose
 from tilesmith.ops.elementwise import add, cast, multiply
