@@ -80,6 +80,24 @@ def test_it_does_not_win(number: int) -> None:
     assert bad.failure.kind == "wrong"
 
 
+# On a GPU's space of programs, by PoCL; `python -m bench.gpu faults` has all of them.
+ON_OPENCL = [
+    "bfloat16 product + 0.1 of zeros", "float16 softmax without 512 of 1024",
+    "int8 convolution without a tap at the border", "float32 relu of NaN is 0",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ON_OPENCL)
+def test_it_is_told_apart_on_opencl(name: str) -> None:
+    try:
+        target = ts.opencl()
+    except ts.TargetError as error:
+        pytest.skip(str(error))
+    (pair,) = [w for w in ALL if w.name == name]
+    assert difference(pair.right, ts.build(pair.right, target)) is None
+    assert difference(pair.right, ts.build(pair.wrong, target)) is not None
+
+
 # A kernel of Y[i] = 2 X[i] + 1 that is wrong in some of its calls, as one with a race may be.
 SOMETIMES = f"""
 @calls = internal global i64 0
