@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
-from tilesmith.ir.error_bounds import evaluate_bounded, is_blunt
+from tilesmith.ir.error_bounds import Bounded, evaluate_bounded, is_blunt
 from tilesmith.ir.nodes import walk
-from tilesmith.measure.child.check import Expected, from_bits, to_bits
+from tilesmith.measure.child.check import Expected, from_bits, share_that_tells, to_bits
 from tilesmith.measure.child.guarded_memory import Region
 from tilesmith.task.inputs import Draw, draws, example_inputs
 
@@ -259,3 +259,21 @@ def test_narrow_arithmetic_can_be_tuned(dtype: str) -> None:
     func = narrow_inside(dtype, "float32")
     result = ts.tune(func, ts.cpu(1), budget=ts.Budget(trials=2), quiet=True)
     assert not result.failures
+
+
+def test_draws_that_tell_little() -> None:
+    def share(values: Array, error: Array | None = None) -> float:
+        return share_that_tells(Bounded(values, error))
+
+    numbers = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
+    assert share(numbers) == 1
+    assert share(np.where(numbers > 0, np.float32(np.nan), numbers)) < 0.6
+    assert share(numbers, np.abs(numbers) + 10) == 0
+    assert share(np.full(1000, np.inf, np.float32)) == 0
+    clipped = np.where(numbers > 0, 127, -128).astype(np.int8)
+    assert share(clipped) < 0.5
+    assert share(np.clip(numbers * 40, -128, 127).astype(np.int8)) == 1
+    for kind in (bool, np.int32):
+        assert share((numbers > 0).astype(kind)) == 1
+        assert share((numbers > 2.5).astype(kind)) < 0.5
+    assert share(np.zeros((0, 3), np.float32)) == 1

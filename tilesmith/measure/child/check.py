@@ -50,8 +50,12 @@ def share_that_tells(result: Bounded) -> float:
     with np.errstate(over="ignore"):
         typical = np.sqrt(np.square(value[finite]).mean())
     tells = finite & (limit <= 0.25 * np.maximum(np.abs(value), typical))
-    lowest, highest = (np.mean(value == end) for end in (value[finite].min(), value[finite].max()))
-    most = max(lowest, highest) if flat.dtype == bool else min(lowest + highest, 1.0)
+    low, high = value[finite].min(), value[finite].max()
+    at_low, at_high = np.mean(value == low), np.mean(value == high)
+    # Most are clipped at both ends, or, of truth values, one is rare.
+    most = (
+        max(at_low, at_high) if flat.dtype.kind in "biu" and high - low <= 1 else at_low + at_high
+    )
     is_flat = value.size > 8 and most > 0.95
     return float(tells.mean()) * (0.25 if is_flat else 1.0)
 
