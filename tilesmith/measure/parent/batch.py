@@ -34,8 +34,9 @@ from tilesmith.task.task import Failure
 _PATIENCE = 200.0  # a kernel times out at this many times the best time
 _SHORT, _LATE = 0.002, 0.1  # seconds: a race of such kernels may begin so late
 _FINISH = 12  # calls of the best kernel that a race and its confirmation take about
-# Calls of a kernel near the best that are compared one by one, and the seconds they may take.
-_REPEATS, _REPEAT_SECONDS = 8, 0.05
+# Calls that are compared one by one, of a kernel near the best and of a winner, and the seconds
+# that they may take.
+_REPEATS_NEAR, _REPEATS_OF_WINNER, _REPEAT_SECONDS = 2, 8, 0.05
 _GRACE = 3.0  # additional seconds for a run that has not measured any kernel
 # A worker that dies once may have been killed by another process. A kernel under which the worker
 # dies `_LIVES` times has failed. If it dies `_ALL_LIVES` times under several, measuring is broken.
@@ -233,7 +234,8 @@ class Batch:
             timed = screen(self._clock, slot, first, best, self.rules, monitor, limit)
         if not self.rules.gives_up(first, best):
             near = timed.corrected <= self.rules.race_within * best
-            calls = self._repeats(first) if near and self._has_threads(trial) else 0
+            again = near and self._has_threads(trial)
+            calls = self._repeats(first, _REPEATS_NEAR) if again else 0
             with self._counted("checking"):
                 self.runner.verify(slot, calls, True, limit)
         return timed
@@ -242,13 +244,13 @@ class Batch:
         artifact = self._kernels[trial.key][1].artifact
         return artifact.uses_threads or artifact.target.kind != "cpu"
 
-    def _repeats(self, seconds: float) -> int:
+    def _repeats(self, seconds: float, most: int) -> int:
         """How many more calls of a kernel that may win are compared: a race between threads shows
         in some calls only.
         """
         if self._is_late:
             return 0
-        return min(_REPEATS, max(1, int(_REPEAT_SECONDS / seconds)))
+        return min(most, max(1, int(_REPEAT_SECONDS / seconds)))
 
     def _screen_again(self, trials: Sequence[Trial], best: float) -> None:
         """Contended trials that may be good are screened a second time."""
@@ -332,7 +334,7 @@ class Batch:
             if incumbent is not None and not is_believed(result.ratios[winner.slot], self.rules):
                 return
             winner.contended = winner.timed.is_contended(self.rules)
-        repeats = self._repeats(winner.timed.corrected)
+        repeats = self._repeats(winner.timed.corrected, _REPEATS_OF_WINNER)
         self.runner.verify(winner.slot, repeats, False, self.timeout)
         if incumbent is not None and winner.contended and not incumbent.trial.contended:
             return  # its samples are recorded, but it is not the winner
