@@ -1,0 +1,288 @@
+"""Checks what a public function or class is given against its own annotations, before it does any
+work: they are the schema. The error names the argument and what was given, and says what it takes.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, is_dataclass
+from functools import cache, partial, wraps
+from numbers import Real
+from types import FunctionType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, overload
+
+import numpy as np
+
+from tilesmith.base.errors import ArgumentError, TilesmithError
+
+T = TypeVar("T")
+
+_LONGEST = 40  # characters of a value that an error message shows
+
+# What to say of a class, where its name would not do: with what makes one.
+_WORDS = {
+    "Array": "a NumPy array",
+    "Budget": "a budget: ts.Budget(trials=500), ts.Budget(seconds=60) or both",
+    "Candidate": "a ts.Candidate",
+    "CostModel": "a cost model, as ts.Gbdt()",
+    "Database": "what ts.open_database opened",
+    "DType": "a dtype, as 'float32'",
+    "FeatureExtractor": "features, as ts.StatementFeatures()",
+    "Function": "what ts.function made",
+    "Generator": "a random generator, as numpy.random.default_rng(0)",
+    "Graph": "what ts.load_onnx returns",
+    "Measurement": "a measurement, as db.of(task) lists",
+    "Measurer": "a measurer, as ts.LocalMeasurer()",
+    "ndarray": "a NumPy array",
+    "Parts": "a ts.Parts",
+    "PathLike": "a path",
+    "Program": "what ts.load_onnx returns",
+    "Schedule": "a ts.Schedule",
+    "Space": "a space, as ts.SketchSpace()",
+    "Step": "a step of a trace",
+    "Strategy": "a strategy, as ts.Evolution()",
+    "Target": "a target, as ts.cpu()",
+    "Task": "a task, as ts.Task(func, ts.cpu())",
+    "Tensor": "a tensor, such as a placeholder",
+    "Trace": "a trace, as sch.trace",
+    "Variant": "a ts.Variant",
+}
+
+
+def a(what: object) -> str:
+    """An object as an error message names it: with its value, if that is short."""
+    if isinstance(what, type):
+        return f"the class {what.__name__}"
+    if what is None:
+        return "None"
+    kind, text = type(what).__name__, repr(what)
+    if isinstance(what, str):
+        return f"the text {text}" if len(text) <= _LONGEST else "a text"
+    if len(text) > _LONGEST or text.startswith("<") or "\n" in text:
+        return f"{article(kind)} {kind}"
+    return f"the {kind} {text}"
+
+
+def article(word: str) -> str:
+    return "an" if word[0].lower() in "aeiou" else "a"
+
+
+def refused(
+    who: str, name: str, value: object, wants: str, error: type[TilesmithError] = ArgumentError
+) -> TilesmithError:
+    """The error of an argument that is not what it should be: `wants` says what that is."""
+    text = repr(value)
+    plain = value is None or isinstance(value, str | int | float)
+    shown = text if plain and len(text) <= _LONGEST else "..."
+    return error(
+        f"{who}({name}={shown}) is given {a(value)}; it takes {wants}{_hint(value, wants)}"
+    )
+
+
+def _hint(value: object, wants: str) -> str:
+    """What to write instead, where that can be told from what was given."""
+    if isinstance(value, type) and _WORDS.get(value.__name__, "") != wants:
+        return f"; give an object of the class: {value.__name__}()"
+    is_place = isinstance(value, str) or hasattr(value, "__fspath__")
+    if is_place and "ts.open_database" in wants:
+        return f": open it, as ts.open_database({str(value)!r})"
+    if is_place and "ts.load_onnx" in wants:
+        return f": load it, as ts.load_onnx({str(value)!r})"
+    if isinstance(value, str) and "ts.cpu()" in wants and value != "cpu":
+        return f", or ts.Target.named({value!r})"
+    if callable(value) and "ts.SketchSpace()" in wants:
+        return (
+            f"; for a template say space=ts.TemplateSpace({getattr(value, '__name__', 'function')})"
+        )
+    if type(value).__name__ == "Schedule" and "ts.function" in wants:
+        return "; tuning makes schedules of its own, or takes a template: ts.TemplateSpace(...)"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What an annotation takes."""
+
+    accepts: Callable[[Any], bool]
+    words: str
+
+
+@overload
+def checked(made: T, /) -> T: ...
+@overload
+def checked(*, error: type[TilesmithError] = ..., name: str = ...) -> Callable[[T], T]: ...
+def checked(
+    made: Any = None, /, *, error: type[TilesmithError] = ArgumentError, name: str = ""
+) -> Any:
+    """A decorator of a function, or of a class: then of its constructor and its public methods.
+
+    `error` is what it raises, and `name` the public one where that is another than its own.
+    """
+    if made is None:
+        return partial(_checked, error=error, name=name)
+    return _checked(made, error, name)
+
+
+def _checked(made: Any, error: type[TilesmithError], name: str) -> Any:
+    label = name or made.__name__
+    if not isinstance(made, type):
+        return _checked_function(made, made, error, label)
+    for key, member in list(vars(made).items()):
+        if key == "__init__":
+            setattr(made, key, _checked_function(member, made, error, label))
+        elif key.startswith("_"):
+            continue
+        elif isinstance(member, FunctionType):
+            setattr(made, key, _checked_function(member, member, error, f"{label}.{key}"))
+        elif isinstance(member, staticmethod | classmethod):
+            inner = _checked_function(member.__func__, member.__func__, error, f"{label}.{key}")
+            setattr(made, key, type(member)(inner))
+    return made
+
+
+def _checked_function(
+    function: Callable[..., Any], stated: Any, error: type[TilesmithError], label: str
+) -> Callable[..., Any]:
+    """The `stated` annotations are the function's own, or those of the fields of its class."""
+    kinds: dict[str, _Kind] = {}
+    positional: list[str] = []
+    rest: list[str] = []
+
+    def prepare() -> None:
+        """At the first call, when all modules that the annotations name are loaded."""
+        hints = get_type_hints(stated if is_dataclass(stated) else function)
+        for p in inspect.signature(function).parameters.values():
+            if p.kind is p.VAR_POSITIONAL:
+                rest.append(p.name)
+            elif p.kind is not p.VAR_KEYWORD and p.kind is not p.KEYWORD_ONLY:
+                positional.append(p.name)
+            kinds[p.name] = kind_of(hints.get(p.name, Any))
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not kinds:
+            prepare()
+        for key, value in zip(positional, args, strict=False):
+            if not kinds[key].accepts(value):
+                raise refused(label, key, value, kinds[key].words, error)
+        for key in rest:
+            for value in args[len(positional) :]:
+                if not kinds[key].accepts(value):
+                    raise refused(label, f"*{key}", value, kinds[key].words, error)
+        for key, value in kwargs.items():
+            if key in kinds and not kinds[key].accepts(value):
+                raise refused(label, key, value, kinds[key].words, error)
+        return function(*args, **kwargs)
+
+    return call
+
+
+@cache
+def kind_of(hint: Any) -> _Kind:
+    """What a resolved annotation takes. What cannot be told from outside, it takes."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if hint is None or hint is type(None):
+        return _Kind(lambda x: x is None, "None")
+    if origin in (Union, UnionType):
+        kinds = [kind_of(i) for i in inner]
+        words = " or ".join(dict.fromkeys(k.words for k in kinds))
+        return _Kind(lambda x: any(k.accepts(x) for k in kinds), words)
+    if origin is Literal:
+        return _Kind(lambda x: x in inner, " or ".join(map(repr, inner)))
+    if origin is tuple:
+        return _tuple(inner)
+    if origin is type:
+        return _Kind(lambda x: isinstance(x, type), "a class")
+    if origin is Callable or hint is Callable:
+        return _Kind(callable, "a function")
+    held = origin or hint
+    if not isinstance(held, type) or held is object:
+        return _ANYTHING
+    if issubclass(held, Mapping):
+        return _mapping(inner)
+    if inner and issubclass(held, Iterable) and not issubclass(held, np.ndarray | Set):
+        return _list(held, inner)
+    if held in _PLAIN:
+        return _PLAIN[held]
+    name = held.__name__
+    words = _WORDS.get(name, f"{article(name)} {name}")
+    if getattr(held, "_is_protocol", False):
+        return _protocol(held, words)
+    return _Kind(lambda x: isinstance(x, held), words)
+
+
+_ANYTHING = _Kind(lambda x: True, "anything")
+
+
+def _is_whole(x: Any) -> bool:
+    if isinstance(x, bool | np.bool_) or not hasattr(x, "__index__"):
+        return False
+    return not isinstance(x, np.ndarray) or x.ndim == 0
+
+
+_PLAIN = {
+    bool: _Kind(lambda x: isinstance(x, bool | np.bool_), "True or False"),
+    int: _Kind(_is_whole, "a whole number"),
+    float: _Kind(lambda x: isinstance(x, Real) and not isinstance(x, bool), "a number"),
+    str: _Kind(lambda x: isinstance(x, str), "a text"),
+}
+
+
+def _tuple(inner: tuple[Any, ...]) -> _Kind:
+    kinds = [kind_of(i) for i in inner if i is not ...]
+    if inner[1:] == (...,):
+        (each,) = kinds
+        return _Kind(
+            lambda x: isinstance(x, tuple) and all(map(each.accepts, x)), f"a tuple: {each.words}"
+        )
+    return _Kind(
+        lambda x: isinstance(x, tuple)
+        and len(x) == len(kinds)
+        and all(k.accepts(i) for k, i in zip(kinds, x, strict=True)),
+        f"a tuple of {len(kinds)}: {', '.join(k.words for k in kinds)}",
+    )
+
+
+def _list(held: type, inner: tuple[Any, ...]) -> _Kind:
+    each = kind_of(inner[0])
+
+    def accepts(x: Any) -> bool:
+        if isinstance(x, str | bytes | type) or not hasattr(x, "__iter__"):
+            return False
+        if not hasattr(x, "__len__"):  # what can be gone through once only is not looked at
+            return not issubclass(held, Sequence)
+        return all(map(each.accepts, x))
+
+    return _Kind(accepts, "a list" if each is _ANYTHING else f"a list: {each.words}")
+
+
+def _mapping(inner: tuple[Any, ...]) -> _Kind:
+    if not inner:
+        return _Kind(lambda x: isinstance(x, Mapping), "a dict")
+    key, value = map(kind_of, inner)
+    return _Kind(
+        lambda x: isinstance(x, Mapping)
+        and all(map(key.accepts, x))
+        and all(map(value.accepts, x.values())),
+        f"a dict from {key.words} to {value.words}",
+    )
+
+
+def _protocol(held: type, words: str) -> _Kind:
+    """Of an object with the names that the protocol states: a built-in one or a user's own."""
+    stated = [c for c in held.__mro__ if c.__dict__.get("_is_protocol", False)]
+    names = sorted(
+        {n for c in stated for n in (*c.__dict__, *c.__dict__.get("__annotations__", ()))
+         if not n.startswith("_") or n == "__call__"}
+    )  # fmt: skip
+    if names == ["__call__"]:
+        return _Kind(callable, words)
+    if len(names) < 3:
+        path = held.__module__.replace(".", "/")
+        words += f", or an object of your own with {' and '.join(names)}, see {path}.py"
+
+    def accepts(x: Any) -> bool:
+        return not isinstance(x, type) and all(hasattr(type(x), n) or hasattr(x, n) for n in names)
+
+    return _Kind(accepts, words)
