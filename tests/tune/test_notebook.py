@@ -11,7 +11,7 @@ import pytest
 
 import tilesmith as ts
 from tilesmith.testing.measurers import FakeMeasurer
-from tilesmith.tune import notebook as module
+from tilesmith.tune import progress as module
 from tilesmith.tune.progress import NotebookOutput, notebook_output, progress_bar
 
 ROOT = Path(__file__).parents[2]
