@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -131,7 +132,9 @@ class Callee:
 
 def methods(name: str, made: Any) -> Iterator[Callee]:
     for key in dir(type(made)):
-        if not key.startswith("_") and inspect.isroutine(getattr(type(made), key)):
+        member = inspect.getattr_static(made, key)
+        is_method = isinstance(member, FunctionType | classmethod | staticmethod)
+        if is_method and not key.startswith("_"):
             yield Callee(f"{name}.{key}", getattr(made, key))
 
 

@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from tilesmith.base.errors import ExpressionError
+from tilesmith.base.errors import ExpressionError, TargetError
+from tilesmith.base.given import checks_given
 
 
+@checks_given(error=TargetError)
 @dataclass(frozen=True, slots=True, eq=False)
 class DType:
     """An element type. There is one object per type, so `is` and `==` agree."""
@@ -116,6 +118,7 @@ INT8, INT32, INT64, UINT8, BOOL = (_ALL[n] for n in ("int8", "int32", "int64", "
 DTYPES = tuple(_ALL)
 
 
+@checks_given(error=TargetError)
 def dtype(name: str | DType | np.dtype[Any] | type) -> DType:
     """The DType of a name, a NumPy dtype or a NumPy scalar type."""
     if isinstance(name, DType):

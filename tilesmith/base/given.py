@@ -5,12 +5,13 @@ work: they are the schema. The error names the argument and what was given, and 
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, is_dataclass
 from functools import cache, partial, wraps
 from numbers import Real
 from types import FunctionType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, overload
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, overload
 
 import numpy as np
 
@@ -109,10 +110,10 @@ class _Kind:
 
 
 @overload
-def checked(made: T, /) -> T: ...
+def checks_given(made: T, /) -> T: ...
 @overload
-def checked(*, error: type[TilesmithError] = ..., name: str = ...) -> Callable[[T], T]: ...
-def checked(
+def checks_given(*, error: type[TilesmithError] = ..., name: str = ...) -> Callable[[T], T]: ...
+def checks_given(
     made: Any = None, /, *, error: type[TilesmithError] = ArgumentError, name: str = ""
 ) -> Any:
     """A decorator of a function, or of a class: then of its constructor and its public methods.
@@ -120,28 +121,28 @@ def checked(
     `error` is what it raises, and `name` the public one where that is another than its own.
     """
     if made is None:
-        return partial(_checked, error=error, name=name)
-    return _checked(made, error, name)
+        return partial(_checking, error=error, name=name)
+    return _checking(made, error, name)
 
 
-def _checked(made: Any, error: type[TilesmithError], name: str) -> Any:
+def _checking(made: Any, error: type[TilesmithError], name: str) -> Any:
     label = name or made.__name__
     if not isinstance(made, type):
-        return _checked_function(made, made, error, label)
+        return _wrapped(made, made, error, label)
     for key, member in list(vars(made).items()):
         if key == "__init__":
-            setattr(made, key, _checked_function(member, made, error, label))
+            setattr(made, key, _wrapped(member, made, error, label))
         elif key.startswith("_"):
             continue
         elif isinstance(member, FunctionType):
-            setattr(made, key, _checked_function(member, member, error, f"{label}.{key}"))
+            setattr(made, key, _wrapped(member, member, error, f"{label}.{key}"))
         elif isinstance(member, staticmethod | classmethod):
-            inner = _checked_function(member.__func__, member.__func__, error, f"{label}.{key}")
+            inner = _wrapped(member.__func__, member.__func__, error, f"{label}.{key}")
             setattr(made, key, type(member)(inner))
     return made
 
 
-def _checked_function(
+def _wrapped(
     function: Callable[..., Any], stated: Any, error: type[TilesmithError], label: str
 ) -> Callable[..., Any]:
     """The `stated` annotations are the function's own, or those of the fields of its class."""
@@ -151,7 +152,7 @@ def _checked_function(
 
     def prepare() -> None:
         """At the first call, when all modules that the annotations name are loaded."""
-        hints = get_type_hints(stated if is_dataclass(stated) else function)
+        hints = _annotations(stated if is_dataclass(stated) else function)
         for p in inspect.signature(function).parameters.values():
             if p.kind is p.VAR_POSITIONAL:
                 rest.append(p.name)
@@ -178,6 +179,19 @@ def _checked_function(
     return call
 
 
+def _annotations(stated: Any) -> dict[str, Any]:
+    """Those of a function, or of the fields of a class, each evaluated where it stands. Unlike
+    typing.get_type_hints, this leaves texts alone that stand inside of an alias.
+    """
+    found: dict[str, Any] = {}
+    for holder in reversed(stated.__mro__) if isinstance(stated, type) else (stated,):
+        names = sys.modules[holder.__module__].__dict__
+        for name, hint in inspect.get_annotations(holder).items():
+            if name != "return":
+                found[name] = eval(hint, names) if isinstance(hint, str) else hint
+    return found
+
+
 @cache
 def kind_of(hint: Any) -> _Kind:
     """What a resolved annotation takes. What cannot be told from outside, it takes."""
@@ -197,7 +211,7 @@ def kind_of(hint: Any) -> _Kind:
     if origin is Callable or hint is Callable:
         return _Kind(callable, "a function")
     held = origin or hint
-    if not isinstance(held, type) or held is object:
+    if not isinstance(held, type) or held is object or held is Any:
         return _ANYTHING
     if issubclass(held, Mapping):
         return _mapping(inner)

@@ -16,8 +16,10 @@ from pathlib import Path
 
 from tilesmith.base.digest import digest
 from tilesmith.base.errors import TargetError
+from tilesmith.base.given import checks_given
 
 
+@checks_given(error=TargetError)
 @dataclass(frozen=True, slots=True)
 class Target:
     """A description of hardware: all that may change generated code or its speed. `ts.cpu()`,
@@ -121,6 +123,7 @@ LLVM_FEATURES = {
 }  # fmt: skip
 
 
+@checks_given(error=TargetError)
 def cpu(num_cores: int | None = None) -> Target:
     """This machine's processor, with all cores this process may use, or `num_cores` of them. A
     kernel runs on as many threads as its target has cores.

@@ -9,6 +9,7 @@ from math import prod
 
 from tilesmith.base.dtype import DType
 from tilesmith.base.errors import BuildError
+from tilesmith.base.given import checks_given
 from tilesmith.base.target import Target, cpu
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Buffer
@@ -92,6 +93,7 @@ class Launch:
     overlaps: bool = False
 
 
+@checks_given
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A kernel of the code.
@@ -116,6 +118,7 @@ class Entry:
         return Entry(func.name, symbol, parameters_of(func), workspace_nbytes)
 
 
+@checks_given
 @dataclass(frozen=True, slots=True)
 class Artifact:
     """Compiled code with everything needed to call it. Plain data: it can be pickled, sent and

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from tilesmith.base.given import checks_given
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.append_scalars import append_scalars
 from tilesmith.codegen.passes.apply_layouts import apply_layouts
@@ -99,6 +100,7 @@ GPU_PASSES: tuple[Pass, ...] = (
 )
 
 
+@checks_given
 def lower(func: Function, target: Target, passes: Sequence[Pass]) -> Function:
     """Applies all passes in order, if no iterations that run at the same time are in each other's
     way. Whatever is built comes through here, and its notes and kinds of loops are final.

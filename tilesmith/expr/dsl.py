@@ -11,6 +11,7 @@ from typing import Any
 from tilesmith.base.dtype import FLOAT32, INT64, DType
 from tilesmith.base.dtype import dtype as dtype_named
 from tilesmith.base.errors import ExpressionError
+from tilesmith.base.given import checks_given
 from tilesmith.expr import nodes
 from tilesmith.expr.combiner import Combiner, map_args
 from tilesmith.expr.dynamic import fitted
@@ -23,6 +24,7 @@ from tilesmith.expr.values import Axis, Value, args_of, as_value, fresh
 from tilesmith.expr.walk import preorder
 
 
+@checks_given(error=ExpressionError)
 def size(name: str) -> Int:
     """An extent that stays open: a size variable, at least 1."""
     return var(name if name.startswith("#") else f"#{name}")
@@ -56,6 +58,7 @@ def _check_name(name: str) -> str:
     return name
 
 
+@checks_given(error=ExpressionError)
 def placeholder(
     shape: Sequence[IntLike] | IntLike, dtype: str | DType = "float32", name: str = "x"
 ) -> Tensor:
@@ -68,6 +71,7 @@ def placeholder(
     return Tensor(_check_name(name), _shape(shape, name), dtype_named(dtype))
 
 
+@checks_given(error=ExpressionError)
 def reduce_axis(extent: IntLike, name: str = "k") -> Axis:
     """An axis to reduce over, with values 0 to extent - 1, for `ts.sum(..., axis=k)` and the other
     reductions.
@@ -79,6 +83,7 @@ def reduce_axis(extent: IntLike, name: str = "k") -> Axis:
     return Axis(_extent(extent, f"reduce axis {name}"), _check_name(name))
 
 
+@checks_given(error=ExpressionError)
 def compute(
     shape: Any, body: Callable[..., Any], name: str = "compute", axes: Sequence[str] | None = None
 ) -> Any:

@@ -13,6 +13,7 @@ from typing import Any, Union
 from tilesmith.base.dtype import BOOL, FLOAT32, INT64, DType, promote
 from tilesmith.base.dtype import dtype as dtype_named
 from tilesmith.base.errors import ExpressionError
+from tilesmith.base.given import checks_given
 from tilesmith.expr import nodes
 from tilesmith.expr.from_numpy import BINARY_UFUNCS, BITWISE_UFUNCS, UNARY_UFUNCS
 from tilesmith.expr.ints import Int, nonnegative, of, var
@@ -253,6 +254,7 @@ def as_value(x: Any, like: DType | None = None) -> Value:
     raise ExpressionError(f"{x!r} of type {type(x).__name__} is not a value, a number or an axis")
 
 
+@checks_given(error=ExpressionError)
 def cast(x: Operand, to: str | DType) -> Value:
     """x as another dtype. Floats are truncated to integers; integers wrap."""
     d = dtype_named(to)

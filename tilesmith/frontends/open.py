@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from tilesmith.base.errors import GraphError
+from tilesmith.base.given import checks_given
 from tilesmith.graph.source import OpenGraph
 
 
+@checks_given(error=GraphError)
 def load_onnx(model: Any, dims: Mapping[str, int] | None = None) -> OpenGraph:
     """A model from a file's path or from an onnx.ModelProto. It needs `tilesmith[onnx]`.
 
@@ -37,6 +39,7 @@ def load_onnx(model: Any, dims: Mapping[str, int] | None = None) -> OpenGraph:
     return load(model, dims)
 
 
+@checks_given(error=GraphError)
 def from_torch(
     module: Any,
     example_inputs: Any,

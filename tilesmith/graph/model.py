@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tilesmith.base.errors import GraphError
+from tilesmith.base.given import checks_given
 from tilesmith.graph.device_executor import DeviceExecutor, are_on_device
 from tilesmith.graph.executor import Executor
 from tilesmith.graph.export import cannot_export, model_library
@@ -21,6 +22,7 @@ from tilesmith.task.network import ModelTuning
 CompileGraph = Callable[[Graph], Executor]
 
 
+@checks_given(error=GraphError)
 class Model:
     """A compiled model: call it with a dict of arrays by name, and it returns a dict of arrays by
     name. Calls may come from several threads at once.

@@ -23,6 +23,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from tilesmith.base.errors import GraphError
+from tilesmith.base.given import checks_given
 from tilesmith.graph.graph import Graph, Node
 from tilesmith.graph.kinds import Kind, Work, work_of
 from tilesmith.ops.transform import transpose
@@ -38,6 +40,7 @@ _IN_PLACE = (Kind.ALIAS, Kind.JOIN)
 Partition = Callable[[Graph], tuple["Group", ...]]
 
 
+@checks_given(error=GraphError)
 @dataclass(frozen=True)
 class Group:
     """Nodes of one kernel, in order, the views it reads through included. `inputs` are read from
@@ -55,6 +58,7 @@ class Group:
         return "_".join(dict.fromkeys(n.op for n in self.nodes))[:60]
 
 
+@checks_given(error=GraphError)
 def partition(graph: Graph) -> tuple[Group, ...]:
     """In the order in which they run."""
     return _Partition(graph).groups()

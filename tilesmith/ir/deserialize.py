@@ -11,6 +11,7 @@ from typing import Any
 
 from tilesmith.base.dtype import DType, dtype
 from tilesmith.base.errors import ExpressionError, TraceError
+from tilesmith.base.given import checks_given
 from tilesmith.expr.combiner import Combiner
 from tilesmith.expr.dynamic import Dynamic
 from tilesmith.expr.ints import ZERO, FloorDiv, Int, Maximum, atom, of, product, var
@@ -50,6 +51,7 @@ from tilesmith.ir.serialize import VERSION, named_owner
 _MOST_TERMS = 1000  # of an integer whose products are expanded; they have a few
 
 
+@checks_given
 def function_from_json(text: str, intrinsics: Sequence[Intrinsic] = INTRINSICS) -> Function:
     """`intrinsics` are the instructions that names in the text may refer to."""
     try:

@@ -15,6 +15,7 @@ import numpy as np
 
 from tilesmith.base.dtype import INT64
 from tilesmith.base.errors import ArgumentError
+from tilesmith.base.given import checks_given
 from tilesmith.expr import semantics
 from tilesmith.expr.combiner import Combiner, join_args
 from tilesmith.expr.dynamic import Dynamic, below
@@ -35,6 +36,7 @@ Array = np.ndarray[Any, Any]
 _CHUNK_ELEMENTS = 1 << 19
 
 
+@checks_given
 def evaluate(func: Function, *arrays: Any, num_threads: int = 1) -> Any:
     """What a Function computes, by NumPy: the output array, or a tuple of them when there are
     several. It is the reference that kernels are checked against, and ignores the schedule.

@@ -9,6 +9,7 @@ from math import prod
 
 from tilesmith.base.digest import digest
 from tilesmith.base.errors import ArgumentError, TilesmithError
+from tilesmith.base.given import checks_given
 from tilesmith.expr.intervals import Rules
 from tilesmith.expr.ints import Int, Monomial, of, product
 from tilesmith.expr.nodes import Load
@@ -146,6 +147,7 @@ def _rules(facts: tuple[Fact, ...]) -> Rules:
     return rules
 
 
+@checks_given
 def instantiate(func: Function, sizes: Mapping[str, int]) -> Function:
     """Replaces open sizes by numbers, by name: {"n": 64}. Sizes that are left out stay open.
 

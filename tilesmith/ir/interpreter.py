@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tilesmith.base.errors import ArgumentError, VerifyError
+from tilesmith.base.given import checks_given
 from tilesmith.expr import semantics
 from tilesmith.expr.combiner import join_args
 from tilesmith.expr.dynamic import Dynamic, below
@@ -27,6 +28,7 @@ from tilesmith.ir.pack import as_given, in_basis
 _NO_VALUES: Values = {}
 
 
+@checks_given
 def interpret(func: Function, *arrays: Any) -> Any:
     """The output array, or a tuple of them when there are several."""
     memory = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilesmith.base.errors import ExpressionError
+from tilesmith.base.given import checks_given
 from tilesmith.expr.dynamic import loads_of, map_loads
 from tilesmith.expr.ints import Int, var
 from tilesmith.expr.nodes import Expr, Load
@@ -14,6 +15,7 @@ from tilesmith.ir.nodes import Block, Buffer, For, Iter, Stmt, Write
 from tilesmith.ir.verify import verify
 
 
+@checks_given
 def function(
     tensors: Sequence[Tensor], name: str = "main", constants: Sequence[Tensor] = ()
 ) -> Function:

@@ -68,6 +68,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tilesmith.base.dtype import DType
+from tilesmith.base.given import checks_given
 from tilesmith.expr.combiner import COMBINERS, Combiner
 from tilesmith.expr.dynamic import loads_of, map_loads
 from tilesmith.expr.intervals import bounds
@@ -200,6 +201,7 @@ class Fragment:
     registers: int  # of a thread
 
 
+@checks_given
 @dataclass(frozen=True, slots=True, eq=False)
 class Intrinsic:
     """A hardware instruction: what it computes, as a Function of one block over fixed extents, and

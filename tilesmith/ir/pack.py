@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from tilesmith.base.errors import ArgumentError
+from tilesmith.base.given import checks_given
 from tilesmith.expr.ints import FloorDiv, Int
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import SUM_DIGITS, Buffer
 
 
+@checks_given
 def pack(func: Function, name: str, array: Any) -> np.ndarray[Any, Any]:
     """`array` in the layout that transform_layout gave the parameter. Positions without an element
     hold zeros.

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from math import isfinite
 from typing import Any
 
+from tilesmith.base.given import checks_given
 from tilesmith.expr.combiner import Combiner
 from tilesmith.expr.dynamic import Dynamic
 from tilesmith.expr.ints import Atom, FloorDiv, Int, Maximum, Monomial
@@ -35,6 +36,7 @@ from tilesmith.ir.program import Program
 VERSION = 1
 
 
+@checks_given
 def function_to_json(func: Program) -> str:
     """The text of a Function, which `ts.function_from_json` reads again."""
     writer = _Writer(frozenset(b.name for _, b in walk(func.body)))

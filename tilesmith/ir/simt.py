@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from tilesmith.base.errors import VerifyError
+from tilesmith.base.given import checks_given
 from tilesmith.expr.combiner import join_args
 from tilesmith.ir.evaluators import input_arrays
 from tilesmith.ir.function import Function
@@ -60,6 +61,7 @@ _LANES = 1 << 13  # threads that run at once, if a block does not have more
 _POINTS = 1 << 16  # the same, times the iterations that run at once
 
 
+@checks_given
 def run_simt(func: Function, *arrays: Any) -> Any:
     """The output array, or a tuple of them when there are several."""
     memory: dict[str, Memory] = {}

@@ -19,6 +19,7 @@ from functools import cache
 from typing import Self
 
 from tilesmith.base.errors import MeasureError, TilesmithError
+from tilesmith.base.given import checks_given
 from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.ir.function import Function
@@ -81,6 +82,7 @@ class Overlap:
             self.wait()
 
 
+@checks_given
 @dataclass(frozen=True)
 class LocalMeasurer:
     """Measures on this machine's CPU, or on its GPUs, in processes of its own.

@@ -22,6 +22,7 @@ from typing import Self
 import numpy as np
 
 from tilesmith.base.errors import MeasureError, ScheduleError
+from tilesmith.base.given import checks_given
 from tilesmith.measure.protocol import Upcoming
 from tilesmith.measure.simulate import Simulator, simulate
 from tilesmith.schedule.trace import Trace
@@ -33,6 +34,7 @@ from tilesmith.task.task import Candidate, Failure, Measurement, Task, trust
 MISSING = ("fail", "nearest", "model")
 
 
+@checks_given
 @dataclass(frozen=True)
 class ReplayMeasurer:
     """A measurer that answers from records: nothing is built or run."""

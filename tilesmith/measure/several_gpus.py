@@ -15,6 +15,7 @@ from functools import cache
 from typing import Self
 
 from tilesmith.base.errors import MeasureError
+from tilesmith.base.given import checks_given
 from tilesmith.measure.local import LocalMeasurer
 from tilesmith.measure.protocol import Judging, Listener, Measurer, Measuring, Reporting, Upcoming
 from tilesmith.measure.this_machine import usable_cores
@@ -23,6 +24,7 @@ from tilesmith.task.task import Candidate, Measurement, Task
 _NEAR = 1.1  # winners of other GPUs that are slower by more are not measured again
 
 
+@checks_given
 @dataclass(frozen=True)
 class SeveralGpus:
     """`devices` are numbers as in ts.cuda(device); `each` measures on one of them. The cores of

@@ -11,16 +11,18 @@ from tilesmith.expr.dsl import compute
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.transcendental import log1p
 from tilesmith.expr.values import Value
-from tilesmith.ops.arguments import need_tensor, show_shape
+from tilesmith.ops.arguments import need_tensor, operator, show_shape
 from tilesmith.ops.broadcast import broadcast_shape, read_broadcast
 from tilesmith.ops.pointwise import each, smooth
 
 
+@operator
 def elu(X: Tensor, alpha: float = 1.0, name: str = "elu") -> Tensor:
     """x, or alpha * (exp(x) - 1) below 0."""
     return smooth("elu", X, lambda x: values.where(x < 0, alpha * functions.expm1(x), x), name)
 
 
+@operator
 def selu(
     X: Tensor, alpha: float = 1.6732631921768188, gamma: float = 1.0507010221481323,
     name: str = "selu",
@@ -33,6 +35,7 @@ def selu(
     return smooth("selu", X, f, name)
 
 
+@operator
 def celu(X: Tensor, alpha: float = 1.0, name: str = "celu") -> Tensor:
     """x, or alpha * (exp(x / alpha) - 1) below 0."""
     if alpha == 0:
@@ -46,6 +49,7 @@ def celu(X: Tensor, alpha: float = 1.0, name: str = "celu") -> Tensor:
     return smooth("celu", X, f, name)
 
 
+@operator
 def hard_sigmoid(
     X: Tensor, alpha: float = 0.2, beta: float = 0.5, name: str = "hard_sigmoid"
 ) -> Tensor:
@@ -57,6 +61,7 @@ def hard_sigmoid(
     return smooth("hard_sigmoid", X, f, name)
 
 
+@operator
 def hard_swish(X: Tensor, name: str = "hard_swish") -> Tensor:
     """x * (x / 6 + 1 / 2 held within [0, 1])."""
 
@@ -66,11 +71,13 @@ def hard_swish(X: Tensor, name: str = "hard_swish") -> Tensor:
     return smooth("hard_swish", X, f, name)
 
 
+@operator
 def swish(X: Tensor, alpha: float = 1.0, name: str = "swish") -> Tensor:
     """x * sigmoid(alpha * x); with alpha = 1 it is silu."""
     return smooth("swish", X, lambda x: x * functions.sigmoid(alpha * x), name)
 
 
+@operator
 def softplus(X: Tensor, name: str = "softplus") -> Tensor:
     """log(1 + exp(x)), without its overflow."""
 
@@ -80,6 +87,7 @@ def softplus(X: Tensor, name: str = "softplus") -> Tensor:
     return smooth("softplus", X, f, name)
 
 
+@operator
 def mish(X: Tensor, name: str = "mish") -> Tensor:
     """x * tanh(softplus(x))."""
 
@@ -92,16 +100,19 @@ def mish(X: Tensor, name: str = "mish") -> Tensor:
     return smooth("mish", X, f, name)
 
 
+@operator
 def softsign(X: Tensor, name: str = "softsign") -> Tensor:
     """x / (1 + |x|)."""
     return smooth("softsign", X, lambda x: x / (1 + functions.absolute(x)), name)
 
 
+@operator
 def thresholded_relu(X: Tensor, alpha: float = 1.0, name: str = "thresholded_relu") -> Tensor:
     """x above alpha, else 0."""
     return each("thresholded_relu", X, lambda x: values.where(x > alpha, x, 0), name)
 
 
+@operator
 def shrink(X: Tensor, lambd: float = 0.5, bias: float = 0.0, name: str = "shrink") -> Tensor:
     """x - bias above lambd, x + bias below -lambd, else 0."""
 
@@ -113,6 +124,7 @@ def shrink(X: Tensor, lambd: float = 0.5, bias: float = 0.0, name: str = "shrink
     return each("shrink", X, f, name)
 
 
+@operator
 def prelu(X: Tensor, slope: Tensor, name: str = "prelu") -> Tensor:
     """x, or slope * x below 0; slope is broadcast to the shape of X."""
     need_tensor("prelu", "X", X)

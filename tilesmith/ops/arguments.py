@@ -10,11 +10,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilesmith.base.errors import ExpressionError
+from tilesmith.base.given import checks_given
 from tilesmith.expr.ints import Int
 from tilesmith.expr.tensors import Tensor
 
 PerDim = int | Sequence[int]
 Padding = int | Sequence[int | Sequence[int]]
+
+# The decorator of every public operator.
+operator = checks_given(error=ExpressionError)
 
 
 def show_shape(shape: Sequence[Any]) -> str:

@@ -12,13 +12,14 @@ from tilesmith.expr.reductions import amax
 from tilesmith.expr.reductions import sum as sum_over
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value, cast, where
-from tilesmith.ops.arguments import fixed, need_equal, need_tensor
+from tilesmith.ops.arguments import fixed, need_equal, need_tensor, operator
 from tilesmith.ops.broadcast import broadcast_shape, read_broadcast
 from tilesmith.ops.precision import widen
 
 _NOTHING = float("-inf")  # the score of a key that a query does not see
 
 
+@operator
 def softcap(X: Tensor, limit: float, name: str = "softcap") -> Tensor:
     """limit * tanh(x / limit): scores brought into (-limit, limit) without a kink."""
     need_tensor("softcap", "X", X)
@@ -32,6 +33,7 @@ def softcap(X: Tensor, limit: float, name: str = "softcap") -> Tensor:
     return out
 
 
+@operator
 def mask_scores(
     S: Tensor, *given: Tensor, causal: bool = False, left: int = -1, right: int = -1,
     offset: int = 0, lengths: bool = False, name: str = "mask_scores",
@@ -88,6 +90,7 @@ def mask_scores(
     return out
 
 
+@operator
 def masked_softmax(X: Tensor, name: str = "masked_softmax") -> Tensor:
     """softmax along the last axis, where a row of nothing but -inf gives 0 and not NaN."""
     need_tensor("masked_softmax", "X", X)
@@ -112,6 +115,7 @@ def masked_softmax(X: Tensor, name: str = "masked_softmax") -> Tensor:
     return out
 
 
+@operator
 def rotary_embedding(
     X: Tensor, cos: Tensor, sin: Tensor, *positions: Tensor, interleaved: bool = False,
     width: int = 0, axis: int = 2, name: str = "rotary_embedding",
@@ -159,6 +163,7 @@ def rotary_embedding(
     return out
 
 
+@operator
 def swiglu(A: Tensor, B: Tensor, alpha: float = 1.0, name: str = "swiglu") -> Tensor:
     """a * sigmoid(alpha * a) * b."""
     for what, x in (("A", A), ("B", B)):

@@ -17,6 +17,7 @@ from tilesmith.ops.arguments import (
     image_layout,
     need_equal,
     need_tensor,
+    operator,
     pad_pairs,
     per_dim,
 )
@@ -24,6 +25,7 @@ from tilesmith.ops.precision import widen
 from tilesmith.ops.window import output_extent
 
 
+@operator
 def depth_to_space(
     X: Tensor, block: int, channel_last: bool = False, layout: str = "NCHW",
     name: str = "depth_to_space",
@@ -59,6 +61,7 @@ def depth_to_space(
     return out
 
 
+@operator
 def space_to_depth(
     X: Tensor, block: int, channel_last: bool = False, layout: str = "NCHW",
     name: str = "space_to_depth",
@@ -90,6 +93,7 @@ def space_to_depth(
     return out
 
 
+@operator
 def col2im(
     X: Tensor, image: PerDim, block: PerDim, stride: PerDim = 1, padding: Padding = 0,
     dilation: PerDim = 1, name: str = "col2im",
@@ -145,6 +149,7 @@ def col2im(
     return out
 
 
+@operator
 def crop_or_pad(
     X: Tensor, starts: Sequence[int], shape: Sequence[int], name: str = "crop_or_pad"
 ) -> Tensor:

@@ -9,10 +9,11 @@ from tilesmith.expr.ints import ZERO, Int, of
 from tilesmith.expr.reductions import sum as sum_over
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value, cast, where
-from tilesmith.ops.arguments import fixed, need_equal, need_tensor
+from tilesmith.ops.arguments import fixed, need_equal, need_tensor, operator
 from tilesmith.ops.precision import sum_dtypes
 
 
+@operator
 def causal_conv1d(
     X: Tensor, W: Tensor, past: Tensor | None = None, name: str = "causal_conv1d"
 ) -> Tensor:

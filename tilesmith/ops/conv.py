@@ -20,6 +20,7 @@ from tilesmith.ops.arguments import (
     layout_axes,
     need_equal,
     need_tensor,
+    operator,
     pad_pairs,
     per_dim,
 )
@@ -96,6 +97,7 @@ def _check_groups(op: str, channels: int, filters: int, each: int, groups: int) 
         )
 
 
+@operator
 def conv1d(
     X: Tensor, W: Tensor, stride: PerDim = 1, padding: Padding = 0, dilation: PerDim = 1,
     groups: int = 1, layout: str = "NCW", out_dtype: str | DType | None = None,
@@ -110,6 +112,7 @@ def conv1d(
     )  # fmt: skip
 
 
+@operator
 def conv2d(
     X: Tensor, W: Tensor, stride: PerDim = 1, padding: Padding = 0, dilation: PerDim = 1,
     groups: int = 1, layout: str = "NCHW", out_dtype: str | DType | None = None,
@@ -123,6 +126,7 @@ def conv2d(
     )  # fmt: skip
 
 
+@operator
 def conv3d(
     X: Tensor, W: Tensor, stride: PerDim = 1, padding: Padding = 0, dilation: PerDim = 1,
     groups: int = 1, layout: str = "NCDHW", out_dtype: str | DType | None = None,
@@ -135,6 +139,7 @@ def conv3d(
     )  # fmt: skip
 
 
+@operator
 def depthwise_conv2d(
     X: Tensor, W: Tensor, stride: PerDim = 1, padding: Padding = 0, dilation: PerDim = 1,
     layout: str = "NCHW", out_dtype: str | DType | None = None, name: str = "depthwise_conv2d",
@@ -147,6 +152,7 @@ def depthwise_conv2d(
     return _convolve(op, 2, X, W, stride, padding, dilation, groups, layout, out_dtype, 0, name)
 
 
+@operator
 def capsule_conv2d(
     X: Tensor, W: Tensor, stride: PerDim = 1, padding: Padding = 0, dilation: PerDim = 1,
     layout: str = "NHWC", out_dtype: str | DType | None = None, name: str = "capsule_conv2d",

@@ -21,6 +21,7 @@ from tilesmith.ops.arguments import (
     fixed,
     layout_axes,
     need_tensor,
+    operator,
     pad_pairs,
     per_dim,
 )
@@ -29,6 +30,7 @@ from tilesmith.ops.precision import sum_dtypes
 _LETTERS = "DHW"
 
 
+@operator
 def conv1d_transpose(
     X: Tensor, W: Tensor, stride: PerDim = 1, padding: Padding = 0, output_padding: PerDim = 0,
     dilation: PerDim = 1, groups: int = 1, layout: str = "NCW",
@@ -41,6 +43,7 @@ def conv1d_transpose(
     )  # fmt: skip
 
 
+@operator
 def conv2d_transpose(
     X: Tensor, W: Tensor, stride: PerDim = 1, padding: Padding = 0, output_padding: PerDim = 0,
     dilation: PerDim = 1, groups: int = 1, layout: str = "NCHW",
@@ -53,6 +56,7 @@ def conv2d_transpose(
     )  # fmt: skip
 
 
+@operator
 def conv3d_transpose(
     X: Tensor, W: Tensor, stride: PerDim = 1, padding: Padding = 0, output_padding: PerDim = 0,
     dilation: PerDim = 1, groups: int = 1, layout: str = "NCDHW",

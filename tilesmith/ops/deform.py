@@ -21,6 +21,7 @@ from tilesmith.ops.arguments import (
     image_layout,
     need_equal,
     need_tensor,
+    operator,
     pad_pairs,
     per_dim,
     show_shape,
@@ -30,6 +31,7 @@ from tilesmith.ops.sample import mixed
 from tilesmith.ops.window import output_extent
 
 
+@operator
 def deform_conv(
     X: Tensor, W: Tensor, offset: Tensor, mask: Tensor | None = None, stride: PerDim = 1,
     padding: Padding = 0, dilation: PerDim = 1, groups: int = 1, offset_groups: int = 1,

@@ -12,7 +12,7 @@ from tilesmith.expr.ints import ONE, Int
 from tilesmith.expr.reductions import sum as sum_over
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Axis, Value, cast
-from tilesmith.ops.arguments import need_tensor, show_shape
+from tilesmith.ops.arguments import need_tensor, operator, show_shape
 from tilesmith.ops.precision import accumulator
 
 
@@ -102,6 +102,7 @@ def extents_of(terms: Terms, operands: Sequence[Tensor]) -> dict[str, Int]:
     return extents
 
 
+@operator
 def einsum(*operands: Tensor, equation: str, name: str = "einsum") -> Tensor:
     """The sum of products over the labels that the result does not have, as in
     einsum(A, B, equation="bij,bjk->bik"). It is one stage for all operands: contract more than two

@@ -13,12 +13,13 @@ from tilesmith.expr.ints import of, product
 from tilesmith.expr.reductions import sum as sum_over
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value, cast, power, where
-from tilesmith.ops.arguments import axis_of, fixed, show_shape
+from tilesmith.ops.arguments import axis_of, fixed, operator, show_shape
 from tilesmith.ops.norm import scale_shift
 from tilesmith.ops.precision import widen
 from tilesmith.ops.rows import Rows, need_float, need_vector
 
 
+@operator
 def group_norm(
     X: Tensor, gamma: Tensor, beta: Tensor, groups: int, epsilon: float = 1e-5,
     name: str = "group_norm",
@@ -70,6 +71,7 @@ def group_norm(
     return out
 
 
+@operator
 def instance_norm(
     X: Tensor, gamma: Tensor, beta: Tensor, epsilon: float = 1e-5, name: str = "instance_norm"
 ) -> Tensor:
@@ -83,6 +85,7 @@ def instance_norm(
     return group_norm(X, gamma, beta, channels, epsilon, name)
 
 
+@operator
 def rms_norm(
     X: Tensor, gamma: Tensor | None = None, axis: int = -1, epsilon: float = 1e-5,
     name: str = "rms_norm",
@@ -113,6 +116,7 @@ def rms_norm(
     return out
 
 
+@operator
 def lp_normalize(X: Tensor, axis: int = -1, p: int = 2, name: str = "lp_normalize") -> Tensor:
     """x over the p-norm along an axis, p being 1 or 2; 0 where that norm is 0."""
     op = "lp_normalize"
@@ -140,6 +144,7 @@ def lp_normalize(X: Tensor, axis: int = -1, p: int = 2, name: str = "lp_normaliz
     return out
 
 
+@operator
 def local_response_norm(
     X: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0,
     name: str = "local_response_norm",

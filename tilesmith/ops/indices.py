@@ -12,7 +12,7 @@ from tilesmith.expr.functions import maximum, minimum
 from tilesmith.expr.ints import Int, IntLike, of
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value, as_value, cast, where
-from tilesmith.ops.arguments import axis_of, fixed, need_equal, need_tensor
+from tilesmith.ops.arguments import axis_of, fixed, need_equal, need_tensor, operator
 
 
 def wrapped(index: Value, extent: Int) -> Value:
@@ -38,6 +38,7 @@ def _need_elements(op: str, X: Tensor, axes: range, ids: Tensor) -> None:
             raise ExpressionError(f"{op}: dimension {d} of X is empty, so no index is right")
 
 
+@operator
 def gather(X: Tensor, ids: Tensor, axis: int = 0, name: str = "gather") -> Tensor:
     """X at the places `ids` of an axis; the dimensions of ids take its stead."""
     op = "gather"
@@ -55,6 +56,7 @@ def gather(X: Tensor, ids: Tensor, axis: int = 0, name: str = "gather") -> Tenso
     return out
 
 
+@operator
 def gather_elements(X: Tensor, ids: Tensor, axis: int = 0, name: str = "gather_elements") -> Tensor:
     """X at its own place, but at ids[place] along an axis; of the shape of ids."""
     op = "gather_elements"
@@ -85,6 +87,7 @@ def need_within(op: str, what: str, ids: Tensor, X: Tensor, axis: int) -> None:
             )
 
 
+@operator
 def gather_nd(X: Tensor, ids: Tensor, batch_dims: int = 0, name: str = "gather_nd") -> Tensor:
     """X at the places that the rows of ids, its last dimension, name: each row has an index for
     every dimension behind the `batch_dims` first ones, or for some of them, and what is left of X
@@ -118,6 +121,7 @@ def gather_nd(X: Tensor, ids: Tensor, batch_dims: int = 0, name: str = "gather_n
     return out
 
 
+@operator
 def one_hot(
     ids: Tensor, values: Tensor, depth: IntLike, axis: int = -1, name: str = "one_hot"
 ) -> Tensor:

@@ -8,9 +8,11 @@ from tilesmith.base.errors import ExpressionError
 from tilesmith.expr import functions, values
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Number, Value
+from tilesmith.ops.arguments import operator
 from tilesmith.ops.pointwise import Term, each, joined
 
 
+@operator
 def trunc_divide(A: Term, B: Term, name: str = "trunc_divide") -> Tensor:
     """A / B rounded towards 0, as C divides integers."""
     return joined("trunc_divide", A, B, functions.trunc_divide, name)
@@ -34,6 +36,7 @@ def floor_divide(A: Term, B: Term, name: str = "floor_divide") -> Tensor:
     return joined("floor_divide", A, B, f, name)
 
 
+@operator
 def remainder(A: Term, B: Term, name: str = "remainder") -> Tensor:
     """A - floor(A / B) * B, with the sign of B, as in Python. Floats give it exactly."""
 
@@ -49,11 +52,13 @@ def remainder(A: Term, B: Term, name: str = "remainder") -> Tensor:
     return joined("remainder", A, B, f, name)
 
 
+@operator
 def fmod(A: Term, B: Term, name: str = "fmod") -> Tensor:
     """A - trunc(A / B) * B, with the sign of A, as in C."""
     return joined("fmod", A, B, functions.fmod, name)
 
 
+@operator
 def integer_power(A: Term, B: Term, name: str = "integer_power") -> Tensor:
     """A ** B of integers in the dtype of A, exact but that it wraps around; a negative exponent
     gives what 1 / A ** -B is towards 0.
@@ -78,31 +83,37 @@ def integer_power(A: Term, B: Term, name: str = "integer_power") -> Tensor:
     return joined("integer_power", A, B, f, name)
 
 
+@operator
 def bitwise_and(A: Term, B: Term, name: str = "bitwise_and") -> Tensor:
     """The bitwise and of integers."""
     return _bits("bitwise_and", A, B, name)
 
 
+@operator
 def bitwise_or(A: Term, B: Term, name: str = "bitwise_or") -> Tensor:
     """The bitwise or of integers."""
     return _bits("bitwise_or", A, B, name)
 
 
+@operator
 def bitwise_xor(A: Term, B: Term, name: str = "bitwise_xor") -> Tensor:
     """The bitwise exclusive or of integers."""
     return _bits("bitwise_xor", A, B, name)
 
 
+@operator
 def left_shift(A: Term, B: Term, name: str = "left_shift") -> Tensor:
     """A << B. A shift by the width or more leaves 0."""
     return _bits("left_shift", A, B, name)
 
 
+@operator
 def right_shift(A: Term, B: Term, name: str = "right_shift") -> Tensor:
     """A >> B: signed integers keep their sign. A shift by the width or more leaves 0, or -1."""
     return _bits("right_shift", A, B, name)
 
 
+@operator
 def bitwise_not(X: Tensor, name: str = "bitwise_not") -> Tensor:
     """Integers with every bit inverted."""
     _need_ints("bitwise_not", X)

@@ -12,7 +12,7 @@ from tilesmith.expr.ints import Int
 from tilesmith.expr.reductions import sum as sum_over
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value, cast
-from tilesmith.ops.arguments import need_equal, need_tensor, show_shape
+from tilesmith.ops.arguments import need_equal, need_tensor, operator, show_shape
 from tilesmith.ops.broadcast import broadcast_shape, read_broadcast
 from tilesmith.ops.precision import sum_dtypes
 
@@ -44,6 +44,7 @@ def _product(
     return out
 
 
+@operator
 def matmul(
     A: Tensor, B: Tensor, transpose_a: bool = False, transpose_b: bool = False,
     out_dtype: str | DType | None = None, name: str = "matmul",
@@ -59,6 +60,7 @@ def matmul(
     return _product("matmul", A, B, transpose_a, transpose_b, out_dtype, name, ())
 
 
+@operator
 def batch_matmul(
     A: Tensor, B: Tensor, transpose_a: bool = False, transpose_b: bool = False,
     out_dtype: str | DType | None = None, name: str = "batch_matmul",
@@ -76,6 +78,7 @@ def batch_matmul(
     return _product(op, A, B, transpose_a, transpose_b, out_dtype, name, labels)
 
 
+@operator
 def dense(
     X: Tensor, W: Tensor, bias: Tensor | None = None,
     out_dtype: str | DType | None = None, name: str = "dense",
@@ -106,6 +109,7 @@ def dense(
     return out
 
 
+@operator
 def transpose_batch_matmul(
     Q: Tensor, K: Tensor, out_dtype: str | DType | None = None, name: str = "scores"
 ) -> Tensor:

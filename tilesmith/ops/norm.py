@@ -14,11 +14,12 @@ from tilesmith.expr.reductions import amax
 from tilesmith.expr.reductions import sum as sum_over
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value, cast
-from tilesmith.ops.arguments import axis_of, need_tensor, show_shape
+from tilesmith.ops.arguments import axis_of, need_tensor, operator, show_shape
 from tilesmith.ops.precision import widen
 from tilesmith.ops.rows import Rows, need_float, need_vector
 
 
+@operator
 def softmax(X: Tensor, axis: int = -1, name: str = "softmax") -> Tensor:
     """exp(x) over the sum of exp along an axis, in four stages: maximum, exp, sum, quotient."""
     need_float("softmax", X)
@@ -35,6 +36,7 @@ def softmax(X: Tensor, axis: int = -1, name: str = "softmax") -> Tensor:
     return out
 
 
+@operator
 def log_softmax(X: Tensor, axis: int = -1, name: str = "log_softmax") -> Tensor:
     """The logarithm of softmax, without its overflow."""
     need_float("log_softmax", X)
@@ -50,6 +52,7 @@ def log_softmax(X: Tensor, axis: int = -1, name: str = "log_softmax") -> Tensor:
     return out
 
 
+@operator
 def layer_norm(
     X: Tensor, gamma: Tensor | None = None, beta: Tensor | None = None,
     axis: int | Sequence[int] = -1, epsilon: float = 1e-5, name: str = "layer_norm",
@@ -99,6 +102,7 @@ def layer_norm_with_statistics(
     return out, mean, scale
 
 
+@operator
 def scale_shift(
     X: Tensor, scale: Tensor, shift: Tensor, axis: int = 1, name: str = "scale_shift"
 ) -> Tensor:
@@ -116,6 +120,7 @@ def scale_shift(
     return out
 
 
+@operator
 def batch_norm(
     X: Tensor, gamma: Tensor, beta: Tensor, mean: Tensor, var: Tensor,
     axis: int = 1, epsilon: float = 1e-5, name: str = "batch_norm",
@@ -140,6 +145,7 @@ def batch_norm(
     return scale_shift(X, scale, shift, axis=d, name=name)
 
 
+@operator
 def norm(X: Tensor, name: str = "norm") -> Tensor:
     """The 2-norm of a vector or matrix, of rank 0; of matrices (B, M, N), one for each."""
     need_float("norm", X)

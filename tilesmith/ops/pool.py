@@ -19,11 +19,12 @@ from tilesmith.expr.reductions import amax, reduce
 from tilesmith.expr.reductions import sum as sum_over
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Axis, Value, cast, power, where
-from tilesmith.ops.arguments import Padding, PerDim, image_layout, need_tensor
+from tilesmith.ops.arguments import Padding, PerDim, image_layout, need_tensor, operator
 from tilesmith.ops.pool_windows import Windows
 from tilesmith.ops.precision import widen
 
 
+@operator
 def max_pool(
     X: Tensor, kernel: PerDim, stride: PerDim | None = None, padding: Padding = 0,
     dilation: PerDim = 1, ceil_mode: bool = False, layout: str | None = None,
@@ -37,6 +38,7 @@ def max_pool(
     )
 
 
+@operator
 def max_pool2d(
     X: Tensor, kernel: PerDim, stride: PerDim | None = None, padding: Padding = 0,
     dilation: PerDim = 1, ceil_mode: bool = False, layout: str = "NCHW",
@@ -123,6 +125,7 @@ def _first_largest(p: tuple[Value, ...], q: tuple[Value, ...]) -> tuple[Value, V
     return where(left, p[0], q[0]), where(left, p[1], q[1])
 
 
+@operator
 def avg_pool(
     X: Tensor, kernel: PerDim, stride: PerDim | None = None, padding: Padding = 0,
     count_include_pad: bool = True, ceil_mode: bool = False, dilation: PerDim = 1,
@@ -133,6 +136,7 @@ def avg_pool(
     return _avg_pool(X, windows, count_include_pad, name)
 
 
+@operator
 def avg_pool2d(
     X: Tensor, kernel: PerDim, stride: PerDim | None = None, padding: Padding = 0,
     count_include_pad: bool = True, ceil_mode: bool = False, layout: str = "NCHW",
@@ -153,6 +157,7 @@ def _avg_pool(X: Tensor, windows: Windows, include_pad: bool, name: str) -> Tens
     return out
 
 
+@operator
 def lp_pool(
     X: Tensor, kernel: PerDim, p: float = 2, stride: PerDim | None = None, padding: Padding = 0,
     ceil_mode: bool = False, dilation: PerDim = 1, layout: str | None = None,
@@ -190,11 +195,13 @@ def _root(x: Value, p: float) -> Value:
 
 
 # of a whole image
+@operator
 def global_avg_pool(X: Tensor, layout: str | None = None, name: str = "global_avg_pool") -> Tensor:
     """The mean of each channel; the spatial dimensions stay, with an extent of 1."""
     return _global_mean("global_avg_pool", X, layout, None, name)
 
 
+@operator
 def global_avg_pool2d(X: Tensor, layout: str = "NCHW", name: str = "global_avg_pool2d") -> Tensor:
     """The mean of each channel; H and W stay, with an extent of 1."""
     return _global_mean("global_avg_pool2d", X, layout, 2, name)
@@ -208,11 +215,13 @@ def _global_mean(op: str, X: Tensor, layout: str | None, count: int | None, name
     return _over_image(op, X, layout, count, mean, name)
 
 
+@operator
 def global_max_pool(X: Tensor, layout: str | None = None, name: str = "global_max_pool") -> Tensor:
     """The maximum of each channel; the spatial dimensions stay, with an extent of 1."""
     return _over_image("global_max_pool", X, layout, None, lambda x, axes: amax(x, axis=axes), name)
 
 
+@operator
 def global_lp_pool(
     X: Tensor, p: float = 2, layout: str | None = None, name: str = "global_lp_pool"
 ) -> Tensor:

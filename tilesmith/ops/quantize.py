@@ -17,7 +17,7 @@ from tilesmith.expr.ints import ONE
 from tilesmith.expr.reductions import amax, amin
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value, cast, where
-from tilesmith.ops.arguments import axis_of, fixed, need_equal, need_tensor, show_shape
+from tilesmith.ops.arguments import axis_of, fixed, need_equal, need_tensor, operator, show_shape
 from tilesmith.ops.broadcast import broadcast_shape, read_broadcast
 from tilesmith.ops.precision import widen
 
@@ -72,6 +72,7 @@ def _saturated(x: Value, zero: Value | None, to: DType, real: bool = False) -> V
     return cast(whole + cast(zero, INT32), to)
 
 
+@operator
 def quantize(
     X: Tensor, scale: Tensor, *zero: Tensor, axis: int = 1, block: int = 0,
     dtype: str | DType = "uint8", precision: str | DType | None = None, name: str = "quantize",
@@ -96,6 +97,7 @@ def quantize(
     return out
 
 
+@operator
 def dequantize(
     X: Tensor, scale: Tensor, *zero: Tensor, axis: int = 1, block: int = 0,
     dtype: str | DType | None = None, name: str = "dequantize",
@@ -119,6 +121,7 @@ def dequantize(
     return out
 
 
+@operator
 def to_integers(
     X: Tensor, scale: Tensor, zero: Tensor, dtype: str | DType = "uint8", name: str = "to_integers"
 ) -> Tensor:
@@ -128,6 +131,7 @@ def to_integers(
     return _alike(quantize(X, scale, zero, dtype=dtype, name=name), "to_integers", scale, zero)
 
 
+@operator
 def to_reals(X: Tensor, scale: Tensor, zero: Tensor, name: str = "to_reals") -> Tensor:
     """dequantize in the same way."""
     return _alike(dequantize(X, scale, zero, name=name), "to_reals", scale, zero)
@@ -174,6 +178,7 @@ def quantization_range(X: Tensor, name: str = "quantization") -> tuple[Tensor, T
     return scale, zero
 
 
+@operator
 def weighted_sum(
     A: Tensor, B: Tensor, of_a: Tensor, of_b: Tensor, shift: Tensor, *zero: Tensor,
     dtype: str | DType = "uint8", name: str = "weighted_sum",
@@ -201,6 +206,7 @@ def weighted_sum(
     return out
 
 
+@operator
 def requantize(
     S: Tensor, factor: Tensor, *terms: Tensor, dtype: str | DType = "uint8", real: bool = False,
     name: str = "requantize",

@@ -19,7 +19,7 @@ from tilesmith.expr.functions import absolute, exp, log, sqrt, trunc_divide
 from tilesmith.expr.ints import ONE, Int, product
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Axis, Value, cast, where
-from tilesmith.ops.arguments import axis_of, need_tensor
+from tilesmith.ops.arguments import axis_of, need_tensor, operator
 from tilesmith.ops.precision import accumulator, widen
 
 Axes = int | Sequence[int] | None
@@ -83,6 +83,7 @@ def _number(x: Value) -> Value:
     return cast(x, accumulator(x.dtype)) if x.dtype.kind != "b" else x
 
 
+@operator
 def reduce_sum(
     X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_sum"
 ) -> Tensor:
@@ -90,6 +91,7 @@ def reduce_sum(
     return _reduced("reduce_sum", X, axes, keepdims, name, reductions.sum, _number)
 
 
+@operator
 def reduce_prod(
     X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_prod"
 ) -> Tensor:
@@ -97,6 +99,7 @@ def reduce_prod(
     return _reduced("reduce_prod", X, axes, keepdims, name, reductions.prod, _number)
 
 
+@operator
 def reduce_max(
     X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_max"
 ) -> Tensor:
@@ -104,6 +107,7 @@ def reduce_max(
     return _reduced("reduce_max", X, axes, keepdims, name, reductions.amax)
 
 
+@operator
 def reduce_min(
     X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_min"
 ) -> Tensor:
@@ -111,6 +115,7 @@ def reduce_min(
     return _reduced("reduce_min", X, axes, keepdims, name, reductions.amin)
 
 
+@operator
 def reduce_mean(
     X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_mean"
 ) -> Tensor:
@@ -122,6 +127,7 @@ def reduce_mean(
     return _reduced("reduce_mean", X, axes, keepdims, name, reductions.sum, _number, after)
 
 
+@operator
 def reduce_sum_square(
     X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_sum_square"
 ) -> Tensor:
@@ -133,6 +139,7 @@ def reduce_sum_square(
     return _reduced("reduce_sum_square", X, axes, keepdims, name, reductions.sum, square)
 
 
+@operator
 def reduce_l1(
     X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_l1"
 ) -> Tensor:
@@ -142,6 +149,7 @@ def reduce_l1(
     )
 
 
+@operator
 def reduce_l2(
     X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_l2"
 ) -> Tensor:
@@ -152,6 +160,7 @@ def reduce_l2(
     )  # fmt: skip
 
 
+@operator
 def reduce_log_sum(
     X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_log_sum"
 ) -> Tensor:
@@ -161,6 +170,7 @@ def reduce_log_sum(
     )
 
 
+@operator
 def reduce_log_sum_exp(
     X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_log_sum_exp"
 ) -> Tensor:

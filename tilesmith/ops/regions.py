@@ -10,10 +10,11 @@ from tilesmith.expr.reductions import amax
 from tilesmith.expr.reductions import sum as sum_over
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value, cast, where
-from tilesmith.ops.arguments import PerDim, fixed, need_equal, need_tensor, per_dim
+from tilesmith.ops.arguments import PerDim, fixed, need_equal, need_tensor, operator, per_dim
 from tilesmith.ops.precision import accumulator
 
 
+@operator
 def roi_align(
     X: Tensor, rois: Tensor, batch: Tensor, size: PerDim = 1, samples: int = 2,
     scale: float = 1.0, mode: str = "avg", half_pixel: bool = True, name: str = "roi_align",
@@ -147,6 +148,7 @@ def _between(x: Value, n: int) -> tuple[Value, Value, Value]:
     return first, minimum(first + 1, n - 1), held - low
 
 
+@operator
 def max_roi_pool(
     X: Tensor, rois: Tensor, size: PerDim, scale: float = 1.0, name: str = "max_roi_pool"
 ) -> Tensor:

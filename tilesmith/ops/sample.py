@@ -11,7 +11,7 @@ from tilesmith.expr.functions import floor, maximum, minimum, round_
 from tilesmith.expr.ints import of
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value, cast, where
-from tilesmith.ops.arguments import PerDim, fixed, need_equal, need_tensor, per_dim
+from tilesmith.ops.arguments import PerDim, fixed, need_equal, need_tensor, operator, per_dim
 from tilesmith.ops.precision import accumulator
 
 MODES = ("linear", "nearest", "cubic")
@@ -19,6 +19,7 @@ PADDINGS = ("zeros", "border", "reflection")
 _CUBIC = -0.75  # Keys' parameter
 
 
+@operator
 def grid_sample(
     X: Tensor, grid: Tensor, mode: str = "linear", padding_mode: str = "zeros",
     align_corners: bool = False, name: str = "grid_sample",
@@ -140,6 +141,7 @@ def _taps(x: Value, cubic: bool) -> list[tuple[Value, Value]]:
     return [(first + (k - 1), w) for k, w in enumerate(weights)]
 
 
+@operator
 def affine_grid(
     theta: Tensor, size: PerDim, align_corners: bool = False, name: str = "affine_grid"
 ) -> Tensor:

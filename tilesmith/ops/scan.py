@@ -13,7 +13,7 @@ from tilesmith.expr import reductions
 from tilesmith.expr.dsl import compute, reduce_axis
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Axis, Number, Value, binary, cast, where
-from tilesmith.ops.arguments import axis_of, fixed, need_tensor
+from tilesmith.ops.arguments import axis_of, fixed, need_tensor, operator
 from tilesmith.ops.precision import accumulator
 
 _BLOCK = 32  # elements that are summed one by one
@@ -92,6 +92,7 @@ def _scanned(
     return out
 
 
+@operator
 def cumsum(
     X: Tensor, axis: int = -1, exclusive: bool = False, reverse: bool = False, name: str = "cumsum"
 ) -> Tensor:
@@ -101,6 +102,7 @@ def cumsum(
     return _scanned("cumsum", "add", X, axis, exclusive, reverse, name)
 
 
+@operator
 def cumprod(
     X: Tensor, axis: int = -1, exclusive: bool = False, reverse: bool = False, name: str = "cumprod"
 ) -> Tensor:

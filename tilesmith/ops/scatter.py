@@ -16,7 +16,7 @@ from tilesmith.expr.dsl import compute, reduce_axis
 from tilesmith.expr.functions import maximum, minimum
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Axis, Number, Value, binary, cast, where
-from tilesmith.ops.arguments import axis_of, fixed, need_equal, need_tensor
+from tilesmith.ops.arguments import axis_of, fixed, need_equal, need_tensor, operator
 from tilesmith.ops.indices import need_indices, need_within, wrapped
 from tilesmith.ops.precision import widen
 
@@ -73,6 +73,7 @@ def _update_at(
     return inner, own if hit is None else hit & own
 
 
+@operator
 def scatter_elements(
     X: Tensor, ids: Tensor, updates: Tensor, axis: int = 0, reduction: str = "add",
     name: str = "scatter",
@@ -145,6 +146,7 @@ def _need_same_shape(op: str, A: Tensor, B: Tensor) -> None:
 
 
 # at several indices
+@operator
 def scatter_nd(
     X: Tensor, ids: Tensor, updates: Tensor, reduction: str = "add", name: str = "scatter"
 ) -> Tensor:
@@ -216,6 +218,7 @@ def _row_hits(ids: Tensor, X: Tensor, u: Value, index: tuple[Value, ...]) -> Val
 
 
 # a piece of a cache
+@operator
 def tensor_scatter(
     X: Tensor, updates: Tensor, starts: Tensor, axis: int = -2, circular: bool = False,
     name: str = "tensor_scatter",

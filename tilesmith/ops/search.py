@@ -8,10 +8,11 @@ from tilesmith.expr.dsl import compute, reduce_axis
 from tilesmith.expr.ints import product
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value, cast, where
-from tilesmith.ops.arguments import axis_of, need_tensor
+from tilesmith.ops.arguments import axis_of, need_tensor, operator
 from tilesmith.ops.transform import reshape
 
 
+@operator
 def argmax(
     X: Tensor, axis: int | None = -1, keepdims: bool = False, last: bool = False,
     name: str = "argmax",
@@ -24,6 +25,7 @@ def argmax(
     return _position("argmax", X, axis, keepdims, last, name)
 
 
+@operator
 def argmin(
     X: Tensor, axis: int | None = -1, keepdims: bool = False, last: bool = False,
     name: str = "argmin",
@@ -76,6 +78,7 @@ def _position(
     return position
 
 
+@operator
 def hardmax(X: Tensor, axis: int = -1, name: str = "hardmax") -> Tensor:
     """1 at the first maximum along an axis, 0 elsewhere."""
     need_tensor("hardmax", "X", X)

@@ -8,9 +8,10 @@ from tilesmith.expr.dsl import compute, reduce_axis
 from tilesmith.expr.functions import isnan, maximum, minimum
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value, cast, where
-from tilesmith.ops.arguments import axis_of, fixed, need_tensor
+from tilesmith.ops.arguments import axis_of, fixed, need_tensor, operator
 
 
+@operator
 def top_k(
     X: Tensor, k: int, axis: int = -1, largest: bool = True, name: str = "top_k"
 ) -> tuple[Tensor, Tensor]:

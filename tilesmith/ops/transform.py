@@ -11,10 +11,18 @@ from tilesmith.expr.ints import ONE, Int, IntLike, exact_quotient, of, product
 from tilesmith.expr.linear import row_major
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Number, Value, where
-from tilesmith.ops.arguments import axis_of, need_equal, need_tensor, pad_pairs, show_shape
+from tilesmith.ops.arguments import (
+    axis_of,
+    need_equal,
+    need_tensor,
+    operator,
+    pad_pairs,
+    show_shape,
+)
 from tilesmith.ops.window import padded
 
 
+@operator
 def transpose(X: Tensor, axes: Sequence[int] | None = None, name: str = "transpose") -> Tensor:
     """Dimension d of the result is dimension axes[d] of X; by default their order is reversed."""
     need_tensor("transpose", "X", X)
@@ -32,6 +40,7 @@ def transpose(X: Tensor, axes: Sequence[int] | None = None, name: str = "transpo
     return out
 
 
+@operator
 def reshape(X: Tensor, shape: Sequence[IntLike], name: str = "reshape") -> Tensor:
     """The elements of X in row-major order under another shape; one extent may be -1."""
     need_tensor("reshape", "X", X)
@@ -79,6 +88,7 @@ def _inferred(X: Tensor, shape: Sequence[IntLike]) -> list[Int]:
     return [e for e in new if e is not None]
 
 
+@operator
 def flatten(X: Tensor, name: str = "flatten") -> Tensor:
     """(N, everything else)."""
     need_tensor("flatten", "X", X)
@@ -87,6 +97,7 @@ def flatten(X: Tensor, name: str = "flatten") -> Tensor:
     return reshape(X, (X.shape_ints[0], product([ONE, *X.shape_ints[1:]])), name=name)
 
 
+@operator
 def pad(
     X: Tensor, widths: Sequence[int | Sequence[int]] | int, value: Number = 0, name: str = "pad"
 ) -> Tensor:
@@ -98,6 +109,7 @@ def pad(
     return out
 
 
+@operator
 def concatenate(
     *given: Tensor | Sequence[Tensor], axis: int = 0, name: str = "concatenate"
 ) -> Tensor:
@@ -141,6 +153,7 @@ def concatenate(
     return joined
 
 
+@operator
 def take(X: Tensor, ids: Tensor, axis: int = 0, name: str = "take") -> Tensor:
     """X at positions `ids` of an axis, which the dimensions of ids replace. 0 <= id < extent."""
     need_tensor("take", "X", X)
@@ -158,6 +171,7 @@ def take(X: Tensor, ids: Tensor, axis: int = 0, name: str = "take") -> Tensor:
     return out
 
 
+@operator
 def embedding(table: Tensor, ids: Tensor, name: str = "embedding") -> Tensor:
     """The rows `ids` of a table (V, D), of shape (..., D)."""
     need_tensor("embedding", "table", table, "V D")

@@ -18,6 +18,7 @@ from tilesmith.ops.arguments import (
     fixed,
     need_equal,
     need_tensor,
+    operator,
     pad_pairs,
     per_dim,
     show_shape,
@@ -28,6 +29,7 @@ from tilesmith.ops.window import padded
 PAD_MODES = ("reflect", "edge", "wrap")
 
 
+@operator
 def slice_(
     X: Tensor,
     starts: Sequence[int | None],
@@ -68,6 +70,7 @@ def slice_(
     return out
 
 
+@operator
 def expand(X: Tensor, shape: Sequence[IntLike], name: str = "expand") -> Tensor:
     """X broadcast to `shape`, as NumPy does: its dimensions of 1 are repeated."""
     need_tensor("expand", "X", X)
@@ -81,6 +84,7 @@ def expand(X: Tensor, shape: Sequence[IntLike], name: str = "expand") -> Tensor:
     return out
 
 
+@operator
 def tile(X: Tensor, repeats: Sequence[int], name: str = "tile") -> Tensor:
     """X repeated as a whole, `repeats[d]` times along dimension d."""
     need_tensor("tile", "X", X)
@@ -99,6 +103,7 @@ def tile(X: Tensor, repeats: Sequence[int], name: str = "tile") -> Tensor:
     return out
 
 
+@operator
 def pad_with(
     X: Tensor, value: Tensor, widths: Sequence[int | Sequence[int]] | int, name: str = "pad"
 ) -> Tensor:
@@ -117,6 +122,7 @@ def pad_with(
     return out
 
 
+@operator
 def pad_mirrored(
     X: Tensor, widths: Sequence[int | Sequence[int]] | int, mode: str = "reflect", name: str = "pad"
 ) -> Tensor:
@@ -169,6 +175,7 @@ def _distance(p: Int) -> Int:
     return ints.maximum(ints.maximum(p, -p), of(0))
 
 
+@operator
 def trilu(X: Tensor, k: int = 0, upper: bool = True, name: str = "trilu") -> Tensor:
     """The upper (or lower) triangles of a stack of matrices: zero below (above) diagonal k."""
     need_tensor("trilu", "X", X)
@@ -183,6 +190,7 @@ def trilu(X: Tensor, k: int = 0, upper: bool = True, name: str = "trilu") -> Ten
     return out
 
 
+@operator
 def reverse_sequence(
     X: Tensor, lengths: Tensor, batch_axis: int = 1, time_axis: int = 0, name: str = "reverse"
 ) -> Tensor:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO, cast
 
 from tilesmith.base.errors import RecordsError
+from tilesmith.base.given import checks_given
 from tilesmith.base.whole_file import whole_file
 from tilesmith.records.check import LINE_VERSION, read_line
 from tilesmith.records.reader import reader_of
@@ -136,6 +137,7 @@ def _write(file: TextIO, rows: Iterable[Entry]) -> int:
     return count
 
 
+@checks_given(error=RecordsError)
 def read_records(path: str | os.PathLike[str], parts: Parts | None = None) -> list[Measurement]:
     """The measurements in an exported file, without a database, read with `parts` of your own. Each
     task has the target it was recorded on, whatever machine this is, and the back end, if that is

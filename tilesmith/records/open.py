@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from tilesmith.base.errors import RecordsError
+from tilesmith.base.given import checks_given
 from tilesmith.schedule.parts import Parts
 
 if TYPE_CHECKING:
     from tilesmith.records.sql import SqlDatabase
 
 
+@checks_given(error=RecordsError)
 def open_database(place: str | os.PathLike[str], parts: Parts | None = None) -> SqlDatabase:
     """A database of measurements.
 

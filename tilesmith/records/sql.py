@@ -19,6 +19,7 @@ from typing import Self, TextIO
 import sqlalchemy as sa
 
 from tilesmith.base.errors import RecordsError
+from tilesmith.base.given import checks_given
 from tilesmith.records.database import (
     MissingPartsWarning,
     RunSummary,
@@ -66,6 +67,7 @@ from tilesmith.task.task import (
 _REASONS = 20  # refused lines of an import for which a reason is kept
 
 
+@checks_given(error=RecordsError)
 class SqlDatabase:
     """Created by `open_database`. Implements the protocol `Database`; the further methods maintain
     the records.

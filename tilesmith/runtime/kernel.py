@@ -15,6 +15,7 @@ import numpy as np
 from numpy import ndarray
 
 from tilesmith.base.errors import ArgumentError, BuildError
+from tilesmith.base.given import checks_given
 from tilesmith.codegen.artifact import Artifact, Parameter, obstacle
 from tilesmith.ir.pack import packed
 from tilesmith.runtime.arrays import Array, address_of, at_a_line, convert, empty, reject
@@ -46,6 +47,7 @@ def _expected(p: Parameter) -> _Expected:
     return p.shape, p.dtype.numpy, p.dtype.numpy.alignment - 1, p.nbytes, p
 
 
+@checks_given
 class Kernel:
     """A compiled computation: call it with one array per input; it returns the output, or a tuple
     of outputs. Arrays are NumPy's, or anything with `__dlpack__`.

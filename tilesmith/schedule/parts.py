@@ -13,7 +13,8 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from tilesmith.base.digest import digest
-from tilesmith.base.errors import ArgumentError
+from tilesmith.base.errors import ArgumentError, ScheduleError
+from tilesmith.base.given import checks_given
 from tilesmith.base.identity import identity
 from tilesmith.base.target import Target
 from tilesmith.ir.function import Function
@@ -34,6 +35,7 @@ class CodeGenerator(Protocol):
     def compile(self, func: Function, target: Target, *, checked: bool = False) -> Any: ...
 
 
+@checks_given(error=ScheduleError)
 @dataclass(frozen=True)
 class Parts:
     """Parts of your own, in addition to the built-in ones. Give the same object to whatever tunes,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilesmith.base.errors import ScheduleError
+from tilesmith.base.given import checks_given
 from tilesmith.base.html import html_folded, html_text
 from tilesmith.expr.ints import Int, var
 from tilesmith.ir.function import Function
@@ -34,6 +35,8 @@ from tilesmith.schedule.write_out import WriteOut
 from tilesmith.schedule.zeros import SkipZeros
 
 
+@checks_given(error=ScheduleError)
+@checks_given(error=ScheduleError)
 class Schedule:
     """A Function and the changes to its loops, made by hand. Every method is one primitive: it is
     checked, applied at once to `func`, and recorded in `trace`. Loops and blocks are given by name;

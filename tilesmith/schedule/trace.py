@@ -9,7 +9,8 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from tilesmith.base.errors import MissingPartError, TraceError
+from tilesmith.base.errors import MissingPartError, ScheduleError, TraceError
+from tilesmith.base.given import checks_given
 from tilesmith.base.html import html_text
 from tilesmith.ir.function import Function
 from tilesmith.schedule.parts import Parts
@@ -20,6 +21,7 @@ VERSION = 1
 _NONE = Parts()
 
 
+@checks_given(error=ScheduleError)
 @dataclass(frozen=True, slots=True)
 class Trace:
     """The steps of a schedule as a value: it prints like the code one would write, converts to and

@@ -10,6 +10,7 @@ from heapq import heappush, heappushpop
 
 import numpy as np
 
+from tilesmith.base.given import checks_given
 from tilesmith.schedule.trace import Trace
 from tilesmith.search import checked
 from tilesmith.search.catalogue import Catalogue, Individual
@@ -26,6 +27,7 @@ _ROUNDS = 2  # plans without a new candidate after which the rest is drawn at ra
 _POOL = 4  # rows kept for picking, as a multiple of the plan's size
 
 
+@checks_given
 @dataclass(frozen=True)
 class Annealing:
     """`chains` take up to `iterations` steps while the temperature falls linearly. They stop early

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+from tilesmith.base.given import checks_given
 from tilesmith.base.target import Target
 
 _SMALLEST_WAY = 4096  # bytes; L1 of x86-64 is indexed by the page offset, so a way is a page
@@ -41,6 +42,7 @@ class Cache:
     miss_nbytes: float
 
 
+@checks_given
 @dataclass(frozen=True)
 class CpuConstants:
     """Sizes are in bytes and times in cycles. A Target gives the sizes; the other defaults were

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
+from tilesmith.base.given import checks_given
 from tilesmith.base.target import Target
 from tilesmith.expr.conditions import condition_parts, settled
 from tilesmith.expr.ints import FloorDiv, opaque_atoms
@@ -32,6 +33,7 @@ from tilesmith.task.task import Task
 _COST = {"divmod": 6.0, "math": 12.0}
 
 
+@checks_given
 @dataclass(frozen=True)
 class CpuScore(ClosedForm):
     """`constants` describe the machine; None takes `CpuConstants.of` the task's target."""

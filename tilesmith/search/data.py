@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilesmith.base.errors import ScheduleError
+from tilesmith.base.given import checks_given
 from tilesmith.search.protocol import Scores
 from tilesmith.space.domains import Matrix
 from tilesmith.space.reopen import reopen, stacked
@@ -54,6 +55,7 @@ def labels_of(measurements: Sequence[Measurement]) -> Scores:
     )
 
 
+@checks_given
 def groups_of(measurements: Sequence[Measurement]) -> list[Group]:
     """Measurements to learn from, by variant. Traces that can no longer be applied, such as records
     of another version, are left out.

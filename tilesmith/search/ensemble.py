@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tilesmith.base.given import checks_given
 from tilesmith.search import checked
 from tilesmith.search.acquisition import Acquisition, log_expected_improvement
 from tilesmith.search.data import Group, groups_of
@@ -38,6 +39,7 @@ def standardise(predictor: Predictor, groups: Sequence[Group]) -> Standardised:
     return Standardised(predictor, float(scores.mean()), float(scores.std()) or 1.0)
 
 
+@checks_given
 @dataclass(frozen=True)
 class Ensemble:
     """`members` models, each fitted to a bootstrap sample. `acquire` combines their mean and spread

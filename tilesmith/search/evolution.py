@@ -13,6 +13,7 @@ from itertools import islice
 
 import numpy as np
 
+from tilesmith.base.given import checks_given
 from tilesmith.schedule.trace import Trace
 from tilesmith.search import checked
 from tilesmith.search.catalogue import Catalogue, Individual
@@ -39,6 +40,7 @@ from tilesmith.task.task import Candidate, Measurement, Task
 _ATTEMPTS = 4  # populations without a new candidate after which the rest is drawn at random
 
 
+@checks_given
 @dataclass(frozen=True)
 class Evolution:
     """The default strategy: an evolutionary search that a cost model guides. `cost_model` is the

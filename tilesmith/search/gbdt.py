@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from tilesmith.base.errors import TuneError
+from tilesmith.base.given import checks_given
 from tilesmith.search import checked
 from tilesmith.search.data import Group, groups_of
 from tilesmith.search.features.statements import StatementFeatures
@@ -42,6 +43,7 @@ def _load_trees() -> None:
     Thread(target=load, name="tilesmith-load").start()
 
 
+@checks_given
 @dataclass(frozen=True)
 class Gbdt:
     """Gradient-boosted trees.

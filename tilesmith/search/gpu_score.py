@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
+from tilesmith.base.given import checks_given
 from tilesmith.base.target import Target
 from tilesmith.ir.nodes import walk
 from tilesmith.search.closed_form import ClosedForm
@@ -25,6 +26,7 @@ from tilesmith.search.tensor_score import tensor_cycles
 from tilesmith.space.variant import Variant
 
 
+@checks_given
 @dataclass(frozen=True)
 class GpuScore(ClosedForm):
     """`constants` describe the GPU; None takes `GpuConstants.of` the task's target."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from tilesmith.base.given import checks_given
 from tilesmith.schedule.trace import Trace
 from tilesmith.search.catalogue import Catalogue
 from tilesmith.space.domains import Matrix, Rng
@@ -17,6 +18,7 @@ from tilesmith.task.task import Candidate, Measurement, Task
 _LEAST, _MOST = 64, 8192  # rows generated at a time: few at first, more if valid ones are rare
 
 
+@checks_given
 @dataclass(frozen=True)
 class Grid:
     """Variants one after another, decisions like the digits of a number. A variant is abandoned

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tilesmith.base.given import checks_given
 from tilesmith.space.domains import Matrix, Rng
 from tilesmith.space.variant import Variant
 
 
+@checks_given
 @dataclass(frozen=True)
 class ChangeDecisions:
     """Changes one decision of each row of a random `share` by a small step: a prime factor moves to

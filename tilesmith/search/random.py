@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tilesmith.base.given import checks_given
 from tilesmith.schedule.trace import Trace
 from tilesmith.search.catalogue import Catalogue
 from tilesmith.search.grid import GridSearch
@@ -17,6 +18,7 @@ _ROUNDS = 8  # draws without a new candidate after which the rest is enumerated
 _PATIENCE = 1 << 18
 
 
+@checks_given
 @dataclass(frozen=True)
 class Random:
     """All variants are equally likely, and so are the rows of each."""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tilesmith.base.digest import digest
+from tilesmith.base.given import checks_given
 from tilesmith.schedule.trace import Trace
 from tilesmith.search.protocol import Scores
 from tilesmith.space.domains import Matrix
@@ -21,6 +22,7 @@ from tilesmith.task.task import Measurement
 Words = np.ndarray[Any, np.dtype[np.uint64]]
 
 
+@checks_given
 @dataclass(frozen=True)
 class RandomModel:
     """A cost model that predicts random scores: what others have to beat."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilesmith.base.errors import ScheduleError
+from tilesmith.base.given import checks_given
 from tilesmith.schedule.trace import Trace
 from tilesmith.search.protocol import Search, Strategy
 from tilesmith.space.domains import Rng
@@ -22,6 +23,7 @@ from tilesmith.task.task import Candidate, Measurement, Task
 _ATTEMPTS = 3  # rounds of proposals, because a variant may have no records left
 
 
+@checks_given
 @dataclass(frozen=True)
 class RecordedSpace:
     """The variants of the records, whatever sketches the current rules derive."""
@@ -36,6 +38,7 @@ class RecordedSpace:
         return tuple(rows.variant.trace for rows in by_variant.values())
 
 
+@checks_given
 @dataclass(frozen=True)
 class Recorded:
     """A strategy that proposes recorded candidates only: those nearest to what another strategy

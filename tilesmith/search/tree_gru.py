@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from tilesmith.base.errors import TuneError
+from tilesmith.base.given import checks_given
 from tilesmith.search.data import groups_of
 from tilesmith.search.features.tree import tree_of
 from tilesmith.search.protocol import Predictor
@@ -20,6 +21,7 @@ LOSSES = ("rank", "regression")
 _FEWEST = 8  # fewer measurements are not learned from
 
 
+@checks_given
 @dataclass(frozen=True)
 class TreeGru:
     """The loss "rank" is pairwise within a task; "regression" is the squared error of log2 of the

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tilesmith.base.errors import ScheduleError
+from tilesmith.base.given import checks_given
 from tilesmith.base.target import Target
 from tilesmith.ir.lookup import find_block, readers, writers
 from tilesmith.ir.nodes import Block, Intrinsic
@@ -49,6 +50,7 @@ _TILING = Tiling("SSRSRRS", "any", max_innermost=16, registers=True, whole=8, on
 _HELD = replace(_TILING, structure="SSSRRS", max_innermost=1)
 
 
+@checks_given(error=ScheduleError)
 @dataclass(frozen=True)
 class TileByInstruction:
     """Sketches in which one of the `intrinsics` computes a block's innermost tile. An element-wise

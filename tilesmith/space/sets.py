@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilesmith.base.dtype import FLOAT32
+from tilesmith.base.errors import ScheduleError
+from tilesmith.base.given import checks_given
 from tilesmith.base.target import Target
 from tilesmith.ir.intrinsics import INTRINSICS
 from tilesmith.ir.tensor_cores import group_intrinsics, warp_intrinsics
@@ -48,6 +50,7 @@ from tilesmith.space.windows import WriteOutWindows
 from tilesmith.space.windows_gpu import WriteOutWindowsForGpu
 
 
+@checks_given(error=ScheduleError)
 def ansor_rules(target: Target) -> tuple[Rule, ...]:
     """Exactly Ansor's rules: tiles that divide, by SSRSRS on CPUs and by SSSRRSRS on GPUs."""
     if target.kind != "cpu":
@@ -71,6 +74,7 @@ def ansor_rules(target: Target) -> tuple[Rule, ...]:
     )
 
 
+@checks_given(error=ScheduleError)
 def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...]:
     """Goes beyond Ansor: tiles need not divide, the innermost tile stays in registers, and the
     vectorised axis, the loop order of the outer levels and packed operands are decisions. Minimal

@@ -13,6 +13,7 @@ from math import gcd, prod
 from typing import Protocol, runtime_checkable
 
 from tilesmith.base.errors import ScheduleError
+from tilesmith.base.given import checks_given
 from tilesmith.base.target import Target
 from tilesmith.schedule.parts import Parts
 from tilesmith.schedule.rounding import ACCURACY, require_accuracy
@@ -108,6 +109,7 @@ def require_traces(returned: object, space: str = "the space") -> tuple[Trace, .
     return tuple(returned)
 
 
+@checks_given(error=ScheduleError)
 @dataclass(frozen=True)
 class SketchSpace:
     """Programs that rules derive from what a computation reads and writes: no template is needed.
@@ -164,6 +166,7 @@ def _derived(task: Task, rules: tuple[Rule, ...], most: int) -> Sketches:
 _derived_once = lru_cache(maxsize=256)(_derived)  # a draft and a search ask for the same sketches
 
 
+@checks_given(error=ScheduleError)
 @dataclass(frozen=True)
 class TemplateSpace:
     """The programs that a schedule function of yours can make. The function gets a
@@ -211,6 +214,7 @@ class TemplateSpace:
         return checked
 
 
+@checks_given(error=ScheduleError)
 class UnionSpace:
     """The union of the sketches of several spaces, as derived ones and those of a template."""
 
@@ -236,6 +240,7 @@ def _warned(derived: Sketches, task: Task) -> tuple[Trace, ...]:
     return derived.traces
 
 
+@checks_given(error=ScheduleError)
 def variants(task: Task, sketch: Trace) -> Iterator[Variant]:
     """Every legal combination of structural decisions, lowered lazily."""
     for trace in structured(sketch):

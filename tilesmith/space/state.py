@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol, runtime_checkable
 
+from tilesmith.base.errors import ScheduleError
+from tilesmith.base.given import checks_given
 from tilesmith.ir.function import Function
 from tilesmith.ir.lookup import find_block
 from tilesmith.ir.nodes import Block, walk
@@ -66,6 +68,7 @@ class State:
         return dict(self.tiled).get(block, ())
 
 
+@checks_given(error=ScheduleError)
 @dataclass(frozen=True)
 class Derived:
     """The states that a rule derived. With `final`, later rules are not asked about the same state.

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tilesmith.base.errors import ScheduleError
+from tilesmith.base.given import checks_given
 from tilesmith.expr.intervals import Unknown, bounds
 from tilesmith.expr.ints import Int
 from tilesmith.ir.nodes import Block
@@ -20,6 +22,7 @@ from tilesmith.space.domain_tables import tile_table
 from tilesmith.space.state import State
 
 
+@checks_given(error=ScheduleError)
 @dataclass(frozen=True)
 class Tiling:
     """How a block with data reuse is tiled.

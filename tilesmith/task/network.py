@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf, isfinite
 
-from tilesmith.base.errors import TilesmithError
+from tilesmith.base.errors import TilesmithError, TuneError
+from tilesmith.base.given import checks_given
 from tilesmith.task.task import Task
 
 
+@checks_given(error=TuneError)
 @dataclass(frozen=True, slots=True)
 class TaskTuning:
     """One task of a network, which runs it `weight` times. `first` and `best` are the seconds of a
@@ -35,6 +37,7 @@ class TaskTuning:
         return self.first / self.best if isfinite(self.first) and self.best else 1.0
 
 
+@checks_given(error=TuneError)
 @dataclass(frozen=True)
 class ModelTuning:
     """How a network got faster. `latency` has (seconds since the start, estimated seconds of a run)

@@ -15,6 +15,7 @@ from math import inf
 
 from tilesmith.base.digest import digest
 from tilesmith.base.errors import TuneError
+from tilesmith.base.given import checks_given
 from tilesmith.base.html import html_folded, html_pairs
 from tilesmith.base.target import Target
 from tilesmith.ir.function import Function
@@ -59,6 +60,7 @@ def statement_key(func: Function, target: Target, codegen: str = CODEGEN_VERSION
     return digest(func.digest, target.fingerprint, codegen)
 
 
+@checks_given(error=TuneError)
 @dataclass(frozen=True)
 class Task:
     """A computation and the machine it is to run on. Equal tasks have equal names, too; the traces
@@ -114,6 +116,7 @@ class Task:
         return isinstance(other, Task) and self.statement == other.statement
 
 
+@checks_given(error=TuneError)
 @dataclass(frozen=True)
 class Candidate:
     """A task and a trace in which every decision is made."""
@@ -136,6 +139,7 @@ class Candidate:
         return isinstance(other, Candidate) and self.key == other.key
 
 
+@checks_given(error=TuneError)
 @dataclass(frozen=True, slots=True)
 class Failure:
     """`kind` is one of FAILURES; `text` is the first error message."""
@@ -144,6 +148,7 @@ class Failure:
     text: str = ""
 
 
+@checks_given(error=TuneError)
 @dataclass(frozen=True, slots=True)
 class Budget:
     """The limits of a run; give at least one of the first two.
@@ -162,6 +167,7 @@ class Budget:
     patience: int | None = None
 
 
+@checks_given(error=TuneError)
 @dataclass(frozen=True, slots=True)
 class TuningRun:
     """One search of one task, to which measurements refer. `key` is unique, `settings` is the
@@ -189,6 +195,7 @@ class Moment:
     trial: int
 
 
+@checks_given(error=TuneError)
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """The seconds of single calls, or why there are none. `references` are the seconds of a fixed

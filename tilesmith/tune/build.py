@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from tilesmith.base.errors import BuildError
+from tilesmith.base.errors import BuildError, TuneError
+from tilesmith.base.given import checks_given
 from tilesmith.base.machine_name import machine_name
 from tilesmith.base.target import Target, cpu
 from tilesmith.codegen.backend import Backend
@@ -33,6 +34,7 @@ _PLACES = ("global", "constant")  # the scopes of buffers that ts.function creat
 _MAX_RECORDS = 3  # tried before drafts
 
 
+@checks_given(error=TuneError, name="build")
 def best_kernel(
     what: Any,
     target: Target | None = None,

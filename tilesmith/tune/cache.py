@@ -29,7 +29,8 @@ from typing import Any
 
 import numpy as np
 
-from tilesmith.base.errors import TilesmithError
+from tilesmith.base.errors import TilesmithError, TuneError
+from tilesmith.base.given import checks_given
 from tilesmith.base.private_folder import NotPrivate, make_private, open_private, require_private
 from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Artifact
@@ -65,6 +66,7 @@ def code_digest() -> str:
     return h.hexdigest()
 
 
+@checks_given(error=TuneError)
 @dataclass(frozen=True)
 class Cache:
     """`max_nbytes` bounds the files together. A folder that cannot be written is not an error: what

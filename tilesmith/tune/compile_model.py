@@ -11,7 +11,8 @@ from itertools import islice
 from pathlib import Path
 
 from tilesmith.base.digest import digest
-from tilesmith.base.errors import GraphError
+from tilesmith.base.errors import GraphError, TuneError
+from tilesmith.base.given import checks_given
 from tilesmith.base.target import Target, cpu
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.graph.device_executor import DeviceExecutor
@@ -89,6 +90,7 @@ class RecordedKernel(Kernel):
         return self._whole.assembly
 
 
+@checks_given(error=TuneError)
 def compile_model(
     graph: Graph | Program,
     target: Target | None = None,
@@ -341,6 +343,7 @@ class ModelBuilder:
         return digest(code_digest(), "" if self.parts is None else self.parts.digest)
 
 
+@checks_given(error=TuneError)
 def extract_tasks(
     graph: Graph | Program,
     target: Target | None = None,

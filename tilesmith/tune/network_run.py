@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from math import inf, isfinite
 
 from tilesmith.base.errors import RecordsError, TilesmithError, TuneError
+from tilesmith.base.given import checks_given
 from tilesmith.base.interrupts import Interrupts
 from tilesmith.measure.protocol import Measuring
 from tilesmith.measure.this_machine import usable_cores
@@ -38,6 +39,7 @@ _RIVAL_SHARE = 0.01  # of the latency, from which on another way is tried
 _PEERS = 4  # tasks of the same structure whose best are suggested
 
 
+@checks_given(error=TuneError)
 @dataclass(frozen=True)
 class NetworkProgress:
     """What observers receive after every step. `latency` is the estimate of each network, infinite

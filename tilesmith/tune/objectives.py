@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 from math import exp, inf, isfinite, log
 
 from tilesmith.base.errors import TuneError
+from tilesmith.base.given import checks_given
 
 _CHANGE = 1e-4  # the relative change of a task's seconds by which slopes are found
 
 
+@checks_given(error=TuneError)
 @dataclass(frozen=True, slots=True)
 class NetworkCosts:
     """A network and its tasks: how often it runs each, the seconds of each, and the number of steps
@@ -37,6 +39,7 @@ class NetworkCosts:
 Objective = Callable[[Sequence[NetworkCosts]], float]
 
 
+@checks_given(error=TuneError)
 def total_latency(networks: Sequence[NetworkCosts]) -> float:
     """The sum of the latencies of all networks."""
     return sum(n.latency for n in networks)
@@ -79,16 +82,19 @@ class EarlyStopping:
         return sum(w * max(s, r if k >= self.rounds else 0.0) for w, s, r, k in tasks)
 
 
+@checks_given(error=TuneError)
 def latency_targets(seconds: Sequence[float]) -> Objective:
     """Makes each network as fast as its target, in seconds, and no faster."""
     return LatencyTargets(_times("latency_targets", seconds))
 
 
+@checks_given(error=TuneError)
 def geomean_speedup(references: Sequence[float]) -> Objective:
     """Makes the geometric mean of the networks' speed-ups over these latencies large."""
     return GeomeanSpeedup(_times("geomean_speedup", references))
 
 
+@checks_given(error=TuneError)
 def early_stopping(rounds: int) -> Objective:
     """Makes the total latency small; tasks that got no faster in `rounds` steps are left alone."""
     if not isinstance(rounds, int) or rounds < 1:

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
+from tilesmith.base.errors import TuneError
+from tilesmith.base.given import checks_given
 from tilesmith.base.html import html_text
 from tilesmith.base.target import cpu
 from tilesmith.measure.this_machine import peak_of
@@ -24,6 +26,7 @@ _COLUMNS = 80  # width of a line without a terminal
 _MIN_NAME = 16  # columns that a function's name keeps before other parts are left out
 
 
+@checks_given(error=TuneError)
 @dataclass(frozen=True, slots=True)
 class Progress:
     """`trials` counts those of this run; `known` those that the database had before."""

@@ -7,7 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from tilesmith.base.errors import TilesmithError
+from tilesmith.base.errors import TilesmithError, TuneError
+from tilesmith.base.given import checks_given
 from tilesmith.base.html import html_folded, html_pairs
 from tilesmith.base.machine_name import machine_name
 from tilesmith.runtime.build import compile_for
@@ -16,6 +17,7 @@ from tilesmith.runtime.kernel import Kernel
 from tilesmith.task.task import Curve, Measurement, Task, TuningRun
 
 
+@checks_given(error=TuneError)
 @dataclass(frozen=True)
 class Result:
     """The outcome of `ts.tune`: `best` is the best Measurement and `kernel` is built from it.

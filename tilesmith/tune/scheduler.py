@@ -15,6 +15,7 @@ from itertools import islice, pairwise
 from math import inf, isfinite
 
 from tilesmith.base.errors import TuneError
+from tilesmith.base.given import checks_given
 from tilesmith.task.task import Measurement
 
 # A task that has had so many steps more than its like, and is still slower, is not like it.
@@ -30,6 +31,7 @@ _KNOWN_STEP = 16  # trials of a step, for those that a database knew
 BETTER = 1e-3  # the relative gain from which on a task has not stalled
 
 
+@checks_given(error=TuneError)
 @dataclass(frozen=True, slots=True)
 class TaskStep:
     """A task after one of its steps: the seconds and the trials spent on it so far, and the seconds
@@ -43,6 +45,7 @@ class TaskStep:
     best: float
 
 
+@checks_given(error=TuneError)
 @dataclass(frozen=True, slots=True)
 class TaskState:
     """What a scheduler knows of a task.
@@ -269,6 +272,7 @@ def _by_structure(tasks: Sequence[TaskState]) -> dict[str, list[TaskState]]:
     return out
 
 
+@checks_given(error=TuneError)
 def gradient(
     alpha: float = 0.2, beta: float = 2.0, window: int = 3, epsilon: float = 0.05
 ) -> Scheduler:
@@ -276,6 +280,7 @@ def gradient(
     return Gradient(alpha, beta, window, epsilon)
 
 
+@checks_given(error=TuneError)
 def round_robin() -> Scheduler:
     """Gives every task the same number of batches."""
     return RoundRobin()

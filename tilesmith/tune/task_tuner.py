@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from tilesmith.base.errors import TilesmithError
+from tilesmith.base.errors import TilesmithError, TuneError
+from tilesmith.base.given import checks_given
 from tilesmith.base.machine_name import machine_name
 from tilesmith.base.target import Target
 from tilesmith.measure.protocol import (
@@ -55,6 +56,7 @@ _GRACE_SECONDS = 15.0  # for devices elsewhere that have measured nothing when t
 Drafts = Callable[[Task], Sequence[Candidate]]
 
 
+@checks_given(error=TuneError)
 class TaskTuner:
     """The search of one task, with what it has measured and spent.
 

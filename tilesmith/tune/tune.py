@@ -9,7 +9,8 @@ import warnings
 from collections.abc import Sequence
 from functools import partial
 
-from tilesmith.base.errors import MeasureError, RecordsError
+from tilesmith.base.errors import MeasureError, RecordsError, TuneError
+from tilesmith.base.given import checks_given
 from tilesmith.base.interrupts import noticed
 from tilesmith.base.target import Target, cpu
 from tilesmith.ir.function import Function
@@ -40,6 +41,7 @@ from tilesmith.tune.task_tuner import TaskTuner
 _DEFAULT = Budget(seconds=60)
 
 
+@checks_given(error=TuneError)
 def tune(
     func: Function,
     target: Target | None = None,

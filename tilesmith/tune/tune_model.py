@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from tilesmith.base.errors import GraphError, MeasureError, RecordsError, TilesmithError, TuneError
+from tilesmith.base.given import checks_given
 from tilesmith.base.interrupts import noticed
 from tilesmith.base.target import Target, cpu
 from tilesmith.graph.executor import Executor
@@ -123,6 +124,7 @@ def tune_model(
 ) -> list[Model]: ...  # fmt: skip
 
 
+@checks_given(error=TuneError)
 def tune_model(
     graph: Graph | Program | Sequence[Graph | Program],
     target: Target | None = None,

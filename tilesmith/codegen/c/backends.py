@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from tilesmith.base.errors import BuildError
+from tilesmith.base.given import checks_given
 from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Artifact, Entry, parameters_of
 from tilesmith.codegen.c.cubins import joined
@@ -18,6 +19,7 @@ from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, statements
 
 
+@checks_given
 @dataclass(frozen=True, slots=True)
 class CudaBackend:
     """CUDA C, which NVRTC compiles to a cubin for the target's architecture. No GPU is needed."""
@@ -40,6 +42,7 @@ class CudaBackend:
         return replace(artifact, code=code, entries=(replace(entry, launches=launches),))
 
 
+@checks_given
 @dataclass(frozen=True, slots=True)
 class OpenclBackend:
     """OpenCL C. The driver of a device compiles the text when the kernel is loaded."""

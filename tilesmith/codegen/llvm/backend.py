@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tilesmith.base.given import checks_given
 from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Artifact, parameters_of
 from tilesmith.codegen.llvm.emit import emit_function
@@ -12,6 +13,7 @@ from tilesmith.codegen.pipeline import CPU_PASSES, Pass
 from tilesmith.ir.function import Function
 
 
+@checks_given
 @dataclass(frozen=True, slots=True)
 class LlvmBackend:
     """The code generator for processors. `passes` are by default `ts.CPU_PASSES`."""

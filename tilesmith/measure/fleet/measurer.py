@@ -14,6 +14,7 @@ from queue import Empty
 from typing import Self
 
 from tilesmith.base.errors import MeasureError, TilesmithError
+from tilesmith.base.given import checks_given
 from tilesmith.measure.fleet.device import Patience
 from tilesmith.measure.fleet.dispatch import Dispatcher
 from tilesmith.measure.fleet.messages import Settings
@@ -27,6 +28,7 @@ BUILD = ("auto", "worker", "tuner")
 _GRACE_SECONDS = 15.0  # for a run that has measured nothing when its time is up
 
 
+@checks_given
 @dataclass(frozen=True)
 class FleetMeasurer:
     """Measures on the devices that the workers of a Ray cluster offer (`tilesmith worker`). It

@@ -8,12 +8,14 @@ from functools import cache
 from typing import Any
 
 from tilesmith.base.errors import BuildError, DeviceError, TargetError
+from tilesmith.base.given import checks_given
 from tilesmith.base.target import Target
 from tilesmith.runtime.devices.cuda import CudaDevice, cuda_target
 from tilesmith.runtime.devices.cuda_driver import cuda_driver
 from tilesmith.runtime.devices.protocol import Device
 
 
+@checks_given
 def cuda(device: int = 0) -> Target:
     """An NVIDIA GPU of this machine as a target, by its number. Raises a TargetError if it is not
     there. It needs `tilesmith[cuda]` and NVIDIA's driver.
@@ -26,6 +28,7 @@ def cuda(device: int = 0) -> Target:
     return target_of("cuda", device)
 
 
+@checks_given
 def opencl(device: int = 0) -> Target:
     """An OpenCL device of this machine as a target, by its number; GPUs come first. Raises a
     TargetError if it is not there. It needs `tilesmith[opencl]` and a driver; PoCL is one for

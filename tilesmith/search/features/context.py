@@ -10,6 +10,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
+from tilesmith.base.given import checks_given
 from tilesmith.ir.nodes import For, statements
 from tilesmith.search.features.graph import Array, Graph, Term
 from tilesmith.search.features.machine import Compiled, Values
@@ -238,6 +239,7 @@ def relation_features(variant: Variant, rows: Matrix) -> Values:
     return _relations(variant)(rows)
 
 
+@checks_given
 @dataclass(frozen=True)
 class RelationFeatures:
     """The feature extractor of relations: one line for a whole program, comparable between shapes

@@ -14,6 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from tilesmith.base.given import checks_given
 from tilesmith.search.features.graph import Term
 from tilesmith.search.features.machine import Compiled, Values
 from tilesmith.search.features.nest import KINDS, LINE, Access, Loop, Nest, shared_nests
@@ -88,6 +89,7 @@ def statements_of(variant: Variant, score: AnalyticScore = _SCORE) -> Statements
     return Statements(variant, score)
 
 
+@checks_given
 @dataclass(frozen=True)
 class StatementFeatures:
     """The feature extractor of this file: Ansor's groups, register tiles and analytic `score`."""
