@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tilesmith.base.digest import digest
+from tilesmith.base.machines.constants import CpuConstants, GpuConstants
 from tilesmith.base.target import Target, cpu
 from tilesmith.expr.nodes import Binary, Load, Unary, children
 from tilesmith.expr.walk import preorder
@@ -15,8 +16,6 @@ from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, walk
 from tilesmith.measure.peak import peak_of
 from tilesmith.schedule.winograd import filtering_of
-from tilesmith.search.cpu_constants import CpuConstants
-from tilesmith.search.gpu_constants import GpuConstants
 from tilesmith.task.task import Task
 
 _SAFETY = 0.95  # share of a bound that counts, because peaks are measured
