@@ -17,15 +17,17 @@ import numpy as np
 
 import tilesmith as ts
 from tilesmith.base.given import a
+from tilesmith.base.machines.aarch64 import AARCH64
 from tilesmith.graph.builder import GraphBuilder
 from tilesmith.testing.landscape import matmul_task
+from tilesmith.testing.measurers import FakeMeasurer
 
 TASK = matmul_task()
 ONE = ts.cpu(1)
 # Made by the library and never by a user, thousands of times a second: not checked once more.
 MADE_BY_THE_LIBRARY = {
-    "Catalogue", "Function", "Graph", "Kernel", "Model", "Node", "RandomSearch", "State", "Tensor",
-    "Value", "Variant",
+    "Catalogue", "Function", "Graph", "Kernel", "Model", "Node", "RandomSearch", "State",
+    "TemplateSchedule", "Tensor", "Value", "Variant",
 }  # fmt: skip
 PROTOCOLS = {"Backend", "Database", "Measurer", "Measuring", "Program", "Scheduler"}
 
@@ -50,6 +52,14 @@ def model() -> ts.Model:
 @cache
 def database() -> Any:
     return ts.open_database(":memory:")
+
+
+def measurement() -> ts.Measurement:
+    return ts.Measurement(ts.Candidate(TASK, ts.Trace()), (1.0,))
+
+
+def tuning_run() -> ts.TuningRun:
+    return ts.TuningRun("key", "Random", "", 0, ts.Budget(), 0.0, "machine")
 
 
 @dataclass(frozen=True)
@@ -98,25 +108,60 @@ def members(annotation: str) -> list[str]:
 
 
 def is_wrong(annotation: str, w: Wrong) -> bool:
-    heads = {re.split(r"[\[.]", m.removeprefix("os.").removeprefix("np."))[0] for m in members(annotation)}
+    heads = {
+        re.split(r"[\[.]", m.removeprefix("os.").removeprefix("np."))[0]
+        for m in members(annotation)
+    }
     if heads & {"Any", "T", "object", "Self"}:
         return False
-    if isinstance(w.value, list) and "Any" in annotation and heads & {"Sequence", "list", "Iterable"}:
+    if (
+        isinstance(w.value, list)
+        and re.search(r"\b(Any|T)\b", annotation)
+        and heads & {"Sequence", "list", "Iterable"}
+    ):
         return False
     return not heads & w.fits
 
 
 GOOD: dict[str, Callable[[], Any]] = {
-    "Axes": lambda: ts.reduce_axis(4), "Axis": lambda: ts.reduce_axis(4), "Budget": ts.Budget,
-    "Callable": lambda: lambda *given: None, "Candidate": lambda: ts.Candidate(TASK, ts.Trace()),
-    "Function": lambda: TASK.func, "Gbdt": ts.Gbdt, "Graph": graph, "Int": lambda: 4,
-    "IntLike": lambda: 4, "Mapping": dict, "Measurement": lambda: None, "Operand": lambda: 1.0,
-    "PathLike": lambda: "nowhere.db", "PerDim": lambda: 1, "Program": lambda: TASK.func,
-    "Rng": lambda: np.random.default_rng(0), "Sequence": list, "Strategy": ts.Random, "Target": lambda: ONE,
-    "Task": lambda: TASK, "Tensor": lambda: ts.placeholder((1, 4, 8, 8)), "Term": lambda: 1.0,
-    "Trace": ts.Trace, "bool": lambda: True, "bytes": lambda: b"", "dict": dict, "float": lambda: 1.0,
-    "int": lambda: 1, "str": lambda: "name", "tuple": tuple, "Path": lambda: Path("nowhere"),
-}  # fmt: skip
+    "Axes": lambda: ts.reduce_axis(4),
+    "Axis": lambda: ts.reduce_axis(4),
+    "Budget": ts.Budget,
+    "Callable": lambda: print,
+    "Candidate": lambda: ts.Candidate(TASK, ts.Trace()),
+    "CpuMachine": lambda: AARCH64,
+    "Curve": tuple,
+    "Function": lambda: TASK.func,
+    "Graph": graph,
+    "Int": lambda: ts.size("n"),
+    "IntLike": lambda: 4,
+    "Mapping": dict,
+    "Measurement": measurement,
+    "Measuring": lambda: FakeMeasurer().open(TASK),
+    "Operand": lambda: 1.0,
+    "Path": lambda: Path("nowhere"),
+    "PerDim": lambda: 1,
+    "Program": lambda: TASK.func,
+    "Rng": lambda: np.random.default_rng(0),
+    "Sequence": list,
+    "Strategy": ts.Random,
+    "Target": lambda: ONE,
+    "Task": lambda: TASK,
+    "Tensor": lambda: ts.placeholder((1, 4, 8, 8)),
+    "Term": lambda: 1.0,
+    "Trace": ts.Trace,
+    "TuningRun": tuning_run,
+    "bool": lambda: True,
+    "bytes": lambda: b"",
+    "dict": dict,
+    "float": lambda: 1.0,
+    "int": lambda: 1,
+    "str": lambda: "float32",
+    "tuple": tuple,
+}
+
+
+EXAMPLES = {"CpuConstants": ts.CpuConstants.of(ONE)}
 
 
 def good(annotation: str) -> Any:
@@ -134,7 +179,8 @@ def methods(name: str, made: Any) -> Iterator[Callee]:
     for key in dir(type(made)):
         member = inspect.getattr_static(made, key)
         is_method = isinstance(member, FunctionType | classmethod | staticmethod)
-        if is_method and not key.startswith("_"):
+        fields = getattr(type(made), "__dataclass_fields__", {})
+        if is_method and not key.startswith("_") and key not in fields:
             yield Callee(f"{name}.{key}", getattr(made, key))
 
 
@@ -143,9 +189,9 @@ def callees() -> Iterator[Callee]:
         found = getattr(ts, name)
         if name in PROTOCOLS or not callable(found):
             continue
-        if not isinstance(found, type):
-            yield Callee(name, found)
-        elif not issubclass(found, BaseException) and name not in MADE_BY_THE_LIBRARY:
+        if not isinstance(found, type) or (
+            not issubclass(found, BaseException) and name not in MADE_BY_THE_LIBRARY
+        ):
             yield Callee(name, found)
     for name in ts.ops.__all__:
         yield Callee(f"ops.{name}", getattr(ts.ops, name))
@@ -156,6 +202,7 @@ def callees() -> Iterator[Callee]:
         ts.LocalMeasurer(), ts.FleetMeasurer(), ts.ReplayMeasurer(()),
         ts.SketchSpace(), ts.TemplateSpace(print), ts.UnionSpace(ts.SketchSpace()),
         ts.RecordedSpace(()), ts.Recorded(ts.Random(), ()), ts.TaskTuner(TASK),
+        ts.TemplateSchedule(TASK),
         ts.Cache(Path("nowhere")), graph(), ts.LlvmBackend(),
     )  # fmt: skip
     for made in instances:
@@ -164,9 +211,10 @@ def callees() -> Iterator[Callee]:
 
 def attempts() -> Iterator[tuple[str, Callable[[], Any], str, Any]]:
     for callee in callees():
+        example = EXAMPLES.get(callee.name)
         parameters = inspect.signature(callee.call).parameters.values()
         required = {
-            p.name: good(str(p.annotation)) for p in parameters
+            p.name: getattr(example, p.name, None) or good(str(p.annotation)) for p in parameters
             if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
         }  # fmt: skip
         for p in parameters:
@@ -186,7 +234,7 @@ def trouble(call: Callable[[], Any], parameter: str, value: Any) -> str:
         call()
     except ts.TilesmithError as error:
         text = str(error)
-        names = (parameter, type(value).__name__, repr(value))
+        names = (parameter, type(value).__name__, repr(value), getattr(value, "__name__", "?"))
         return "" if any(n in text for n in names) else f"does not name it: {text[:120]}"
     except Exception as error:
         return f"{type(error).__name__}: {str(error)[:120]}"

@@ -38,21 +38,24 @@ def open_sizes() -> ts.Function:
 
 
 BUDGET = r"ts\.Budget\(trials=500\), ts\.Budget\(seconds=60\)"
+BUDGETS: list[tuple[dict[str, Any], str]] = [
+    ({"trials": 0}, r"Budget\(trials=0\).*from 1 on"),
+    ({"trials": -3}, r"Budget\(trials=-3\).*from 1 on"),
+    ({"trials": True}, r"Budget\(trials=True\)"),
+    ({"trials": 2.5}, r"Budget\(trials=2.5\)"),
+    ({"patience": 0}, r"Budget\(patience=0\).*from 1 on"),
+    ({"seconds": 0}, r"Budget\(seconds=0\).*above 0"),
+    ({"seconds": -1}, r"Budget\(seconds=-1\)"),
+    ({"seconds": float("nan")}, r"Budget\(seconds=nan\)"),
+    ({"seconds": float("inf")}, r"Budget\(seconds=inf\)"),
+    ({"seconds": True}, r"Budget\(seconds=True\)"),
+    ({"seconds": "60"}, r"Budget\(seconds='60'\)"),
+]
 MISTAKES: list[tuple[dict[str, Any], str]] = [
-    ({"budget": 5}, rf"budget=5: .*{BUDGET}"),
-    ({"budget": "60"}, rf"budget='60': .*{BUDGET}"),
-    ({"budget": None}, rf"budget=None: .*{BUDGET}"),
+    ({"budget": 5}, rf"budget=5\) .*{BUDGET}"),
+    ({"budget": "60"}, rf"budget='60'\) .*{BUDGET}"),
+    ({"budget": None}, rf"budget=None\) .*{BUDGET}"),
     ({"budget": ts.Budget()}, "never ends"),
-    ({"budget": ts.Budget(trials=0)}, r"Budget\(trials=0\).*from 1 on"),
-    ({"budget": ts.Budget(trials=-3)}, r"Budget\(trials=-3\).*from 1 on"),
-    ({"budget": ts.Budget(trials=True)}, r"Budget\(trials=True\)"),
-    ({"budget": ts.Budget(trials=2.5)}, r"Budget\(trials=2.5\)"),  # type: ignore[arg-type]
-    ({"budget": ts.Budget(seconds=0)}, r"Budget\(seconds=0\).*above 0"),
-    ({"budget": ts.Budget(seconds=-1)}, r"Budget\(seconds=-1\)"),
-    ({"budget": ts.Budget(seconds=float("nan"))}, r"Budget\(seconds=nan\)"),
-    ({"budget": ts.Budget(seconds=float("inf"))}, r"Budget\(seconds=inf\)"),
-    ({"budget": ts.Budget(seconds=True)}, r"Budget\(seconds=True\)"),
-    ({"budget": ts.Budget(seconds="60")}, r"Budget\(seconds='60'\)"),  # type: ignore[arg-type]
     ({"target": "cpu"}, r"target='cpu'\).*ts\.cpu\(\)"),
     ({"target": "haswell"}, r"ts\.Target\.named\('haswell'\)"),
     ({"target": ts.cpu}, r"target=...\).*as ts\.cpu\(\)"),
@@ -64,20 +67,20 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"seed": 1.5}, "seed=1.5"),
     ({"seed": None}, "seed=None"),
     ({"seed": True}, "seed=True"),
-    ({"strategy": ts.Evolution}, r"the class Evolution; .*strategy=Evolution\(\)"),
-    ({"strategy": "evolution"}, r"strategy='evolution' is a text; .*ts\.Evolution\(\)"),
-    ({"strategy": 3}, r"the int 3, which has no method 'start'; give ts\.Evolution\(\)"),
+    ({"strategy": ts.Evolution}, r"the class Evolution; .*: Evolution\(\)"),
+    ({"strategy": "evolution"}, r"strategy='evolution'\) .*text.*ts\.Evolution\(\)"),
+    ({"strategy": 3}, r"the int 3; .*ts\.Evolution\(\), or an object .* with start"),
     ({"space": template}, r"space=ts\.TemplateSpace\(template\)"),
-    ({"space": ts.SketchSpace}, r"space=SketchSpace\(\)"),
-    ({"space": ()}, r"no method 'sketches'"),
-    ({"measurer": ts.LocalMeasurer}, r"measurer=LocalMeasurer\(\)"),
-    ({"measurer": "local"}, r"measurer='local' is a text; .*ts\.LocalMeasurer\(\)"),
-    ({"measurer": 1}, r"no method 'open'"),
-    ({"observers": print}, r"observers=\[watch\]"),
-    ({"observers": 3}, "a list of functions"),
-    ({"observers": [3]}, "cannot be called"),
-    ({"func": 3}, "what ts.function made, not the int 3"),
-    ({"func": ts.Schedule(TASK.func)}, r"not a Schedule; .*ts\.TemplateSpace"),
+    ({"space": ts.SketchSpace}, r"space=.*the class SketchSpace; .*: SketchSpace\(\)"),
+    ({"space": ()}, r"space=.*with sketches"),
+    ({"measurer": ts.LocalMeasurer}, r"measurer=.*: LocalMeasurer\(\)"),
+    ({"measurer": "local"}, r"measurer='local'\) .*text.*ts\.LocalMeasurer\(\)"),
+    ({"measurer": 1}, r"measurer=1\) .*with open"),
+    ({"observers": print}, r"observers=.*a list: a function"),
+    ({"observers": 3}, "observers=3.*a list: a function"),
+    ({"observers": [3]}, r"observers=.*\[3\]; it takes a list: a function"),
+    ({"func": 3}, r"func=3\) .*the int 3; it takes what ts\.function made"),
+    ({"func": ts.Schedule(TASK.func)}, r"func=.* a Schedule; .*ts\.TemplateSpace"),
     ({"func": open_sizes()}, r"the open sizes n; .*ts\.instantiate\(func, \{'n': 64\}\)"),
 ]
 
@@ -87,6 +90,12 @@ def test_a_mistake_is_named_with_what_is_wanted(given: dict[str, Any], text: str
     with pytest.raises(ts.TuneError, match=text) as caught:
         tune(**given)
     assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(("given", "text"), BUDGETS)
+def test_a_budget_without_sense_is_refused(given: dict[str, Any], text: str) -> None:
+    with pytest.raises(ts.TuneError, match=text):
+        ts.Budget(**given)
 
 
 def test_what_is_like_a_number_is_one() -> None:
@@ -103,9 +112,9 @@ def test_build_says_it_too(given: dict[str, Any]) -> None:
 
 
 def test_a_task_is_of_a_function_and_for_a_target() -> None:
-    with pytest.raises(ts.TuneError, match=r"for a target, as ts\.cpu\(\); it is given 'cpu'"):
+    with pytest.raises(ts.TuneError, match=r"Task\(target='cpu'\) .*a target, as ts\.cpu\(\)"):
         ts.Task(TASK.func, "cpu")  # type: ignore[arg-type]
-    with pytest.raises(ts.TuneError, match=r"of what ts\.function made, not of a Schedule"):
+    with pytest.raises(ts.TuneError, match=r"a Schedule; it takes what ts\.function made"):
         ts.Task(ts.Schedule(TASK.func), ts.cpu(1))  # type: ignore[arg-type]
 
 

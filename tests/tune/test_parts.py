@@ -329,7 +329,7 @@ def test_a_list_of_parts_is_refused_by_name() -> None:
         tune(parts=(Square,))
     with pytest.raises(ts.BuildError, match=r"build\(parts=...\) is given"):
         ts.build(FUNC, ONE, parts=[Square])  # type: ignore[arg-type]
-    with pytest.raises(ts.RecordsError, match=r"it is a ts\.Parts"):
+    with pytest.raises(ts.RecordsError, match=r"it takes a ts\.Parts"):
         ts.open_database(":memory:", parts=[Square])  # type: ignore[arg-type]
 
 
@@ -343,7 +343,10 @@ def test_parts_change_by_replace() -> None:
 
 
 def test_a_mistake_in_the_target_of_a_model_is_told() -> None:
-    with pytest.raises(ts.GraphError, match=r"compile_model\(target='cpu'\) is given a text"):
+    with pytest.raises(
+        ts.GraphError,
+        match=r"compile_model\(target='cpu'\) is given the text 'cpu'; it takes a target, as ts\.cpu\(\)",
+    ):
         ts.compile_model(dense(8, 8), "cpu")  # type: ignore[arg-type]
     with pytest.raises(ts.GraphError, match=r"tune_model\(parts=...\) is given"):
         ts.tune_model(dense(8, 8), ONE, parts=[Square])  # type: ignore[call-overload]

@@ -203,7 +203,10 @@ def kind_of(hint: Any) -> _Kind:
         words = " or ".join(dict.fromkeys(k.words for k in kinds))
         return _Kind(lambda x: any(k.accepts(x) for k in kinds), words)
     if origin is Literal:
-        return _Kind(lambda x: x in inner, " or ".join(map(repr, inner)))
+        return _Kind(
+            lambda x: any(type(x) is type(i) and x == i for i in inner),
+            " or ".join(map(repr, inner)),
+        )
     if origin is tuple:
         return _tuple(inner)
     if origin is type:

@@ -15,9 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from math import gcd
-from typing import Union
-
-IntLike = Union["Int", int]
 
 
 class Opaque:
@@ -274,6 +271,9 @@ class Int:
 
 ZERO, ONE = Int({}), Int({(): 1})
 _SMALL = {0: ZERO, 1: ONE, **{n: Int({(): n}) for n in (-1, *range(2, 65))}}
+
+
+IntLike = Int | int
 
 
 def of(value: IntLike) -> Int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from tilesmith.base.dtype import BOOL, INT64
 from tilesmith.base.errors import ExpressionError
+from tilesmith.base.given import checks_given
 from tilesmith.expr.combiner import Combiner, plain_combiner
 from tilesmith.expr.nodes import Arg, Const, Expr
 from tilesmith.expr.values import Axis, Number, Operand, Value, args_of, as_value, fresh, where
@@ -67,6 +68,7 @@ def _plain(name: str, op: str, x: Operand, axis: Axes) -> Value:
     return _reduce(name, (node,), plain_combiner(op, node.dtype), axis)[0]
 
 
+@checks_given(error=ExpressionError)
 def sum(x: Operand, axis: Axes) -> Value:
     """The sum over an axis or a tuple of axes, in the dtype of x. To add up in a wider dtype, cast
     first.
@@ -80,21 +82,25 @@ def sum(x: Operand, axis: Axes) -> Value:
     return _plain("sum", "add", x, axis)
 
 
+@checks_given(error=ExpressionError)
 def prod(x: Operand, axis: Axes) -> Value:
     """The product over an axis or a tuple of axes, in the dtype of x."""
     return _plain("prod", "mul", x, axis)
 
 
+@checks_given(error=ExpressionError)
 def amax(x: Operand, axis: Axes) -> Value:
     """The maximum over an axis or a tuple of axes; NaN if one of the values is NaN."""
     return _plain("amax", "max", x, axis)
 
 
+@checks_given(error=ExpressionError)
 def amin(x: Operand, axis: Axes) -> Value:
     """The minimum over an axis or a tuple of axes; NaN if one of the values is NaN."""
     return _plain("amin", "min", x, axis)
 
 
+@checks_given(error=ExpressionError)
 def reduce(
     values: Sequence[Operand],
     combine: Callable[[tuple[Value, ...], tuple[Value, ...]], Sequence[Operand]],
@@ -157,11 +163,13 @@ def _arg_extreme(x: Operand, axis: Axis, greater: bool) -> tuple[Value, Value]:
     return position, extreme
 
 
+@checks_given(error=ExpressionError)
 def argmax(x: Operand, axis: Axis) -> tuple[Value, Value]:
     """Position (int64) and value of the first maximum; of the first NaN, if there is one."""
     return _arg_extreme(x, axis, True)
 
 
+@checks_given(error=ExpressionError)
 def argmin(x: Operand, axis: Axis) -> tuple[Value, Value]:
     """Position (int64) and value of the first minimum; of the first NaN, if there is one."""
     return _arg_extreme(x, axis, False)

@@ -54,7 +54,7 @@ class Tensor(HasValue):
         def operator(self: Tensor, other: Operand | Tensor) -> Value:
             if self.ndim:
                 raise self._is_tensor(sign, op)
-            return binary(op, other, self) if turned else binary(op, self, other)  # type: ignore[arg-type]
+            return binary(op, other, self) if turned else binary(op, self, other)
 
         return operator
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any, Union
+from typing import Any
 
 from tilesmith.base.dtype import BOOL, FLOAT32, INT64, DType, promote
 from tilesmith.base.dtype import dtype as dtype_named
 from tilesmith.base.errors import ExpressionError
-from tilesmith.base.given import checks_given
+from tilesmith.base.given import a, checks_given
 from tilesmith.expr import nodes
 from tilesmith.expr.from_numpy import BINARY_UFUNCS, BITWISE_UFUNCS, UNARY_UFUNCS
 from tilesmith.expr.ints import Int, nonnegative, of, var
@@ -34,7 +34,6 @@ from tilesmith.expr.text import brief
 from tilesmith.expr.walk import preorder
 
 Number = int | float | bool
-Operand = Union["Value", Int, int, float, bool]
 fresh = itertools.count()
 
 
@@ -227,6 +226,9 @@ class HasValue:
         raise NotImplementedError
 
 
+Operand = Value | HasValue | Int | int | float | bool
+
+
 # construction of values
 def as_value(x: Any, like: DType | None = None) -> Value:
     """A Python number as a Value, in the dtype `like` of the other operand."""
@@ -238,7 +240,7 @@ def as_value(x: Any, like: DType | None = None) -> Value:
         return Value(IntValue(x, INT64))
     if isinstance(x, bool) or type(x).__name__ in ("bool_", "bool"):
         return Value(Const(bool(x), BOOL) if like is None else Const(like.wrap(bool(x)), like))
-    if hasattr(x, "item") and not isinstance(x, int | float):
+    if hasattr(x, "item") and not isinstance(x, int | float) and getattr(x, "size", 1) == 1:
         x = x.item()  # a NumPy scalar
     if isinstance(x, int):
         if like is None:
@@ -251,7 +253,7 @@ def as_value(x: Any, like: DType | None = None) -> Value:
     if isinstance(x, float):
         d = like if like is not None and like.is_float else FLOAT32
         return Value(Const(d.wrap(float(x)), d))  # float(): NumPy's float64 prints differently
-    raise ExpressionError(f"{x!r} of type {type(x).__name__} is not a value, a number or an axis")
+    raise ExpressionError(f"{a(x)} is not a value, a number or an axis")
 
 
 @checks_given(error=ExpressionError)

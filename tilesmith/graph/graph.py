@@ -14,6 +14,7 @@ import numpy as np
 
 from tilesmith.base.dtype import DType
 from tilesmith.base.errors import GraphError
+from tilesmith.base.given import checks_given
 from tilesmith.expr.tensors import Tensor
 from tilesmith.graph.checks import Check
 
@@ -141,6 +142,7 @@ class Graph:
         hidden = {c.name for c in self.checks if c.hidden}
         return tuple(name for name, _ in self.outputs if name not in hidden)
 
+    @checks_given
     def is_constant(self, value: str) -> bool:
         """Whether a value is known, as weights are."""
         return value in self.constants

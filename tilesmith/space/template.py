@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from tilesmith.base.errors import ScheduleError
+from tilesmith.base.given import checks_given
 from tilesmith.expr.ints import Int, evaluate_int, nonnegative, var
 from tilesmith.ir.lookup import all_loops
 from tilesmith.schedule.cache import StorageAlign
@@ -37,6 +38,7 @@ _POLICIES = {"factors": "divisors", "power2": "powers", "verbose": "both"}  # Au
 T = TypeVar("T")
 
 
+@checks_given(error=ScheduleError)
 class TemplateSchedule(Schedule):
     """The argument of a template: a Schedule that can also leave decisions to the tuner.
 

@@ -74,15 +74,6 @@ class Task:
     target: Target
     parts: Parts | None = None
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.func, Function):
-            kind = type(self.func).__name__
-            raise TuneError(f"a Task is of what ts.function made, not of a {kind}")
-        if not isinstance(self.target, Target):
-            raise TuneError(f"a Task is for a target, as ts.cpu(); it is given {self.target!r}")
-        if self.parts is not None and not isinstance(self.parts, Parts):
-            raise TuneError(f"the parts of a Task are a ts.Parts; it is given {self.parts!r}")
-
     @cached_property
     def codegen(self) -> str:
         """What generates the code of its kernels, see `codegen_of`."""
@@ -165,6 +156,19 @@ class Budget:
     trials: int | None = None
     seconds: float | None = None
     patience: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.trials is not None and self.trials < 1:
+            raise TuneError(
+                f"Budget(trials={self.trials!r}): how many candidates may be measured, from 1 on"
+            )
+        if self.patience is not None and self.patience < 1:
+            raise TuneError(
+                f"Budget(patience={self.patience!r}): after how many trials without a better one "
+                "to stop, from 1 on"
+            )
+        if self.seconds is not None and not 0 < self.seconds < inf:
+            raise TuneError(f"Budget(seconds={self.seconds!r}): a number of seconds above 0")
 
 
 @checks_given(error=TuneError)

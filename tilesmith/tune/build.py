@@ -9,9 +9,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from tilesmith.base.errors import BuildError, TuneError
+from tilesmith.base.errors import BuildError
 from tilesmith.base.given import checks_given
-from tilesmith.base.machine_name import machine_name
 from tilesmith.base.target import Target, cpu
 from tilesmith.codegen.backend import Backend
 from tilesmith.expr.ints import var
@@ -28,13 +27,13 @@ from tilesmith.schedule.rounding import ACCURACY, require_accuracy
 from tilesmith.schedule.trace import Trace
 from tilesmith.task.task import Measurement, Ranking, Task
 from tilesmith.tune.build_request import BuildRequest, fulfil
-from tilesmith.tune.inputs import require_database, require_target, with_parts
+from tilesmith.tune.inputs import with_parts
 
 _PLACES = ("global", "constant")  # the scopes of buffers that ts.function creates
 _MAX_RECORDS = 3  # tried before drafts
 
 
-@checks_given(error=TuneError, name="build")
+@checks_given(error=BuildError, name="build")
 def best_kernel(
     what: Any,
     target: Target | None = None,
@@ -70,10 +69,8 @@ def best_kernel(
         out = kernel(a, b)
         print(kernel.origin, kernel.time(a, b))
     """
-    require_target(target, "build")
-    require_database(database, "build")
     require_accuracy(accuracy)
-    parts, database = with_parts(parts, database, "build")
+    parts, database = with_parts(parts, database)
     machine = cpu() if target is None else target
     if checked or backend is not None:
         backend = backend or backend_of(machine, parts)
@@ -102,7 +99,7 @@ def no_record(task: Task, database: Database, obstacles: Sequence[str]) -> Build
     missing = database.missing(task) if isinstance(database, Explaining) else {}
     reasons = "; ".join([*obstacles, missing_text(missing)]).strip("; ") or "no record of this task"
     return BuildError(
-        f"there is no kernel of {task.func.name!r} for {machine_name(task.target)} "
+        f"there is no kernel of {task.func.name!r} for {task.target.name} "
         f"in {place_of(database)}: {reasons}. Tune it with ts.tune, or build with strict=False"
     )
 

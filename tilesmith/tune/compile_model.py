@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 from tilesmith.base.digest import digest
-from tilesmith.base.errors import GraphError, TuneError
+from tilesmith.base.errors import GraphError
 from tilesmith.base.given import checks_given
 from tilesmith.base.target import Target, cpu
 from tilesmith.codegen.artifact import Artifact
@@ -46,7 +46,7 @@ from tilesmith.tune.cache import (
     kernel_from_bytes,
     kernel_to_bytes,
 )
-from tilesmith.tune.inputs import require_database, require_target, with_parts
+from tilesmith.tune.inputs import with_parts
 from tilesmith.tune.partition_choice import RecordedPartition, offered
 from tilesmith.tune.progress import progress_bar
 from tilesmith.tune.specialise import known_graphs
@@ -90,7 +90,7 @@ class RecordedKernel(Kernel):
         return self._whole.assembly
 
 
-@checks_given(error=TuneError)
+@checks_given(error=GraphError)
 def compile_model(
     graph: Graph | Program,
     target: Target | None = None,
@@ -133,16 +133,10 @@ def compile_model(
         outputs = model({"x": np.zeros((1, 8), np.float32)})
         print(model.summary())
     """
-    require_target(target, "compile_model")
-    require_database(database, "compile_model")
     require_accuracy(accuracy)
-    if not isinstance(graph, Graph | Program):
-        raise GraphError(
-            f"compile_model is given a {type(graph).__name__}; it takes what ts.load_onnx returns"
-        )
     machine = cpu() if target is None else target
     passes = with_precision(passes, precision, machine, "compile_model")
-    parts, database = with_parts(parts, database, "compile_model")
+    parts, database = with_parts(parts, database)
     known = None if database is None else AccurateRecords(database, accuracy)
     groups = RecordedPartition(offered(groups, machine), known, machine, accuracy, parts)
     builder = ModelBuilder(
@@ -343,7 +337,7 @@ class ModelBuilder:
         return digest(code_digest(), "" if self.parts is None else self.parts.digest)
 
 
-@checks_given(error=TuneError)
+@checks_given(error=GraphError)
 def extract_tasks(
     graph: Graph | Program,
     target: Target | None = None,
@@ -360,7 +354,6 @@ def extract_tasks(
         for task, count in ts.extract_tasks(ts.load_onnx("model.onnx", dims={"batch": 1})):
             print(count, task)
     """
-    require_target(target, "extract_tasks")
     machine = cpu() if target is None else target
     passes = with_precision(passes, precision, machine, "extract_tasks")
     ways = offered(groups, machine)

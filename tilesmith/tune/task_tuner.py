@@ -18,7 +18,6 @@ import numpy as np
 
 from tilesmith.base.errors import TilesmithError, TuneError
 from tilesmith.base.given import checks_given
-from tilesmith.base.machine_name import machine_name
 from tilesmith.base.target import Target
 from tilesmith.measure.protocol import (
     Collecting,
@@ -34,14 +33,9 @@ from tilesmith.search.protocol import Search, Strategy, Suggestible
 from tilesmith.space.spaces import SketchSpace, Space, require_sketches
 from tilesmith.task.task import Budget, Candidate, Curve, Measurement, Task, TuningRun
 from tilesmith.tune.inputs import (
-    require_budget,
     require_candidates,
-    require_database,
-    require_observers,
-    require_part,
     require_search,
     require_seed,
-    require_task,
     with_parts,
 )
 from tilesmith.tune.progress import Observer
@@ -85,14 +79,9 @@ class TaskTuner:
         observers: Sequence[Observer] = (),
         drafts: Drafts | None = None,
     ) -> None:
-        require_task(task)
-        require_budget(budget)
-        require_database(database, "tune")
-        require_part(space, "sketches", "space", "ts.SketchSpace()", "space/spaces.py")
-        require_part(strategy, "start", "strategy", "ts.Evolution()", "search/protocol.py")
+        task.func.require_closed("ts.TaskTuner", TuneError)
         require_seed(seed)
-        require_observers(observers)
-        parts, database = with_parts(task.parts, database, "tune")
+        parts, database = with_parts(task.parts, database)
         self.task = task = task.with_parts(parts)
         self._space, self._strategy = space or SketchSpace(), strategy or Evolution()
         self._seed = seed
@@ -354,7 +343,7 @@ class TaskTuner:
 
 def _machine(target: Target) -> str:
     """The target and the machine, as text."""
-    return f"{machine_name(target)}, {platform.system()} {platform.release()}"
+    return f"{target.name}, {platform.system()} {platform.release()}"
 
 
 def settings_text(x: Any) -> str:

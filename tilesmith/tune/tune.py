@@ -25,13 +25,7 @@ from tilesmith.space.spaces import Space, default_space
 from tilesmith.task.task import Budget, Task
 from tilesmith.tune.build_request import draft_candidates
 from tilesmith.tune.inputs import (
-    require_budget,
-    require_database,
     require_finite,
-    require_function,
-    require_observers,
-    require_part,
-    require_target,
     with_parts,
 )
 from tilesmith.tune.progress import Observer, Terminal
@@ -88,16 +82,11 @@ def tune(
         print(result.best, result.trials, result.failures)
         out = result.kernel(a, b)
     """
-    require_function(func)
-    require_target(target, "tune")
-    require_budget(budget)
+    func.require_closed("ts.tune", TuneError)
     require_accuracy(accuracy)
-    require_database(database, "tune")
     require_finite(budget)
-    require_part(measurer, "open", "measurer", "ts.LocalMeasurer()", "measure/protocol.py")
-    require_observers(observers)
     machine = cpu() if target is None else target
-    parts, database = with_parts(parts, database, "tune")
+    parts, database = with_parts(parts, database)
     tuner = TaskTuner(
         Task(func, machine, parts),
         budget=budget,

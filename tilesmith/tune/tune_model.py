@@ -46,13 +46,8 @@ from tilesmith.tune.compile_model import (
     with_precision,
 )
 from tilesmith.tune.inputs import (
-    require_budget,
-    require_database,
     require_finite,
-    require_observers,
-    require_part,
     require_seed,
-    require_target,
     with_parts,
 )
 from tilesmith.tune.network_run import NetworkObserver, NetworkRun
@@ -124,7 +119,7 @@ def tune_model(
 ) -> list[Model]: ...  # fmt: skip
 
 
-@checks_given(error=TuneError)
+@checks_given(error=GraphError)
 def tune_model(
     graph: Graph | Program | Sequence[Graph | Program],
     target: Target | None = None,
@@ -186,21 +181,18 @@ def tune_model(
         print(model.tuning)
     """
     start = time.monotonic()
-    require_target(target, "tune_model")
-    require_budget(budget)
     require_finite(budget)
-    require_database(database, "tune")
-    require_part(measurer, "open", "measurer", "ts.LocalMeasurer()", "measure/protocol.py")
     require_seed(seed)
     require_accuracy(accuracy)
-    require_observers(observers)
-    graphs = _graphs(graph)
-    _require_callable(scheduler, "scheduler", "ts.gradient()")
-    _require_callable(objective, "objective", "ts.total_latency")
+    graphs = [graph] if isinstance(graph, Graph | Program) else [*graph]
+    if not graphs:
+        raise GraphError("tune_model is given an empty list; it takes what ts.load_onnx returns")
+    _require_made(scheduler, "scheduler")
+    _require_made(objective, "objective")
     machine = cpu() if target is None else target
     passes = with_precision(passes, precision, machine, "tune_model")
     groups = offered(groups, machine)
-    parts, database = with_parts(parts, database, "tune_model")
+    parts, database = with_parts(parts, database)
     feeds = _inputs_of(graphs, inputs, isinstance(graph, Graph | Program))
     plans = [
         [plan_of(one, machine, passes, groups) for one in graphs_for(g, given)]
@@ -327,24 +319,7 @@ def _kept_kernels(
     return found
 
 
-def _graphs(graph: Any) -> list[Graph | Program]:
-    graphs = [graph] if isinstance(graph, Graph | Program) else graph
-    if isinstance(graphs, str | bytes) or not isinstance(graphs, Sequence) or not graphs:
-        raise GraphError(
-            f"tune_model is given a {type(graph).__name__}; it takes what ts.load_onnx returns, or "
-            "a list of that"
-        )
-    for g in graphs:
-        if not isinstance(g, Graph | Program):
-            raise GraphError(
-                f"tune_model is given a list with a {type(g).__name__}; it takes what ts.load_onnx "
-                "returns"
-            )
-    return list(graphs)
-
-
-def _require_callable(part: Any, who: str, example: str) -> None:
-    if part is not None and not callable(part):
-        raise TuneError(f"{who} is given {part!r}; give a function, as {example}")
+def _require_made(part: Any, who: str) -> None:
+    """ts.gradient and the like make a scheduler or an objective; they are none themselves."""
     if isinstance(part, type) or part in _MAKERS:
         raise TuneError(f"{who} is given {part.__name__}; call it: {part.__name__}(...)")
