@@ -115,7 +115,7 @@ def is_wrong(annotation: str, w: Wrong) -> bool:
     if heads & {"Any", "T", "object", "Self"}:
         return False
     if (
-        isinstance(w.value, list)
+        isinstance(w.value, list | np.ndarray)
         and re.search(r"\b(Any|T)\b", annotation)
         and heads & {"Sequence", "list", "Iterable"}
     ):
@@ -234,7 +234,14 @@ def trouble(call: Callable[[], Any], parameter: str, value: Any) -> str:
         call()
     except ts.TilesmithError as error:
         text = str(error)
-        names = (parameter, type(value).__name__, repr(value), getattr(value, "__name__", "?"))
+        inner = value[0] if isinstance(value, list) else value
+        names = (
+            parameter,
+            repr(inner),
+            type(value).__name__,
+            repr(value),
+            getattr(value, "__name__", "?"),
+        )
         return "" if any(n in text for n in names) else f"does not name it: {text[:120]}"
     except Exception as error:
         return f"{type(error).__name__}: {str(error)[:120]}"

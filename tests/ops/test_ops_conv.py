@@ -231,7 +231,7 @@ X, W = _p(1, 4, 5, 5), _p(6, 4, 3, 3)
         ),
         (lambda: ts.ops.conv2d(X, W, groups=0), "groups is 0; it must be at least 1"),
         (lambda: ts.ops.conv2d(X, W, stride=0), "conv2d: stride is 0; it must be at least 1"),
-        (lambda: ts.ops.conv2d(X, W, stride=1.5), "stride is 1.5; it must be a whole number"),
+        (lambda: ts.ops.conv2d(X, W, stride=1.5), r"stride=1.5\) .*it takes a whole number"),
         (
             lambda: ts.ops.conv2d(X, W, stride=(1, 1, 1)),
             r"stride \(1, 1, 1\) has 3 entries for 2 spatial",

@@ -176,9 +176,9 @@ def _p(*shape, dtype="float32"):
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        (lambda: ts.ops.relu(3.0), "relu: X is of type float; it must be a tensor"),
+        (lambda: ts.ops.relu(3.0), r"relu\(X=3.0\) .*; it takes a tensor"),
         (lambda: ts.ops.add(1, 2), "add: A is of type int; one operand must be a tensor"),
-        (lambda: ts.ops.add(_p(2), "x"), "add: B is of type str"),
+        (lambda: ts.ops.add(_p(2), "x"), r"add\(B='x'\) .*; it takes a tensor"),
         (
             lambda: ts.ops.add(_p(2, 3), _p(2)),
             r"shapes \(2, 3\) and \(2\) do not broadcast: dimension -1 is 3 and 2",

@@ -172,7 +172,7 @@ def _p(*shape, dtype="float32"):
         ),
         (
             lambda: ts.ops.matmul(_p(2, 3), np.zeros((3, 2))),
-            "matmul: B is of type ndarray; it must be a tensor",
+            r"matmul\(B=.* ndarray; it takes a tensor",
         ),
         (lambda: ts.ops.matmul(_p(2, 3, dtype="bool"), _p(3, 2)), "matmul: an operand is bool"),
         (lambda: ts.ops.matmul(_p(2, 3), _p(3, 2), out_dtype="float31"), "unknown dtype 'float31'"),

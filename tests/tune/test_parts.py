@@ -345,7 +345,7 @@ def test_parts_change_by_replace() -> None:
 def test_a_mistake_in_the_target_of_a_model_is_told() -> None:
     with pytest.raises(
         ts.GraphError,
-        match=r"compile_model\(target='cpu'\) is given the text 'cpu'; it takes a target, as ts\.cpu\(\)",
+        match=r"compile_model\(target='cpu'\) is given .*; it takes a target, as ts\.cpu\(\)",
     ):
         ts.compile_model(dense(8, 8), "cpu")  # type: ignore[arg-type]
     with pytest.raises(ts.GraphError, match=r"tune_model\(parts=...\) is given"):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, MappingView, Sequence, Set
 from dataclasses import dataclass, is_dataclass
 from functools import cache, partial, wraps
 from numbers import Real
@@ -24,6 +24,7 @@ _LONGEST = 40  # characters of a value that an error message shows
 # What to say of a class, where its name would not do: with what makes one.
 _WORDS = {
     "Array": "a NumPy array",
+    "Axis": "an axis, as ts.reduce_axis(8)",
     "Budget": "a budget: ts.Budget(trials=500), ts.Budget(seconds=60) or both",
     "Candidate": "a ts.Candidate",
     "CostModel": "a cost model, as ts.Gbdt()",
@@ -32,6 +33,7 @@ _WORDS = {
     "FeatureExtractor": "features, as ts.StatementFeatures()",
     "Function": "what ts.function made",
     "Generator": "a random generator, as numpy.random.default_rng(0)",
+    "Int": "an open size, as ts.size('n')",
     "Graph": "what ts.load_onnx returns",
     "Measurement": "a measurement, as db.of(task) lists",
     "Measurer": "a measurer, as ts.LocalMeasurer()",
@@ -200,7 +202,8 @@ def kind_of(hint: Any) -> _Kind:
         return _Kind(lambda x: x is None, "None")
     if origin in (Union, UnionType):
         kinds = [kind_of(i) for i in inner]
-        words = " or ".join(dict.fromkeys(k.words for k in kinds))
+        ordered = sorted((k.words for k in kinds), key=lambda w: w.startswith("a list"))
+        words = " or ".join(dict.fromkeys(ordered))
         return _Kind(lambda x: any(k.accepts(x) for k in kinds), words)
     if origin is Literal:
         return _Kind(
@@ -251,7 +254,8 @@ def _tuple(inner: tuple[Any, ...]) -> _Kind:
     if inner[1:] == (...,):
         (each,) = kinds
         return _Kind(
-            lambda x: isinstance(x, tuple) and all(map(each.accepts, x)), f"a tuple: {each.words}"
+            lambda x: isinstance(x, tuple) and all(map(each.accepts, x)),
+            f"a tuple, each {each.words}",
         )
     return _Kind(
         lambda x: isinstance(x, tuple)
@@ -265,13 +269,12 @@ def _list(held: type, inner: tuple[Any, ...]) -> _Kind:
     each = kind_of(inner[0])
 
     def accepts(x: Any) -> bool:
-        if isinstance(x, str | bytes | type) or not hasattr(x, "__iter__"):
-            return False
-        if not hasattr(x, "__len__"):  # what can be gone through once only is not looked at
+        if isinstance(x, Iterator):  # what can be gone through once only is not looked at
             return not issubclass(held, Sequence)
-        return all(map(each.accepts, x))
+        is_list = isinstance(x, Sequence | Set | MappingView | Mapping | np.ndarray)
+        return is_list and not isinstance(x, str | bytes) and all(map(each.accepts, x))
 
-    return _Kind(accepts, "a list" if each is _ANYTHING else f"a list: {each.words}")
+    return _Kind(accepts, "a list" if each is _ANYTHING else f"a list, each {each.words}")
 
 
 def _mapping(inner: tuple[Any, ...]) -> _Kind:

@@ -15,7 +15,7 @@ from tilesmith.ir.nodes import Block, Buffer, For, Iter, Stmt, Write
 from tilesmith.ir.verify import verify
 
 
-@checks_given
+@checks_given(error=ExpressionError)
 def function(
     tensors: Sequence[Tensor], name: str = "main", constants: Sequence[Tensor] = ()
 ) -> Function:

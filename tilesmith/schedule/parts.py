@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from tilesmith.base.digest import digest
-from tilesmith.base.errors import ArgumentError, ScheduleError
+from tilesmith.base.errors import ArgumentError
 from tilesmith.base.given import checks_given
 from tilesmith.base.identity import identity
 from tilesmith.base.target import Target
@@ -35,7 +35,6 @@ class CodeGenerator(Protocol):
     def compile(self, func: Function, target: Target, *, checked: bool = False) -> Any: ...
 
 
-@checks_given(error=ScheduleError)
 @dataclass(frozen=True)
 class Parts:
     """Parts of your own, in addition to the built-in ones. Give the same object to whatever tunes,
@@ -101,10 +100,12 @@ class Parts:
         own = {i.name: i for i in self.intrinsics} | {label_of(i): i for i in self.intrinsics}
         return {i.name: i for i in INTRINSICS} | own
 
+    @checks_given
     def backend(self, kind: str) -> CodeGenerator | None:
         """The back end for targets of a kind; None for the built-in one."""
         return next((b for b in self.backends if b.kind == kind), None)
 
+    @checks_given
     def builder(self, kind: str) -> str:
         """What records call the back end for targets of a kind: its class and a digest of its
         settings and its code. Empty for the built-in one, also if that is given.
