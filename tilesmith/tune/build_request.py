@@ -85,7 +85,7 @@ def _plain(request: BuildRequest) -> Artifact:
 
 def points(func: Function) -> int:
     """The iterations of all its loop nests together."""
-    return sum(prod(i.extent.const or 0 for i in b.iters) for _, b in walk(func.body))
+    return sum(prod(i.extent.number for i in b.iters) for _, b in walk(func.body))
 
 
 def _drafts(task: Task, request: BuildRequest, obstacles: list[str]) -> Iterator[Trace]:

@@ -30,7 +30,7 @@ def plain_schedule(func: Function, target: Target) -> Function:
             if loop.name in block.reducing_loops or loop.kind != "serial":
                 break
             spatial.append(loop)
-        elements = prod(loop.extent.const or 1 for loop in spatial)
+        elements = prod(loop.trips for loop in spatial)
         if elements == 1:
             continue
         try:
