@@ -115,16 +115,12 @@ def _read_as(b: Block, image: Load, weights: Load) -> _Sum | None:
     depths = [i for i in b.reducing if i.name in both]
     if not rows or len(columns) != 1 or not depths:
         return None
-    depth = max(depths, key=analysis.length)
-    tile = _tile([max(1, analysis.length(i)) for i in rows])
+    depth = max(depths, key=lambda i: i.extent.number)
+    tile = _tile([max(1, i.extent.number) for i in rows])
     terms = [(i.name, RUN if i is depth else 1) for i in b.reducing]
     terms.sort(key=lambda t: t[0] == depth.name)
     sizes = tuple((i.name, n) for i, n in zip(rows, tile, strict=True))
-    if (
-        not analysis.length(depth)
-        or analysis.length(depth) % _ALIGNED
-        or _share(b, dict((*sizes, *terms))) < _LEAST_WORK
-    ):
+    if depth.extent.number % _ALIGNED or _share(b, dict((*sizes, *terms))) < _LEAST_WORK:
         return None
     return _Sum(image, weights, columns[0], depth.name, sizes, tuple(terms))
 
@@ -140,7 +136,7 @@ def _tile(extents: list[int]) -> tuple[int, ...]:
 
 
 def _share(b: Block, sizes: dict[str, int]) -> float:
-    extents = {i.name: max(1, analysis.length(i)) for i in b.iters if i.name in sizes}
+    extents = {i.name: max(1, i.extent.number) for i in b.iters if i.name in sizes}
     return prod(n / (-(-n // sizes[name]) * sizes[name]) for name, n in extents.items())
 
 
