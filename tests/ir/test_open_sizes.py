@@ -99,7 +99,7 @@ def test_an_open_extent_is_no_number():
     func = ts.instantiate(scaled_rows(), {"n": 3})
     loops = {s.name: s for s in statements(func.body) if isinstance(s, For)}
     assert loops["total.i"].trips == 3
-    with pytest.raises(VerifyError, match="loop 'total.k' has the open extent #m"):
+    with pytest.raises(VerifyError, match=r"loop 'total.k' has the open extent #m"):
         _ = loops["total.k"].trips
     rows, columns = func.inputs[0].shape
     assert (rows.number, (rows - 3).number) == (3, 0)
