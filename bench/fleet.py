@@ -24,7 +24,7 @@ import numpy as np
 
 import tilesmith as ts
 from tests.support.ray_cluster import Cluster
-from tilesmith.measure.parent.cores import siblings
+from tilesmith.measure.this_machine import siblings
 
 _SIZE = 64
 _JOIN_SECONDS = 180.0

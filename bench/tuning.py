@@ -18,7 +18,7 @@ import tilesmith as ts
 from bench.table import Row, arguments, finish
 from tilesmith.cli.operators import operator
 from tilesmith.measure.local import LocalRun
-from tilesmith.measure.peak import multiply_add
+from tilesmith.measure.this_machine import multiply_add
 from tilesmith.report.problems import question_of, to_layout
 from tilesmith.schedule.trace import Trace
 from tilesmith.search.protocol import Search

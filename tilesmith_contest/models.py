@@ -13,7 +13,7 @@ import numpy as np
 
 from tilesmith.base.errors import MeasureError
 from tilesmith.base.target import Target
-from tilesmith.measure.parent.cores import usable_cores
+from tilesmith.measure.this_machine import usable_cores
 from tilesmith.report.problems import Array
 from tilesmith_contest.compare import machine_of
 from tilesmith_contest.engine import Engine, ModelFile

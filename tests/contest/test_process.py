@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
-from tilesmith.measure.parent.cores import usable_cores
+from tilesmith.measure.this_machine import usable_cores
 from tilesmith.report.problems import Array, Plain, Question
 from tilesmith_contest.compare import Contestants, our_contestants
 from tilesmith_contest.pairs import Turns
