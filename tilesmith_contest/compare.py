@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tilesmith.base.errors import MeasureError, TilesmithError
-from tilesmith.base.machine_name import machine_name
 from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.ir.function import Function
@@ -82,7 +81,7 @@ class Tuned:
 
 
 def machine_of(target: Target) -> str:
-    return f"{machine_name(target)}, {target.vector_bits}-bit vectors"
+    return f"{target.name}, {target.vector_bits}-bit vectors"
 
 
 def _spent(state: bytes | None) -> tuple[float, float]:

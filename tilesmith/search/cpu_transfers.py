@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from math import gcd
 
+from tilesmith.base.machines.constants import Cache, CpuConstants
 from tilesmith.expr.ints import product
 from tilesmith.ir.function import Function
-from tilesmith.search.cpu_constants import Cache, CpuConstants
 from tilesmith.search.features.graph import Term
 from tilesmith.search.features.nest import Access, Nest
 

@@ -62,7 +62,7 @@ def gathered(state: State, axis: str | None) -> list[str]:
     axes index them: one load then brings the factors of several rows.
     """
     b = state.block
-    by_lane = state.task.target.arch == "aarch64"
+    by_lane = state.task.target.machine.rates.lane_factors
     inputs = {p.name: p for p in state.func.inputs if p.scope != "constant"}
     extents = {i.name: i.extent.const or 0 for i in b.iters}
     reduced = {i.name for i in b.reducing}

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from math import prod
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.base.target import Target
 from tilesmith.expr.nodes import Select
 from tilesmith.ir.lookup import find_block
 from tilesmith.ir.nodes import Block, walk
@@ -164,7 +163,7 @@ class TileForGpu:
             return None
         states = list(whole.states)
         copied = tuple(how for how in self.fetching if not how.shared)
-        clusters = self.clusters if has_clusters(state.task.target) else ()
+        clusters = self.clusters if state.task.target.gpu.clusters else ()
         for numbers, results, team in (
             (clusters, self.results, False), (self.teams, self.few, True),
         ):  # fmt: skip
@@ -231,12 +230,6 @@ def split_groups(state: State) -> State | None:
     if analysis.fusible_consumer(after.func, split, permuted=True) is None:
         return None
     return after
-
-
-def has_clusters(target: Target) -> bool:
-    """Whether blocks can see one another's shared memory: from sm_90 on."""
-    number = "".join(c for c in target.arch.removeprefix("sm_") if c.isdigit())
-    return target.kind == "cuda" and int(number or 0) >= 90
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from math import inf, log, prod
 
 from tilesmith.base.digest import digest
+from tilesmith.base.machines.constants import CpuConstants, GpuConstants
 from tilesmith.base.target import Target, cpu
 from tilesmith.expr.nodes import Binary, Load, Unary, children
 from tilesmith.expr.walk import preorder
@@ -19,8 +20,6 @@ from tilesmith.measure.this_machine import peak_of
 from tilesmith.records.database import Database
 from tilesmith.schedule.trace import Trace
 from tilesmith.schedule.winograd import filtering_of
-from tilesmith.search.cpu_constants import CpuConstants
-from tilesmith.search.gpu_constants import GpuConstants
 from tilesmith.space.reopen import without_numbers
 from tilesmith.task.task import Candidate, Measurement, Ranking, Task
 

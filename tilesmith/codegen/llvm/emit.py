@@ -69,7 +69,7 @@ class Emitter:
 
     def __init__(self, module: Module) -> None:
         target = module.target
-        builder = Builder(target.arch, target.features)
+        builder = Builder(target.machine, target.features)
         builder.declarations = module.declarations
         self.module, self.builder = module, builder
         self.position = position = Position(target, builder)

@@ -114,13 +114,13 @@ class Instructions:
                 self.position.entry_lines.extend(lines)
 
     def _read(self, s: Store, a: Address, cell: Cell, load: Load) -> V:
-        """The value of an operand. On ARM, short operands of consecutive unrolled steps are loaded
-        as one vector, because instructions take a part of a register at no cost.
+        """The value of an operand. Where instructions take a part of a register at no cost (Neon),
+        short operands of consecutive unrolled steps are loaded as one vector.
         """
         position, m = self.position, a.memory
         bits = m.dtype.bits * cell.lanes
         room = position.target.vector_bits // bits
-        if position.target.arch == "aarch64" and room > 1 and s.intrinsic is not None:
+        if position.target.machine.rates.lane_factors and room > 1 and s.intrinsic is not None:
             for name, number in position.env.items():
                 extent = position.ranges.get(name)
                 if (

@@ -1,7 +1,7 @@
 """Computes a function such as exp or erf for several short rows at once, by way of a small buffer.
 
-CPU policy: on aarch64 such a function is fast if each step of it is issued for a group of registers
-(`lanes_at_once`). The tile of a product that a function follows has rows that are shorter.
+CPU policy: on some processors such a function is fast if each step of it is issued for a group of
+registers (`lanes_at_once`). The tile of a product that a function follows has shorter rows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def stage_functions(func: Function, target: Target) -> Function:
                                                      for j in 12:  # vectorize
                                                        y[...] = a[...] * staged[12*i + j]
     """
-    if target.arch != "aarch64":
+    if target.machine.function_vectors == 1:
         return func
 
     def go(s: Stmt) -> tuple[Stmt, ...]:
