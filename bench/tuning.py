@@ -19,14 +19,14 @@ from bench.table import Row, arguments, finish
 from tilesmith.cli.operators import operator
 from tilesmith.measure.local import LocalRun
 from tilesmith.measure.this_machine import multiply_add
-from tilesmith.report.compare import Contestants
-from tilesmith.report.pairs import Turns
-from tilesmith.report.peers import installed_peers
 from tilesmith.report.problems import question_of, to_layout
 from tilesmith.schedule.trace import Trace
 from tilesmith.search.protocol import Search
 from tilesmith.space.domains import Rng
 from tilesmith.testing.measurers import FakeMeasurer
+from tilesmith_contest.compare import Contestants
+from tilesmith_contest.pairs import Turns
+from tilesmith_contest.peers import installed_peers
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
+from tests.support.typed_programs import random_typed_program
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.codegen.llvm.backend import LlvmBackend
 from tilesmith.ir.function import Function
 from tilesmith.runtime.loader import Library
 from tilesmith.space.sets import default_rules
 from tilesmith.space.spaces import SketchSpace, variants
-from tilesmith.testing.typed_programs import random_typed_program
 
 TARGET = ts.Target.named("sapphirerapids").with_cores(1)
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
+from tests.support.gpu_programs import OPENCL
 from tilesmith.base.machines.constants import GpuConstants
 from tilesmith.base.target import Target
 from tilesmith.cli.operators import operator
@@ -21,7 +22,6 @@ from tilesmith.search.score_by_target import ScoreByTarget
 from tilesmith.space.spaces import SketchSpace, variants
 from tilesmith.space.variant import Variant, lower
 from tilesmith.task.task import Task
-from tilesmith.testing.gpu_programs import OPENCL
 
 H200 = Target.named("nvidia-h200")
 OPERATORS = {

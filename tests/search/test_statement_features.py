@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
+from tests.support.programs import random_program
 from tilesmith.expr.ints import Int, evaluate_int
 from tilesmith.ir.nodes import Block, Path, walk
 from tilesmith.search.catalogue import Catalogue
@@ -19,7 +20,6 @@ from tilesmith.search.features.graph import Graph
 from tilesmith.search.features.operations import OPERATIONS, operations
 from tilesmith.search.features.statements import BUFFERS, NAMES, statements_of
 from tilesmith.space.variant import lower
-from tilesmith.testing.programs import random_program
 
 AT = {name: k for k, name in enumerate(NAMES)}
 Tensors = tuple[ts.Tensor, ...]  # inputs, then the output

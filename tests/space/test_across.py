@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
+from tests.support.meaning import assert_close
 from tilesmith.base.target import Target
 from tilesmith.cli.operators import operator
 from tilesmith.schedule.cache import CacheRead, CacheWrite
@@ -16,7 +17,6 @@ from tilesmith.schedule.sample import SampleTile
 from tilesmith.schedule.zeros import SkipZeros
 from tilesmith.space.spaces import SketchSpace, structural_counts, with_structure
 from tilesmith.space.variant import lower
-from tilesmith.testing.meaning import assert_close
 
 SHORT_ROWS = operator("conv2d", (7, 6, 20, 3, 1, 1), "NCHW")
 X, W = ts.placeholder((1, 9, 7, 7), name="X"), ts.placeholder((60, 3, 3, 3), name="W")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 import tilesmith as ts
+from tests.support.meaning import assert_close
+from tests.support.programs import random_inputs
 from tilesmith.cli.operators import operator
 from tilesmith.codegen.pipeline import GPU_PASSES, lower
 from tilesmith.ir.evaluate import evaluate
 from tilesmith.ir.nodes import Alloc, For, Join, Stmt, Store, statements
 from tilesmith.space.compiled_ints import compile_ints
 from tilesmith.space.spaces import SketchSpace, variants
-from tilesmith.testing.meaning import assert_close
-from tilesmith.testing.programs import random_inputs
 
 H200 = ts.Target.named("nvidia-h200")
 

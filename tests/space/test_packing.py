@@ -8,6 +8,7 @@ from suite import SMALL
 from test_properties import Guarded, legal_variants, offspring
 
 import tilesmith as ts
+from tests.support.meaning import assert_close
 from tilesmith.cli.operators import operator
 from tilesmith.ir.lookup import find_block
 from tilesmith.ir.nodes import Block
@@ -16,7 +17,6 @@ from tilesmith.schedule.iterators import SplitIterator
 from tilesmith.schedule.layout import TransformLayout
 from tilesmith.space.packing import layout_of
 from tilesmith.space.spaces import SketchSpace
-from tilesmith.testing.meaning import assert_close
 
 INNER = dict.fromkeys(("n", "b", "h", "i", "j", "w", "f"), "#t")
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
+from tests.support.meaning import assert_close
 from tilesmith.cli.operators import operator
 from tilesmith.schedule.write_out import WriteOut
 from tilesmith.space.spaces import SketchSpace, variants
-from tilesmith.testing.meaning import assert_close
 
 
 def written_out(task: ts.Task) -> list[ts.Trace]:
