@@ -14,7 +14,7 @@ from math import prod
 
 from tilesmith.base.machines.constants import CpuConstants
 from tilesmith.base.target import Target
-from tilesmith.expr.conditions import condition_parts, settled
+from tilesmith.expr.dynamic import condition_parts, settled
 from tilesmith.expr.ints import FloorDiv, opaque_atoms
 from tilesmith.expr.nodes import Binary, Expr, Select, rewrite
 from tilesmith.ir.nodes import Block, Path, walk

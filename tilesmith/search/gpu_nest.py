@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from functools import cached_property
 
+from tilesmith.expr.intervals import linear, row_major
 from tilesmith.expr.ints import ONE, opaque_atoms
-from tilesmith.expr.linear import linear, row_major
 from tilesmith.expr.nodes import Load
 from tilesmith.ir.nodes import Buffer, For, walk
 from tilesmith.ir.regions import terms_over

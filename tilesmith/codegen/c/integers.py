@@ -15,8 +15,8 @@ from tilesmith.codegen.c.piece import ADD, MUL, UNARY, Piece
 from tilesmith.codegen.c.position import Memory, Position
 from tilesmith.codegen.c.remainders import Remainder, with_remainders
 from tilesmith.expr.dynamic import Dynamic
+from tilesmith.expr.intervals import linear
 from tilesmith.expr.ints import ZERO, FloorDiv, Int, Maximum, Monomial, Opaque
-from tilesmith.expr.linear import linear
 from tilesmith.expr.nodes import Expr
 
 _LIMIT = (1 << 31) - 1

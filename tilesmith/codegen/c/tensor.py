@@ -22,10 +22,9 @@ from tilesmith.codegen.c.statements import Statements
 from tilesmith.codegen.c.tensor_plan import TILE_ALIGNMENT, Plan, is_product, plan_of, with_loop
 from tilesmith.codegen.c.tensor_text import HELPERS, bulk_copy, instruction
 from tilesmith.codegen.passes.accesses import accesses
+from tilesmith.expr.intervals import linear, simple_quotients
 from tilesmith.expr.ints import ZERO, Int, of, var
-from tilesmith.expr.linear import linear
 from tilesmith.expr.nodes import Load, map_ints
-from tilesmith.expr.quotients import simple_quotients
 from tilesmith.ir.launch_form import LaunchForm
 from tilesmith.ir.nodes import Buffer, For, If, Stmt, Store, Write
 from tilesmith.ir.tensor_cores import RUN, WARPGROUP

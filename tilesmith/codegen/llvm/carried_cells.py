@@ -13,8 +13,8 @@ from tilesmith.codegen.llvm.instructions import operand_size
 from tilesmith.codegen.llvm.position import Lane, Position
 from tilesmith.codegen.llvm.vector_pieces import VectorPieces
 from tilesmith.expr.dynamic import loads_of
+from tilesmith.expr.intervals import linear
 from tilesmith.expr.ints import Int
-from tilesmith.expr.linear import linear
 from tilesmith.expr.nodes import Expr, Load, Select, children
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, statements

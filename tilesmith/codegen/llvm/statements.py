@@ -24,8 +24,8 @@ from tilesmith.codegen.passes.hold_results import HOLD, STREAM, summed
 from tilesmith.codegen.passes.spread_prefetches import FETCH
 from tilesmith.codegen.passes.transpose_squares import TRANSPOSE
 from tilesmith.expr.dynamic import loads_of
+from tilesmith.expr.intervals import row_major
 from tilesmith.expr.ints import Int
-from tilesmith.expr.linear import row_major
 from tilesmith.ir.nodes import Alloc, Buffer, For, If, Stmt, Store, Sync, statements
 
 _STACK_NBYTES = 16 << 10  # larger buffers go to the workspace, to avoid stack overflows

@@ -10,8 +10,7 @@ from math import gcd
 
 from tilesmith.codegen.passes.accesses import accesses, substitute_body, tile_ranges
 from tilesmith.codegen.passes.simplify import Ranges, simplify_body
-from tilesmith.expr.code_cost import code_cost
-from tilesmith.expr.conditions import condition_parts
+from tilesmith.expr.dynamic import code_cost, condition_parts
 from tilesmith.expr.intervals import Unknown, bounds
 from tilesmith.expr.ints import Int, of, var
 from tilesmith.expr.nodes import Expr, Select, children

@@ -12,8 +12,8 @@ from dataclasses import replace
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import accesses, substitute_body
 from tilesmith.codegen.passes.simplify import Ranges, simplify_body
+from tilesmith.expr.intervals import linear, row_major
 from tilesmith.expr.ints import FloorDiv, Int, of, opaque_atoms, var
-from tilesmith.expr.linear import linear, row_major
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, statements
 

@@ -24,7 +24,7 @@ from math import gcd, prod
 
 from tilesmith.base.target import Target
 from tilesmith.expr.dynamic import loads_of
-from tilesmith.expr.linear import linear
+from tilesmith.expr.intervals import linear
 from tilesmith.expr.nodes import Load
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Buffer, For, If, Stmt, Store, Write, statements

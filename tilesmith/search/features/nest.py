@@ -11,9 +11,8 @@ from itertools import takewhile
 from threading import Lock
 
 from tilesmith.expr.dynamic import Dynamic
-from tilesmith.expr.intervals import Rules, Unknown, bounds, reduce_modulo
+from tilesmith.expr.intervals import Rules, Unknown, bounds, reduce_modulo, row_major
 from tilesmith.expr.ints import ONE, Int, opaque_atoms, product
-from tilesmith.expr.linear import row_major
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, Buffer, For, Path, walk
 from tilesmith.ir.regions import terms_over

@@ -2,7 +2,7 @@
 multiplications, divisions, comparisons and functions, of floats and of integers.
 
 A model learns from these counts. ir/count.py counts the arithmetic of a program, and `code_cost` of
-expr/code_cost.py estimates the size of its code.
+expr/dynamic.py estimates the size of its code.
 """
 
 from __future__ import annotations

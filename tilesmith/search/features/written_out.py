@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from math import prod
 
+from tilesmith.expr.intervals import simple_quotients
 from tilesmith.expr.nodes import Expr, Load, children, ints_of, map_ints
-from tilesmith.expr.quotients import simple_quotients
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.nodes import Block, Path
 from tilesmith.search.features.operations import OPERATIONS, apart, divisions_of, operation_of
