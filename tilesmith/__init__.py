@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     )
     from tilesmith.base.machines.constants import CpuConstants
     from tilesmith.base.target import Target, cpu
-    from tilesmith.codegen.artifact import Artifact, Entry
-    from tilesmith.codegen.backend import Backend
+    from tilesmith.codegen.artifact import Artifact, Backend, Entry
     from tilesmith.codegen.c.backends import CudaBackend, OpenclBackend
     from tilesmith.codegen.llvm.backend import LlvmBackend
     from tilesmith.codegen.pipeline import CPU_PASSES, GPU_PASSES, PLAIN_PASSES, lower

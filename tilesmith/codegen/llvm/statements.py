@@ -10,15 +10,12 @@ from contextlib import contextmanager
 from tilesmith.base.errors import BuildError
 from tilesmith.codegen.llvm.addressing import Addressing
 from tilesmith.codegen.llvm.builder import I64, V
-from tilesmith.codegen.llvm.carried_cells import carried_cells
+from tilesmith.codegen.llvm.carried_cells import VectorPieces, carried_cells
 from tilesmith.codegen.llvm.expressions import Expressions
 from tilesmith.codegen.llvm.frames import Frame, Memory
-from tilesmith.codegen.llvm.lane_loads import join_lane_loads
-from tilesmith.codegen.llvm.module import Module
-from tilesmith.codegen.llvm.position import Lane, Position
-from tilesmith.codegen.llvm.register_cache import RegisterCache
+from tilesmith.codegen.llvm.position import Lane, Module, Position
+from tilesmith.codegen.llvm.register_cache import RegisterCache, join_lane_loads
 from tilesmith.codegen.llvm.stores import Stores
-from tilesmith.codegen.llvm.vector_pieces import VectorPieces
 from tilesmith.codegen.passes.accesses import tile_ranges
 from tilesmith.codegen.passes.hold_results import HOLD, STREAM, summed
 from tilesmith.codegen.passes.spread_prefetches import FETCH

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tilesmith.base.dtype import BOOL, DType
 from tilesmith.base.target import Target
-from tilesmith.codegen.compute_dtype import compute_dtype
+from tilesmith.codegen.expressions import compute_dtype
 from tilesmith.codegen.passes.accesses import substitute_body
 from tilesmith.expr.ints import Int, of, var
 from tilesmith.expr.nodes import (
