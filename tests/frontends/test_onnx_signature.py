@@ -75,7 +75,7 @@ REFUSED = [
     ("Elu", {"x": X}, {"beta": 1.0}, "attribute 'beta' is unknown; it takes alpha"),
     ("Relu", {"x": X, "z": X}, {}, "it has 2 inputs; it takes 1: (X)"),
     ("Softmax", {"x": X}, {"axis": 1.5}, "attribute 'axis' is 1.5; it must be a whole number"),
-    ("Transpose", {"x": X}, {"perm": [1.0, 0.0]}, "'perm' is [1.0, 0.0]; it must be a list of whole"),
+    ("Transpose", {"x": X}, {"perm": [1.0, 0.0]}, "is [1.0, 0.0]; it must be a list of whole"),
     ("Concat", {"x": X}, {}, "attribute 'axis' is missing; it must be a whole number"),
     ("Gather", {"x": X}, {}, "input 1 is missing; it takes (x, ids)"),
     ("Gelu", {"x": X}, {"approximate": 1}, "attribute 'approximate' is 1; it must be a string"),

@@ -92,8 +92,7 @@ def _heads(call: Call, x: Value, attribute: str, heads: int) -> Value:
         call.refuse(f"{x} does not have {heads} heads ({attribute})")
     batch, sequence, width = x.shape
     x = shaped(call, x, (batch, sequence, heads, width // heads))
-    y: Value = call.add(transpose, x, axes=(0, 2, 1, 3))
-    return y
+    return call.add(transpose, x, axes=(0, 2, 1, 3))
 
 
 def _wide(x: Value) -> dict[str, str]:
@@ -189,7 +188,7 @@ def import_linear_attention(
     steps = []
     for t in range(count):
         at = call.constant(np.array(t, np.int32))
-        y, state = call.add(linear_attention_step, q, k, v, state, at, *given, **settings)
+        y, state = call.add_several(linear_attention_step, q, k, v, state, at, *given, **settings)
         steps.append(y)
     whole = joined(call, steps, 1)
     like = q if past is None else past

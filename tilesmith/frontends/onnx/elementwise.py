@@ -43,8 +43,7 @@ def binary(function: Operator) -> Importer:
         call: Call, a: Value, b: Value, *, axis: int | None = None, broadcast: bool = False
     ) -> Value:
         same_types(call, a, b)
-        v: Value = call.add(function, a, lined_up(call, a, b, axis, broadcast))
-        return v
+        return call.add(function, a, lined_up(call, a, b, axis, broadcast))
 
     return read
 
@@ -83,8 +82,7 @@ def power(
         return _fixed_power(call, x, known)
     e = lined_up(call, x, e, axis, broadcast)
     if not x.dtype.is_float and not e.dtype.is_float:
-        v: Value = call.add(integer.integer_power, x, e)
-        return v
+        return call.add(integer.integer_power, x, e)
     wide = x.dtype.name if x.dtype.is_float else "float64"
     y: Value = call.add(elementwise.power, *(call.cast(a, wide) for a in (x, e)))
     return call.cast(y, x.dtype.name)
@@ -172,15 +170,13 @@ def bit_cast(call: Call, x: Value, *, to: int) -> Value:
 
 def where(call: Call, condition: Value, a: Value, b: Value) -> Value:
     same_types(call, a, b)
-    v: Value = call.add(elementwise.where, condition, a, b)
-    return v
+    return call.add(elementwise.where, condition, a, b)
 
 
 def isinf(
     call: Call, x: Value, *, detect_negative: bool = True, detect_positive: bool = True
 ) -> Value:
-    v: Value = call.add(logic.isinf, x, negative=detect_negative, positive=detect_positive)
-    return v
+    return call.add(logic.isinf, x, negative=detect_negative, positive=detect_positive)
 
 
 def swish(call: Call, x: Value, *, alpha: float = 1.0) -> Value:
@@ -195,8 +191,7 @@ def swish(call: Call, x: Value, *, alpha: float = 1.0) -> Value:
 def prelu(call: Call, x: Value, slope: Value) -> Value:
     if call.version < 7 and len(slope.shape) == 1 and slope.size > 1:  # one for each channel
         slope = lined_up(call, x, slope, 1, True)
-    v: Value = call.add(activation.prelu, x, slope)
-    return v
+    return call.add(activation.prelu, x, slope)
 
 
 def dropout(

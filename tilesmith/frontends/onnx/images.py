@@ -43,8 +43,7 @@ def affine(call: Call, theta: Value, size: list[int], *, align_corners: bool = F
         call.refuse(f"size {size} must be (N, C, H, W) or (N, C, D, H, W), and fit {theta}")
     if theta.shape[0] != size[0]:
         call.refuse(f"size {size} is of {size[0]} images, but {theta} has {theta.shape[0]}")
-    y: Value = call.add(affine_grid, theta, size=tuple(size[2:]), align_corners=align_corners)
-    return y
+    return call.add(affine_grid, theta, size=tuple(size[2:]), align_corners=align_corners)
 
 
 def align_regions(
@@ -76,15 +75,13 @@ def pool_regions(
     call: Call, x: Value, boxes: Value, *, pooled_shape: tuple[int, ...], spatial_scale: float = 1.0
 ) -> Value:
     size = per_axis(call, "pooled_shape", pooled_shape, 2)
-    y: Value = call.add(max_roi_pool, x, boxes, size=size, scale=spatial_scale)
-    return y
+    return call.add(max_roi_pool, x, boxes, size=size, scale=spatial_scale)
 
 
 def blocks(function: Operator) -> Importer:
     def read(call: Call, x: Value, *, blocksize: int, mode: str = "DCR") -> Value:
         call.choice("mode", mode, ("DCR", "CRD"))
-        y: Value = call.add(function, x, block=blocksize, channel_last=mode == "CRD")
-        return y
+        return call.add(function, x, block=blocksize, channel_last=mode == "CRD")
 
     return read
 
@@ -95,13 +92,12 @@ def columns_to_image(
     count = len(image)
     if len(block) != count or count < 1:
         call.refuse(f"image_shape {image} and block_shape {block} must have one entry each")
-    y: Value = call.add(
+    return call.add(
         col2im, x, image=tuple(image), block=tuple(block),
         stride=per_axis(call, "strides", window.get("strides"), count),
         padding=pad_attribute(call, window, count),
         dilation=per_axis(call, "dilations", window.get("dilations"), count),
     )  # fmt: skip
-    return y
 
 
 def center(call: Call, x: Value, shape: list[int], *, axes: tuple[int, ...] | None = None) -> Value:
@@ -114,8 +110,7 @@ def center(call: Call, x: Value, shape: list[int], *, axes: tuple[int, ...] | No
         full[a] = n
         # The odd element is cut off, or added, behind.
         starts[a] = (x.shape[a] - n) // 2 if n <= x.shape[a] else -((n - x.shape[a]) // 2)
-    y: Value = call.add(crop_or_pad, x, starts=tuple(starts), shape=tuple(full))
-    return y
+    return call.add(crop_or_pad, x, starts=tuple(starts), shape=tuple(full))
 
 
 # resizing

@@ -41,10 +41,8 @@ def _need_indices(call: Call, v: Value) -> None:
 def gather(call: Call, x: Value, ids: Value, *, axis: int = 0) -> Value:
     _need_indices(call, ids)
     known, axis = call.contents(ids), call.axis(axis, len(x.shape))
-    out: Value
     if known is None:
-        out = call.add(gathers.gather, x, ids, axis=axis)
-        return out
+        return call.add(gathers.gather, x, ids, axis=axis)
     n = x.shape[axis]
     if known.size and not (-n <= known.min() and known.max() < n):
         call.refuse(f"an index is outside of dimension {axis} of {x}")
@@ -52,8 +50,7 @@ def gather(call: Call, x: Value, ids: Value, *, axis: int = 0) -> Value:
     shape = (*x.shape[:axis], *known.shape, *x.shape[axis + 1 :])
     if (part := _as_slice(places.ravel())) is not None:  # a view
         return shaped(call, sliced(call, x, {axis: part}), shape)
-    out = call.add(take, x, call.constant(places), axis=axis)
-    return out
+    return call.add(take, x, call.constant(places), axis=axis)
 
 
 def _as_slice(places: Array) -> tuple[int, int, int] | None:
@@ -71,14 +68,12 @@ def _as_slice(places: Array) -> tuple[int, int, int] | None:
 def gather_elements(call: Call, x: Value, ids: Value, *, axis: int = 0) -> Value:
     _need_indices(call, ids)
     axis = call.axis(axis, len(x.shape))
-    out: Value = call.add(gathers.gather_elements, x, ids, axis=axis)
-    return out
+    return call.add(gathers.gather_elements, x, ids, axis=axis)
 
 
 def gather_nd(call: Call, x: Value, ids: Value, *, batch_dims: int = 0) -> Value:
     _need_indices(call, ids)
-    out: Value = call.add(gathers.gather_nd, x, ids, batch_dims=batch_dims)
-    return out
+    return call.add(gathers.gather_nd, x, ids, batch_dims=batch_dims)
 
 
 def one_hot(call: Call, ids: Value, depth: Array, values: Value, *, axis: int = -1) -> Value:
@@ -87,8 +82,7 @@ def one_hot(call: Call, ids: Value, depth: Array, values: Value, *, axis: int = 
     if (count := int(depth.reshape(()))) < 0:
         call.refuse(f"its depth is {count}")
     axis = call.axis(axis, len(ids.shape) + 1)
-    out: Value = call.add(gathers.one_hot, ids, values, depth=count, axis=axis)
-    return out
+    return call.add(gathers.one_hot, ids, values, depth=count, axis=axis)
 
 
 def compress(call: Call, x: Value, condition: Value, *, axis: int | None = None) -> Value:
@@ -102,12 +96,17 @@ def compress(call: Call, x: Value, condition: Value, *, axis: int | None = None)
     chosen = np.flatnonzero(known)
     if chosen.size and chosen[-1] >= x.shape[axis]:
         call.refuse(f"its condition is longer than dimension {axis} of {x}")
-    out: Value = call.add(take, x, call.constant(chosen.astype(np.int64)), axis=axis)
-    return out
+    return call.add(take, x, call.constant(chosen.astype(np.int64)), axis=axis)
 
 
 def top_k(
-    call: Call, x: Value, k: list[int] | int, *, axis: int = -1, largest: bool = True, sorted: bool = True
+    call: Call,
+    x: Value,
+    k: list[int] | int,
+    *,
+    axis: int = -1,
+    largest: bool = True,
+    sorted: bool = True,
 ) -> tuple[Value, Value]:
     axis = call.axis(axis, len(x.shape))
     counts = [k] if isinstance(k, int) else k
@@ -117,7 +116,7 @@ def top_k(
         raise RunOnHost(
             "its axis is long", partial(_top_k_array, k=counts[0], axis=axis, largest=largest)
         )
-    values, places = call.add(topk.top_k, x, k=counts[0], axis=axis, largest=largest)
+    values, places = call.add_several(topk.top_k, x, k=counts[0], axis=axis, largest=largest)
     return values, places
 
 
@@ -150,20 +149,16 @@ def scatter_elements(
     if not ids.size:
         return x
     known, settings = call.contents(ids), {"axis": axis}
-    out: Value
     if reduction == "none" and known is not None:
         last = call.constant(last_of_axis(known, x.shape, axis))
-        out = call.add(scatters.put_elements, x, updates, last, **settings)
-        return out
+        return call.add(scatters.put_elements, x, updates, last, **settings)
     if x.size * ids.shape[axis] > MAX_COMPARISONS or (x.dtype.kind == "b" and reduction != "none"):
         raise RunOnHost("it has many updates", partial(
             _scattered_elements, axis=axis, reduction=reduction))  # fmt: skip
     if reduction == "none":
         latest = call.add(scatters.last_update, ids, x, **settings)
-        out = call.add(scatters.put_elements, x, updates, latest, **settings)
-        return out
-    out = call.add(scatters.scatter_elements, x, ids, updates, reduction=reduction, **settings)
-    return out
+        return call.add(scatters.put_elements, x, updates, latest, **settings)
+    return call.add(scatters.scatter_elements, x, ids, updates, reduction=reduction, **settings)
 
 
 def _scattered_elements(arrays: Sequence[Array | None], axis: int, reduction: str) -> list[Array]:
@@ -185,22 +180,18 @@ def scatter_nd(
     if not rows:
         return x
     known = call.contents(ids)
-    out: Value
     if reduction == "none" and known is not None:
         updates = shaped(call, updates, (rows, *x.shape[depth:]))
         last = call.constant(last_of_rows(known.reshape(rows, depth), x.shape))
-        out = call.add(scatters.put_rows, x, updates, last)
-        return out
+        return call.add(scatters.put_rows, x, updates, last)
     compared = prod(x.shape[:depth]) if reduction == "none" else x.size
     if compared * rows > MAX_COMPARISONS or (x.dtype.kind == "b" and reduction != "none"):
         raise RunOnHost("it has many updates", partial(_scattered_rows, reduction=reduction))
     ids = shaped(call, ids, (rows, depth))
     updates = shaped(call, updates, (rows, *x.shape[depth:]))
     if reduction == "none":
-        out = call.add(scatters.put_rows, x, updates, call.add(scatters.last_row, ids, x))
-        return out
-    out = call.add(scatters.scatter_nd, x, ids, updates, reduction=reduction)
-    return out
+        return call.add(scatters.put_rows, x, updates, call.add(scatters.last_row, ids, x))
+    return call.add(scatters.scatter_nd, x, ids, updates, reduction=reduction)
 
 
 def _scattered_rows(arrays: Sequence[Array | None], reduction: str) -> list[Array]:
@@ -216,10 +207,9 @@ def tensor_scatter(
         starts = call.constant(np.zeros(x.shape[0], np.int64))
     call.choice("mode", mode, ("linear", "circular"))
     axis = call.axis(axis, len(x.shape))
-    out: Value = call.add(
+    return call.add(
         scatters.tensor_scatter, x, updates, starts, axis=axis, circular=mode == "circular"
     )
-    return out
 
 
 # results whose size is known at run time only

@@ -69,8 +69,7 @@ def transpose(call: Call, x: Value, *, perm: tuple[int, ...] | None = None) -> V
         call.refuse(f"perm {order} does not name each dimension of {x} once")
     if order == tuple(range(len(x.shape))):
         return x
-    out: Value = call.add(transform.transpose, x, axes=order)
-    return out
+    return call.add(transform.transpose, x, axes=order)
 
 
 # parts
@@ -120,8 +119,7 @@ def concat(call: Call, first: Value, *rest: Value, axis: int) -> Value:
         call.refuse(f"its inputs are of types {', '.join(str(v.dtype) for v in values)}")
     if not rest:
         return first
-    out: Value = call.add(transform.concatenate, *values, axis=axis)
-    return out
+    return call.add(transform.concatenate, *values, axis=axis)
 
 
 # repetition
@@ -138,8 +136,7 @@ def tile(call: Call, x: Value, repeats: list[int]) -> Value:
         call.refuse(f"repeats {repeats} must have one number, at least 0, per dimension of {x}")
     if all(n == 1 for n in repeats):
         return x
-    out: Value = call.add(views.tile, x, repeats=tuple(repeats))
-    return out
+    return call.add(views.tile, x, repeats=tuple(repeats))
 
 
 def pad(
@@ -164,10 +161,8 @@ def pad(
     widths = tuple((max(before, 0), max(after, 0)) for before, after in pairs)
     if not any(map(any, widths)):
         return x
-    out: Value
     if mode in views.PAD_MODES:
-        out = call.add(views.pad_mirrored, x, widths=widths, mode=mode)
-        return out
+        return call.add(views.pad_mirrored, x, widths=widths, mode=mode)
     if mode != "constant":
         call.refuse(f"mode {mode!r} is unknown")
     filled: Any = 0 if value is None else value
@@ -176,12 +171,10 @@ def pad(
             call.refuse(f"the value {value} must be one element of {x.dtype}")
         known = call.contents(value)
         if known is None:
-            out = call.add(views.pad_with, x, value, widths=widths)
-            return out
+            return call.add(views.pad_with, x, value, widths=widths)
         filled = known.reshape(()).item()
     number = float(filled) if x.dtype.is_float else int(filled)
-    out = call.add(transform.pad, x, widths=widths, value=number)
-    return out
+    return call.add(transform.pad, x, widths=widths, value=number)
 
 
 def identity(call: Call, x: Value) -> Value:
@@ -193,8 +186,7 @@ def trilu(call: Call, x: Value, k: Array | None = None, *, upper: bool = True) -
     if k is not None and (k.size != 1 or k.dtype.kind != "i"):
         call.refuse(f"k is {k.dtype}{list(k.shape)}; it must be a whole number")
     diagonal = 0 if k is None else int(k.reshape(()))
-    out: Value = call.add(views.trilu, x, k=diagonal, upper=upper)
-    return out
+    return call.add(views.trilu, x, k=diagonal, upper=upper)
 
 
 def reverse_sequence(
@@ -202,12 +194,11 @@ def reverse_sequence(
 ) -> Value:
     if not lengths.dtype.is_int:
         call.refuse(f"{lengths} must be integers")
-    out: Value = call.add(
+    return call.add(
         views.reverse_sequence, x, lengths,
         batch_axis=call.axis(batch_axis, len(x.shape)),
         time_axis=call.axis(time_axis, len(x.shape)),
     )  # fmt: skip
-    return out
 
 
 # results that are constants once shapes are known

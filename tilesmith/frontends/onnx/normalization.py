@@ -45,10 +45,10 @@ def layer_normalization(
     mean: Value | None = None
     scale: Value | None = None
     if call.wants(1) or call.wants(2):
-        y, mean, scale = call.add(layer_norm_with_statistics, x, *given, **settings)
+        y, *both = call.add_several(layer_norm_with_statistics, x, *given, **settings)
         shape = (*x.shape[:first], *(1,) * (len(x.shape) - first))
         stash = call.element_type(stash_type, "stash_type").name
-        mean, scale = (call.cast(shaped(call, v, shape), stash) for v in (mean, scale))
+        mean, scale = (call.cast(shaped(call, v, shape), stash) for v in both)
     else:
         y = call.add(layer_norm, x, *given, **settings)
     if not inside:
@@ -64,13 +64,10 @@ def rms_normalization(
 ) -> Value:  # fmt: skip
     first = call.axis(axis, len(x.shape))
     settings = {"axis": first, "epsilon": epsilon}
-    y: Value
     if gamma.shape == x.shape[first:]:
-        y = call.add(rms_norm, x, gamma, **settings)
-        return y
+        return call.add(rms_norm, x, gamma, **settings)
     _fits(call, gamma, x)
-    y = call.add(multiply, call.add(rms_norm, x, **settings), gamma)
-    return y
+    return call.add(multiply, call.add(rms_norm, x, **settings), gamma)
 
 
 def group_normalization(
@@ -83,8 +80,7 @@ def group_normalization(
         # Opset 18 gave one number for each group.
         ids = call.constant(np.repeat(np.arange(groups), channels // groups))
         gamma, beta = (call.add(take, v, ids, axis=0) for v in (gamma, beta))
-    y: Value = call.add(group_norm, x, gamma, beta, groups=groups, epsilon=epsilon)
-    return y
+    return call.add(group_norm, x, gamma, beta, groups=groups, epsilon=epsilon)
 
 
 def batch_normalization(
@@ -95,7 +91,7 @@ def batch_normalization(
     """`spatial` and `is_test` are of old opsets."""
     values = (x, gamma, beta, mean, variance)
     if training_mode:
-        return call.add(batch_norm_training, *values, epsilon=epsilon, momentum=momentum)
+        return call.add_several(batch_norm_training, *values, epsilon=epsilon, momentum=momentum)
     if call.wants(1):
         call.refuse("it has outputs for statistics, but is not in training mode")
     if not spatial:
@@ -104,8 +100,7 @@ def batch_normalization(
 
 
 def lp_normalization(call: Call, x: Value, *, axis: int = -1, p: int = 2) -> Value:
-    y: Value = call.add(lp_normalize, x, axis=call.axis(axis, len(x.shape)), p=p)
-    return y
+    return call.add(lp_normalize, x, axis=call.axis(axis, len(x.shape)), p=p)
 
 
 def mean_variance_normalization(
@@ -114,8 +109,7 @@ def mean_variance_normalization(
     along = tuple(call.axis(a, len(x.shape)) for a in axes)
     # ONNX adds 1e-9 to the deviation; its square to the variance is the same but for a deviation
     # as small as that.
-    y: Value = call.add(layer_norm, x, axis=along, epsilon=1e-18)
-    return y
+    return call.add(layer_norm, x, axis=along, epsilon=1e-18)
 
 
 IMPORTERS: Mapping[str, Importer] = {

@@ -50,8 +50,7 @@ def import_gemm(
         return y
     c = scaled(call, c, beta)
     if c.shape and c.size == c.shape[-1] == y.shape[1]:
-        total: Value = call.add(bias_add, y, shaped(call, c, (y.shape[1],)), axis=-1)
-        return total
+        return call.add(bias_add, y, shaped(call, c, (y.shape[1],)), axis=-1)
     total = call.add(add, y, c)
     if total.shape != y.shape:
         call.refuse(f"{c} does not broadcast to the product, of shape {list(y.shape)}")
@@ -74,8 +73,7 @@ def import_einsum(call: Call, first: Value, *rest: Value, equation: str = "") ->
         joined = _pair(call, operands[0], operands[1], labels[0], labels[1], kept)
         operands, labels = [joined, *operands[2:]], [kept, *labels[2:]]
     if len(operands) == 1:
-        y: Value = call.add(einsum, *operands, equation=_ascii(labels[0], terms.output))
-        return y
+        return call.add(einsum, *operands, equation=_ascii(labels[0], terms.output))
     return _pair(call, operands[0], operands[1], labels[0], labels[1], terms.output)
 
 
@@ -152,8 +150,7 @@ def import_nll_loss(
     if plain or way == "sum":
         return total
     weights = call.add(class_weights, target, *given, dtype=x.dtype.name, **settings)
-    mean: Value = call.add(divide, total, call.add(reduce_sum, weights))
-    return mean
+    return call.add(divide, total, call.add(reduce_sum, weights))
 
 
 def import_cross_entropy(
@@ -180,7 +177,7 @@ def import_det(call: Call, x: Value) -> Value:
         rest = call.cast(rest, "float32")
     factor: Value | None = None
     while rest.shape[1] > 3:
-        rest, by = call.add(eliminate, rest)
+        rest, by = call.add_several(eliminate, rest)
         factor = by if factor is None else call.add(multiply, factor, by)
     y: Value = call.add(determinant, rest)
     if factor is not None:

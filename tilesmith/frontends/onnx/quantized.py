@@ -56,8 +56,7 @@ def import_quantize(
     if computed := _named_dtype(call, "precision", precision):
         settings["precision"] = computed
     given = [] if zero is None else [zero]
-    y: Value = call.add(quantize, x, scale, *given, **settings)
-    return y
+    return call.add(quantize, x, scale, *given, **settings)
 
 
 def import_dequantize(
@@ -70,12 +69,11 @@ def import_dequantize(
     if wanted := _named_dtype(call, "output_dtype", output_dtype):
         settings["dtype"] = wanted
     given = [] if zero is None else [zero]
-    y: Value = call.add(dequantize, x, scale, *given, **settings)
-    return y
+    return call.add(dequantize, x, scale, *given, **settings)
 
 
 def import_dynamic_quantize(call: Call, x: Value) -> tuple[Value, ...]:
-    scale, zero = call.add(quantization_range, x)
+    scale, zero = call.add_several(quantization_range, x)
     return call.add(quantize, x, scale, zero), scale, zero
 
 
@@ -89,8 +87,7 @@ def _centred(call: Call, x: Value, zero: Value | None) -> Value:
     """x less its zero point, which fits into 16 bits; x itself where that is 0."""
     if zero is None or _is_zero(call, zero):
         return x
-    y: Value = call.add(subtract, call.cast(x, "int16"), call.cast(zero, "int16"))
-    return y
+    return call.add(subtract, call.cast(x, "int16"), call.cast(zero, "int16"))
 
 
 def _lined_up(call: Call, x: Value, rank: int, axis: int) -> Value:
@@ -168,8 +165,7 @@ def _requantized(
     factor = call.cast(call.add(divide, factor, scales[2]), "float32")
     given = [] if zero is None else [zero]
     dtype = like.dtype.name if zero is None else zero.dtype.name
-    y: Value = call.add(requantize, total, factor, *given, dtype=dtype)
-    return y
+    return call.add(requantize, total, factor, *given, dtype=dtype)
 
 
 def import_qlinear_matmul(

@@ -102,8 +102,7 @@ class _Sequence:
     def columns(self, x: Value, d: int, first: int, gates: int) -> Value:
         """The weights of some gates, (inputs, gates * hidden)."""
         rows = self.part(x, d, 0, first * self.hidden, gates * self.hidden)
-        y: Value = self.call.add(transpose, rows, axes=(1, 0))
-        return y
+        return self.call.add(transpose, rows, axes=(1, 0))
 
     def biases(self, d: int) -> tuple[Value, Value] | None:
         """Those of the input and those of the state, each (gates * hidden)."""
@@ -222,7 +221,7 @@ def import_rnn(
         y, shown = s.initial(h, d), {}
         for t in s.order(d):
             state = call.add(matmul, y, weights)
-            y, *rest = call.add(
+            y, *rest = call.add_several(
                 rnn_cell, p, s.step(t), state, y, *more, f=s.activations[d][0], **ending
             )
             shown[t] = rest[0] if rest else y
@@ -252,7 +251,7 @@ def import_lstm(
         given = more if peepholes is None else [s.part(peepholes, d, 0), *more]
         for t in s.order(d):
             state = call.add(matmul, y, weights)
-            y, cell, *rest = call.add(
+            y, cell, *rest = call.add_several(
                 lstm_cell, p, s.step(t), state, y, cell, *given, f=f, g=g, h=out, **ending
             )
             shown[t] = rest[0] if rest else y
@@ -289,7 +288,9 @@ def import_gru(
             if not before:
                 kept = call.add(gru_reset, p, s.step(t), state, y, f=f)
                 third = call.add(matmul, kept, hidden)
-            y, *rest = call.add(gru_cell, p, s.step(t), state, y, third, *more, f=f, g=g, **ending)
+            y, *rest = call.add_several(
+                gru_cell, p, s.step(t), state, y, third, *more, f=f, g=g, **ending
+            )
             shown[t] = rest[0] if rest else y
         walks.append(_Walk([shown[t] for t in range(s.steps)], y))
     return _results(s, walks)[:2]

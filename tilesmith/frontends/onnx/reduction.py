@@ -24,8 +24,7 @@ def reduction(function: Operator) -> Importer:
             call.refuse(f"axes {axes} name an axis twice")
         if not settled and not noop_with_empty_axes:
             settled = tuple(range(rank))
-        v: Value = call.add(function, x, axes=settled, keepdims=keepdims)
-        return v
+        return call.add(function, x, axes=settled, keepdims=keepdims)
 
     return read
 
@@ -36,8 +35,7 @@ def position(function: Operator) -> Importer:
         select_last_index: bool = False,
     ) -> Value:  # fmt: skip
         axis = call.axis(axis, len(x.shape))
-        v: Value = call.add(function, x, axis=axis, keepdims=keepdims, last=select_last_index)
-        return v
+        return call.add(function, x, axis=axis, keepdims=keepdims, last=select_last_index)
 
     return read
 
@@ -49,8 +47,7 @@ def running(function: Operator) -> Importer:
         if len(axis) != 1:
             call.refuse(f"its axis holds {len(axis)} numbers; it must be one")
         at = call.axis(axis[0], len(x.shape))
-        v: Value = call.add(function, x, axis=at, exclusive=exclusive, reverse=reverse)
-        return v
+        return call.add(function, x, axis=at, exclusive=exclusive, reverse=reverse)
 
     return read
 
@@ -59,8 +56,7 @@ def along_axis(function: Operator) -> Since:
     """Before opset 13 the default axis is 1, and all dimensions from the axis on are one row."""
 
     def read(call: Call, x: Value, *, axis: int = -1) -> Value:
-        v: Value = call.add(function, x, axis=call.axis(axis, len(x.shape)))
-        return v
+        return call.add(function, x, axis=call.axis(axis, len(x.shape)))
 
     def read_rows(call: Call, x: Value, *, axis: int = 1) -> Value:
         rank = len(x.shape)

@@ -90,8 +90,7 @@ def _transformed(
             twice[length // 2] = 1
         table = table * twice[:, None, None, None]
     held = call.constant(table[:used].astype(x.dtype.numpy))
-    y: Value = call.add(fourier, x, held, axis=a)
-    return y
+    return call.add(fourier, x, held, axis=a)
 
 
 def short_time(
@@ -126,8 +125,7 @@ def short_time(
     if window is not None:
         column = shaped(call, window, (length, 1, 1, 1))
         table = call.add(multiply, table, column)
-    y: Value = call.add(fourier_frames, x, table, step=step)
-    return y
+    return call.add(fourier_frames, x, table, step=step)
 
 
 def window(*weights: float) -> Importer:

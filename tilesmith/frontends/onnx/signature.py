@@ -124,7 +124,7 @@ def imported(function: Importer, call: Call) -> Any:
     tensors = [v for v in wanted if v is not None]
     if wanted[: len(tensors)] != tensors:
         call.refuse(f"input {wanted.index(None)} is missing in front of one that is given")
-    return call.add(function, *tensors, **settings)
+    return call.add_several(function, *tensors, **settings)
 
 
 def _attribute(call: Call, p: Parameter, left: dict[str, Any]) -> Any:

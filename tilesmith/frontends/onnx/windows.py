@@ -254,7 +254,9 @@ def max_pooling(
 ) -> Any:
     settings = _pooling(call, x, window)
     if call.wants(1):
-        return call.add(pool.max_pool_with_indices, x, column_major=storage_order, **settings)
+        return call.add_several(
+            pool.max_pool_with_indices, x, column_major=storage_order, **settings
+        )
     return call.add(pool.max_pool2d if len(x.shape) == 4 else pool.max_pool, x, **settings)
 
 
