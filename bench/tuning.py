@@ -131,7 +131,7 @@ def beside(s: Subject, kernel: ts.Kernel) -> list[tuple[str, float, float, float
     for why in absent:
         print(f"({why}: its rows are left out)")
     rng = np.random.default_rng(0)
-    shapes = [tuple(e.const or 0 for e in b.shape) for b in s.plain.inputs]
+    shapes = [tuple(e.number for e in b.shape) for b in s.plain.inputs]
     plain = [rng.standard_normal(shape, dtype=np.float32) for shape in shapes]
     question = question_of(s.operator, s.numbers, plain)
     turns = Turns(rounds=31, close=float("inf"))

@@ -117,8 +117,7 @@ def tuned(func: Function, target: Target, seconds: float, database: Database) ->
 def inputs_of(func: Function, seed: int = 0) -> list[Array]:
     rng = np.random.default_rng(seed)
     return [
-        rng.standard_normal(tuple(e.const or 0 for e in b.shape), dtype=np.float32)
-        for b in func.inputs
+        rng.standard_normal(tuple(e.number for e in b.shape), dtype=np.float32) for b in func.inputs
     ]
 
 

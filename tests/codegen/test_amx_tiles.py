@@ -137,7 +137,7 @@ def test_tile_products(name: str) -> None:
     rng = np.random.default_rng(0)
     arrays = []
     for b in func.inputs:
-        shape = [e.const or 0 for e in b.shape]
+        shape = [e.number for e in b.shape]
         x = rng.integers(-8, 8, shape) if b.dtype.is_float else rng.integers(0, 256, shape)
         arrays.append(
             x.astype(np.uint8).view(b.dtype.numpy) if b.dtype.is_int else x.astype(b.dtype.numpy)

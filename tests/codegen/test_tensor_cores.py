@@ -295,7 +295,7 @@ def test_a_fragment_has_each_element_once() -> None:
     unit = min(WGMMA, key=lambda u: u.cost)
     fragment = unit.fragment
     assert fragment is not None
-    rows, columns = (e.const or 0 for e in unit.description.outputs[0].shape)
+    rows, columns = (e.number for e in unit.description.outputs[0].shape)
     at = [{"d0": of(i), "d1": of(j)} for i in range(rows) for j in range(columns)]
     held = {(fragment.lane.substitute(x).const, fragment.register.substitute(x).const) for x in at}
     lanes, registers = range(fragment.threads), range(fragment.registers)

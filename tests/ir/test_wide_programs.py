@@ -46,7 +46,7 @@ def test_they_cover_the_language():
     for d in (*INTS, *FLOATS, "bool"):
         assert any(b.dtype.name == d for f in funcs for b in f.inputs), d
         assert any(b.dtype.name == d for f in funcs for b in f.outputs), d
-    longest = max(n.const or 0 for f in funcs for b in f.params for n in b.shape)
+    longest = max(n.number for f in funcs for b in f.params for n in b.shape)
     assert longest == 130
     assert {f.num_outputs for f in funcs} >= {1, 2, 3}
     values = [w.value for f in funcs for _, b in walk(f.body) for w in b.writes]

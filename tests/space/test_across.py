@@ -38,7 +38,7 @@ def across(sketch: ts.Trace) -> bool:
 def test_candidates_match_the_oracle(func: ts.Function) -> None:
     task = ts.Task(func, ts.cpu(1))
     rng = np.random.default_rng(5)
-    arrays = [rng.standard_normal([n.const or 0 for n in b.shape], np.float32) for b in func.inputs]
+    arrays = [rng.standard_normal([n.number for n in b.shape], np.float32) for b in func.inputs]
     want = ts.evaluate(func, *arrays)
     for sketch in SketchSpace().sketches(task):
         v = lower(task, with_structure(sketch, [0] * len(structural_counts(sketch))))

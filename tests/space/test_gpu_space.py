@@ -73,7 +73,7 @@ def written_out(body: tuple[Stmt, ...]) -> int:
     total = 0
     for s in body:
         inner = written_out(s.body) if hasattr(s, "body") else isinstance(s, Store | Join)
-        total += inner * ((s.extent.const or 1) if isinstance(s, For) and s.kind == "unroll" else 1)
+        total += inner * (s.trips if isinstance(s, For) and s.kind == "unroll" else 1)
     return total
 
 

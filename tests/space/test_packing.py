@@ -112,7 +112,7 @@ def test_tuning_prepares_weights() -> None:
     result = ts.tune(func, ts.cpu(1), budget=ts.Budget(trials=6), quiet=True)
     assert not result.failures, result.failures
     rng = np.random.default_rng(0)
-    x, w = (rng.random(tuple(n.const or 0 for n in b.shape), np.float32) for b in func.inputs)
+    x, w = (rng.random(tuple(n.number for n in b.shape), np.float32) for b in func.inputs)
     kernel = result.kernel
     assert_close(kernel(x, kernel.pack("W", w)), ts.evaluate(func, x, w), "tuned")
 

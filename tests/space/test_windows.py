@@ -35,7 +35,7 @@ CASES = [
 def test_candidates_match_the_oracle(func: ts.Function) -> None:
     task = ts.Task(func, ts.cpu(2))
     rng = np.random.default_rng(3)
-    arrays = [rng.standard_normal([n.const or 0 for n in b.shape], np.float32) for b in func.inputs]
+    arrays = [rng.standard_normal([n.number for n in b.shape], np.float32) for b in func.inputs]
     want = ts.evaluate(func, *arrays)
     sketches = written_out(task)
     assert sketches

@@ -145,7 +145,7 @@ def random_sizes(func: Function, rng: Rng) -> dict[str, int]:
         left = extent
         covered = 1
         for size in inner:
-            n = size.const or row.get(str(size))
+            n = row.get(str(size)) if size.const is None else size.const
             if n is None:
                 choices = range(1, left + 1) if not f.exact else divisors(left)
                 n = int(rng.choice(np.array(choices)[:6]))
@@ -211,7 +211,7 @@ class _Draw:
             if not exact and self.rng.random() < 0.5:
                 parts[0] = None
             return Split(name, tuple(parts), exact)
-        extent = find_loop(self.func, name)[1].extent.const or 1
+        extent = find_loop(self.func, name)[1].extent.const or 1  # any split of an open one is 1
         inner = [int(self.rng.integers(1, max(2, min(extent, 5) + 1)))]
         if self.rng.random() < 0.25:
             inner.append(int(self.rng.integers(1, 4)))
@@ -227,7 +227,7 @@ class _Draw:
         if not b.iters:
             return None
         i = self.one_of(b.iters)
-        extent = i.extent.const or 1
+        extent = i.extent.const or 1  # an open one is not split
         divisors = [d for d in range(1, extent + 1) if extent % d == 0]
         return SplitIterator(b.name, i.name, self.one_of(divisors))
 
@@ -429,6 +429,7 @@ class _Draw:
 
     def sample_tile(self) -> Step:
         name = self.loop()
+        # an open loop has no decision of its own: any is refused or right
         extent = find_loop(self.func, name)[1].extent.const or 1
         return SampleTile(name, 2, "any", decision=(extent, 1))
 

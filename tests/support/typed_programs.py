@@ -199,7 +199,7 @@ def extreme_inputs(func: Function, rng: Rng) -> list[Array]:
     """Arrays for a program: integers over their whole range, mostly at its ends; floats that are
     small whole numbers, or the largest numbers of their type times the smallest normal ones.
     """
-    sizes = {b.name: tuple(n.const or 0 for n in b.shape) for b in func.inputs}
+    sizes = {b.name: tuple(n.number for n in b.shape) for b in func.inputs}
     terms = max(num_terms(b) for _, b in walk(func.body))
     floats = [b for b in func.inputs if b.dtype.is_float and b.name in "AB"]
     large = floats and rng.random() < 0.6
