@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         TuneError,
         VerifyError,
     )
+    from tilesmith.base.machines.constants import CpuConstants
     from tilesmith.base.target import Target, cpu
     from tilesmith.codegen.artifact import Artifact, Entry
     from tilesmith.codegen.backend import Backend
@@ -117,7 +118,6 @@ if TYPE_CHECKING:
     from tilesmith.schedule.trace import Trace
     from tilesmith.search.annealing import Annealing
     from tilesmith.search.catalogue import Catalogue
-    from tilesmith.search.cpu_constants import CpuConstants
     from tilesmith.search.cpu_score import CpuScore
     from tilesmith.search.data import groups_of
     from tilesmith.search.ensemble import Ensemble
@@ -147,7 +147,6 @@ if TYPE_CHECKING:
     from tilesmith.tune.build import best_kernel as build
     from tilesmith.tune.cache import Cache
     from tilesmith.tune.compile_model import compile_model, extract_tasks
-    from tilesmith.tune.events import Progress
     from tilesmith.tune.network_run import NetworkProgress
     from tilesmith.tune.objectives import (
         NetworkCosts,
@@ -156,6 +155,7 @@ if TYPE_CHECKING:
         latency_targets,
         total_latency,
     )
+    from tilesmith.tune.progress import Progress
     from tilesmith.tune.result import Result
     from tilesmith.tune.scheduler import Scheduler, TaskState, TaskStep, gradient, round_robin
     from tilesmith.tune.task_tuner import TaskTuner
