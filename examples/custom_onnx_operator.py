@@ -1,4 +1,4 @@
-"""An ONNX operator of one's own: a model has a node of a domain that no library knows, and a function
+"""An ONNX operator of one's own: a model has a node of a domain that no library knows; a function
 of the DSL says what it computes. The function's parameters are the operator's schema: tensors are
 its inputs, the others its attributes, with their defaults and types.
 """
@@ -10,7 +10,7 @@ import tilesmith as ts
 
 MODEL = """
 <ir_version: 9, opset_import: ["" : 17, "com.example" : 1]>
-shrinking (float[2, 4] x) => (float[2, 4] y) {
+tiny (float[2, 4] x) => (float[2, 4] y) {
     s = com.example.HardShrink <lambd = 0.75> (x)
     y = Relu (s)
 }
