@@ -7,6 +7,7 @@ from math import prod
 
 from tilesmith.base.errors import VerifyError
 from tilesmith.ir.nodes import Alloc, Buffer, For, Stmt
+from tilesmith.ir.notes import Cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class LaunchForm:
     @property
     def cluster(self) -> int:
         """Blocks that see one another's shared memory: so many neighbours."""
-        return prod(_extent(f) for f in self.blocks if f.note("cluster") is not None)
+        return prod(_extent(f) for f in self.blocks if f.note(Cluster) is not None)
 
     @property
     def num_threads(self) -> int:
