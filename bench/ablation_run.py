@@ -27,9 +27,8 @@ from tilesmith.search.shared_model import SharedModel
 from tilesmith.testing.recorded_runs import RecordedTask, write_run
 from tilesmith.tune import network_run, run_state, task_tuner
 from tilesmith.tune.network_run import NetworkProgress, NetworkRun
-from tilesmith.tune.network_tasks import NetworkTask, structure
+from tilesmith.tune.network_tasks import NetworkTask, SimilarTask, similar_tasks, structure
 from tilesmith.tune.scheduler import Scheduler, TaskStep
-from tilesmith.tune.similar_records import SimilarTask, similar_tasks
 from tilesmith.tune.task_tuner import TaskTuner
 
 Curves = dict[str, list[list[tuple[float, float]]]]  # (seconds, latency), by contestant and seed

@@ -17,7 +17,7 @@ import numpy as np
 import tilesmith as ts
 from bench.dataset import DATA, load
 from bench.table import Row, arguments, finish
-from tilesmith.measure.peak import multiply_add
+from tilesmith.measure.this_machine import multiply_add
 from tilesmith.search.cpu_constants import CpuConstants
 from tilesmith.search.metrics import pairwise_accuracy
 

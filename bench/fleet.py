@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 import tilesmith as ts
-from tilesmith.measure.parent.cores import siblings
+from tilesmith.measure.this_machine import siblings
 from tilesmith.testing.ray_cluster import Cluster
 
 _SIZE = 64

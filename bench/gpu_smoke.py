@@ -17,7 +17,7 @@ from tilesmith.codegen.artifact import Artifact, Entry, Launch, parameters_of
 from tilesmith.codegen.c.nvrtc import compile_cuda
 from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.runtime.kernel import Kernel
-from tilesmith.tune.plain_schedule import plain_schedule
+from tilesmith.tune.build_request import plain_schedule
 
 X = np.linspace(-1, 1, N, dtype=np.float32)
 _SHARED = """

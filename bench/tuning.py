@@ -18,7 +18,7 @@ import tilesmith as ts
 from bench.table import Row, arguments, finish
 from tilesmith.cli.operators import operator
 from tilesmith.measure.local import LocalRun
-from tilesmith.measure.peak import multiply_add
+from tilesmith.measure.this_machine import multiply_add
 from tilesmith.report.compare import Contestants
 from tilesmith.report.pairs import Turns
 from tilesmith.report.peers import installed_peers

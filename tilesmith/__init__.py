@@ -148,7 +148,6 @@ if TYPE_CHECKING:
     from tilesmith.tune.build import best_kernel as build
     from tilesmith.tune.cache import Cache
     from tilesmith.tune.compile_model import compile_model, extract_tasks
-    from tilesmith.tune.events import Progress
     from tilesmith.tune.network_run import NetworkProgress
     from tilesmith.tune.objectives import (
         NetworkCosts,
@@ -157,6 +156,7 @@ if TYPE_CHECKING:
         latency_targets,
         total_latency,
     )
+    from tilesmith.tune.progress import Progress
     from tilesmith.tune.result import Result
     from tilesmith.tune.scheduler import Scheduler, TaskState, TaskStep, gradient, round_robin
     from tilesmith.tune.task_tuner import TaskTuner

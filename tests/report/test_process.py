@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
-from tilesmith.measure.parent.cores import usable_cores
+from tilesmith.measure.this_machine import usable_cores
 from tilesmith.report.compare import Contestants, our_contestants
 from tilesmith.report.pairs import Turns
 from tilesmith.report.peer import Contestant

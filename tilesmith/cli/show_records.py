@@ -22,8 +22,7 @@ from tilesmith.records.database import TaskSummary, missing_text
 from tilesmith.report.schedule_text import schedule_lines
 from tilesmith.runtime.build import compile_for
 from tilesmith.runtime.device_kernel import kernel_of
-from tilesmith.task.ranking import Ranking
-from tilesmith.task.task import Measurement, Standing, failures_by_kind, standing_of, trust
+from tilesmith.task.task import Measurement, Ranking, Standing, failures_by_kind, standing_of, trust
 
 if TYPE_CHECKING:
     from tilesmith.records.sql import SqlDatabase

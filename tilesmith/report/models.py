@@ -13,7 +13,7 @@ import numpy as np
 
 from tilesmith.base.errors import MeasureError
 from tilesmith.base.target import Target
-from tilesmith.measure.parent.cores import usable_cores
+from tilesmith.measure.this_machine import usable_cores
 from tilesmith.report.compare import machine_of
 from tilesmith.report.engine import Engine, ModelFile
 from tilesmith.report.engine_tilesmith import (

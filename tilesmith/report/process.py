@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from tilesmith.base.errors import MeasureError
-from tilesmith.measure.parent.cores import usable_cores
+from tilesmith.measure.this_machine import usable_cores
 from tilesmith.measure.wire import Gone, pair
 from tilesmith.report.pairs import Sampler, Timing
 from tilesmith.report.peer import Start

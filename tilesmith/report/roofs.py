@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tilesmith.base.dtype import DType
 from tilesmith.base.machine_name import machine_and_cores
 from tilesmith.base.target import Target, cpu
-from tilesmith.measure.peak import peak_of
+from tilesmith.measure.this_machine import peak_of
 from tilesmith.search.cpu_constants import CpuConstants
 
 

@@ -18,9 +18,7 @@ from tilesmith.report.network_view import RunCurve, TaskHistory, history_of
 from tilesmith.report.predictions import Predictions, predictions_of
 from tilesmith.report.schedule_text import schedule_lines
 from tilesmith.runtime.build import compile_for
-from tilesmith.task.curve import curve_of
-from tilesmith.task.ranking import Ranking
-from tilesmith.task.task import Candidate, Measurement, failures_by_kind
+from tilesmith.task.task import Candidate, Measurement, Ranking, curve_of, failures_by_kind
 
 NAME_LETTERS = 120  # of a name on the page
 _RUNS = 10  # the latest ones of a task

@@ -25,8 +25,7 @@ from tilesmith.runtime.origin import Origin
 from tilesmith.schedule.parts import Parts
 from tilesmith.schedule.rounding import ACCURACY, require_accuracy
 from tilesmith.schedule.trace import Trace
-from tilesmith.task.ranking import Ranking
-from tilesmith.task.task import Measurement, Task
+from tilesmith.task.task import Measurement, Ranking, Task
 from tilesmith.tune.build_request import BuildRequest, fulfil
 from tilesmith.tune.inputs import require_database, require_target, with_parts
 

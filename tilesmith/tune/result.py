@@ -13,8 +13,7 @@ from tilesmith.base.machine_name import machine_name
 from tilesmith.runtime.build import compile_for
 from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.runtime.kernel import Kernel
-from tilesmith.task.curve import Curve
-from tilesmith.task.task import Measurement, Task, TuningRun
+from tilesmith.task.task import Curve, Measurement, Task, TuningRun
 
 
 @dataclass(frozen=True)
