@@ -14,8 +14,7 @@ fields. To be read again, a note of a user's own stands in `ts.Parts(notes=(MyNo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from functools import cache
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from tilesmith.base.errors import ScheduleError, TraceError
@@ -45,7 +44,7 @@ class Note:
     @classmethod
     def of(cls, value: Any) -> Self:
         """The note with that `value`. Raises a ScheduleError that says what is right."""
-        names = _names(cls)
+        names: tuple[str, ...] = cls.__match_args__
         parts = (value,) if len(names) == 1 else () if not names else value
         if not isinstance(parts, tuple | list) or len(parts) != len(names):
             raise ScheduleError(cls.mistake(value))
@@ -54,13 +53,14 @@ class Note:
     @classmethod
     def mistake(cls, value: Any, where: str = "") -> str:
         """Says what the value of such a note is; `where` as " on loop i"."""
-        form = cls.form or f"({', '.join(_names(cls))})"
+        form = cls.form or f"({', '.join(cls.__match_args__)})"
         return f"{cls.key}{where} is {form}; got {value!r}"
 
     @property
     def values(self) -> tuple[Any, ...]:
         """The values of the fields, in order."""
-        return tuple(getattr(self, name) for name in _names(type(self)))
+        names: tuple[str, ...] = self.__match_args__
+        return tuple(getattr(self, name) for name in names)
 
     @property
     def value(self) -> Any:
@@ -83,11 +83,6 @@ class Note:
         """The same note with new names of buffers, by old ones."""
         changes: dict[str, Any] = {"buffer": buffers.get(getattr(self, "buffer", ""))}
         return replace(self, **changes) if changes["buffer"] is not None else self
-
-
-@cache
-def _names(kind: Any) -> tuple[str, ...]:
-    return tuple(f.name for f in fields(kind))
 
 
 def freeze(value: Any) -> Any:
