@@ -17,6 +17,7 @@ from math import prod
 from tilesmith.base.machines.constants import GpuConstants
 from tilesmith.base.target import Target
 from tilesmith.ir.nodes import walk
+from tilesmith.ir.notes import HoldRow
 from tilesmith.search.closed_form import ClosedForm
 from tilesmith.search.features.graph import Graph, Term
 from tilesmith.search.features.nest import Nest, shared_nests
@@ -167,8 +168,8 @@ def _held(g: Graph, nests: tuple[Nest, ...]) -> Term:
     """1 where threads keep the rows that they read several times (see hold_rows.py)."""
     for n in nests:
         for f in n.path:
-            if (note := f.note("hold")) is not None:
-                return n.runs.size(note) + 1 > gpu_nest(n).each
+            if (note := f.note(HoldRow)) is not None:
+                return n.runs.size(note.count) + 1 > gpu_nest(n).each
     return g.of(0)
 
 

@@ -16,6 +16,7 @@ from tilesmith.expr.ints import ONE
 from tilesmith.ir.function import Function
 from tilesmith.ir.lookup import find_block
 from tilesmith.ir.nodes import Intrinsic
+from tilesmith.ir.notes import Count, PipelineStages, ResidentBlocks, StagesInFlight
 from tilesmith.ir.tensor_cores import DEPTH, RUN
 from tilesmith.schedule.iterators import SplitIterator, open_domain
 from tilesmith.schedule.kinds import Annotate, Bind, Vectorize
@@ -113,15 +114,15 @@ class TileByTensorCores:
         yield state
 
     def _decisions(self, name: str, loop: str, multiprocessors: int) -> list[Step]:
-        choices = {
-            "pipeline": self.stages,
-            "in_flight": (1, 2),
-            "resident": (max(1, multiprocessors), _MANY),
+        choices: dict[type[Count], tuple[int, ...]] = {
+            PipelineStages: self.stages,
+            StagesInFlight: (1, 2),
+            ResidentBlocks: (max(1, multiprocessors), _MANY),
         }
         out: list[Step] = []
-        for key, values in choices.items():
-            column = f"#{name}.{key}"
-            out += [SampleChoice(column, values), Annotate(loop, key, column)]
+        for kind, values in choices.items():
+            column = f"#{name}.{kind.key}"
+            out += [SampleChoice(column, values), Annotate(loop, kind(column))]
         return out
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from tilesmith.expr.intervals import Unknown, bounds
 from tilesmith.expr.ints import Int
 from tilesmith.ir.nodes import Block
+from tilesmith.ir.notes import Cluster, ReduceAcross
 from tilesmith.schedule.kinds import Annotate, Unroll, Vectorize
 from tilesmith.schedule.loops import Reorder, Split
 from tilesmith.schedule.sample import SampleTile
@@ -169,8 +170,7 @@ class Tiling:
                 last = max(k for k, c in enumerate(self.structure) if c == "R")
                 steps += [Unroll(loop) for loop in levels[last]]
         if cut is not None:
-            note = ("reduce_across", "threadIdx.x") if team else ("cluster", 1)
-            steps.append(Annotate(cut, *note))
+            steps.append(Annotate(cut, ReduceAcross("threadIdx.x") if team else Cluster(1)))
         return state.then(*steps, done=[b.name]).with_tile(b.name, levels)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from tilesmith.base.errors import ScheduleError
 from tilesmith.ir.lookup import find_block
 from tilesmith.ir.nodes import Intrinsic
+from tilesmith.ir.notes import FetchWidth, PipelineStages
 from tilesmith.schedule.cache import StorageAlign
 from tilesmith.schedule.iterators import SplitIterator, open_domain
 from tilesmith.schedule.kinds import Annotate, Bind, Unroll, Vectorize
@@ -102,7 +103,7 @@ class TileByWarps:
         state = _with_operands(state, name, steps[-1])
         column = f"#{name}.pipeline"
         yield state.then(
-            SampleChoice(column, self.stages), Annotate(steps[-1], "pipeline", column),
+            SampleChoice(column, self.stages), Annotate(steps[-1], PipelineStages(column)),
             Tensorize(inner[0], match.intrinsic),
         )  # fmt: skip
 
@@ -137,7 +138,7 @@ def _with_operands(state: State, name: str, at: str) -> State:
     for load in find_block(state.func, name)[1].loads:
         state, copy = read_shared(state, name, load.buffer, at)
         outer = next(f for f in find_block(state.func, copy)[0] if f.owner == copy)
-        state = state.then(Annotate(outer.name, "fetch_width", _WIDTH))
+        state = state.then(Annotate(outer.name, FetchWidth(_WIDTH)))
         if len(load.index) > 1:
             state = state.then(StorageAlign(copy, len(load.index) - 2, _MULTIPLE, _OFFSET))
     return state

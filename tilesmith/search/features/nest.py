@@ -15,6 +15,7 @@ from tilesmith.expr.intervals import Rules, Unknown, bounds, reduce_modulo, row_
 from tilesmith.expr.ints import ONE, Int, opaque_atoms, product
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, Buffer, For, Path, walk
+from tilesmith.ir.notes import FetchAhead, UnrollDepth
 from tilesmith.ir.regions import terms_over
 from tilesmith.search.features.graph import Graph, Term
 from tilesmith.search.features.runs import LoopRuns
@@ -98,16 +99,16 @@ class Nest:
     def unroll_depth(self) -> Term:
         """The value of the innermost `unroll_depth` note."""
         for f in reversed(self.path):
-            if f.note("unroll_depth") is not None:
-                return self.runs.size(f.note("unroll_depth"))
+            if (note := f.note(UnrollDepth)) is not None:
+                return self.runs.size(note.count)
         return self.graph.of(0)
 
     @cached_property
     def fetched_ahead(self) -> Term:
         """The prefetch distance of a loop around the block, in iterations; 0 without one."""
         for f in self.path:
-            if f.note("fetch_ahead") is not None:
-                return self.runs.size(f.note("fetch_ahead"))
+            if (note := f.note(FetchAhead)) is not None:
+                return self.runs.size(note.count)
         return self.graph.of(0)
 
     @cached_property

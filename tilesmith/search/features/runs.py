@@ -8,6 +8,8 @@ from functools import cached_property
 
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import COPY_LANES, Block, For, If, Stmt, walk
+from tilesmith.ir.notes import ParallelDepth, UnrollDepth
+from tilesmith.ir.parse import Size
 from tilesmith.search.features.graph import Graph, Term
 
 _TOO_MANY = 1e9
@@ -54,8 +56,8 @@ class LoopRuns:
         if isinstance(s, For | If):
             if isinstance(s, For) and s.kind == "vthread":
                 virtual = (*virtual, s)
-            note = s.note("unroll_depth") if isinstance(s, For) else None
-            here = depth if note is None else self.size(note)
+            note = s.note(UnrollDepth) if isinstance(s, For) else None
+            here = depth if note is None else self.size(note.count)
             inside = g.of(0)
             for t in s.body:
                 inside = inside + self._copies(t, here, out, virtual)
@@ -82,11 +84,10 @@ class LoopRuns:
 
     def parallel(self, f: For) -> Term:
         """1 in the rows where the loop runs in parallel."""
-        note = f.note("parallel_depth")
-        if f.kind == "serial" and isinstance(note, tuple):
-            return self.size(note[0]) > float(note[1])
+        if f.kind == "serial" and (note := f.note(ParallelDepth)) is not None:
+            return self.size(note.depth) > float(note.position)
         return self.graph.of(float(f.kind == "parallel"))
 
-    def size(self, note: object) -> Term:
+    def size(self, size: Size) -> Term:
         """A number, or the column that decides it."""
-        return self.graph.column(note) if isinstance(note, str) else self.graph.of(float(str(note)))
+        return self.graph.column(size) if isinstance(size, str) else self.graph.of(float(size))
