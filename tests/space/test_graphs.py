@@ -16,6 +16,7 @@ from suite import FOUR_CORES, RULES, SMALL, V100, task_of
 import tilesmith as ts
 from tilesmith.base.target import Target
 from tilesmith.cli.operators import operator
+from tilesmith.space.derive import Finishing, Rule
 from tilesmith.space.domains import Rng
 from tilesmith.space.spaces import (
     SketchSpace,
@@ -23,7 +24,6 @@ from tilesmith.space.spaces import (
     structural_counts,
     with_structure,
 )
-from tilesmith.space.state import Finishing, Rule
 from tilesmith.space.variant import Variant, lower
 from tilesmith.testing.meaning import assert_close
 

@@ -9,7 +9,7 @@ import pytest
 
 import tilesmith as ts
 from tilesmith.schedule.sample import SampleChoice
-from tilesmith.space.policies import annotations_of, orders_of
+from tilesmith.space.knobs import annotations_of, orders_of
 from tilesmith.testing.meaning import assert_close
 from tilesmith.testing.programs import random_inputs
 

@@ -21,8 +21,8 @@ from tilesmith.schedule.loops import Split
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import Trace
 from tilesmith.schedule.translate import Translation
-from tilesmith.search.catalogue import Catalogue
-from tilesmith.search.random import Random
+from tilesmith.search.classic.baselines import Random
+from tilesmith.search.population import Catalogue
 from tilesmith.testing.programs import random_program
 from tilesmith.testing.traces import CPU_WEIGHTS, SYMBOLIC_WEIGHTS, random_trace
 

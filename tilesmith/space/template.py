@@ -25,9 +25,8 @@ from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import Trace
 from tilesmith.schedule.winograd import Winograd
-from tilesmith.space.domain_tables import domain_of
-from tilesmith.space.knobs import Knob
-from tilesmith.space.policies import annotations_of, orders_of
+from tilesmith.space.domains import domain_of
+from tilesmith.space.knobs import Knob, annotations_of, orders_of
 from tilesmith.task.task import Task
 
 _MOST_NUMBERS = 256  # the most values of a knob that a template may branch on

@@ -10,7 +10,7 @@ from math import inf, log
 
 from tilesmith.records.database import Database
 from tilesmith.schedule.trace import Trace
-from tilesmith.space.reopen import without_numbers
+from tilesmith.space.variant import without_numbers
 from tilesmith.task.ranking import Ranking
 from tilesmith.task.task import Candidate, Measurement, Task
 from tilesmith.tune.network_tasks import NetworkTask, least_seconds, structure

@@ -16,8 +16,16 @@ import numpy as np
 
 from tilesmith.search.features.graph import Term
 from tilesmith.search.features.machine import Compiled, Values
-from tilesmith.search.features.nest import KINDS, LINE, Access, Loop, Nest, shared_nests
-from tilesmith.search.features.operations import OPERATIONS, operations
+from tilesmith.search.features.nest import (
+    KINDS,
+    LINE,
+    OPERATIONS,
+    Access,
+    Loop,
+    Nest,
+    operations,
+    shared_nests,
+)
 from tilesmith.search.gpu_constants import GpuConstants
 from tilesmith.search.gpu_score import launches_of, occupancy
 from tilesmith.search.protocol import AnalyticScore, Scores
