@@ -17,6 +17,7 @@ import numpy as np
 
 import tilesmith as ts
 from bench.dataset import load
+from tests.support.recorded_runs import RecordedTask, write_run
 from tilesmith.base.interrupts import noticed
 from tilesmith.measure.replay import ReplayMeasurer, ReplayRun
 from tilesmith.search.gbdt import Gbdt
@@ -24,12 +25,10 @@ from tilesmith.search.protocol import Predictor
 from tilesmith.search.score_by_target import ScoreByTarget
 from tilesmith.search.training import groups_of
 from tilesmith.search.transfer import SharedModel
-from tilesmith.testing.recorded_runs import RecordedTask, write_run
 from tilesmith.tune import network_run, run_state, task_tuner
 from tilesmith.tune.network_run import NetworkProgress, NetworkRun
-from tilesmith.tune.network_tasks import NetworkTask, structure
+from tilesmith.tune.network_tasks import NetworkTask, SimilarTask, similar_tasks, structure
 from tilesmith.tune.scheduler import Scheduler, TaskStep
-from tilesmith.tune.similar_records import SimilarTask, similar_tasks
 from tilesmith.tune.task_tuner import TaskTuner
 
 Curves = dict[str, list[list[tuple[float, float]]]]  # (seconds, latency), by contestant and seed

@@ -23,8 +23,8 @@ from pathlib import Path
 import numpy as np
 
 import tilesmith as ts
-from tilesmith.measure.parent.cores import siblings, usable_cores
 from tilesmith.measure.parent.timing import TimingRules
+from tilesmith.measure.this_machine import siblings, usable_cores
 from tilesmith.records.lines import write_lines
 from tilesmith.records.rows import Entry, record_row, task_row
 

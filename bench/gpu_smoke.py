@@ -17,7 +17,7 @@ from tilesmith.codegen.artifact import Artifact, Entry, Launch, parameters_of
 from tilesmith.codegen.c.nvrtc import compile_cuda
 from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.runtime.kernel import Kernel
-from tilesmith.tune.plain_schedule import plain_schedule
+from tilesmith.tune.build_request import plain_schedule
 
 X = np.linspace(-1, 1, N, dtype=np.float32)
 _SHARED = """
@@ -136,7 +136,7 @@ def _captured(target: ts.Target) -> str | None:
 def _network(target: ts.Target) -> dict[str, float]:
     import torch
 
-    from tilesmith.testing.networks import catalogue
+    from tilesmith_contest.networks import catalogue
 
     net = catalogue.network("resnet50", small=True)
     module, inputs = net.module(), net.inputs()

@@ -1,5 +1,5 @@
 """What memory can do: bytes a second from each of its levels. What the arithmetic can do is
-measured by `tilesmith.measure.peak`.
+measured by `tilesmith.measure.this_machine`.
 """
 
 from __future__ import annotations

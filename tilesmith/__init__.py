@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         TuneError,
         VerifyError,
     )
+    from tilesmith.base.machines.constants import CpuConstants
     from tilesmith.base.target import Target, cpu
     from tilesmith.codegen.artifact import Artifact, Entry
     from tilesmith.codegen.backend import Backend
@@ -121,7 +122,6 @@ if TYPE_CHECKING:
     from tilesmith.search.classic.ensemble import Ensemble
     from tilesmith.search.classic.genetic import Genetic
     from tilesmith.search.classic.tree_gru import TreeGru
-    from tilesmith.search.cpu_constants import CpuConstants
     from tilesmith.search.cpu_score import CpuScore
     from tilesmith.search.evolution import Evolution
     from tilesmith.search.gbdt import Gbdt
@@ -144,7 +144,6 @@ if TYPE_CHECKING:
     from tilesmith.tune.build import best_kernel as build
     from tilesmith.tune.cache import Cache
     from tilesmith.tune.compile_model import compile_model, extract_tasks
-    from tilesmith.tune.events import Progress
     from tilesmith.tune.network_run import NetworkProgress
     from tilesmith.tune.objectives import (
         NetworkCosts,
@@ -153,6 +152,7 @@ if TYPE_CHECKING:
         latency_targets,
         total_latency,
     )
+    from tilesmith.tune.progress import Progress
     from tilesmith.tune.result import Result
     from tilesmith.tune.scheduler import Scheduler, TaskState, TaskStep, gradient, round_robin
     from tilesmith.tune.task_tuner import TaskTuner

@@ -14,10 +14,10 @@ import pytest
 from fleet_pools import LocalFleet, LocalPool, Machine, fleet
 
 import tilesmith as ts
+from tilesmith.measure.fleet.device import TunerBuilds
 from tilesmith.measure.fleet.host import DeviceHost
 from tilesmith.measure.fleet.messages import Settings, read_request, write_request
 from tilesmith.measure.fleet.offer import ACCEPTS_CODE, Offer
-from tilesmith.measure.fleet.tuner_builds import TunerBuilds
 from tilesmith.measure.parent.timing import TimingRules
 from tilesmith.testing.measurers import seconds_by_digest, small_task, split_by
 

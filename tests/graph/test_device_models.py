@@ -25,8 +25,8 @@ from tilesmith.ops.norm import softmax
 from tilesmith.ops.transform import concatenate, reshape, transpose
 from tilesmith.ops.views import slice_
 from tilesmith.runtime.devices import cuda as cuda_module
+from tilesmith.tune.build_request import plain_schedule
 from tilesmith.tune.compile_model import compile_model, extract_tasks, plan_of
-from tilesmith.tune.plain_schedule import plain_schedule
 
 sys.path.append(str(Path(__file__).parents[1] / "runtime"))
 

@@ -16,8 +16,7 @@ import tilesmith as ts
 from tilesmith.base.dtype import dtype
 from tilesmith.codegen.artifact import Artifact, Entry, Launch, parameters_of
 from tilesmith.measure.child.check import Expected, from_bits, to_bits
-from tilesmith.measure.child.gpu_compare import OnDevice
-from tilesmith.measure.child.gpu_runner import GpuRunner
+from tilesmith.measure.child.gpu_runner import GpuRunner, OnDevice
 from tilesmith.measure.child.task_arrays import TaskArrays
 from tilesmith.measure.gpu_support import COMPARED_FLOATS, build_support, comparison, support_source
 from tilesmith.measure.messages import REFERENCE, Built

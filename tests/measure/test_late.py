@@ -14,11 +14,9 @@ import tilesmith as ts
 from tilesmith.measure.messages import Build, Sample
 from tilesmith.measure.parent import batch as batch_module
 from tilesmith.measure.parent import worker_pool as pool_module
-from tilesmith.measure.parent.batch import Batch
-from tilesmith.measure.parent.cores import Cores
-from tilesmith.measure.parent.incumbents import Incumbents
+from tilesmith.measure.parent.batch import Batch, Incumbents, TimeSpent, Trial
 from tilesmith.measure.parent.runner import KernelFailed
-from tilesmith.measure.parent.trial import TimeSpent, Trial
+from tilesmith.measure.this_machine import Cores
 from tilesmith.task.task import Failure
 
 

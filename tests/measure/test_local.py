@@ -12,9 +12,8 @@ import pytest
 import tilesmith as ts
 from tilesmith.codegen.llvm.compiler import host_cpu
 from tilesmith.ir.function import Function
-from tilesmith.measure.parent.cores import share_out, to_probe
-from tilesmith.measure.parent.this_machine import difference
 from tilesmith.measure.parent.timing import TimingRules
+from tilesmith.measure.this_machine import difference, share_out, to_probe
 from tilesmith.schedule.step import Step
 from tilesmith.task.task import Candidate, Task
 

@@ -12,11 +12,9 @@ import pytest
 from simulated import RULES, InstantBuilders, Machine, built
 
 from tilesmith.measure.messages import Build
-from tilesmith.measure.parent.batch import Batch
-from tilesmith.measure.parent.cores import Cores
-from tilesmith.measure.parent.incumbents import Incumbents
+from tilesmith.measure.parent.batch import Batch, Incumbents, TimeSpent, Trial
 from tilesmith.measure.parent.timing import TimingRules
-from tilesmith.measure.parent.trial import TimeSpent, Trial
+from tilesmith.measure.this_machine import Cores
 from tilesmith.task.task import Measurement
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import tilesmith as ts
 from tilesmith.cli.operators import operator
 from tilesmith.measure.messages import REFERENCE, Sample
+from tilesmith.measure.parent.batch import Trial
 from tilesmith.measure.parent.timing import (
     DriftMonitor,
     ProcessorClock,
@@ -18,7 +19,6 @@ from tilesmith.measure.parent.timing import (
     race,
     screen,
 )
-from tilesmith.measure.parent.trial import Trial
 from tilesmith.schedule.trace import Trace
 from tilesmith.task.task import Candidate, Task, trust
 

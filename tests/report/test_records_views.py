@@ -24,8 +24,7 @@ from tilesmith.search.gbdt import Gbdt
 from tilesmith.search.score_by_target import ScoreByTarget
 from tilesmith.search.training import rank_correlation
 from tilesmith.space.variant import reopen
-from tilesmith.task.ranking import Ranking
-from tilesmith.task.task import Moment, TuningRun
+from tilesmith.task.task import Moment, Ranking, TuningRun
 
 
 def task_of(n: int = 64) -> ts.Task:

@@ -24,8 +24,7 @@ from tilesmith.expr.ints import of, var
 from tilesmith.ir.nodes import Buffer
 from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.runtime.origin import AS_GIVEN, Origin
-from tilesmith.tune.cache import Cache
-from tilesmith.tune.kernel_file import kernel_from_bytes, kernel_to_bytes
+from tilesmith.tune.cache import Cache, kernel_from_bytes, kernel_to_bytes
 
 GPU = ts.Target.named("nvidia-h200")
 PLAIN = Parameter("x", (3, 4), ts.dtype("float32"), False)

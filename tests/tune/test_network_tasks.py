@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import tilesmith as ts
-from tilesmith.measure.peak import peak_of
+from tilesmith.measure.this_machine import peak_of
 from tilesmith.tune.network_tasks import least_seconds, merged, structure
 
 

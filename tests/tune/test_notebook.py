@@ -11,9 +11,8 @@ import pytest
 
 import tilesmith as ts
 from tilesmith.testing.measurers import FakeMeasurer
-from tilesmith.tune import notebook as module
-from tilesmith.tune.notebook import NotebookOutput, notebook_output
-from tilesmith.tune.progress import progress_bar
+from tilesmith.tune import progress as module
+from tilesmith.tune.progress import NotebookOutput, notebook_output, progress_bar
 
 ROOT = Path(__file__).parents[2]
 

@@ -28,14 +28,13 @@ from own_parts import (
 import tilesmith as ts
 from tilesmith.graph.builder import GraphBuilder
 from tilesmith.measure.messages import Build
-from tilesmith.measure.parent.jobs import job_of
+from tilesmith.measure.parent.builders import job_of
 from tilesmith.ops.matmul import matmul
 from tilesmith.records.database import MissingPartsWarning
 from tilesmith.records.networks import network_uses
 from tilesmith.task.task import CODEGEN_VERSION
 from tilesmith.testing.measurers import FakeMeasurer
-from tilesmith.tune.network_tasks import merged
-from tilesmith.tune.similar_records import similar_tasks
+from tilesmith.tune.network_tasks import merged, similar_tasks
 from tilesmith.tune.torch_backend import options_of
 
 ONE = ts.cpu(1)

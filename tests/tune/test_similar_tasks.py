@@ -11,8 +11,7 @@ from tilesmith.ops.matmul import matmul
 from tilesmith.ops.norm import softmax
 from tilesmith.space.variant import without_numbers
 from tilesmith.testing.measurers import FakeMeasurer
-from tilesmith.tune.network_tasks import merged
-from tilesmith.tune.similar_records import similar_tasks
+from tilesmith.tune.network_tasks import merged, similar_tasks
 
 ONE_CORE = ts.cpu(1)
 

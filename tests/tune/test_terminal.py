@@ -8,10 +8,9 @@ import os
 import pytest
 
 import tilesmith as ts
-from tilesmith.measure.peak import peak_of
+from tilesmith.measure.this_machine import peak_of
 from tilesmith.testing.measurers import FakeMeasurer
-from tilesmith.tune.events import Progress
-from tilesmith.tune.terminal import Terminal
+from tilesmith.tune.progress import Progress, Terminal
 
 
 class Screen(io.StringIO):

@@ -10,7 +10,7 @@ import pytest
 
 import tilesmith as ts
 from tilesmith.testing.measurers import FakeMeasurer
-from tilesmith.tune.terminal import Terminal
+from tilesmith.tune.progress import Terminal
 
 
 def matmul(n: int = 48) -> ts.Function:

@@ -31,7 +31,7 @@ from tilesmith.tune import network_run, run_state, task_tuner
 from tilesmith.tune import tune_model as tune_model_module
 from tilesmith.tune.build_request import drafts_of
 from tilesmith.tune.network_table import NetworkTable
-from tilesmith.tune.task_history import known_steps
+from tilesmith.tune.scheduler import known_steps
 
 ONE_CORE = ts.cpu(1)
 

@@ -6,11 +6,14 @@ the run holds them until it is closed.
 
 from __future__ import annotations
 
+import os
 import pickle
 import random
+import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Self
@@ -20,25 +23,62 @@ from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.ir.function import Function
 from tilesmith.measure.messages import Build
-from tilesmith.measure.parent.batch import Batch
-from tilesmith.measure.parent.incumbents import Incumbents
-from tilesmith.measure.parent.jobs import job_of
+from tilesmith.measure.parent.batch import Batch, Incumbents, TimeSpent, Trial
+from tilesmith.measure.parent.builders import job_of
 from tilesmith.measure.parent.outbox import Outbox
-from tilesmith.measure.parent.overlap import Overlap
-from tilesmith.measure.parent.this_machine import require_this_machine
 from tilesmith.measure.parent.timing import TimingRules
-from tilesmith.measure.parent.trial import TimeSpent, Trial
 from tilesmith.measure.parent.worker_pool import WorkerPool
 from tilesmith.measure.protocol import Listener, Upcoming
+from tilesmith.measure.this_machine import require_this_machine
 from tilesmith.measure.wire import Gone
 from tilesmith.task.inputs import require_memory
 from tilesmith.task.task import Candidate, Failure, Measurement, Task
 
+# Python switches threads every 5 ms by default. Measuring exchanges many short messages, each of
+# which would wait that long.
+_SWITCH_SECONDS = 0.0005
 # Seconds after which a kernel on a GPU times out: if another one was much faster, and if none has
 # run yet.
 _GPU_LIMIT, _GPU_FIRST_LIMIT = 0.5, 3.0
 # The share of a batch that is left for the next one, if it takes long to build for a GPU.
 _MAY_POSTPONE = 0.25
+
+
+class Overlap:
+    """Runs `work` from the beginning of a `with` block; the block ends when both are done."""
+
+    def __init__(self, work: Callable[[], None], cores: Collection[int]) -> None:
+        self._work, self._cores = work, cores
+        self._thread = threading.Thread(target=self._run, name="tilesmith-overlap", daemon=True)
+        self._error: BaseException | None = None
+        self._switch_seconds = sys.getswitchinterval()
+
+    def _run(self) -> None:
+        with suppress(OSError):  # a core may be offline now
+            os.sched_setaffinity(0, self._cores)  # affects this thread only
+        try:
+            self._work()
+        except BaseException as error:
+            self._error = error
+
+    def wait(self) -> None:
+        """Until the work is done; raises its error."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def __enter__(self) -> Self:
+        sys.setswitchinterval(_SWITCH_SECONDS)
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: object, *error: object) -> None:
+        try:
+            self._thread.join()
+        finally:
+            sys.setswitchinterval(self._switch_seconds)
+        if kind is None:
+            self.wait()
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from typing import Self
 
 from tilesmith.base.errors import MeasureError
 from tilesmith.measure.local import LocalMeasurer
-from tilesmith.measure.parent.cores import usable_cores
 from tilesmith.measure.protocol import Judging, Listener, Measurer, Measuring, Reporting, Upcoming
+from tilesmith.measure.this_machine import usable_cores
 from tilesmith.task.task import Candidate, Measurement, Task
 
 _NEAR = 1.1  # winners of other GPUs that are slower by more are not measured again

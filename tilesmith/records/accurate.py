@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from tilesmith.records.database import Database, Explaining, Followed, RunSummary, TaskSummary
 from tilesmith.schedule.parts import Parts
 from tilesmith.schedule.rounding import filtering_error
-from tilesmith.task.ranking import Ranking
-from tilesmith.task.task import Candidate, Measurement, Task
+from tilesmith.task.task import Candidate, Measurement, Ranking, Task
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from tilesmith.schedule.parts import Parts
-from tilesmith.task.curve import Curve, curve_of
-from tilesmith.task.task import Candidate, Measurement, Task, TuningRun
+from tilesmith.task.task import Candidate, Curve, Measurement, Task, TuningRun, curve_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,7 @@ from tilesmith.records.reader import reader_of
 from tilesmith.records.rows import RecordRow
 from tilesmith.records.schema import records, runs, state, tasks
 from tilesmith.schedule.parts import Parts
-from tilesmith.task.ranking import Ranking
-from tilesmith.task.task import CODEGEN_VERSION, Measurement, Standing, standing_of
+from tilesmith.task.task import CODEGEN_VERSION, Measurement, Ranking, Standing, standing_of
 
 
 def prune(

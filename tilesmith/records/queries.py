@@ -12,8 +12,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from tilesmith.records.reader import Reader, applies
 from tilesmith.records.rows import RecordRow, RunRow, TaskRow, is_sound, run_of, task_row
 from tilesmith.records.schema import records, runs, tasks
-from tilesmith.task.ranking import Ranking
-from tilesmith.task.task import Measurement, Standing, Task, TuningRun
+from tilesmith.task.task import Measurement, Ranking, Standing, Task, TuningRun
 
 _TASK = [tasks.c[name] for name in TaskRow._fields]
 _RUN = [runs.c[name] for name in RunRow._fields]

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from tilesmith.records.networks import NetworkUse
 from tilesmith.report.decisions import evenly
-from tilesmith.task.ranking import Ranking
-from tilesmith.task.task import Measurement
+from tilesmith.task.task import Measurement, Ranking
 
 _NETWORKS = 30  # the latest ones
 _RUNS = 5  # of a network, the latest ones

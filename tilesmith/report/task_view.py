@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from tilesmith.base.errors import TilesmithError
-from tilesmith.base.machine_name import machine_and_cores
 from tilesmith.records.database import Database, TaskSummary
 from tilesmith.records.networks import NetworkUse, network_uses
 from tilesmith.report.decisions import Decisions, decisions_of, evenly
@@ -18,9 +17,7 @@ from tilesmith.report.network_view import RunCurve, TaskHistory, history_of
 from tilesmith.report.predictions import Predictions, predictions_of
 from tilesmith.report.schedule_text import schedule_lines
 from tilesmith.runtime.build import compile_for
-from tilesmith.task.curve import curve_of
-from tilesmith.task.ranking import Ranking
-from tilesmith.task.task import Candidate, Measurement, failures_by_kind
+from tilesmith.task.task import Candidate, Measurement, Ranking, curve_of, failures_by_kind
 
 NAME_LETTERS = 120  # of a name on the page
 _RUNS = 10  # the latest ones of a task
@@ -134,7 +131,7 @@ def _made(
     view = TaskView(
         name="",
         key=summary.key,
-        machine=cut(machine_and_cores(task.target)),
+        machine=cut(task.target.label),
         measured=summary.count,
         failed=summary.failures,
         best=None if best is None else best.cost * 1e6,

@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd, prod
 
+from tilesmith.base.machines.constants import Cache, CpuConstants
 from tilesmith.base.target import Target
 from tilesmith.expr.conditions import condition_parts, settled
 from tilesmith.expr.ints import FloorDiv, opaque_atoms, product
 from tilesmith.expr.nodes import Binary, Expr, Select, rewrite
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, Path, walk
-from tilesmith.search.cpu_constants import LANE_OPERANDS, Cache, CpuConstants
 from tilesmith.search.features.graph import ClosedForm, Graph, Term
 from tilesmith.search.features.nest import Access, Loop, Nest, operations, shared_nests
 from tilesmith.space.analysis import written_out
@@ -47,7 +47,7 @@ class CpuScore(ClosedForm):
         """Cycles of a program that reaches the machine's peak."""
         cpu = self.constants_of(task.target)
         work = sum(
-            prod(i.extent.const or 1 for i in b.iters) * _instructions(b)
+            prod(i.extent.number for i in b.iters) * _instructions(b)
             for _, b in walk(task.func.body)
         )
         return work / (cpu.lanes(32) * cpu.ports * cpu.num_cores)
@@ -269,7 +269,7 @@ def _loads(cpu: CpuConstants, n: Nest, a: Access, wide: Term, vectors: Term, til
     if single and cpu.lane_factors and a.buffer.layout is not None:
         lanes = cpu.lanes(a.buffer.dtype.bits)
         together = count // lanes
-        full = tile > float(cpu.num_vector_registers - LANE_OPERANDS)
+        full = tile > float(cpu.num_vector_registers - cpu.lane_operands - 1)
         count = full.where(count, together + (count - together * lanes))
     return count
 
@@ -398,7 +398,7 @@ def transfers(cpu: CpuConstants, n: Nest) -> tuple[list[Term], Term]:
 
 def _footprint(func: Function) -> float:
     """Bytes of all arguments."""
-    return float(sum(b.dtype.nbytes * (product(b.shape).const or 0) for b in func.params))
+    return float(sum(b.dtype.nbytes * product(b.shape).number for b in func.params))
 
 
 def _in_rows(a: Access) -> bool:
@@ -410,6 +410,7 @@ def _row_dims(cpu: CpuConstants, a: Access) -> int:
     """How many of the last dimensions form contiguous pieces of at least one cache line."""
     nbytes, count = a.nbytes, 0
     for extent in reversed(a.buffer.shape):
+        # a dimension that the sketch leaves open is taken for a long one
         nbytes, count = nbytes * (extent.const or cpu.line_nbytes), count + 1
         if nbytes >= cpu.line_nbytes:
             break
@@ -462,7 +463,7 @@ def _crowded(cpu: CpuConstants, n: Nest, a: Access, level: int, cache: Cache) ->
     for span, extent in zip(reversed(a.spans[level]), reversed(a.buffer.shape), strict=True):
         apart = gcd(stride, cache.way_nbytes)
         taken = span * (span > 1).where(taken.maximum(apart), taken)
-        stride *= extent.const or 1
+        stride *= extent.number
     crowded = taken > cache.nbytes * cpu.usable_share
     if a.writes:  # the register tile itself does not use the cache
         crowded = crowded * (a.touched[level] > a.touched[register_tile(n)])

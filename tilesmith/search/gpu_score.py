@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
+from tilesmith.base.machines.constants import GpuConstants
 from tilesmith.base.target import Target
 from tilesmith.ir.nodes import walk
 from tilesmith.search.features.graph import ClosedForm, Graph, Term
 from tilesmith.search.features.nest import Nest, shared_nests
-from tilesmith.search.gpu_constants import GpuConstants
 from tilesmith.search.gpu_needs import Needs, gpu_nest, instructions_of, needs_of
 from tilesmith.space.variant import Variant
 
@@ -51,7 +51,7 @@ def _doublings(score: GpuScore, variant: Variant, graph: Graph, nests: tuple[Nes
     for launch in launches_of(nests):
         cycles = cycles + _launch(gpu, graph, launch)
     work = sum(
-        prod(i.extent.const or 1 for i in b.iters) * instructions_of(gpu, b)
+        prod(i.extent.number for i in b.iters) * instructions_of(gpu, b)
         for _, b in walk(variant.task.func.body)
     )
     ideal = work / (gpu.warp_size * gpu.issue * gpu.num_multiprocessors)
@@ -211,8 +211,8 @@ def tensor_cycles(gpu: GpuConstants, g: Graph, nests: tuple[Nest, ...]) -> Term 
     blocks = [x.extent for x, a in pairs if a == "block"]
     num_blocks = g.product(blocks)
     (_, m), (_, n), _ = found.block.tile
-    rows = here.threads * held * float(m.const or 1)
-    columns = float(n.const or 1)
+    rows = here.threads * held * float(m.number)
+    columns = float(n.number)
     nbytes, turns = g.of(0), g.of(1)
     for copy in map(gpu_nest, nests):
         if copy.copies:

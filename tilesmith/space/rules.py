@@ -38,7 +38,7 @@ def merge_axes(state: State) -> Derived | None:
     if b.combiner is None or not analysis.has_data_reuse(func, b) or state.levels_of(b.name):
         return None
     for i, j in pairwise(b.iters):
-        if (i.extent.const or 0) < 2 or (j.extent.const or 0) < 2 or i.kind != j.kind:
+        if min(analysis.length(i), analysis.length(j)) < 2 or i.kind != j.kind:
             continue
         try:
             merged = state.then(MergeIterators(b.name, (i.name, j.name)))
@@ -234,7 +234,7 @@ def tiled_states(
 
 def _nbytes(func: Function, buffer: str) -> int:
     b = func.all_buffers[buffer]
-    return (product(b.shape).const or 0) * b.dtype.nbytes
+    return product(b.shape).number * b.dtype.nbytes
 
 
 def packed(
@@ -379,8 +379,8 @@ class TileAcross:
         }
         others = [i for i in b.spatial if i.name in alone and i not in rows]
         # of equals the longest: a batch of four fills vectors, too, but is read in strides
-        best = min(others, key=lambda i: (_wasted(i, lanes), -(i.extent.const or 0)), default=None)
-        if best is None or (best.extent.const or 0) < lanes:
+        best = min(others, key=lambda i: (_wasted(i, lanes), -analysis.length(i)), default=None)
+        if best is None or analysis.length(best) < lanes:
             return None
         gain = min(_wasted(i, lanes) for i in rows) / _wasted(best, lanes)
         return best.name if gain >= self.waste else None
@@ -404,5 +404,5 @@ def _wasted(i: Iter, lanes: int) -> float:
     """Lanes that vectors along it take, per element. What does not fill a register is computed in
     pieces of powers of two, each of which takes as long as a whole register: 7 is 4 + 2 + 1.
     """
-    n = i.extent.const or 1
+    n = max(1, analysis.length(i))
     return (n // lanes + (n % lanes).bit_count()) * lanes / n

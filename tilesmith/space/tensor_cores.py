@@ -41,7 +41,7 @@ def share_of_work(state: State, sizes: dict[str, int]) -> float:
     """What is left of the block's work if its iterators are padded to multiples of `sizes`."""
     share = 1.0
     for i in state.block.iters:
-        n, size = i.extent.const or 1, sizes.get(i.name, 1)
+        n, size = max(1, i.extent.number), sizes.get(i.name, 1)
         share *= n / (-(-n // size) * size)
     return share
 
@@ -52,7 +52,7 @@ def with_room(state: State, sizes: dict[str, int]) -> tuple[State, str, str]:
     """
     func, b = state.func, state.block
     consumer = _consumer(func, b)
-    extents = {i.name: i.extent.const or 1 for i in b.iters}
+    extents = {i.name: i.extent.number for i in b.iters}
     padding = tuple((n, size) for n, size in sizes.items() if extents[n] % size)
     name = b.name
     if padding:
@@ -323,7 +323,7 @@ def _fits(state: State, match: Match) -> bool:
         if any(load.index[d].coefficient(n) != ONE for n, at in zip(axes, places, strict=True)
                for d in at):  # fmt: skip
             return False
-        if (buffer.shape[-1].const or 1) * buffer.dtype.nbytes % 16:
+        if buffer.shape[-1].number * buffer.dtype.nbytes % 16:
             return False
         if sizes[last[0]] % RUN:
             return False

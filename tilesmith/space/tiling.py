@@ -71,7 +71,7 @@ class Tiling:
 
     def _whole(self, b: Block, vector_axis: str | None) -> frozenset[str]:
         """Axes that are not tiled: their loops are in the outermost level."""
-        short = {i.name for i in b.spatial if (i.extent.const or self.whole + 1) <= self.whole}
+        short = {i.name for i in b.spatial if 0 < analysis.length(i) <= self.whole}
         short &= analysis.batch_axes(b)
         if self.ones:
             short |= {i.name for i in b.spatial if i.extent.const == 1}
@@ -246,9 +246,9 @@ def gathered(state: State, axis: str | None) -> list[str]:
     axes index them: one load then brings the factors of several rows.
     """
     b = state.block
-    by_lane = state.task.target.arch == "aarch64"
+    by_lane = state.task.target.machine.rates.lane_factors
     inputs = {p.name: p for p in state.func.inputs if p.scope != "constant"}
-    extents = {i.name: i.extent.const or 0 for i in b.iters}
+    extents = {i.name: analysis.length(i) for i in b.iters}
     reduced = {i.name for i in b.reducing}
     buffers = []
     for name, indices in _reads(b).items():
@@ -296,9 +296,14 @@ def spread(state: State, axis: str | None) -> list[Step]:
         places = _reads(b).get(buffer.name, [])
         if len(places) != 1 or not places[0] or buffer.layout is not None or axis is None:
             continue
-        stride = places[0][-1].coefficient(axis).const or 0
+        stride = places[0][-1].coefficient(axis).const
         only = [r.name for r in readers(state.func, buffer.name)] == [b.name]
-        if stride > 1 and only and not any(axis in p.names for p in places[0][:-1]):
+        if (
+            stride is not None
+            and stride > 1
+            and only
+            and not any(axis in p.names for p in places[0][:-1])
+        ):
             *outer, last = (f"d{k}" for k in range(len(buffer.shape)))
             layout = (*outer, f"{last} % {stride}", f"{last} // {stride}")
             steps.append(TransformLayout(buffer.name, layout))

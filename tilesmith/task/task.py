@@ -1,5 +1,6 @@
 """The data types that later stages share: Task (a computation and its target), Candidate (a task
-with a schedule), Measurement (its timings), Budget and TuningRun.
+with a schedule), Measurement (its timings), Budget and TuningRun. And the one order that decides
+which measurement is the best (`trust`, Ranking), also over the time of a run (`curve_of`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from tilesmith.schedule.trace import Trace
 
 # Part of every key: kernels of another code generator have other timings.
 CODEGEN_VERSION = "9"
+# The ways in which a candidate can fail, in the order in which they are detected.
+FAILURES = ("schedule", "build", "crash", "timeout", "memory", "bounds", "wrong", "error")
+_REFERENCE_SECONDS = 1e-4
 
 
 def codegen_of(target: Target, parts: Parts | None = None) -> str:
@@ -130,10 +134,6 @@ class Candidate:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Candidate) and self.key == other.key
-
-
-# The ways in which a candidate can fail, in the order in which they are detected.
-FAILURES = ("schedule", "build", "crash", "timeout", "memory", "bounds", "wrong", "error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,9 +286,6 @@ class Measurement:
         return not self.is_normal, self.normal_cost
 
 
-_REFERENCE_SECONDS = 1e-4
-
-
 def _are_times(samples: tuple[float, ...]) -> bool:
     """Whether there are samples, and all are finite and positive."""
     return bool(samples) and all(0 < s < inf for s in samples)
@@ -342,3 +339,83 @@ def failures_by_kind(measurements: Iterable[Measurement]) -> dict[str, tuple[int
             count, text = by_kind.get(m.failure.kind, (0, m.failure.text))
             by_kind[m.failure.kind] = count + 1, text
     return by_kind
+
+
+class Ranking:
+    """For each candidate, the latest of its most reliable measurements counts: confirmed ones
+    before those on a calm machine before contended ones. A failure cancels everything before it.
+    """
+
+    def __init__(self, measurements: Iterable[Measurement] = ()) -> None:
+        self._valid: dict[str, Measurement] = {}
+        self._trust: dict[str, tuple[int, float]] = {}  # of each, because medians take time
+        self.best: Measurement | None = None  # the first by `trust` of those that count
+        for m in measurements:
+            self.add(m)
+
+    def add(self, m: Measurement) -> None:
+        key, rank = m.candidate.key, trust(m)
+        old = self._valid.get(key)
+        if m.failure is not None:
+            self._valid.pop(key, None)
+            self._trust.pop(key, None)
+        elif rank[0] < Standing.FAILED and (
+            old is None or rank[0] // 2 <= self._trust[key][0] // 2
+        ):
+            self._valid[key], self._trust[key] = m, rank
+        else:
+            return
+        if old is not None and old is self.best:
+            first = min(self._trust, key=self._trust.__getitem__, default=None)
+            self.best = None if first is None else self._valid[first]
+        elif m.failure is None and (
+            self.best is None or rank < self._trust[self.best.candidate.key]
+        ):
+            self.best = m
+
+    def __contains__(self, m: Measurement) -> bool:
+        """Whether a measurement of its candidate counts."""
+        return m.candidate.key in self._valid
+
+    @property
+    def ranked(self) -> list[Measurement]:
+        """The measurements that count, the best first."""
+        return [self._valid[key] for key in sorted(self._trust, key=self._trust.__getitem__)]
+
+
+def is_as_reliable(m: Measurement, other: Measurement) -> bool:
+    """Whether m is of the same or a better kind, regardless of times and scales."""
+    return standing_of(m) // 2 <= standing_of(other) // 2
+
+
+Curve = tuple[tuple[float, int, float], ...]
+
+
+def curve_of(measurements: Iterable[Measurement]) -> Curve:
+    """(seconds, trials, best cost) at every improvement, from the measurements of one run in their
+    order. Candidates known before the run and measured again are points at 0 s.
+
+    All costs are scaled to the machine's speed when the last best was measured. Measurements of
+    another scale (see Measurement) are left out, and so are candidates that failed later.
+    """
+    ranking = Ranking()
+    bests: list[tuple[float, int, Measurement]] = []
+    for m in measurements:
+        if m.moment is None:
+            continue
+        ranking.add(m)
+        if m.failure is not None:
+            bests = [b for b in bests if b[2].candidate.key != m.candidate.key]
+        best = ranking.best
+        if best is not None and (not bests or bests[-1][2] is not best):
+            seconds = m.moment.seconds if m.moment.trial else 0.0
+            bests.append((seconds, m.moment.trial, best))
+    if not bests:
+        return ()
+    last = bests[-1][2]
+    speed = last.cost / last.normal_cost
+    return tuple(
+        (seconds, trial, m.normal_cost * speed)
+        for seconds, trial, m in bests
+        if m.is_normal is last.is_normal
+    )

@@ -10,7 +10,6 @@ from itertools import islice
 from typing import Any
 
 from tilesmith.base.errors import BuildError
-from tilesmith.base.machine_name import machine_name
 from tilesmith.base.target import Target, cpu
 from tilesmith.codegen.backend import Backend
 from tilesmith.expr.ints import var
@@ -25,8 +24,7 @@ from tilesmith.runtime.origin import Origin
 from tilesmith.schedule.parts import Parts
 from tilesmith.schedule.rounding import ACCURACY, require_accuracy
 from tilesmith.schedule.trace import Trace
-from tilesmith.task.ranking import Ranking
-from tilesmith.task.task import Measurement, Task
+from tilesmith.task.task import Measurement, Ranking, Task
 from tilesmith.tune.build_request import BuildRequest, fulfil
 from tilesmith.tune.inputs import require_database, require_target, with_parts
 
@@ -101,7 +99,7 @@ def no_record(task: Task, database: Database, obstacles: Sequence[str]) -> Build
     missing = database.missing(task) if isinstance(database, Explaining) else {}
     reasons = "; ".join([*obstacles, missing_text(missing)]).strip("; ") or "no record of this task"
     return BuildError(
-        f"there is no kernel of {task.func.name!r} for {machine_name(task.target)} "
+        f"there is no kernel of {task.func.name!r} for {task.target.name} "
         f"in {place_of(database)}: {reasons}. Tune it with ts.tune, or build with strict=False"
     )
 

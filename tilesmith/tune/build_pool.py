@@ -14,12 +14,11 @@ from functools import partial
 
 from tilesmith.base.errors import BuildError
 from tilesmith.base.portable import packed
-from tilesmith.measure.parent.cores import usable_cores
+from tilesmith.measure.this_machine import usable_cores
 from tilesmith.measure.wire import Channel, Gone, pair, ready
 from tilesmith.runtime.build import compile_for
 from tilesmith.runtime.origin import Origin
-from tilesmith.tune.build_request import BuildRequest, BuildResult, fulfil
-from tilesmith.tune.plain_schedule import plain_schedule
+from tilesmith.tune.build_request import BuildRequest, BuildResult, fulfil, plain_schedule
 
 _MODULE = "tilesmith.tune.build_worker"
 _ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")

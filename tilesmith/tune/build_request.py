@@ -1,5 +1,12 @@
 """What a build takes and gives: a Function, the schedules to try in order, and the artifact of the
 first one that builds. Plain data, so that it may travel to another process.
+
+Where no rule gives a schedule, a CPU has the plain loop nest, and on a GPU each thread computes one
+element of every stage:
+
+    for i in 100:                 for i_j.0 in 16:  # blockIdx.x
+      for j in 20:          ->      for i_j.1 in 128:  # threadIdx.x
+        for k in 30:                  for k in 30:
 """
 
 from __future__ import annotations
@@ -11,22 +18,25 @@ from math import prod
 
 import numpy as np
 
+from tilesmith.base.errors import ScheduleError
+from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import walk
 from tilesmith.runtime.build import compile_for
 from tilesmith.runtime.origin import Origin
 from tilesmith.schedule.rounding import ACCURACY
+from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.trace import Trace
 from tilesmith.search.evolution import Evolution
 from tilesmith.space.spaces import SketchSpace
 from tilesmith.task.task import Candidate, Measurement, Task
-from tilesmith.tune.plain_schedule import plain_schedule
 
 PLAIN_POINTS = 2048  # of a model's kernels, see BuildRequest
 _MAX_DRAFTS = 3  # tried before the plain loop nest
 _VARIANTS = 12  # looked at for a draft: at least one of each sketch, in most cases
 _ROWS = 256  # of a population for one draft: scoring is cheap compared to lowering the variants
+_THREADS = 128
 
 
 @dataclass(frozen=True)
@@ -85,7 +95,7 @@ def _plain(request: BuildRequest) -> Artifact:
 
 def points(func: Function) -> int:
     """The iterations of all its loop nests together."""
-    return sum(prod(i.extent.const or 0 for i in b.iters) for _, b in walk(func.body))
+    return sum(prod(i.extent.number for i in b.iters) for _, b in walk(func.body))
 
 
 def _drafts(task: Task, request: BuildRequest, obstacles: list[str]) -> Iterator[Trace]:
@@ -144,3 +154,30 @@ def _try(
         text = ": ".join([type(error).__name__, *first])
         obstacles.append(f"a {origin.kind} does not build ({text})")
         return None
+
+
+def plain_schedule(func: Function, target: Target) -> Function:
+    if target.kind == "cpu":
+        return func
+    schedule = Schedule(func)
+    for path, block in walk(func.body):
+        spatial = []
+        for loop in path:
+            if loop.name in block.reducing_loops or loop.kind != "serial":
+                break
+            spatial.append(loop)
+        elements = prod(loop.trips for loop in spatial)
+        if elements == 1:
+            continue
+        try:
+            _spread(schedule, [loop.name for loop in spatial], min(elements, _THREADS))
+        except ScheduleError:  # loops that several blocks share: one thread computes it
+            continue
+    return schedule.func
+
+
+def _spread(schedule: Schedule, loops: list[str], threads: int) -> None:
+    one = schedule.fuse(*loops) if len(loops) > 1 else loops[0]
+    outer, inner = schedule.split(one, [None, threads])
+    schedule.bind(outer, "blockIdx.x")
+    schedule.bind(inner, "threadIdx.x")

@@ -13,20 +13,28 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import re
 import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
+from struct import Struct
+from struct import error as BadStruct
 from typing import Any
 
 import numpy as np
 
+from tilesmith.base.errors import TilesmithError
 from tilesmith.base.private_folder import NotPrivate, make_private, open_private, require_private
+from tilesmith.base.target import Target
+from tilesmith.codegen.artifact import Artifact
+from tilesmith.codegen.artifact_json import entry_from_json, entry_to_json
+from tilesmith.runtime.origin import Origin
 
 Array = np.ndarray[Any, Any]
 
@@ -192,3 +200,44 @@ def _head(name: str, data: memoryview) -> bytes:
     check = hashlib.blake2b(name.encode(), digest_size=_CHECK_NBYTES)
     check.update(data)
     return (_MAGIC + check.digest()).ljust(_HEAD_NBYTES, b"\0")
+
+
+_LENGTHS = Struct("<QQ")  # bytes of the description and of the source
+# What reading bytes of another version may raise.
+_UNREADABLE = (
+    *(TilesmithError, BadStruct, ValueError, TypeError, LookupError),
+    *(AttributeError, ArithmeticError, RecursionError),
+)
+
+
+def kernel_to_bytes(artifact: Artifact, origin: Origin) -> bytes:
+    description = {
+        "name": artifact.name,
+        "target": artifact.target.fingerprint,
+        "entries": [entry_to_json(e) for e in artifact.entries],
+        "cpu": artifact.cpu,
+        "features": artifact.features,
+        "language": artifact.language,
+        "origin": asdict(origin),
+    }
+    head = json.dumps(description, separators=(",", ":")).encode()
+    source = artifact.source.encode()
+    return b"".join((_LENGTHS.pack(len(head), len(source)), head, source, artifact.code))
+
+
+def kernel_from_bytes(data: bytes, target: Target) -> tuple[Artifact, Origin] | None:
+    """None if these are not the bytes of a kernel for the target."""
+    try:
+        head, source = _LENGTHS.unpack_from(data)
+        at = _LENGTHS.size + head
+        d: dict[str, Any] = json.loads(data[_LENGTHS.size : at])
+        if d["target"] != target.fingerprint:
+            return None
+        artifact = Artifact(
+            str(d["name"]), target, tuple(map(entry_from_json, d["entries"])),
+            data[at : at + source].decode(), data[at + source :], str(d["cpu"]),
+            str(d["features"]), str(d["language"]),
+        )  # fmt: skip
+        return artifact, Origin(**d["origin"])
+    except _UNREADABLE:
+        return None

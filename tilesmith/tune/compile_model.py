@@ -5,7 +5,7 @@ every group and drafts by the analytic score elsewhere.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -27,6 +27,7 @@ from tilesmith.graph.program import Program
 from tilesmith.ir.function import Function
 from tilesmith.records.accurate import AccurateRecords
 from tilesmith.records.database import Database
+from tilesmith.runtime.build import compile_for
 from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.runtime.kernel import Kernel
 from tilesmith.runtime.origin import Origin
@@ -37,16 +38,55 @@ from tilesmith.task.task import Candidate, Task, codegen_of
 from tilesmith.tune.build import known_schedules, no_record
 from tilesmith.tune.build_pool import Report, build_all
 from tilesmith.tune.build_request import PLAIN_POINTS, BuildRequest
-from tilesmith.tune.cache import Cache, code_digest, default_folder
+from tilesmith.tune.cache import (
+    Cache,
+    code_digest,
+    default_folder,
+    kernel_from_bytes,
+    kernel_to_bytes,
+)
 from tilesmith.tune.inputs import require_database, require_target, with_parts
-from tilesmith.tune.kernel_file import kernel_from_bytes, kernel_to_bytes
 from tilesmith.tune.partition_choice import RecordedPartition, offered
 from tilesmith.tune.progress import progress_bar
-from tilesmith.tune.ready_kernels import ReadyKernel, RecordedKernel
 from tilesmith.tune.specialise import known_graphs
 
 _GPU_ALIGNMENT = 256  # bytes; OpenCL devices ask for up to 128
 _MAX_FAMILIAR = 64  # tasks whose programs a draft may follow; each costs some milliseconds
+
+
+@dataclass(frozen=True)
+class ReadyKernel:
+    """A kernel that was built before, as while tuning: its schedule and its code."""
+
+    trace: Trace
+    artifact: Artifact
+    origin: Origin
+
+
+class RecordedKernel(Kernel):
+    """A kernel whose artifact may lack its source, as those of the measurer do: it is generated
+    again when somebody asks for it.
+    """
+
+    def __init__(
+        self, artifact: Artifact, origin: Origin, task: Task, func: Function, trace: Trace
+    ) -> None:
+        super().__init__(artifact, origin)
+        self._task, self._func, self._trace = task, func, trace
+
+    @cached_property
+    def _whole(self) -> Kernel:
+        if self.artifact.source:
+            return Kernel(self.artifact)
+        return Kernel(compile_for(self._task, self._trace.apply(self._func)))
+
+    @property
+    def source(self) -> str:
+        return self._whole.artifact.source
+
+    @cached_property
+    def assembly(self) -> str:
+        return self._whole.assembly
 
 
 def compile_model(

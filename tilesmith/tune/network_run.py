@@ -12,17 +12,20 @@ from math import inf, isfinite
 from tilesmith.base.errors import RecordsError, TilesmithError, TuneError
 from tilesmith.base.interrupts import Interrupts
 from tilesmith.measure.protocol import Measuring
+from tilesmith.measure.this_machine import usable_cores
 from tilesmith.task.network import ModelTuning, TaskTuning
-from tilesmith.task.task import Budget
-from tilesmith.tune.network_tasks import NetworkTask, RivalTasks
+from tilesmith.task.task import Budget, Task
+from tilesmith.tune.network_tasks import NetworkTask, RivalTasks, SimilarTask
 from tilesmith.tune.objectives import NetworkCosts, Objective, slopes
 from tilesmith.tune.partition_choice import WIN
-from tilesmith.tune.scheduler import Scheduler, TaskState, TaskStep
-from tilesmith.tune.similar_records import SimilarTask
-from tilesmith.tune.task_history import (
+from tilesmith.tune.run_state import least_batch
+from tilesmith.tune.scheduler import (
     BETTER,
+    FIRST,
+    Scheduler,
+    TaskState,
+    TaskStep,
     after_a_step_in_vain,
-    first_trials,
     known_steps,
     stalled,
 )
@@ -250,7 +253,7 @@ class NetworkRun:
         tuner = self.tuners[k]
         most = _MOST if tuner.task.target.kind == "cpu" else _MOST_GPU
         if not self._histories[k]:
-            most = first_trials(tuner.task)
+            most = _first_trials(tuner.task)
         if rest is not None:
             most = rest
         if self.budget.trials is not None:
@@ -339,3 +342,12 @@ class NetworkRun:
             tuner.task, weight, self._first[k], tuner.best_cost, self.tasks[k].bound, tuner.trials,
             tuner.seconds,
         )  # fmt: skip
+
+
+def _first_trials(task: Task) -> int:
+    """The trials of a task's first step: few, so that soon every task has a kernel. On a GPU there
+    is one for each core of the machine, because all of them compile while others are measured.
+    """
+    if task.target.kind == "cpu":
+        return FIRST
+    return max(FIRST, min(least_batch(task.target), len(usable_cores())))

@@ -1,28 +1,40 @@
-"""The tasks of one or more networks, each once, with what a scheduler asks of them."""
+"""The tasks of one or more networks, each once, with what a scheduler asks of them; and what a
+database knows of similar tasks: the start of their cost model, and fast programs to begin with.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
+from math import inf, log, prod
 
 from tilesmith.base.digest import digest
+from tilesmith.base.machines.constants import CpuConstants, GpuConstants
 from tilesmith.base.target import Target, cpu
 from tilesmith.expr.nodes import Binary, Load, Unary, children
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.count import operations
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, walk
-from tilesmith.measure.peak import peak_of
+from tilesmith.measure.this_machine import peak_of
+from tilesmith.records.database import Database
+from tilesmith.schedule.trace import Trace
 from tilesmith.schedule.winograd import filtering_of
-from tilesmith.search.cpu_constants import CpuConstants
-from tilesmith.search.gpu_constants import GpuConstants
-from tilesmith.task.task import Task
+from tilesmith.space.variant import without_numbers
+from tilesmith.task.task import Candidate, Measurement, Ranking, Task
 
 _SAFETY = 0.95  # share of a bound that counts, because peaks are measured
 _FASTER = 1.5  # bandwidths may be higher than those of the machines where they were measured
 # GPUs: cycles per second, and the speed of matrix instructions relative to others.
 _GPU_CLOCK, _TENSOR_CORES = 2.0e9, 16.0
+# A variant of another task must be lowered before its programs can be learned from, which takes
+# some 40 ms. So there are few: the nearest tasks by size, and of each the variants of the fastest
+# programs, with the fastest of these and some others.
+_MAX_TASKS = 12
+_MAX_VARIANTS = 3
+_MAX_EXAMINED = 64  # tasks whose structure is worked out, which takes some milliseconds each
+_FASTEST = 32
+_OTHERS = 16
 
 
 @dataclass(frozen=True)
@@ -105,7 +117,7 @@ def structure(func: Function) -> str:
 
 def _work(b: Block) -> int:
     each = sum(operations(w.value) for w in b.writes) + (b.combiner is not None)
-    return (each + 1) * prod(i.extent.const or 1 for i in b.iters)
+    return (each + 1) * prod(i.extent.number for i in b.iters)
 
 
 def least_seconds(task: Task) -> float:
@@ -140,9 +152,9 @@ def _least_on_gpu(task: Task) -> float:
     if any(b.dtype.bits <= 16 for b in task.func.inputs):
         each *= _TENSOR_CORES
     # Of a table from which rows are gathered, no more is read than there are iterations.
-    most = sum(prod(i.extent.const or 1 for i in b.iters) for _, b in walk(task.func.body))
+    most = sum(prod(i.extent.number for i in b.iters) for _, b in walk(task.func.body))
     params = task.func.params
-    nbytes = sum(min(most, b.size.const or 0) * b.dtype.nbytes for b in params)
+    nbytes = sum(min(most, b.size.number) * b.dtype.nbytes for b in params)
     work = max(task.func.flops / each, nbytes / (_FASTER * gpu.l2_rate))
     cycles = gpu.launch_cycles + work / gpu.num_multiprocessors
     return _SAFETY * cycles / _GPU_CLOCK
@@ -155,7 +167,7 @@ def _arithmetic(func: Function) -> float:
         windows = _filtered_windows(func, b)
         if windows:
             each = sum(operations(w.value) for w in b.writes) + 1
-            every = each * prod(i.extent.const or 1 for i in b.iters)
+            every = each * prod(i.extent.number for i in b.iters)
             total -= every * (1 - 0.5**windows)
     return max(0.0, total)
 
@@ -169,3 +181,64 @@ def _filtered_windows(func: Function, b: Block) -> int:
 def _is_here(target: Target) -> bool:
     here = cpu()
     return target.model == here.model and target.arch == here.arch
+
+
+@dataclass(frozen=True)
+class SimilarTask:
+    """A task of the database that has the structure of a task to tune. `slowness` is the seconds of
+    its best program over its work, to compare tasks of different sizes.
+    """
+
+    structure: str
+    slowness: float
+    best: Candidate
+    records: tuple[Measurement, ...]
+
+
+def similar_tasks(database: Database, tasks: Sequence[NetworkTask]) -> list[SimilarTask]:
+    """Tasks of other networks, for the same machine and by the same code generator."""
+    if not tasks:
+        return []
+    own = {t.task.key for t in tasks}
+    machine = tasks[0].task.target.fingerprint, tasks[0].task.codegen
+    by_structure: dict[str, list[Task]] = {}
+    for t in tasks:
+        by_structure.setdefault(t.structure, []).append(t.task)
+    others = [
+        s.task
+        for s in database.tasks()
+        if s.best_seconds is not None
+        and (s.task.target.fingerprint, s.task.codegen) == machine
+        and s.task.key not in own
+    ]
+    every = [t.task for t in tasks]
+    others.sort(key=lambda t: _distance(t, every))
+    found = [(structure(t.func), t) for t in others[:_MAX_EXAMINED]]
+    alike = [(kind, t) for kind, t in found if kind in by_structure]
+    alike.sort(key=lambda f: _distance(f[1], by_structure[f[0]]))
+    similar = (_similar(database, task, kind) for kind, task in alike[:_MAX_TASKS])
+    return [s for s in similar if s is not None]
+
+
+def _distance(task: Task, others: Sequence[Task]) -> float:
+    """log2 of the ratio of the numbers of operations, without its sign."""
+    flops = max(1, task.func.flops)
+    return min((abs(log(flops / max(1, o.func.flops), 2)) for o in others), default=inf)
+
+
+def _similar(database: Database, task: Task, kind: str) -> SimilarTask | None:
+    records = database.of(task)
+    ranked = Ranking(records).ranked
+    if not ranked:
+        return None
+    best = ranked[0]
+    variants: dict[Trace, list[Measurement]] = {}
+    for m in ranked:
+        variants.setdefault(without_numbers(m.candidate.trace), []).append(m)
+    few = {id(m) for ms in [*variants.values()][:_MAX_VARIANTS] for m in ms}
+    ranked = [m for m in ranked if id(m) in few]
+    slower = ranked[_FASTEST:]
+    step = max(1, len(slower) // _OTHERS)
+    kept = (*ranked[:_FASTEST], *slower[::step][:_OTHERS])
+    work = least_seconds(task) or task.func.flops or 1.0
+    return SimilarTask(kind, best.cost / work, best.candidate, kept)

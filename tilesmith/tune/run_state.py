@@ -13,10 +13,19 @@ from tilesmith.base.errors import TilesmithError, TuneError
 from tilesmith.base.target import Target
 from tilesmith.records.database import Database, Followed
 from tilesmith.search.protocol import Resumable, Search
-from tilesmith.task.curve import Curve, curve_of
-from tilesmith.task.ranking import Ranking, is_as_reliable
-from tilesmith.task.task import Candidate, Measurement, Moment, Task, TuningRun, trust
-from tilesmith.tune.events import Observer, Progress
+from tilesmith.task.task import (
+    Candidate,
+    Curve,
+    Measurement,
+    Moment,
+    Ranking,
+    Task,
+    TuningRun,
+    curve_of,
+    is_as_reliable,
+    trust,
+)
+from tilesmith.tune.progress import Observer, Progress
 from tilesmith.tune.result import Result
 
 # (trials so far, batch size). Batches are small at first, for an early kernel and because each

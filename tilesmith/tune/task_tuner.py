@@ -7,14 +7,16 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass
 from functools import partial
 from math import inf
+from reprlib import Repr
 from secrets import token_hex
+from typing import Any
 
 import numpy as np
 
 from tilesmith.base.errors import TilesmithError
-from tilesmith.base.machine_name import machine_name
 from tilesmith.base.target import Target
 from tilesmith.measure.protocol import (
     Collecting,
@@ -28,9 +30,7 @@ from tilesmith.records.database import Database
 from tilesmith.search.evolution import Evolution
 from tilesmith.search.protocol import Search, Strategy, Suggestible
 from tilesmith.space.spaces import SketchSpace, Space, require_sketches
-from tilesmith.task.curve import Curve
-from tilesmith.task.task import Budget, Candidate, Measurement, Task, TuningRun
-from tilesmith.tune.events import Observer
+from tilesmith.task.task import Budget, Candidate, Curve, Measurement, Task, TuningRun
 from tilesmith.tune.inputs import (
     require_budget,
     require_candidates,
@@ -42,11 +42,14 @@ from tilesmith.tune.inputs import (
     require_task,
     with_parts,
 )
+from tilesmith.tune.progress import Observer
 from tilesmith.tune.result import Result
 from tilesmith.tune.run_state import RunState
-from tilesmith.tune.settings_text import settings_text
 
 _UNLIMITED = Budget()
+_SHORT = Repr()
+_SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = 8
+_SHORT.maxstring = _SHORT.maxother = 200
 _GRACE_SECONDS = 15.0  # for devices elsewhere that have measured nothing when the time is up
 Drafts = Callable[[Task], Sequence[Candidate]]
 
@@ -348,4 +351,14 @@ class TaskTuner:
 
 def _machine(target: Target) -> str:
     """The target and the machine, as text."""
-    return f"{machine_name(target)}, {platform.system()} {platform.release()}"
+    return f"{target.name}, {platform.system()} {platform.release()}"
+
+
+def settings_text(x: Any) -> str:
+    """Settings of a strategy for the database: like `repr`, but long values are shortened, since a
+    cost model may hold thousands of records.
+    """
+    if not is_dataclass(x) or isinstance(x, type):
+        return _SHORT.repr(x)
+    own = [f"{f.name}={settings_text(getattr(x, f.name))}" for f in fields(x) if f.repr]
+    return f"{type(x).__name__}({', '.join(own)})"

@@ -23,7 +23,6 @@ from tilesmith.search.protocol import Strategy
 from tilesmith.space.spaces import Space, default_space
 from tilesmith.task.task import Budget, Task
 from tilesmith.tune.build_request import draft_candidates
-from tilesmith.tune.events import Observer
 from tilesmith.tune.inputs import (
     require_budget,
     require_database,
@@ -34,9 +33,9 @@ from tilesmith.tune.inputs import (
     require_target,
     with_parts,
 )
+from tilesmith.tune.progress import Observer, Terminal
 from tilesmith.tune.result import Result
 from tilesmith.tune.task_tuner import TaskTuner
-from tilesmith.tune.terminal import Terminal
 
 _DEFAULT = Budget(seconds=60)
 

@@ -21,10 +21,11 @@ from tilesmith.graph.pipeline import Pass
 from tilesmith.graph.plan import Plan
 from tilesmith.graph.program import Program
 from tilesmith.measure.local import LocalMeasurer
-from tilesmith.measure.protocol import Measurer
+from tilesmith.measure.protocol import Judging, Keeping, Measurer, Measuring
 from tilesmith.records.accurate import AccurateRecords
 from tilesmith.records.database import Database
 from tilesmith.records.open import open_database
+from tilesmith.runtime.origin import Origin
 from tilesmith.schedule.parts import Parts
 from tilesmith.schedule.rounding import ACCURACY, require_accuracy
 from tilesmith.search.evolution import Evolution
@@ -37,6 +38,7 @@ from tilesmith.tune.build_request import draft_candidates
 from tilesmith.tune.cache import Cache
 from tilesmith.tune.compile_model import (
     ModelBuilder,
+    ReadyKernel,
     cache_of,
     plan_of,
     tasks_of,
@@ -52,10 +54,9 @@ from tilesmith.tune.inputs import (
     require_target,
     with_parts,
 )
-from tilesmith.tune.network_notes import NetworkNotes
 from tilesmith.tune.network_run import NetworkObserver, NetworkRun
-from tilesmith.tune.network_table import NetworkTable
-from tilesmith.tune.network_tasks import merged, with_rivals
+from tilesmith.tune.network_table import NetworkNotes, NetworkTable
+from tilesmith.tune.network_tasks import merged, similar_tasks, with_rivals
 from tilesmith.tune.objectives import (
     Objective,
     early_stopping,
@@ -64,9 +65,7 @@ from tilesmith.tune.objectives import (
     total_latency,
 )
 from tilesmith.tune.partition_choice import RecordedPartition, all_rivals, offered
-from tilesmith.tune.ready_kernels import ReadyKernel, kept_kernels
 from tilesmith.tune.scheduler import Scheduler, gradient, round_robin
-from tilesmith.tune.similar_records import similar_tasks
 from tilesmith.tune.specialise import graphs_for, text_of
 from tilesmith.tune.task_tuner import TaskTuner
 
@@ -295,7 +294,7 @@ def _tuned(
             try:
                 run.run(measuring, interrupts)
             finally:
-                ready.update(kept_kernels(run.tuners, measuring, place))
+                ready.update(_kept_kernels(run.tuners, measuring, place))
     except KeyboardInterrupt:
         return True, None
     except (MeasureError, RecordsError) as error:
@@ -305,6 +304,25 @@ def _tuned(
         name = run.tuners[k].task.func.name
         warnings.warn(f"{name} is not tuned: {why}", stacklevel=3)
     return False, None
+
+
+def _kept_kernels(
+    tuners: Sequence[TaskTuner], measuring: Measuring, place: str
+) -> dict[str, ReadyKernel]:
+    """The best kernels by the statement of their tasks, as far as the measurer has their code.
+    `place` is where their records are.
+    """
+    found: dict[str, ReadyKernel] = {}
+    if not isinstance(measuring, Keeping) or not isinstance(measuring, Judging):
+        return found
+    for t in tuners:
+        artifact, incumbent = measuring.artifact(t.task), measuring.best(t.task)
+        if artifact is None or incumbent is None or t.best is None:
+            continue
+        if incumbent.candidate == t.best.candidate:
+            origin = Origin("record", t.best_cost, f"in {place}")
+            found[t.task.statement] = ReadyKernel(t.best.candidate.trace, artifact, origin)
+    return found
 
 
 def _graphs(graph: Any) -> list[Graph | Program]:

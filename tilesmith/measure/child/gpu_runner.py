@@ -14,16 +14,25 @@ from typing import Any
 
 import numpy as np
 
+from tilesmith.base.dtype import dtype
 from tilesmith.base.errors import DeviceError
 from tilesmith.codegen.artifact import Artifact, Parameter
 from tilesmith.ir.nodes import Buffer
 from tilesmith.ir.pack import pack
-from tilesmith.measure.child.check import expected_outputs
-from tilesmith.measure.child.gpu_compare import OnDevice
+from tilesmith.measure.child.check import Expected, expected_outputs
 from tilesmith.measure.child.run_worker import failure_of
 from tilesmith.measure.child.task_arrays import TaskArrays
+from tilesmith.measure.gpu_support import comparison
 from tilesmith.measure.messages import REFERENCE, Built, Sample
-from tilesmith.runtime.devices.protocol import MAX_RECORDED, Call, Device, Memory, Module, Recorded
+from tilesmith.runtime.devices.protocol import (
+    MAX_RECORDED,
+    Call,
+    Device,
+    Memory,
+    Module,
+    Pointer,
+    Recorded,
+)
 from tilesmith.task.task import Failure
 
 Array = np.ndarray[Any, Any]
@@ -297,3 +306,50 @@ class GpuRunner:
                 at += size
             calls.append(device.call(loaded.module, 0, pointers, loaded.scratch))
         return count, device.record(calls), memory
+
+
+class OnDevice:
+    """An expected output in the memory of the device."""
+
+    @staticmethod
+    def of(
+        device: Device, module: Module, support: Artifact, expected: Expected
+    ) -> OnDevice | None:
+        """None if the host has to compare: float64, integers that may differ, or too little memory.
+        `support` are the kernels of gpu_support.py, which the module has.
+        """
+        d = dtype(expected.want.dtype)
+        if not comparison(d) or not (d.is_float or expected.is_exact):
+            return None
+        entry = [e.name for e in support.entries].index(comparison(d))
+        limits = [np.ascontiguousarray(expected.limits)] if d.is_float else []
+        count = expected.want.size if d.is_float else expected.want.nbytes
+        try:
+            return OnDevice(
+                device, module, entry, [expected.want, *limits, np.array([count], np.int64)]
+            )
+        except DeviceError as error:
+            if error.kind == "fault":
+                raise
+            return None
+
+    def __init__(self, device: Device, module: Module, entry: int, data: list[Array]) -> None:
+        self._device, self._module, self._entry = device, module, entry
+        self._data = [np.ascontiguousarray(a) for a in data]
+        self._memory: list[Memory] = [device.allocate(a.nbytes) for a in self._data]
+        self._differs = device.allocate(4)
+        self.restore()
+
+    def restore(self) -> None:
+        """Undoes what a bad kernel may have written here."""
+        for memory, data in zip(self._memory, self._data, strict=True):
+            self._device.write(memory, data)
+
+    def is_near(self, output: Pointer) -> bool:
+        """Whether all elements of an output are right."""
+        device, found = self._device, np.ones(1, np.int32)
+        device.fill(self._differs, 0)
+        given = [m.at(0, m.nbytes) for m in (*self._memory, self._differs)]
+        device.run((device.call(self._module, self._entry, [output, *given], None),))
+        device.read(self._differs, found)
+        return not found[0]

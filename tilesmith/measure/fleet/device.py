@@ -1,15 +1,24 @@
-"""A device of a fleet as a tuner sees it: what it was handed out, and what it has answered to."""
+"""A device of a fleet as a tuner sees it: what it was handed out, and what it has answered to. And
+what is compiled for it on the tuner's machine, if it is slow or cannot compile.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from secrets import token_hex
 
 from tilesmith.codegen.artifact import Artifact
-from tilesmith.measure.fleet.offer import Offer, why_not
-from tilesmith.task.task import Candidate, Task
+from tilesmith.measure.fleet.offer import Offer, build_rate, why_not
+from tilesmith.measure.messages import Build
+from tilesmith.measure.parent.builders import Builders, job_of
+from tilesmith.measure.parent.fork_server_client import ForkServerClient
+from tilesmith.measure.this_machine import usable_cores
+from tilesmith.task.task import Candidate, Failure, Task
 
 NO_CODE = "it runs only what it has compiled itself (see tilesmith worker --accept-code)"
+_CHEAPER = 1.5  # code travels if the tuner compiles so many times faster than a device
 
 
 @dataclass(slots=True)
@@ -62,3 +71,71 @@ class Patience:
     first: float
     answer: float
     losses: int
+
+
+_own_rate = cache(build_rate)
+
+
+def for_whom(where: str, devices: Iterable[Device]) -> set[str]:
+    """The names of the devices whose candidates the tuner compiles. `where` is "worker", "tuner",
+    or "auto": the tuner does it for those that accept code, if it is faster than each by itself.
+    """
+    known = list(devices)
+    if where != "auto":
+        return {d.name for d in known} if where == "tuner" else set()
+    accepting = [d for d in known if d.offer.accepts_code]
+    if not accepting:
+        return set()
+    share = _own_rate() / len(accepting)
+    return {d.name for d in accepting if share > _CHEAPER * d.offer.build_rate}
+
+
+class TunerBuilds:
+    """Builds on all cores that this process may use, in processes of their own, which are started
+    with the first one.
+    """
+
+    def __init__(self, timeout: float, memory_nbytes: int) -> None:
+        self._timeout, self._memory_nbytes = timeout, memory_nbytes
+        self._fork_server: ForkServerClient | None = None
+        self._builders: Builders | None = None
+        self._wanted: dict[str, tuple[Candidate, Build]] = {}
+        self._failed: list[tuple[Candidate, Failure]] = []
+
+    def begin(self, candidates: Iterable[Candidate]) -> None:
+        for c in candidates:
+            job = job_of(c)
+            if isinstance(job, Failure):
+                self._failed.append((c, job))
+            else:
+                self._wanted[c.key] = c, job
+        self._want()
+
+    def clear(self) -> None:
+        if self._wanted:
+            self._wanted.clear()
+            self._want()
+
+    def _want(self) -> None:
+        if self._builders is None:
+            cores = usable_cores()
+            self._fork_server = ForkServerClient()
+            self._builders = Builders(self._fork_server, cores, self._timeout, self._memory_nbytes)
+            self._builders.allow(cores, ())
+        self._builders.want({key: build for key, (_, build) in self._wanted.items()})
+
+    def finished(self) -> Iterator[tuple[Candidate, Artifact | Failure]]:
+        """Those that are done since the last call. It does not wait."""
+        failed, self._failed = self._failed, []
+        yield from failed
+        if self._builders is None or not self._wanted:
+            return
+        self._builders.serve()
+        while (taken := self._builders.take(-1.0)) is not None:
+            key, outcome = taken
+            candidate, _ = self._wanted.pop(key)
+            yield candidate, outcome if isinstance(outcome, Failure) else outcome.artifact
+
+    def close(self) -> None:
+        if self._fork_server is not None:
+            self._fork_server.close()

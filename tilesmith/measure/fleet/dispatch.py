@@ -18,7 +18,7 @@ from secrets import token_hex
 from typing import Any
 
 from tilesmith.base.errors import MeasureError
-from tilesmith.measure.fleet.device import Device, Job, Patience
+from tilesmith.measure.fleet.device import Device, Job, Patience, TunerBuilds, for_whom
 from tilesmith.measure.fleet.messages import (
     UNREADABLE,
     Settings,
@@ -27,7 +27,6 @@ from tilesmith.measure.fleet.messages import (
 )
 from tilesmith.measure.fleet.offer import Offer
 from tilesmith.measure.fleet.pool import Answer, Lost, Pool
-from tilesmith.measure.fleet.tuner_builds import TunerBuilds, for_whom
 from tilesmith.task.task import Candidate, Failure, Measurement, Task
 
 _TICK = 0.02  # seconds between two looks for new candidates

@@ -15,8 +15,7 @@ from tilesmith.base.target import Target, cpu
 from tilesmith.base.version import version
 from tilesmith.expr.dsl import compute, placeholder
 from tilesmith.ir.lower import function
-from tilesmith.measure.parent.cores import usable_cores
-from tilesmith.measure.parent.this_machine import difference
+from tilesmith.measure.this_machine import difference, usable_cores
 from tilesmith.runtime.build import compile_function
 from tilesmith.runtime.devices.open import target_of
 from tilesmith.task.task import CODEGEN_VERSION

@@ -1,4 +1,8 @@
-"""Measures one batch: builds, checks, screens, races and confirms its trials."""
+"""Measures one batch: builds, checks, screens, races and confirms its trials.
+
+A Trial is a candidate while it is measured; the Verdict on it is kept for other candidates with the
+same code. The Incumbent of a task is its best kernel so far, against which others race.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +17,10 @@ from math import inf
 from tilesmith.base.errors import MeasureError
 from tilesmith.measure.messages import Build, Built, Sample
 from tilesmith.measure.parent.builders import Builders
-from tilesmith.measure.parent.cores import Cores
-from tilesmith.measure.parent.incumbents import Incumbent, Incumbents
 from tilesmith.measure.parent.runner import KernelFailed, Runner
 from tilesmith.measure.parent.timing import (
     Clock,
+    DriftMonitor,
     ProcessorClock,
     Race,
     Timed,
@@ -28,9 +31,10 @@ from tilesmith.measure.parent.timing import (
     retime,
     screen,
 )
-from tilesmith.measure.parent.trial import TimeSpent, Trial
-from tilesmith.task.task import Failure
+from tilesmith.measure.this_machine import Cores
+from tilesmith.task.task import Candidate, Failure, Measurement
 
+_MAX_VERDICTS = 4096
 _PATIENCE = 200.0  # a kernel times out at this many times the best time
 _SHORT, _LATE = 0.002, 0.1  # seconds: a race of such kernels may begin so late
 _FINISH = 12  # calls of the best kernel that a race and its confirmation take about
@@ -41,6 +45,106 @@ _GRACE = 3.0  # additional seconds for a run that has not measured any kernel
 # A worker that dies once may have been killed by another process. A kernel under which the worker
 # dies `_LIVES` times has failed. If it dies `_ALL_LIVES` times under several, measuring is broken.
 _LIVES, _ALL_LIVES = 2, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A Measurement without its candidate, because several candidates may give the same code."""
+
+    seconds: tuple[float, ...]
+    references: tuple[float, ...]
+    failure: Failure | None
+    contended: bool
+    confirmed: bool
+
+    def of(self, candidate: Candidate, build_seconds: float) -> Measurement:
+        return Measurement(
+            candidate,
+            self.seconds,
+            self.failure,
+            self.contended,
+            self.confirmed,
+            build_seconds,
+            references=self.references,
+        )
+
+
+@dataclass(slots=True)
+class Trial:
+    slot: int  # number of its kernel in the run worker
+    key: str = ""  # key of its code; empty if it was not built
+    build_seconds: float = 0.0
+    timed: Timed = field(default_factory=Timed)
+    failure: Failure | None = None
+    contended: bool = False
+    confirmed: bool = False
+    finished: bool = False  # whether it is final
+
+    @property
+    def entry(self) -> tuple[int, int]:
+        """For races: slot, and calls per sample."""
+        return self.slot, self.timed.calls
+
+    @property
+    def reached(self) -> bool:
+        """Whether it failed or was timed; False if the time was up before."""
+        return self.failure is not None or bool(self.timed.samples)
+
+    def verdict(self, rules: TimingRules) -> Verdict:
+        samples = [] if self.failure else self.timed.recorded(rules)
+        return Verdict(
+            tuple(s.seconds for s in samples), tuple(s.reference for s in samples),
+            self.failure, self.contended, self.confirmed,
+        )  # fmt: skip
+
+
+@dataclass(slots=True)
+class TimeSpent:
+    """Seconds of a run by activity."""
+
+    building: float = 0.0  # sum over all build workers
+    waiting: float = 0.0  # for builds, while no kernel ran
+    checking: float = 0.0
+    timing: float = 0.0
+    racing: float = 0.0  # including confirmation
+    evaluations: int = 0  # number of tasks evaluated by the oracle
+
+
+@dataclass(frozen=True, slots=True)
+class Incumbent:
+    """The best kernel so far, with what is needed to run it again."""
+
+    trial: Trial
+    built: Built
+
+
+@dataclass(slots=True)
+class Incumbents:
+    """The current incumbent of a task, and earlier ones that failed. `verdicts` are by the key of
+    the kernel's code.
+    """
+
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    current: Incumbent | None = None
+    best: Measurement | None = None  # the current incumbent's
+    deposed: list[Measurement] = field(default_factory=list)  # failures of earlier incumbents
+    monitor: DriftMonitor = field(default_factory=DriftMonitor)
+
+    def remember(self, key: str, verdict: Verdict) -> None:
+        self.verdicts[key] = verdict
+
+    def depose(self, incumbent: Incumbent, failure: Failure) -> None:
+        """Records that the incumbent, and so all candidates with its code, have failed."""
+        self.current = None
+        self.verdicts[incumbent.trial.key] = Verdict((), (), failure, False, False)
+        if self.best is not None:
+            self.deposed.append(Measurement(self.best.candidate, failure=failure))
+            self.best = None
+
+    def trim(self) -> None:
+        """Drops the oldest verdicts: a search mostly returns to recent candidates."""
+        while len(self.verdicts) > _MAX_VERDICTS:
+            del self.verdicts[next(iter(self.verdicts))]
 
 
 @dataclass(slots=True)

@@ -23,8 +23,8 @@ from tilesmith.measure.messages import (
     Sample,
     Time,
     Verify,
+    explain,
 )
-from tilesmith.measure.parent.exit_reason import explain
 from tilesmith.measure.parent.fork_server_client import ForkServerClient, Worker
 from tilesmith.measure.wire import Channel, Gone, ready, time_left
 from tilesmith.task.task import Failure

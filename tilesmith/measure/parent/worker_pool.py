@@ -17,9 +17,9 @@ from tilesmith.base.errors import MeasureError
 from tilesmith.measure.gpu_support import build_support
 from tilesmith.measure.messages import REFERENCE, UNLIMITED, Build, Built, Limits
 from tilesmith.measure.parent.builders import Builders
-from tilesmith.measure.parent.cores import Cores, share_out, to_probe, usable_cores
 from tilesmith.measure.parent.fork_server_client import ForkServerClient, Worker
 from tilesmith.measure.parent.runner import KernelFailed, Runner
+from tilesmith.measure.this_machine import Cores, share_out, to_probe, usable_cores
 from tilesmith.measure.wire import Gone, ready, time_left
 from tilesmith.task.inputs import kept_nbytes
 from tilesmith.task.task import Failure, Task
