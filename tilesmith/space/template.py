@@ -1,5 +1,5 @@
 """Templates: a Schedule with decisions left to the tuner. Numbers stay open as size variables.
-Structural decisions, and numbers that the template branches on, are enumerated (structures.py).
+Structural decisions, and numbers that the template branches on, are enumerated (`structures` of spaces.py).
 """
 
 from __future__ import annotations
