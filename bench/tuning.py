@@ -19,7 +19,6 @@ from bench.table import Row, arguments, finish
 from tilesmith.cli.operators import operator
 from tilesmith.measure.local import LocalRun
 from tilesmith.measure.this_machine import multiply_add
-from tilesmith.report.problems import question_of, to_layout
 from tilesmith.schedule.trace import Trace
 from tilesmith.search.protocol import Search
 from tilesmith.space.domains import Rng
@@ -27,6 +26,7 @@ from tilesmith.testing.measurers import FakeMeasurer
 from tilesmith_contest.compare import Contestants
 from tilesmith_contest.pairs import Turns
 from tilesmith_contest.peers import installed_peers
+from tilesmith_contest.problems import question_of, to_layout
 
 
 @dataclass(frozen=True)
@@ -229,14 +229,14 @@ def main() -> None:
     )
     args = parser.parse_args()
     if args.memory:
-        finish(memory(args.memory), args.json)
+        finish(memory(args.memory), args)
         return
     peak = multiply_add("float32", ts.cpu(1)) / 1e9
     rows = loop()
     for s in subjects():
         if s.name.startswith(args.only):
             rows += summary(s, [tune(s, args.seconds, k) for k in range(args.seeds)], peak)
-    finish(rows, args.json)
+    finish(rows, args)
 
 
 if __name__ == "__main__":

@@ -98,6 +98,7 @@ if TYPE_CHECKING:
     )
     from tilesmith.ir.lower import function
     from tilesmith.ir.nodes import Intrinsic
+    from tilesmith.ir.notes import Note
     from tilesmith.ir.pack import pack
     from tilesmith.ir.serialize import function_to_json
     from tilesmith.ir.simt import run_simt
@@ -228,6 +229,7 @@ __all__ = [
     "NetworkCosts",
     "NetworkProgress",
     "Node",
+    "Note",
     "OpenclBackend",
     "Parts",
     "Program",

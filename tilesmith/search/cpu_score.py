@@ -20,6 +20,7 @@ from tilesmith.expr.ints import FloorDiv, opaque_atoms, product
 from tilesmith.expr.nodes import Binary, Expr, Select, rewrite
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, Path, walk
+from tilesmith.ir.notes import FetchStream
 from tilesmith.search.features.graph import ClosedForm, Graph, Term
 from tilesmith.search.features.nest import Access, Loop, Nest, operations, shared_nests
 from tilesmith.space.analysis import written_out
@@ -123,7 +124,7 @@ def _cycles(cpu: CpuConstants, estimates: tuple[Term, ...], n: Nest) -> Term:
     rounds = (parts / float(cpu.num_cores)).ceil()
     # arithmetic and loads overlap in part; prefetching increases the overlap
     alone = 0.25 - 0.15 * n.fetched_ahead.minimum(1)
-    if any(f.note("fetch_stream") for f in n.path):
+    if any(f.note(FetchStream) for f in n.path):
         alone = alone.minimum(0.2)
     turns = (parts > 1).where(rounds * cpu.parallel_turn, 0)
     return (longest + (total - longest) * alone) * (rounds / parts) + turns

@@ -16,6 +16,7 @@ from tilesmith.expr.nodes import Expr, Load, children, ints_of, map_ints
 from tilesmith.expr.quotients import simple_quotients
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.nodes import Block, Buffer, For, Path, walk
+from tilesmith.ir.notes import Cluster, FetchWidth, PipelineStages, ReduceAcross
 from tilesmith.ir.regions import terms_over
 from tilesmith.search.features.graph import Graph, Term
 from tilesmith.search.features.nest import (
@@ -58,9 +59,9 @@ def _depends(e: Expr) -> tuple[frozenset[str], bool]:
 
 def axis_of(f: For) -> str:
     """ "block", "thread", "vthread" or "serial"."""
-    if f.note("reduce_across") is not None or f.kind.startswith("threadIdx"):
+    if f.note(ReduceAcross) is not None or f.kind.startswith("threadIdx"):
         return "thread"
-    if f.kind.startswith("blockIdx") or f.note("cluster") is not None:
+    if f.kind.startswith("blockIdx") or f.note(Cluster) is not None:
         return "block"
     return "vthread" if f.kind == "vthread" else "serial"
 
@@ -92,21 +93,19 @@ class GpuNest:
     @cached_property
     def across(self) -> bool:
         """Whether the threads reduce together."""
-        return any(f.note("reduce_across") is not None for f in self.nest.path)
+        return any(f.note(ReduceAcross) is not None for f in self.nest.path)
 
     @cached_property
     def team(self) -> Term:
         """Threads that reduce together."""
         loops = zip(self.nest.loops, self.nest.path, strict=False)
-        return self.graph.product(
-            [x.extent for x, f in loops if f.note("reduce_across") is not None]
-        )
+        return self.graph.product([x.extent for x, f in loops if f.note(ReduceAcross) is not None])
 
     @cached_property
     def parts(self) -> Term:
         """Blocks that compute parts of the same results."""
         loops = zip(self.nest.loops, self.nest.path, strict=False)
-        return self.graph.product([x.extent for x, f in loops if f.note("cluster") is not None])
+        return self.graph.product([x.extent for x, f in loops if f.note(Cluster) is not None])
 
     @cached_property
     def lanes_of_group(self) -> int:
@@ -148,9 +147,9 @@ class GpuNest:
         divides. Rows that are copied as a whole follow one another.
         """
         for f in self.nest.path:
-            if (note := f.note("fetch_width")) is not None and not self.padded:
+            if (note := f.note(FetchWidth)) is not None and not self.padded:
                 fits = largest_power(self._contiguous, 4)
-                return self.nest.runs.size(note).minimum(fits)
+                return self.nest.runs.size(note.count).minimum(fits)
         return self.graph.of(1)
 
     @cached_property
@@ -175,8 +174,8 @@ class GpuNest:
     def versions(self) -> Term:
         """Tiles that a pipelined loop around it holds at once."""
         for f in self.nest.path:
-            if (note := f.note("pipeline")) is not None:
-                return self.nest.runs.size(note)
+            if (note := f.note(PipelineStages)) is not None:
+                return self.nest.runs.size(note.count)
         return self.graph.of(1)
 
     # within a thread

@@ -17,6 +17,7 @@ from math import prod
 from tilesmith.base.machines.constants import GpuConstants
 from tilesmith.base.target import Target
 from tilesmith.ir.nodes import walk
+from tilesmith.ir.notes import Count, HoldRow, ResidentBlocks, StagesInFlight
 from tilesmith.search.features.graph import ClosedForm, Graph, Term
 from tilesmith.search.features.nest import Nest, shared_nests
 from tilesmith.search.gpu_needs import Needs, gpu_nest, instructions_of, needs_of
@@ -165,8 +166,8 @@ def _held(g: Graph, nests: tuple[Nest, ...]) -> Term:
     """1 where threads keep the rows that they read several times (see hold_rows.py)."""
     for n in nests:
         for f in n.path:
-            if (note := f.note("hold")) is not None:
-                return n.runs.size(note) + 1 > gpu_nest(n).each
+            if (note := f.note(HoldRow)) is not None:
+                return n.runs.size(note.count) + 1 > gpu_nest(n).each
     return g.of(0)
 
 
@@ -219,7 +220,7 @@ def tensor_cycles(gpu: GpuConstants, g: Graph, nests: tuple[Nest, ...]) -> Term 
             nbytes = nbytes + copy.tile * float(copy.target.dtype.nbytes)
             turns = copy.steps
     each = here.each / held / turns  # instructions of a group's tile in a stage
-    apart = _note(found, "in_flight") > 1
+    apart = _count(found, StagesInFlight) > 1
     products = here.threads * held * each * found.block.intrinsic.cost
     products = products + apart.where(_STAGE_IN_FLIGHT, _STAGE)
     stages = here.versions
@@ -227,7 +228,7 @@ def tensor_cycles(gpu: GpuConstants, g: Graph, nests: tuple[Nest, ...]) -> Term 
     store = rows * columns * float(here.target.dtype.nbytes) / 2 / _STORE_RATE
     count = float(gpu.num_multiprocessors)
     rounds = (num_blocks / count).ceil()
-    keeps = _note(found, "resident") < num_blocks  # a block goes on with the next tile
+    keeps = _count(found, ResidentBlocks) < num_blocks  # a block goes on with the next tile
     starts = keeps.where(1, rounds)
     cycles = rounds * (turns * stage + store) + starts * _START
     # Blocks that run at the same time read each operand once from memory.
@@ -237,8 +238,8 @@ def tensor_cycles(gpu: GpuConstants, g: Graph, nests: tuple[Nest, ...]) -> Term 
     return cycles.maximum(memory) + gpu.launch_cycles
 
 
-def _note(n: Nest, key: str) -> Term:
+def _count(n: Nest, kind: type[Count]) -> Term:
     for f in n.path:
-        if (note := f.note(key)) is not None:
-            return n.runs.size(note)
+        if (note := f.note(kind)) is not None:
+            return n.runs.size(note.count)
     return n.graph.of(1)

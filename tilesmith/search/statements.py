@@ -15,6 +15,7 @@ from functools import lru_cache
 import numpy as np
 
 from tilesmith.base.machines.constants import GpuConstants
+from tilesmith.ir.notes import ReduceAcross
 from tilesmith.search.features.graph import Term
 from tilesmith.search.features.machine import Compiled, Values
 from tilesmith.search.features.nest import (
@@ -171,8 +172,8 @@ def _bindings(n: Nest) -> list[Term]:
 
 def _axis(n: Nest, loop: Loop) -> str:
     """The kind of a loop; one that is reduced across threads counts as theirs."""
-    note = next((f.note("reduce_across") for f in n.path if f.name == loop.name), None)
-    return loop.kind if note is None else str(note)
+    note = next((f.note(ReduceAcross) for f in n.path if f.name == loop.name), None)
+    return loop.kind if note is None else note.axis
 
 
 def _launch(n: Nest, nests: tuple[Nest, ...]) -> list[Term]:

@@ -12,6 +12,7 @@ from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.nodes import Select
 from tilesmith.ir.lookup import find_block
 from tilesmith.ir.nodes import Block, walk
+from tilesmith.ir.notes import FetchWidth, PipelineStages, ReduceAcross
 from tilesmith.schedule.automatic import AutoUnroll
 from tilesmith.schedule.cache import CacheRead, SetScope, StorageAlign
 from tilesmith.schedule.inline import Inline
@@ -78,17 +79,15 @@ def add_cache_reads(state: State, block: str, how: Fetching) -> State:
         state = state.then(*packed)
         path, _ = find_block(state.func, read.copy)
         outer = next((f for f in path if f.owner == read.copy), None)
-        if outer is not None:
-            state = state.then(Annotate(outer.name, "cooperative", "threadIdx.x"))
-            if how.widths:
-                column = f"#{read.copy}.width"
-                width = Annotate(outer.name, "fetch_width", column)
-                state = state.then(SampleChoice(column, how.widths), width)
+        if outer is not None and how.widths:
+            column = f"#{read.copy}.width"
+            width = Annotate(outer.name, FetchWidth(column))
+            state = state.then(SampleChoice(column, how.widths), width)
         if how.turned and not packed:
             state = state.then(*turned(b, name, read.copy))
     if how.pipeline and reducing and copied:
         column = f"#{block}.pipeline"
-        notes = (Annotate(loop, "pipeline", column) for loop in reducing[0])
+        notes = (Annotate(loop, PipelineStages(column)) for loop in reducing[0])
         state = state.then(SampleChoice(column, (1, 2)), *notes)
     return state
 
@@ -282,7 +281,7 @@ class CrossThreadReduction:
         loop = f"{b.name}.{axis.name}"
         sample = SampleTile(loop, 2, "divisors", target.max_threads)
         split = Split(loop, sample.columns, exact=True)
-        note = Annotate(split.parts[1], "reduce_across", "threadIdx.x")
+        note = Annotate(split.parts[1], ReduceAcross("threadIdx.x"))
         return Derived((state.then(sample, split, note, done=[b.name]),))
 
 
@@ -302,7 +301,7 @@ class GpuAnnotation:
             elsewhere = any(f.owner != b.name for f in path)
             if elsewhere or not spatial or any(f.kind != "serial" for f in path):
                 continue
-            across = any(f.note("reduce_across") is not None for f in path)
+            across = any(f.note(ReduceAcross) is not None for f in path)
             threads = min(self.threads, state.task.target.max_threads)
             state = state.then(*self._bind([f.name for f in spatial], across, threads))
         for _, b in list(walk(state.func.body)):

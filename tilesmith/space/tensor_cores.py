@@ -21,6 +21,7 @@ from tilesmith.expr.nodes import Const, Load, Select
 from tilesmith.ir.function import Function
 from tilesmith.ir.lookup import find_block, writers
 from tilesmith.ir.nodes import Block, Intrinsic, Path, walk
+from tilesmith.ir.notes import Count, FetchWidth, PipelineStages, ResidentBlocks, StagesInFlight
 from tilesmith.ir.tensor_cores import DEPTH, RUN
 from tilesmith.schedule.cache import CacheRead, CacheWrite, SetScope, StorageAlign
 from tilesmith.schedule.inline import Inline
@@ -282,15 +283,15 @@ class TileByTensorCores:
         yield state
 
     def _decisions(self, name: str, loop: str, multiprocessors: int) -> list[Step]:
-        choices = {
-            "pipeline": self.stages,
-            "in_flight": (1, 2),
-            "resident": (max(1, multiprocessors), _MANY),
+        choices: dict[type[Count], tuple[int, ...]] = {
+            PipelineStages: self.stages,
+            StagesInFlight: (1, 2),
+            ResidentBlocks: (max(1, multiprocessors), _MANY),
         }
         out: list[Step] = []
-        for key, values in choices.items():
-            column = f"#{name}.{key}"
-            out += [SampleChoice(column, values), Annotate(loop, key, column)]
+        for kind, values in choices.items():
+            column = f"#{name}.{kind.key}"
+            out += [SampleChoice(column, values), Annotate(loop, kind(column))]
         return out
 
 
@@ -402,7 +403,7 @@ class TileByWarps:
         state = _with_operands(state, name, steps[-1])
         column = f"#{name}.pipeline"
         yield state.then(
-            SampleChoice(column, self.stages), Annotate(steps[-1], "pipeline", column),
+            SampleChoice(column, self.stages), Annotate(steps[-1], PipelineStages(column)),
             Tensorize(inner[0], match.intrinsic),
         )  # fmt: skip
 
@@ -421,7 +422,7 @@ def _with_operands(state: State, name: str, at: str) -> State:
     for load in find_block(state.func, name)[1].loads:
         state, copy = read_shared(state, name, load.buffer, at)
         outer = next(f for f in find_block(state.func, copy)[0] if f.owner == copy)
-        state = state.then(Annotate(outer.name, "fetch_width", _WIDTH))
+        state = state.then(Annotate(outer.name, FetchWidth(_WIDTH)))
         if len(load.index) > 1:
             state = state.then(StorageAlign(copy, len(load.index) - 2, _MULTIPLE, _OFFSET))
     return state

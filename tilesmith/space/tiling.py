@@ -14,6 +14,7 @@ from tilesmith.expr.intervals import Unknown, bounds
 from tilesmith.expr.ints import Int, of
 from tilesmith.ir.lookup import readers
 from tilesmith.ir.nodes import Block
+from tilesmith.ir.notes import Cluster, ReduceAcross
 from tilesmith.ir.parse import parse_int
 from tilesmith.schedule.cache import digits
 from tilesmith.schedule.kinds import Annotate, Unroll, Vectorize
@@ -175,8 +176,7 @@ class Tiling:
                 last = max(k for k, c in enumerate(self.structure) if c == "R")
                 steps += [Unroll(loop) for loop in levels[last]]
         if cut is not None:
-            note = ("reduce_across", "threadIdx.x") if team else ("cluster", 1)
-            steps.append(Annotate(cut, *note))
+            steps.append(Annotate(cut, ReduceAcross("threadIdx.x") if team else Cluster(1)))
         return state.then(*steps, done=[b.name]).with_tile(b.name, levels)
 
 

@@ -29,6 +29,8 @@ from tilesmith.expr.nodes import (
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import COPY_LANES, Block, Buffer, For, If, Path, Stmt, joined, walk
+from tilesmith.ir.notes import FetchAhead, ParallelDepth, UnrollDepth
+from tilesmith.ir.parse import Size
 from tilesmith.ir.regions import terms_over
 from tilesmith.search.features.graph import Graph, Term
 from tilesmith.space.variant import Variant
@@ -140,8 +142,8 @@ class LoopRuns:
         if isinstance(s, For | If):
             if isinstance(s, For) and s.kind == "vthread":
                 virtual = (*virtual, s)
-            note = s.note("unroll_depth") if isinstance(s, For) else None
-            here = depth if note is None else self.size(note)
+            note = s.note(UnrollDepth) if isinstance(s, For) else None
+            here = depth if note is None else self.size(note.count)
             inside = g.of(0)
             for t in s.body:
                 inside = inside + self._copies(t, here, out, virtual)
@@ -168,14 +170,13 @@ class LoopRuns:
 
     def parallel(self, f: For) -> Term:
         """1 in the rows where the loop runs in parallel."""
-        note = f.note("parallel_depth")
-        if f.kind == "serial" and isinstance(note, tuple):
-            return self.size(note[0]) > float(note[1])
+        if f.kind == "serial" and (note := f.note(ParallelDepth)) is not None:
+            return self.size(note.depth) > float(note.position)
         return self.graph.of(float(f.kind == "parallel"))
 
-    def size(self, note: object) -> Term:
+    def size(self, size: Size) -> Term:
         """A number, or the column that decides it."""
-        return self.graph.column(note) if isinstance(note, str) else self.graph.of(float(str(note)))
+        return self.graph.column(size) if isinstance(size, str) else self.graph.of(float(size))
 
 
 KINDS = ("vectorize", "unroll", "parallel")
@@ -256,16 +257,16 @@ class Nest:
     def unroll_depth(self) -> Term:
         """The value of the innermost `unroll_depth` note."""
         for f in reversed(self.path):
-            if f.note("unroll_depth") is not None:
-                return self.runs.size(f.note("unroll_depth"))
+            if (note := f.note(UnrollDepth)) is not None:
+                return self.runs.size(note.count)
         return self.graph.of(0)
 
     @cached_property
     def fetched_ahead(self) -> Term:
         """The prefetch distance of a loop around the block, in iterations; 0 without one."""
         for f in self.path:
-            if f.note("fetch_ahead") is not None:
-                return self.runs.size(f.note("fetch_ahead"))
+            if (note := f.note(FetchAhead)) is not None:
+                return self.runs.size(note.count)
         return self.graph.of(0)
 
     @cached_property
