@@ -45,11 +45,8 @@ def _param(b: Buffer) -> str:
 
 def _storage(b: Buffer) -> str:
     layout = f" as [{', '.join(map(str, b.layout))}]" if b.layout is not None else ""
-    basis = f" in the basis of {', '.join(f'd{d}' for d, _ in b.basis)}" if b.basis else ""
-    zeros = f" with {b.zeros} zeros behind" if b.zeros else ""
-    sums = f" with sums over {', '.join(f'd{d}' for d in b.sums)}" if b.sums else ""
-    merged = f" merged from [{', '.join(map(str, b.unmerged))}]" if b.unmerged else ""
-    return merged + basis + zeros + sums + layout + (f" align{b.align}" if b.align else "")
+    prepared = "".join(f" {s}" for s in b.prepared)
+    return prepared + layout + (f" align{b.align}" if b.align else "")
 
 
 def _buffer(b: Buffer) -> str:

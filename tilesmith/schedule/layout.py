@@ -27,6 +27,7 @@ from tilesmith.ir.nodes import (
     walk,
 )
 from tilesmith.ir.parse import parse_int
+from tilesmith.ir.prepare import AppendZeros, with_step
 from tilesmith.schedule.cache import check_fresh, find_buffer, rename_nest, top_level
 from tilesmith.schedule.iterators import open_domain
 from tilesmith.schedule.loops import require_no_notes
@@ -216,7 +217,8 @@ class Pad(Step):
                         shape[d] = of(max(last.const + 1, n))
             if _is_prepared(func, b, old):
                 added = tuple((m - n).number for m, n in zip(shape, old.shape, strict=True))
-                grown_params[old.name] = replace(old, shape=tuple(shape), zeros=added)
+                prepared = with_step(old.prepared, AppendZeros(added))
+                grown_params[old.name] = replace(old, shape=tuple(shape), prepared=prepared)
                 continue
             name = f"{load.buffer}.pad"
             check_fresh(func, f"pad {b.name}", name)

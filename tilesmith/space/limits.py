@@ -14,7 +14,7 @@ from tilesmith.ir.nodes import Block, Buffer, For, Path, walk
 from tilesmith.ir.notes import Cluster, PipelineStages, ReduceAcross, UnrollDepth
 from tilesmith.ir.regions import Box, box_of, extent, inner_ranges, union
 from tilesmith.space.analysis import points, written_out
-from tilesmith.space.limit import Limit
+from tilesmith.space.domains import Limit
 from tilesmith.space.tensor_limits import product_of, tensor_limits
 from tilesmith.task.task import Task
 

@@ -23,7 +23,7 @@ from tilesmith.schedule.sample import (
 )
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import Trace
-from tilesmith.space.domain_tables import domain_of
+from tilesmith.space.domains import domain_of
 from tilesmith.task.task import Task
 
 

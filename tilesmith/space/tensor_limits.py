@@ -11,7 +11,7 @@ from tilesmith.expr.ints import Int, of, product
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, Path
 from tilesmith.ir.notes import PipelineStages
-from tilesmith.space.limit import Limit
+from tilesmith.space.domains import Limit
 
 _MOST_GROUPS = 3  # beside the one that copies
 # Registers of a thread that hold results, and what is needed besides.

@@ -130,7 +130,7 @@ def is_plain(func: Function) -> bool:
     buffers = (*func.params, *func.buffers)
     return (
         not func.facts
-        and all(b.is_as_given and not b.unmerged and b.scope in _PLACES for b in buffers)
+        and all(b.layout is None and not b.prepared and b.scope in _PLACES for b in buffers)
         and all(_is_plain_nest(s) for s in func.body)
     )
 
