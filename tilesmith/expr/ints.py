@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from math import gcd
 
+from tilesmith.base.errors import VerifyError
+
 
 class Opaque:
     """An atom that is not a name. `key` determines equality and order."""
@@ -199,6 +201,15 @@ class Int:
         if not self.terms:
             return 0
         return self.terms.get(()) if len(self.terms) == 1 else None
+
+    @property
+    def number(self) -> int:
+        """The value where it is known that no size is open: raises if it has variables, because
+        whatever stood in for the value would be a wrong program.
+        """
+        if (n := self.const) is None:
+            raise VerifyError(f"a number is needed, but {self} is open; use instantiate() first")
+        return n
 
     @property
     def name(self) -> str | None:

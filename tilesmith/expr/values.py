@@ -30,8 +30,7 @@ from tilesmith.expr.nodes import (
     binary_dtype,
 )
 from tilesmith.expr.semantics import constant
-from tilesmith.expr.text import brief
-from tilesmith.expr.walk import preorder
+from tilesmith.expr.walk import brief, preorder
 
 Number = int | float | bool
 fresh = itertools.count()

@@ -9,10 +9,10 @@ from enum import Enum
 from functools import lru_cache
 from math import prod
 
+from tilesmith.expr.dsl import Stage, Tensor
 from tilesmith.expr.dynamic import loads_of
 from tilesmith.expr.ints import Int, var
 from tilesmith.expr.nodes import Const, Expr, IntValue, Load, Select, children
-from tilesmith.expr.tensors import Stage, Tensor
 from tilesmith.expr.walk import preorder
 from tilesmith.graph.graph import Graph, Node, Operator, Settings
 from tilesmith.graph.join import join
@@ -104,14 +104,14 @@ def _loads(stage: Stage) -> list[Load]:
 
 
 def _points(stage: Stage) -> int:
-    return prod(e.const or 0 for _, e in (*stage.axes, *stage.reduce))
+    return prod(e.number for _, e in (*stage.axes, *stage.reduce))
 
 
 def _reads(x: Tensor, stages: tuple[Stage, ...]) -> float:
     """How often an element is read. Stages without a reduction, such as padding, are computed again
     at each read of their result.
     """
-    size = max(1, prod(e.const or 0 for e in x.shape_ints))
+    size = max(1, prod(e.number for e in x.shape_ints))
     most = 0.0
     for s in stages:
         count = sum(load.buffer is x.uid for load in _loads(s))

@@ -11,8 +11,8 @@ from typing import Any
 
 from tilesmith.base.errors import ExpressionError
 from tilesmith.base.given import checks_given
+from tilesmith.expr.dsl import Tensor
 from tilesmith.expr.ints import Int
-from tilesmith.expr.tensors import Tensor
 
 PerDim = int | Sequence[int]
 Padding = int | Sequence[int | Sequence[int]]

@@ -7,11 +7,10 @@ from typing import Any
 
 from tilesmith.base.errors import ExpressionError
 from tilesmith.expr import ints
-from tilesmith.expr.dsl import compute
+from tilesmith.expr.dsl import Tensor, compute
 from tilesmith.expr.functions import maximum, minimum
 from tilesmith.expr.ints import ONE, Int, IntLike, of
 from tilesmith.expr.nodes import IntValue
-from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value, cast, where
 from tilesmith.ops.arguments import (
     axis_of,
@@ -143,7 +142,7 @@ def pad_mirrored(
     def body(*index: Value) -> Value:
         return X[
             tuple(
-                _mirrored(i, pair, e.const or 0, mode) if any(pair) else i
+                _mirrored(i, pair, e.number, mode) if any(pair) else i
                 for i, pair, e in zip(index, pairs, X.shape_ints, strict=True)
             )
         ]

@@ -8,7 +8,7 @@ from itertools import product
 from typing import ClassVar
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.expr.conditions import condition_parts
+from tilesmith.expr.dynamic import condition_parts
 from tilesmith.expr.ints import Int, of
 from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Load, Select
 from tilesmith.ir.function import Function
@@ -51,7 +51,7 @@ def share_of_zeros(e: Edge, extents: Mapping[str, int]) -> float:
     names = (*e.places, e.tap)
     points = [dict(zip(names, map(of, at), strict=True))
               for at in product(*(range(extents[n]) for n in names))]  # fmt: skip
-    alive = sum(all((p.substitute(env).const or 0) >= 0 for p in e.inside) for env in points)
+    alive = sum(all(p.substitute(env).number >= 0 for p in e.inside) for env in points)
     return 1 - alive / max(len(points), 1)
 
 

@@ -16,19 +16,108 @@ from tilesmith.codegen.artifact import Launch
 from tilesmith.codegen.c.dialect import Dialect
 from tilesmith.codegen.c.helpers import Helpers
 from tilesmith.codegen.c.launches import overlapping, parameter, unflatten
-from tilesmith.codegen.c.names import Names
-from tilesmith.codegen.c.position import ROLL, UNROLL, Position
-from tilesmith.codegen.c.statements import Statements, extent_of
+from tilesmith.codegen.c.position import ROLL, UNROLL, Names, Position
+from tilesmith.codegen.c.statements import Statements
 from tilesmith.codegen.c.tensor_plan import TILE_ALIGNMENT, Plan, is_product, plan_of, with_loop
-from tilesmith.codegen.c.tensor_text import HELPERS, bulk_copy, instruction
 from tilesmith.codegen.passes.accesses import accesses
+from tilesmith.expr.intervals import linear, simple_quotients
 from tilesmith.expr.ints import ZERO, Int, of, var
-from tilesmith.expr.linear import linear
 from tilesmith.expr.nodes import Load, map_ints
-from tilesmith.expr.quotients import simple_quotients
 from tilesmith.ir.launch_form import LaunchForm
-from tilesmith.ir.nodes import Buffer, For, If, Stmt, Store, Write
+from tilesmith.ir.nodes import Buffer, For, If, Intrinsic, Stmt, Store, Write
 from tilesmith.ir.tensor_cores import RUN, WARPGROUP
+
+# The CUDA text of matrix instructions, bulk copies and their barriers, as functions that the
+# emitter calls.
+HELPERS = """\
+struct __align__(64) TensorMap { unsigned long long words[16]; };
+__device__ __forceinline__ unsigned shared_address(const void* p) {
+  return (unsigned)__cvta_generic_to_shared(p);
+}
+__device__ __forceinline__ void init_barriers(unsigned full, unsigned empty, int stages,
+                                              int groups) {
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < stages; ++s) {
+      asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(full + 8*s));
+      asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(empty + 8*s), "r"(groups));
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;");
+    asm volatile("fence.proxy.async.shared::cta;");
+  }
+}
+__device__ __forceinline__ void await_barrier(unsigned barrier, unsigned phase) {
+  asm volatile(
+    "{\\n.reg .pred p;\\n"
+    "again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\\n"
+    "@p bra done;\\nbra again;\\ndone:\\n}"
+    :: "r"(barrier), "r"(phase) : "memory");
+}
+__device__ __forceinline__ void expect_bytes(unsigned barrier, unsigned nbytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+    :: "r"(barrier), "r"(nbytes) : "memory");
+}
+__device__ __forceinline__ void release(unsigned barrier) {
+  if (threadIdx.x % 128 == 0)
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");
+}
+__device__ __forceinline__ unsigned long long tile_descriptor(unsigned address,
+                                                              unsigned long long rest) {
+  return (unsigned long long)((address & 0x3ffff) >> 4) | rest;
+}
+__device__ __forceinline__ void transpose_quad(unsigned* v) {
+  const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
+  unsigned x;
+  x = __shfl_xor_sync(~0u, odd ? v[0] : v[1], 1);
+  if (odd) v[0] = x; else v[1] = x;
+  x = __shfl_xor_sync(~0u, odd ? v[2] : v[3], 1);
+  if (odd) v[2] = x; else v[3] = x;
+  x = __shfl_xor_sync(~0u, high ? v[0] : v[2], 2);
+  if (high) v[0] = x; else v[2] = x;
+  x = __shfl_xor_sync(~0u, high ? v[1] : v[3], 2);
+  if (high) v[1] = x; else v[3] = x;
+}"""
+
+
+def bulk_copy(helpers: Helpers, rank: int) -> str:
+    """The function that copies a box of a tensor of so many dimensions to shared memory."""
+    name = f"bulk_copy_{rank}d"
+    if name not in helpers.texts:
+        at = ", ".join(f"int c{d}" for d in range(rank))
+        holes = ", ".join(f"%{d + 2}" for d in range(rank))
+        values = ", ".join(f'"r"(c{d})' for d in range(rank))
+        helpers.texts[name] = (
+            f"__device__ __forceinline__ void {name}(unsigned to, const TensorMap& map, {at}, "
+            "unsigned barrier) {\n"
+            f'  asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::'
+            f'complete_tx::bytes [%0], [%1, {{{holes}}}], [%{rank + 2}];"\n'
+            f'    :: "r"(to), "l"(&map), {values}, "r"(barrier) : "memory");\n}}'
+        )
+    return name
+
+
+def instruction(helpers: Helpers, unit: Intrinsic, turned_a: bool, turned_b: bool) -> str:
+    """The function of a matrix instruction. An operand is turned if its rows (of A) or columns (of
+    B) run fastest in memory.
+    """
+    assert unit.fragment is not None
+    name = f"{unit.name.removeprefix('cuda.')}_{int(turned_a)}{int(turned_b)}"
+    if name not in helpers.texts:
+        _, short, size = unit.name.removeprefix("cuda.").split("_")
+        rows, columns, depth = size.split("x")
+        n = unit.fragment.registers
+        held = ", ".join(f"%{i}" for i in range(n))
+        values = ", ".join(f'"+f"(d[{i}])' for i in range(n))
+        helpers.texts[name] = (
+            f"__device__ __forceinline__ void {name}(float* d, unsigned long long a, "
+            "unsigned long long b) {\n"
+            '  asm volatile("{\\n.reg .pred p;\\nsetp.ne.b32 p, 1, 0;\\n"\n'
+            f'    "wgmma.mma_async.sync.aligned.m{rows}n{columns}k{depth}.f32.{short}.{short} "\n'
+            f'    "{{{held}}}, "\n    "%{n}, %{n + 1}, p, 1, 1, {int(turned_a)}, {int(turned_b)};'
+            '\\n}"\n'
+            f'    : {values} : "l"(a), "l"(b));\n}}'
+        )
+    return name
+
 
 # Registers of a thread that copies and of one that computes, by the number of groups that compute.
 # All together they are at most those of a multiprocessor.
@@ -115,7 +204,7 @@ class _Writer:
     def _produce(self) -> None:
         p, plan = self.position, self.plan
         integers = self.statements.integers
-        with p.loop(plan.loop.name, extent_of(plan.loop), ROLL):
+        with p.loop(plan.loop.name, plan.loop.trips, ROLL):
             p.write("await_barrier(empty + 8*stage, phase ^ 1);")
             p.write(f"expect_bytes(full + 8*stage, {sum(c.nbytes for c in plan.copies)});")
             for c in plan.copies:
@@ -152,7 +241,7 @@ class _Statements(Statements):
         if s is self.plan.loop:
             self._stages(s)
         elif self.inside:
-            self._plain(s, extent_of(s), UNROLL)
+            self._plain(s, s.trips, UNROLL)
         elif (quads := self._quads(s)) is not None:
             self._exchange(s, quads)
         else:
@@ -163,10 +252,10 @@ class _Statements(Statements):
         in a row. They may be stored under a condition that is the same for the four.
         """
         body, conds = _unguarded(s.body)
-        if len(body) != 1 or not isinstance(inner := body[0], For) or extent_of(s) % 4:
+        if len(body) != 1 or not isinstance(inner := body[0], For) or s.trips % 4:
             return None
         body, more = _unguarded(inner.body)
-        if extent_of(inner) != 2 or len(body) != 1 or len(self.nest.threads) != 1:
+        if inner.trips != 2 or len(body) != 1 or len(self.nest.threads) != 1:
             return None
         store, conds = body[0], (*conds, *more)
         if not isinstance(store, Store) or len(store.writes) != 1 or store.tile:
@@ -192,7 +281,7 @@ class _Statements(Statements):
         p, w, memory = self.position, quads.write, self.position.memories[quads.write.buffer]
         first, member = f"{s.name}.v", f"{s.name}.lane"
         guard = f"if ({self.integers.conditions(quads.conds)})" if quads.conds else ""
-        with p.loop(first, extent_of(s), UNROLL, 4):
+        with p.loop(first, s.trips, UNROLL, 4):
             quad = p.fresh("quad")
             p.write(f"__align__(16) unsigned {quad}[4];")
             with p.braces(guard) if guard else nullcontext(), p.loop(member, 4, UNROLL) as k:
@@ -216,7 +305,7 @@ class _Statements(Statements):
         apart = plan.in_flight > 1
         if apart:
             p.write("int previous = -1;")
-        with p.loop(s.name, extent_of(s), ROLL):
+        with p.loop(s.name, s.trips, ROLL):
             p.write("await_barrier(full + 8*stage, phase);")
             p.write(f"const unsigned tile = tiles + stage*{plan.stage_nbytes};")
             p.write('asm volatile("wgmma.fence.sync.aligned;" ::: "memory");')
@@ -256,7 +345,7 @@ class _Statements(Statements):
         """Where an operand begins and how it lies; whether rows or columns run fastest in it."""
         memory = self.position.memories[x.buffer]
         turned = k not in x.index[-1].names
-        far = (memory.strides[-3].const or 0) * 2 if turned else 16
+        far = memory.strides[-3].number * 2 if turned else 16
         first = linear((q.substitute(start) for q in x.index), memory.strides)
         at = self.integers.integer(first * 2 + self.plan.offsets[x.buffer])
         # distances in bytes / 16: between tiles of 64 columns, and between groups of 8 rows

@@ -17,8 +17,7 @@ from tilesmith.codegen.llvm.addressing import Addressing
 from tilesmith.codegen.llvm.builder import I64, Builder, V
 from tilesmith.codegen.llvm.expressions import Expressions
 from tilesmith.codegen.llvm.frames import Memory
-from tilesmith.codegen.llvm.module import Module
-from tilesmith.codegen.llvm.position import Position
+from tilesmith.codegen.llvm.position import Module, Position
 from tilesmith.codegen.llvm.prefetches import Prefetches
 from tilesmith.codegen.llvm.register_cache import RegisterCache
 from tilesmith.codegen.llvm.statements import Statements
@@ -46,11 +45,6 @@ def emit_function(
     checked: bool = False,
     passes: Sequence[Pass] = CPU_PASSES,
 ) -> Emitted:
-    if func.sizes:
-        raise BuildError(
-            f"{func.name} has the open sizes {', '.join(func.sizes)}; "
-            "put in numbers with instantiate()"
-        )
     if target.kind != "cpu":
         raise BuildError(f"LLVM code is for CPUs; the target is {target.kind}")
     module = Module(target)
@@ -135,7 +129,7 @@ class Emitter:
             and t.kind == "parallel"
         ):
             chain.append(t)
-        inner, total = chain[-1].body, prod(f.extent.const or 0 for f in chain)
+        inner, total = chain[-1].body, prod(f.trips for f in chain)
         module, position, b = self.module, self.position, self.builder
         module.uses_threads = True
         for serial in self.statements.touched(inner)[0]:

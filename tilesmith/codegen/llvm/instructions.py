@@ -14,10 +14,9 @@ from tilesmith.codegen.llvm.frames import Cell
 from tilesmith.codegen.llvm.intrinsics import HELD, Rows, emitter_of
 from tilesmith.codegen.llvm.position import Position
 from tilesmith.codegen.llvm.register_cache import RegisterCache
+from tilesmith.expr.intervals import linear, simple_quotients, step_along
 from tilesmith.expr.ints import ZERO, Int, IntLike, of
-from tilesmith.expr.linear import linear, step_along
 from tilesmith.expr.nodes import Load
-from tilesmith.expr.quotients import simple_quotients
 from tilesmith.ir.nodes import Block, Intrinsic, Store, walk
 
 
@@ -132,7 +131,7 @@ class Instructions:
                 if step_along(name, load.index, m.strides).const != cell.lanes:
                     continue
                 first = number // room * room
-                count = min(room, (extent.const or 0) - first)
+                count = min(room, extent.number - first)
                 count = 1 << max(0, count.bit_length() - 1)
                 if not 1 < count > number - first:
                     continue
@@ -154,7 +153,7 @@ class Instructions:
         env = {f"d{k}": p for k, p in enumerate(index)}
         wanted = index if buf.layout is None else tuple(p.substitute(env) for p in buf.layout)
         for i in block.iters:
-            extent = i.extent.const or 1
+            extent = i.extent.number
             if i.name == free:
                 continue
             for at in {1, extent // 2, extent - 1} - {0}:
@@ -204,5 +203,5 @@ def operand_size(s: Store, name: str) -> int:
     assert s.intrinsic is not None
     size: int = 1
     for n in s.intrinsic.description.all_buffers[name].shape:
-        size *= n.const or 1
+        size *= n.number
     return size

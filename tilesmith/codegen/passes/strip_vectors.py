@@ -11,11 +11,19 @@ from dataclasses import replace
 
 from tilesmith.base.dtype import BOOL, DType
 from tilesmith.base.target import Target
-from tilesmith.codegen.compute_dtype import compute_dtype
+from tilesmith.codegen.expressions import compute_dtype
 from tilesmith.codegen.passes.accesses import substitute_body
-from tilesmith.expr.combiner import plain_combiner
 from tilesmith.expr.ints import Int, of, var
-from tilesmith.expr.nodes import Binary, Const, Expr, IntValue, Load, Unary, children
+from tilesmith.expr.nodes import (
+    Binary,
+    Const,
+    Expr,
+    IntValue,
+    Load,
+    Unary,
+    children,
+    plain_combiner,
+)
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Buffer, For, Stmt, Store, Write, rewrite, statements
@@ -27,7 +35,7 @@ def strip_vectors(func: Function, target: Target) -> Function:
     def go(s: Stmt) -> tuple[Stmt, ...]:
         if not (isinstance(s, For) and s.kind == "vectorize"):
             return (s,)
-        n = s.extent.const or 0
+        n = s.trips
         strip = max(lanes_of(s.body, target) * _VECTORS // 2, lanes_at_once(s.body, target))
         if n <= 2 * strip:
             return (s,)
