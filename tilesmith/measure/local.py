@@ -195,9 +195,7 @@ class LocalRun(StreamRun):
                     if not missing:
                         return
                     try:
-                        for m in self._measure(missing, ahead, end, every):
-                            done.add(m.candidate.key)
-                            yield m
+                        yield from self._measure(missing, ahead, end, every, done)
                         return
                     except Gone:
                         self._pool.abandon()
@@ -212,9 +210,10 @@ class LocalRun(StreamRun):
                 raise
 
     def _measure(
-        self, candidates: Sequence[Candidate], upcoming: Upcoming | None, until: float, every: bool
-    ) -> Iterator[Measurement]:
-        """Measures candidates of one task."""
+        self, candidates: Sequence[Candidate], upcoming: Upcoming | None, until: float, every: bool,
+        done: set[str],
+    ) -> Results:  # fmt: skip
+        """Measures candidates of one task. The keys of those that were go into `done`."""
         task, s = candidates[0].task, self._settings
         require_this_machine(task.target)
         incumbents = self._incumbents.setdefault(task.statement, Incumbents())
@@ -242,6 +241,7 @@ class LocalRun(StreamRun):
                 m = t.verdict(rules).of(by_slot[t.slot], t.build_seconds)
                 if incumbents.current is not None and t is incumbents.current.trial:
                     incumbents.best = m
+                done.add(m.candidate.key)
                 yield m
 
         def look_ahead() -> None:
@@ -266,6 +266,11 @@ class LocalRun(StreamRun):
         all_jobs = {c.key: job_of(c, self._given.get(c.key)) for c in candidates}
         jobs = {key: job for key, job in all_jobs.items() if isinstance(job, Build)}
         return jobs, {key: job for key, job in all_jobs.items() if isinstance(job, Failure)}
+
+    def best(self, task: Task) -> Measurement | None:
+        """The incumbent: no other candidate of this task has beaten it side by side."""
+        winner = self.winner(task)
+        return None if winner is None else winner.measurement
 
     def winner(self, task: Task) -> Winner | None:
         """With the code of the incumbent, without its source."""

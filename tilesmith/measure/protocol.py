@@ -98,7 +98,8 @@ class Stream(Protocol):
         """The measurements of what was submitted of a task, each once, as they finish. Among them
         may be the failure of an earlier candidate, which ran well then. Candidates that are not
         reached at the moment `until` of time.monotonic() are dropped. An exception means that
-        measuring is broken.
+        measuring is broken. One that the caller throws in ends the batch; what is measured already
+        is given before it is raised.
 
         `upcoming` returns what will be submitted next, to be built ahead; see `Measuring.measure`.
         Unless `every` one is asked for, those that would leave devices idle, because their builds
@@ -114,6 +115,20 @@ class Stream(Protocol):
     def close(self) -> None: ...
 
 
+def given(waiting: list[Measurement], error: BaseException | None = None) -> Results:
+    """All of them, whatever the caller throws in meanwhile; then that is raised, or `error`."""
+    while waiting:
+        m = waiting.pop(0)
+        try:
+            yield m
+        except GeneratorExit:  # nobody waits for more
+            raise
+        except BaseException as thrown:
+            error = error or thrown
+    if error is not None:
+        raise error
+
+
 class StreamRun(Stream):
     """A Stream that can also be used as a Measuring, which measurers of one's own wrap."""
 
@@ -121,11 +136,6 @@ class StreamRun(Stream):
 
     def report_to(self, listener: Listener) -> None:
         self._listener = listener
-
-    def best(self, task: Task) -> Measurement | None:
-        """The incumbent: no other candidate of this task has beaten it side by side."""
-        winner = self.winner(task)
-        return None if winner is None else winner.measurement
 
     def measure(
         self,
@@ -179,13 +189,12 @@ class _BatchByBatch:
             self._run.report_to(heard.extend)
         batch = [c for c in self._batch if c.task == task]
         seconds = None if until is None else until - time.monotonic()
+        error: BaseException | None = None
         try:
-            measured = self._run.measure(batch, upcoming, seconds)
-        except BaseException:
-            yield from heard
-            raise
-        yield from heard
-        yield from (m for m in measured if m not in heard)
+            heard += [m for m in self._run.measure(batch, upcoming, seconds) if m not in heard]
+        except BaseException as ended:
+            error = ended
+        yield from given(heard, error)
 
     def left(self, task: Task) -> Sequence[Candidate]:
         return ()

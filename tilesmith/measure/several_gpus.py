@@ -23,6 +23,7 @@ from tilesmith.measure.protocol import (
     StreamRun,
     Upcoming,
     Winner,
+    given,
     stream_of,
 )
 from tilesmith.measure.this_machine import usable_cores
@@ -123,9 +124,15 @@ class SeveralRuns(StreamRun):
                         errors.append(error)
                     case m:
                         yield _as_asked(m, asked)
-        except BaseException:  # Ctrl-C: the workers must not go on
+        except GeneratorExit:
             self.close()
             raise
+        except BaseException as error:  # Ctrl-C: the workers must not go on
+            self.close()
+            rest = [found.get_nowait() for _ in range(found.qsize())]
+            yield from given(
+                [_as_asked(m, asked) for m in rest if isinstance(m, Measurement)], error
+            )
         if errors:
             raise errors[0]
         for m in self._compare(task, until):
@@ -159,6 +166,10 @@ class SeveralRuns(StreamRun):
                 fresh.append(Candidate(_on(task, self._devices[0]), trace))
         self._seen |= {c.key for c in fresh}
         return self._one(0, fresh, task, until) if fresh else iter(())
+
+    def best(self, task: Task) -> Measurement | None:
+        winner = self.winner(task)
+        return None if winner is None else winner.measurement
 
     def winner(self, task: Task) -> Winner | None:
         """The incumbent of the first GPU; of another one as long as that has none."""

@@ -42,7 +42,6 @@ _GPU_BATCHES: tuple[tuple[int, int], ...] = ((0, _LEAST_GPU_BATCH), (16, 32), (4
 _GPU_HASTE = 1.5
 
 _LOOK_SECONDS = 0.2  # between two looks for what other tuners have stored
-_SAVE_SECONDS = 0.5  # between two groups that are stored, which takes some milliseconds
 _SEARCH_STATE = "search"  # the name of the search's state in the database
 _MAX_EARLIER = 3  # candidates of other code generators that are measured first
 _MAX_DEFENDERS = 3  # known candidates that are measured again until one of them still works
@@ -272,8 +271,6 @@ class Ledger:
         self._count(m)
         if self.database is not None:
             self._unsaved.append(m)
-            if time.monotonic() - self._saved >= _SAVE_SECONDS:
-                self.save()
         return m
 
     def _count(self, m: Measurement) -> None:
@@ -281,13 +278,14 @@ class Ledger:
             count, text = self.failures.get(m.failure.kind, (0, m.failure.text))
             self.failures[m.failure.kind] = (count + 1, text)
 
-    def save(self) -> None:
-        """Stores what is not in the database yet. A row that the database refuses does not keep the
-        others from being stored.
+    def save(self, every: float = 0.0) -> None:
+        """Stores what is not in the database yet, if so many seconds have passed since the last
+        time. A row that the database refuses does not keep the others from being stored.
         """
-        self._saved = time.monotonic()
-        if self.database is None or not self._unsaved:
+        now = time.monotonic()
+        if self.database is None or not self._unsaved or now - self._saved < every:
             return
+        self._saved = now
         try:
             self.database.add(self._unsaved)
             self._unsaved = []

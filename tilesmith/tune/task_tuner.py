@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import fields, is_dataclass
 from math import inf
 from reprlib import Repr
@@ -19,7 +19,7 @@ import numpy as np
 from tilesmith.base.errors import TilesmithError, TuneError
 from tilesmith.base.machine_name import machine_name
 from tilesmith.base.target import Target
-from tilesmith.measure.protocol import Measuring, Stream, Upcoming, Winner, stream_of
+from tilesmith.measure.protocol import Measuring, Results, Stream, Upcoming, Winner, stream_of
 from tilesmith.records.database import Database
 from tilesmith.search.evolution import Evolution
 from tilesmith.search.protocol import Search, Strategy, Suggestible
@@ -42,6 +42,7 @@ from tilesmith.tune.result import Result
 from tilesmith.tune.run_state import Clock, Incumbent, Ledger
 
 _UNLIMITED = Budget()
+_SAVE_SECONDS = 0.5  # between two groups that are stored, which takes some milliseconds
 _SHORT = Repr()
 _SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = 8
 _SHORT.maxstring = _SHORT.maxother = 200
@@ -211,8 +212,14 @@ class TaskTuner:
         run.submit(batch)
         results = run.results(self.task, self._clock.until, upcoming, every=not ahead)
         with closing(results):
-            for m in results:
-                measured.append(self._store(m))
+            try:
+                for m in results:
+                    measured.append(self._store(m))
+                    self._ledger.save(_SAVE_SECONDS)
+            except BaseException as error:
+                for m in _rest(results, error):
+                    self._store(m)
+                raise
         self._ledger.save()
         self._late = [*run.left(self.task), *self._late]
         self._settle(measured, run.winner(self.task))
@@ -363,6 +370,13 @@ class TaskTuner:
         candidates, self._drafts = list(self._drafts(self.task, search)), None
         self._drafted = {c.key for c in candidates}
         return candidates
+
+
+def _rest(results: Results, error: BaseException) -> Iterator[Measurement]:
+    """What is measured already when an error ends a batch."""
+    with suppress(type(error), TilesmithError, StopIteration):
+        yield results.throw(error)
+        yield from results
 
 
 def _machine(target: Target) -> str:

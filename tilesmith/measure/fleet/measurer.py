@@ -18,7 +18,7 @@ from tilesmith.measure.fleet.dispatch import Dispatcher
 from tilesmith.measure.fleet.messages import Settings
 from tilesmith.measure.fleet.pool import Pool, RayPool
 from tilesmith.measure.parent.timing import TimingRules
-from tilesmith.measure.protocol import Results, StreamRun, Upcoming, Winner
+from tilesmith.measure.protocol import Results, StreamRun, Upcoming, Winner, given
 from tilesmith.schedule.trace import Trace
 from tilesmith.task.task import Candidate, Measurement, Task
 
@@ -135,19 +135,19 @@ class FleetRun(StreamRun):
                 self._hand_out(upcoming())
             except Exception as e:  # raised when the batch is measured
                 error = e
-        end, given = inf if until is None else until, False
+        end, any_given = inf if until is None else until, False
         while True:
             own = [key for key, c in self._wanted.items() if c.task == task]
-            for key in [key for key in own if key in self._held]:
-                given, _ = True, self._wanted.pop(key)
-                yield self._held.pop(key)
-            while self._failed:
-                yield self._failed.pop()
+            there = [self._held.pop(key) for key in own if key in self._held]
+            for m in there:
+                del self._wanted[m.candidate.key]
+            any_given, failed, self._failed = any_given or bool(there), self._failed, []
+            yield from given([*there, *failed])
             own = [key for key in own if key in self._wanted]
             now, last = time.monotonic(), end if self._any else end + _GRACE_SECONDS
             if not own or now >= last:
                 break
-            if given and not every and 2 * len(self._under_way) < self.capacity:
+            if any_given and not every and 2 * len(self._under_way) < self.capacity:
                 break
             self._receive(last - now)
         if own and now >= last:  # the time is up
