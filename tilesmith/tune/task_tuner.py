@@ -185,7 +185,12 @@ class TaskTuner:
         try:
             for tuner in {self, after}:
                 tuner._clock.deadline = inf if until is None else until
-            return [] if self.finished else self._step(stream_of(measuring), n, after, ahead)
+            if self.finished:
+                return []
+            run = stream_of(measuring)
+            # Of a fleet, what is there is taken; a scheduler of several tasks waits for the batch.
+            every = not ahead or (following is not None and run.capacity > 0)
+            return self._step(run, n, after, ahead, every)
         except BaseException:
             self._ledger.rescue()
             self._settle((), None)
@@ -196,7 +201,7 @@ class TaskTuner:
             self._clock.end_step()
 
     def _step(
-        self, run: Stream, n: int | None, after: TaskTuner, ahead: bool
+        self, run: Stream, n: int | None, after: TaskTuner, ahead: bool, every: bool
     ) -> list[Measurement]:  # fmt: skip
         """Ask, measure, store, tell."""
         if self._search is None:
@@ -210,7 +215,7 @@ class TaskTuner:
         upcoming = self._look_ahead(after, batch) if ahead else None
         measured: list[Measurement] = []
         run.submit(batch)
-        results = run.results(self.task, self._clock.until, upcoming, every=not ahead)
+        results = run.results(self.task, self._clock.until, upcoming, every)
         with closing(results):
             try:
                 for m in results:

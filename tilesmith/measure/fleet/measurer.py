@@ -127,7 +127,7 @@ class FleetRun(StreamRun):
         every: bool = False,
     ) -> Results:  # fmt: skip
         """The upcoming candidates are handed out at once, so that no device waits for the slowest
-        one of this batch. It ends when there is something, and devices run short of candidates.
+        one of this batch. Unless all are asked for, it ends as soon as there is anything.
         """
         error: Exception | None = None
         if upcoming is not None and (every or len(self._under_way) < self.capacity):
@@ -145,9 +145,7 @@ class FleetRun(StreamRun):
             yield from given([*there, *failed])
             own = [key for key in own if key in self._wanted]
             now, last = time.monotonic(), end if self._any else end + _GRACE_SECONDS
-            if not own or now >= last:
-                break
-            if any_given and not every and 2 * len(self._under_way) < self.capacity:
+            if not own or now >= last or (any_given and not every):
                 break
             self._receive(last - now)
         if own and now >= last:  # the time is up
