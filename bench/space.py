@@ -14,7 +14,7 @@ import tilesmith as ts
 from bench.table import Row, arguments, finish
 from tilesmith.cli.operators import operator
 from tilesmith.space import domains
-from tilesmith.space.state import Rule
+from tilesmith.space.derive import Rule
 
 CASES = {
     "matmul 512": ("matmul", (512, 512, 512)),
@@ -91,7 +91,7 @@ def main() -> None:
             what = f"{name}, {kind}"
             cold, made = lowering(what, task, rules(target))
             rows += [*rates(what, made[len(made) // 2]), cold, *concrete(what, made)]
-    finish(rows, args.json)
+    finish(rows, args)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,9 @@ import pytest
 from lowered import lower
 
 import tilesmith as ts
-from tilesmith.codegen.passes.transpose_squares import TRANSPOSE, transpose_squares
+from tilesmith.codegen.passes.transpose_squares import transpose_squares
 from tilesmith.ir.nodes import For, statements
+from tilesmith.ir.notes import TransposeSquare
 from tilesmith.measure.child.guarded_memory import Region
 
 TARGET = ts.Target.named("skylake-avx512")
@@ -40,7 +41,7 @@ def packing(n: int, depth: int, tile: int, dtype: str = "float32") -> ts.Schedul
 def squares(func: ts.Function, target: ts.Target = TARGET) -> list[int]:
     done = transpose_squares(lower(func), target)
     loops = [s for s in statements(done.body) if isinstance(s, For)]
-    return [s.extent.const or 0 for s in loops if s.note(TRANSPOSE)]
+    return [s.trips for s in loops if s.note(TransposeSquare)]
 
 
 def vectorized(func: ts.Function) -> ts.Schedule:
@@ -96,7 +97,7 @@ def test_loops_that_go_on_where_the_last_ended_are_one() -> None:
     assert squares(images(1, 14, 32).func) == [16, 4]  # 196
     assert squares(images(2, 8, 32).func) == [16]
     for sch in (filters(32, 7), images(2, 7, 20), filters(16, 5, "int8")):
-        shape = tuple(e.const or 0 for e in sch.func.inputs[0].shape)
+        shape = tuple(e.number for e in sch.func.inputs[0].shape)
         x = numbers(shape, sch.func.inputs[0].dtype.name, 0)
         same(ts.build(sch, ts.cpu(1)), sch.func, x)
 

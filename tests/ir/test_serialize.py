@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
+from tests.support.programs import random_program
+from tests.support.traces import CPU_WEIGHTS, SYMBOLIC_WEIGHTS, random_trace
 from tilesmith.expr.dynamic import Dynamic
 from tilesmith.expr.ints import atom, maximum, of, var
 from tilesmith.expr.nodes import Binary, Const, Load
@@ -26,9 +28,8 @@ from tilesmith.ir.nodes import (
     rewrite_blocks,
     walk,
 )
+from tilesmith.ir.notes import FetchLines, Prefetch, UnrollDepth
 from tilesmith.ir.serialize import function_to_json
-from tilesmith.testing.programs import random_program
-from tilesmith.testing.traces import CPU_WEIGHTS, SYMBOLIC_WEIGHTS, random_trace
 
 
 def assert_survives(func: Function) -> None:
@@ -149,7 +150,7 @@ def test_every_statement_and_storage_survives():
             either,
             (If((var("i") - 1, of(3)), (store, Sync("shared"))),),
             "unroll",
-            (("a", (1, "x")), ("b", 2)),
+            (Prefetch("A", 2), UnrollDepth("#n"), FetchLines("A", True, 1, 0, 2, (("i", 4),))),
         ),
     )
     assert_survives(Function("all", (A,), 1, (packed,), body))

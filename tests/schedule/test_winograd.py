@@ -12,6 +12,7 @@ import tilesmith as ts
 from tilesmith.cli.operators import operator
 from tilesmith.ir.deserialize import function_from_json
 from tilesmith.ir.lookup import find_block
+from tilesmith.ir.prepare import Basis
 from tilesmith.ir.serialize import function_to_json
 from tilesmith.schedule.schedule import Schedule
 
@@ -105,7 +106,7 @@ def test_the_weights_are_brought_into_their_basis_ahead() -> None:
     sch.vectorize(sch.loops(products)[-2])
     kernel = ts.build(sch, ts.cpu(1))
     rng = np.random.default_rng(0)
-    x, w = (rng.standard_normal([n.const or 0 for n in b.shape], np.float32) for b in func.inputs)
+    x, w = (rng.standard_normal([n.number for n in b.shape], np.float32) for b in func.inputs)
     ready = kernel.pack("W", w)
     assert ready.shape == (1, 4, 4, 3, 4)
     np.testing.assert_allclose(kernel(x, ready), ts.evaluate(func, x, w), rtol=1e-5, atol=1e-5)
@@ -150,8 +151,10 @@ def test_one_window_after_the_other(size: int, layout: str) -> None:
     sch = Schedule(func)
     sch.winograd("Y", "rh", results=4)
     sch.winograd("Y.products", "rw", results=4)
-    (weights,) = (b for b in sch.func.inputs if b.basis)
-    assert len(weights.basis) == 2
+    (weights,) = (b for b in sch.func.inputs if b.prepared)
+    (basis,) = weights.prepared
+    assert isinstance(basis, Basis)
+    assert len(basis.matrices) == 2
     assert weights.given_shape == func.all_buffers[weights.name].shape
     assert_kept(sch)
     again = sch.func

@@ -14,8 +14,10 @@ from graphs import inputs_of, random_graph
 from suite import FOUR_CORES, RULES, SMALL, V100, task_of
 
 import tilesmith as ts
+from tests.support.meaning import assert_close
 from tilesmith.base.target import Target
 from tilesmith.cli.operators import operator
+from tilesmith.space.derive import Finishing, Rule
 from tilesmith.space.domains import Rng
 from tilesmith.space.spaces import (
     SketchSpace,
@@ -23,9 +25,7 @@ from tilesmith.space.spaces import (
     structural_counts,
     with_structure,
 )
-from tilesmith.space.state import Finishing, Rule
 from tilesmith.space.variant import Variant, lower
-from tilesmith.testing.meaning import assert_close
 
 H200 = Target.named("nvidia-h200")
 

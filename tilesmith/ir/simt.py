@@ -41,7 +41,7 @@ from tilesmith.ir.nodes import (
     Write,
     statements,
 )
-from tilesmith.ir.pack import as_given, in_basis
+from tilesmith.ir.pack import as_given, prepared
 from tilesmith.ir.printer import show_statement
 from tilesmith.ir.simt_groups import run_copy, run_group
 from tilesmith.ir.simt_lanes import Lanes
@@ -64,7 +64,7 @@ def run_simt(func: Function, *arrays: Any) -> Any:
     """The output array, or a tuple of them when there are several."""
     memory: dict[str, Memory] = {}
     for b, a in zip(func.inputs, input_arrays(func, arrays), strict=True):
-        data = in_basis(b, np.array(a, dtype=b.dtype.numpy))
+        data = prepared(b, np.array(a, dtype=b.dtype.numpy))
         memory[b.name] = Memory(b, shape_of(b), data.ravel(), None)
     for b in (*func.outputs, *func.buffers):
         memory[b.name] = _global(b)
@@ -154,7 +154,7 @@ def _digits(loops: tuple[For, ...], number: Array) -> dict[str, Array]:
     """The value of each loop; the outermost one counts slowest."""
     out: dict[str, Array] = {}
     for f in reversed(loops):
-        number, out[f.name] = np.divmod(number, f.extent.const or 1)
+        number, out[f.name] = np.divmod(number, f.trips)
     return out
 
 
@@ -196,8 +196,7 @@ class _Threads:
         self.lanes.begin(self.launch.numbers[id(s)])
 
     def loop(self, s: For, mask: Array | None) -> None:
-        n, env = s.extent.const, self.lanes.env
-        assert n is not None, f"loop {s.name} has the open extent {s.extent}"
+        n, env = s.trips, self.lanes.env
         if s.kind not in ("serial", "unroll", "vectorize"):
             raise VerifyError(f"loop {s.name} of kind {s.kind} lies inside the threads of a launch")
         wide = self.launch.wide.get(id(s))

@@ -27,7 +27,7 @@ Results = Generator[Measurement, None, None]
 class Measuring(Protocol):
     """A run of a measurer. It holds processes or machines until it is closed.
 
-    Two more methods are optional. `best(task)` returns the measurement of the incumbent, which no
+    More methods are optional. `prepare(task)` is told ahead which task comes next. `best(task)` returns the measurement of the incumbent, which no
     other candidate of the task has beaten side by side in this run; None while there is none. After
     `report_to(listener)`, the listener gets a list with every measurement once, before `measure`
     returns it or raises, so that an interrupted batch loses only what was being measured.
@@ -175,7 +175,8 @@ class _BatchByBatch:
         self._batch: list[Candidate] = []
 
     def prepare(self, task: Task) -> None:
-        return None
+        if hasattr(self._run, "prepare"):
+            self._run.prepare(task)
 
     def submit(self, candidates: Sequence[Candidate]) -> None:
         self._batch = list(candidates)

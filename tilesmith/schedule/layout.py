@@ -28,6 +28,7 @@ from tilesmith.ir.nodes import (
     walk,
 )
 from tilesmith.ir.parse import parse_int
+from tilesmith.ir.prepare import AppendZeros, with_step
 from tilesmith.schedule.cache import check_fresh, find_buffer, rename_nest, top_level
 from tilesmith.schedule.iterators import open_domain
 from tilesmith.schedule.loops import require_no_notes
@@ -208,7 +209,7 @@ class Pad(Step):
                             f"cannot pad {b.name}: how far it would read {load.buffer} at {p} "
                             "is not known"
                         ) from None
-                    if low != before and (low.const or 0) < 0:
+                    if low != before and low.const is not None and low.const < 0:
                         raise ScheduleError(
                             f"cannot pad {b.name}: it would read {load.buffer} at {p}, "
                             "before its first element"
@@ -216,8 +217,9 @@ class Pad(Step):
                     if last.const is not None and (n := shape[d].const) is not None:
                         shape[d] = of(max(last.const + 1, n))
             if _is_prepared(func, b, old):
-                added = tuple((m - n).const or 0 for m, n in zip(shape, old.shape, strict=True))
-                grown_params[old.name] = replace(old, shape=tuple(shape), zeros=added)
+                added = tuple((m - n).number for m, n in zip(shape, old.shape, strict=True))
+                prepared = with_step(old.prepared, AppendZeros(added))
+                grown_params[old.name] = replace(old, shape=tuple(shape), prepared=prepared)
                 continue
             name = f"{load.buffer}.pad"
             check_fresh(func, f"pad {b.name}", name)

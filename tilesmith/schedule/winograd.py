@@ -17,6 +17,7 @@ from tilesmith.expr.nodes import Binary, Const, Expr, IntValue, Load, Select
 from tilesmith.ir.function import Function
 from tilesmith.ir.lookup import find_block, readers, require_only_writer
 from tilesmith.ir.nodes import Block, Buffer, Iter, Write, walk
+from tilesmith.ir.prepare import Basis, with_step
 from tilesmith.schedule.cache import check_fresh, top_level
 from tilesmith.schedule.filters import Filter, can_filter, filter_of
 from tilesmith.schedule.nests import nest
@@ -89,10 +90,14 @@ def _window(b: Block, image: Load, weights: Load, tap: Iter) -> Window | None:
     if len(moved) != 1 or len(taken) != 1 or weights.index[taken[0]].name != tap.name:
         return None
     at = image.index[moved[0]]
-    apart = at.coefficient(tap.name).const or 0
+    apart = at.coefficient(tap.name).const
+    if apart is None:
+        return None
     for i in b.spatial:
         uses = sum(i.name in p.names for p in (*image.index, *weights.index))
-        step = at.coefficient(i.name).const or 0
+        step = at.coefficient(i.name).const
+        if step is None:
+            continue
         offset = at - var(i.name) * step - var(tap.name) * apart
         if min(step, apart) < 1 or step % apart or uses != 1 or offset.const is None:
             continue
@@ -217,7 +222,8 @@ class _Rewritten:
             return p
         bases = {w.weights_dim: self._filters[w.tap].weights for w in self._windows}
         shape = tuple(of(len(bases[d])) if d in bases else n for d, n in enumerate(p.shape))
-        return replace(p, shape=shape, basis=tuple(sorted((dict(p.basis) | bases).items())))
+        basis = Basis(tuple(sorted(bases.items())))
+        return replace(p, shape=shape, prepared=with_step(p.prepared, basis))
 
     def _before(self) -> Block:
         """The input transform: sums of neighbouring image elements."""

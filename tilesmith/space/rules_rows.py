@@ -13,6 +13,7 @@ from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
 from tilesmith.ir.lookup import find_block
 from tilesmith.ir.nodes import Block, walk
+from tilesmith.ir.notes import HoldRow, ReduceAcross
 from tilesmith.schedule.automatic import AutoUnroll
 from tilesmith.schedule.cache import CacheWrite, SetScope
 from tilesmith.schedule.inline import Inline
@@ -24,8 +25,8 @@ from tilesmith.schedule.reduction import Rfactor
 from tilesmith.schedule.sample import SampleChoice
 from tilesmith.schedule.step import Step
 from tilesmith.space import analysis
-from tilesmith.space.over_threads import one_loop
-from tilesmith.space.state import Derived, State
+from tilesmith.space.derive import Derived, State
+from tilesmith.space.rules_gpu import one_loop
 
 THREADS = (32, 64, 128, 256, 512, 1024)
 _PIECE = 4096  # elements of a long row that the threads of a block take together
@@ -119,7 +120,7 @@ class FuseRows:
         counts = tuple(n for n in self.threads if n <= state.task.target.max_threads)
         state = state.then(SampleChoice(threads, counts))
         columns: tuple[str | None, ...] = (None, threads)
-        lengths = [x.iters[-1].extent.const or 1 for x in (b, *reductions) if x.iters]
+        lengths = [max(1, analysis.length(x.iters[-1])) for x in (b, *reductions) if x.iters]
         widths = tuple(w for w in self.widths if all(n % w == 0 for n in lengths))
         if len(widths) > 1:
             columns = (*columns, f"#{b.name}.width")
@@ -143,7 +144,7 @@ class FuseRows:
                 state = state.then(*steps, split, bind, *map(Unroll, split.parts[2:]))
                 if outer:
                     column = f"#{b.name}.held"
-                    note = Annotate(outer[-1], "hold", column)
+                    note = Annotate(outer[-1], HoldRow(column))
                     state = state.then(SampleChoice(column, self.held), note)
             blocks = outer if several is None else outer[:-1]
             state = state.then(*(Bind(loop, "blockIdx.x") for loop in blocks))
@@ -161,8 +162,8 @@ class FuseRows:
         """
         if not outer or ".rf" in b.name:
             return [], None
-        extent = b.spatial[len(outer) - 1].extent.const or 1
-        count = prod(i.extent.const or 1 for i in b.spatial[: len(outer)])
+        extent = b.spatial[len(outer) - 1].extent.number
+        count = prod(i.extent.number for i in b.spatial[: len(outer)])
         most = count // (2 * max(1, state.task.target.num_multiprocessors))
         rows = tuple(n for n in self.rows if extent % n == 0 and n <= most)
         if len(rows) < 2:
@@ -231,11 +232,11 @@ def _across(state: State, b: Block, columns: tuple[str | None, ...]) -> list[Ste
     """
     path, now = find_block(state.func, b.name)
     loops = [f for f in path if f.name in now.reducing_loops]
-    if (loops[-1].extent.const or 0) >= _PIECE // 4:
+    if analysis.length(loops[-1]) >= _PIECE // 4:
         loops = loops[-1:]
     steps, loop = one_loop([f.name for f in loops])
     split = Split(loop, columns)
-    across = Annotate(split.parts[1], "reduce_across", "threadIdx.x")
+    across = Annotate(split.parts[1], ReduceAcross("threadIdx.x"))
     return [*steps, split, across, *map(Unroll, split.parts[2:])]
 
 
@@ -279,10 +280,12 @@ class SplitSums:
         space, reduce = analysis.points(b)
         if space > self.results * state.task.target.num_multiprocessors:
             return None
-        long = max(b.reducing, key=lambda i: i.extent.const or 0)
+        long = max(b.reducing, key=analysis.length)
+        if not (extent := analysis.length(long)):
+            return None
         derived = []
         for n in self.parts:
-            if (long.extent.const or 1) % (n * self.multiple) or reduce // n < self.least:
+            if extent % (n * self.multiple) or reduce // n < self.least:
                 continue
             loop = f"{b.name}.{long.name}"
             split = Split(loop, (n, None), exact=True)
@@ -312,7 +315,7 @@ class SplitSums:
         """Threads that add up the parts of a few neighbouring results each and use them."""
         path, b = find_block(state.func, user)
         *outer, last = (f.name for f in path)
-        extent = b.iters[-1].extent.const or 1
+        extent = max(1, analysis.length(b.iters[-1]))
         threads, column = f"#{user}.threads", f"#{user}.width"
         wide = Split(last, (None, column), exact=True)
         widths = tuple(w for w in self.widths if extent % w == 0)
@@ -347,7 +350,7 @@ class AnnotateForGpu:
         for path, b in list(walk(state.func.body)):
             if any(f.kind != "serial" or f.owner != b.name for f in path):
                 continue
-            across = any(f.note("reduce_across") is not None for f in path)
+            across = any(f.note(ReduceAcross) is not None for f in path)
             spatial = [f.name for f in path if f.name not in b.reducing_loops]
             if spatial and not across:
                 state = state.then(*self._bind(state, b, spatial))

@@ -7,10 +7,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tilesmith.base.target import Target
-from tilesmith.expr.ints import Int, of, product, var
+from tilesmith.expr.ints import Int, of, product
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, Path
-from tilesmith.space.limit import Limit
+from tilesmith.ir.notes import PipelineStages
+from tilesmith.space.domains import Limit
 
 _MOST_GROUPS = 3  # beside the one that copies
 # Registers of a thread that hold results, and what is needed besides.
@@ -48,7 +49,7 @@ def tensor_limits(
     # The compiler gives all groups the same number of registers, also the one that copies.
     total = (registers + _FEWEST_OTHERS) * (groups + 1) * b.intrinsic.fragment.threads
     yield Limit(f"{b.name}: registers", total, target.registers_per_block)
-    rows = groups * held * (b.tile[0][1].const or 1)
+    rows = groups * held * b.tile[0][1].number
     yield Limit(f"{b.name}: rows of a block", rows, _MOST_ROWS)
     stage = of(_BARRIERS_NBYTES)
     for around, copy in blocks:
@@ -83,5 +84,4 @@ def _warp_limits(
 
 
 def _stages(path: Path) -> Int:
-    note = next((n for f in path if (n := f.note("pipeline")) is not None), 2)
-    return var(note) if isinstance(note, str) else of(int(str(note)))
+    return next((n.size for f in path if (n := f.note(PipelineStages)) is not None), of(2))

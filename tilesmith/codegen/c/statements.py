@@ -11,7 +11,6 @@ from tilesmith.codegen.c.position import ROLL, UNROLL, Position
 from tilesmith.codegen.c.vectors import Vectors
 from tilesmith.codegen.c.warp_products import WarpProducts, product_of
 from tilesmith.codegen.passes.accesses import substitute_body
-from tilesmith.codegen.passes.steps_outside import STEP
 from tilesmith.expr.ints import ZERO, Int
 from tilesmith.expr.nodes import Binary, Expr
 from tilesmith.ir.nodes import (
@@ -26,6 +25,7 @@ from tilesmith.ir.nodes import (
     Write,
     statements,
 )
+from tilesmith.ir.notes import KeepSteps
 
 # A serial loop of at most so many statements, once unrolled, is the compiler's own choice. Longer
 # ones are unrolled a little, so that several loads are under way at once: unrolling all of them
@@ -65,7 +65,7 @@ class Statements:
                     raise BuildError(f"block {s.name!r} is not lowered")
 
     def _loop(self, s: For, alone: bool) -> None:
-        extent = extent_of(s)
+        extent = s.trips
         if (product := product_of(s)) is not None:
             self.products.emit(*product)
         elif s.kind in ("vectorize", "unroll"):
@@ -80,7 +80,7 @@ class Statements:
 
     def _plain(self, s: For, extent: int, pragma: str) -> None:
         with self.position.loop(s.name, extent, pragma), self.joins.repeated(s.body):
-            if s.note(STEP) and (fence := self.position.dialect.fence):
+            if s.note(KeepSteps) and (fence := self.position.dialect.fence):
                 self.position.write(f"{fence}  // a step")
             self.body(s.body)
 
@@ -159,16 +159,8 @@ def _addend(w: Write, d: DType) -> Expr | None:
     return None
 
 
-def extent_of(s: For) -> int:
-    if (n := s.extent.const) is None:
-        raise BuildError(f"loop {s.name!r} has the open extent {s.extent}")
-    return n
-
-
 def size_of(b: Buffer) -> int:
-    if (n := b.size.const) is None:
-        raise BuildError(f"buffer {b.name!r} has the open size {b.size}")
-    return max(1, n)
+    return max(1, b.size.number)
 
 
 def _unrolling(s: For, extent: int) -> str:
@@ -194,7 +186,7 @@ def _num_statements(body: tuple[Stmt, ...]) -> int:
     for s in body:
         match s:
             case For():
-                total += extent_of(s) * _num_statements(s.body)
+                total += s.trips * _num_statements(s.body)
             case If():
                 total += _num_statements(s.body)
             case Store():

@@ -17,6 +17,7 @@ from tilesmith.expr.linear import linear
 from tilesmith.expr.nodes import Load
 from tilesmith.ir.launch_form import LaunchForm
 from tilesmith.ir.nodes import Buffer, For, If, Stmt, Store, Sync, statements
+from tilesmith.ir.notes import Count, PipelineStages, ResidentBlocks, StagesInFlight
 from tilesmith.ir.tensor_cores import BULK_COPY, RUN, WARPGROUP
 
 TILE_ALIGNMENT = 1024  # bytes, of swizzled tiles
@@ -104,14 +105,13 @@ def plan_of(nest: LaunchForm, buffers: dict[str, Buffer], dialect: Dialect) -> P
     if {c.to for c in copies} != tiles.keys():
         raise BuildError("a tile of a matrix instruction is not filled by the copy engine")
     return Plan(
-        loop, tuple(used), tuple(copies), offsets, nbytes, _number(loop, "pipeline", 2),
-        _number(loop, "in_flight", 1), _number(loop, "resident", 0),
+        loop, tuple(used), tuple(copies), offsets, nbytes, _count(loop, PipelineStages, 2),
+        _count(loop, StagesInFlight, 1), _count(loop, ResidentBlocks, 0),
     )  # fmt: skip
 
 
-def _number(f: For, key: str, default: int) -> int:
-    note = f.note(key)
-    return note if isinstance(note, int) else default
+def _count(f: For, kind: type[Count], default: int) -> int:
+    return default if (n := f.count(kind)) is None else n
 
 
 def _copy(s: Store, buffers: dict[str, Buffer], tiles: dict[str, Buffer]) -> Copy:
@@ -119,14 +119,15 @@ def _copy(s: Store, buffers: dict[str, Buffer], tiles: dict[str, Buffer]) -> Cop
     (w,) = s.writes
     load = source_of(w.value)
     assert load is not None
-    source, extents = buffers[load.buffer], {n: e.const or 1 for n, e in s.tile}
+    source, extents = buffers[load.buffer], {n: e.number for n, e in s.tile}
     zero: dict[str, Int] = dict.fromkeys(extents, ZERO)
     place = linear(w.index, tiles[w.buffer].strides)
 
-    first = place.substitute(zero).const or 0
+    if (first := place.substitute(zero).const) is None:
+        raise _no_box(load)
 
     def distance(name: str, steps: int = 1) -> int:
-        return (place.substitute({**zero, name: of(steps)}).const or 0) - first
+        return (place.substitute({**zero, name: of(steps)}) - first).number
 
     box: list[int] = []
     each: list[int] = []
@@ -147,7 +148,7 @@ def _copy(s: Store, buffers: dict[str, Buffer], tiles: dict[str, Buffer]) -> Cop
         box.append((size - 1) * step + 1)
         each.append(step)
         inner *= size
-    shape = tuple(reversed([e.const or 0 for e in source.shape]))
+    shape = tuple(reversed([e.number for e in source.shape]))
     strides = tuple(prod(shape[:d]) * source.dtype.nbytes for d in range(1, len(shape)))
     fits = (
         box[0] == RUN

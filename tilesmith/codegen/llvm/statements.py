@@ -19,13 +19,12 @@ from tilesmith.codegen.llvm.register_cache import RegisterCache
 from tilesmith.codegen.llvm.stores import Stores
 from tilesmith.codegen.llvm.vector_pieces import VectorPieces
 from tilesmith.codegen.passes.accesses import tile_ranges
-from tilesmith.codegen.passes.hold_results import HOLD, STREAM, summed
-from tilesmith.codegen.passes.spread_prefetches import FETCH
-from tilesmith.codegen.passes.transpose_squares import TRANSPOSE
+from tilesmith.codegen.passes.hold_results import summed
 from tilesmith.expr.dynamic import loads_of
 from tilesmith.expr.ints import Int
 from tilesmith.expr.linear import row_major
 from tilesmith.ir.nodes import Alloc, Buffer, For, If, Stmt, Store, Sync, statements
+from tilesmith.ir.notes import FetchLines, HoldResult, Prefetch, StreamOperand, TransposeSquare
 
 _STACK_NBYTES = 16 << 10  # larger buffers go to the workspace, to avoid stack overflows
 _MOST_UNROLLED = 20_000
@@ -74,14 +73,14 @@ class Statements:
 
     def bind(self, b: Buffer, pointer: str, align: int) -> Memory:
         self.module.serial += 1
-        numbers = tuple(_number(n, b) for n in b.strides)
-        shape = tuple(_number(n, b) for n in b.shape)
+        numbers = tuple(n.number for n in b.strides)
+        shape = tuple(n.number for n in b.shape)
         m = Memory(b.name, pointer, b.dtype, numbers, shape, self.module.serial, align)
         self.position.memories[b.name] = m
         return m
 
     def alloc(self, b: Buffer) -> None:
-        nbytes = max(1, _number(b.size, b)) * b.dtype.nbytes
+        nbytes = max(1, b.size.number) * b.dtype.nbytes
         key = (b.name, nbytes)
         if key not in self.places:
             if nbytes <= _STACK_NBYTES:
@@ -118,13 +117,14 @@ class Statements:
         p = self.position
         if s.kind == "parallel" and p.target.num_cores > 1 and p.thread is None:
             self.parallel(s)
-        elif s.note(TRANSPOSE):
+        elif s.note(TransposeSquare):
             self.stores.square(s)
-        elif (cleared := s.note(HOLD)) is not None:
+        elif (held := s.note(HoldResult)) is not None:
             unit = summed(s.body[-1])
             assert unit is not None
-            streamed = str(s.note(STREAM) or "")
-            with self.stores.instructions.holding(unit, bool(cleared), streamed):
+            streamed = s.note(StreamOperand)
+            operand = "" if streamed is None else streamed.operand
+            with self.stores.instructions.holding(unit, held.cleared, operand):
                 self.body(s.body[-1:])
         elif s.kind == "unroll" or n == 1:
             self.unrolled += n
@@ -185,8 +185,7 @@ class Statements:
             isinstance(t, For) and t.kind in ("serial", "parallel") for t in statements(s.body)
         )
         stepped = s.name if innermost and not chain else None
-        wanted = [v for key, v in s.notes if key == "prefetch" and isinstance(v, tuple)]
-        prefetch = {str(v[0]): int(v[1]) for v in wanted}
+        prefetch = {n.buffer: n.distance for n in s.notes if isinstance(n, Prefetch)}
         frame = Frame("loop", names, written, carried, stepped, prefetch)
         frame.starts_at = None if begin.name == "0" else begin.name
         before, start = self.position.label, self.frames[-1]
@@ -205,8 +204,8 @@ class Statements:
         self.ranges[s.name] = s.extent
         self.depth[s.name] = len(self.frames) - 1
         self.unflatten(counter, chain)
-        for key, note in s.notes:
-            if key == FETCH and isinstance(note, tuple):
+        for note in s.notes:
+            if isinstance(note, FetchLines):
                 self.cache.prefetches.on_behalf(note)
         shadowed = dict(self.position.memories)
         self.body(s.body)
@@ -357,7 +356,7 @@ class Statements:
     def unflatten(self, counter: V, chain: list[For]) -> None:
         b, rest = self.builder, counter
         for f, step in zip(chain, row_major([f.extent for f in chain]), strict=True):
-            below = step.const or 0
+            below = step.number
             here = rest
             if below > 1:
                 here = b.op("udiv", rest, V(str(below), I64))
@@ -368,10 +367,3 @@ class Statements:
         frame = self.frames[-1]
         frame.head += frame.lines
         frame.lines.clear()
-
-
-def _number(p: Int, b: Buffer) -> int:
-    n = p.const
-    if n is None:
-        raise BuildError(f"{b.name} has the open size {p}")
-    return n

@@ -11,6 +11,7 @@ from tilesmith.codegen.passes.accesses import map_access
 from tilesmith.expr.ints import Int
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Buffer, Join, Stmt, Store, rewrite, statements
+from tilesmith.ir.prepare import Merge
 
 
 def apply_layouts(func: Function, _: Target) -> Function:
@@ -27,7 +28,8 @@ def apply_layouts(func: Function, _: Target) -> Function:
         return tuple(p.substitute(env) for p in layout)
 
     def flat(b: Buffer) -> Buffer:
-        return replace(b, shape=b.physical_shape, layout=None, basis=(), zeros=(), sums=())
+        merged = tuple(s for s in b.prepared if isinstance(s, Merge))
+        return replace(b, shape=b.physical_shape, layout=None, prepared=merged)
 
     def go(s: Stmt) -> tuple[Stmt, ...]:
         if isinstance(s, Store | Join):

@@ -21,9 +21,9 @@ from tilesmith.expr.ints import ZERO, Int, of, var
 from tilesmith.expr.linear import linear
 from tilesmith.expr.nodes import Load
 from tilesmith.ir.nodes import Buffer, For, If, Stmt, Store
+from tilesmith.ir.notes import FetchWidth
 from tilesmith.ir.regions import separate
 
-WIDTH = "fetch_width"  # a note: how many elements a thread moves at once, at most
 _VECTOR_NBYTES = 16
 
 
@@ -56,8 +56,8 @@ def spread(
     width, short = _width(loops, store, buffers)
     rows, loops = loops[len(loops) - short :], loops[: len(loops) - short]
     if rows:  # they count as one loop
-        loops.append(For(f"{rows[0].name}.run", of(prod(map(_number, rows))), ()))
-    extents = [_number(f) for f in loops]
+        loops.append(For(f"{rows[0].name}.run", of(prod(f.trips for f in rows)), ()))
+    extents = [f.trips for f in loops]
     idle: tuple[Int, ...] = ()  # holds for the lanes that have an element
     if width > 1:
         extents[-1] //= width
@@ -81,9 +81,9 @@ def spread(
     if width > 1:
         env[loops[-1].name] = env[loops[-1].name] * width + var(lane)
     if rows:
-        at, stride = env[loops[-1].name], _number(loops[-1])
+        at, stride = env[loops[-1].name], loops[-1].trips
         for k, f in enumerate(rows):
-            whole, stride = stride, stride // _number(f)
+            whole, stride = stride, stride // f.trips
             env[f.name] = (at % whole if k else at) // stride
     (done,) = substitute_body(inner, env)
     if width > 1:
@@ -105,11 +105,6 @@ def _row(n: int, num: int) -> int:
     return lanes if num % lanes == 0 and 4 * n >= 3 * lanes else n
 
 
-def _number(f: For) -> int:
-    assert f.extent.const is not None
-    return f.extent.const
-
-
 def _independent(f: For, loops: list[For], store: Store) -> bool:
     ranges = {g.name: g.extent for g in loops}
     return all(
@@ -127,7 +122,7 @@ def _width(loops: list[For], store: Store, buffers: Mapping[str, Buffer]) -> tup
         return 1, 0
     (write,) = store.writes
     loads = loads_of(write.value)
-    note = next((n for f in loops if isinstance(n := f.note(WIDTH), int)), None)
+    note = next((n for f in loops if (n := f.count(FetchWidth)) is not None), None)
     if len(loads) != 1 or loads[0] is not write.value or not loads[0].index:
         return 1, 0
     width = _VECTOR_NBYTES // max(1, write.value.dtype.bits // 8)
@@ -140,11 +135,11 @@ def _width(loops: list[For], store: Store, buffers: Mapping[str, Buffer]) -> tup
         return 1, 0
     if _stride(address, last) != 1:
         return 1, 0
-    best, short, run = _fitting(width, _number(loops[-1])), 0, 1
+    best, short, run = _fitting(width, loops[-1].trips), 0, 1
     for k, f in enumerate(reversed(loops), 1):
-        if best == width or (_number(f) > 1 and _stride(address, f.name) != run):
+        if best == width or (f.trips > 1 and _stride(address, f.name) != run):
             break
-        run *= _number(f)
+        run *= f.trips
         if _fitting(width, run) > best:
             best, short = _fitting(width, run), k
     return best, short

@@ -14,7 +14,6 @@ from math import inf
 from typing import Any
 
 from tilesmith.base.errors import MeasureError, MissingPartError, TilesmithError
-from tilesmith.base.machine_name import machine_name
 from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import (
     Artifact,
@@ -157,8 +156,9 @@ def _task(func: str, target: Target, codegen: str, parts: Parts | None) -> Task:
     if here != codegen:
         others = f", not {builder_of(here)}" if builder_of(here) else ""
         raise MeasureError(f"it needs the back end {builder_of(codegen)}{others}; {_START}")
-    units = () if parts is None else parts.intrinsics
-    return Task(function_from_json(func, (*INTRINSICS, *units)), target, own)
+    given = Parts() if parts is None else parts
+    read = function_from_json(func, (*INTRINSICS, *given.intrinsics), given.all_notes)
+    return Task(read, target, own)
 
 
 def write_measurement(number: str, m: Measurement) -> dict[str, Any]:
@@ -224,8 +224,6 @@ def _compiled(task: Task, d: Mapping[str, Any], code: bytes) -> Compiled:
         raise MeasureError("code was damaged on its way: its digest differs")
     target = Target.from_json(d["target"])
     if target != task.target:
-        raise MeasureError(
-            f"code is for {machine_name(target)}, and its task for {machine_name(task.target)}"
-        )
+        raise MeasureError(f"code is for {target.name}, and its task for {task.target.name}")
     entry = entry_from_json(d["entry"])
     return Compiled(target, entry, code, str(d["cpu"]), str(d["features"]), str(d["language"]))
