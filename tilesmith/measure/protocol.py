@@ -27,8 +27,9 @@ Results = Generator[Measurement, None, None]
 class Measuring(Protocol):
     """A run of a measurer. It holds processes or machines until it is closed.
 
-    More methods are optional. `prepare(task)` is told ahead which task comes next. `best(task)` returns the measurement of the incumbent, which no
-    other candidate of the task has beaten side by side in this run; None while there is none. After
+    More methods are optional. `prepare(task)` is told which task comes next, before there are
+    candidates. `best(task)` returns the measurement of the incumbent, which no other candidate of
+    the task has beaten side by side in this run; None while there is none. After
     `report_to(listener)`, the listener gets a list with every measurement once, before `measure`
     returns it or raises, so that an interrupted batch loses only what was being measured.
     """
