@@ -27,12 +27,11 @@ if TYPE_CHECKING:
     )
     from tilesmith.base.machines.constants import CpuConstants
     from tilesmith.base.target import Target, cpu
-    from tilesmith.codegen.artifact import Artifact, Entry
-    from tilesmith.codegen.backend import Backend
+    from tilesmith.codegen.artifact import Artifact, Backend, Entry
     from tilesmith.codegen.c.backends import CudaBackend, OpenclBackend
     from tilesmith.codegen.llvm.backend import LlvmBackend
     from tilesmith.codegen.pipeline import CPU_PASSES, GPU_PASSES, PLAIN_PASSES, lower
-    from tilesmith.expr.dsl import compute, placeholder, reduce_axis, size
+    from tilesmith.expr.dsl import Tensor, compute, placeholder, reduce_axis, size
     from tilesmith.expr.functions import absolute as abs
     from tilesmith.expr.functions import (
         atan,
@@ -67,7 +66,6 @@ if TYPE_CHECKING:
     )
     from tilesmith.expr.functions import round_ as round
     from tilesmith.expr.reductions import amax, amin, argmax, argmin, prod, reduce, sum
-    from tilesmith.expr.tensors import Tensor
     from tilesmith.expr.transcendental import (
         acos,
         acosh,
