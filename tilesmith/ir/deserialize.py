@@ -11,7 +11,6 @@ from typing import Any
 
 from tilesmith.base.dtype import DType, dtype
 from tilesmith.base.errors import ExpressionError, ScheduleError, TraceError
-from tilesmith.expr.combiner import Combiner
 from tilesmith.expr.dynamic import Dynamic
 from tilesmith.expr.ints import ZERO, FloorDiv, Int, Maximum, atom, of, product, var
 from tilesmith.expr.nodes import (
@@ -20,6 +19,7 @@ from tilesmith.expr.nodes import (
     Arg,
     Binary,
     Cast,
+    Combiner,
     Const,
     Expr,
     IntValue,

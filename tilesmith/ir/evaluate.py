@@ -16,10 +16,21 @@ import numpy as np
 from tilesmith.base.dtype import INT64
 from tilesmith.base.errors import ArgumentError
 from tilesmith.expr import semantics
-from tilesmith.expr.combiner import Combiner, join_args
 from tilesmith.expr.dynamic import Dynamic, below
 from tilesmith.expr.ints import FloorDiv, Int, Maximum
-from tilesmith.expr.nodes import Arg, Binary, Cast, Const, Expr, IntValue, Load, Select, Unary
+from tilesmith.expr.nodes import (
+    Arg,
+    Binary,
+    Cast,
+    Combiner,
+    Const,
+    Expr,
+    IntValue,
+    Load,
+    Select,
+    Unary,
+    join_args,
+)
 from tilesmith.expr.walk import postorder, preorder
 from tilesmith.ir.contract import contract
 from tilesmith.ir.evaluators import input_arrays, needed, numbers, operation, outside

@@ -15,10 +15,20 @@ import numpy as np
 
 from tilesmith.base.errors import ArgumentError, VerifyError
 from tilesmith.expr import semantics
-from tilesmith.expr.combiner import join_args
 from tilesmith.expr.dynamic import Dynamic, below
 from tilesmith.expr.ints import Int, Opaque, evaluate_int
-from tilesmith.expr.nodes import Arg, Binary, Cast, Const, Expr, IntValue, Load, Select, Unary
+from tilesmith.expr.nodes import (
+    Arg,
+    Binary,
+    Cast,
+    Const,
+    Expr,
+    IntValue,
+    Load,
+    Select,
+    Unary,
+    join_args,
+)
 from tilesmith.ir.evaluators import Array, Values, input_arrays, is_loaded, operation, outside
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Join, Stmt, Store, Sync, Write

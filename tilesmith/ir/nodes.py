@@ -69,12 +69,10 @@ from typing import Any, TypeVar
 
 from tilesmith.base.dtype import DType
 from tilesmith.base.errors import VerifyError
-from tilesmith.expr.combiner import COMBINERS, Combiner
 from tilesmith.expr.dynamic import loads_of, map_loads
-from tilesmith.expr.intervals import bounds
+from tilesmith.expr.intervals import bounds, row_major
 from tilesmith.expr.ints import Int, of
-from tilesmith.expr.linear import row_major
-from tilesmith.expr.nodes import Binary, Expr, Load, map_ints
+from tilesmith.expr.nodes import COMBINERS, Binary, Combiner, Expr, Load, map_ints
 from tilesmith.ir.notes import Count, Note
 from tilesmith.ir.prepare import Merge, Prepare, shape_before
 

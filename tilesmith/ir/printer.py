@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilesmith.expr.text import show as show_expr
-from tilesmith.expr.text import show_parts, strip
+from tilesmith.expr.walk import show as show_expr
+from tilesmith.expr.walk import show_parts, strip
 from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Join, Stmt, Store, Sync, Write
 from tilesmith.ir.program import Program
 

@@ -12,13 +12,13 @@ from collections.abc import Iterable
 from math import isfinite
 from typing import Any
 
-from tilesmith.expr.combiner import Combiner
 from tilesmith.expr.dynamic import Dynamic
 from tilesmith.expr.ints import Atom, FloorDiv, Int, Maximum, Monomial
 from tilesmith.expr.nodes import (
     Arg,
     Binary,
     Cast,
+    Combiner,
     Const,
     Expr,
     IntValue,

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from tilesmith.base.errors import VerifyError
-from tilesmith.expr.combiner import join_args
+from tilesmith.expr.nodes import join_args
 from tilesmith.ir.evaluators import input_arrays
 from tilesmith.ir.function import Function
 from tilesmith.ir.launch_form import LaunchForm, launch_form_of

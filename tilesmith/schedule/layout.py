@@ -10,8 +10,7 @@ from typing import ClassVar
 from tilesmith.base.dtype import BOOL, INT64
 from tilesmith.base.errors import ScheduleError, TraceError
 from tilesmith.expr.dynamic import Dynamic
-from tilesmith.expr.injective import is_injective
-from tilesmith.expr.intervals import Unknown, bounds
+from tilesmith.expr.intervals import Unknown, bounds, is_injective
 from tilesmith.expr.ints import Int, is_size, nonnegative, of, opaque_atoms, var
 from tilesmith.expr.nodes import Binary, Cast, Const, Expr, IntValue, Load, Select
 from tilesmith.ir.function import Function

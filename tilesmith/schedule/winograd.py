@@ -11,8 +11,8 @@ from typing import ClassVar, TypeVar
 
 from tilesmith.base.dtype import BOOL, INT64, DType
 from tilesmith.base.errors import ScheduleError
+from tilesmith.expr.intervals import linear, row_major
 from tilesmith.expr.ints import Int, of, product, var
-from tilesmith.expr.linear import linear, row_major
 from tilesmith.expr.nodes import Binary, Const, Expr, IntValue, Load, Select
 from tilesmith.ir.function import Function
 from tilesmith.ir.lookup import find_block, readers, require_only_writer
