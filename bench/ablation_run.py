@@ -17,7 +17,7 @@ import numpy as np
 
 import tilesmith as ts
 from bench.dataset import load
-from tilesmith.base.interrupts import noticed
+from tilesmith.base.process import noticed
 from tilesmith.measure.replay import ReplayMeasurer, ReplayRun
 from tilesmith.search.data import groups_of
 from tilesmith.search.gbdt import Gbdt

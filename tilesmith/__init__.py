@@ -1,11 +1,11 @@
 """Tilesmith: fast tensor programs by searching.
 
-Every public name is imported when it is first used; see base/lazy.py.
+Every public name is imported when it is first used; see base/process.py.
 """
 
 from typing import TYPE_CHECKING
 
-from tilesmith.base.lazy import make_lazy
+from tilesmith.base.process import make_lazy
 
 if TYPE_CHECKING:
     from tilesmith import ops
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
         TuneError,
         VerifyError,
     )
-    from tilesmith.base.machines.constants import CpuConstants
-    from tilesmith.base.target import Target, cpu
+    from tilesmith.base.target import CpuConstants, Target, cpu
     from tilesmith.codegen.artifact import Artifact, Entry
     from tilesmith.codegen.backend import Backend
     from tilesmith.codegen.c.backends import CudaBackend, OpenclBackend
@@ -170,7 +169,7 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> str:
         # Computed on demand: reading package metadata takes longer than the import.
         if name == "__version__":
-            from tilesmith.base.version import version
+            from tilesmith.base.process import version
 
             return version()
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

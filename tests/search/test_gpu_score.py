@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
-from tilesmith.base.machines.constants import GpuConstants
-from tilesmith.base.target import Target
+from tilesmith.base.target import GpuConstants, Target
 from tilesmith.cli.operators import operator
 from tilesmith.schedule.schedule import Schedule
 from tilesmith.search.features.nest import shared_nests

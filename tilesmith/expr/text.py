@@ -8,8 +8,8 @@ import re
 from collections.abc import Sequence
 from typing import Protocol
 
-from tilesmith.base.digest import digest
 from tilesmith.base.dtype import DType
+from tilesmith.base.identity import digest
 from tilesmith.expr.walk import fold, postorder, preorder
 
 Text = tuple[str, str]  # with and without the parentheses around it

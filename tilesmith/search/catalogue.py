@@ -11,8 +11,8 @@ from math import prod
 
 import numpy as np
 
-from tilesmith.base.digest import digest
 from tilesmith.base.errors import ScheduleError
+from tilesmith.base.identity import digest
 from tilesmith.schedule.trace import Trace
 from tilesmith.space.domains import Matrix, Rng
 from tilesmith.space.reopen import lowered, reopen

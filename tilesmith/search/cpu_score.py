@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
-from tilesmith.base.machines.constants import CpuConstants
-from tilesmith.base.target import Target
+from tilesmith.base.target import CpuConstants, Target
 from tilesmith.expr.conditions import condition_parts, settled
 from tilesmith.expr.ints import FloorDiv, opaque_atoms
 from tilesmith.expr.nodes import Binary, Expr, Select, rewrite

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from math import gcd
 
-from tilesmith.base.machines.constants import Cache, CpuConstants
+from tilesmith.base.target import Cache, CpuConstants
 from tilesmith.expr.ints import product
 from tilesmith.ir.function import Function
 from tilesmith.search.features.graph import Term

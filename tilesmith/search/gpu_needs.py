@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tilesmith.base.machines.constants import GpuConstants
+from tilesmith.base.target import GpuConstants
 from tilesmith.ir.nodes import Block, Path
 from tilesmith.search.features.graph import Term
 from tilesmith.search.features.nest import Access, Nest

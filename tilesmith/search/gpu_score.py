@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
-from tilesmith.base.machines.constants import GpuConstants
-from tilesmith.base.target import Target
+from tilesmith.base.target import GpuConstants, Target
 from tilesmith.ir.nodes import walk
 from tilesmith.search.closed_form import ClosedForm
 from tilesmith.search.features.graph import Graph, Term

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tilesmith.base.digest import digest
+from tilesmith.base.identity import digest
 from tilesmith.schedule.trace import Trace
 from tilesmith.search.protocol import Scores
 from tilesmith.space.domains import Matrix

@@ -4,7 +4,7 @@ columns: tensor cores, the bytes that a stage takes from L2, and what a pipeline
 
 from __future__ import annotations
 
-from tilesmith.base.machines.constants import GpuConstants
+from tilesmith.base.target import GpuConstants
 from tilesmith.search.features.graph import Graph, Term
 from tilesmith.search.features.nest import Nest
 from tilesmith.search.gpu_needs import gpu_nest

@@ -158,10 +158,6 @@ class CpuMachine:
     def __hash__(self) -> int:
         return hash((self.arch, self.triple))
 
-    def registers(self, features: frozenset[str]) -> Vectors:
-        """The vector registers of a processor with these features."""
-        return next(v for v in self.vectors if v.features <= features)
-
     def usable_dots(self, features: frozenset[str]) -> list[DotProduct]:
         return [d for d in self.dots if d.features <= features]
 

@@ -19,15 +19,18 @@ _VNNI = _AVX512 | {"vnni"}
 _AMX = _VNNI | {"fp16", "bf16", "amx", "amxbf16"}
 
 
-def _vnni(family: str, bits: int, *features: str) -> tuple[DotProduct, ...]:
-    """VPDPBUSD, which takes unsigned bytes first."""
-    return tuple(
-        DotProduct(
-            family, bits // 32, left, right, frozenset(features),
-            f"llvm.x86.avx512.vpdpbusd.{bits}", left == "uint8",
-        )
-        for left, right in (("uint8", "int8"), ("int8", "uint8"))
-    )  # fmt: skip
+# VPDPBUSD, which takes unsigned bytes first, of AVX-512 and of AVX-VNNI.
+_DOTS = tuple(
+    DotProduct(
+        family, bits // 32, left, right, features, f"llvm.x86.avx512.vpdpbusd.{bits}",
+        left == "uint8",
+    )
+    for family, bits, features in (
+        ("avx512", 512, frozenset({"avx512f", "vnni"})),
+        ("avx", 256, frozenset({"avx2", "avxvnni"})),
+    )
+    for left, right in (("uint8", "int8"), ("int8", "uint8"))
+)  # fmt: skip
 
 
 X86_64 = CpuMachine(
@@ -78,9 +81,7 @@ X86_64 = CpuMachine(
     also={
         f"llvm.x86.avx512.vpdpbusd.{bits}": frozenset({"avx2", "avxvnni"}) for bits in (128, 256)
     },
-    dots=(
-        *_vnni("avx512", 512, "avx512f", "vnni"), *_vnni("avx", 256, "avx2", "avxvnni"),
-    ),
+    dots=_DOTS,
     # arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)
     tiles=Tiles("amx", 16, 64, (158, 0x1023, 18)),
     halves_with=frozenset({"f16c", "fp16"}),

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tilesmith.base.llvm_lock import LLVM_LOCK
+from tilesmith.base.process import LLVM_LOCK
 from tilesmith.search.features.machine_code import BLOCK, LANES, source
 from tilesmith.space.domains import Matrix
 
