@@ -301,11 +301,11 @@ class CpuConstants(CpuRates):
 
     @staticmethod
     def of(target: Target) -> CpuConstants:
-        return _of_cpu(target)
+        return _cpu_constants(target)
 
 
 @lru_cache(maxsize=64)
-def _of_cpu(target: Target) -> CpuConstants:
+def _cpu_constants(target: Target) -> CpuConstants:
     rates = target.machine.rates
     sizes = (target.l1_nbytes, target.l2_nbytes, target.l3_nbytes)
     l1, l2, l3 = (
@@ -334,11 +334,11 @@ class GpuConstants(GpuRates):
 
     @staticmethod
     def of(target: Target) -> GpuConstants:
-        return _of_gpu(target)
+        return _gpu_constants(target)
 
 
 @lru_cache(maxsize=64)
-def _of_gpu(target: Target) -> GpuConstants:
+def _gpu_constants(target: Target) -> GpuConstants:
     gpu = target.gpu
     return GpuConstants(
         num_multiprocessors=max(1, target.num_multiprocessors),
