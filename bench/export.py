@@ -19,7 +19,7 @@ import numpy as np
 import tilesmith as ts
 from bench.networks import cache_folder, exported
 from bench.table import Row, arguments, finish
-from tilesmith.testing.networks.catalogue import NETWORKS
+from tilesmith_contest.networks.catalogue import NETWORKS
 
 # Reads the input, writes the output, and then times a call for each byte that it is sent.
 _PROGRAM = r"""

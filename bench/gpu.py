@@ -40,9 +40,9 @@ from bench.gpu_table import FINISH_SECONDS, Table
 from bench.gpu_torch import PEERS
 from bench.wrong_kernels import told_apart, wrong_kernels
 from tilesmith.measure.parent.timing import TimingRules
-from tilesmith.report.compare import Case
 from tilesmith.space.spaces import SketchSpace, variants
 from tilesmith.task.task import Candidate, Task
+from tilesmith_contest.compare import Case
 
 # One sample each: `check` is about answers.
 _QUICK = TimingRules(min_samples=1, min_seconds=0.0, rounds=1, max_entrants=2)

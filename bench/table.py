@@ -35,7 +35,7 @@ def duel(
     """Two calls of this process in turns: (our seconds, the other's, the median of the paired
     ratios other/ours, its spread). Each turn begins with a call that is not timed, so that neither
     meets the other's cache. Other libraries are compared with in processes of their own
-    (`tilesmith.report.compare`).
+    (`tilesmith_contest.compare`).
     """
 
     def once(call: Callable[[], object]) -> float:

@@ -19,10 +19,10 @@ import tilesmith as ts
 from bench import metaschedule
 from bench.metaschedule import Moment
 from bench.table import Row, arguments, finish
-from tilesmith.report.compare import our_contestants
-from tilesmith.report.pairs import Turns, contest
 from tilesmith.report.problems import disagreement
-from tilesmith.report.process import ContestantProcess, Make, cores_for
+from tilesmith_contest.compare import our_contestants
+from tilesmith_contest.pairs import Turns, contest
+from tilesmith_contest.process import ContestantProcess, Make, cores_for
 
 
 def over_time(name: str, work: float, progress: Sequence[Moment], shown: int = 8) -> list[Row]:

@@ -28,7 +28,7 @@ def tensorized(unit: Intrinsic) -> ts.Schedule:
         sch.decompose_reduction(out.name, loop)
         sch.tensorize(loop, unit)
         return sch
-    lanes = int(out.shape[0].const or 0)
+    lanes = out.shape[0].number
     left, right = (b.dtype.name for b in unit.description.inputs)
     a, b = ts.placeholder((5, 4), left, name="a"), ts.placeholder((lanes, 4), right, name="b")
     k = ts.reduce_axis(4, name="k")

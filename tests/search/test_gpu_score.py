@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
+from tests.support.gpu_programs import OPENCL
 from tilesmith.base.target import GpuConstants, Target
 from tilesmith.cli.operators import operator
 from tilesmith.schedule.schedule import Schedule
@@ -20,7 +21,6 @@ from tilesmith.search.score_by_target import ScoreByTarget
 from tilesmith.space.spaces import SketchSpace, variants
 from tilesmith.space.variant import Variant, lower
 from tilesmith.task.task import Task
-from tilesmith.testing.gpu_programs import OPENCL
 
 H200 = Target.named("nvidia-h200")
 OPERATORS = {

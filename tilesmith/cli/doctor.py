@@ -24,11 +24,11 @@ from tilesmith.base.target import MACHINES, Target, cpu
 from tilesmith.expr.dsl import placeholder
 from tilesmith.ir.lower import function
 from tilesmith.ops.matmul import matmul
-from tilesmith.report.peers import PEERS, installed_peers
 from tilesmith.runtime.build import build
 from tilesmith.runtime.devices.open import target_of
 from tilesmith.runtime.export.link import compiler_for, compilers_of
 from tilesmith.runtime.kernel import Kernel
+from tilesmith_contest.peers import PEERS, installed_peers
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ class CpuScore(ClosedForm):
         """Cycles of a program that reaches the machine's peak."""
         cpu = self.constants_of(task.target)
         work = sum(
-            prod(i.extent.const or 1 for i in b.iters) * _instructions(b)
+            prod(i.extent.number for i in b.iters) * _instructions(b)
             for _, b in walk(task.func.body)
         )
         return work / (cpu.lanes(32) * cpu.ports * cpu.num_cores)

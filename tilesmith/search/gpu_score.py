@@ -52,7 +52,7 @@ def _doublings(score: GpuScore, variant: Variant, graph: Graph, nests: tuple[Nes
     for launch in launches_of(nests):
         cycles = cycles + _launch(gpu, graph, launch)
     work = sum(
-        prod(i.extent.const or 1 for i in b.iters) * instructions_of(gpu, b)
+        prod(i.extent.number for i in b.iters) * instructions_of(gpu, b)
         for _, b in walk(variant.task.func.body)
     )
     ideal = work / (gpu.warp_size * gpu.issue * gpu.num_multiprocessors)

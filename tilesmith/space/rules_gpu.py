@@ -184,8 +184,9 @@ class TileForGpu:
         space, reduce = analysis.points(b)
         if space > results * target.num_multiprocessors:
             return None
-        longest = max(b.reducing, key=lambda i: i.extent.const or 0)
-        extent = longest.extent.const or 1
+        longest = max(b.reducing, key=analysis.length)
+        if not (extent := analysis.length(longest)):
+            return None
         numbers = tuple(n for n in numbers if extent % n == 0 and reduce // n >= self.least)
         return (longest.name, numbers) if numbers else None
 
@@ -276,7 +277,7 @@ class CrossThreadReduction:
             wanted = reduce > 1 and reduce > target.warp_size
         if not wanted:
             return None
-        axis = max(b.reducing, key=lambda i: i.extent.const or 0)
+        axis = max(b.reducing, key=analysis.length)
         loop = f"{b.name}.{axis.name}"
         sample = SampleTile(loop, 2, "divisors", target.max_threads)
         split = Split(loop, sample.columns, exact=True)

@@ -84,7 +84,7 @@ class Held(NamedTuple):
 
 def _parts(unit: Intrinsic) -> tuple[int, int]:
     """The tiles of the result down and across."""
-    rows, columns = (n.const or 0 for n in unit.description.all_buffers["C"].shape)
+    rows, columns = (n.number for n in unit.description.all_buffers["C"].shape)
     return rows // AMX_ROWS, columns // AMX_ROWS
 
 

@@ -56,14 +56,14 @@ def _short_rows(s: Stmt, target: Target) -> tuple[For, For] | None:
     if not isinstance(store, Store) or store.intrinsic is not None or len(store.writes) != 1:
         return None
     (w,) = store.writes
-    n = lanes.extent.const or 0
+    n = lanes.trips
     least = lanes_of(lanes.body, target)
     if lanes.notes or any(key != "unroll_depth" for key, _ in s.notes):
         return None
     if not least <= n < lanes_at_once(lanes.body, target):
         return None
     function = function_in(w.value)
-    if function is None or function.dtype not in (FLOAT32, FLOAT64) or (s.extent.const or 0) < 2:
+    if function is None or function.dtype not in (FLOAT32, FLOAT64) or s.trips < 2:
         return None
     # a row may be computed from the one before, and a condition may protect what is loaded
     sure = {e for e in preorder(w.value, _unguarded) if isinstance(e, Load)}
@@ -78,7 +78,7 @@ def _unguarded(e: Expr) -> tuple[Expr, ...]:
 
 
 def _staged(rows: For, lanes: For, target: Target) -> tuple[Stmt, ...]:
-    n, count = lanes.extent.const or 0, rows.extent.const or 0
+    n, count = lanes.trips, rows.trips
     together = _together(n, count, lanes_at_once(lanes.body, target))
     group, row, flat = (f"{rows.name}.{part}" for part in ("group", "row", "lane"))
     env = {rows.name: var(group) * together + var(row)}

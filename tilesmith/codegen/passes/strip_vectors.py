@@ -27,7 +27,7 @@ def strip_vectors(func: Function, target: Target) -> Function:
     def go(s: Stmt) -> tuple[Stmt, ...]:
         if not (isinstance(s, For) and s.kind == "vectorize"):
             return (s,)
-        n = s.extent.const or 0
+        n = s.trips
         strip = max(lanes_of(s.body, target) * _VECTORS // 2, lanes_at_once(s.body, target))
         if n <= 2 * strip:
             return (s,)
