@@ -86,7 +86,7 @@ def main() -> None:
         rows.append(Row(f"{name}: pairs in order", share, "", "table", by_table[name]))
     mean, of_table = (statistics.fmean(x.values()) for x in (ranked, by_table))
     rows.append(Row("mean of all tasks", mean, "", "table", of_table, mean / of_table))
-    finish(rows, args.json)
+    finish(rows, args)
 
 
 if __name__ == "__main__":

@@ -116,7 +116,7 @@ def main() -> None:
             Row("the library without weights", library / 1e6, "MB"),
             Row("the weights", weights / 1e6, "MB"),
         ],
-        options.json,
+        options,
     )
     if database is not None:
         database.close()

@@ -215,7 +215,7 @@ def main() -> None:
     rows += convolutions(target)
     rows += integers(target)
     rows += costs(target)
-    finish(rows, args.json)
+    finish(rows, args)
 
 
 if __name__ == "__main__":

@@ -92,7 +92,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     n, k, m = args.sizes
-    finish(rows_of((n, k, m), args.seconds, args.trials, args.limit, args.seed), args.json)
+    finish(rows_of((n, k, m), args.seconds, args.trials, args.limit, args.seed), args)
 
 
 if __name__ == "__main__":

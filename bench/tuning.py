@@ -229,14 +229,14 @@ def main() -> None:
     )
     args = parser.parse_args()
     if args.memory:
-        finish(memory(args.memory), args.json)
+        finish(memory(args.memory), args)
         return
     peak = multiply_add("float32", ts.cpu(1)) / 1e9
     rows = loop()
     for s in subjects():
         if s.name.startswith(args.only):
             rows += summary(s, [tune(s, args.seconds, k) for k in range(args.seeds)], peak)
-    finish(rows, args.json)
+    finish(rows, args)
 
 
 if __name__ == "__main__":

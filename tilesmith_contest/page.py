@@ -4,15 +4,17 @@ reproduce it.
 
 from __future__ import annotations
 
+import datetime
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from tilesmith_contest.rows import HEADER, Row, cells, means, notes
 
-_LEAD = """# Performance
+_LEAD = """# Operator suite
 
 This page is written by `tilesmith bench suite {files}`; do not edit it by hand.
+Measured on {date}.
 
 Each case of the operator suite (float32) is tuned for the seconds of its `budget s`, then timed
 beside the libraries, in turns: peer, ours, peer, ours. Every contestant has a process of its own,
@@ -30,7 +32,7 @@ the table.
 def page(rows: Sequence[Row], json: Path, where: Path, chart: Path | None = None) -> str:
     """`where` is the path of the page, to which the chart's path is relative."""
     files = f"--json {_shown(json)} --page {_shown(where)}"
-    parts = [_LEAD.format(files=files)]
+    parts = [_LEAD.format(files=files, date=datetime.date.today())]
     if chart is not None:
         name = os.path.relpath(chart, where.parent)
         parts.append(f"![The ratio to the best peer, by operator]({name})\n")
