@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         TuneError,
         VerifyError,
     )
+    from tilesmith.base.machines.machine import CpuMachine, CpuModel, CpuVectors
     from tilesmith.base.target import CpuConstants, Target, cpu
     from tilesmith.codegen.artifact import Artifact, Entry
     from tilesmith.codegen.backend import Backend
@@ -197,7 +198,10 @@ __all__ = [
     "Catalogue",
     "ChangeDecisions",
     "CpuConstants",
+    "CpuMachine",
+    "CpuModel",
     "CpuScore",
+    "CpuVectors",
     "CudaBackend",
     "DType",
     "Database",

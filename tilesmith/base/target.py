@@ -22,10 +22,10 @@ from tilesmith.base.machines.cuda import MODELS, cuda_machine
 from tilesmith.base.machines.machine import (
     CpuMachine,
     CpuRates,
+    CpuVectors,
     GpuMachine,
     GpuModel,
     GpuRates,
-    Vectors,
 )
 from tilesmith.base.machines.opencl import OPENCL
 from tilesmith.base.machines.x86_64 import X86_64
@@ -190,7 +190,7 @@ def cpu(num_cores: int | None = None) -> Target:
     return detected if num_cores is None else detected.with_cores(num_cores)
 
 
-def _vectors(machine: CpuMachine, features: frozenset[str]) -> Vectors:
+def _vectors(machine: CpuMachine, features: frozenset[str]) -> CpuVectors:
     return next(v for v in machine.vectors if v.features <= features)
 
 

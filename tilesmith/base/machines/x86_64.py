@@ -7,9 +7,9 @@ from tilesmith.base.machines.machine import (
     CpuMachine,
     CpuModel,
     CpuRates,
+    CpuVectors,
     DotProduct,
     Tiles,
-    Vectors,
 )
 
 _AVX2 = frozenset({"avx2", "fma", "f16c"})
@@ -50,7 +50,9 @@ X86_64 = CpuMachine(
         "avxvnni": "avxvnni",
     },
     vectors=(
-        Vectors(_WIDE, 512, 32), Vectors(frozenset({"avx2"}), 256, 16), Vectors(NONE, 128, 16),
+        CpuVectors(_WIDE, 512, 32),
+        CpuVectors(frozenset({"avx2"}), 256, 16),
+        CpuVectors(NONE, 128, 16),
     ),
     models={
         "x86-64": CpuModel("x86-64", 4, NONE, 256, 8),  # SSE2, which all of them have
@@ -83,7 +85,7 @@ X86_64 = CpuMachine(
     },
     dots=_DOTS,
     # arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)
-    tiles=Tiles("amx", 16, 64, (158, 0x1023, 18)),
+    tiles=Tiles("amx", 16, 64, (158, 0x1023, 18), "llvm.x86.tile"),
     halves_with=frozenset({"f16c", "fp16"}),
     rates=CpuRates(scratch_registers=1),
     futex=202,

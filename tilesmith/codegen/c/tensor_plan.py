@@ -16,10 +16,10 @@ from tilesmith.expr.ints import ONE, ZERO, Int, of
 from tilesmith.expr.linear import linear
 from tilesmith.expr.nodes import Load
 from tilesmith.ir.launch_form import LaunchForm
+from tilesmith.ir.launch_resources import LEAST_STAGES, PIPELINE, TILE_ALIGNMENT
 from tilesmith.ir.nodes import Buffer, For, If, Stmt, Store, Sync, statements
 from tilesmith.ir.tensor_cores import BULK_COPY, RUN, WARPGROUP
 
-TILE_ALIGNMENT = 1024  # bytes, of swizzled tiles
 _MOST_BOX, _MOST_RANK, _MOST_STEP = 256, 5, 8  # of the copy engine
 
 
@@ -104,7 +104,7 @@ def plan_of(nest: LaunchForm, buffers: dict[str, Buffer], dialect: Dialect) -> P
     if {c.to for c in copies} != tiles.keys():
         raise BuildError("a tile of a matrix instruction is not filled by the copy engine")
     return Plan(
-        loop, tuple(used), tuple(copies), offsets, nbytes, _number(loop, "pipeline", 2),
+        loop, tuple(used), tuple(copies), offsets, nbytes, _number(loop, PIPELINE, LEAST_STAGES),
         _number(loop, "in_flight", 1), _number(loop, "resident", 0),
     )  # fmt: skip
 

@@ -26,6 +26,7 @@ from tilesmith.expr.ints import ONE, ZERO, Int, of, product, var
 from tilesmith.expr.linear import linear, row_major
 from tilesmith.expr.nodes import Load
 from tilesmith.ir.function import Function
+from tilesmith.ir.launch_resources import FETCHED_VERSIONS, PIPELINE
 from tilesmith.ir.nodes import (
     Alloc,
     Buffer,
@@ -39,12 +40,10 @@ from tilesmith.ir.nodes import (
     statements,
 )
 
-NOTE = "pipeline"
 # A loop of two turns is written out: what it does ahead of the next turn depends on k == 0, and
 # ptxas up to 13.0 computes (k + 1) % 2 as 0 below that condition (statements.py of codegen/c).
 # Three of four such convolutions were wrong on an H200; written out, all of 412 were right.
 _WRITTEN_OUT = 2
-_VERSIONS = 2  # registers hold one tile ahead, so more versions would stay unused
 
 
 def pipeline_copies(func: Function, _: Target) -> Function:
@@ -53,14 +52,14 @@ def pipeline_copies(func: Function, _: Target) -> Function:
     copied: set[str] = set()
 
     def go(s: Stmt) -> tuple[Stmt, ...]:
-        stages = s.note(NOTE) if isinstance(s, For) else None
+        stages = s.note(PIPELINE) if isinstance(s, For) else None
         if not isinstance(s, For) or not isinstance(stages, int) or stages < 2:
             return (s,)
         if tiles_of(s.body):  # the emitter lets the copy engine run ahead
             return (s,)
         done = _pipelined(s, buffers, func)
         if done is None:
-            return (replace(s, notes=tuple(n for n in s.notes if n[0] != NOTE)),)
+            return (replace(s, notes=tuple(n for n in s.notes if n[0] != PIPELINE)),)
         stmts, names = done
         copied.update(names)
         return stmts
@@ -71,7 +70,7 @@ def pipeline_copies(func: Function, _: Target) -> Function:
         if isinstance(s, Alloc) and s.buffer.name in copied:
             b = s.buffer
             align = None if b.align is None else (b.align[0] + 1, *b.align[1:])
-            return (Alloc(replace(b, shape=(of(_VERSIONS), *b.shape), align=align)),)
+            return (Alloc(replace(b, shape=(of(FETCHED_VERSIONS), *b.shape), align=align)),)
         return (s,)
 
     return replace(func, body=rewrite(body, grow)) if copied else func
@@ -101,7 +100,7 @@ def _pipelined(
         return None  # the tile is used behind the loop as well
     k = var(loop.name)
 
-    slot = k % of(_VERSIONS)
+    slot = k % of(FETCHED_VERSIONS)
 
     def at(turn: Int, storing: bool) -> tuple[Stmt, ...]:
         parts = (c.stored(slot) if storing else c.loaded() for c in copies)
@@ -121,7 +120,7 @@ def _pipelined(
         *used,
         If(ahead, at(k + 1, storing=True)),
     )
-    notes = tuple(n for n in loop.notes if n[0] != NOTE)
+    notes = tuple(n for n in loop.notes if n[0] != PIPELINE)
     return (*allocs, *first, replace(loop, body=body, notes=notes)), names
 
 
