@@ -98,6 +98,7 @@ if TYPE_CHECKING:
     )
     from tilesmith.ir.lower import function
     from tilesmith.ir.nodes import Intrinsic
+    from tilesmith.ir.notes import Note
     from tilesmith.ir.pack import pack
     from tilesmith.ir.serialize import function_to_json
     from tilesmith.ir.simt import run_simt
@@ -116,29 +117,26 @@ if TYPE_CHECKING:
     from tilesmith.schedule.schedule import Schedule
     from tilesmith.schedule.step import Step
     from tilesmith.schedule.trace import Trace
-    from tilesmith.search.annealing import Annealing
-    from tilesmith.search.catalogue import Catalogue
+    from tilesmith.search.classic.annealing import Annealing
+    from tilesmith.search.classic.baselines import Grid, Random, RandomModel
+    from tilesmith.search.classic.context import RelationFeatures
+    from tilesmith.search.classic.ensemble import Ensemble
+    from tilesmith.search.classic.genetic import Genetic
+    from tilesmith.search.classic.tree_gru import TreeGru
     from tilesmith.search.cpu_score import CpuScore
-    from tilesmith.search.data import groups_of
-    from tilesmith.search.ensemble import Ensemble
     from tilesmith.search.evolution import Evolution
-    from tilesmith.search.features.context import RelationFeatures
-    from tilesmith.search.features.statements import StatementFeatures
     from tilesmith.search.gbdt import Gbdt
-    from tilesmith.search.genetic import Genetic
     from tilesmith.search.gpu_score import GpuScore
-    from tilesmith.search.grid import Grid
-    from tilesmith.search.mutators import ChangeDecisions
-    from tilesmith.search.random import Random, RandomSearch
-    from tilesmith.search.random_model import RandomModel
+    from tilesmith.search.population import Catalogue, ChangeDecisions, RandomSearch
     from tilesmith.search.recorded import Recorded, RecordedSpace
     from tilesmith.search.score_by_target import ScoreByTarget
+    from tilesmith.search.statements import StatementFeatures
+    from tilesmith.search.training import groups_of
     from tilesmith.search.transfer import Transfer
-    from tilesmith.search.tree_gru import TreeGru
+    from tilesmith.space.derive import Derived, State
     from tilesmith.space.instructions import TileByInstruction
     from tilesmith.space.sets import ansor_rules, default_rules
     from tilesmith.space.spaces import SketchSpace, TemplateSpace, UnionSpace, variants
-    from tilesmith.space.state import Derived, State
     from tilesmith.space.template import TemplateSchedule
     from tilesmith.space.tiling import Tiling
     from tilesmith.space.variant import Variant
@@ -234,6 +232,7 @@ __all__ = [
     "NetworkCosts",
     "NetworkProgress",
     "Node",
+    "Note",
     "OpenclBackend",
     "Parts",
     "Program",

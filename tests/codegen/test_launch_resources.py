@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tilesmith.space.compiled_ints import compile_ints
 
 import tilesmith as ts
 from tilesmith.cli.operators import operator
@@ -19,7 +20,7 @@ from tilesmith.codegen.c.dialect import CUDA
 from tilesmith.codegen.pipeline import GPU_PASSES
 from tilesmith.ir.launch_resources import LaunchResources, launch_resources, results_of_thread
 from tilesmith.ir.nodes import walk
-from tilesmith.space.compiled_ints import compile_ints
+from tilesmith.ir.notes import PipelineStages
 
 H200 = ts.Target.named("nvidia-h200")
 NBYTES = {"float": 4, "unsigned short": 2, "__half": 2, "__nv_bfloat16": 2, "int": 4}
@@ -97,11 +98,11 @@ def test_a_tile_that_is_copied_once_has_one_version() -> None:
         for func in map(v.function, rows):
             noted = {
                 f.name: f for path, _ in walk(func.body) for f in path
-                if f.note("pipeline") is not None
+                if f.note(PipelineStages) is not None
             }  # fmt: skip
             if noted:
                 several = any((f.extent.const or 0) > 1 for f in noted.values())
-                stages = {f.note("pipeline") for f in noted.values()}
+                stages = {f.count(PipelineStages) for f in noted.values()}
                 versions = max(x.versions.const or 0 for x in reckoned(func))
                 found.add((*stages, several, versions))
     assert (

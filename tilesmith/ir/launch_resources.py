@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from tilesmith.expr.ints import Int, loops_of, maximum, of, product, var
+from tilesmith.expr.ints import Int, loops_of, maximum, of, product
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, Buffer, Path
+from tilesmith.ir.notes import Cluster, PipelineStages
 from tilesmith.ir.regions import box_of, extent
 
-PIPELINE = "pipeline"  # the note of a loop whose copies run ahead
 # Threads fetch the next tile into their registers, so more than two versions would stay unused.
 FETCHED_VERSIONS = 2
 LEAST_STAGES = 2  # of the copy engine
@@ -61,7 +61,7 @@ def launch_resources(func: Function, blocks: Blocks, warp_size: int) -> LaunchRe
             versions = _versions(path, by_engine)
             tiles += _aligned(nbytes, TILE_ALIGNMENT) if by_engine else nbytes
             shared += _aligned(nbytes * versions)
-        elif b.reducing and any(f.note("cluster") is not None for f in path):
+        elif b.reducing and any(f.note(Cluster) is not None for f in path):
             inside = (f for f in path if not f.kind.startswith("blockIdx"))
             parts = product(f.extent for f in inside if f.name not in b.reducing_loops)
             shared += _aligned(parts * b.writes[0].value.dtype.nbytes)
@@ -99,12 +99,11 @@ def _versions(path: Path, by_engine: bool) -> Int:
     """How many tiles a pipelined loop around a copy holds at once, if it has several turns. The
     copy engine runs as far ahead as it is told, threads by one tile.
     """
-    noted = [(f, note) for f in path if (note := f.note(PIPELINE)) is not None]
+    noted = [(f, n.size) for f in path if (n := f.note(PipelineStages)) is not None]
     alone = LEAST_STAGES if by_engine else 1
     if not noted:
         return of(alone)
-    note = noted[0][1]
-    stages = var(note) if isinstance(note, str) else of(int(str(note)))
+    stages = noted[0][1]
     if not by_engine:  # the smaller of the two
         stages = stages + FETCHED_VERSIONS - maximum(stages, of(FETCHED_VERSIONS))
     turns = product(f.extent for f, _ in noted) // 2

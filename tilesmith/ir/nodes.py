@@ -65,7 +65,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from tilesmith.base.dtype import DType
 from tilesmith.base.errors import VerifyError
@@ -75,6 +75,7 @@ from tilesmith.expr.intervals import bounds
 from tilesmith.expr.ints import Int, of
 from tilesmith.expr.linear import row_major
 from tilesmith.expr.nodes import Binary, Expr, Load, map_ints
+from tilesmith.ir.notes import Count, Note
 
 Matrix = tuple[tuple[float, ...], ...]  # a tuple of rows
 
@@ -288,7 +289,7 @@ class Block:
             yield from loads_of(w.value)
 
 
-Note = str | int | tuple[str | int, ...]
+AnyNote = TypeVar("AnyNote", bound=Note)
 
 # `unroll_depth` bounds the copies of a statement; so many vector lanes count as one copy, because a
 # longer vector takes several instructions.
@@ -301,8 +302,7 @@ class For:
     extent: Int
     body: tuple[Stmt, ...]
     kind: str = "serial"
-    # Annotations for code generators. Passes leave some to each other, whose keys begin with a dot.
-    notes: tuple[tuple[str, Note], ...] = ()
+    notes: tuple[Note, ...] = ()
     # The block that the loop was created for; "" if there is none. Loop names may be anything.
     owner: str = ""
 
@@ -313,8 +313,21 @@ class For:
             raise VerifyError(f"loop {self.name!r} has the open extent {self.extent}")
         return n
 
-    def note(self, key: str) -> Note | None:
-        return dict(self.notes).get(key)
+    def note(self, kind: type[AnyNote]) -> AnyNote | None:
+        """The last note of a kind; None if there is none."""
+        for n in reversed(self.notes):
+            if isinstance(n, kind):
+                return n
+        return None
+
+    def count(self, kind: type[Count]) -> int | None:
+        """The number of a note; None if there is none, or if it is still open."""
+        note = self.note(kind)
+        return note.count if note is not None and isinstance(note.count, int) else None
+
+    def without(self, kind: type[Note]) -> For:
+        """The loop without its notes of a kind."""
+        return replace(self, notes=tuple(n for n in self.notes if not isinstance(n, kind)))
 
 
 @dataclass(frozen=True, slots=True)

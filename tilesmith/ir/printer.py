@@ -61,7 +61,7 @@ def _stmt(s: Stmt, depth: int, lines: list[str]) -> None:
     match s:
         case For():
             kind = "" if s.kind == "serial" else f"  # {s.kind}"
-            notes = "".join(f"  # {k}={v}" for k, v in s.notes)
+            notes = "".join(f"  # {n.key}={n.value}" for n in s.notes)
             lines.append(f"{pad}for {s.name} in {s.extent}:{kind}{notes}")
             for t in s.body:
                 _stmt(t, depth + 1, lines)

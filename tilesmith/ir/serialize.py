@@ -159,9 +159,10 @@ class _Writer:
             case For():
                 body = [self.stmt(t) for t in s.body]
                 plain = ["for", s.name, self.integer(s.extent), body]
+                notes = [[n.key, n.value] for n in s.notes]
                 if s.owner != named_owner(s.name, self.blocks):
-                    return [*plain, s.kind, s.notes, s.owner]
-                return plain if (s.kind, s.notes) == ("serial", ()) else [*plain, s.kind, s.notes]
+                    return [*plain, s.kind, notes, s.owner]
+                return plain if (s.kind, notes) == ("serial", []) else [*plain, s.kind, notes]
             case Block():
                 return ["block", self._block(s)]
             case Store():

@@ -29,10 +29,9 @@ from tilesmith.schedule.shift import ShiftOperand
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.unit import Tensorize
 from tilesmith.space import analysis
+from tilesmith.space.derive import Derived, State
 from tilesmith.space.instruction_match import Match, matches, shifted_matches
-from tilesmith.space.packing import Unit, packing
-from tilesmith.space.state import Derived, State
-from tilesmith.space.tiling import Tiling
+from tilesmith.space.tiling import Tiling, Unit, packing
 
 
 def usable(intrinsics: tuple[Intrinsic, ...], target: Target) -> tuple[Intrinsic, ...]:

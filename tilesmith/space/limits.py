@@ -10,7 +10,7 @@ from itertools import groupby
 from tilesmith.base.target import Target
 from tilesmith.expr.code_cost import code_cost
 from tilesmith.expr.conditions import settled
-from tilesmith.expr.ints import Int, loops_of, maximum, of, product, var
+from tilesmith.expr.ints import Int, loops_of, maximum, of, product
 from tilesmith.ir.function import Function
 from tilesmith.ir.launch_resources import (
     Blocks,
@@ -20,9 +20,10 @@ from tilesmith.ir.launch_resources import (
     results_of_thread,
 )
 from tilesmith.ir.nodes import Block, For, Path, walk
+from tilesmith.ir.notes import Cluster, PipelineStages, ReduceAcross, UnrollDepth
 from tilesmith.ir.regions import Box, box_of, extent, inner_ranges, union
 from tilesmith.space.analysis import points, written_out
-from tilesmith.space.limit import Limit
+from tilesmith.space.domains import Limit
 from tilesmith.task.task import Task
 
 # Operations in the unrolled code of one block. Twice as many take seconds to compile (partial tiles
@@ -34,9 +35,6 @@ _MOST_TILE_CODE = 640
 # Registers that one vector of a tile may span; further registers are better used along another
 # axis.
 _MOST_VECTORS = 8
-
-
-ACROSS = "reduce_across"
 
 
 def limits_of(task: Task, func: Function) -> list[Limit]:
@@ -59,9 +57,9 @@ def _cpu_limits(task: Task, path: tuple[For, ...], b: Block) -> Iterator[Limit]:
         if b.intrinsic.by_address:  # it has registers of its own
             taken = target.num_vector_registers // 4
     for f in path:
-        depth = f.note("unroll_depth")
-        if isinstance(depth, str):
-            yield Limit(f"{b.name}: code", var(depth) * cost, _MOST_CODE)
+        depth = f.note(UnrollDepth)
+        if depth is not None and depth.size.const is None:
+            yield Limit(f"{b.name}: code", depth.size * cost, _MOST_CODE)
     unrolled = [f for f in path if f.kind == "unroll"]
     if not unrolled:  # a lone vectorized loop of any length is split into strips later
         return
@@ -194,7 +192,7 @@ def _gpu_limits(task: Task, func: Function) -> Iterator[Limit]:
             # A row alone may have any number of threads; with others in a block it may not.
             alone = not any(f.kind.startswith("threadIdx") for f in path)
             for axis in axes:
-                noted = [f for f in path if not alone and f.note(ACROSS) == axis]
+                noted = [f for f in path if not alone and _axis_across(f) == axis]
                 bound = product(f.extent for f in (*noted, *(f for f in path if f.kind == axis)))
                 # Blocks behind a sum that is split over threads use some of these threads.
                 if bound.const != 1 and (noted or axis not in split):
@@ -202,7 +200,7 @@ def _gpu_limits(task: Task, func: Function) -> Iterator[Limit]:
                 split |= {axis} if noted else set()
             fills = func.all_buffers[b.writes[0].buffer].scope == "shared"
             if b.reducing and not fills and any(f.kind.startswith("threadIdx") for f in path):
-                if any(f.note(ACROSS) is not None for f in path) and not _is_tiled(path):
+                if any(f.note(ReduceAcross) is not None for f in path) and not _is_tiled(path):
                     continue  # a row, of which a thread has one result
                 tiles.append((path, b))
             work = max(work, *points(b))
@@ -218,6 +216,11 @@ def _gpu_limits(task: Task, func: Function) -> Iterator[Limit]:
         for path, b in tiles:
             yield from _register_limits(task, func, path, b, threads)
             yield from _code_limits(func, path, b)
+
+
+def _axis_across(f: For) -> str | None:
+    """The threads that the loop is reduced across."""
+    return None if (note := f.note(ReduceAcross)) is None else note.axis
 
 
 def _is_tiled(path: Path) -> bool:
@@ -260,13 +263,13 @@ def _code_limits(func: Function, path: Path, b: Block) -> Iterator[Limit]:
     These are the innermost loops, as many as make at most so many copies. A product of two loads
     counts once; conditions of padding and loads from global memory are what takes NVRTC long.
     """
-    depth = next((n for f in path if (n := f.note("unroll_depth")) is not None), None)
-    if not isinstance(depth, str):
+    depth = next((n.size for f in path if (n := f.note(UnrollDepth)) is not None), of(0))
+    if depth.const is not None:
         return
     inside = [
         f for f in path
         if f.kind in ("vthread", "serial", "unroll", "vectorize")
-        and f.note("cluster") is None and f.note(ACROSS) is None
+        and f.note(Cluster) is None and f.note(ReduceAcross) is None
     ]  # fmt: skip
     results = product(f.extent for f in inside if f.name not in b.reducing_loops)
     copies = product(f.extent for f in inside if f.kind == "vthread")
@@ -285,10 +288,10 @@ def _code_limits(func: Function, path: Path, b: Block) -> Iterator[Limit]:
         extents = product(f.extent for f in loops)
         if reducing:
             terms = extents if terms is None else terms
-            left = maximum(var(depth) // copies, of(1))
+            left = maximum(depth // copies, of(1))
             code = code * (extents * left // maximum(extents, left))  # the smaller of the two
         copies = copies * extents
-    if pipelined := [f.extent for f in path if f.note("pipeline") is not None]:
+    if pipelined := [f.extent for f in path if f.note(PipelineStages) is not None]:
         turns = pipelined[-1]
         code = code * (1 + (of(2) // turns) * (turns // 2))  # two turns are written out
     if terms is not None and terms.const is None:

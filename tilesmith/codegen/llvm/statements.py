@@ -19,13 +19,12 @@ from tilesmith.codegen.llvm.register_cache import RegisterCache
 from tilesmith.codegen.llvm.stores import Stores
 from tilesmith.codegen.llvm.vector_pieces import VectorPieces
 from tilesmith.codegen.passes.accesses import tile_ranges
-from tilesmith.codegen.passes.hold_results import HOLD, STREAM, summed
-from tilesmith.codegen.passes.spread_prefetches import FETCH
-from tilesmith.codegen.passes.transpose_squares import TRANSPOSE
+from tilesmith.codegen.passes.hold_results import summed
 from tilesmith.expr.dynamic import loads_of
 from tilesmith.expr.ints import Int
 from tilesmith.expr.linear import row_major
 from tilesmith.ir.nodes import Alloc, Buffer, For, If, Stmt, Store, Sync, statements
+from tilesmith.ir.notes import FetchLines, HoldResult, Prefetch, StreamOperand, TransposeSquare
 
 _STACK_NBYTES = 16 << 10  # larger buffers go to the workspace, to avoid stack overflows
 _MOST_UNROLLED = 20_000
@@ -118,13 +117,14 @@ class Statements:
         p = self.position
         if s.kind == "parallel" and p.target.num_cores > 1 and p.thread is None:
             self.parallel(s)
-        elif s.note(TRANSPOSE):
+        elif s.note(TransposeSquare):
             self.stores.square(s)
-        elif (cleared := s.note(HOLD)) is not None:
+        elif (held := s.note(HoldResult)) is not None:
             unit = summed(s.body[-1])
             assert unit is not None
-            streamed = str(s.note(STREAM) or "")
-            with self.stores.instructions.holding(unit, bool(cleared), streamed):
+            streamed = s.note(StreamOperand)
+            operand = "" if streamed is None else streamed.operand
+            with self.stores.instructions.holding(unit, held.cleared, operand):
                 self.body(s.body[-1:])
         elif s.kind == "unroll" or n == 1:
             self.unrolled += n
@@ -185,8 +185,7 @@ class Statements:
             isinstance(t, For) and t.kind in ("serial", "parallel") for t in statements(s.body)
         )
         stepped = s.name if innermost and not chain else None
-        wanted = [v for key, v in s.notes if key == "prefetch" and isinstance(v, tuple)]
-        prefetch = {str(v[0]): int(v[1]) for v in wanted}
+        prefetch = {n.buffer: n.distance for n in s.notes if isinstance(n, Prefetch)}
         frame = Frame("loop", names, written, carried, stepped, prefetch)
         frame.starts_at = None if begin.name == "0" else begin.name
         before, start = self.position.label, self.frames[-1]
@@ -205,8 +204,8 @@ class Statements:
         self.ranges[s.name] = s.extent
         self.depth[s.name] = len(self.frames) - 1
         self.unflatten(counter, chain)
-        for key, note in s.notes:
-            if key == FETCH and isinstance(note, tuple):
+        for note in s.notes:
+            if isinstance(note, FetchLines):
                 self.cache.prefetches.on_behalf(note)
         shadowed = dict(self.position.memories)
         self.body(s.body)

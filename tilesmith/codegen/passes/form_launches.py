@@ -16,11 +16,11 @@ from math import prod
 from tilesmith.base.errors import BuildError
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import accesses, substitute_body
-from tilesmith.codegen.passes.join_across_blocks import NOTE as CLUSTER
 from tilesmith.codegen.passes.spread_copies import spread
 from tilesmith.expr.ints import ONE, ZERO, Int, of, var
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Buffer, For, If, Join, Stmt, Sync, statements
+from tilesmith.ir.notes import Cluster
 
 AXES = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 _DIVERGENT = "threads are joined below a condition that holds for some of them only"
@@ -94,7 +94,7 @@ def _launch(
         stmts = (replace(f, body=stmts, kind="threadIdx.x", notes=()),)
     stmts = (*shared, *stmts)
     for f in reversed(blocks):
-        notes = tuple(n for n in f.notes if n[0] == CLUSTER)
+        notes = tuple(n for n in f.notes if isinstance(n, Cluster))
         stmts = (replace(f, body=stmts, kind="blockIdx.x", notes=notes),)
     if not blocks:  # a single one
         stmts = (For(f"block{number}", ONE, stmts, "blockIdx.x"),)

@@ -10,8 +10,8 @@ the tile that they add to, all uses of an element are in one step, which loads i
           C[i, j] += A.shared[i, k] * B.shared[k, j]      C[i, j] += ...
 
 NVRTC compares every load with all loads before it, which takes most of its time, and the assembler
-does that once more. So the innermost step gets the note STEP: the C text tells the compiler to keep
-the loads of steps apart.
+does that once more. So the innermost step gets the note KeepSteps: the C text tells the compiler to
+keep the loads of steps apart.
 
 Both are done only where loads are many beside the sums, and builds take seconds. Otherwise the
 order of the loops is the search's decision: it is the order of the machine code, by and large.
@@ -28,8 +28,7 @@ from tilesmith.expr.linear import linear
 from tilesmith.expr.nodes import Load
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Buffer, For, If, Stmt, Store, Write, statements
-
-STEP = ".step"
+from tilesmith.ir.notes import KeepSteps
 
 # Loads from shared memory for each sum, from which on the steps go outside, and are kept apart.
 _REPEATED, _MANY = 0.5, 0.25
@@ -87,7 +86,7 @@ def _reordered(loops: list[For], write: Write, buffers: dict[str, Buffer]) -> li
         nest, last = steps + tile, len(steps) - 1
         each = _loads_per_sum(shared, buffers, tile)
     if each > _MANY and scopes <= {"shared", "local"}:
-        nest[last] = replace(nest[last], notes=(*nest[last].notes, (STEP, True)))
+        nest[last] = replace(nest[last], notes=(*nest[last].notes, KeepSteps()))
     return outer + nest
 
 

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tilesmith.search.features.tree import NODE_WIDTH, Tree, tree_of
-from tilesmith.search.losses import MARGIN, doublings
+from tilesmith.search.classic.context import NODE_WIDTH, Tree, tree_of
 from tilesmith.search.protocol import Predictor, Scores
+from tilesmith.search.training import MARGIN, doublings
 from tilesmith.space.domains import Matrix
 from tilesmith.space.variant import Variant
 

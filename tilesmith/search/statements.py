@@ -15,10 +15,19 @@ from functools import lru_cache
 import numpy as np
 
 from tilesmith.base.target import GpuConstants
+from tilesmith.ir.notes import ReduceAcross
 from tilesmith.search.features.graph import Term
 from tilesmith.search.features.machine import Compiled, Values
-from tilesmith.search.features.nest import KINDS, LINE, Access, Loop, Nest, shared_nests
-from tilesmith.search.features.operations import OPERATIONS, operations
+from tilesmith.search.features.nest import (
+    KINDS,
+    LINE,
+    OPERATIONS,
+    Access,
+    Loop,
+    Nest,
+    operations,
+    shared_nests,
+)
 from tilesmith.search.gpu_score import launches_of, occupancy
 from tilesmith.search.protocol import AnalyticScore, Scores
 from tilesmith.search.score_by_target import ScoreByTarget
@@ -163,8 +172,8 @@ def _bindings(n: Nest) -> list[Term]:
 
 def _axis(n: Nest, loop: Loop) -> str:
     """The kind of a loop; one that is reduced across threads counts as theirs."""
-    note = next((f.note("reduce_across") for f in n.path if f.name == loop.name), None)
-    return loop.kind if note is None else str(note)
+    note = next((f.note(ReduceAcross) for f in n.path if f.name == loop.name), None)
+    return loop.kind if note is None else note.axis
 
 
 def _launch(n: Nest, nests: tuple[Nest, ...]) -> list[Term]:

@@ -11,11 +11,9 @@ from typing import Any
 import numpy as np
 
 from tilesmith.schedule.trace import Trace
-from tilesmith.search.catalogue import Catalogue, Individual
-from tilesmith.search.random import RandomSearch
+from tilesmith.search.population import Catalogue, Individual, RandomSearch
 from tilesmith.space.domains import Matrix, Rng
-from tilesmith.space.reopen import stacked
-from tilesmith.space.variant import Variant
+from tilesmith.space.variant import Variant, stacked
 from tilesmith.task.task import Candidate, Measurement, Task
 
 _ROUNDS = 8  # rounds of breeding without a new child after which the rest is drawn at random

@@ -10,10 +10,10 @@ from typing import Literal
 import numpy as np
 
 from tilesmith.base.errors import TuneError
-from tilesmith.search.data import groups_of
-from tilesmith.search.features.tree import tree_of
+from tilesmith.search.classic.context import tree_of
 from tilesmith.search.protocol import Predictor
 from tilesmith.search.score_by_target import ScoreByTarget
+from tilesmith.search.training import groups_of
 from tilesmith.task.task import Measurement
 
 LOSSES = ("rank", "regression")
@@ -59,7 +59,7 @@ class TreeGru:
         if len(labels) < _FEWEST or labels.min() == labels.max():
             return None
         # Imported here because loading PyTorch takes seconds.
-        from tilesmith.search.tree_network import Examples, Training, train
+        from tilesmith.search.classic.tree_network import Examples, Training, train
 
         examples = [
             Examples(

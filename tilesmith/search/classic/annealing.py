@@ -12,11 +12,9 @@ import numpy as np
 
 from tilesmith.schedule.trace import Trace
 from tilesmith.search import checked
-from tilesmith.search.catalogue import Catalogue, Individual
 from tilesmith.search.gbdt import Gbdt
-from tilesmith.search.picking import pick
+from tilesmith.search.population import Catalogue, Individual, RandomSearch, pick
 from tilesmith.search.protocol import AnalyticScore, CostModel, Predictor, Scores
-from tilesmith.search.random import RandomSearch
 from tilesmith.search.score_by_target import ScoreByTarget
 from tilesmith.space.domains import Matrix, Rng
 from tilesmith.space.variant import Variant

@@ -1,21 +1,20 @@
 """AutoTVM's context features of loops: extent, depth and kind, and for each buffer the elements
-accessed, their reuse and the stride. They come per loop, or as samples of AutoTVM's curves
-("relation features"), whose width is the same for all programs.
+accessed, their reuse and the stride. They come per loop, as samples of AutoTVM's curves ("relation
+features"), whose width is the same for all programs, or for the nodes of the program's loop tree.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
 
-from tilesmith.ir.nodes import For, statements
+from tilesmith.ir.nodes import Block, For, If, Stmt, statements
 from tilesmith.search.features.graph import Array, Graph, Term
 from tilesmith.search.features.machine import Compiled, Values
-from tilesmith.search.features.nest import Access, Nest, nests_of
-from tilesmith.search.features.operations import OPERATIONS, operations
-from tilesmith.search.features.runs import LoopRuns
+from tilesmith.search.features.nest import OPERATIONS, Access, LoopRuns, Nest, nests_of, operations
 from tilesmith.space.domains import Matrix
 from tilesmith.space.variant import Variant
 
@@ -246,3 +245,58 @@ class RelationFeatures:
 
     def extract(self, variant: Variant, rows: Matrix) -> Values:
         return relation_features(variant, rows)[:, None]
+
+
+_OF_LEAF = len(OPERATIONS) + 3 + 3 * TOUCHES
+# Features of a node: whether it is a statement, then those of a loop or of a statement. Both start
+# at the same column to save memory, because most nodes are loops.
+NODE_WIDTH = 1 + max(LOOP_WIDTH, _OF_LEAF)
+
+
+class Tree:
+    """`parents` has one entry per node, -1 for the root, which comes first. A node comes after its
+    parent.
+    """
+
+    def __init__(self, variant: Variant) -> None:
+        self._program = Program(variant)
+        self._nests = {n.block.name: n for n in self._program.nests}
+        g = self._program.graph
+        self._terms: list[Term] = [g.of(0)] * NODE_WIDTH
+        parents = [-1]
+        for parent, terms in self._below(variant.func.body, 0, parents):
+            parents.append(parent)
+            self._terms += [*terms, *[g.of(0)] * (NODE_WIDTH - len(terms))]
+        self.parents = tuple(parents)
+        self._compiled = g.compile(self._terms)
+
+    def _below(
+        self, body: tuple[Stmt, ...], at: int, parents: list[int]
+    ) -> Iterator[tuple[int, list[Term]]]:
+        g = self._program.graph
+        for s in body:
+            if isinstance(s, For):
+                yield at, [g.of(0), *self._program.loop(s)]
+                yield from self._below(s.body, len(parents) - 1, parents)
+            elif isinstance(s, If):
+                yield from self._below(s.body, at, parents)
+            elif isinstance(s, Block):
+                yield at, [g.of(1), *_leaf(self._nests[s.name])]
+
+    def of(self, rows: Matrix) -> Values:
+        """(rows, nodes, NODE_WIDTH)."""
+        return self._compiled(rows).reshape(len(rows), len(self.parents), NODE_WIDTH)
+
+
+def _leaf(n: Nest) -> list[Term]:
+    g = n.graph
+    out = [g.of(float(c)).log() for c in operations(n.block).values()]
+    out += [g.of(float(n.points)).log(), float(n.points) / n.iterations, n.unroll_depth.log()]
+    for a in n.accesses[:TOUCHES]:
+        out += [g.of(float(a.reads)), g.of(float(a.writes)), (a.touched[0] * a.nbytes).log()]
+    return out + [g.of(0)] * (_OF_LEAF - len(out))
+
+
+@lru_cache(maxsize=1024)  # a variant is compared by identity
+def tree_of(variant: Variant) -> Tree:
+    return Tree(variant)
