@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tilesmith.space.compiled_ints import compile_ints
 
 import tilesmith as ts
 from tilesmith.cli.operators import operator
@@ -21,6 +20,7 @@ from tilesmith.codegen.pipeline import GPU_PASSES
 from tilesmith.ir.launch_resources import LaunchResources, launch_resources, results_of_thread
 from tilesmith.ir.nodes import walk
 from tilesmith.ir.notes import PipelineStages
+from tilesmith.space.domains import compile_ints
 
 H200 = ts.Target.named("nvidia-h200")
 NBYTES = {"float": 4, "unsigned short": 2, "__half": 2, "__nv_bfloat16": 2, "int": 4}
