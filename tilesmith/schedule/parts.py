@@ -24,8 +24,8 @@ from tilesmith.schedule.step import Step
 
 
 class CodeGenerator(Protocol):
-    """What `codegen/backend.py` calls a Backend, without the type of its result, which belongs to a
-    later stage.
+    """What `codegen/artifact.py` calls a Backend, without the type of its result, which belongs to
+    a later stage.
     """
 
     @property

@@ -14,7 +14,7 @@ from functools import lru_cache
 from math import gcd, prod
 
 from tilesmith.base.target import Cache, CpuConstants, Target
-from tilesmith.expr.conditions import condition_parts, settled
+from tilesmith.expr.dynamic import condition_parts, settled
 from tilesmith.expr.ints import FloorDiv, opaque_atoms, product
 from tilesmith.expr.nodes import Binary, Expr, Select, rewrite
 from tilesmith.ir.function import Function

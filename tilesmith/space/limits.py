@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from tilesmith.base.target import Target
-from tilesmith.expr.code_cost import code_cost
-from tilesmith.expr.conditions import settled
+from tilesmith.expr.dynamic import code_cost, settled
 from tilesmith.expr.ints import Int, loops_of, maximum, of, product
 from tilesmith.ir.function import Function
 from tilesmith.ir.launch_resources import (

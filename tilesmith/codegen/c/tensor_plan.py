@@ -12,8 +12,8 @@ from tilesmith.codegen.artifact import TensorMap
 from tilesmith.codegen.c.dialect import Dialect
 from tilesmith.codegen.c.statements import size_of
 from tilesmith.codegen.passes.bulk_copies import source_of
+from tilesmith.expr.intervals import linear
 from tilesmith.expr.ints import ONE, ZERO, Int, of
-from tilesmith.expr.linear import linear
 from tilesmith.expr.nodes import Load
 from tilesmith.ir.launch_form import LaunchForm
 from tilesmith.ir.launch_resources import LEAST_STAGES, TILE_ALIGNMENT

@@ -22,8 +22,8 @@ from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import accesses, map_access, substitute_body
 from tilesmith.codegen.passes.bulk_copies import tiles_of
 from tilesmith.codegen.passes.simplify import simplify_body
+from tilesmith.expr.intervals import linear, row_major
 from tilesmith.expr.ints import ONE, ZERO, Int, of, product, var
-from tilesmith.expr.linear import linear, row_major
 from tilesmith.expr.nodes import Load
 from tilesmith.ir.function import Function
 from tilesmith.ir.launch_resources import FETCHED_VERSIONS

@@ -14,7 +14,7 @@ from math import prod
 
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import Access, accesses
-from tilesmith.expr.linear import linear
+from tilesmith.expr.intervals import linear
 from tilesmith.expr.nodes import ARITHMETIC, Binary, Expr, Load, Unary, children
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
