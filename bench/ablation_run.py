@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tilesmith.base.interrupts import noticed
 
 import tilesmith as ts
 from bench.dataset import load
 from tests.support.recorded_runs import RecordedTask, write_run
-from tilesmith.base.interrupts import noticed
+from tilesmith.base.process import noticed
 from tilesmith.measure import protocol
 from tilesmith.measure.replay import ReplayMeasurer, ReplayRun
 from tilesmith.search.gbdt import Gbdt
