@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tilesmith.base.interrupts import noticed
 
 import tilesmith as ts
 from bench.dataset import load
