@@ -14,8 +14,7 @@ from functools import lru_cache
 from math import gcd, prod
 
 from tilesmith.base.given import checks_given
-from tilesmith.base.machines.constants import Cache, CpuConstants
-from tilesmith.base.target import Target
+from tilesmith.base.target import Cache, CpuConstants, Target
 from tilesmith.expr.dynamic import condition_parts, settled
 from tilesmith.expr.ints import FloorDiv, opaque_atoms, product
 from tilesmith.expr.nodes import Binary, Expr, Select, rewrite

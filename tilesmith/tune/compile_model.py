@@ -10,9 +10,9 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
-from tilesmith.base.digest import digest
 from tilesmith.base.errors import GraphError
 from tilesmith.base.given import checks_given
+from tilesmith.base.identity import digest
 from tilesmith.base.target import Target, cpu
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.graph.device_executor import DeviceExecutor

@@ -34,6 +34,11 @@ def require_seed(seed: int) -> None:
         raise TuneError(f"seed={seed!r}: it takes a whole number from 0 on")
 
 
+def require_batch_size(size: int | None) -> None:
+    if size is not None and size < 1:
+        raise TuneError(f"batch_size={size!r}: how many candidates are in a batch, from 1 on")
+
+
 def require_search(search: Any, strategy: Any) -> None:
     if not all(callable(getattr(search, name, None)) for name in ("ask", "tell")):
         raise TuneError(

@@ -11,7 +11,7 @@ from math import inf, isfinite
 
 from tilesmith.base.errors import RecordsError, TilesmithError, TuneError
 from tilesmith.base.given import checks_given
-from tilesmith.base.interrupts import Interrupts
+from tilesmith.base.process import Interrupts
 from tilesmith.measure.protocol import Measuring
 from tilesmith.measure.this_machine import usable_cores
 from tilesmith.task.network import ModelTuning, TaskTuning
@@ -253,7 +253,7 @@ class NetworkRun:
         candidates that were left, at the end.
         """
         tuner = self.tuners[k]
-        most = _MOST if tuner.task.target.kind == "cpu" else _MOST_GPU
+        most = tuner.batch_size or (_MOST if tuner.task.target.kind == "cpu" else _MOST_GPU)
         if not self._histories[k]:
             most = _first_trials(tuner.task)
         if rest is not None:
