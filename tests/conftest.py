@@ -1,5 +1,6 @@
-"""Golden files: a test's text is compared with a file, which `pytest --update-golden` writes. And a
-cache folder for the whole run, so that no test writes to the user's.
+"""Golden files: a test's text is compared with a file, which `pytest --update-golden` writes. A
+cache folder for the whole run, so that no test writes to the user's. The order of files, and what
+keeps the tests of whole models short.
 """
 
 from __future__ import annotations
@@ -10,11 +11,24 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Callable
+from importlib import import_module
+from math import inf
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-GOLDEN = Path(__file__).parent / "golden"
+ROOT = Path(__file__).parent
+GOLDEN = ROOT / "golden"
+# Files whose longest test takes 10 seconds or more, the longest first. They run first, so that no
+# process is left with such a test when the others have nothing more to do.
+LONG = (
+    "frontends/test_onnx_models.py", "fleet/test_fleet_ray.py", "cli/test_commands.py",
+    "tune/test_killed.py", "test_documents.py", "search/test_tree_gru.py",
+    "frontends/test_torch_modules.py", "frontends/test_torch_compile.py",
+    "codegen/test_random_kernels.py", "codegen/test_gpu_suite.py", "testing/test_network_models.py",
+    "codegen/test_target_passes.py", "search/test_dataset.py", "measure/test_gpu_faults.py",
+)  # fmt: skip
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -30,6 +44,33 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell starts background jobs with Ctrl-C ignored; the tests of Ctrl-C need Python's handler.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files as a whole: the tests of one share fixtures, and some build on each other."""
+    place = {ROOT / name: k for k, name in enumerate(LONG)}
+    items.sort(key=lambda item: place.get(item.path, len(LONG)))
+
+
+@pytest.fixture
+def short_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what a model computes, not of how fast: a kernel without a record gets the best
+    of two schedules instead of twelve, and is built in this process, as the cores have tests to
+    run. Finding the schedule is most of what compiling a model takes.
+    """
+    # By their names, since `ts.tune` is a function.
+    build_request = import_module("tilesmith.tune.build_request")
+    partition_choice = import_module("tilesmith.tune.partition_choice")
+    build_pool = import_module("tilesmith.tune.build_pool")
+    drafts_of = build_request.drafts_of
+
+    def fewer(task: Any, n: int = 1, familiar: Any = (), *args: Any, **kwargs: Any) -> Any:
+        given = {**kwargs, **dict(zip(("accuracy", "variants", "rows"), args, strict=False))}
+        return drafts_of(task, n, familiar, **{**given, "variants": 2, "rows": 32})
+
+    monkeypatch.setattr(build_request, "drafts_of", fewer)
+    monkeypatch.setattr(partition_choice, "drafts_of", fewer)
+    monkeypatch.setattr(build_pool, "_ALONE_SECONDS", inf)
 
 
 @pytest.fixture

@@ -43,9 +43,15 @@ def stage_of(path: Path) -> str:
     return path.relative_to(ROOT / "tilesmith").parts[0]
 
 
-def imports(path: Path) -> list[tuple[str, bool, bool]]:
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def imports(path: Path) -> tuple[tuple[str, bool, bool], ...]:
     """(module, whether it stands at the top, whether it is for the type checker only)."""
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     top = set(map(id, tree.body))
     typing_only = {
         id(s)
@@ -63,7 +69,7 @@ def imports(path: Path) -> list[tuple[str, bool, bool]]:
             names = [node.module or ""]
         for name in names:
             out.append((name, id(node) in top, id(node) in typing_only))
-    return out
+    return tuple(out)
 
 
 def test_every_folder_is_a_known_stage() -> None:
@@ -123,7 +129,7 @@ def test_nothing_is_inherited_through_a_chain_of_files() -> None:
     """A class and all its bases in this package are in at most two files."""
     bases: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for path in sources():
-        tree = ast.parse(path.read_text())
+        tree = parsed(path)
         taken = {
             a.asname or a.name: (node.module or "", a.name)
             for node in ast.walk(tree)
@@ -158,7 +164,7 @@ def _module(path: Path) -> str:
 def _imported(path: Path) -> set[str]:
     """Modules of the package, also as `from tilesmith.space import analysis`."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             found |= {a.name for a in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -196,9 +202,7 @@ def _strong_components(needs: dict[str, set[str]]) -> list[list[str]]:
 def test_inits_are_empty_but_for_the_public_face() -> None:
     for path in sources():
         if path.name == "__init__.py" and path.parent != ROOT / "tilesmith":
-            rest = [
-                s for s in ast.parse(path.read_text()).body if not isinstance(s, ast.ImportFrom)
-            ]
+            rest = [s for s in parsed(path).body if not isinstance(s, ast.ImportFrom)]
             names = [s for s in rest if not isinstance(s, ast.Assign | ast.Expr)]
             assert not names, f"{path} holds code"
 
@@ -225,10 +229,10 @@ def calls(tree: ast.AST) -> list[str]:
     return [ast.unparse(n.func) for n in ast.walk(tree) if isinstance(n, ast.Call)]
 
 
-def runs_code(text: str) -> set[str]:
+def runs_code(text: str, tree: ast.Module | None = None) -> set[str]:
     """What in a module may run code that comes with data."""
     found = set()
-    for name in calls(ast.parse(text)):
+    for name in calls(tree or ast.parse(text)):
         owner, _, method = name.rpartition(".")
         if owner.split(".")[0] in LOADERS and method.startswith(("load", "Unpickler", "open")):
             found.add("unpickle")
@@ -243,7 +247,7 @@ def runs_code(text: str) -> set[str]:
 def test_data_is_not_code(path: Path) -> None:
     name = str(path.relative_to(ROOT / "tilesmith"))
     allowed = {"unpickle"} if name in UNPICKLES else {"exec"} if name in EXECUTES else set()
-    assert runs_code(path.read_text()) <= allowed
+    assert runs_code(path.read_text(), parsed(path)) <= allowed
 
 
 def test_the_check_of_data_finds_loaders() -> None:
